@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hpcdl.fabric.comm import Array, Comm
+
+
+async def binomial(comm: Comm, buffer: Array) -> None:
+    """Binomial reduce to rank 0, then binomial broadcast (Thakur, Rabenseifner & Gropp 2005). Any p.
+
+    ::
+
+        0 <- 1    2 <- 3    4 <- 5    6 <- 7       Every port is used once a level, so that a level costs one
+        0 <------ 2         4 <------ 6            message, half of what a binary tree of one-ported nodes
+        0 <---------------- 4                      costs.
+
+    Messages, busiest rank: ceil(log2(p))
+    Messages, all ranks: 2*(p - 1)
+    Bytes, busiest rank: n*ceil(log2(p))
+    Bytes, all ranks: 2*n*(p - 1)
+    Time, p a power of two: 2*log2(p)*(alpha + n*beta) + log2(p)*n*gamma
+    """
+    size, rank = comm.size, comm.rank
+    distance = 1
+    with comm.scratch(len(buffer), buffer) as inbox:
+        while distance < size and not rank & distance:
+            if rank + distance < size:
+                await comm.recv(inbox, rank + distance, tag=0)
+                await comm.add(buffer, inbox)
+            distance *= 2
+    if rank:
+        await comm.send(buffer, rank - distance)
+        await comm.recv(buffer, rank - distance, tag=0)
+    while distance > 1:
+        distance //= 2
+        if rank + distance < size:
+            await comm.send(buffer, rank + distance)

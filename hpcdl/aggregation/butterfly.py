@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpcdl.aggregation.folding import folded
+
+if TYPE_CHECKING:
+    from hpcdl.fabric.comm import Array, Comm
+
+
+async def butterfly(comm: Comm, buffer: Array) -> None:
+    """Butterfly, or recursive doubling: partners exchange whole vectors, each twice as far off as the last.
+
+    ::
+
+        1   2   3   4        Half the steps of a tree, for every rank sends at every step; best for short
+         \\ /     \\ /         vectors, where the latency counts (Thakur, Rabenseifner & Gropp 2005).
+        3   3   7   7
+          \\__ X __/          Any p: ranks beyond a power of two fold into it.
+        10 10  10  10
+
+    Messages, busiest rank: floor(log2(p)) + (p & (p - 1) > 0)
+    Bytes, busiest rank: n*(floor(log2(p)) + (p & (p - 1) > 0))
+    Time, p a power of two: log2(p)*(alpha + n*beta + n*gamma)
+    Time, p not a power of two: (floor(log2(p)) + 2)*(alpha + n*beta) + (floor(log2(p)) + 1)*n*gamma
+    """
+    await folded(comm, buffer, _double)
+
+
+async def _double(comm: Comm, ranks: int, buffer: Array) -> None:
+    distance = 1
+    with comm.scratch(len(buffer), buffer) as inbox:
+        while distance < ranks:
+            partner = comm.rank ^ distance
+            await comm.exchange(buffer, partner, inbox, partner)
+            await comm.add(buffer, inbox)
+            distance *= 2

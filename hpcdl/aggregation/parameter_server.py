@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hpcdl.fabric.comm import Array, Comm
+
+
+async def parameter_server(comm: Comm, buffer: Array) -> None:
+    """One rank adds up everybody's vector and sends the sum back (FireCaffe, section 5.1). Any p.
+
+    The server is rank 0 and works too. It adds in rank order, so that two runs agree to the last bit; all
+    messages pass its one port, whatever the order.
+
+    Messages, busiest rank: p - 1
+    Messages, all ranks: 2*(p - 1)
+    Bytes, busiest rank: n*(p - 1)
+    Bytes, all ranks: 2*n*(p - 1)
+    Time: 2*(p - 1)*(alpha + n*beta) + (p - 1)*n*gamma
+    """
+    await (_serve(comm, buffer) if comm.rank == 0 else _work(comm, buffer))
+
+
+async def _work(comm: Comm, buffer: Array) -> None:
+    await comm.send(buffer, 0)
+    await comm.recv(buffer, 0, tag=0)
+
+
+async def _serve(comm: Comm, buffer: Array) -> None:
+    workers = range(1, comm.size)
+    with comm.scratch(len(buffer), buffer) as inbox:
+        for worker in workers:
+            await comm.recv(inbox, worker, tag=0)
+            await comm.add(buffer, inbox)
+    for worker in workers:
+        await comm.send(buffer, worker)

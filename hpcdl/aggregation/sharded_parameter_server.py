@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpcdl.fabric.comm import partition
+
+if TYPE_CHECKING:
+    from hpcdl.fabric.comm import Array, Comm
+
+
+async def sharded_parameter_server(comm: Comm, buffer: Array, *, servers: int | None = None) -> None:
+    """The vector is cut over several servers, each adds up its shard (DistBelief, section 4.1). Any p.
+
+    The first ``servers`` ranks (all, unless given) serve and work. In round k every rank turns to the server
+    k places on, so that no two workers meet at one server: with p servers this is the direct reduce-scatter
+    and allgather, as good in bandwidth as a ring.
+
+    Messages, busiest rank: 2*(p - 1)
+    Bytes, busiest rank: 2*n*(p - 1)/p
+    Time: 2*(p - 1)*alpha + 2*n*(p - 1)/p*beta + n*(p - 1)/p*gamma
+
+    Raises ValueError if ``servers`` is not in 1..p.
+    """
+    size, rank = comm.size, comm.rank
+    shards = size if servers is None else servers
+    if not 1 <= shards <= size:
+        raise ValueError(f"servers = {servers} with {size} ranks: must be in 1..{size}")
+    shard = [*partition(buffer, shards), *[buffer[:0]] * (size - shards)]
+    mine = shard[rank]
+    with comm.scratch(len(mine), buffer) as inbox:
+        for distance in range(1, size):
+            server, worker = (rank + distance) % size, (rank - distance) % size
+            await _meet(comm, shard[server], server < shards, server, inbox, rank < shards, worker)
+            if rank < shards:
+                await comm.add(mine, inbox)
+    for distance in range(1, size):
+        worker, server = (rank + distance) % size, (rank - distance) % size
+        await _meet(comm, mine, rank < shards, worker, shard[server], server < shards, server)
+
+
+async def _meet(
+    comm: Comm, outgoing: Array, sends: bool, dest: int, incoming: Array, receives: bool, source: int
+) -> None:
+    """One round: send if the other serves, receive if this one does, both at once if both do."""
+    if sends and receives:
+        await comm.exchange(outgoing, dest, incoming, source)
+    elif sends:
+        await comm.send(outgoing, dest)
+    elif receives:
+        await comm.recv(incoming, source, tag=0)

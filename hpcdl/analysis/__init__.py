@@ -1,0 +1,1 @@
+"""From traces to numbers: statistics over ranks, steps and launches, and scaling."""

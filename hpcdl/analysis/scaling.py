@@ -1,0 +1,280 @@
+"""From a run's frames to the records of ``--json``: one per case and seed, launches taken together.
+
+Definitions. A step takes as long as its slowest rank; ``step_seconds`` is the median over measured steps.
+With T the step time at p ranks and T0 that at the base's p0 ranks: strong scaling (the global batch stays)
+has speedup T0/T and efficiency p0 T0 / (p T); weak scaling (the batch per rank stays) has speedup
+p T0 / (p0 T) and efficiency T0/T. The base is the same case at one rank; failing that the one-rank case
+without communication (aggregation "none"), failing that any one-rank case of the same problem, failing that
+the same case at its smallest scale. Sent bytes and messages are per step, of the rank that sends most.
+Load balance and communication efficiency are those of the POP project (Rosas, Gimenez & Labarta, Scalability
+prediction for fundamental performance factors, 2014).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpcdl.analysis.bandwidth import bus_factor
+from hpcdl.analysis.fields import CONTRACT, SCHEME, Key, configuration, problem, scaling_of
+from hpcdl.analysis.launches import Launch, launches
+from hpcdl.analysis.statistics import Vector, launches_interval, quantile, ratio_interval
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from hpcdl.trace.run import Run
+
+Record = dict[str, Any]
+
+
+class AmbiguousCaseError(Exception):
+    """Two cases that nothing tells apart; pooling them would be a silent mistake."""
+
+
+@dataclass(frozen=True)
+class _Point:
+    """One record to be: the launches of one configuration at one scale with one seed."""
+
+    key: Key
+    problem: Key
+    aggregation: str
+    ranks: int
+    seed: Any
+    launches: list[Launch]
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        return self.launches[0].fields
+
+    @property
+    def seconds(self) -> list[Vector]:
+        return [launch.seconds for launch in self.launches]
+
+    @property
+    def is_training(self) -> bool:
+        return bool(self.fields.get("kind", "train") == "train")
+
+
+def records(run: Run) -> list[Record]:
+    """One dictionary per case and seed, in the order in which they ran.
+
+    It has all fields of the contract (None where they do not apply, or nothing was measured), then ``run``,
+    ``seed``, ``launches``, ``warmup_steps``, ``measured_steps``, ``ranks_recorded``, ``base_ranks``,
+    ``base_aggregation``, ``base_step_seconds``, ``load_balance``, ``communication_efficiency``,
+    ``time_max_seconds``, ``time_p50_low_seconds``, ``time_p50_high_seconds``,
+    then whatever else the case holds. Raises AmbiguousCaseError.
+    """
+    points = _points(launches(run))
+    return [_record(point, points, run.path.name) for point in points]
+
+
+def _points(found: Iterable[Launch]) -> list[_Point]:
+    points: dict[Key, _Point] = {}
+    for launch in found:
+        fields = launch.fields
+        key, ranks, seed = configuration(fields), int(fields.get("ranks") or 1), fields.get("seed")
+        aggregation = str(fields.get(SCHEME[0]) or "none")
+        empty = _Point(key, problem(fields), aggregation, ranks, seed, [])
+        point = points.setdefault((key, ranks, seed), empty)
+        for other in point.launches:
+            if other.fields.get("launch") == fields.get("launch"):
+                raise AmbiguousCaseError(
+                    f"cases {other.fields.get('case')!r} and {fields.get('case')!r} (launch "
+                    f"{fields.get('launch')}) differ in nothing the analysis knows; "
+                    "what tells them apart belongs in the field 'configuration'"
+                )
+        point.launches.append(launch)
+    return list(points.values())
+
+
+def _record(point: _Point, points: Sequence[_Point], run: str) -> Record:
+    computed: Record = {
+        "run": run,
+        "seed": point.seed,
+        "launches": len(point.launches),
+        "ranks": point.ranks,
+        "scaling": scaling_of(point.fields) if point.is_training else None,
+        "steps": _whole(point, lambda launch: launch.total_steps),
+        "warmup_steps": point.launches[0].warmup_steps,
+        "measured_steps": sum(len(launch.seconds) for launch in point.launches),
+        "ranks_recorded": min(launch.ranks_recorded for launch in point.launches),
+        "bytes_sent_per_rank": _middle(point, lambda launch: launch.bytes_sent),
+        "messages_per_rank": _middle(point, lambda launch: launch.messages),
+        "correct": _verdict(point),
+        "error": next((text for launch in point.launches if (text := launch.fields.get("error"))), None),
+        **(_training(point, points) if point.is_training else _collective(point)),
+    }
+    given = dict(point.fields)
+    given.pop("launch", None)
+    if len(point.launches) > 1:  # what one launch says of itself is not said of all
+        given = {name: value for name, value in given.items() if name not in computed}
+    known = {**given, **{name: value for name, value in computed.items() if value is not None}}
+    return {name: _json(known.get(name)) for name in dict.fromkeys((*CONTRACT, *computed, *given))}
+
+
+def _training(point: _Point, points: Sequence[_Point]) -> Record:
+    step = launches_interval(point.seconds)
+    compute = _middle(point, lambda launch: launch.compute_seconds) or None
+    images = _middle(point, lambda launch: launch.images) or _batch(point)
+    ceiling = _same_seed(
+        [
+            other
+            for other in points
+            if other.aggregation == "none" and other.problem == point.problem and other.ranks == point.ranks
+        ],
+        point.seed,
+    )
+    exposed = step.value - launches_interval(ceiling).value if ceiling else None
+    return {
+        "step_seconds": step.value,
+        "step_seconds_low": step.low,
+        "step_seconds_high": step.high,
+        "images_per_second": images / step.value if images and step.value > 0 else None,
+        **_scaling(point, points),
+        "compute_seconds": compute,
+        "exposed_communication_seconds": exposed,
+        "load_balance": compute
+        and _middle(point, lambda launch: _share(launch.mean_compute_seconds, launch.compute_seconds)),
+        "communication_efficiency": compute
+        and _middle(point, lambda launch: _share(launch.compute_seconds, launch.seconds)),
+        **_accuracy(point),
+    }
+
+
+def _scaling(point: _Point, points: Sequence[_Point]) -> Record:
+    scaling = scaling_of(point.fields)
+    base = _base(point, points)
+    times = _same_seed(base, point.seed)
+    if scaling not in {"strong", "weak"} or not times or not any(map(len, point.seconds)):
+        return dict.fromkeys(("speedup", "efficiency", "efficiency_low", "efficiency_high"))
+    scale = point.ranks / base[0].ranks
+    itself = any(other is point for other in base)
+    low = high = ratio = 1.0
+    if not itself:
+        ratio, low, high = ratio_interval(times, point.seconds)
+    per_rank = 1 / scale if scaling == "strong" else 1.0
+    return {
+        "speedup": ratio if scaling == "strong" else ratio * scale,
+        "efficiency": ratio * per_rank,
+        "efficiency_low": low * per_rank,
+        "efficiency_high": high * per_rank,
+        "base_ranks": base[0].ranks,
+        "base_aggregation": base[0].aggregation,
+        "base_step_seconds": launches_interval(times).value,
+    }
+
+
+def _base(point: _Point, points: Sequence[_Point]) -> list[_Point]:
+    """All seeds of what ``point`` is compared with: measured, at one scale, of one configuration."""
+    measured = [other for other in points if other.problem == point.problem and any(map(len, other.seconds))]
+    own = [other for other in measured if other.key == point.key]
+    single = [other for other in measured if other.ranks == 1]
+    for choice in (
+        [other for other in own if other.ranks == 1],
+        [other for other in single if other.aggregation == "none"],
+        single,
+        own,
+    ):
+        if choice:
+            first = min(choice, key=lambda other: other.ranks)
+            return [other for other in choice if (other.key, other.ranks) == (first.key, first.ranks)]
+    return []
+
+
+def _same_seed(points: Sequence[_Point], seed: Any) -> list[Vector]:
+    """Step times, one vector per launch: those of ``seed`` if it is there, else those of every seed."""
+    same = [point for point in points if point.seed == seed]
+    return [vector for point in same or points for vector in point.seconds if len(vector)]
+
+
+def _accuracy(point: _Point) -> Record:
+    ends: dict[str, list[float]] = {"loss": [], "accuracy": []}
+    reached: list[tuple[float, float, float]] = []
+    target = point.fields.get("target_accuracy")
+    for launch in point.launches:
+        seen = launch.evaluations
+        if seen and len(seen["step"]):
+            last = int(np.argmax(seen["step"]))
+            ends["loss"].append(float(seen["loss"][last]))
+            ends["accuracy"].append(float(seen["accuracy"][last]))
+            hits = np.flatnonzero(seen["accuracy"] >= (np.inf if target is None else target))
+            if len(hits):
+                first = hits[np.argmin(seen["step"][hits])]
+                columns = (seen["training_seconds"], seen["samples"], seen["epoch"])
+                reached.append((float(columns[0][first]), float(columns[1][first]), float(columns[2][first])))
+        elif launch.last_loss is not None:
+            ends["loss"].append(launch.last_loss)
+    # a target that one launch missed has no median time
+    seconds, samples, epochs = (
+        np.median(reached, axis=0) if len(reached) == len(point.launches) else (None, None, None)
+    )
+    return {
+        "final_loss": _median(ends["loss"]),
+        "final_accuracy": _median(ends["accuracy"]),
+        "seconds_to_target": seconds,
+        "samples_to_target": None if samples is None else int(samples),
+        "epochs_to_target": epochs,
+    }
+
+
+def _collective(point: _Point) -> Record:
+    """Times of one operation; bandwidths are those of its median."""
+    times = launches_interval(point.seconds)
+    size = point.fields.get("message_bytes")
+    name = str(point.fields.get("collective") or point.fields.get("kind"))
+    bandwidth = size / times.value if size is not None and times.value > 0 else None
+    factor = bus_factor(name, point.ranks)
+    measured = [vector for vector in point.seconds if len(vector)]
+    return {
+        "time_p50_seconds": times.value,
+        "time_p50_low_seconds": times.low,
+        "time_p50_high_seconds": times.high,
+        "time_p99_seconds": _median([quantile(vector, 0.99) for vector in measured]),
+        "time_max_seconds": max((float(vector.max()) for vector in measured), default=None),
+        "algbw_bytes_per_second": bandwidth,
+        "busbw_bytes_per_second": None if bandwidth is None or factor is None else bandwidth * factor,
+    }
+
+
+def _verdict(point: _Point) -> bool | None:
+    """False when any launch failed its check, None when any was not checked."""
+    said = [launch.fields.get("correct") for launch in point.launches]
+    return False if False in said else True if all(said) else None
+
+
+def _batch(point: _Point) -> float | None:
+    """Images of a step by what the case says, for traces without a count."""
+    if point.fields.get("global_batch") is not None:
+        return float(point.fields["global_batch"])
+    if point.fields.get("batch_per_rank") is not None:
+        return float(point.fields["batch_per_rank"]) * point.ranks
+    return None
+
+
+def _middle(point: _Point, of: Callable[[Launch], Vector]) -> float | None:
+    """Median over launches of the median over steps."""
+    vectors = [of(launch) for launch in point.launches]
+    return _median([np.median(vector) for vector in vectors if len(vector)])
+
+
+def _share(part: Vector, whole: Vector) -> Vector:
+    return part[whole > 0] / whole[whole > 0]
+
+
+def _whole(point: _Point, of: Callable[[Launch], int]) -> int | None:
+    return max((of(launch) for launch in point.launches), default=0) or None
+
+
+def _median(values: Any) -> float | None:
+    return float(np.median(values)) if len(values) else None
+
+
+def _json(value: Any) -> Any:
+    """Plain Python, and None for what is not a finite number: JSON has no NaN."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value

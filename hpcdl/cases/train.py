@@ -1,0 +1,193 @@
+"""``kind = "train"``: train a network on a dataset by a strategy, and see how fast and how well."""
+
+from __future__ import annotations
+
+import math
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Final
+
+from hpcdl import registry
+from hpcdl.nn.backend import backend
+from hpcdl.nn.replica import Replica
+from hpcdl.optim.schedules import schedule
+from hpcdl.suite import Key, about, label
+from hpcdl.training.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
+
+    from hpcdl.data.dataset import Dataset
+    from hpcdl.fabric.comm import Comm
+    from hpcdl.nn.layer import Layer
+    from hpcdl.suite import Scalar
+    from hpcdl.training.journal import Journal
+
+WARMUP_STEPS: Final = 2
+"""Steps at the start whose times are kept but not counted: first touch of memory, first connection of peers."""
+
+KEYS: Final[dict[str, Key]] = {
+    "model": Key((str, dict), folder="models"),
+    "dataset": Key((str, dict), folder="datasets"),
+    "backend": Key((str,), "numpy"),
+    "dtype": Key((str,), "float32", choices=("float32", "float64")),
+    "training": Key((str, dict), {"name": "synchronous"}, folder="training"),
+    "aggregation": Key((str, dict), {"name": "ring"}, folder="aggregation"),
+    "compression": Key((str,), "none", choices=("none",)),
+    "optimizer": Key((str, dict), {"name": "sgd"}, folder="optim"),
+    "schedule": Key((str, dict), {"name": "constant"}),
+    "learning_rate": Key((int, float), least=0),
+    "ranks": Key((int,), least=1),
+    "global_batch": Key((int,), None, least=1),
+    "batch_per_rank": Key((int,), None, least=1),
+    "epochs": Key((int, float), None, least=0),
+    "steps": Key((int,), None, least=1),
+    "target_accuracy": Key((int, float), None, least=0),
+    "stop_at_target": Key((bool,), False),
+    "evaluate_every": Key((int, float), 1, least=0),
+    "seed": Key((int,), 1, least=0),
+    "threads": Key((int,), 1, least=1),
+    "trace": Key((str,), "events", choices=("events", "steps")),
+}
+
+
+def check(settings: Mapping[str, Any]) -> None:
+    """See :class:`hpcdl.suite.Kind`. Opens the dataset and works out every shape."""
+    for one, other in (("global_batch", "batch_per_rank"), ("epochs", "steps")):
+        if (settings[one] is None) == (settings[other] is None):
+            raise ValueError(f"{one}: give exactly one of {one} and {other}")
+    for key in ("epochs", "evaluate_every"):
+        if settings[key] is not None and settings[key] <= 0:
+            raise ValueError(f"{key}: must be more than 0, not {settings[key]}")
+    ranks, batch = settings["ranks"], _global_batch(settings)
+    if batch % ranks:
+        below, above = batch // ranks * ranks, -(-batch // ranks) * ranks
+        raise ValueError(
+            f"global_batch: {batch} is not divisible by ranks = {ranks}; {below or above} and {above} are"
+        )
+    with about("dataset"):
+        dataset = _dataset(settings["dataset"])
+    if batch > len(dataset.train):
+        raise ValueError(f"global_batch: {batch} images a step, but {dataset.name} has {len(dataset.train)}")
+    with about("backend"):
+        backend(settings["backend"])
+    with about("model"):
+        shape: tuple[int, ...] = dataset.shape
+        for layer in _layers(settings, dataset):
+            layer.declare(shape)
+            shape = layer.output(shape)
+    with about("optimizer"):
+        _made("optim", settings["optimizer"])
+    with about("schedule"):
+        _schedule(settings)
+
+
+def identity(settings: Mapping[str, Any]) -> list[str]:
+    """See :class:`hpcdl.suite.Kind`."""
+    names = [label(settings[key]) for key in ("model", "dataset", "training", "aggregation")]
+    return [*names, f"p{settings['ranks']}"]
+
+
+def fields(settings: Mapping[str, Any]) -> dict[str, Scalar]:
+    """See :class:`hpcdl.suite.Kind`."""
+    named = ("model", "dataset", "training", "aggregation", "optimizer", "schedule")
+    plain = ("backend", "dtype", "compression", "learning_rate", "epochs", "target_accuracy", "batch_per_rank")
+    return {
+        **{key: label(settings[key]) for key in named},
+        **{key: settings[key] for key in plain},
+        "global_batch": _global_batch(settings),
+        "scaling": "strong" if settings["batch_per_rank"] is None else "weak",
+        "threads_per_rank": settings["threads"],
+        "steps": _steps(settings),
+        "warmup_steps": min(WARMUP_STEPS, _steps(settings) - 1),
+        "configuration": f"trace={settings['trace']}",
+    }
+
+
+def program(
+    settings: Mapping[str, Any], journal: Journal
+) -> Callable[[Comm], Coroutine[Any, Any, dict[str, Scalar]]]:
+    """See :class:`hpcdl.suite.Kind`."""
+    dataset = _dataset(settings["dataset"])
+    replica = Replica(
+        _layers(settings, dataset),
+        dataset.shape,
+        backend=backend(settings["backend"]),
+        dtype=settings["dtype"],
+        seed=settings["seed"],
+    )
+    rate, steps = _schedule(settings), _steps(settings)
+    session = Session(
+        replica=replica,
+        optimizer=_made("optim", settings["optimizer"]),
+        aggregate=_named("aggregation", settings["aggregation"]),
+        dataset=dataset,
+        journal=journal,
+        learning_rate=lambda step: settings["learning_rate"] * rate(step, steps),
+        global_batch=_global_batch(settings),
+        steps=steps,
+        seed=settings["seed"],
+        independent=settings["aggregation"]["name"] == "none",
+        target_accuracy=settings["target_accuracy"],
+        stop_at_target=settings["stop_at_target"],
+        evaluate_every=settings["evaluate_every"],
+    )
+    strategy = _named("training", settings["training"])
+
+    async def train(comm: Comm) -> dict[str, Scalar]:
+        await strategy(comm, session)
+        return {
+            "parameters": replica.parameters.size,
+            "dataset_source": dataset.source,
+            "dataset_digest": dataset.digest,
+        }
+
+    return train
+
+
+def _named(folder: str, choice: Mapping[str, Any]) -> Callable[..., Any]:
+    """A function with its settings bound."""
+    return partial(registry.find(folder, choice["name"]), **_settings(choice))
+
+
+def _made(folder: str, choice: Mapping[str, Any]) -> Any:
+    """An object made with its settings."""
+    return registry.find(folder, choice["name"])(**_settings(choice))
+
+
+def _settings(choice: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in choice.items() if key != "name"}
+
+
+def _layers(settings: Mapping[str, Any], dataset: Dataset) -> Sequence[Layer]:
+    model = registry.find("models", settings["model"]["name"])
+    return model(dataset.shape, dataset.classes, **_settings(settings["model"]))  # type: ignore[no-any-return]
+
+
+def _dataset(choice: Mapping[str, Any]) -> Dataset:
+    frozen = tuple((key, tuple(v) if isinstance(v, list) else v) for key, v in sorted(choice.items()))
+    return _open(frozen)
+
+
+@cache
+def _open(choice: tuple[tuple[str, Any], ...]) -> Dataset:
+    """Each dataset once per process: cases share it."""
+    return _made("datasets", dict(choice))  # type: ignore[no-any-return]
+
+
+def _global_batch(settings: Mapping[str, Any]) -> int:
+    return int(settings["global_batch"] or settings["batch_per_rank"] * settings["ranks"])
+
+
+def _steps(settings: Mapping[str, Any]) -> int:
+    if settings["steps"] is not None:
+        return int(settings["steps"])
+    per_epoch = len(_dataset(settings["dataset"]).train) // _global_batch(settings)
+    return max(1, math.ceil(settings["epochs"] * per_epoch - 1e-9))
+
+
+def _schedule(settings: Mapping[str, Any]) -> Callable[[int, int], float]:
+    choice = settings["schedule"]
+    table = {"name": choice} if isinstance(choice, str) else dict(choice)
+    if "name" not in table:
+        raise ValueError(f'must be a name or a table such as {{name = "polynomial"}}, not {choice!r}')
+    return schedule(table.pop("name"), **table, global_batch=_global_batch(settings))

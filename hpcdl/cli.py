@@ -1,0 +1,248 @@
+"""The command line; thin. Heavy imports are late: thousands of ranks start through here."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import os
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import hpcdl
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcdl.fabric.mpi import Mpi
+    from hpcdl.suite import Suite
+
+OK: Final = 0
+FAILED: Final = 1
+USAGE: Final = 2
+INTERRUPTED: Final = 75
+MISMATCH: Final = 78
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options = _parser().parse_args(given)
+    from hpcdl.suite import UsageError
+
+    try:
+        return int(options.command(options, given))
+    except UsageError as error:
+        print(f"hpcdl: {error}", file=sys.stderr)
+        return USAGE
+    except KeyboardInterrupt:
+        print("hpcdl: interrupted; finished cases are kept, go on with --resume", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # the reader has left (| head): a second complaint at exit would follow
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hpcdl",
+        description="Benchmark what distributed deep learning does to a machine.",
+        epilog="exit codes: 0 fine; 1 a check failed; 2 wrong usage or suite; 75 interrupted, can resume; "
+        "78 the launcher does not fit the MPI library",
+    )
+    parser.add_argument("--version", action="version", version=f"hpcdl {hpcdl.__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    run = commands.add_parser(
+        "run",
+        help="run a suite",
+        description="Run a suite. Outside a launcher it starts mpirun itself; inside mpirun or srun it uses the "
+        "ranks it is given, smaller cases on the first ones of them.",
+    )
+    run.add_argument("suite", type=Path, metavar="SUITE.toml")
+    run.add_argument("-n", dest="ranks", type=int, metavar="RANKS", help="ranks to start (default: what the suite needs)")
+    run.add_argument("-o", dest="folder", type=Path, metavar="DIR", help="run folder (default: runs/SUITE-TIME)")
+    run.add_argument("--case", metavar="GLOB", help="only cases whose name matches")
+    run.add_argument("--set", action="append", default=[], dest="overrides", metavar="case.KEY=VALUE", help="change a key of every case that has it; values as in TOML")
+    run.add_argument("--resume", action="store_true", help="keep the finished cases of DIR and run the others")
+    run.add_argument("--dry-run", action="store_true", help="check everything, list the cases, run nothing")
+    run.set_defaults(command=_run)
+
+    report = commands.add_parser("report", help="tables from runs", description="Print a report of one or more runs.")
+    report.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    report.add_argument("-o", dest="output", type=Path, metavar="PAGE", help="write to PAGE: .md or .csv")
+    report.add_argument("--json", action="store_true", help="one JSON document with a record per case")
+    report.set_defaults(command=_report)
+
+    from hpcdl.launch.catalogue import SUBJECTS
+
+    names = commands.add_parser("list", help="what a suite can name", description="List what a suite can name.")
+    names.add_argument("what", nargs="?", choices=SUBJECTS, metavar="WHAT", help=", ".join(SUBJECTS))
+    names.add_argument("--json", action="store_true", help="one JSON document")
+    names.set_defaults(command=_list)
+
+    check = commands.add_parser("check", help="preflight", description="Look at this machine before a run: MPI, launcher, cores, clocks, disk, GPU.")
+    check.set_defaults(command=_check)
+    return parser
+
+
+def _run(options: argparse.Namespace, given: list[str]) -> int:
+    from hpcdl.launch.guard import launched
+
+    if options.dry_run:
+        return _dry_run(options)
+    return _run_in_job(options) if launched(os.environ) else _run_from_shell(options, given)
+
+
+def _suite(options: argparse.Namespace) -> Suite:
+    from hpcdl import suite
+
+    found = suite.load(options.suite, options.overrides)
+    return found.matching(options.case) if options.case else found
+
+
+def _dry_run(options: argparse.Namespace) -> int:
+    chosen = _suite(options)
+    for case in chosen.cases:
+        print(f"{case.name}  ({case.processes} ranks, {case.digest})")
+    print(f"{len(chosen.cases)} cases, {max(case.processes for case in chosen.cases)} ranks")
+    return OK
+
+
+def _run_from_shell(options: argparse.Namespace, given: list[str]) -> int:
+    """Check everything here, where one process can say what is wrong, then start mpirun."""
+    from hpcdl.launch.mpirun import NoLauncher, self_launch
+    from hpcdl.suite import UsageError
+
+    chosen = _suite(options)
+    needed = max(case.processes for case in chosen.cases)
+    ranks = options.ranks or needed
+    if ranks < needed:
+        raise UsageError(f"-n {ranks}: the suite {chosen.name!r} has cases of {needed} ranks; see --case and --set")
+    folder = _writable(_folder(options, chosen), resume=options.resume)
+    if options.folder is None:
+        given = [*given, "-o", str(folder)]
+    with tempfile.TemporaryDirectory() as place:
+        try:
+            return self_launch(ranks, given, Path(place) / "status")
+        except NoLauncher as error:
+            raise UsageError(str(error)) from None
+
+
+def _run_in_job(options: argparse.Namespace) -> int:
+    """One of the job's ranks."""
+    from hpcdl.fabric.mpi import Mpi, library_version
+    from hpcdl.launch.guard import mismatch
+    from hpcdl.launch.mpirun import leave_status
+
+    mpi = Mpi()
+    complaint = mismatch(mpi.comm.size, os.environ, library_version()["library"])
+    if complaint:
+        print(f"hpcdl: {complaint}", file=sys.stderr)
+        return MISMATCH
+    try:
+        code = _run_on_all(options, mpi)
+    except Exception:
+        # the other ranks wait for this one, and would for ever
+        traceback.print_exc()
+        mpi.abort(FAILED)
+        raise
+    return leave_status(code, mpi.comm.rank)
+
+
+def _run_on_all(options: argparse.Namespace, mpi: Mpi) -> int:
+    """Rank 0 reads and checks the suite, all others take its word; then all run it."""
+    from hpcdl import runner, suite
+
+    first, library = mpi.comm.rank == 0, mpi.comm.library
+    text, complaint, folder = "", "", Path()
+    if first:
+        try:
+            chosen = _suite(options)
+            text = chosen.text
+            folder = _writable(_folder(options, chosen), resume=options.resume)
+        except suite.UsageError as error:
+            complaint = str(error)
+    text, complaint = library.bcast((text, complaint))
+    if not complaint:
+        chosen = suite.parse(text, str(options.suite), options.overrides)
+        chosen = chosen.matching(options.case) if options.case else chosen
+        try:
+            return runner.run(chosen, folder, mpi, resume=options.resume, say=lambda line: print(line, flush=True))
+        except suite.UsageError as error:
+            complaint = str(error)
+    if first:
+        print(f"hpcdl: {complaint}", file=sys.stderr)
+    return USAGE
+
+
+def _folder(options: argparse.Namespace, chosen: Suite) -> Path:
+    if options.folder is not None:
+        return Path(options.folder)
+    return Path("runs") / f"{chosen.name}-{dt.datetime.now(dt.UTC):%Y%m%d-%H%M%S}"
+
+
+def _writable(folder: Path, *, resume: bool) -> Path:
+    """Make the run folder. Raises UsageError if it cannot be written to, or holds a run that is not resumed."""
+    from hpcdl.suite import UsageError
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UsageError(f"-o {folder}: cannot be written to: {error.strerror}") from None
+    if not resume and (folder / "parts").exists():
+        raise UsageError(f"-o {folder}: holds a run already; add --resume or choose another folder")
+    return folder
+
+
+def _report(options: argparse.Namespace, _given: list[str]) -> int:
+    from hpcdl.analysis.scaling import AmbiguousCaseError
+    from hpcdl.report.render import render
+    from hpcdl.suite import UsageError
+    from hpcdl.trace.record import TraceError
+
+    output: Path | None = options.output
+    form = "json" if options.json else output.suffix.removeprefix(".") if output else "md"
+    try:
+        text = render([hpcdl.read(path) for path in options.runs], form)
+        if output is None:
+            print(text)
+        else:
+            output.write_text(text, encoding="utf-8")
+    except (TraceError, AmbiguousCaseError, ValueError) as error:
+        raise UsageError(str(error)) from None
+    except OSError as error:
+        raise UsageError(f"-o {output}: {error.strerror}") from None
+    return OK
+
+
+def _list(options: argparse.Namespace, _given: list[str]) -> int:
+    from hpcdl.launch.catalogue import SUBJECTS, catalogue
+
+    subjects = [options.what] if options.what else list(SUBJECTS)
+    found: dict[str, list[dict[str, Any]]] = {what: catalogue(what) for what in subjects}
+    if options.json:
+        print(json.dumps({"schema": 1, **found}, indent=1))
+        return OK
+    for what, entries in found.items():
+        print(f"{what}:")
+        width = max((len(entry["name"]) for entry in entries), default=0)
+        for entry in entries:
+            print(f"  {entry['name']:{width}}  {entry['summary']}")
+    return OK
+
+
+def _check(_options: argparse.Namespace, _given: list[str]) -> int:
+    from hpcdl.launch.preflight import preflight
+
+    failed = False
+    for finding in preflight():
+        print(f"{finding.verdict:7}  {finding.what}: {finding.detail}")
+        failed |= finding.verdict == "FAILED"
+    return FAILED if failed else OK

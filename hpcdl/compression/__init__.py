@@ -1,0 +1,1 @@
+"""Ways of making what is exchanged smaller. One compressor, one file."""

@@ -1,0 +1,99 @@
+"""The IDX format, in which MNIST and its likes are published: a header and an array, often gzipped."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import zlib
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hpcdl.data.dataset import DataError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+_DTYPES: Final = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+
+
+def read_idx(path: Path) -> NDArray[Any]:
+    """The array in the file ``path``, which is gzipped if its name ends in .gz; native byte order, read-only.
+
+    A file is: two zero bytes, a type code, the number of dimensions, each dimension as a big-endian 32-bit
+    number, the values big-endian and C-ordered, and nothing else. Source: Y. LeCun, THE MNIST DATABASE,
+    "the IDX file format".
+
+    Raises DataError, naming the file, if it is missing, unreadable, not gzip, truncated, too long or not IDX.
+    """
+    content = _content(path)
+    if len(content) < 4:
+        raise DataError(f"{path}: truncated: {len(content)} bytes are less than an IDX header")
+    if content[:2] != b"\0\0" or content[2] not in _DTYPES or content[3] == 0:
+        raise DataError(
+            f"{path}: not an IDX file: it begins with {content[:4].hex(' ')}, not with 00 00 and a type"
+        )
+    dtype = np.dtype(_DTYPES[content[2]])
+    begin = 4 + 4 * content[3]
+    if len(content) < begin:
+        raise DataError(f"{path}: truncated: {len(content)} bytes are less than its header of {begin}")
+    shape = tuple(int(length) for length in np.frombuffer(content, ">u4", content[3], 4))
+    expected = begin + dtype.itemsize * math.prod(shape)
+    if len(content) != expected:
+        what = "truncated" if len(content) < expected else "too long"
+        form = " x ".join(map(str, shape))
+        raise DataError(f"{path}: {what}: {form} values want {expected} bytes, it holds {len(content)}")
+    return (
+        np.frombuffer(content, dtype, offset=begin).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
+    )
+
+
+def read_labelled_images(
+    images_path: Path, labels_path: Path, classes: int
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Grey images (n, H, W, 1) and labels (n,) of two IDX files that belong together; n >= 1.
+
+    Raises DataError, naming the file, if either cannot be read, is not of bytes, has the wrong number of
+    dimensions or is empty, if their counts differ, and if a label is not less than ``classes``.
+    """
+    images = _bytes(images_path, "images", 3)
+    labels = _bytes(labels_path, "labels", 1)
+    if len(images) != len(labels):
+        raise DataError(f"{labels_path}: {len(labels)} labels, but {images_path} holds {len(images)} images")
+    if images.size == 0:
+        raise DataError(f"{images_path}: holds no images")
+    worst = int(labels.argmax())
+    if labels[worst] >= classes:
+        raise DataError(
+            f"{labels_path}: label {labels[worst]} at {worst} is out of range: there are {classes} classes"
+        )
+    return images[..., np.newaxis], labels.astype(np.int64)
+
+
+def _bytes(path: Path, what: str, dimensions: int) -> NDArray[np.uint8]:
+    array = read_idx(path)
+    if array.dtype != np.uint8 or array.ndim != dimensions:
+        raise DataError(
+            f"{path}: {what} are uint8 in {dimensions} dimensions, but it holds {array.dtype} in {array.ndim}"
+        )
+    return array
+
+
+def _content(path: Path) -> bytes:
+    try:
+        if path.suffix != ".gz":
+            return path.read_bytes()
+        with gzip.open(path) as stream:
+            return stream.read()
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: missing") from error
+    except EOFError as error:
+        raise DataError(f"{path}: truncated: the gzip stream ends too early") from error
+    except gzip.BadGzipFile as error:
+        raise DataError(f"{path}: not gzip, or damaged: {error}") from error
+    except zlib.error as error:
+        raise DataError(f"{path}: damaged gzip stream: {error}") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error

@@ -1,0 +1,130 @@
+"""Images of any shape, made as they are asked for: for timing, and for learning that can be seen to work."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from hpcdl.data.dataset import DataError, Dataset, content_digest
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from hpcdl.fabric.comm import Array
+
+_GRID: Final = 8
+"""A class pattern has at most 8 x 8 fields, however large the image: a thousand classes fit in a megabyte."""
+_PLACES: Final = 1 << 16
+"""Number of different places in the reservoir of noise."""
+_STRIDE: Final = 40503
+"""Odd, near 2^16 times the golden ratio: neighbours get distant places, and 2^16 images different ones."""
+
+
+class SyntheticSplit:
+    """Images that are a pattern of their class plus noise, computed from their index.
+
+    Noise is a window into one reservoir of normal numbers, at a place given by the index: drawing new
+    numbers for each image would take longer than a small network's step, and would be what a benchmark
+    measures.
+    """
+
+    def __init__(
+        self,
+        images: int,
+        patterns: NDArray[np.float32],
+        shape: tuple[int, int, int],
+        noise: float,
+        seed: list[int],
+    ) -> None:
+        """Make ``images`` images of ``shape`` (H, W, C) from ``patterns`` (classes, rows, columns, C)."""
+        self.labels = np.arange(images, dtype=np.int64) % len(patterns)
+        self._shape = shape
+        self._patterns = patterns / np.float32(np.hypot(1, noise))
+        self._rows = np.arange(shape[0]) * patterns.shape[1] // shape[0]
+        self._columns = np.arange(shape[1]) * patterns.shape[2] // shape[1]
+        size = _PLACES - 1 + int(np.prod(shape))
+        self._reservoir = np.random.default_rng(seed).standard_normal(size, np.float32)
+        self._reservoir *= np.float32(noise / np.hypot(1, noise))
+
+    def __len__(self) -> int:
+        """Number of images."""
+        return len(self.labels)
+
+    def batch(self, indices: NDArray[np.int64], dtype: str) -> tuple[Array, NDArray[np.int64]]:
+        """See :meth:`hpcdl.data.dataset.Split.batch`. Values are made in float32, whatever ``dtype``."""
+        labels = self.labels[indices]
+        size = int(np.prod(self._shape))
+        images = np.empty((len(labels), *self._shape), dtype)
+        places = indices * _STRIDE % _PLACES
+        for image, label, place in zip(images, labels, places, strict=True):
+            pattern = self._patterns[label][self._rows][:, self._columns]
+            np.add(pattern, self._reservoir[place : place + size].reshape(self._shape), out=image)
+        return images, labels
+
+
+def synthetic(
+    *,
+    shape: list[int] | tuple[int, ...] = (28, 28, 1),
+    classes: int = 10,
+    images: int = 1024,
+    test_images: int = 256,
+    noise: float = 1.0,
+    seed: int = 0,
+) -> Dataset:
+    """Images of ``shape`` (H, W, C) in ``classes`` classes: ``images`` to train on, ``test_images`` held out.
+
+    Image i is of class i mod classes. Patterns and noise are normal, ``noise`` being the ratio of their
+    standard deviations; the sum has mean 0 and deviation 1 in expectation. The two splits share the
+    patterns and not the noise, which repeats after 65536 images. Memory is that of 65536 numbers and one
+    image per split, and of the patterns and labels.
+
+    Source: made here, seeded by ``seed``; the digest covers the settings, the patterns and the first 16
+    images of each split. Raises DataError for a shape that is not three positive numbers, or a count or
+    noise that is out of range.
+    """
+    if (
+        not isinstance(shape, list | tuple)
+        or len(shape) != 3
+        or not all(_whole(length, 1) for length in shape)
+    ):
+        raise DataError(
+            f"synthetic: shape must be three positive numbers [height, width, channels], not {shape!r}"
+        )
+    for name, count, least in (
+        ("classes", classes, 1),
+        ("images", images, 1),
+        ("test_images", test_images, 0),
+        ("seed", seed, 0),
+    ):
+        if not _whole(count, least):
+            raise DataError(f"synthetic: {name} must be a whole number of at least {least}, not {count!r}")
+    if isinstance(noise, bool) or not isinstance(noise, int | float) or not 0 <= noise < np.inf:
+        raise DataError(f"synthetic: noise must be a number of at least 0, not {noise!r}")
+    height, width, channels = shape
+    patterns = np.random.default_rng([seed, 0]).standard_normal(
+        (classes, min(height, _GRID), min(width, _GRID), channels), np.float32
+    )
+    train = SyntheticSplit(images, patterns, (height, width, channels), noise, [seed, 1])
+    test = SyntheticSplit(test_images, patterns, (height, width, channels), noise, [seed, 2])
+    settings = json.dumps([[*shape], classes, images, test_images, float(noise), seed])
+    return Dataset(
+        name="synthetic",
+        train=train,
+        test=test,
+        shape=(height, width, channels),
+        classes=classes,
+        source=f"synthetic, seed {seed}, noise {noise}",
+        digest=content_digest(
+            np.frombuffer(settings.encode(), np.uint8), patterns, *_sample(train), *_sample(test)
+        ),
+    )
+
+
+def _whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _sample(split: SyntheticSplit) -> tuple[Array, NDArray[np.int64]]:
+    return split.batch(np.arange(min(len(split), 16)), "float32")

@@ -1,0 +1,209 @@
+"""The protocol that every distributed algorithm of hpcdl is written against.
+
+An algorithm is an ``async def`` over a :class:`Comm`. It asks; an interpreter answers: MPI
+(:mod:`hpcdl.fabric.mpi`), all ranks in one process (:mod:`hpcdl.fabric.inprocess`) or virtual time
+(:mod:`hpcdl.fabric.simulated`). It holds no clock, no thread, no file and no MPI.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Generator
+    from contextlib import AbstractContextManager
+
+Array = npt.NDArray[Any]
+"""A contiguous array: numpy's, or any other library's with the same face (cupy's, say)."""
+
+T = TypeVar("T")
+
+Event = tuple[int, str, int, int, int, int]
+"""One traced operation: (started task's number or 0, label, begin ns, end ns, peer or -1, bytes)."""
+
+ANY: Final = -1
+"""Wildcard for the source or the tag of a receive."""
+
+
+class Status(NamedTuple):
+    """What a receive got: who sent it, under which tag, how many elements."""
+
+    source: int
+    tag: int
+    count: int  # type: ignore[assignment] # tuple.count is nobody's loss
+
+
+class Gauge(NamedTuple):
+    """What an interpreter has counted on one rank since it began; native collectives are not counted."""
+
+    time_ns: int
+    messages: int
+    bytes: int
+    compute_ns: int
+
+
+class PeerLost(Exception):  # noqa: N818 - named for what happened, as the protocol does
+    """The rank this operation waits for is gone."""
+
+    def __init__(self, rank: int, detail: str = "") -> None:
+        super().__init__(f"rank {rank} is gone{': ' + detail if detail else ''}")
+        self.rank = rank
+
+
+class Task(Generic[T]):
+    """A program under way; ``await task`` joins it: returns what it returned or raises what it raised."""
+
+    __slots__ = ("coroutine", "done", "error", "joined", "place", "result", "space", "waiters")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T], space: int = 0, place: Any = None) -> None:
+        self.coroutine = coroutine
+        self.space = space
+        """Tag space, from :func:`tag_space`; 0 is a rank's main program's."""
+        self.place = place
+        """What the interpreter keeps about it: its rank, its clock."""
+        self.done = False
+        self.joined = False
+        self.result: T | None = None
+        self.error: BaseException | None = None
+        self.waiters: list[Task[Any]] = []
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        self.joined = True
+        if not self.done:
+            yield self
+        if self.error is not None:
+            raise self.error
+        return self.result  # type: ignore[return-value]
+
+
+TAGS: Final = 256
+"""A program's tags are 0 to 255."""
+
+DEPTHS: Final = 8
+"""How deep communicators may be split off one another."""
+
+
+def tag_space(depth: int, started: int) -> int:
+    """The tag space of the ``started``-th (from 1) program of a communicator split off ``depth`` times.
+
+    All members of a communicator start the same programs in the same order, so they agree on the number. The
+    communicators that a rank may talk on form a chain, one for each depth, so the depth keeps two programs
+    apart that were started by different communicators and talk on the same one.
+    """
+    return started * DEPTHS + depth
+
+
+class Comm(Protocol):
+    """A group of ranks as one of them sees it."""
+
+    @property
+    def rank(self) -> int:
+        """This rank, 0 to size - 1."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        ...
+
+    async def send(self, buffer: Array, dest: int, tag: int = 0) -> None:
+        """Send ``buffer``; on return it may be changed. May wait for the receiver (rendezvous)."""
+        ...
+
+    async def recv(self, buffer: Array, source: int = ANY, tag: int = ANY) -> Status:
+        """Receive at most ``buffer.size`` elements; ``Status.count`` says how many came."""
+        ...
+
+    async def exchange(
+        self, outgoing: Array, dest: int, incoming: Array, source: int, tag: int = 0
+    ) -> Status:
+        """Send and receive at once; returns the receive's status."""
+        ...
+
+    async def add(self, into: Array, addend: Array) -> None:
+        """Local reduction ``into += addend``: traced, costed, on the array's device."""
+        ...
+
+    async def compute(self, label: str, work: Callable[[], T]) -> T:
+        """Do local ``work``: traced under ``label``, takes modelled time in simulation."""
+        ...
+
+    def start(self, work: Coroutine[Any, Any, T], *, shared_tags: bool = False) -> Task[T]:
+        """Run ``work`` beside the caller.
+
+        Ranks that start the same programs in the same order need no further care: the n-th program started on
+        this communicator has a tag space of its own, the same on every rank. With ``shared_tags`` the program
+        talks in its starter's tag space instead, so that it can meet a peer that started nothing
+        (a push to a server, say).
+        """
+        ...
+
+    async def split(self, color: int, key: int = 0) -> Comm:
+        """The ranks that gave the same ``color``, ordered by ``key`` and then by rank. Every rank must call."""
+        ...
+
+    async def native(self, collective: str, buffer: Array) -> None:
+        """The library's own collective, in place on ``buffer``: ``"allreduce"`` (sum) or ``"barrier"``."""
+        ...
+
+    def scratch(self, size: int, like: Array) -> AbstractContextManager[Array]:
+        """Borrow an uninitialised array of ``size`` elements of the kind of ``like``, kept for the next borrower.
+
+        Fresh memory costs a page fault every 4 KiB, more than the arithmetic done in it.
+        """
+        ...
+
+
+def partition(buffer: Array, parts: int) -> list[Array]:
+    """Cut a vector into ``parts`` consecutive views whose lengths differ by one at most, longer ones first."""
+    quotient, remainder = divmod(len(buffer), parts)
+    if type(buffer) is Phantom:  # one view serves for all of a length: a thousand ranks cut a thousand parts each
+        return [buffer[: quotient + 1]] * remainder + [buffer[:quotient]] * (parts - remainder)
+    bounds = [i * quotient + min(i, remainder) for i in range(parts + 1)]
+    return [buffer[lo:hi] for lo, hi in zip(bounds, bounds[1:], strict=False)]
+
+
+class Scratch:
+    """Arrays kept between uses, per kind and size."""
+
+    def __init__(self) -> None:
+        self._free: dict[tuple[str, str, int], list[Array]] = {}
+
+    def borrow(self, size: int, like: Array) -> _Loan:
+        """See :meth:`Comm.scratch`."""
+        key = (type(like).__module__, like.dtype.str, size)
+        return _Loan(self._free.setdefault(key, []), size, like)
+
+
+class _Loan:
+    __slots__ = ("_array", "_like", "_shelf", "_size")
+
+    def __init__(self, shelf: list[Array], size: int, like: Array) -> None:
+        self._shelf = shelf
+        self._size = size
+        self._like = like
+
+    def __enter__(self) -> Array:
+        if self._shelf:
+            self._array = self._shelf.pop()
+        elif type(self._like) is Phantom:
+            self._array = phantom(self._size, self._like.dtype)
+        else:
+            space = self._like.__array_namespace__()
+            self._array = space.empty(self._size, dtype=self._like.dtype)
+        return self._array
+
+    def __exit__(self, *_exception: object) -> None:
+        self._shelf.append(self._array)
+
+
+class Phantom(np.ndarray[Any, np.dtype[Any]]):
+    """An array that has a size but no memory of its own: a size-only payload for simulation."""
+
+
+def phantom(size: int, dtype: npt.DTypeLike = np.float32) -> Array:
+    """A vector of ``size`` elements that takes no memory (stride 0, read-only)."""
+    return np.broadcast_to(np.zeros((), dtype), (size,)).view(Phantom)

@@ -1,0 +1,388 @@
+"""The real thing: mpi4py, any array that numpy or cupy gives.
+
+While a rank has one program it calls the library's blocking operations, which is as fast as the library is.
+While started programs are in flight every operation is a non-blocking request; the programs take turns, and
+each piece of :meth:`MpiComm.compute` ends with a look at what has arrived meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import types
+from collections import deque
+from time import perf_counter_ns, sleep
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeVar
+
+from mpi4py import MPI
+
+from hpcdl.fabric.comm import ANY, DEPTHS, TAGS, Array, Event, Gauge, Scratch, Status, Task, tag_space
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Generator
+    from contextlib import AbstractContextManager
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_Wait: TypeAlias = "Callable[[], bool]"
+"""What a program that waits yields: tells, when asked, whether it may go on."""
+
+_ROUND_TRIPS: Final = 10
+
+_FRUITLESS: Final = 200
+"""Polls in vain before the processor is offered to others: more ranks than cores must not starve a peer."""
+
+
+def library_version() -> dict[str, str]:
+    """Name and version of the MPI library, for the record."""
+    name, version = MPI.get_vendor()
+    return {
+        "library": name,
+        "version": ".".join(map(str, version)),
+        "text": MPI.Get_library_version().strip("\0 \n").partition("\n")[0],
+    }
+
+
+class Mpi:
+    """This process's place in an MPI job.
+
+    ``messages`` and ``bytes`` count what this rank has sent, native collectives apart; ``compute_ns`` is the
+    time in :meth:`MpiComm.compute`. While ``events`` is a
+    list, every operation is appended to it.
+    """
+
+    def __init__(self, communicator: MPI.Intracomm = MPI.COMM_WORLD) -> None:
+        self.messages = 0
+        self.bytes = 0
+        self.compute_ns = 0
+        self.events: list[Event] | None = None
+        self.scratch = Scratch()
+        self.running: Task[Any] = None  # type: ignore[assignment]
+        self.alone = True
+        """Whether no started program is in flight, so that the library may block."""
+        self.comm = MpiComm(self, communicator.Dup(), 0)
+        self._in_flight = 0
+        self._main: Task[Any] | None = None
+        self._ready: deque[Task[Any]] = deque()
+        self._waiting: list[tuple[Task[Any], _Wait]] = []
+        self._failed: list[Task[Any]] = []
+
+    def abort(self, code: int) -> None:
+        """End the whole job."""
+        MPI.COMM_WORLD.Abort(code)
+
+    def gauge(self) -> Gauge:
+        """The clock and the counts."""
+        return Gauge(perf_counter_ns(), self.messages, self.bytes, self.compute_ns)
+
+    def run(self, program: Coroutine[Any, Any, T]) -> T:
+        """Run this rank's program to its end, and all that it started.
+
+        Raises what the program raised, or what one raised that it started and did not join.
+        """
+        main = self._main = Task(program)
+        self._resume(main)
+        fruitless = 0
+        while not main.done or self._in_flight:
+            if self.progress():
+                fruitless = 0
+            else:
+                fruitless += 1
+                if fruitless > _FRUITLESS:
+                    os.sched_yield()
+        failed, self._failed = self._failed, []
+        for task in failed:
+            if task.error is not None and not task.joined:
+                raise task.error
+        return main.result  # type: ignore[return-value]
+
+    def launch(self, coroutine: Coroutine[Any, Any, T], space: int) -> Task[T]:
+        """Start a program beside the running one; it runs to its first wait at once."""
+        starter = self.running
+        task = Task(coroutine, space)
+        self._in_flight += 1
+        self.alone = False
+        self._resume(task)
+        self.running = starter
+        return task
+
+    def progress(self) -> bool:
+        """Let every program go on that no longer has to wait; tells whether there was one."""
+        running = self.running
+        moved = bool(self._ready)
+        while self._ready:
+            self._resume(self._ready.popleft())
+        waiting, self._waiting = self._waiting, []
+        for task, may_go_on in waiting:
+            if may_go_on():
+                moved = True
+                self._resume(task)
+            else:
+                self._waiting.append((task, may_go_on))
+        self.running = running
+        return moved
+
+    def _resume(self, task: Task[Any]) -> None:
+        """Let ``task`` run to its next wait."""
+        self.running = task
+        try:
+            asked = task.coroutine.send(None)
+        except StopIteration as stop:
+            task.result = stop.value
+        except Exception as error:  # noqa: BLE001 - handed to whoever joins, or raised by run()
+            task.error = error
+            self._failed.append(task)
+        else:
+            if isinstance(asked, Task):
+                asked.waiters.append(task)
+            else:
+                self._waiting.append((task, asked))
+            return
+        task.done = True
+        self._ready.extend(task.waiters)
+        if task is not self._main:
+            self._in_flight -= 1
+            self.alone = self._in_flight == 0
+
+
+def _operation(generator: Callable[P, Generator[_Wait, None, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """An ``async def`` whose body may yield to the interpreter: half the cost of awaiting something that does."""
+    return types.coroutine(generator)  # type: ignore[return-value]
+
+
+class MpiComm:
+    """A :class:`hpcdl.fabric.comm.Comm` over an MPI communicator.
+
+    The main program's messages travel on one communicator under their own tags; started programs' on a second
+    one, under tags that also carry the tag space.
+    """
+
+    def __init__(self, mpi: Mpi, communicator: MPI.Intracomm, depth: int) -> None:
+        if depth >= DEPTHS:
+            raise ValueError(f"communicators split more than {DEPTHS} deep")
+        self.rank = communicator.rank
+        self.size = communicator.size
+        self._mpi = mpi
+        self._main = communicator
+        self._started_programs = communicator.Dup()
+        self._depth = depth
+        self._started = 0
+        self._spaces = int(MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)) // TAGS
+        self._strays: list[tuple[int, int, int, MPI.Message]] = []
+        """Messages (space, source, tag, message) that a receive of any tag drew out for another program."""
+        self._status = MPI.Status()
+
+    @property
+    def library(self) -> MPI.Intracomm:
+        """The communicator itself: for start-up, for gathering traces, and to measure the library past us."""
+        return self._main
+
+    def clock_offset_ns(self) -> int:
+        """What to add to this rank's clock to get rank 0's (Cristian 1989): half of the shortest round trip.
+
+        Ranks on one host share a clock; between hosts the error is less than half a round trip. Collective.
+        """
+        offset = 0
+        for other in range(1, self.size):
+            if self.rank == 0:
+                for _ in range(_ROUND_TRIPS):
+                    self._main.recv(source=other)
+                    self._main.send(perf_counter_ns(), other)
+            elif self.rank == other:
+                trips = []
+                for _ in range(_ROUND_TRIPS):
+                    begin = perf_counter_ns()
+                    self._main.send(None, 0)
+                    theirs = self._main.recv(source=0)
+                    end = perf_counter_ns()
+                    trips.append((end - begin, theirs - (begin + end) // 2))
+                offset = min(trips)[1]
+        return offset
+
+    def rest(self) -> None:
+        """Wait for all ranks asleep, so that ranks with nothing to do leave their cores to others."""
+        arrived = self._main.Ibarrier()
+        pause = 0.0001
+        while not arrived.Test():
+            sleep(pause)
+            pause = min(2 * pause, 0.02)
+
+    @_operation
+    def send(self, buffer: Array, dest: int, tag: int = 0) -> Generator[_Wait, None, None]:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        mpi = self._mpi
+        begin = perf_counter_ns()
+        if mpi.alone:
+            self._main.Send(buffer, dest, tag)
+        else:
+            channel, wire = self._channel(tag)
+            request = channel.Isend(buffer, dest, wire)
+            if not request.Test():
+                yield request.Test
+        mpi.messages += 1
+        mpi.bytes += buffer.nbytes
+        if mpi.events is not None:
+            self._record("send", begin, dest, buffer.nbytes)
+
+    @_operation
+    def recv(self, buffer: Array, source: int = ANY, tag: int = ANY) -> Generator[_Wait, None, Status]:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        mpi = self._mpi
+        begin = perf_counter_ns()
+        came_from = MPI.ANY_SOURCE if source == ANY else source
+        if mpi.alone:
+            status = self._status
+            self._main.Recv(buffer, came_from, MPI.ANY_TAG if tag == ANY else tag, status)
+        else:
+            status = MPI.Status()
+            wait = self._receive(buffer, came_from, tag, status)
+            if not wait():
+                yield wait
+        answer = Status(status.source, status.tag % TAGS, status.count // buffer.itemsize)
+        if mpi.events is not None:
+            self._record("recv", begin, answer.source, status.count)
+        return answer
+
+    @_operation
+    def exchange(
+        self, outgoing: Array, dest: int, incoming: Array, source: int, tag: int = 0
+    ) -> Generator[_Wait, None, Status]:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        mpi = self._mpi
+        begin = perf_counter_ns()
+        if mpi.alone:
+            status = self._status
+            self._main.Sendrecv(outgoing, dest, tag, incoming, source, tag, status)
+        else:
+            status = MPI.Status()
+            received = self._receive(incoming, source, tag, status)
+            channel, wire = self._channel(tag)
+            sent = channel.Isend(outgoing, dest, wire).Test
+            if not received():
+                yield received
+            if not sent():
+                yield sent
+        mpi.messages += 1
+        mpi.bytes += outgoing.nbytes
+        if mpi.events is not None:
+            self._record("exchange", begin, dest, outgoing.nbytes)
+        return Status(status.source, tag, status.count // incoming.itemsize)
+
+    async def add(self, into: Array, addend: Array) -> None:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        begin = perf_counter_ns()
+        into += addend
+        if self._mpi.events is not None:
+            self._record("add", begin, -1, into.nbytes)
+
+    async def compute(self, label: str, work: Callable[[], T]) -> T:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        mpi = self._mpi
+        begin = perf_counter_ns()
+        result = work()
+        mpi.compute_ns += perf_counter_ns() - begin
+        if mpi.events is not None:
+            self._record(label, begin, -1, 0)
+        if not mpi.alone:
+            mpi.progress()
+        return result
+
+    def start(self, work: Coroutine[Any, Any, T], *, shared_tags: bool = False) -> Task[T]:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        if shared_tags:
+            return self._mpi.launch(work, self._mpi.running.space)
+        self._started += 1
+        return self._mpi.launch(work, tag_space(self._depth, self._started))
+
+    @_operation
+    def split(self, color: int, key: int = 0) -> Generator[_Wait, None, MpiComm]:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        # MPI_Comm_split blocks: enter it when all ranks are there, and progress started programs until then
+        everybody = self._main.Ibarrier()
+        if not everybody.Test():
+            yield everybody.Test
+        return MpiComm(self._mpi, self._main.Split(color, key), self._depth + 1)
+
+    @_operation
+    def native(self, collective: str, buffer: Array) -> Generator[_Wait, None, None]:
+        """See :class:`hpcdl.fabric.comm.Comm`.
+
+        A started program's collective is the library's non-blocking one. Programs that run beside each other
+        must come to it in the order in which they were started, as those do for which it is the first step.
+        """
+        mpi = self._mpi
+        begin = perf_counter_ns()
+        # blocking and non-blocking collectives do not match, so the choice hangs on the program, not on alone
+        blocking = mpi.running.space == 0
+        if collective == "allreduce":
+            if blocking:
+                self._main.Allreduce(MPI.IN_PLACE, buffer)
+            else:
+                request = self._started_programs.Iallreduce(MPI.IN_PLACE, buffer)
+        elif collective == "barrier":
+            if blocking:
+                self._main.Barrier()
+            else:
+                request = self._started_programs.Ibarrier()
+        else:
+            raise ValueError(f"no native collective {collective!r}")
+        if not blocking and not request.Test():
+            yield request.Test
+        if mpi.events is not None:
+            self._record(f"native {collective}", begin, -1, buffer.nbytes)
+
+    def scratch(self, size: int, like: Array) -> AbstractContextManager[Array]:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        return self._mpi.scratch.borrow(size, like)
+
+    def _channel(self, tag: int) -> tuple[MPI.Intracomm, int]:
+        """The communicator and the tag under which the running program's messages travel."""
+        if not 0 <= tag < TAGS:
+            raise ValueError(f"tag {tag} is not in 0..{TAGS - 1}")
+        space = self._mpi.running.space
+        if space == 0:
+            return self._main, tag
+        return self._started_programs, space % self._spaces * TAGS + tag
+
+    def _receive(self, buffer: Array, source: int, tag: int, status: MPI.Status) -> _Wait:
+        """Post a receive; the answer tells whether it is done, ``status`` what came."""
+        space = self._mpi.running.space
+        if space == 0:
+            request = self._main.Irecv(buffer, source, MPI.ANY_TAG if tag == ANY else tag)
+            return lambda: request.Test(status)
+        if tag == ANY or self._strays:
+            return self._draw(buffer, source, space % self._spaces, tag, status)
+        channel, wire = self._channel(tag)
+        request = channel.Irecv(buffer, source, wire)
+        return lambda: request.Test(status)
+
+    def _draw(self, buffer: Array, source: int, space: int, tag: int, status: MPI.Status) -> _Wait:
+        """Receive any tag of one space, which MPI cannot express: draw messages out until one is of that space.
+
+        What turns up for other programs waits among the strays, in order.
+        """
+        request: MPI.Request | None = None
+
+        def done() -> bool:
+            nonlocal request
+            while request is None:
+                for i, (its_space, its_source, its_tag, message) in enumerate(self._strays):
+                    if its_space == space and source in (its_source, MPI.ANY_SOURCE) and tag in (its_tag, ANY):
+                        del self._strays[i]
+                        request = message.Irecv(buffer)
+                        break
+                else:
+                    found = MPI.Status()
+                    drawn = self._started_programs.Improbe(source, MPI.ANY_TAG, found)
+                    if drawn is None:
+                        return False
+                    self._strays.append((found.tag // TAGS, found.source, found.tag % TAGS, drawn))
+            return request.Test(status)
+
+        return done
+
+    def _record(self, label: str, begin: int, peer: int, size: int) -> None:
+        mpi = self._mpi
+        mpi.events.append(  # type: ignore[union-attr]
+            (mpi.running.space // DEPTHS, label, begin, perf_counter_ns(), peer, size)
+        )

@@ -1,0 +1,69 @@
+"""What a network costs: Hockney's alpha-beta per link, ports per host, and gamma for the reduction.
+
+A message of n bytes takes ``alpha + n * beta`` (Hockney 1994). Each host has one send port and one receive
+port, and each is busy with one message at a time for that long, so that what converges on one host waits in
+line: a parameter server's incast costs what it costs. Ranks of one host talk over its ``inside`` link, one
+port pair per rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+GIGABIT: Final = 1e9 / 8
+"""Bytes per second."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """``alpha``: seconds for an empty message; ``beta``: seconds per byte."""
+
+    alpha: float
+    beta: float
+
+
+SHARED_MEMORY: Final = Link(alpha=0.5e-6, beta=1 / 10e9)
+"""Between ranks of one host unless a network says otherwise: two copies at the speed of a server's memory."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """A cluster of equal hosts behind a non-blocking switch."""
+
+    name: str
+    link: Link
+    source: str
+    gamma: float = 1 / 10e9
+    """Seconds per byte reduced: read two streams, write one, about 30 GB/s of one core's memory traffic."""
+    inside: Link = SHARED_MEMORY
+    ranks_per_host: int = 1
+
+    def on(self, ranks_per_host: int) -> Network:
+        """The same network with that many ranks on a host, numbered host by host."""
+        if ranks_per_host < 1:
+            raise ValueError(f"ranks_per_host must be at least 1, not {ranks_per_host}")
+        return replace(self, ranks_per_host=ranks_per_host)
+
+
+def _network(name: str, latency: float, bandwidth: float, source: str) -> Network:
+    return Network(name, Link(alpha=latency, beta=1 / bandwidth), source)
+
+
+NETWORKS: Final[dict[str, Network]] = {
+    n.name: n
+    for n in (
+        _network("ethernet-1g", 30e-6, 0.94 * GIGABIT, "IEEE 802.3ab, TCP payload 94 % at MTU 1500; typical kernel-TCP half round trip"),
+        _network("ethernet-10g", 15e-6, 9.4 * GIGABIT, "IEEE 802.3ae, TCP payload 94 % at MTU 1500; typical kernel-TCP half round trip"),
+        _network("ethernet-25g", 10e-6, 23.5 * GIGABIT, "IEEE 802.3by, TCP payload 94 % at MTU 1500; typical tuned-TCP half round trip"),
+        _network("ethernet-100g", 2.5e-6, 97 * GIGABIT, "IEEE 802.3bj, RoCE v2 payload 97 % at MTU 4096; typical RoCE half round trip"),
+        _network("ethernet-400g", 2.5e-6, 388 * GIGABIT, "IEEE 802.3bs, RoCE v2 payload 97 % at MTU 4096; typical RoCE half round trip"),
+        _network("infiniband-edr", 1.0e-6, 97 * GIGABIT, "IBTA 4x EDR 100 Gbit/s, 64b/66b; vendor MPI latency about 1 us"),
+        _network("infiniband-hdr", 1.0e-6, 194 * GIGABIT, "IBTA 4x HDR 200 Gbit/s; vendor MPI latency about 1 us"),
+        _network("infiniband-ndr", 1.0e-6, 388 * GIGABIT, "IBTA 4x NDR 400 Gbit/s; vendor MPI latency about 1 us"),
+        _network("slingshot-11", 2.0e-6, 194 * GIGABIT, "De Sensi et al. 2020 (arXiv 2008.08886) for latency; 200 Gbit/s per NIC"),
+        _network("nvlink-4", 2.0e-6, 450e9, "NVIDIA H100: 18 links, 450 GB/s each way; device-to-device latency about 2 us"),
+        _network("gemini", 1.5e-6, 5.5e9, "Cray Gemini (Titan, FireCaffe's machine), Alverson et al. 2010: 1.5 us, about 5.5 GB/s per NIC"),
+    )
+}
+"""Presets by name. Vendors' and standards' figures, not measurements: fit your own from measured cases."""

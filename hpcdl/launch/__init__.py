@@ -1,0 +1,1 @@
+"""Around the run: what the machine is, and how ranks come to be."""

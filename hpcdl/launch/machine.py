@@ -1,0 +1,204 @@
+"""What the kernel tells about the machine: processors, memory, network, GPUs, loaded libraries, counters.
+
+``root`` is the folder in which ``proc`` and ``sys`` stand. What is not told is the text ``"unknown"``.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+UNKNOWN: Final = "unknown"
+ROOT: Final = Path("/")
+
+
+LIBRARIES: Final = {
+    "mpi": r"lib(p?mpi|mpich|open-(rte|pal)|prrte|mpi_\w+)\b",
+    "pmix": r"libpmi[x2]?\b",
+    "ucx": r"libuc[pstmgc]\w*",
+    "ofi": r"lib(fabric|cxi|psm2|psm3|efa)\b",
+    "verbs": r"lib(ibverbs|rdmacm|mlx[45])\b",
+    "shared_memory": r"libxpmem\b",
+    "blas": r"lib(\w*openblas\w*|mkl_\w+|blis\w*|flexiblas|c?blas|lapack)",
+    "threads": r"lib(gomp|iomp5|omp|tbb)\b",
+    "cuda": r"lib(cuda|cudart|cublas\w*|cudnn\w*|nvrtc|cufft|curand)\b",
+    "nccl": r"lib(nccl|rccl)\b",
+    "hdf5": r"libhdf5",
+}
+
+COUNTED: Final = (
+    *("rx_bytes", "tx_bytes", "rx_packets", "tx_packets", "rx_errors", "tx_errors"),
+    *("rx_dropped", "tx_dropped", "collisions"),
+)
+
+
+def loaded_libraries(root: Path = ROOT) -> dict[str, list[str]] | str:
+    """Shared libraries mapped into this process, by what they are for; paths, sorted. An empty list: none."""
+    maps = text(root / "proc/self/maps")
+    if not maps:
+        return UNKNOWN
+    mapped = {line.split(maxsplit=5)[5] for line in maps.splitlines() if ".so" in line}
+    return {
+        kind: sorted(path for path in mapped if re.match(pattern, Path(path).name))
+        for kind, pattern in LIBRARIES.items()
+    }
+
+
+def cpu(root: Path = ROOT) -> dict[str, Any]:
+    """Model, cores, sockets, NUMA nodes, SMT, governor, frequencies (kHz), control group's quota (cores)."""
+    system = root / "sys/devices/system/cpu"
+    cpus = [folder for folder in _folders(system) if re.fullmatch(r"cpu\d+", folder.name)]
+    cores = {text(folder / "topology/thread_siblings_list") for folder in cpus} - {""}
+    packages = {text(folder / "topology/physical_package_id") for folder in cpus} - {""}
+    info = text(root / "proc/cpuinfo")
+    model = field(info, "model name") or field(info, "Model") or field(info, "CPU part")
+    quota = text(root / "sys/fs/cgroup/cpu.max").split()
+    frequency = system / "cpu0/cpufreq"
+    numa = [
+        folder
+        for folder in _folders(root / "sys/devices/system/node")
+        if re.fullmatch(r"node\d+", folder.name)
+    ]
+    return {
+        "model": model or UNKNOWN,
+        "architecture": platform.machine() or UNKNOWN,
+        "logical_cores": len(re.findall(r"^processor\s*:", info, re.MULTILINE)) or len(cpus) or UNKNOWN,
+        "physical_cores": len(cores) or UNKNOWN,
+        "sockets": len(packages) or UNKNOWN,
+        "numa_nodes": len(numa) or UNKNOWN,
+        "smt": {"1": "on", "0": "off"}.get(text(system / "smt/active"), UNKNOWN),
+        "governor": text(frequency / "scaling_governor") or UNKNOWN,
+        "frequency_khz": {
+            name: number(text(frequency / f"scaling_{name}_freq")) for name in ("min", "max", "cur")
+        },
+        "quota_cores": int(quota[0]) / int(quota[1]) if len(quota) == 2 and quota[0].isdecimal() else UNKNOWN,
+    }
+
+
+def memory(root: Path = ROOT) -> int | str:
+    """Installed memory in bytes."""
+    kibibytes = number(field(text(root / "proc/meminfo"), "MemTotal").removesuffix("kB").strip())
+    return kibibytes * 1024 if isinstance(kibibytes, int) else UNKNOWN
+
+
+def _driver(device: Path) -> str:
+    try:
+        return (device / "driver").resolve(strict=True).name
+    except OSError:
+        return UNKNOWN
+
+
+def network(root: Path = ROOT) -> dict[str, Any] | str:
+    """Per interface: driver, rate, state, MTU (bytes)."""
+    cards = {}
+    for card in _folders(root / "sys/class/net"):
+        rate = number(text(card / "speed"))  # -1 or an error when the interface is virtual or down
+        cards[card.name] = {
+            "driver": _driver(card / "device"),
+            "rate": f"{rate} Mbit/s" if isinstance(rate, int) and rate > 0 else UNKNOWN,
+            "state": text(card / "operstate") or UNKNOWN,
+            "mtu": number(text(card / "mtu")),
+        }
+    return cards or UNKNOWN
+
+
+def infiniband(root: Path = ROOT) -> dict[str, Any] | str:
+    """Per "device/port": driver, rate, state, link layer, firmware."""
+    return {
+        f"{device.name}/{port.name}": {
+            "driver": _driver(device / "device"),
+            "rate": text(port / "rate") or UNKNOWN,
+            "state": text(port / "state") or UNKNOWN,
+            "link_layer": text(port / "link_layer") or UNKNOWN,
+            "firmware": text(device / "fw_ver") or UNKNOWN,
+        }
+        for device in _folders(root / "sys/class/infiniband")
+        for port in _folders(device / "ports")
+    } or UNKNOWN
+
+
+def gpu(root: Path = ROOT) -> dict[str, Any] | str:
+    """``{"driver", "devices": [{"name", ...}]}``: from nvidia-smi, which knows clocks, else from /proc."""
+    names = ("name", "driver_version", "memory.total", "clocks.sm", "clocks.max.sm", "ecc.mode.current")
+    asked = f"--query-gpu={','.join(names)}"
+    answer = run("nvidia-smi", asked, "--format=csv,noheader") if root == ROOT else ""
+    rows = [[cell.strip() for cell in line.split(",")] for line in answer.splitlines()]
+    devices = [dict(zip(names, row, strict=True)) for row in rows if len(row) == len(names)]
+    if devices:
+        return {"driver": devices[0]["driver_version"], "devices": devices}
+    driver = re.search(r"Kernel Module\D*(\d[\d.]*)", text(root / "proc/driver/nvidia/version"))
+    models = [
+        field(text(card / "information"), "Model") for card in _folders(root / "proc/driver/nvidia/gpus")
+    ]
+    if not driver and not models:
+        return UNKNOWN
+    return {
+        "driver": driver[1] if driver else UNKNOWN,
+        "devices": [{"name": model or UNKNOWN} for model in models],
+    }
+
+
+def counters(root: Path = ROOT) -> dict[str, Any]:
+    """Since boot: bytes, packets, errors of every network interface; all InfiniBand port counters; TCP.
+
+    ``{"network": {interface: {name: int}}, "infiniband": {"device/port": {name: int}}, "tcp": {name: int}}``;
+    what is not there is "unknown". The difference of two calls belongs to everybody on this node.
+    """
+    network = {
+        interface.name: {name: number(text(interface / "statistics" / name)) for name in COUNTED}
+        for interface in _folders(root / "sys/class/net")
+    }
+    ports = {
+        f"{port.parent.parent.name}/{port.name}": {
+            file.name: number(text(file))
+            for folder in ("counters", "hw_counters")
+            for file in _folders(port / folder)
+        }
+        for device in _folders(root / "sys/class/infiniband")
+        for port in _folders(device / "ports")
+    }
+    rows = [line.split()[1:] for line in text(root / "proc/net/snmp").splitlines() if line.startswith("Tcp:")]
+    tcp = dict(zip(rows[0], map(number, rows[1]), strict=False)) if len(rows) == 2 else {}
+    return {"network": network or UNKNOWN, "infiniband": ports or UNKNOWN, "tcp": tcp or UNKNOWN}
+
+
+def text(path: Path) -> str:
+    """A small file without white space and NULs around it; nothing when it cannot be read."""
+    try:
+        return path.read_text(errors="replace").strip("\0 \n\t")
+    except OSError:  # not there, not allowed, or a file of sysfs that refuses to be read
+        return ""
+
+
+def _folders(path: Path) -> list[Path]:
+    try:
+        return sorted(path.iterdir())
+    except OSError:
+        return []
+
+
+def number(digits: str) -> int | str:
+    """An integer, or "unknown"."""
+    return int(digits) if re.fullmatch(r"-?\d+", digits) else UNKNOWN
+
+
+def field(lines: str, name: str) -> str:
+    """What stands behind ``name:`` at the beginning of a line; nothing when there is no such line."""
+    found = re.search(rf"^{re.escape(name)}\s*:[ \t]*(.*)$", lines, re.MULTILINE)
+    return found[1].strip() if found else ""
+
+
+def run(program: str, *arguments: str) -> str:
+    """What the program printed; nothing when it is not there, fails or takes long."""
+    path = shutil.which(program)
+    if path is None:
+        return ""
+    try:
+        done = subprocess.run([path, *arguments], capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()

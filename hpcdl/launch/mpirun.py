@@ -1,0 +1,77 @@
+"""Start ``mpirun`` ourselves, so that ``hpcdl run`` needs no launcher on a workstation."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+STATUS: Final = "HPCDL_STATUS_FILE"
+"""Where rank 0 leaves the exit code: launchers decorate any other than 0 with a page of their own."""
+
+
+class NoLauncher(Exception):  # noqa: N818 - says what is the matter
+    """There is no mpirun."""
+
+
+def mpirun() -> Path:
+    """The launcher that belongs to this Python's MPI: in its own bin folder, or else on the PATH.
+
+    Raises NoLauncher.
+    """
+    own = Path(sysconfig.get_path("scripts"))
+    for name in ("mpirun", "mpiexec"):
+        found = shutil.which(name, path=str(own)) or shutil.which(name)
+        if found:
+            return Path(found)
+    raise NoLauncher("there is no mpirun: pip install 'hpcdl[mpich]', or load your site's MPI module")
+
+
+def python_command(ranks: int, arguments: Sequence[str]) -> list[str]:
+    """``mpirun -n ranks python ...`` with the flags that the library needs.
+
+    Raises NoLauncher.
+    """
+    launcher = mpirun()
+    version = subprocess.run([launcher, "--version"], capture_output=True, text=True, check=False).stdout
+    flags = []
+    if "Open MPI" in version:  # which otherwise refuses more ranks than cores, and binds those it takes
+        flags = ["--map-by", ":OVERSUBSCRIBE"]
+        if ranks > len(os.sched_getaffinity(0)):
+            flags += ["--bind-to", "none"]
+    return [str(launcher), *flags, "-n", str(ranks), sys.executable, *arguments]
+
+
+def launch_environment() -> dict[str, str]:
+    """Our environment, and Open MPI's leave to be root, which is who one is in a container."""
+    return {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+def self_launch(ranks: int, arguments: Sequence[str], status: Path) -> int:
+    """Run hpcdl on ``ranks`` ranks and return its exit code, which rank 0 leaves in ``status``.
+
+    Raises NoLauncher.
+    """
+    environment = launch_environment() | {STATUS: str(status)}
+    command = python_command(ranks, ["-m", "hpcdl", *arguments])
+    launched = subprocess.run(command, env=environment, check=False)
+    if status.exists():
+        return int(status.read_text())
+    return launched.returncode or 1
+
+
+def leave_status(code: int, rank: int) -> int:
+    """The code that this rank is to exit with, once rank 0 has left the true one for who launched us."""
+    place = os.environ.get(STATUS)
+    if place is None:
+        return code
+    if rank == 0:
+        Path(place).write_text(str(code))
+    return 0

@@ -1,0 +1,1 @@
+"""Networks, one per file: ``name(shape, classes)`` returns a list of layers."""

@@ -1,0 +1,1 @@
+"""Neural networks: layers describe, a backend's kernels compute, a replica holds the flat vectors."""

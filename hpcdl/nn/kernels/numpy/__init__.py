@@ -1,0 +1,1 @@
+"""The reference kernels: numpy and the BLAS it brings."""

@@ -1,0 +1,59 @@
+"""The numpy backend: the reference that others are held against."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hpcdl.nn.backend import Backend
+from hpcdl.nn.kernels.numpy.batch_norm import BatchNorm
+from hpcdl.nn.kernels.numpy.cross_entropy import CrossEntropy
+from hpcdl.nn.kernels.numpy.dropout import Dropout
+from hpcdl.nn.kernels.numpy.im2col import Im2col
+from hpcdl.nn.kernels.numpy.joining import Addition, Concatenation
+from hpcdl.nn.kernels.numpy.linear import Linear
+from hpcdl.nn.kernels.numpy.pointwise import Pointwise
+from hpcdl.nn.kernels.numpy.pooling import AveragePooling, GlobalAverage, MaxPooling
+from hpcdl.nn.kernels.numpy.relu import ReLU
+from hpcdl.nn.kernels.numpy.response_normalization import ResponseNormalization
+
+if TYPE_CHECKING:
+    from hpcdl.fabric.comm import Array
+    from hpcdl.nn.geometry import ConvolutionGeometry
+    from hpcdl.nn.ops import Affine
+
+
+def _convolution(geometry: ConvolutionGeometry) -> Affine:
+    if (geometry.kernel, geometry.stride, geometry.padding) == ((1, 1), (1, 1), (0, 0)):
+        return Pointwise(geometry)
+    return Im2col(geometry)
+
+
+def _zeros(size: int, dtype: str) -> Array:
+    return np.zeros(size, dtype)
+
+
+def _same(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return array
+
+
+BACKEND = Backend(
+    name="numpy",
+    zeros=_zeros,
+    asarray=_same,
+    to_host=_same,
+    convolution=_convolution,
+    linear=Linear,
+    max_pooling=MaxPooling,
+    average_pooling=AveragePooling,
+    global_average=GlobalAverage,
+    relu=ReLU,
+    response_normalization=ResponseNormalization,
+    batch_norm=BatchNorm,
+    dropout=Dropout,
+    concatenation=Concatenation,
+    addition=Addition,
+    cross_entropy=CrossEntropy,
+)

@@ -1,0 +1,153 @@
+"""Convolution as matrix products with windows copied side by side."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from hpcdl.nn.kernels.numpy.buffer import Buffer
+from hpcdl.nn.kernels.numpy.channel_sum import channel_sum
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hpcdl.fabric.comm import Array
+    from hpcdl.nn.geometry import ConvolutionGeometry
+
+CHUNK_BYTES = 1 << 20
+"""Windows copied at a time: small enough to stay in a core's cache until the product reads them."""
+
+CHUNK_ROWS = 512
+"""At least so many windows at a time: the weight gradient is read and written once per chunk."""
+
+
+class Im2col:
+    """Any convolution (Chellapilla et al. 2006), in chunks of whole images or of rows of one image.
+
+    Forward: y = windows @ weight^T. Backward: dweight = sum over chunks of dy^T @ windows, the windows copied
+    afresh; dwindows = dy @ weight, added back to where they came from.
+    """
+
+    def __init__(self, geometry: ConvolutionGeometry) -> None:
+        self._geometry = geometry
+        (height, width, channels), (rows, columns, filters) = geometry.image, geometry.output
+        self._window = (*geometry.kernel, channels // geometry.groups)
+        self._span = math.prod(self._window)
+        padded = (height + 2 * geometry.padding[0], width + 2 * geometry.padding[1], channels)
+        self._is_padded = geometry.padding != (0, 0)
+
+        windows = max(CHUNK_BYTES // (self._span * np.dtype(geometry.dtype).itemsize), CHUNK_ROWS)
+        self._images_per_chunk = windows // (rows * columns)
+        self._rows_per_chunk = max(windows // columns, 1)
+
+        self._x = np.empty((0, *padded), geometry.dtype)
+        # Borders stay zero; only the inside is written.
+        self._padded = Buffer(padded, geometry.dtype, fill=0.0)
+        self._dpadded = Buffer(padded, geometry.dtype)
+        self._y = Buffer(geometry.output, geometry.dtype)
+        self._dx = Buffer(geometry.image, geometry.dtype)
+        self._columns = Buffer((self._span,), geometry.dtype)
+        self._dcolumns = Buffer((self._span,), geometry.dtype)
+        self._partial = np.empty((filters // geometry.groups, self._span), geometry.dtype)
+
+    def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
+        """See :class:`hpcdl.nn.ops.Affine`."""
+        self._x = self._pad(x)
+        y = self._y.rows(len(x))
+        for images, rows in self._chunks(len(x)):
+            out = _matrix(y, images, rows)
+            for windows, filters in self._groups(self._x):
+                columns = self._gather(windows[images, rows])
+                np.matmul(columns, _flat(weight[filters]).T, out=out[:, filters])
+            if bias is not None:
+                out += bias
+        return y
+
+    def backward(
+        self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, wanted: bool
+    ) -> Array | None:
+        """See :class:`hpcdl.nn.ops.Affine`."""
+        if dbias is not None:
+            dbias[...] = channel_sum(dy)
+        dpadded = self._dpadded.rows(len(dy)) if wanted else None
+        if dpadded is not None:
+            dpadded[...] = 0
+        dweight[...] = 0
+        for images, rows in self._chunks(len(dy)):
+            gradient = _matrix(dy, images, rows)
+            for windows, filters in self._groups(self._x):
+                columns = self._gather(windows[images, rows])
+                np.matmul(gradient[:, filters].T, columns, out=self._partial)
+                _flat(dweight[filters])[...] += self._partial
+            if dpadded is not None:
+                for windows, filters in self._groups(dpadded):
+                    dcolumns = self._dcolumns.rows(len(gradient))
+                    np.matmul(gradient[:, filters], _flat(weight[filters]), out=dcolumns)
+                    self._scatter(dcolumns, windows[images, rows])
+        return None if dpadded is None else self._crop(dpadded)
+
+    def _chunks(self, batch: int) -> Iterator[tuple[slice, slice]]:
+        """Yield (images, rows of the output), all rows or rows of one image, so that each is contiguous."""
+        rows = self._geometry.output[0]
+        images_per_chunk, rows_per_chunk = max(self._images_per_chunk, 1), self._rows_per_chunk
+        if self._images_per_chunk:
+            rows_per_chunk = rows
+        for n in range(0, batch, images_per_chunk):
+            for p in range(0, rows, rows_per_chunk):
+                yield slice(n, min(n + images_per_chunk, batch)), slice(p, min(p + rows_per_chunk, rows))
+
+    def _groups(self, image: Array) -> Iterator[tuple[Array, slice]]:
+        """Yield, for each group, its windows, a view (N, P, Q, R, S, C / groups), and its filters."""
+        geometry = self._geometry
+        rows, columns, filters = geometry.output
+        channels, share = self._window[-1], filters // geometry.groups
+        n, h, w, c = image.strides
+        strides = (n, h * geometry.stride[0], w * geometry.stride[1], h, w, c)
+        for group in range(geometry.groups):
+            origin = image[..., group * channels : (group + 1) * channels]
+            windows = as_strided(origin, (len(image), rows, columns, *self._window), strides)
+            yield windows, slice(group * share, (group + 1) * share)
+
+    def _gather(self, windows: Array) -> Array:
+        columns = self._columns.rows(math.prod(windows.shape[:3]))
+        columns.reshape(windows.shape)[...] = windows
+        return columns
+
+    def _scatter(self, columns: Array, windows: Array) -> None:
+        """Add columns to the places that ``windows`` shows, which are distinct for any one offset."""
+        apart = columns.reshape(windows.shape)
+        for r in range(windows.shape[3]):
+            for s in range(windows.shape[4]):
+                windows[:, :, :, r, s] += apart[:, :, :, r, s]
+
+    def _pad(self, x: Array) -> Array:
+        if not self._is_padded:
+            return x
+        padded = self._padded.rows(len(x))
+        self._inside(padded)[...] = x
+        return padded
+
+    def _crop(self, dpadded: Array) -> Array:
+        if not self._is_padded:
+            return dpadded
+        dx = self._dx.rows(len(dpadded))
+        dx[...] = self._inside(dpadded)
+        return dx
+
+    def _inside(self, padded: Array) -> Array:
+        top, left = self._geometry.padding
+        height, width, _ = self._geometry.image
+        return padded[:, top : top + height, left : left + width]
+
+
+def _flat(weight: Array) -> Array:
+    """Filters as rows, (K, R S C / groups)."""
+    return weight.reshape(len(weight), -1)
+
+
+def _matrix(image: Array, images: slice, rows: slice) -> Array:
+    """Pixels of a chunk as rows, (n P Q, K): a view, since a chunk is contiguous."""
+    return image[images, rows].reshape(-1, image.shape[-1])

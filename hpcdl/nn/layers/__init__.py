@@ -1,0 +1,1 @@
+"""Layers, one per file: structure, shapes and parameters, no arithmetic."""

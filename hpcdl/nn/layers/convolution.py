@@ -1,0 +1,76 @@
+"""Convolution."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpcdl.nn.bound import BoundAffine
+from hpcdl.nn.geometry import ConvolutionGeometry, Pair, Shape, as_image, pair, windows
+from hpcdl.nn.initial import Initializer, he, zeros
+from hpcdl.nn.layer import Variable
+
+if TYPE_CHECKING:
+    from hpcdl.nn.layer import Bound, Site
+
+
+class Convolution:
+    """(N, H, W, C) to (N, P, Q, K), correlating every window of the padded image with every filter.
+
+    y[p, q, k] = bias[k] + the sum over r, s, c of
+                 x[p stride + r - padding, q stride + s - padding, c] weight[k, r, s, c].
+
+    Weights are (K, R, S, C / groups): group g of K / groups filters sees group g of C / groups channels
+    (Krizhevsky et al. 2012, section 3.2). An incomplete last window is left out, as in Caffe.
+
+    ``weight`` and ``bias`` are initialisers; ``bias=None`` is a convolution without one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        filters: int,
+        kernel: int | Pair,
+        *,
+        stride: int | Pair = 1,
+        padding: int | Pair = 0,
+        groups: int = 1,
+        weight: Initializer = he,
+        bias: Initializer | None = zeros,
+    ) -> None:
+        self.name = name
+        self.filters = filters
+        self.kernel = pair(kernel)
+        self.stride = pair(stride)
+        self.padding = pair(padding)
+        self.groups = groups
+        self.weight = weight
+        self.bias = bias
+
+    def output(self, shape: Shape) -> Shape:
+        """(P, Q, K); ValueError where the kernel does not fit or the groups do not divide."""
+        return self._geometry(shape, "float32").output
+
+    def declare(self, shape: Shape) -> list[Variable]:
+        """``weight`` (K, R, S, C / groups) and ``bias`` (K,)."""
+        channels = self._geometry(shape, "float32").image[2]
+        declared = [
+            Variable("weight", (self.filters, *self.kernel, channels // self.groups), self.weight, decay=True)
+        ]
+        if self.bias is not None:
+            declared.append(Variable("bias", (self.filters,), self.bias))
+        return declared
+
+    def bind(self, shape: Shape, site: Site) -> Bound:
+        """See :class:`hpcdl.nn.layer.Layer`."""
+        op = site.backend.convolution(self._geometry(shape, site.dtype))
+        return BoundAffine(op, site, biased=self.bias is not None)
+
+    def _geometry(self, shape: Shape, dtype: str) -> ConvolutionGeometry:
+        image = as_image(shape, layer=self.name)
+        if self.filters < 1 or self.groups < 1 or image[2] % self.groups or self.filters % self.groups:
+            raise ValueError(
+                f"{self.name}: {self.groups} groups do not divide {image[2]} channels, {self.filters} filters"
+            )
+        placed = windows(image[:2], self.kernel, self.stride, self.padding, "floor", layer=self.name)
+        output = (*placed, self.filters)
+        return ConvolutionGeometry(image, output, self.kernel, self.stride, self.padding, self.groups, dtype)

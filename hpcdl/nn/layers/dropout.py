@@ -1,0 +1,56 @@
+"""Dropout."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpcdl.nn.geometry import DropoutGeometry, Shape
+
+if TYPE_CHECKING:
+    from hpcdl.fabric.comm import Array
+    from hpcdl.nn.layer import Bound, Site, Variable
+    from hpcdl.nn.ops import Noise
+
+
+class Dropout:
+    """In training, zero a share ``ratio`` of the activations and divide the others by 1 - ratio.
+
+    Srivastava et al. 2014, inverted as in Caffe, so that evaluation has nothing to do. The masks follow from
+    the key of the replica's last reseed, the layer's name and how many forwards there were since, and from
+    nothing else.
+    """
+
+    def __init__(self, name: str, ratio: float = 0.5) -> None:
+        self.name = name
+        self.ratio = ratio
+
+    def output(self, shape: Shape) -> Shape:
+        """Return the same shape; ValueError where the ratio is not in [0, 1)."""
+        if not 0 <= self.ratio < 1:
+            raise ValueError(f"{self.name}: ratio must be at least 0 and below 1, got {self.ratio}")
+        return shape
+
+    def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
+        """Nothing."""
+        return []
+
+    def bind(self, shape: Shape, site: Site) -> Bound:
+        """See :class:`hpcdl.nn.layer.Layer`."""
+        op = site.backend.dropout(DropoutGeometry(shape, self.ratio, site.dtype))
+        site.seeded.append((site.path, op.reseed))
+        return BoundDropout(op)
+
+
+class BoundDropout:
+    """Dropout at work."""
+
+    def __init__(self, op: Noise) -> None:
+        self._op = op
+
+    def forward(self, x: Array, train: bool) -> Array:
+        """See :class:`hpcdl.nn.layer.Bound`."""
+        return self._op.forward(x) if train else x
+
+    def backward(self, dy: Array, wanted: bool) -> Array | None:
+        """See :class:`hpcdl.nn.layer.Bound`."""
+        return self._op.backward(dy) if wanted else None

@@ -1,0 +1,46 @@
+"""Images to vectors."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hpcdl.fabric.comm import Array
+    from hpcdl.nn.geometry import Shape
+    from hpcdl.nn.layer import Bound, Site, Variable
+
+
+class Flatten:
+    """(N, H, W, C) to (N, H W C), channels fastest; Caffe and PyTorch have width fastest."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def output(self, shape: Shape) -> Shape:
+        """(H W C,)."""
+        return (math.prod(shape),)
+
+    def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
+        """Nothing."""
+        return []
+
+    def bind(self, shape: Shape, site: Site) -> Bound:  # noqa: ARG002
+        """See :class:`hpcdl.nn.layer.Layer`."""
+        return BoundFlatten(shape)
+
+
+class BoundFlatten:
+    """Flatten at work: the same memory in another shape."""
+
+    def __init__(self, shape: Shape) -> None:
+        self._shape = shape
+        self._size = math.prod(shape)
+
+    def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
+        """See :class:`hpcdl.nn.layer.Bound`."""
+        return x.reshape(len(x), self._size)
+
+    def backward(self, dy: Array, wanted: bool) -> Array | None:
+        """See :class:`hpcdl.nn.layer.Bound`."""
+        return dy.reshape(len(dy), *self._shape) if wanted else None

@@ -1,0 +1,53 @@
+"""Fully connected layer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpcdl.nn.bound import BoundAffine
+from hpcdl.nn.geometry import LinearGeometry, Shape
+from hpcdl.nn.initial import Initializer, xavier, zeros
+from hpcdl.nn.layer import Variable
+
+if TYPE_CHECKING:
+    from hpcdl.nn.layer import Bound, Site
+
+
+class Linear:
+    """(N, in) to (N, out): y = x weight^T + bias, with weights (out, in).
+
+    ``weight`` and ``bias`` are initialisers; ``bias=None`` is a product without one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        outputs: int,
+        *,
+        weight: Initializer = xavier,
+        bias: Initializer | None = zeros,
+    ) -> None:
+        self.name = name
+        self.outputs = outputs
+        self.weight = weight
+        self.bias = bias
+
+    def output(self, shape: Shape) -> Shape:
+        """(out,); ValueError where the input is not a vector."""
+        if len(shape) != 1:
+            raise ValueError(f"{self.name}: needs vectors, got shape {shape}; put a Flatten before it")
+        if self.outputs < 1:
+            raise ValueError(f"{self.name}: needs at least 1 output, got {self.outputs}")
+        return (self.outputs,)
+
+    def declare(self, shape: Shape) -> list[Variable]:
+        """``weight`` (out, in) and ``bias`` (out,)."""
+        declared = [Variable("weight", (self.outputs, *shape), self.weight, decay=True)]
+        if self.bias is not None:
+            declared.append(Variable("bias", (self.outputs,), self.bias))
+        return declared
+
+    def bind(self, shape: Shape, site: Site) -> Bound:
+        """See :class:`hpcdl.nn.layer.Layer`."""
+        op = site.backend.linear(LinearGeometry(shape[0], self.outputs, site.dtype))
+        return BoundAffine(op, site, biased=self.bias is not None)

@@ -1,0 +1,119 @@
+"""Pooling over windows and over whole images."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpcdl.nn.bound import BoundElementary
+from hpcdl.nn.geometry import Blob, Pair, PoolingGeometry, Rounding, Shape, as_image, pair, windows
+
+if TYPE_CHECKING:
+    from hpcdl.nn.layer import Bound, Site, Variable
+
+
+class Window:
+    """Where the windows of a pooling layer lie; without a ``stride`` they touch."""
+
+    def __init__(
+        self, kernel: int | Pair, stride: int | Pair | None, padding: int | Pair, mode: Rounding
+    ) -> None:
+        self.kernel = pair(kernel)
+        self.stride = self.kernel if stride is None else pair(stride)
+        self.padding = pair(padding)
+        self.mode: Rounding = mode
+
+    def over(self, shape: Shape, dtype: str, *, layer: str) -> PoolingGeometry:
+        """Return the geometry on images of ``shape``; ValueError where the windows do not fit."""
+        image = as_image(shape, layer=layer)
+        if self.padding[0] >= self.kernel[0] or self.padding[1] >= self.kernel[1]:
+            raise ValueError(
+                f"{layer}: padding {self.padding} leaves windows of {self.kernel} without a pixel"
+            )
+        placed = windows(image[:2], self.kernel, self.stride, self.padding, self.mode, layer=layer)
+        output = (*placed, image[2])
+        return PoolingGeometry(image, output, self.kernel, self.stride, self.padding, dtype)
+
+
+class MaxPooling:
+    """(N, H, W, C) to (N, P, Q, C): the largest pixel of each window.
+
+    Of equal pixels the first gets the gradient; padding never wins. ``mode`` says whether a last, incomplete
+    window counts; Caffe's does (``ceil``), if it starts inside the image or its left padding.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        kernel: int | Pair,
+        *,
+        stride: int | Pair | None = None,
+        padding: int | Pair = 0,
+        mode: Rounding = "ceil",
+    ) -> None:
+        self.name = name
+        self.window = Window(kernel, stride, padding, mode)
+
+    def output(self, shape: Shape) -> Shape:
+        """(P, Q, C); ValueError where the windows do not fit."""
+        return self.window.over(shape, "float32", layer=self.name).output
+
+    def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
+        """Nothing."""
+        return []
+
+    def bind(self, shape: Shape, site: Site) -> Bound:
+        """See :class:`hpcdl.nn.layer.Layer`."""
+        geometry = self.window.over(shape, site.dtype, layer=self.name)
+        return BoundElementary(site.backend.max_pooling(geometry))
+
+
+class AveragePooling:
+    """(N, H, W, C) to (N, P, Q, C): the mean of each window.
+
+    The sum is divided by the window's size clipped to the padded image, as in Caffe's pooling_layer: padding
+    counts as pixels of value 0, what a ceil-rounded window sticks out beyond the padding does not.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        kernel: int | Pair,
+        *,
+        stride: int | Pair | None = None,
+        padding: int | Pair = 0,
+        mode: Rounding = "ceil",
+    ) -> None:
+        self.name = name
+        self.window = Window(kernel, stride, padding, mode)
+
+    def output(self, shape: Shape) -> Shape:
+        """(P, Q, C); ValueError where the windows do not fit."""
+        return self.window.over(shape, "float32", layer=self.name).output
+
+    def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
+        """Nothing."""
+        return []
+
+    def bind(self, shape: Shape, site: Site) -> Bound:
+        """See :class:`hpcdl.nn.layer.Layer`."""
+        geometry = self.window.over(shape, site.dtype, layer=self.name)
+        return BoundElementary(site.backend.average_pooling(geometry))
+
+
+class GlobalAverage:
+    """(N, H, W, C) to (N, C): the mean of each channel (Lin et al. 2013, section 3.2)."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def output(self, shape: Shape) -> Shape:
+        """(C,); ValueError where the input is not an image."""
+        return (as_image(shape, layer=self.name)[2],)
+
+    def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
+        """Nothing."""
+        return []
+
+    def bind(self, shape: Shape, site: Site) -> Bound:
+        """See :class:`hpcdl.nn.layer.Layer`."""
+        return BoundElementary(site.backend.global_average(Blob(shape, site.dtype)))

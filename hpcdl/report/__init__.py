@@ -1,0 +1,1 @@
+"""From numbers to pages: what goes into the tables, and one renderer per file."""

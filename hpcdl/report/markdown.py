@@ -1,0 +1,59 @@
+"""Markdown that is also readable as it stands: columns are padded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpcdl.report.page import document
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from hpcdl.report.document import Section, Table
+    from hpcdl.trace.run import Run
+
+
+def render(runs: Sequence[Run]) -> str:
+    """One page; several runs follow each other."""
+    lines: list[str] = []
+    for run in runs:
+        page = document(run)
+        lines += [f"# {page.title}", ""]
+        for section in page.sections:
+            lines += _section(section)
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _section(section: Section) -> Iterator[str]:
+    yield from (f"## {section.title}", "")
+    for paragraph in section.paragraphs:
+        yield from (paragraph, "")
+    if section.points:
+        yield from (*(f"- {point}" for point in section.points), "")
+    for table in section.tables:
+        yield from _table(table)
+    if section.verbatim:
+        yield from ("```toml", section.verbatim.rstrip("\n"), "```", "")
+
+
+def _table(table: Table) -> Iterator[str]:
+    if table.title:
+        yield from (f"### {table.title}", "")
+    cells = [tuple(cell.replace("|", "\\|") for cell in row) for row in (table.header, *table.rows)]
+    widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
+    left = [number < table.left for number in range(len(widths))]
+    rule = "|".join(
+        f":{'-' * width}-" if is_left else f"-{'-' * width}:"
+        for width, is_left in zip(widths, left, strict=True)
+    )
+    for number, row in enumerate(cells):
+        padded = (
+            cell.ljust(width) if is_left else cell.rjust(width)
+            for cell, width, is_left in zip(row, widths, left, strict=True)
+        )
+        yield f"| {' | '.join(padded)} |"
+        if number == 0:
+            yield f"|{rule}|"
+    yield ""
+    for note in table.notes:
+        yield from (note, "")

@@ -1,0 +1,62 @@
+"""Numbers as people read them: a sensible unit and three significant digits. A missing number is a dash."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Number = float | int | None
+
+NONE = "-"
+
+
+def digits(value: Number, significant: int = 3) -> str:
+    """A pure number, without an exponent from 0.001 to a million: 0.953, 12.3, 1234."""
+    if value is None:
+        return NONE
+    if value != 0 and not 1e-3 <= abs(value) < 1e6:
+        return f"{value:.{significant - 1}e}"
+    shown = f"{value:#.{significant}g}" if abs(value) < 10**significant else f"{value:.0f}"
+    return shown.rstrip(".") if "e" not in shown else f"{value:.0f}"
+
+
+def seconds(value: Number) -> str:
+    """A time: 850 ns, 12.3 us, 4.56 ms, 7.89 s, 12.3 min, 2.50 h."""
+    if value is None:
+        return NONE
+    size = abs(value)
+    if size < 59.95:
+        for unit, scale in (("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3)):
+            if size < 999.5 * scale:
+                return f"{digits(value / scale) if value else '0'} {unit if value else 's'}"
+        return f"{digits(value)} s"
+    return f"{digits(value / 60)} min" if size < 3597 else f"{digits(value / 3600)} h"
+
+
+def volume(value: Number) -> str:
+    """A number of bytes: 64 KiB when it is a whole number of them, 1.23 MB when not."""
+    if value is None:
+        return NONE
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if value >= scale and value % scale == 0 and (value < 1024 * scale or unit == "GiB"):
+            return f"{value // scale:.0f} {unit}"
+    return f"{value:.0f} B" if value < 1000 else _decimal(value, "B")
+
+
+def rate(value: Number) -> str:
+    """Bytes per second: 1.23 GB/s (10^9)."""
+    return NONE if value is None else _decimal(value, "B/s")
+
+
+def interval(low: Number, high: Number, shown: Callable[[Number], str] = digits) -> str:
+    """Two bounds: "0.941 to 0.962"; a dash when either is unknown."""
+    return NONE if low is None or high is None else f"{shown(low)} to {shown(high)}"
+
+
+def _decimal(value: float, unit: str) -> str:
+    for prefix, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= 0.9995 * scale:
+            return f"{digits(value / scale)} {prefix}{unit}"
+    return f"{digits(value)} {unit}"

@@ -1,0 +1,126 @@
+"""What a reader must know before believing a number."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from hpcdl.analysis.scaling import Record
+    from hpcdl.trace.run import Run
+
+UNKNOWN = "unknown"
+
+
+def failures(records: Sequence[Record]) -> list[str]:
+    """Cases that broke or whose result was wrong."""
+    return [
+        f"case {_name(record)}: {record.get('error') or 'wrong result'}"
+        for record in records
+        if record.get("error") or record.get("correct") is False
+    ]
+
+
+def warnings(run: Run, records: Sequence[Record]) -> list[str]:
+    """Everything that makes the numbers doubtful, worst first."""
+    return [*_incomplete(run, records), *_oversubscribed(run, records), *_machine(run.environment)]
+
+
+def _name(record: Record) -> str:
+    seed = "" if record["seed"] is None else f", seed {record['seed']}"
+    return f"{record['case'] or record['aggregation']} ({record['ranks']} ranks{seed})"
+
+
+def _incomplete(run: Run, records: Sequence[Record]) -> Iterator[str]:
+    if not run.complete:
+        yield "the run is not complete: cases of the suite are missing."
+    for record in records:
+        if 0 < record["ranks_recorded"] < record["ranks"]:
+            yield f"case {_name(record)}: only {record['ranks_recorded']} ranks left a trace."
+        elif record["measured_steps"] < 6 and not record.get("error"):
+            few = record["measured_steps"]
+            yield f"case {_name(record)}: {few} measured steps are too few for an interval."
+    dropped = int(run.ranks["dropped"].sum()) if "dropped" in run.ranks else 0
+    if dropped:
+        yield f"{dropped} events were dropped at the limit; steps are not affected."
+
+
+def _oversubscribed(run: Run, records: Sequence[Record]) -> Iterator[str]:
+    """Ranks x threads against the cores that the ranks of the fullest node may use."""
+    cores = usable_cores(run.environment)
+    if cores is None:
+        yield "cores available to the ranks are unknown: oversubscription was not checked."
+        return
+    worst: dict[int, int] = {}
+    for record in records:
+        per_node = -(-record["ranks"] // (record["nodes"] or 1))
+        threads = record["threads_per_rank"]
+        wanted = per_node * (threads if isinstance(threads, int) else 1)
+        if wanted > cores:
+            worst[record["ranks"]] = max(wanted, worst.get(record["ranks"], 0))
+    if worst:
+        scales = ", ".join(f"{ranks} ranks want {wanted}" for ranks, wanted in sorted(worst.items()))
+        yield f"OVERSUBSCRIBED: {cores:g} cores per node; {scales}. These cases do not measure scaling."
+
+
+def usable_cores(environment: Mapping[str, Any]) -> float | None:
+    """Cores on the poorest node: those in its ranks' affinities, at most the physical ones and the quota."""
+    cpu = environment.get("cpu")
+    cpu = cpu if isinstance(cpu, dict) else {}
+    limits = [
+        float(cpu[name]) for name in ("physical_cores", "quota_cores") if cpu.get(name, UNKNOWN) != UNKNOWN
+    ]
+    nodes: dict[str, set[int]] = {}
+    for rank in environment.get("ranks") or []:
+        node = rank["slurm_node"] if rank.get("slurm_node", UNKNOWN) != UNKNOWN else rank.get("hostname")
+        nodes.setdefault(str(node), set()).update(_numbers(rank.get("affinity", "")))
+    limits += [float(len(cores)) for cores in nodes.values() if cores]
+    return min(limits, default=None)
+
+
+def _numbers(ranges: str) -> Iterator[int]:
+    for part in filter(None, ranges.split(",")):
+        first, _, last = part.partition("-")
+        yield from range(int(first), int(last or first) + 1)
+
+
+def _machine(environment: Mapping[str, Any]) -> Iterator[str]:
+    if not environment:
+        yield "the environment was not recorded."
+        return
+    cpu = environment.get("cpu")
+    governor = cpu.get("governor", UNKNOWN) if isinstance(cpu, dict) else UNKNOWN
+    if governor == UNKNOWN:
+        yield "the frequency governor is unknown: clocks may have changed while measuring."
+    elif governor != "performance":
+        yield f"the frequency governor is {governor!r}: clocks may have changed while measuring."
+    libraries, ports = environment.get("libraries"), environment.get("infiniband")
+    active = isinstance(ports, dict) and any("ACTIVE" in str(port.get("state")) for port in ports.values())
+    if (
+        active
+        and isinstance(libraries, dict)
+        and not (libraries.get("verbs") or libraries.get("shared_memory"))
+    ):
+        yield "InfiniBand is up, but no verbs library was loaded: messages may have gone over TCP."
+    git = environment.get("git")
+    if isinstance(git, dict) and git.get("changed_files"):
+        yield f"hpcdl has {git['changed_files']} changed files beyond commit {str(git.get('commit'))[:12]}."
+    for name, more in grown(environment.get("counters"), environment.get("counters_after")):
+        yield f"{name} grew by {more} during the run."
+
+
+def grown(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, int]]:
+    """Error counters that rose between two answers of ``hpcdl.launch.environment.counters``."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for name, value in after.items():
+            yield from grown(before.get(name), value, f"{path} {name}".strip())
+    elif isinstance(before, int) and isinstance(after, int) and after > before and _is_error(path):
+        yield path, after - before
+
+
+def _is_error(path: str) -> bool:
+    name = path.rsplit(" ", 1)[-1].lower()
+    return any(
+        word in name for word in ("err", "drop", "discard", "retrans", "downed", "recover", "out_of_seq")
+    )

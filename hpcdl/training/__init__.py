@@ -1,0 +1,1 @@
+"""Ways of training one network on many ranks. One strategy, one file."""

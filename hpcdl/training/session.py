@@ -1,0 +1,106 @@
+"""What a strategy is given: a replica, an optimizer, data, a way of summing, and how long to train."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpcdl.data.sharding import epoch_order, share, steps_per_epoch
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from numpy.typing import NDArray
+
+    from hpcdl.data.dataset import Dataset
+    from hpcdl.fabric.comm import Array, Comm
+    from hpcdl.nn.replica import Replica
+    from hpcdl.optim.protocol import Optimizer
+    from hpcdl.training.journal import Journal
+
+
+EVALUATION_BATCH = 256
+"""Test images put through the network at a time; it bounds memory and changes no result."""
+
+
+@dataclass
+class Session:
+    """One rank's side of a training case."""
+
+    replica: Replica
+    optimizer: Optimizer
+    aggregate: Callable[[Comm, Array], Awaitable[None]]
+    """Sums a vector over all ranks, in place."""
+    dataset: Dataset
+    journal: Journal
+    learning_rate: Callable[[int], float]
+    """Step to rate."""
+    global_batch: int
+    steps: int
+    seed: int
+    independent: bool = False
+    """Whether replicas are never combined (aggregation ``none``), so that each has its own accuracy."""
+    target_accuracy: float | None = None
+    stop_at_target: bool = False
+    evaluate_every: float = 1.0
+    """Epochs from one evaluation to the next; there is always one at the end."""
+    _order: tuple[int, NDArray[np.int64]] = field(default=(-1, np.empty(0, np.int64)), init=False)
+    _evaluated: int = field(default=0, init=False)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Whole batches in an epoch."""
+        return steps_per_epoch(len(self.dataset.train), self.global_batch)
+
+    def epoch(self, step: int) -> int:
+        """The epoch that ``step`` is in."""
+        return step // self.steps_per_epoch
+
+    def batch(self, step: int, rank: int, ranks: int) -> tuple[Array, NDArray[np.int64]]:
+        """Images and labels of ``rank``'s share of the global batch, the same batch whatever ``ranks``."""
+        epoch, within = divmod(step, self.steps_per_epoch)
+        if self._order[0] != epoch:
+            self._order = (epoch, epoch_order(len(self.dataset.train), epoch, self.seed))
+        self.replica.reseed(self.seed, rank, step)
+        mine = share(self._order[1], within, self.global_batch, rank, ranks)
+        return self.dataset.train.batch(mine, self.replica.dtype)
+
+    def evaluation_due(self, steps: int) -> bool:
+        """Whether the test set is to be looked at after ``steps`` steps."""
+        turn = int(steps / self.steps_per_epoch / self.evaluate_every + 1e-9)
+        due = turn > self._evaluated or steps == self.steps
+        self._evaluated = turn
+        return due
+
+    async def evaluate(self, comm: Comm, steps: int) -> bool:
+        """Test the network on all ranks together; tells whether training may stop.
+
+        Each rank takes its share of the test set. Running statistics of batch normalisation, which are each
+        rank's own during training, are averaged first (Goyal et al. 2017 keep them apart and test one rank's).
+        """
+        replica, test = self.replica, self.dataset.test
+        if replica.state.size and not self.independent:
+            await comm.native("allreduce", replica.state)
+            replica.state /= comm.size
+        sums = await comm.compute("evaluation", lambda: self._test(comm.rank, comm.size))
+        await comm.native("allreduce", sums)
+        loss, right = (float(total) / len(test) for total in sums)
+        self.journal.evaluation(steps / self.steps_per_epoch, loss, right, steps * self.global_batch)
+        reached = self.target_accuracy is not None and right >= self.target_accuracy
+        return bool(self.stop_at_target and reached)
+
+    def _test(self, rank: int, ranks: int) -> NDArray[np.float64]:
+        """Sum of losses and number of right answers over this rank's share of the test set."""
+        test = self.dataset.test
+        mine = np.arange(rank * len(test) // ranks, (rank + 1) * len(test) // ranks)
+        sums = np.zeros(2)
+        for start in range(0, len(mine), EVALUATION_BATCH):
+            images, labels = test.batch(mine[start : start + EVALUATION_BATCH], self.replica.dtype)
+            logits = self.replica.predict(self.replica.backend.asarray(images))
+            loss, right, _ = self.replica.loss(logits, self.replica.backend.asarray(labels), 1.0)
+            sums += (loss, right)
+        return sums
+
+

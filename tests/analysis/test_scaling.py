@@ -1,0 +1,237 @@
+import math
+
+import pytest
+
+from hpcdl.analysis.fields import CONTRACT
+from hpcdl.analysis.scaling import AmbiguousCaseError, records
+
+
+def steps(ms, count=10, warmup=2):
+    """Two slow steps, then ``count`` of the same length."""
+    return [1000.0] * warmup + [ms] * count
+
+
+def test_strong_scaling_by_hand(hand):
+    hand.train([steps(80)])
+    hand.train([steps(50), steps(40)])
+    hand.train([steps(25)] * 4)
+    one, two, four = records(hand.read())
+    assert (one["speedup"], one["efficiency"], one["efficiency_low"], one["efficiency_high"]) == (1, 1, 1, 1)
+    assert two["step_seconds"] == pytest.approx(0.050)
+    assert two["speedup"] == pytest.approx(1.6)
+    assert two["efficiency"] == two["efficiency_low"] == two["efficiency_high"] == pytest.approx(0.8)
+    assert four["speedup"] == pytest.approx(3.2)
+    assert four["efficiency"] == pytest.approx(0.8)
+    assert (four["base_ranks"], four["base_aggregation"]) == (1, "ring")
+    assert four["base_step_seconds"] == pytest.approx(0.080)
+    assert four["images_per_second"] == pytest.approx(4 * 16 / 0.025)
+    assert (four["steps"], four["warmup_steps"], four["measured_steps"]) == (12, 2, 10)
+    assert (four["bytes_sent_per_rank"], four["messages_per_rank"]) == (103, 3)
+    assert set(CONTRACT) <= set(four)
+    assert list(four)[: len(CONTRACT)] == list(CONTRACT)
+
+
+def test_weak_scaling_by_hand(hand):
+    weak = {"scaling": "weak", "batch_per_rank": 16}
+    hand.train([steps(20)], **weak, global_batch=16)
+    hand.train([steps(25)] * 4, **weak, global_batch=64)
+    _, four = records(hand.read())
+    assert four["efficiency"] == pytest.approx(0.8)
+    assert four["speedup"] == pytest.approx(3.2)
+
+
+def test_scaling_is_what_the_batch_implies(hand):
+    hand.train([steps(20)], scaling=None, global_batch=None, batch_per_rank=16)
+    hand.train([steps(20)] * 2, scaling=None, global_batch=None, batch_per_rank=16)
+    hand.train([steps(20)], scaling=None, global_batch=None)
+    weak, two, neither = records(hand.read())
+    assert (weak["scaling"], two["efficiency"]) == ("weak", 1.0)
+    assert (neither["scaling"], neither["efficiency"]) == (None, None)
+
+
+def test_a_step_takes_as_long_as_its_slowest_rank(hand):
+    # each rank's median is 10 ms, but in every step one of them takes 30
+    a = [10, 30, 10, 30, 10, 30, 10, 10, 30, 10]
+    b = [30, 10, 30, 10, 30, 10, 30, 30, 10, 30]
+    hand.train([a, b], warmup_steps=0)
+    assert records(hand.read())[0]["step_seconds"] == pytest.approx(0.030)
+
+
+def test_interval_of_order_statistics(hand):
+    hand.train([[1000.0] * 2 + [float(ms) for ms in range(1, 11)]])
+    (one,) = records(hand.read())
+    assert one["step_seconds"] == pytest.approx(0.0055)
+    assert one["step_seconds_low"] == pytest.approx(0.002)
+    assert one["step_seconds_high"] == pytest.approx(0.009)
+
+
+def test_bases_in_order_of_preference(hand):
+    hand.train([steps(70)], aggregation="tree")
+    hand.train([steps(80)], aggregation="none")
+    hand.train([steps(50)] * 2, aggregation="ring")
+    two = records(hand.read())[2]
+    assert (two["base_aggregation"], two["base_ranks"]) == ("none", 1)
+    assert two["efficiency"] == pytest.approx(0.8)
+
+
+def test_any_one_rank_case_is_better_than_none(hand):
+    hand.train([steps(80)], aggregation="tree", compression="topk")
+    hand.train([steps(50)] * 2)
+    assert records(hand.read())[1]["base_aggregation"] == "tree"
+
+
+def test_without_one_rank_the_smallest_scale_is_the_base(hand):
+    hand.train([steps(20)] * 8)
+    hand.train([steps(60)] * 2)
+    hand.train([steps(30)] * 4)
+    eight, two, four = records(hand.read())
+    assert two["efficiency"] == 1.0
+    assert four["efficiency"] == pytest.approx(1.0)
+    assert eight["speedup"] == pytest.approx(3.0)
+    assert eight["efficiency"] == pytest.approx(0.75)
+    assert (eight["base_ranks"], eight["base_step_seconds"]) == (2, pytest.approx(0.060))
+
+
+def test_other_problems_are_no_base(hand):
+    hand.train([steps(80)], model="nin")
+    hand.train([steps(80)], global_batch=128)
+    hand.train([steps(80)], configuration="bucket=1")
+    hand.train([steps(50)] * 2)
+    assert records(hand.read())[3]["base_ranks"] == 2
+
+
+def test_exposed_communication_is_what_the_ceiling_has_not(hand):
+    hand.train([steps(50)] * 2)
+    hand.train([steps(40)] * 2, aggregation="none")
+    hand.train([steps(50)] * 4)
+    ring, none, four = records(hand.read())
+    assert ring["exposed_communication_seconds"] == pytest.approx(0.010)
+    assert none["exposed_communication_seconds"] == 0
+    assert four["exposed_communication_seconds"] is None
+
+
+def test_efficiency_split_by_hand(hand):
+    hand.train([steps(50), steps(50)], compute=[40, 30])
+    (one,) = records(hand.read())
+    assert one["compute_seconds"] == pytest.approx(0.040)
+    assert one["load_balance"] == pytest.approx(35 / 40)
+    assert one["communication_efficiency"] == pytest.approx(0.8)
+
+
+def test_compute_that_was_not_measured_is_unknown(hand):
+    hand.train([steps(50)])
+    (one,) = records(hand.read())
+    assert (one["compute_seconds"], one["load_balance"]) == (None, None)
+
+
+def test_targets(hand):
+    seen = [(4, 1.0, 0.4, 0.9, 0.5, 256), (8, 2.0, 0.9, 0.5, 0.91, 512), (12, 3.0, 1.3, 0.4, 0.89, 768)]
+    hand.train([steps(50)], evaluations=seen, target_accuracy=0.9)
+    hand.train([steps(50)], evaluations=seen, target_accuracy=0.95)
+    hand.train([steps(50)], evaluations=seen)
+    reached, never, unset = records(hand.read())
+    assert reached["seconds_to_target"] == 0.9
+    assert (reached["samples_to_target"], reached["epochs_to_target"]) == (512, 2.0)
+    assert (reached["final_accuracy"], reached["final_loss"]) == (0.89, 0.4)
+    for one in (never, unset):
+        assert one["seconds_to_target"] is one["samples_to_target"] is one["epochs_to_target"] is None
+        assert one["final_accuracy"] == 0.89
+
+
+def test_without_evaluations_the_last_step_tells_the_loss(hand):
+    hand.train([steps(50), steps(50)])
+    (one,) = records(hand.read())
+    assert (one["final_loss"], one["final_accuracy"]) == (1.5, None)
+
+
+def test_one_record_per_seed_and_its_own_base(hand):
+    for seed, base in ((1, 80), (2, 120)):
+        hand.train([steps(base)], seed=seed)
+        hand.train([steps(50)] * 2, seed=seed)
+    hand.train([steps(50)] * 2, seed=3)
+    found = records(hand.read())
+    assert [one["seed"] for one in found] == [1, 1, 2, 2, 3]
+    assert found[1]["efficiency"] == pytest.approx(0.8)
+    assert found[3]["efficiency"] == pytest.approx(1.2)
+    assert found[4]["efficiency"] == pytest.approx(1.0)  # no base of its seed: the median of the others
+
+
+def test_launches_are_taken_together(hand):
+    for launch, ms in enumerate((50, 60, 40)):
+        hand.train([steps(ms)], launch=launch, correct=launch != 1)
+    (one,) = records(hand.read())
+    assert (one["launches"], one["measured_steps"]) == (3, 30)
+    assert one["step_seconds"] == pytest.approx(0.050)
+    assert (one["step_seconds_low"], one["step_seconds_high"]) == (pytest.approx(0.040), pytest.approx(0.060))
+    assert one["correct"] is False
+
+
+def test_a_target_missed_by_one_launch_has_no_time(hand):
+    hand.train([steps(50)], launch=0, target_accuracy=0.9, evaluations=[(12, 1, 0.5, 0.1, 0.95, 64)])
+    hand.train([steps(50)], launch=1, target_accuracy=0.9, evaluations=[(12, 1, 0.5, 0.1, 0.85, 64)])
+    (one,) = records(hand.read())
+    assert one["seconds_to_target"] is None
+    assert one["final_accuracy"] == pytest.approx(0.90)
+
+
+def test_cases_that_nothing_tells_apart(hand):
+    hand.train([steps(50)], case="a")
+    hand.train([steps(60)], case="b")
+    with pytest.raises(AmbiguousCaseError, match="'a' and 'b'"):
+        records(hand.read())
+
+
+def test_too_few_steps(hand):
+    hand.train([steps(50, count=3)])
+    hand.train([steps(25, count=3)] * 2)
+    hand.train([[50.0] * 2] * 4)
+    one, two, warm = records(hand.read())
+    assert (two["efficiency"], two["efficiency_low"]) == (pytest.approx(1.0), None)
+    assert one["step_seconds_low"] is None
+    assert (warm["step_seconds"], warm["efficiency"], warm["steps"], warm["measured_steps"]) == (
+        None,
+        None,
+        2,
+        0,
+    )
+
+
+def test_a_broken_case_has_no_times(hand):
+    hand.train([steps(50)], error="rank 1 is gone")
+    hand.train([steps(25)] * 2)
+    broken, two = records(hand.read())
+    assert (broken["step_seconds"], broken["error"]) == (None, "rank 1 is gone")
+    assert two["base_ranks"] == 2
+
+
+def test_collective_by_hand(hand):
+    slow = [1.0] * 98 + [5.0, 9.0]
+    fast = [0.5] * 100
+    common = {"kind": "collective", "suite": "s", "message_bytes": 4_000_000, "correct": True}
+    hand.case([[100.0] * 5 + slow, [100.0] * 5 + fast] * 2, collective="allreduce", warmup_steps=5, **common)
+    hand.case([slow, fast], collective="allgather", **common)
+    hand.case([slow, fast], collective="barrier", **common | {"message_bytes": 0})
+    reduce, gather, barrier = records(hand.read())
+    assert reduce["time_p50_seconds"] == pytest.approx(0.001)
+    assert reduce["time_p99_seconds"] == pytest.approx(0.005 + 0.01 * 0.004, rel=1e-3)
+    assert reduce["time_max_seconds"] == pytest.approx(0.009)
+    assert reduce["algbw_bytes_per_second"] == pytest.approx(4e9)
+    assert reduce["busbw_bytes_per_second"] == pytest.approx(6e9)
+    assert gather["busbw_bytes_per_second"] == pytest.approx(2e9)
+    assert barrier["busbw_bytes_per_second"] is None
+    assert (reduce["correct"], reduce["efficiency"], reduce["step_seconds"]) == (True, None, None)
+
+
+def test_what_the_case_says_is_handed_on_and_nan_is_not(hand):
+    hand.train([steps(50)], predicted_seconds=0.04, staleness_max=3, colour="red", odd=math.nan)
+    (one,) = records(hand.read())
+    assert (one["predicted_seconds"], one["staleness_max"], one["colour"], one["odd"]) == (
+        0.04,
+        3,
+        "red",
+        None,
+    )
+
+
+def test_a_run_without_cases(hand):
+    assert records(hand.read()) == []

@@ -1,0 +1,122 @@
+import math
+
+import numpy as np
+import pytest
+
+from hpcdl.analysis.bandwidth import bus_factor
+from hpcdl.analysis.statistics import (
+    launches_interval,
+    median_interval,
+    quantile,
+    ratio_interval,
+    slowest,
+)
+
+
+def test_slowest_rank_per_iteration_in_any_order():
+    steps, maxima = slowest(np.array([5, 3, 5, 3, 4]), np.array([1.0, 2.0, 7.0, 0.5, 3.0]))
+    assert steps.tolist() == [3, 4, 5]
+    assert maxima.tolist() == [2.0, 3.0, 7.0]
+
+
+@pytest.mark.parametrize(
+    ("n", "low", "high"),
+    # textbook ranks of the 95 % interval of the median (Conover, Practical Nonparametric Statistics)
+    [(6, 1, 6), (8, 1, 8), (9, 2, 8), (10, 2, 9), (15, 4, 12), (20, 6, 15), (25, 8, 18), (100, 40, 61)],
+)
+def test_order_statistics_are_those_of_the_books(n, low, high):
+    values = np.random.default_rng(n).permutation(np.arange(1, n + 1))
+    assert median_interval(values) == ((n + 1) / 2, low, high)
+
+
+def test_too_little_data_has_no_interval():
+    for n in range(1, 6):
+        found = median_interval(np.arange(n))
+        assert found.value == (n - 1) / 2
+        assert math.isnan(found.low)
+        assert math.isnan(found.high)
+    assert all(map(math.isnan, median_interval([])))
+
+
+def test_coverage_of_the_median_interval():
+    random = np.random.default_rng(0)
+    for n, draw, median in (
+        (12, random.exponential, math.log(2)),
+        (51, random.standard_cauchy, 0.0),
+    ):
+        found = [median_interval(draw(size=n)) for _ in range(2000)]
+        covered = np.mean([one.low <= median <= one.high for one in found])
+        assert 0.94 < covered < 0.985, (n, covered)
+
+
+def test_quantile_of_few():
+    assert quantile([1, 2, 3, 4, 5], 0.5) == 3
+    assert quantile(np.arange(101), 0.99) == 99
+    assert math.isnan(quantile([], 0.5))
+
+
+def test_launches_are_the_unit():
+    launches = [np.full(50, float(value)) for value in (1, 2, 3, 4, 5, 6)]
+    assert launches_interval(launches) == (3.5, 1, 6)
+    few = launches_interval([np.arange(10.0), np.arange(10.0) + 100])
+    assert few == (54.5, 1, 108)
+    assert math.isnan(launches_interval([np.arange(10.0), np.arange(3.0)]).low)
+    assert all(map(math.isnan, launches_interval([np.empty(0)])))
+
+
+def test_ratio_of_medians_and_its_seed():
+    random = np.random.default_rng(1)
+    a, b = random.exponential(size=30), 1 + random.exponential(size=41)
+    one = ratio_interval([a], [b])
+    assert one.value == np.median(a) / np.median(b)
+    assert one == ratio_interval([a], [b])
+    assert one != ratio_interval([a], [b], seed=1)
+
+
+@pytest.mark.parametrize("sizes", [(30, 41), (7, 8)])
+def test_bootstrap_equals_the_one_that_draws(sizes):
+    random = np.random.default_rng(2)
+    a, b = (1 + random.random(size) for size in sizes)
+    found = ratio_interval([a], [b], resamples=40_000)
+    drawn = [np.median(random.choice(side, (40_000, len(side))), axis=1) for side in (a, b)]
+    expected = np.quantile(drawn[0] / drawn[1], [0.025, 0.975])
+    np.testing.assert_allclose([found.low, found.high], expected, rtol=0.01)
+
+
+def test_ratio_interval_covers():
+    random = np.random.default_rng(3)
+    hits = 0
+    for trial in range(300):
+        sides = [[random.lognormal(mean, 0.1, 40)] for mean in (0.0, 0.5)]
+        found = ratio_interval(*sides, resamples=1000, seed=trial)
+        hits += found.low <= math.exp(-0.5) <= found.high
+    assert hits / 300 > 0.9
+
+
+def test_launches_that_differ_widen_the_ratio():
+    random = np.random.default_rng(4)
+    base = [random.normal(1, 0.01, 50) for _ in range(5)]
+    same = ratio_interval(base, base)
+    apart = ratio_interval(
+        [launch + shift for launch, shift in zip(base, (0, 0.1, 0.2, 0.3, 0.4), strict=True)], base
+    )
+    assert apart.high - apart.low > 10 * (same.high - same.low)
+
+
+def test_ratio_with_too_little_data():
+    some = np.arange(1.0, 11)
+    assert ratio_interval([some], [some[:3]])[0] == 5.5 / 2
+    assert math.isnan(ratio_interval([some], [some[:3]]).low)
+    assert all(map(math.isnan, ratio_interval([], [some])))
+    assert all(map(math.isnan, ratio_interval([some], [np.zeros(10)])))
+
+
+def test_bus_factors_are_those_of_nccl_tests():
+    assert bus_factor("allreduce", 4) == 1.5
+    assert bus_factor("allreduce", 2) == 1.0
+    assert bus_factor("allreduce", 1) == 0.0
+    for collective in ("reduce_scatter", "allgather", "alltoall"):
+        assert bus_factor(collective, 4) == 0.75
+    for collective in ("broadcast", "reduce", "exchange"):
+        assert bus_factor(collective, 4) == 1.0
+    assert bus_factor("barrier", 4) is None

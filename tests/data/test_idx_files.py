@@ -1,0 +1,227 @@
+"""IDX files: what is well-formed comes back, and each kind of damage has its own message."""
+
+import gzip
+import struct
+
+import numpy as np
+import pytest
+
+from hpcdl.data.dataset import DataError
+from hpcdl.data.fashion_mnist import DEBIAN, fashion_mnist
+from hpcdl.data.idx import read_idx, read_labelled_images
+from hpcdl.data.idx_folder import FILES
+from hpcdl.data.mnist import mnist
+
+CODES = {"u1": 8, "i1": 9, "i2": 11, "i4": 12, "f4": 13, "f8": 14}
+
+
+def idx_bytes(array):
+    code = CODES[array.dtype.str[1:]]
+    header = bytes([0, 0, code, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
+    return header + array.astype(array.dtype.newbyteorder(">")).tobytes()
+
+
+def write(path, content):
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+def write_four(folder, suffix="", train=30, test=10, seed=0):
+    rng = np.random.default_rng(seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    arrays = [
+        rng.integers(0, 256, (train, 5, 4)),
+        rng.integers(0, 10, train),
+        rng.integers(0, 256, (test, 5, 4)),
+        rng.integers(0, 10, test),
+    ]
+    arrays = [array.astype(np.uint8) for array in arrays]
+    for file, array in zip(FILES, arrays, strict=True):
+        write(folder / (file + suffix), idx_bytes(array))
+    return arrays
+
+
+def message_of(call, *arguments, **settings):
+    with pytest.raises(DataError) as caught:
+        call(*arguments, **settings)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+@pytest.mark.parametrize("dtype", CODES)
+@pytest.mark.parametrize("shape", [(7,), (3, 4), (2, 3, 5), (0, 4)])
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_what_was_written_is_read(tmp_path, dtype, shape, suffix):
+    array = (np.random.default_rng(0).standard_normal(shape) * 50).astype("i1").astype(dtype)
+    got = read_idx(write(tmp_path / f"some-idx{suffix}", idx_bytes(array)))
+    np.testing.assert_array_equal(got, array)
+    assert got.dtype == array.dtype
+    assert got.dtype.isnative
+
+
+GOOD = idx_bytes(np.arange(24, dtype=np.uint8).reshape(4, 3, 2))
+DAMAGED = {
+    "empty": (b"", "truncated: 0 bytes"),
+    "three bytes": (GOOD[:3], "truncated: 3 bytes"),
+    "header cut": (GOOD[:10], "truncated: 10 bytes are less than its header of 16"),
+    "values cut": (GOOD[:-1], "truncated: 4 x 3 x 2 values want 40 bytes, it holds 39"),
+    "values added": (GOOD + b"\0", "too long: 4 x 3 x 2 values want 40 bytes, it holds 41"),
+    "huge": (GOOD[:4] + b"\xff" * 12 + GOOD[16:], "truncated: 4294967295 x "),
+    "magic": (b"\1" + GOOD[1:], "not an IDX file: it begins with 01 00 08 03"),
+    "type": (b"\0\0\7\3" + GOOD[4:], "not an IDX file: it begins with 00 00 07 03"),
+    "no dimensions": (b"\0\0\10\0", "not an IDX file"),
+    "text": (b"<html>not found</html>", "not an IDX file"),
+}
+
+
+@pytest.mark.parametrize(("content", "message"), DAMAGED.values(), ids=DAMAGED)
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_damage_is_named_with_the_file(tmp_path, content, message, suffix):
+    path = write(tmp_path / f"train{suffix}", content)
+    assert message_of(read_idx, path).startswith(f"{path}: {message}")
+
+
+def test_missing(tmp_path):
+    for name in ("nothing", "nothing.gz"):
+        assert message_of(read_idx, tmp_path / name) == f"{tmp_path / name}: missing"
+
+
+def test_a_folder_cannot_be_read(tmp_path):
+    assert message_of(read_idx, tmp_path).startswith(f"{tmp_path}: cannot be read: ")
+
+
+def test_gzip_damage(tmp_path):
+    path, packed = tmp_path / "x.gz", gzip.compress(np.random.default_rng(0).bytes(5000))
+    cases = {
+        GOOD: "not gzip",
+        b"": "truncated: 0 bytes",
+        packed[:-9]: "truncated: the gzip stream ends too early",
+        packed[:-1]: "truncated: the gzip stream ends too early",
+        packed[:5]: "truncated: the gzip stream ends too early",
+        packed[:-8] + b"\0\0\0\0" + packed[-4:]: "not gzip, or damaged: CRC check failed",
+        packed[:10] + b"\xff" * 40 + packed[50:]: "damaged gzip stream",
+        packed + b"rubbish": "not gzip, or damaged",
+    }
+    for content, message in cases.items():
+        path.write_bytes(content)
+        assert message_of(read_idx, path).startswith(f"{path}: {message}")
+
+
+def test_images_and_labels_must_belong_together(tmp_path):
+    def message(images, labels):
+        one = write(tmp_path / "images", idx_bytes(images))
+        two = write(tmp_path / "labels", idx_bytes(labels))
+        return message_of(read_labelled_images, one, two, 10)
+
+    images, labels = np.zeros((6, 3, 2), np.uint8), np.arange(6, dtype=np.uint8)
+    assert message(images, labels[:5]) == (
+        f"{tmp_path / 'labels'}: 5 labels, but {tmp_path / 'images'} holds 6 images"
+    )
+    assert "labels: label 10 at 4 is out of range: there are 10 classes" in message(
+        images, np.array([0, 1, 2, 3, 10, 5], np.uint8)
+    )
+    assert "images: images are uint8 in 3 dimensions, but it holds uint8 in 1" in message(labels, labels)
+    assert "labels: labels are uint8 in 1 dimensions, but it holds uint8 in 3" in message(images, images)
+    assert "images are uint8 in 3 dimensions, but it holds float32 in 3" in message(
+        images.astype("f4"), labels
+    )
+    assert "images: holds no images" in message(images[:0], labels[:0])
+    assert "images: holds no images" in message(images[:, :0], labels)
+
+
+@pytest.fixture
+def nowhere(monkeypatch):
+    monkeypatch.delenv("HPCDL_DATA", raising=False)
+    monkeypatch.setattr("hpcdl.data.fashion_mnist.DEBIAN", DEBIAN / "nowhere")
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_four_files_are_a_dataset(tmp_path, nowhere, suffix):
+    images, labels, test_images, test_labels = write_four(tmp_path, suffix)
+    found = mnist(path=str(tmp_path))
+    assert (found.name, found.shape, found.classes, found.source) == ("mnist", (5, 4, 1), 10, str(tmp_path))
+    assert (len(found.train), len(found.test)) == (30, 10)
+    np.testing.assert_array_equal(found.train.labels, labels)
+    np.testing.assert_array_equal(found.test.labels, test_labels)
+    scale = images / 255
+    wanted = (test_images[..., None] / 255 - scale.mean()) / scale.std()
+    np.testing.assert_allclose(found.test.batch(np.arange(10), "float64")[0], wanted, rtol=1e-12, atol=1e-14)
+
+
+def test_digest_is_of_the_content_not_of_the_files(tmp_path, nowhere):
+    write_four(tmp_path / "a")
+    write_four(tmp_path / "b", ".gz")
+    write_four(tmp_path / "c", seed=1)
+    a, b, c = (mnist(path=str(tmp_path / name)).digest for name in "abc")
+    assert a == b != c
+
+
+def test_order_of_search(tmp_path, nowhere, monkeypatch):
+    root, package = tmp_path / "data", tmp_path / "package"
+    monkeypatch.setattr("hpcdl.data.fashion_mnist.DEBIAN", package)
+    monkeypatch.setenv("HPCDL_DATA", str(root))
+    for folder in (package, root, root / "fashion_mnist", tmp_path / "explicit"):
+        write_four(folder)
+        settings = {"path": str(folder)} if folder.name == "explicit" else {}
+        assert fashion_mnist(**settings).source == str(folder)
+    assert fashion_mnist().source == str(root / "fashion_mnist")
+    assert mnist().source == str(root)
+
+
+def test_missing_dataset_says_where_it_looked_and_how_to_get_it(tmp_path, nowhere, monkeypatch):
+    text = message_of(fashion_mnist)
+    assert text.startswith(f"fashion_mnist: not found in {DEBIAN / 'nowhere'}; ")
+    assert "apt-get install dataset-fashion-mnist" in text
+    assert "set HPCDL_DATA to a folder that holds train-images-idx3-ubyte[.gz]" in text
+    assert message_of(mnist).startswith("mnist: not found in HPCDL_DATA, which is not set; set HPCDL_DATA")
+    monkeypatch.setenv("HPCDL_DATA", str(tmp_path))
+    assert f"not found in {tmp_path / 'mnist'}, {tmp_path}; " in message_of(mnist)
+
+
+def test_an_explicit_path_is_not_replaced_by_another(tmp_path, nowhere, monkeypatch):
+    write_four(tmp_path)
+    monkeypatch.setenv("HPCDL_DATA", str(tmp_path))
+    assert f"not found in {tmp_path / 'typo'}; " in message_of(mnist, path=str(tmp_path / "typo"))
+
+
+def test_a_path_that_cannot_be_a_folder(nowhere, monkeypatch):
+    assert message_of(mnist, path=3) == "mnist: path must be the name of a folder, not 3"
+    assert "cannot be read: File name too long" in message_of(mnist, path="x" * 5000)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_one_of_four_missing(tmp_path, nowhere, file):
+    write_four(tmp_path, ".gz")
+    (tmp_path / f"{file}.gz").unlink()
+    assert message_of(mnist, path=str(tmp_path)).startswith(f"{tmp_path / file}: missing")
+
+
+def test_one_of_four_truncated(tmp_path, nowhere):
+    write_four(tmp_path)
+    path = tmp_path / FILES[2]
+    path.write_bytes(path.read_bytes()[:-3])
+    assert message_of(mnist, path=str(tmp_path)).startswith(f"{path}: truncated: 10 x 5 x 4 values")
+
+
+def test_test_images_of_another_shape(tmp_path, nowhere):
+    write_four(tmp_path)
+    write(tmp_path / FILES[2], idx_bytes(np.zeros((10, 4, 4), np.uint8)))
+    assert message_of(mnist, path=str(tmp_path)) == (
+        f"{tmp_path / FILES[2]}: images of 4 x 4, but those to train on are 5 x 4"
+    )
+
+
+def test_debians_fashion_mnist():
+    if not DEBIAN.is_dir():
+        pytest.skip("Debian's package dataset-fashion-mnist is not installed")
+    found = fashion_mnist(path=str(DEBIAN))
+    assert (found.shape, found.classes, len(found.train), len(found.test)) == ((28, 28, 1), 10, 60000, 10000)
+    assert (np.bincount(found.train.labels) == 6000).all()
+    assert (np.bincount(found.test.labels) == 1000).all()
+    assert found.train.labels[:5].tolist() == [9, 0, 0, 3, 0]
+    assert found.digest == "e82adc0c97c6273e3db09f058ebe2cde03fe9e1df16f9d9054d558032e2a0f39"
+    everything = found.train.batch(np.arange(60000), "float32")[0]
+    assert abs(everything.mean(dtype="float64")) < 1e-6
+    assert abs(everything.std(dtype="float64") - 1) < 1e-6
+    assert everything.min() == pytest.approx(-0.2860 / 0.3530, abs=1e-3)  # the figures everybody uses

@@ -1,0 +1,80 @@
+"""Sharding: on any number of ranks, the same images in the same order."""
+
+import numpy as np
+import pytest
+
+from hpcdl.data.sharding import epoch_order, share, steps_per_epoch
+
+RANKS = [*range(1, 18), 32, 64]
+
+
+@pytest.mark.parametrize("images", [0, 1, 2, 97, 5000])
+def test_an_order_is_a_permutation(images):
+    order = epoch_order(images, 3, 1)
+    assert order.dtype == np.int64
+    assert sorted(order) == list(range(images))
+
+
+def test_an_order_depends_on_epoch_and_seed_only():
+    np.testing.assert_array_equal(epoch_order(1000, 2, 5), epoch_order(1000, 2, 5))
+    orders = {epoch_order(1000, epoch, seed).tobytes() for epoch in range(10) for seed in range(10)}
+    assert len(orders) == 100
+
+
+def test_an_order_is_the_same_on_every_machine():
+    assert epoch_order(12, 0, 0).tolist() == [11, 3, 2, 1, 8, 6, 0, 7, 4, 10, 5, 9]
+    assert epoch_order(12, 1, 7).tolist() == [11, 1, 3, 2, 10, 7, 8, 4, 5, 9, 0, 6]
+
+
+def test_places_are_uniform():
+    first = np.array([epoch_order(10, epoch, 0)[0] for epoch in range(5000)])
+    assert np.abs(np.bincount(first, minlength=10) - 500).max() < 100  # 4.7 standard deviations
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("global_batch", [1, 2, 7, 32, 63, 64, 100])
+def test_shares_one_after_another_are_the_batch_whatever_the_ranks(ranks, global_batch):
+    order = epoch_order(331, 0, 0)
+    steps = steps_per_epoch(331, global_batch)
+    assert steps == 331 // global_batch
+    seen = []
+    for step in range(steps):
+        shares = [share(order, step, global_batch, rank, ranks) for rank in range(ranks)]
+        batch = np.concatenate(shares)
+        np.testing.assert_array_equal(batch, order[step * global_batch : (step + 1) * global_batch])
+        sizes = [len(part) for part in shares]
+        assert max(sizes) - min(sizes) <= 1
+        if global_batch % ranks == 0:
+            assert set(sizes) == {global_batch // ranks}
+        seen.extend(batch.tolist())
+    assert len(set(seen)) == len(seen) == steps * global_batch
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_each_step_of_p_ranks_is_the_step_of_one(ranks):
+    for epoch in range(3):
+        order = epoch_order(640, epoch, 9)
+        for step in range(10):
+            alone = share(order, step, 64, 0, 1)
+            together = np.concatenate(
+                [share(epoch_order(640, epoch, 9), step, 64, rank, ranks) for rank in range(ranks)]
+            )
+            np.testing.assert_array_equal(alone, together)
+
+
+def test_what_cannot_be_is_refused():
+    order = epoch_order(100, 0, 0)
+    for step in (-1, 3):
+        with pytest.raises(ValueError, match=f"no step {step} in 100 images with a global batch of 32"):
+            share(order, step, 32, 0, 1)
+    for rank in (-1, 4):
+        with pytest.raises(ValueError, match=f"no rank {rank} among 4"):
+            share(order, 0, 32, rank, 4)
+    with pytest.raises(ValueError, match="global batch of 101 is more than the 100 images"):
+        steps_per_epoch(100, 101)
+    for batch in (0, -5):
+        with pytest.raises(ValueError, match="must be positive"):
+            steps_per_epoch(100, batch)
+    for images, epoch, seed in ((-1, 0, 0), (10, -1, 0), (10, 0, -1)):
+        with pytest.raises(ValueError, match=r".+"):
+            epoch_order(images, epoch, seed)

@@ -1,0 +1,102 @@
+"""Synthetic images: the same for the same index, different for different ones, and learnable."""
+
+import numpy as np
+import pytest
+
+from hpcdl.data.dataset import DataError
+from hpcdl.data.synthetic import synthetic
+
+
+def everything(split, dtype="float64"):
+    return split.batch(np.arange(len(split)), dtype)
+
+
+@pytest.mark.parametrize("shape", [[8, 8, 1], [28, 28, 1], (32, 32, 3), [5, 7, 2], [1, 1, 1], [224, 224, 3]])
+def test_shape_count_and_classes(shape):
+    made = synthetic(shape=shape, classes=7, images=50, test_images=20)
+    assert made.shape == tuple(shape)
+    images, labels = everything(made.train, "float32")
+    assert images.shape == (50, *shape)
+    assert images.dtype == np.float32
+    assert images.flags.c_contiguous
+    assert labels.tolist() == [i % 7 for i in range(50)]
+    assert labels.dtype == np.int64
+    assert len(made.test) == 20
+
+
+def test_an_image_depends_on_its_index_only():
+    one, two = synthetic(images=100), synthetic(images=100)
+    images, labels = everything(one.train)
+    some, some_labels = two.train.batch(np.array([99, 0, 31, 31]), "float64")
+    np.testing.assert_array_equal(some, images[[99, 0, 31, 31]])
+    np.testing.assert_array_equal(some_labels, labels[[99, 0, 31, 31]])
+    assert one.digest == two.digest
+
+
+def test_float32_and_float64_are_the_same_images():
+    made = synthetic(images=30)
+    np.testing.assert_array_equal(everything(made.train, "float32")[0], everything(made.train, "float64")[0])
+
+
+def test_no_image_comes_twice_and_splits_are_disjoint():
+    made = synthetic(shape=[6, 6, 1], images=70000, test_images=500)
+    images = everything(made.train, "float32")[0][:65536]
+    assert len({image.tobytes() for image in images}) == 65536
+    assert {image.tobytes() for image in images}.isdisjoint(
+        image.tobytes() for image in everything(made.test, "float32")[0]
+    )
+
+
+@pytest.mark.parametrize("noise", [0.0, 1.0, 5.0])
+def test_values_are_centred_with_deviation_one(noise):
+    images = everything(synthetic(shape=[32, 32, 3], classes=50, images=500, noise=noise).train)[0]
+    assert abs(images.mean()) < 0.05
+    assert abs(images.std() - 1) < 0.05
+
+
+def test_without_noise_images_of_a_class_are_equal_in_both_splits():
+    made = synthetic(classes=4, images=12, test_images=8, noise=0)
+    train, test = everything(made.train)[0], everything(made.test)[0]
+    np.testing.assert_array_equal(train[:4], train[4:8])
+    np.testing.assert_array_equal(train[:8], test)
+
+
+def test_class_means_of_the_training_split_tell_the_held_out_classes():
+    made = synthetic(shape=[16, 16, 3], images=400, test_images=200)
+    images, labels = everything(made.train)
+    means = np.stack([images[labels == label].mean(axis=0).ravel() for label in range(10)])
+    held, wanted = everything(made.test)
+    nearest = ((held.reshape(200, 1, -1) - means) ** 2).sum(axis=2).argmin(axis=1)
+    assert (nearest == wanted).mean() > 0.95
+
+
+def test_every_setting_shows_in_the_digest():
+    digests = {
+        synthetic(**settings).digest
+        for settings in (
+            {}, {"shape": [28, 28, 2]}, {"classes": 9}, {"images": 1025}, {"test_images": 257}, {"noise": 2.0}, {"seed": 1},
+        )
+    }  # fmt: skip
+    assert len(digests) == 7
+
+
+def test_empty_batch_and_index_too_high():
+    made = synthetic(images=10, test_images=0)
+    assert made.train.batch(np.arange(0), "float32")[0].shape == (0, 28, 28, 1)
+    assert everything(made.test)[0].shape == (0, 28, 28, 1)
+    with pytest.raises(IndexError):
+        made.train.batch(np.array([10]), "float32")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"shape": [28, 28]}, {"shape": [28, 28, 0]}, {"shape": [28, 28.0, 1]}, {"shape": [28, "28", 1]}, {"shape": "abc"},
+        {"shape": 28}, {"classes": 0}, {"classes": 2.5}, {"classes": True}, {"images": 0}, {"images": "many"},
+        {"test_images": -1}, {"seed": -1}, {"noise": -0.5}, {"noise": float("nan")}, {"noise": float("inf")}, {"noise": "loud"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_impossible_settings_are_named(settings):
+    with pytest.raises(DataError, match=f"^synthetic: {next(iter(settings))} must be [^\n]*$"):
+        synthetic(**settings)

@@ -1,0 +1,177 @@
+import copy
+import json
+import os
+
+import pytest
+
+from hpcdl.launch.environment import counters, environment_key, job, local
+from hpcdl.launch.machine import loaded_libraries
+
+
+def put(root, path, text):
+    file = root / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """Two cores with two threads each, one Ethernet card, one InfiniBand port, one GPU."""
+    put(
+        tmp_path,
+        "proc/cpuinfo",
+        "".join(f"processor\t: {i}\nmodel name\t: Fast CPU @ 3 GHz\n\n" for i in range(4)),
+    )
+    put(tmp_path, "proc/meminfo", "MemTotal:        1048576 kB\nMemFree: 12 kB\n")
+    put(tmp_path, "proc/sys/kernel/osrelease", "6.1.0-13-amd64\n")
+    put(
+        tmp_path,
+        "proc/self/maps",
+        "7f00-7f01 r-xp 0 00:00 1   /opt/lib/libmpi.so.12\n7f01-7f02 r-xp 0 00:00 1   /opt/lib/libuct_ib.so.0\n"
+        "7f02-7f03 r-xp 0 00:00 1   /opt/lib/libmpi.so.12\n7f02-7f03 r-xp 0 00:00 1   [stack]\n",
+    )
+    put(tmp_path, "proc/net/snmp", "Tcp: ActiveOpens RetransSegs\nTcp: 7 3\n")
+    cpu = "sys/devices/system/cpu"
+    for i in range(4):
+        put(tmp_path, f"{cpu}/cpu{i}/topology/thread_siblings_list", f"{i % 2},{i % 2 + 2}\n")
+        put(tmp_path, f"{cpu}/cpu{i}/topology/physical_package_id", "0\n")
+    put(tmp_path, f"{cpu}/smt/active", "1\n")
+    put(tmp_path, f"{cpu}/cpu0/cpufreq/scaling_governor", "performance\n")
+    put(tmp_path, "sys/fs/cgroup/cpu.max", "150000 100000\n")
+    put(tmp_path, "sys/class/net/eth7/speed", "25000\n")
+    put(tmp_path, "sys/class/net/eth7/operstate", "up\n")
+    put(tmp_path, "sys/class/net/eth7/statistics/rx_bytes", "12345\n")
+    (tmp_path / "sys/drivers/mlx5_core").mkdir(parents=True)
+    (tmp_path / "sys/class/net/eth7/device").mkdir()
+    (tmp_path / "sys/class/net/eth7/device/driver").symlink_to(tmp_path / "sys/drivers/mlx5_core")
+    put(tmp_path, "sys/class/infiniband/mlx5_0/ports/1/rate", "200 Gb/sec (4X HDR)\n")
+    put(tmp_path, "sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE\n")
+    put(tmp_path, "sys/class/infiniband/mlx5_0/ports/1/counters/symbol_error", "5\n")
+    put(
+        tmp_path,
+        "proc/driver/nvidia/version",
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat\n",
+    )
+    put(tmp_path, "proc/driver/nvidia/gpus/0000:01:00.0/information", "Model: \t\t NVIDIA X100\nIRQ: 5\n")
+    return tmp_path
+
+
+MPI = {"library": "MPICH", "version": "5.0.2", "nodes": 2}
+
+
+def test_reads_the_machine(machine):
+    found = job(MPI, machine)
+    assert found["cpu"]["model"] == "Fast CPU @ 3 GHz"
+    assert (found["cpu"]["logical_cores"], found["cpu"]["physical_cores"], found["cpu"]["sockets"]) == (
+        4,
+        2,
+        1,
+    )
+    assert (found["cpu"]["smt"], found["cpu"]["governor"], found["cpu"]["quota_cores"]) == (
+        "on",
+        "performance",
+        1.5,
+    )
+    assert found["memory_bytes"] == 2**30
+    assert found["kernel"] == "6.1.0-13-amd64"
+    assert found["libraries"]["mpi"] == ["/opt/lib/libmpi.so.12"]
+    assert found["libraries"]["ucx"] == ["/opt/lib/libuct_ib.so.0"]
+    assert found["network"]["eth7"] == {
+        "driver": "mlx5_core",
+        "rate": "25000 Mbit/s",
+        "state": "up",
+        "mtu": "unknown",
+    }
+    assert found["infiniband"]["mlx5_0/1"]["rate"] == "200 Gb/sec (4X HDR)"
+    assert found["gpu"] == {"driver": "535.104.05", "devices": [{"name": "NVIDIA X100"}]}
+    assert found["mpi"] == MPI
+    assert found["key"] == environment_key(found)
+    json.dumps(found)
+
+
+def test_counters(machine):
+    found = counters(machine)
+    assert found["network"]["eth7"]["rx_bytes"] == 12345
+    assert found["network"]["eth7"]["rx_errors"] == "unknown"
+    assert found["infiniband"] == {"mlx5_0/1": {"symbol_error": 5}}
+    assert found["tcp"] == {"ActiveOpens": 7, "RetransSegs": 3}
+
+
+def test_what_is_not_told_is_unknown_and_never_left_out(tmp_path, machine):
+    bare = job({}, tmp_path / "bare")
+    assert bare.keys() == job(MPI, machine).keys()
+    for name in ("mpi", "libraries", "memory_bytes", "kernel", "network", "infiniband", "gpu", "clocksource"):
+        assert bare[name] == "unknown", name
+    architecture = bare["cpu"].pop("architecture")
+    assert architecture != ""
+    frequencies = bare["cpu"].pop("frequency_khz")
+    assert {*bare["cpu"].values(), *frequencies.values()} == {"unknown"}
+    assert bare["counters"] == {"network": "unknown", "infiniband": "unknown", "tcp": "unknown"}
+    assert len(bare["key"]) == 12
+
+
+def test_variables_and_secrets(monkeypatch):
+    monkeypatch.setenv("UCX_TLS", "tcp,self")
+    monkeypatch.setenv("SLURM_JWT", "do-not-tell")
+    monkeypatch.setenv("HOME_SWEET", "home")
+    found = job(MPI)
+    assert found["variables"]["UCX_TLS"] == "tcp,self"
+    assert found["variables"]["SLURM_JWT"] == "(hidden)"
+    assert "HOME_SWEET" not in found["variables"]
+    assert "do-not-tell" not in json.dumps(found)
+
+
+def test_key_stays_when_only_the_night_differs(machine):
+    one = job(MPI, machine)
+    other = copy.deepcopy(one)
+    other |= {"date": "2001-01-01", "hostname": "elsewhere", "command": ["x"], "git": {"commit": "abc"}}
+    other["kernel"] = "6.1.0-14-amd64"
+    other["variables"] = {"SLURM_JOB_ID": "17"}
+    other["counters"] = {}
+    other["cpu"]["frequency_khz"] = {"cur": 1}
+    other["cpu"]["governor"] = "powersave"
+    other["network"] = {"enp3s0": one["network"]["eth7"], "lo": {"driver": "unknown", "rate": "unknown"}}
+    other["libraries"]["mpi"] = ["/home/somebody/libmpi.so.12"]
+    other["libraries"]["ucx"] = ["/home/somebody/libuct_ib.so.0"]
+    other["ranks"] = [{"pid": 5}]
+    assert environment_key(other) == environment_key(one)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda env: env["cpu"].update(model="Other CPU"),
+        lambda env: env["mpi"].update(version="5.0.3"),
+        lambda env: env["mpi"].update(library="Open MPI"),
+        lambda env: env["mpi"].update(nodes=3),
+        lambda env: env["libraries"].update(ucx=[]),
+        lambda env: env["network"]["eth7"].update(rate="10000 Mbit/s"),
+        lambda env: env["gpu"].update(driver="536"),
+        lambda env: env["gpu"]["devices"].append({"name": "NVIDIA X100"}),
+        lambda env: env["software"].update(numpy="9.9"),
+        lambda env: env.update(kernel="6.2.0"),
+        lambda env: env.update(gpu="unknown"),
+    ],
+)
+def test_key_changes_with_the_machine(machine, change):
+    env = job(MPI, machine)
+    before = environment_key(env)
+    change(env)
+    assert environment_key(env) != before
+
+
+def test_local(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setenv("SLURMD_NODENAME", "n7")
+    found = local()
+    assert (found["threads"], found["slurm_node"], found["pid"]) == (3, "n7", os.getpid())
+    assert found["cores"] == len(os.sched_getaffinity(0))
+    monkeypatch.delenv("SLURMD_NODENAME")
+    assert local()["slurm_node"] == "unknown"
+
+
+def test_numpy_shows_its_blas_here():
+    import numpy as np
+
+    np.ones((8, 8)) @ np.ones((8, 8))
+    assert loaded_libraries()["blas"]

@@ -1,0 +1,138 @@
+"""Every test that takes ``kernels`` runs once per backend: a new backend joins by its name in this list."""
+
+import numpy as np
+import pytest
+
+from hpcdl.nn.backend import backend
+from hpcdl.nn.layers.batch_norm import BatchNorm
+from hpcdl.nn.layers.concat import Concat
+from hpcdl.nn.layers.convolution import Convolution
+from hpcdl.nn.layers.dropout import Dropout
+from hpcdl.nn.layers.flatten import Flatten
+from hpcdl.nn.layers.linear import Linear
+from hpcdl.nn.layers.lrn import LRN
+from hpcdl.nn.layers.pooling import AveragePooling, MaxPooling
+from hpcdl.nn.layers.relu import ReLU
+from hpcdl.nn.layers.residual import Residual
+from hpcdl.nn.replica import Replica
+
+BACKENDS = ["numpy"]
+
+ZOO_SHAPE = (9, 8, 3)
+ZOO_CLASSES = 5
+
+
+@pytest.fixture(params=BACKENDS)
+def kernels(request):
+    return backend(request.param)
+
+
+class Probe:
+    """One layer, second in a replica so that it returns its input's gradient; host arrays in and out."""
+
+    def __init__(self, layer, shape, kernels, dtype, seed):
+        self.replica = Replica([ReLU("before"), layer], shape, backend=kernels, dtype=dtype, seed=seed)
+        self.stage = self.replica.stages[1]
+        self._kernels = kernels
+        self._dtype = dtype
+
+    def forward(self, x, *, train=True):
+        self.replica.reseed(7)
+        x = self._kernels.asarray(np.ascontiguousarray(x, self._dtype))
+        return self._kernels.to_host(self.stage.forward(x, train=train)).copy()
+
+    def backward(self, dy):
+        dy = self._kernels.asarray(np.ascontiguousarray(dy, self._dtype))
+        return self._kernels.to_host(self.stage.backward(dy)).copy()
+
+    def views(self, vector):
+        """Copies of a flat vector's tensors by their names within the layer."""
+        host = self._kernels.to_host(vector)
+        return {t.name.partition(".")[2]: host[t.span].reshape(t.shape).copy() for t in self.replica.tensors}
+
+    @property
+    def parameters(self):
+        return self.views(self.replica.parameters)
+
+    @property
+    def gradients(self):
+        return self.views(self.replica.gradients)
+
+
+@pytest.fixture
+def probe(kernels):
+    def make(layer, shape, *, dtype="float64", seed=3):
+        return Probe(layer, shape, kernels, dtype, seed)
+
+    return make
+
+
+@pytest.fixture
+def zoo():
+    """Layers of every kind, for images of 9x8x3 and 5 classes."""
+
+    def build(*, noisy=True, normalised=True):
+        norm = (lambda name: [BatchNorm(name)]) if normalised else (lambda name: [])
+        return [
+            Convolution("conv1", 6, 3, padding=1, groups=3),
+            LRN("lrn1", 3, alpha=0.5),
+            ReLU("relu1"),
+            MaxPooling("pool1", 3, stride=2),
+            Residual(
+                "block",
+                [Convolution("a", 8, 3, padding=1), *norm("bn"), ReLU("relu"), Convolution("b", 8, 1)],
+                [Convolution("project", 8, 1, bias=None)],
+            ),
+            ReLU("relu2"),
+            Residual("identity", [Convolution("a", 8, 1), ReLU("relu")]),
+            Concat(
+                "mixed",
+                [
+                    [Convolution("1x1", 3, 1)],
+                    [Convolution("reduce", 2, 1), ReLU("relu"), Convolution("3x3", 4, 3, padding=1)],
+                    [
+                        AveragePooling("pool", 3, stride=1, padding=1, mode="floor"),
+                        Convolution("after", 2, 1),
+                    ],
+                    [],
+                ],
+            ),
+            *([Dropout("drop1", 0.3)] if noisy else []),
+            AveragePooling("pool2", 2),
+            Flatten("flatten"),
+            Linear("fc1", 12),
+            *norm("bn1"),
+            ReLU("relu3"),
+            *([Dropout("drop2", 0.5)] if noisy else []),
+            Linear("fc2", ZOO_CLASSES),
+        ]
+
+    return build
+
+
+@pytest.fixture
+def batch():
+    """Images and labels for the zoo."""
+
+    def draw(n, *, seed=0, dtype="float64"):
+        random = np.random.default_rng(seed)
+        return random.standard_normal((n, *ZOO_SHAPE)).astype(dtype), random.integers(0, ZOO_CLASSES, n)
+
+    return draw
+
+
+@pytest.fixture
+def step():
+    """One training step: returns the loss and the number of correct images, leaves the gradients."""
+
+    def run(replica, images, labels, scale):
+        x = replica.backend.asarray(images)
+        for stage in replica.stages:
+            x = stage.forward(x)
+        loss, correct, dy = replica.loss(x, replica.backend.asarray(labels), scale)
+        for stage in reversed(replica.stages):
+            dy = stage.backward(dy)
+        assert dy is None
+        return loss, correct
+
+    return run

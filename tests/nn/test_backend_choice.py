@@ -1,0 +1,35 @@
+"""Choosing a backend, and what every backend's arrays must do."""
+
+import numpy as np
+import pytest
+
+from hpcdl.nn.backend import backend, backends
+
+
+def test_unknown_backend_lists_those_that_exist():
+    with pytest.raises(ValueError, match=r"^backend 'torch' is unknown; there are: .*numpy") as caught:
+        backend("torch")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_backend_whose_library_is_missing_is_refused(monkeypatch):
+    monkeypatch.setattr("importlib.import_module", _missing)
+    with pytest.raises(ValueError, match=r"^backend 'numpy' cannot be used here: No module named 'libgpu'$"):
+        backend("numpy")
+
+
+def _missing(name):
+    raise ModuleNotFoundError("No module named 'libgpu'")
+
+
+def test_listed_backends_have_their_own_names():
+    assert "numpy" in backends()
+    assert backend("numpy").name == "numpy"
+
+
+def test_arrays_go_to_the_device_and_back(kernels):
+    host = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.testing.assert_array_equal(kernels.to_host(kernels.asarray(host)), host)
+    zeros = kernels.to_host(kernels.zeros(5, "float64"))
+    assert zeros.dtype == np.float64
+    np.testing.assert_array_equal(zeros, np.zeros(5))

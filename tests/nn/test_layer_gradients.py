@@ -1,0 +1,225 @@
+"""Every layer's backward against differences of its forward, in float64: inputs and every parameter."""
+
+import numpy as np
+import pytest
+
+from hpcdl.nn.initial import gaussian
+from hpcdl.nn.layers.batch_norm import BatchNorm
+from hpcdl.nn.layers.concat import Concat
+from hpcdl.nn.layers.convolution import Convolution
+from hpcdl.nn.layers.dropout import Dropout
+from hpcdl.nn.layers.flatten import Flatten
+from hpcdl.nn.layers.linear import Linear
+from hpcdl.nn.layers.lrn import LRN
+from hpcdl.nn.layers.pooling import AveragePooling, GlobalAverage, MaxPooling
+from hpcdl.nn.layers.relu import ReLU
+from hpcdl.nn.layers.residual import Residual
+from hpcdl.nn.replica import Replica
+
+EPS = 1e-5
+
+some = gaussian(1.0)
+
+CASES = {
+    "conv 3x3 padded": (Convolution("c", 4, 3, padding=1, bias=some), (5, 7, 3), 2),
+    "conv stride 3 on 11": (Convolution("c", 2, 3, stride=3, bias=some), (11, 11, 2), 1),
+    "conv uneven everything": (Convolution("c", 2, (5, 3), stride=(3, 2), padding=(2, 1)), (11, 9, 1), 2),
+    "conv windows leave a rest": (Convolution("c", 2, 2, stride=3), (7, 6, 2), 2),
+    "conv 2 groups": (Convolution("c", 6, 3, padding=1, groups=2, bias=some), (5, 4, 4), 2),
+    "conv C groups": (Convolution("c", 6, 3, groups=3, bias=some), (4, 5, 3), 2),
+    "conv without bias": (Convolution("c", 3, 2, bias=None), (4, 3, 2), 2),
+    "conv of the whole image": (Convolution("c", 3, (4, 3)), (4, 3, 2), 3),
+    "conv 1x7": (Convolution("c", 2, (1, 7), padding=(0, 3)), (3, 8, 2), 1),
+    "conv 1x1": (Convolution("c", 5, 1, bias=some), (3, 4, 3), 2),
+    "conv 1x1 2 groups": (Convolution("c", 4, 1, groups=2, bias=some), (3, 4, 6), 2),
+    "conv 1x1 stride 2": (Convolution("c", 4, 1, stride=2), (5, 4, 3), 2),
+    "conv 1x1 padded": (Convolution("c", 2, 1, padding=1, bias=some), (2, 3, 2), 1),
+    "linear": (Linear("l", 4, bias=some), (7,), 3),
+    "linear, one image, no bias": (Linear("l", 3, bias=None), (5,), 1),
+    "max 2": (MaxPooling("p", 2), (4, 6, 2), 2),
+    "max 3/2 ceil": (MaxPooling("p", 3, stride=2), (6, 7, 2), 2),
+    "max 3/2 padded floor": (MaxPooling("p", 3, stride=2, padding=1, mode="floor"), (6, 7, 2), 1),
+    "max uneven": (MaxPooling("p", (3, 2), stride=(1, 3), padding=(1, 0)), (5, 8, 1), 2),
+    "max stride beyond kernel": (MaxPooling("p", 2, stride=3), (8, 7, 2), 1),
+    "average 3/2 ceil": (AveragePooling("p", 3, stride=2), (6, 7, 2), 2),
+    "average 3/2 padded": (AveragePooling("p", 3, stride=2, padding=1), (6, 5, 2), 2),
+    "average floor": (AveragePooling("p", 2, stride=2, mode="floor"), (5, 5, 2), 1),
+    "global average": (GlobalAverage("p"), (3, 5, 4), 2),
+    "relu": (ReLU("r"), (3, 4, 2), 2),
+    "relu of vectors": (ReLU("r"), (9,), 2),
+    "lrn 5": (LRN("n", 5, alpha=0.7, beta=0.75, k=2.0), (2, 3, 8), 2),
+    "lrn wider than channels": (LRN("n", 7, alpha=0.7), (2, 2, 3), 1),
+    "dropout": (Dropout("d", 0.4), (4, 3, 5), 2),
+    "batch norm": (BatchNorm("b", gamma=some), (3, 2, 4), 3),
+    "batch norm, one image": (BatchNorm("b", gamma=some), (3, 4, 2), 1),
+    "batch norm of vectors": (BatchNorm("b", gamma=some), (6,), 5),
+    "flatten": (Flatten("f"), (2, 3, 4), 2),
+    "concat": (
+        Concat(
+            "m",
+            [
+                [Convolution("a", 2, 1)],
+                [Convolution("b", 2, 1), ReLU("relu"), Convolution("c", 3, 3, padding=1)],
+                [MaxPooling("pool", 3, stride=1, padding=1), Convolution("d", 1, 1)],
+                [],
+            ],
+        ),
+        (4, 3, 2),
+        2,
+    ),
+    "concat of vectors": (Concat("m", [[Linear("a", 3)], [Linear("b", 2), ReLU("relu")]]), (4,), 3),
+    "residual, identity": (
+        Residual("r", [Convolution("a", 3, 3, padding=1), BatchNorm("bn"), ReLU("relu")]),
+        (4, 3, 3),
+        2,
+    ),
+    "residual, projection": (
+        Residual(
+            "r",
+            [Convolution("a", 4, 3, stride=2, padding=1), ReLU("relu"), Convolution("b", 4, 1)],
+            [Convolution("p", 4, 1, stride=2, bias=None)],
+        ),
+        (5, 4, 2),
+        2,
+    ),
+    "concat within residual": (
+        Residual("r", [Concat("m", [[Convolution("a", 1, 1)], [Convolution("b", 2, 3, padding=1)]])]),
+        (3, 3, 3),
+        2,
+    ),
+}
+
+
+def spread(random, shape):
+    """Distinct numbers of both signs, none near another or zero: no kink of ReLU or max within EPS."""
+    n = int(np.prod(shape))
+    return ((random.permutation(n) - n // 2 + 0.3) * (4.0 / n)).reshape(shape)
+
+
+def differences(function, array):
+    """Central differences of a scalar function of no argument with respect to ``array``, changed in place."""
+    slope = np.empty(array.shape)
+    for i in np.ndindex(array.shape):
+        before = array[i]
+        array[i] = before + EPS
+        above = function()
+        array[i] = before - EPS
+        slope[i] = (above - function()) / (2 * EPS)
+        array[i] = before
+    return slope
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_backward_is_the_slope_of_forward(case, probe, kernels):
+    layer, shape, n = CASES[case]
+    random = np.random.default_rng(11)
+    tried = probe(layer, shape)
+    x = spread(random, (n, *shape))
+    dy = random.standard_normal(tried.forward(x).shape)
+    dx = tried.backward(dy)
+    gradients = tried.gradients
+
+    def value():
+        return float(np.sum(tried.forward(x) * dy))
+
+    assert np.count_nonzero(dx)
+    np.testing.assert_allclose(dx, differences(value, x), rtol=1e-6, atol=1e-7)
+
+    vector = tried.replica.parameters
+    host = kernels.to_host(vector).copy()
+
+    def value_of_parameters():
+        vector[...] = kernels.asarray(host)
+        return value()
+
+    slope = tried.views(differences(value_of_parameters, host))
+    assert gradients.keys() == slope.keys()
+    for name, gradient in gradients.items():
+        np.testing.assert_allclose(gradient, slope[name], rtol=1e-6, atol=1e-7, err_msg=name)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_float32_agrees_with_float64(case, probe):
+    layer, shape, n = CASES[case]
+    random = np.random.default_rng(12)
+    x = spread(random, (n, *shape))
+    single, double = probe(layer, shape, dtype="float32"), probe(layer, shape)
+    y = double.forward(x)
+    np.testing.assert_allclose(single.forward(x), y, rtol=1e-4, atol=1e-5)
+    dy = random.standard_normal(y.shape)
+    np.testing.assert_allclose(single.backward(dy), double.backward(dy), rtol=1e-3, atol=1e-4)
+    for name, gradient in double.gradients.items():
+        assert single.gradients[name].dtype == np.float32
+        np.testing.assert_allclose(single.gradients[name], gradient, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_first_stage_has_the_same_gradients_and_returns_none(case, probe, kernels):
+    layer, shape, n = CASES[case]
+    random = np.random.default_rng(13)
+    x = random.standard_normal((n, *shape))
+    second = probe(layer, shape)
+    dy = random.standard_normal(second.forward(x).shape)
+    second.backward(dy)
+
+    first = Replica([layer], shape, backend=kernels, dtype="float64", seed=3)
+    first.reseed(7)
+    first.stages[0].forward(kernels.asarray(x))
+    assert first.stages[0].backward(kernels.asarray(dy)) is None
+    np.testing.assert_array_equal(kernels.to_host(first.gradients), kernels.to_host(second.replica.gradients))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_inputs_and_gradients_given_are_not_written_to(case, probe, kernels):
+    layer, shape, n = CASES[case]
+    random = np.random.default_rng(14)
+    stage = probe(layer, shape).stage
+    x = random.standard_normal((n, *shape))
+    given = kernels.asarray(x.copy())
+    y = stage.forward(given)
+    dy = random.standard_normal(y.shape)
+    gradient = kernels.asarray(dy.copy())
+    stage.backward(gradient)
+    np.testing.assert_array_equal(kernels.to_host(given), x)
+    np.testing.assert_array_equal(kernels.to_host(gradient), dy)
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if "batch norm" not in c and "residual" not in c and c != "dropout"]
+)
+def test_each_image_is_independent_of_the_batch_it_comes_in(case, probe):
+    layer, shape, _ = CASES[case]
+    x = np.random.default_rng(15).standard_normal((5, *shape))
+    tried = probe(layer, shape)
+    together = tried.forward(x)
+    dy = np.random.default_rng(16).standard_normal(together.shape)
+    dx, gradients = tried.backward(dy), tried.gradients
+    summed = {name: np.zeros_like(gradient) for name, gradient in gradients.items()}
+    for images in (slice(0, 3), slice(3, 3), slice(3, 5)):
+        np.testing.assert_allclose(tried.forward(x[images]), together[images], rtol=1e-12, atol=1e-13)
+        np.testing.assert_allclose(tried.backward(dy[images]), dx[images], rtol=1e-12, atol=1e-13)
+        for name, gradient in tried.gradients.items():
+            summed[name] += gradient
+    for name, gradient in gradients.items():
+        np.testing.assert_allclose(summed[name], gradient, rtol=1e-11, atol=1e-12)
+
+
+def test_whole_network_along_random_directions(zoo, batch, step, kernels):
+    images, labels = batch(6)
+    replica = Replica(zoo(), images.shape[1:], backend=kernels, dtype="float64", seed=1)
+    replica.reseed(2)
+    step(replica, images, labels, 1.0)
+    gradient, start = kernels.to_host(replica.gradients).copy(), kernels.to_host(replica.parameters).copy()
+
+    def loss(parameters):
+        replica.parameters[...] = kernels.asarray(parameters)
+        replica.reseed(2)
+        return step(replica, images, labels, 1.0)[0]
+
+    random = np.random.default_rng(3)
+    for tensor in replica.tensors:
+        direction = np.zeros_like(start)
+        direction[tensor.span] = random.standard_normal(direction[tensor.span].size)
+        direction *= 1e-6 / np.linalg.norm(direction)
+        slope = (loss(start + direction) - loss(start - direction)) / 2
+        assert slope == pytest.approx(gradient @ direction, rel=1e-4, abs=1e-13), tensor.name

@@ -1,0 +1,110 @@
+"""Shapes by Caffe's rules, and one clear line where a shape is impossible."""
+
+import pytest
+
+from hpcdl.nn.layers.batch_norm import BatchNorm
+from hpcdl.nn.layers.concat import Concat
+from hpcdl.nn.layers.convolution import Convolution
+from hpcdl.nn.layers.dropout import Dropout
+from hpcdl.nn.layers.flatten import Flatten
+from hpcdl.nn.layers.linear import Linear
+from hpcdl.nn.layers.lrn import LRN
+from hpcdl.nn.layers.pooling import AveragePooling, GlobalAverage, MaxPooling
+from hpcdl.nn.layers.residual import Residual
+
+
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "padding", "mode", "expected"),
+    [
+        (112, 3, 2, 0, "ceil", 56),  # GoogLeNet pool1
+        (56, 3, 2, 0, "ceil", 28),
+        (28, 3, 2, 0, "ceil", 14),
+        (14, 3, 2, 0, "ceil", 7),
+        (7, 7, 1, 0, "ceil", 1),
+        (28, 3, 1, 1, "ceil", 28),  # the pool within an inception module
+        (55, 3, 2, 0, "ceil", 27),  # AlexNet
+        (27, 3, 2, 0, "ceil", 13),
+        (13, 3, 2, 0, "ceil", 6),
+        (112, 3, 2, 1, "floor", 56),  # ResNet
+        (112, 3, 2, 0, "floor", 55),
+        (32, 3, 2, 0, "ceil", 16),
+        (5, 2, 2, 0, "ceil", 3),
+        (5, 2, 2, 0, "floor", 2),
+        (4, 2, 2, 1, "ceil", 3),
+        (5, 2, 2, 1, "ceil", 3),  # a fourth window would start behind the image, in its right padding
+        (6, 1, 3, 0, "ceil", 2),  # a third would start behind the image
+    ],
+)
+@pytest.mark.parametrize("kind", [MaxPooling, AveragePooling])
+def test_pooling(kind, size, kernel, stride, padding, mode, expected):
+    layer = kind("p", kernel, stride=stride, padding=padding, mode=mode)
+    assert layer.output((size, size + stride, 5)) == (expected, expected + 1, 5)
+
+
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "padding", "expected"),
+    [(227, 11, 4, 0, 55), (224, 11, 4, 0, 54), (224, 7, 2, 3, 112), (224, 3, 1, 1, 224), (13, 5, 1, 2, 13)],
+)
+def test_convolution_rounds_down(size, kernel, stride, padding, expected):
+    layer = Convolution("c", 7, kernel, stride=stride, padding=padding)
+    assert layer.output((size, size, 3)) == (expected, expected, 7)
+
+
+def test_declared_variables():
+    declared = Convolution("c", 6, (3, 5), groups=2).declare((8, 8, 4))
+    assert [(v.name, v.shape, v.decay, v.trained) for v in declared] == [
+        ("weight", (6, 3, 5, 2), True, True),
+        ("bias", (6,), False, True),
+    ]
+    declared = BatchNorm("b").declare((8, 8, 4))
+    assert [(v.name, v.shape, v.decay, v.trained) for v in declared] == [
+        ("gamma", (4,), False, True),
+        ("beta", (4,), False, True),
+        ("mean", (4,), False, False),
+        ("variance", (4,), False, False),
+    ]
+    concat = Concat("m", [[Convolution("a", 2, 1)], [Convolution("b", 3, 1, bias=None)]])
+    assert [v.name for v in concat.declare((4, 4, 3))] == ["a.weight", "a.bias", "b.weight"]
+
+
+def test_joined_shapes():
+    concat = Concat("m", [[Convolution("a", 2, 1)], [], [Convolution("b", 4, 3, padding=1)]])
+    assert concat.output((5, 6, 3)) == (5, 6, 9)
+    assert Flatten("f").output((5, 6, 3)) == (90,)
+    assert GlobalAverage("g").output((5, 6, 3)) == (3,)
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "message"),
+    [
+        (Convolution("c1", 4, 5), (4, 8, 3), r"^c1: kernel 5x5 is larger than the padded image 4x8$"),
+        (Convolution("c1", 4, 7, padding=1), (4, 8, 3), r"^c1: kernel 7x7 is larger than .* 6x10$"),
+        (Convolution("c1", 4, 3, groups=2), (8, 8, 3), r"^c1: 2 groups do not divide 3 channels, 4 filters$"),
+        (Convolution("c1", 5, 3, groups=2), (8, 8, 4), r"^c1: 2 groups do not divide 4 channels, 5 filters$"),
+        (Convolution("c1", 4, 3, groups=0), (8, 8, 4), r"^c1: 0 groups"),
+        (Convolution("c1", 0, 3), (8, 8, 4), r"^c1: .* 0 filters$"),
+        (Convolution("c1", 4, 3, stride=0), (8, 8, 4), r"^c1: .*stride \(0, 0\)"),
+        (Convolution("c1", 4, 3), (20,), r"^c1: needs an image .*\(20,\)$"),
+        (MaxPooling("p1", 3), (2, 2, 3), r"^p1: kernel 3x3 is larger than the padded image 2x2$"),
+        (AveragePooling("p1", 2, padding=2), (8, 8, 3), r"^p1: padding \(2, 2\)"),
+        (MaxPooling("p1", 2, mode="round"), (8, 8, 3), r"^p1: rounding 'round'"),
+        (GlobalAverage("g1"), (12,), r"^g1: needs an image"),
+        (Linear("l1", 3), (2, 2, 3), r"^l1: needs vectors, got shape \(2, 2, 3\)"),
+        (Linear("l1", 0), (3,), r"^l1: needs at least 1 output, got 0$"),
+        (LRN("n1", 4), (2, 2, 3), r"^n1: size must be odd and positive, got 4$"),
+        (Dropout("d1", 1.0), (2,), r"^d1: ratio must be .* got 1\.0$"),
+        (BatchNorm("b1", eps=0), (2,), r"^b1: eps"),
+        (BatchNorm("b1", momentum=1.5), (2,), r"^b1: .*1\.5$"),
+        (
+            Concat("m1", [[Convolution("a", 2, 1)], [Convolution("b", 2, 3)]]),
+            (5, 5, 2),
+            r"^m1: branches end in",
+        ),
+        (Concat("m1", [[]]), (5, 5, 2), r"^m1: needs two branches or more, got 1$"),
+        (Residual("r1", [Convolution("a", 2, 1)]), (5, 5, 3), r"^r1: .*\(5, 5, 2\).*\(5, 5, 3\)$"),
+    ],
+)
+def test_impossible_shapes_name_the_layer(layer, shape, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        layer.output(shape)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,93 @@
+"""What a replica draws and keeps: dropout's masks, running statistics, initial parameters."""
+
+import numpy as np
+import pytest
+
+from hpcdl.nn.initial import constant
+from hpcdl.nn.layers.batch_norm import BatchNorm
+from hpcdl.nn.layers.concat import Concat
+from hpcdl.nn.layers.convolution import Convolution
+from hpcdl.nn.layers.dropout import Dropout
+from hpcdl.nn.layers.flatten import Flatten
+from hpcdl.nn.layers.linear import Linear
+from hpcdl.nn.replica import Replica
+
+
+def host(replica, array):
+    return replica.backend.to_host(array).copy()
+
+
+def test_dropout_masks(kernels):
+    replica = Replica(
+        [Dropout("a", 0.25), Dropout("b", 0.25)], (40, 50), backend=kernels, dtype="float64", seed=2
+    )
+    ones = kernels.asarray(np.ones((3, 40, 50)))
+
+    def mask(stage):
+        return host(replica, replica.stages[stage].forward(ones))
+
+    replica.reseed(1, 2, 3)
+    first, other_layer, second = mask(0), mask(1), mask(0)
+    assert set(np.unique(first)) == {0.0, 1 / 0.75}
+    assert np.mean(first == 0) == pytest.approx(0.25, abs=0.02)
+    assert np.mean(first == other_layer) < 0.7
+    assert np.mean(first == second) < 0.7
+    replica.reseed(1, 2, 3)
+    # Not by order of layers: a rank that runs only some of the stages draws the same for them.
+    np.testing.assert_array_equal(mask(1), other_layer)
+    np.testing.assert_array_equal(mask(0), first)
+    for key in [(1, 2, 4), (1, 3, 3), (1, 2), ()]:
+        replica.reseed(*key)
+        assert np.mean(mask(0) == first) < 0.7
+    np.testing.assert_array_equal(host(replica, replica.predict(ones)), np.ones((3, 40, 50)))
+
+
+def test_dropout_within_a_branch_is_reseeded(kernels):
+    layers = [Concat("m", [[Dropout("d", 0.5)], [Dropout("e", 0.5)]])]
+    replica = Replica(layers, (200,), backend=kernels)
+    ones = kernels.asarray(np.ones((1, 200), np.float32))
+    runs = []
+    for _ in range(2):
+        replica.reseed(5)
+        runs.append(host(replica, replica.stages[0].forward(ones)))
+    np.testing.assert_array_equal(*runs)
+    assert not np.array_equal(runs[0][:, :200], runs[0][:, 200:])
+
+
+def test_running_statistics_by_hand(kernels):
+    replica = Replica([BatchNorm("b", momentum=0.75)], (2,), backend=kernels, dtype="float64")
+    x = np.array([[1.0, 10.0], [3.0, 10.0], [5.0, 40.0]])
+    y = host(replica, replica.stages[0].forward(kernels.asarray(x)))
+    np.testing.assert_allclose(y.mean(axis=0), 0.0, atol=1e-12)
+    np.testing.assert_allclose(y.var(axis=0), 1.0, rtol=1e-4)
+    mean, unbiased = np.array([3.0, 20.0]), np.array([4.0, 300.0])
+    expected = np.concatenate([0.25 * mean, 0.75 + 0.25 * unbiased])
+    np.testing.assert_allclose(host(replica, replica.state), expected, rtol=1e-12)
+    evaluated = host(replica, replica.predict(kernels.asarray(x)))
+    np.testing.assert_allclose(evaluated, (x - expected[:2]) / np.sqrt(expected[2:] + 1e-5), rtol=1e-12)
+    np.testing.assert_allclose(host(replica, replica.state), expected, rtol=1e-12)
+
+
+def test_initialisers_reach_their_tensors(kernels):
+    layers = [
+        Convolution("c", 200, 5, bias=constant(0.2)),
+        Flatten("f"),
+        Linear("l", 300),
+    ]
+    replica = Replica(layers, (5, 5, 8), backend=kernels, dtype="float64")
+    vector = host(replica, replica.parameters)
+    views = {t.name: vector[t.span] for t in replica.tensors}
+    assert views["c.weight"].std() == pytest.approx(np.sqrt(2 / 200), rel=0.02)
+    np.testing.assert_array_equal(views["c.bias"], 0.2)
+    bound = np.sqrt(3 / 200)
+    assert 0.99 * bound < np.abs(views["l.weight"]).max() <= bound
+    assert views["l.weight"].std() == pytest.approx(np.sqrt(1 / 200), rel=0.02)
+    np.testing.assert_array_equal(views["l.bias"], 0.0)
+
+
+def test_large_tensors_are_drawn_without_repetition(kernels):
+    replica = Replica([Linear("l", 1100, bias=None)], (1024,), backend=kernels)
+    vector = host(replica, replica.parameters)
+    assert vector.size > 1 << 20
+    assert not np.array_equal(vector[:1000], vector[1 << 20 : (1 << 20) + 1000])
+    assert np.all(vector[-1000:] != 0)

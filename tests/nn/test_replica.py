@@ -1,0 +1,286 @@
+"""Flat vectors, stages, reproducibility, and independence of training from evaluation."""
+
+import numpy as np
+import pytest
+
+from hpcdl.nn.layers.concat import Concat
+from hpcdl.nn.layers.convolution import Convolution
+from hpcdl.nn.layers.dropout import Dropout
+from hpcdl.nn.layers.linear import Linear
+from hpcdl.nn.layers.relu import ReLU
+from hpcdl.nn.replica import Replica
+
+
+@pytest.fixture
+def build(zoo, kernels):
+    def make(*, dtype="float64", seed=1, **kinds):
+        return Replica(zoo(**kinds), (9, 8, 3), backend=kernels, dtype=dtype, seed=seed)
+
+    return make
+
+
+def host(replica, array):
+    return replica.backend.to_host(array).copy()
+
+
+def test_tensors_and_spans_partition_the_vector_in_forward_order(build):
+    replica = build()
+    end = 0
+    for tensor in replica.tensors:
+        assert tensor.span == slice(end, end + int(np.prod(tensor.shape)))
+        assert tensor.span.start == tensor.offset
+        end = tensor.span.stop
+    assert end == replica.parameters.size == replica.gradients.size
+
+    end = 0
+    for stage in replica.stages:
+        assert stage.span.start == end
+        inside = [t for t in replica.tensors if end <= t.offset < stage.span.stop]
+        assert all(t.name.split(".")[0] == stage.name for t in inside)
+        end = stage.span.stop
+    assert end == replica.parameters.size
+    assert replica.parameters.ndim == replica.gradients.ndim == replica.state.ndim == 1
+
+
+def test_names_and_decay_hints(build):
+    decay = {tensor.name: tensor.decay for tensor in build().tensors}
+    assert decay["conv1.weight"] and decay["mixed.3x3.weight"] and decay["fc2.weight"]
+    for name in ("conv1.bias", "block.bn.gamma", "block.bn.beta", "mixed.3x3.bias", "bn1.beta", "fc2.bias"):
+        assert decay[name] is False
+    assert "block.project.bias" not in decay
+
+
+def test_parameters_are_views_of_the_flat_vector(build, batch):
+    replica = build()
+    images, _ = batch(4)
+    images = replica.backend.asarray(images)
+    before = host(replica, replica.predict(images))
+    replica.parameters[replica.tensors[-1].span] += 1.0
+    assert replica.tensors[-1].name == "fc2.bias"
+    np.testing.assert_allclose(host(replica, replica.predict(images)), before + 1.0)
+    replica.parameters[...] = 0.0
+    np.testing.assert_array_equal(host(replica, replica.predict(images)), np.zeros((4, 5)))
+
+
+def test_state_is_a_view_too(build, batch, step):
+    replica = build()
+    assert replica.state.size == 2 * (8 + 12)
+    first = host(replica, replica.state)
+    assert set(first) == {0.0, 1.0}
+    step(replica, *batch(4), 1.0)
+    assert not np.any(host(replica, replica.state) == first)
+    images = replica.backend.asarray(batch(4)[0])
+    before = host(replica, replica.predict(images))
+    replica.state[...] = replica.backend.asarray(first)
+    assert not np.allclose(host(replica, replica.predict(images)), before)
+
+
+def test_each_backward_overwrites_its_span_and_nothing_else(build, batch):
+    replica = build()
+    images, labels = map(replica.backend.asarray, batch(4))
+    x = images
+    for stage in replica.stages:
+        x = stage.forward(x)
+    _, _, dy = replica.loss(x, labels, 1.0)
+    replica.gradients[...] = np.nan
+    for stage in reversed(replica.stages):
+        dy = stage.backward(dy)
+        vector = host(replica, replica.gradients)
+        assert np.all(np.isfinite(vector[stage.span.start :]))
+        assert np.all(np.isnan(vector[: stage.span.start]))
+    assert dy is None
+    assert np.count_nonzero(vector) > 0.5 * vector.size
+
+
+def test_gradients_do_not_accumulate(build, batch, step):
+    replica = build(noisy=False)
+    images, labels = batch(4)
+    step(replica, images, labels, 1.0)
+    once = host(replica, replica.gradients)
+    step(replica, images, labels, 1.0)
+    np.testing.assert_array_equal(host(replica, replica.gradients), once)
+
+
+def test_sum_over_parts_of_the_batch_is_the_gradient_of_the_whole(build, batch, step):
+    replica = build(noisy=False, normalised=False)
+    images, labels = batch(7)
+    loss, correct = step(replica, images, labels, 1 / 7)
+    whole = host(replica, replica.gradients)
+    total, losses, corrects = np.zeros_like(whole), 0.0, 0
+    for part in (slice(0, 4), slice(4, 4), slice(4, 7)):
+        part_loss, part_correct = step(replica, images[part], labels[part], 1 / 7)
+        total += host(replica, replica.gradients)
+        losses, corrects = losses + part_loss, corrects + part_correct
+    np.testing.assert_allclose(total, whole, rtol=1e-10, atol=1e-13)
+    assert losses == pytest.approx(loss)
+    assert corrects == correct
+
+
+def test_an_empty_batch_has_no_gradient_and_moves_no_statistics(build, batch, step):
+    replica = build()
+    replica.gradients[...] = np.nan
+    before = host(replica, replica.state)
+    images, labels = batch(0)
+    assert step(replica, images, labels, 1.0) == (0.0, 0)
+    np.testing.assert_array_equal(host(replica, replica.gradients), 0.0)
+    np.testing.assert_array_equal(host(replica, replica.state), before)
+
+
+def test_same_seed_same_start_another_seed_another(build):
+    first, again, other = build(seed=5), build(seed=5), build(seed=6)
+    np.testing.assert_array_equal(host(first, first.parameters), host(again, again.parameters))
+    for tensor in first.tensors:
+        if tensor.decay:
+            assert np.all(
+                host(first, first.parameters)[tensor.span] != host(other, other.parameters)[tensor.span]
+            )
+
+
+def test_a_tensors_start_does_not_depend_on_the_rest_of_the_network(kernels):
+    whole = Replica([Linear("a", 4), ReLU("r"), Linear("b", 3)], (4,), backend=kernels, seed=9)
+    part = Replica([Linear("b", 3)], (4,), backend=kernels, seed=9)
+    np.testing.assert_array_equal(
+        host(whole, whole.parameters)[whole.stages[2].span], host(part, part.parameters)
+    )
+    a, b = (t.span for t in whole.tensors if t.decay)
+    assert not np.array_equal(host(whole, whole.parameters)[a][:12], host(whole, whole.parameters)[b])
+
+
+def test_float32_starts_and_trains_like_float64(build, batch, step):
+    single, double = build(dtype="float32"), build()
+    np.testing.assert_array_equal(
+        host(single, single.parameters), host(double, double.parameters).astype(np.float32)
+    )
+    images, labels = batch(8)
+    for k in range(5):
+        losses = []
+        for replica in (single, double):
+            replica.reseed(1, 0, k)
+            losses.append(step(replica, images.astype(replica.dtype), labels, 1 / 8)[0])
+            assert replica.gradients.dtype == replica.state.dtype == replica.dtype
+            replica.parameters[...] -= 0.05 * replica.gradients
+        assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    np.testing.assert_allclose(
+        host(single, single.parameters), host(double, double.parameters), rtol=1e-3, atol=1e-4
+    )
+
+
+def train(replica, batch, step, sizes, between=None):
+    for k, n in enumerate(sizes):
+        images, labels = batch(n, seed=k)
+        replica.reseed(4, k)
+        step(replica, images, labels, 1 / n)
+        replica.parameters[...] -= 0.1 * replica.gradients
+        if between is not None:
+            between()
+    return host(replica, replica.parameters), host(replica, replica.state)
+
+
+def test_predicting_between_steps_changes_nothing(build, batch, step):
+    plain = train(build(), batch, step, [32, 32, 32])
+    replica = build()
+    many = replica.backend.asarray(batch(100, seed=99)[0])
+    few = replica.backend.asarray(batch(32, seed=98)[0])
+
+    def between():
+        replica.predict(many)
+        replica.predict(few)
+
+    for ours, theirs in zip(train(replica, batch, step, [32, 32, 32], between), plain, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_predicting_within_a_step_changes_nothing(build, batch, step):
+    images, labels = batch(8)
+    expected = build()
+    step(expected, images, labels, 1.0)
+    replica = build()
+    images, labels = replica.backend.asarray(images), replica.backend.asarray(labels)
+    other = replica.backend.asarray(batch(8, seed=50)[0])
+    x = images
+    for stage in replica.stages:
+        x = stage.forward(x)
+        replica.predict(other)
+    _, _, dy = replica.loss(x, labels, 1.0)
+    for stage in reversed(replica.stages):
+        replica.predict(other)
+        dy = stage.backward(dy)
+    np.testing.assert_array_equal(host(replica, replica.gradients), host(expected, expected.gradients))
+    np.testing.assert_array_equal(host(replica, replica.state), host(expected, expected.state))
+
+
+@pytest.mark.parametrize("sizes", [[32, 7, 32], [3, 32, 3], [8, 0, 8]])
+def test_changing_the_batch_size_leaves_no_trace(sizes, build, batch, step):
+    """The last step from the same parameters has the gradient that a fresh replica has."""
+    replica = build()
+    for n in sizes:
+        images, labels = batch(n, seed=n)
+        replica.reseed(0)
+        step(replica, images, labels, 1.0)
+    fresh = build()
+    fresh.reseed(0)
+    step(fresh, images, labels, 1.0)
+    np.testing.assert_array_equal(host(replica, replica.gradients), host(fresh, fresh.gradients))
+
+
+def test_predictions_belong_to_the_caller(build, batch):
+    replica = build()
+    first = replica.predict(replica.backend.asarray(batch(5, seed=1)[0]))
+    kept = host(replica, first)
+    replica.predict(replica.backend.asarray(batch(5, seed=2)[0]))
+    np.testing.assert_array_equal(host(replica, first), kept)
+    assert first.shape == (5, 5)
+
+
+def test_images_that_are_not_contiguous_are_taken(build, batch):
+    replica = build()
+    images, _ = batch(8)
+    sliced = replica.backend.asarray(images)[::2]
+    np.testing.assert_array_equal(
+        host(replica, replica.predict(sliced)),
+        host(replica, replica.predict(replica.backend.asarray(images[::2].copy()))),
+    )
+
+
+def test_network_without_state_or_parameters(kernels):
+    replica = Replica([ReLU("r")], (3,), backend=kernels)
+    assert replica.state.size == replica.parameters.size == 0
+    assert replica.tensors == ()
+    assert replica.stages[0].span == slice(0, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"layers": [ReLU("a"), ReLU("a")]}, r"^a: two layers of this name$"),
+        ({"layers": [Concat("m", [[Linear("x", 1)], [Linear("x", 1)]])]}, r"^m\.x\.weight: two layers"),
+        ({"layers": [Concat("m", [[Dropout("x")], [Dropout("x")]])]}, r"^m\.x: two layers"),
+        ({"layers": []}, r"at least one layer"),
+        ({"dtype": "float16"}, r"^dtype 'float16' is neither"),
+        ({"layers": [Convolution("c9", 2, 3)]}, r"^c9: needs an image"),
+    ],
+)
+def test_impossible_networks(arguments, message, kernels):
+    settings = {"layers": [Linear("l", 2)], "shape": (4,), "dtype": "float32"} | arguments
+    with pytest.raises(ValueError, match=message):
+        Replica(settings["layers"], settings["shape"], backend=kernels, dtype=settings["dtype"])
+
+
+def test_what_does_not_fit_is_refused_by_the_stage(build, batch, kernels):
+    replica = build()
+    images, _ = batch(4)
+    first = replica.stages[0]
+    with pytest.raises(
+        ValueError, match=r"^conv1: input is float64 \(4, 8, 8, 3\), not float64 \(N, 9, 8, 3\)$"
+    ):
+        first.forward(kernels.asarray(images[:, :8]))
+    with pytest.raises(ValueError, match=r"^conv1: input is uint8"):
+        first.forward(kernels.asarray(images.astype(np.uint8)))
+    gradient = kernels.asarray(np.zeros((4, *first.output)))
+    with pytest.raises(ValueError, match=r"^conv1: gradient of 4 images after a forward of none$"):
+        first.backward(gradient)
+    first.forward(kernels.asarray(images[:3]))
+    with pytest.raises(ValueError, match=r"^conv1: gradient of 4 images after a forward of 3$"):
+        first.backward(gradient)
+    with pytest.raises(ValueError, match=r"^conv1: gradient is float64 \(3, 2\)"):
+        first.backward(kernels.asarray(np.zeros((3, 2))))

@@ -1,0 +1,241 @@
+"""Optimizers against PyTorch where the rules coincide, against closed forms elsewhere, and against themselves in shards."""
+
+import importlib
+import inspect
+import itertools
+
+import numpy as np
+import pytest
+
+from hpcdl.optim import pieces
+from hpcdl.optim.adagrad import Adagrad
+from hpcdl.optim.adam import Adam
+from hpcdl.optim.nesterov import Nesterov
+from hpcdl.optim.rmsprop import RMSProp
+from hpcdl.optim.sgd import SGD
+
+MAKERS = {
+    "sgd": SGD,
+    "sgd decayed": lambda: SGD(weight_decay=0.01),
+    "sgd momentum": lambda: SGD(momentum=0.9, weight_decay=2e-4),
+    "nesterov": lambda: Nesterov(momentum=0.9, weight_decay=1e-3),
+    "adagrad": lambda: Adagrad(weight_decay=1e-3),
+    "rmsprop": lambda: RMSProp(smoothing=0.9, weight_decay=1e-3),
+    "adam": lambda: Adam(weight_decay=1e-3),
+}
+each_optimizer = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+each_dtype = pytest.mark.parametrize("dtype", ["float32", "float64"])
+
+
+def gradients_of(count, n, dtype, seed=0):
+    return np.random.default_rng(seed).standard_normal((count, n)).astype(dtype)
+
+
+def run(optimizer, start, gradients, rates):
+    w = start.copy()
+    for gradient, rate in zip(gradients, rates, strict=True):
+        optimizer.update(w, gradient, rate)
+    return w
+
+
+ORACLES = [
+    ("SGD", {}, SGD()),
+    ("SGD", {"momentum": 0.9, "weight_decay": 0.01}, SGD(momentum=0.9, weight_decay=0.01)),
+    ("SGD", {"momentum": 0.9, "nesterov": True}, Nesterov()),
+    ("SGD", {"momentum": 0.99, "nesterov": True, "weight_decay": 0.1}, Nesterov(momentum=0.99, weight_decay=0.1)),
+    ("Adagrad", {}, Adagrad()),
+    ("Adagrad", {"weight_decay": 0.1}, Adagrad(weight_decay=0.1)),
+    ("RMSprop", {}, RMSProp()),
+    ("RMSprop", {"alpha": 0.9, "eps": 1e-3, "weight_decay": 0.1}, RMSProp(smoothing=0.9, epsilon=1e-3, weight_decay=0.1)),
+    ("Adam", {}, Adam()),
+    ("Adam", {"betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.1}, Adam(beta1=0.8, beta2=0.95, epsilon=1e-3, weight_decay=0.1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "ours"), ORACLES, ids=[f"{o[0]}-{i}" for i, o in enumerate(ORACLES)]
+)
+def test_same_steps_as_torch(name, settings, ours):
+    torch = pytest.importorskip("torch")
+    start = gradients_of(1, 57, "float64", seed=1)[0]
+    gradients = gradients_of(25, 57, "float64")
+    theirs = torch.tensor(start.copy(), requires_grad=True)
+    optimizer = getattr(torch.optim, name)([theirs], lr=0.01, **settings)
+    for gradient in gradients:
+        theirs.grad = torch.tensor(gradient)
+        optimizer.step()
+    np.testing.assert_allclose(run(ours, start, gradients, [0.01] * 25), theirs.detach().numpy(), rtol=1e-9)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_velocity_holds_the_rate_so_a_new_rate_acts_on_new_gradients_only(nesterov):
+    optimizer = Nesterov(momentum=0.5) if nesterov else SGD(momentum=0.5)
+    w = run(optimizer, np.zeros(1), np.ones((2, 1)), [1.0, 0.1])
+    # v: -1, then -0.5 - 0.1; Nesterov steps momentum v - rate g
+    assert w[0] == pytest.approx((-0.5 - 1) + (-0.3 - 0.1) if nesterov else -1 - 0.6)
+
+
+def test_sgd_descends():
+    w = np.array([2.0, -3.0])
+    optimizer = SGD(momentum=0.9, weight_decay=2e-4)
+    for _ in range(400):
+        optimizer.update(w, w.copy(), 0.05)
+    assert np.abs(w).max() < 1e-6
+
+
+def test_sgd_without_momentum_remembers_nothing():
+    optimizer = SGD(weight_decay=0.1)
+    optimizer.update(np.ones(3), np.ones(3), 0.1)
+    assert optimizer.state == {}
+
+
+def test_weight_decay_alone_shrinks_geometrically():
+    w = run(SGD(weight_decay=0.5), np.array([8.0]), np.zeros((3, 1)), [0.1] * 3)
+    assert w[0] == pytest.approx(8 * 0.95**3)
+
+
+@each_dtype
+def test_adagrad_is_the_closed_form(dtype):
+    gradients = gradients_of(10, 33, dtype)
+    optimizer = Adagrad()
+    w = run(optimizer, np.zeros(33, dtype), gradients, [0.1] * 10)
+    root = np.sqrt(np.cumsum(gradients.astype("float64") ** 2, axis=0))
+    np.testing.assert_allclose(
+        w, -(0.1 * gradients / root).sum(axis=0), rtol=1e-4 if dtype == "float32" else 1e-12, atol=1e-6
+    )
+    np.testing.assert_allclose(optimizer.state["sum_of_squares"], root[-1] ** 2, rtol=1e-5)
+
+
+def test_adagrad_rates_are_per_scalar_and_never_grow():
+    gradients = gradients_of(30, 50, "float64")
+    gradients[3:9, :20] = 0
+    optimizer, w, last = Adagrad(), np.zeros(50), np.full(50, np.inf)
+    for gradient in gradients:
+        before = w.copy()
+        optimizer.update(w, gradient, 0.1)
+        moved = gradient != 0
+        rate = np.where(moved, (before - w) / np.where(moved, gradient, 1), last)
+        assert (rate <= last * (1 + 1e-9)).all()
+        last = rate
+    assert len(set(last)) == 50
+
+
+@each_dtype
+def test_adagrad_zero_over_zero_is_no_step_and_tiny_gradients_make_no_huge_one(dtype):
+    optimizer, w = Adagrad(), np.zeros(4, dtype)
+    with np.errstate(under="ignore"):
+        optimizer.update(w, np.array([0, -0.0, 1e-30, 1e-300], dtype), 1.0)
+    assert np.isfinite(w).all()
+    assert np.abs(w).max() <= 1
+    assert (w[:2] == 0).all()
+
+
+def test_adam_first_step_has_the_size_of_the_rate():
+    w = run(Adam(), np.zeros(3), np.array([[1e-3, -5.0, 100.0]]), [0.01])
+    np.testing.assert_allclose(w, [-0.01, 0.01, -0.01], rtol=1e-4)
+
+
+def test_adam_goes_on_from_state_and_steps():
+    gradients = gradients_of(6, 9, "float64")
+    w = run(first := Adam(), np.zeros(9), gradients[:3], [0.1] * 3)
+    second = Adam()
+    second.state = {name: vector.copy() for name, vector in first.state.items()}
+    second.steps = first.steps
+    np.testing.assert_array_equal(
+        run(second, w, gradients[3:], [0.1] * 3), run(Adam(), np.zeros(9), gradients, [0.1] * 6)
+    )
+
+
+@each_optimizer
+@each_dtype
+def test_whole_vector_equals_its_shards(make, dtype):
+    n, gradients = 101, gradients_of(5, 101, dtype)
+    start = gradients_of(1, n, dtype, seed=2)[0]
+    whole = run(make(), start, gradients, [0.1, 0.1, 0.05, 0.05, 0.01])
+    cuts = [0, 0, 1, 17, 17, 64, 100, 101, 101]
+    shards = [
+        run(make(), start[a:b], gradients[:, a:b], [0.1, 0.1, 0.05, 0.05, 0.01])
+        for a, b in itertools.pairwise(cuts)
+    ]
+    np.testing.assert_array_equal(np.concatenate(shards), whole)
+
+
+@each_optimizer
+@each_dtype
+@pytest.mark.parametrize("piece_bytes", [8, 24, 100, 808, 1 << 20])
+def test_pieces_are_invisible(make, dtype, piece_bytes, monkeypatch):
+    gradients = gradients_of(4, 101, dtype)
+    expected = run(make(), np.ones(101, dtype), gradients, [0.1] * 4)
+    monkeypatch.setattr(pieces, "PIECE_BYTES", piece_bytes)
+    np.testing.assert_array_equal(run(make(), np.ones(101, dtype), gradients, [0.1] * 4), expected)
+
+
+@each_optimizer
+@each_dtype
+def test_dtype_stays_gradients_stay_and_state_is_like_the_parameters(make, dtype):
+    gradients = gradients_of(1, 40, dtype)
+    kept, optimizer, w = gradients.copy(), make(), np.ones(40, dtype)
+    assert optimizer.state == {}
+    optimizer.update(w, gradients[0], np.float64(0.1))
+    np.testing.assert_array_equal(gradients, kept)
+    assert w.dtype == dtype
+    assert optimizer.steps == 1
+    for vector in optimizer.state.values():
+        assert (vector.dtype, vector.shape) == (w.dtype, w.shape)
+
+
+@each_optimizer
+def test_float32_is_float64_rounded(make):
+    gradients = gradients_of(10, 64, "float32")
+    single = run(make(), np.ones(64, "float32"), gradients, [0.01] * 10)
+    double = run(make(), np.ones(64), gradients.astype("float64"), [0.01] * 10)
+    np.testing.assert_allclose(single, double, rtol=1e-4, atol=1e-5)
+
+
+@each_optimizer
+def test_divergence_shows(make):
+    w = np.ones(3)
+    make().update(w, np.array([np.nan, 1, 1]), 0.1)
+    assert np.isnan(w[0])
+    assert np.isfinite(w[1:]).all()
+
+
+@each_optimizer
+def test_shapes_that_do_not_fit_are_refused(make):
+    optimizer = make()
+    with pytest.raises(ValueError, match=r"one length, got shapes \(3,\), \(2,\)"):
+        optimizer.update(np.ones(3), np.ones(2), 0.1)
+    with pytest.raises(ValueError, match="flat"):
+        make().update(np.ones((3, 1)), np.ones((3, 1)), 0.1)
+
+
+@pytest.mark.parametrize("name", ["sgd momentum", "nesterov", "adagrad", "rmsprop", "adam"])
+@pytest.mark.parametrize("other", [np.ones(4), np.ones(3, "float32")], ids=["length", "dtype"])
+def test_state_belongs_to_one_vector(name, other):
+    optimizer = MAKERS[name]()
+    optimizer.update(np.ones(3), np.ones(3), 0.1)
+    with pytest.raises(ValueError, match="was made for float64 parameters"):
+        optimizer.update(other, np.ones_like(other), 0.1)
+
+
+@pytest.mark.parametrize("module", ["sgd", "nesterov", "adagrad", "rmsprop", "adam"])
+def test_found_by_name_with_keyword_settings_that_have_defaults(module):
+    namespace = vars(importlib.import_module(f"hpcdl.optim.{module}"))
+    (found,) = [
+        thing for name, thing in namespace.items() if name.lower() == module and inspect.isclass(thing)
+    ]
+    for parameter in inspect.signature(found).parameters.values():
+        assert parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        assert isinstance(parameter.default, float)
+
+
+@pytest.mark.parametrize("made_by", [SGD, Nesterov, Adagrad, RMSProp, Adam])
+def test_bad_settings_are_refused_by_name(made_by):
+    bad = {
+        "momentum": [-0.1, 1, 1.5], "smoothing": [-1, 1], "beta1": [1, -0.5], "beta2": [1.0, 2],
+        "epsilon": [0, -1e-8], "weight_decay": [-1e-4],
+    }  # fmt: skip
+    for setting in inspect.signature(made_by).parameters:
+        for value in [*bad[setting], float("nan"), float("inf"), "0.1", True, None]:
+            with pytest.raises(ValueError, match=f"^{setting} must [^\n]*$"):
+                made_by(**{setting: value})

@@ -1,0 +1,118 @@
+"""Schedules against their closed forms."""
+
+import itertools
+
+import pytest
+
+from hpcdl.optim.schedules import SCHEDULES, schedule
+
+
+def test_constant():
+    assert [schedule("constant")(step, 7) for step in range(7)] == [1.0] * 7
+
+
+@pytest.mark.parametrize("power", [0, 0.5, 1, 2])
+def test_polynomial(power):
+    rate = schedule("polynomial", power=power)
+    assert [rate(step, 9) for step in range(9)] == pytest.approx(
+        [(1 - step / 9) ** power for step in range(9)]
+    )
+
+
+def test_polynomial_is_firecaffes_root_and_zero_past_the_end():
+    rate = schedule("polynomial")
+    assert rate(75, 100) == pytest.approx(0.5)
+    assert rate(100, 100) == rate(103, 100) == 0
+
+
+def test_step_at_goyals_milestones():
+    rate = schedule("step", at=[1 / 3, 2 / 3, 8 / 9])
+    changes = {step: rate(step, 90) for step in (0, 29, 30, 59, 60, 79, 80, 89)}
+    assert changes == pytest.approx({0: 1, 29: 1, 30: 0.1, 59: 0.1, 60: 0.01, 79: 0.01, 80: 0.001, 89: 0.001})
+
+
+@pytest.mark.parametrize("total", [7, 10, 90, 99, 100, 1000])
+@pytest.mark.parametrize("percent", [1, 7, 10, 29, 33, 57, 70, 99])
+def test_a_milestone_acts_at_the_first_step_that_is_not_before_it(total, percent):
+    listed, periodic = (
+        schedule("step", factor=0.5, at=[percent / 100]),
+        schedule("step", factor=0.5, every=percent / 100),
+    )
+    for step in range(total):
+        assert listed(step, total) == (0.5 if 100 * step >= percent * total else 1)
+        assert periodic(step, total) == 0.5 ** (100 * step // (percent * total))
+
+
+def test_goyals_warm_up_climbs_in_equal_increments_from_1_to_k():
+    rate = schedule("step", at=[30 / 90, 60 / 90, 80 / 90], warmup=5 / 90, base_batch=256, global_batch=8192)
+    total = 90 * 156
+    climb = [rate(step, total) for step in range(5 * 156 + 1)]
+    assert climb[0] == 1
+    assert climb[-1] == 32
+    assert {round(b - a, 9) for a, b in itertools.pairwise(climb)} == {round(31 / (5 * 156), 9)}
+    assert rate(30 * 156 - 1, total) == 32
+    assert rate(30 * 156, total) == pytest.approx(3.2)
+
+
+def test_warm_up_then_polynomial_is_continuous_and_then_the_polynomial_itself():
+    rate = schedule("polynomial", power=0.5, warmup=0.1, base_batch=32, global_batch=1024)
+    assert rate(0, 100) == 1
+    assert rate(5, 100) == pytest.approx(1 + (32 * 0.9**0.5 - 1) / 2)
+    for step in range(10, 100):
+        assert rate(step, 100) == pytest.approx(32 * (1 - step / 100) ** 0.5)
+
+
+def test_linear_scaling_without_warm_up():
+    rate = schedule("constant", base_batch=256, global_batch=64)
+    assert rate(0, 10) == rate(9, 10) == 0.25
+
+
+def test_warm_up_counted_in_steps_from_zero_without_scaling():
+    rate = schedule("constant", warmup_steps=4, warmup_from=0)
+    assert [rate(step, 6) for step in range(6)] == [0, 0.25, 0.5, 0.75, 1, 1]
+
+
+def test_a_warm_up_longer_than_the_training_never_arrives():
+    rate = schedule("polynomial", warmup_steps=10, warmup_from=0.5)
+    assert [rate(step, 4) for step in range(4)] == pytest.approx([0.5, 0.45, 0.4, 0.35])
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_the_global_batch_alone_changes_nothing(name):
+    settings = {"every": 0.25} if name == "step" else {}
+    assert schedule(name, **settings, global_batch=4096)(3, 8) == schedule(name, **settings)(3, 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("polinomial", {}, "unknown schedule 'polinomial'; did you mean 'polynomial'"),
+        ("zzz", {}, "unknown schedule 'zzz'; valid: constant, step, polynomial"),
+        ("polynomial", {"powr": 1}, "schedule polynomial: unknown setting 'powr'; did you mean 'power'"),
+        ("constant", {"power": 1}, "schedule constant: unknown setting 'power'"),
+        ("constant", {"warm_up": 0.1}, "did you mean 'warmup'"),
+        ("constant", {"after": 1}, "unknown setting 'after'"),
+        ("polynomial", {"power": -1}, "power must not be negative"),
+        ("step", {}, "either at"),
+        ("step", {"at": []}, "either at"),
+        ("step", {"at": 0.5}, "at must be a list"),
+        ("step", {"at": [0.5], "every": 0.1}, "either at"),
+        ("step", {"at": [1.0]}, "at must be"),
+        ("step", {"at": [0.0]}, "at must be"),
+        ("step", {"at": ["half"]}, "at must be"),
+        ("step", {"every": 1}, "every must be"),
+        ("step", {"every": 0}, "every must be"),
+        ("step", {"every": 0.5, "factor": 0}, "factor must be positive"),
+        ("constant", {"warmup": 1, "warmup_from": 0}, "warmup must be"),
+        ("constant", {"warmup": 0.1, "warmup_steps": 3, "base_batch": 1, "global_batch": 2}, "not both"),
+        ("constant", {"warmup": 0.1}, "needs base_batch"),
+        ("constant", {"base_batch": 256}, "no global_batch"),
+        ("constant", {"base_batch": 0, "global_batch": 1}, "base_batch must be positive"),
+        ("constant", {"base_batch": 8, "global_batch": -1}, "global_batch must be positive"),
+        ("constant", {"warmup_from": -1}, "warmup_from must not"),
+        ("constant", {"warmup_steps": -1}, "warmup_steps must not"),
+    ],
+)
+def test_what_is_wrong_is_named(name, settings, message):
+    with pytest.raises(ValueError, match=message):
+        schedule(name, **settings)

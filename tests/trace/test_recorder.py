@@ -1,0 +1,66 @@
+import subprocess
+import sys
+
+import numpy as np
+
+from hpcdl.trace.recorder import Evaluation, Recorder, Step, from_bytes, to_bytes
+
+
+def test_packs_what_was_recorded():
+    recorder = Recorder()
+    recorder.events.append((0, "send", 10, 20, 1, 64))
+    recorder.events.append((2, "größe", 20, 30, -1, 0))
+    recorder.events.append((0, "send", 30, 40, 1, 64))
+    recorder.steps.append(
+        Step(0, 0, 5, 50, loss=1.5, correct=3, images=4, compute_ns=7, messages=2, bytes=128)
+    )
+    recorder.evaluations.append(Evaluation(1, 0.5, 0.25, 1.25, 0.75, 32))
+    recorder.clock_offset_ns = -17
+    packed = recorder.pack()
+    assert packed["events"]["begin"].tolist() == [10, 20, 30]
+    assert [packed["labels"][i].decode() for i in packed["events"]["label"]] == ["send", "größe", "send"]
+    assert packed["steps"][["loss", "correct", "bytes"]].tolist() == [(1.5, 3, 128)]
+    assert np.isnan(packed["steps"]["learning_rate"][0])
+    assert packed["evaluations"].tolist() == [(1, 0.5, 0.25, 1.25, 0.75, 32)]
+    assert (packed["dropped"], packed["clock_offset_ns"]) == (0, -17)
+
+
+def test_short_plain_tuples_are_steps():
+    recorder = Recorder()
+    recorder.steps.append((3, 1, 100, 200))
+    assert recorder.pack()["steps"][["step", "epoch", "end", "images"]].tolist() == [(3, 1, 200, 0)]
+
+
+def test_limit_keeps_the_first_events_and_counts_the_others():
+    recorder = Recorder(limit=10)
+    held = recorder.events
+    for round_ in range(3):
+        held.extend((0, "add", 10 * round_ + i, 0, -1, 0) for i in range(7))
+        recorder.trim()
+    assert recorder.events is held
+    packed = recorder.pack()
+    assert packed["events"]["begin"].tolist() == [0, 1, 2, 3, 4, 5, 6, 10, 11, 12]
+    assert packed["dropped"] == 11
+
+
+def test_without_events():
+    recorder = Recorder(events=False)
+    assert recorder.events is None
+    assert len(recorder.pack()["events"]) == 0
+
+
+def test_bytes_and_back():
+    recorder = Recorder()
+    recorder.events.append((0, "send", 10, 20, 1, 64))
+    packed = recorder.pack()
+    again = from_bytes(to_bytes(packed))
+    assert again.keys() == packed.keys()
+    for name, array in packed.items():
+        assert again[name].dtype == array.dtype
+        np.testing.assert_array_equal(again[name], array)
+
+
+def test_worker_ranks_import_no_reader():
+    code = "import sys, hpcdl.trace.recorder; print(sorted({'h5py', 'pandas'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

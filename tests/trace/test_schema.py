@@ -1,0 +1,224 @@
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+import hpcdl
+from hpcdl.trace.record import CaseRecord, TraceError
+from hpcdl.trace.recorder import Recorder
+from hpcdl.trace.schema import merge, read, write_part
+
+
+def traced(ranks, *, case="one", events=3, labels=("send", "recv")):
+    packed = []
+    for rank in range(ranks):
+        recorder = Recorder()
+        recorder.clock_offset_ns = 1000 * rank
+        recorder.dropped = rank
+        for i in range(events):
+            # ranks meet the labels in different orders, so their tables differ
+            label = labels[(i + rank) % len(labels)]
+            recorder.events.append((0, label, 10 * i, 10 * i + 5, (rank + 1) % ranks, 8 * i))
+        for step in range(4):
+            recorder.steps.append((step, 0, 100 * step, 100 * step + 50 + rank, 1.0, 1, 2, 30, 4, 512, 0.1))
+        if rank == 0:
+            recorder.evaluations.append((4, 1.0, 0.5, 0.3, 0.9, 8))
+        packed.append(recorder.pack())
+    fields = {
+        "case": case,
+        "ranks": ranks,
+        "loss_rate": 0.5,
+        "flag": True,
+        "absent": None,
+        "empty": "",
+        "ümlaut": "ö",
+    }
+    return CaseRecord(fields, packed)
+
+
+def test_round_trip(tmp_path):
+    record = traced(3)
+    write_part(tmp_path / "a.h5", record)
+    run = read(tmp_path / "a.h5")
+    assert run.complete
+    assert run.described == [record.case]
+    assert run.cases.loc[0, "case"] == "one"
+    assert run.steps["rank"].tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    second = run.steps[(run.steps["rank"] == 2) & (run.steps["step"] == 1)].iloc[0]
+    assert (second["begin"], second["end"], second["bytes"]) == (2100, 2152, 512)
+    assert run.evaluations["accuracy"].tolist() == [0.9]
+    assert run.ranks["dropped"].tolist() == [0, 1, 2]
+    events = run.events
+    assert events["label"].tolist() == [
+        "send",
+        "recv",
+        "send",
+        "recv",
+        "send",
+        "recv",
+        "send",
+        "recv",
+        "send",
+    ]
+    assert events["begin"].tolist() == [0, 10, 20, 1000, 1010, 1020, 2000, 2010, 2020]
+    assert events["peer"].tolist() == [1] * 3 + [2] * 3 + [0] * 3
+
+
+def test_empty_traces(tmp_path):
+    write_part(tmp_path / "a.h5", CaseRecord({"case": "x", "ranks": 1}, [Recorder(events=False).pack()]))
+    write_part(tmp_path / "b.h5", CaseRecord({"case": "y", "ranks": 0}))
+    merge([tmp_path / "a.h5", tmp_path / "b.h5"], tmp_path / "run.h5")
+    run = read(tmp_path)
+    assert (len(run.cases), len(run.steps), len(run.events)) == (2, 0, 0)
+
+
+def test_merge_keeps_order_and_context(tmp_path):
+    parts = [tmp_path / f"{name}.h5" for name in ("b", "a")]
+    for number, part in enumerate(parts):
+        write_part(part, traced(number + 1, case=part.stem), environment={"key": "k"}, suite_text="[suite]\n")
+    merge(parts, tmp_path / "run.h5", {"key": "new", "nested": {"list": [1, 2]}}, 'name = "ö"\n')
+    run = hpcdl.read(tmp_path)
+    assert run.cases["case"].tolist() == ["b", "a"]
+    assert run.environment == {"key": "new", "nested": {"list": [1, 2]}}
+    assert run.suite == 'name = "ö"\n'
+    assert run.events_of(1)["case_index"].unique().tolist() == [1]
+    assert len(run.events) == 9
+    merge(parts, tmp_path / "run.h5", complete=False)
+    run = read(tmp_path)
+    assert not run.complete
+    assert (run.environment, run.suite) == ({"key": "k"}, "[suite]\n")
+
+
+def test_a_folder_with_parts_only_is_incomplete(tmp_path):
+    (tmp_path / "parts").mkdir()
+    write_part(tmp_path / "parts" / "0.h5", traced(2), environment={"key": "k"}, suite_text="s")
+    (tmp_path / "parts" / ".1.h5.partial").write_bytes(b"half")
+    run = read(tmp_path)
+    assert not run.complete
+    assert (len(run.cases), run.environment, run.suite) == (1, {"key": "k"}, "s")
+
+
+def test_numpy_scalars_are_stored_plainly(tmp_path):
+    write_part(tmp_path / "a.h5", CaseRecord({"n": np.int64(3), "x": np.float32(0.5), "b": np.bool_(True)}))
+    described = read(tmp_path / "a.h5").described[0]
+    assert described == {"n": 3, "x": 0.5, "b": True}
+    assert [type(described[name]) for name in "nxb"] == [int, float, bool]
+
+
+def test_fields_that_are_no_scalars_leave_no_file(tmp_path):
+    with pytest.raises(TypeError, match="'bad'"):
+        write_part(tmp_path / "a.h5", CaseRecord({"bad": [1, 2]}))
+    assert list(tmp_path.iterdir()) == []
+
+
+def complains(path, *words):
+    with pytest.raises(TraceError) as caught:
+        len(read(path).events)
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in (str(path), *words):
+        assert word in message
+
+
+def test_what_cannot_be_read(tmp_path):
+    complains(tmp_path, "no run.h5")
+    complains(tmp_path / "nothing.h5", "no such file")
+    text = tmp_path / "text.h5"
+    text.write_text("not a trace")
+    complains(text, "not an HDF5 file")
+    empty = tmp_path / "empty.h5"
+    empty.write_bytes(b"")
+    complains(empty, "not an HDF5 file")
+    foreign = tmp_path / "foreign.h5"
+    with h5py.File(foreign, "w") as file:
+        file["x"] = 1
+    complains(foreign, "not a trace of hpcdl")
+    newer = tmp_path / "newer.h5"
+    write_part(newer, traced(1))
+    with h5py.File(newer, "a") as file:
+        file.attrs["schema"] = 99
+    complains(newer, "schema 99")
+    lacking = tmp_path / "lacking.h5"
+    write_part(lacking, traced(1))
+    with h5py.File(lacking, "a") as file:
+        del file["cases/000000/steps"]
+    complains(lacking, "damaged")
+
+
+def test_truncated_anywhere(tmp_path):
+    whole = tmp_path / "whole.h5"
+    write_part(whole, traced(4, events=500))
+    data = whole.read_bytes()
+    cut = tmp_path / "cut.h5"
+    for length in (1, 100, 1000, len(data) // 2, len(data) - 1):
+        cut.write_bytes(data[:length])
+        complains(cut)
+    with pytest.raises(TraceError, match=r"cut\.h5"):
+        merge([whole, cut], tmp_path / "run.h5")
+    assert not (tmp_path / "run.h5").exists()
+
+
+def test_bytes_gone_bad_are_an_error_not_a_number(tmp_path):
+    path = tmp_path / "a.h5"
+    write_part(path, traced(4, events=5000))
+    with h5py.File(path) as file:
+        chunk = file["cases/000000/events"].id.get_chunk_info(0)
+    with path.open("r+b") as file:
+        file.seek(chunk.byte_offset)
+        file.write(b"\xff" * min(chunk.size, 200))
+    complains(path, "damaged")
+
+
+ENDLESS = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from test_schema import traced
+from hpcdl.trace.schema import merge, write_part
+folder = Path(sys.argv[1])
+print("ready", flush=True)
+for n in range(10**6):
+    for name in "abc":
+        write_part(folder / "parts" / f"{name}.h5", traced(4, events=2000))
+    merge(sorted((folder / "parts").glob("*.h5")), folder / "run.h5")
+"""
+
+
+def test_killed_at_random_no_file_is_half(tmp_path):
+    (tmp_path / "parts").mkdir()
+    delays = np.random.default_rng(0).uniform(0.02, 0.25, 10)
+    here = str(Path(__file__).parent)
+    found = 0
+    for delay in delays:
+        process = subprocess.Popen(
+            [sys.executable, "-c", ENDLESS, str(tmp_path), here], stdout=subprocess.PIPE, text=True
+        )
+        with process:
+            assert process.stdout.readline() == "ready\n"
+            time.sleep(delay)
+            process.send_signal(signal.SIGKILL)
+        for path in [*(tmp_path / "parts").glob("*.h5"), *tmp_path.glob("*.h5")]:
+            run = read(path)
+            assert len(run.events) == 8000 * len(run.cases)
+            found += 1
+    assert found > 10
+
+
+def test_reading_many_events_takes_seconds(tmp_path):
+    random = np.random.default_rng(0)
+    packed = []
+    for _ in range(8):
+        one = Recorder().pack()
+        one["events"] = np.zeros(200_000, one["events"].dtype)
+        one["events"]["begin"] = np.cumsum(random.integers(1000, 100_000, 200_000))
+        one["labels"] = np.array([b"send"])
+        packed.append(one)
+    write_part(tmp_path / "a.h5", CaseRecord({"ranks": 8}, packed))
+    begin = time.perf_counter()
+    assert len(read(tmp_path / "a.h5").events) == 1_600_000
+    assert time.perf_counter() - begin < 10
