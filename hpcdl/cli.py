@@ -64,15 +64,26 @@ def _parser() -> argparse.ArgumentParser:
         "ranks it is given, smaller cases on the first ones of them.",
     )
     run.add_argument("suite", type=Path, metavar="SUITE.toml")
-    run.add_argument("-n", dest="ranks", type=int, metavar="RANKS", help="ranks to start (default: what the suite needs)")
+    run.add_argument(
+        "-n", dest="ranks", type=int, metavar="RANKS", help="ranks to start (default: what the suite needs)"
+    )
     run.add_argument("-o", dest="folder", type=Path, metavar="DIR", help="run folder (default: runs/SUITE-TIME)")
     run.add_argument("--case", metavar="GLOB", help="only cases whose name matches")
-    run.add_argument("--set", action="append", default=[], dest="overrides", metavar="case.KEY=VALUE", help="change a key of every case that has it; values as in TOML")
+    run.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="overrides",
+        metavar="case.KEY=VALUE",
+        help="change a key of every case that has it; values as in TOML",
+    )
     run.add_argument("--resume", action="store_true", help="keep the finished cases of DIR and run the others")
     run.add_argument("--dry-run", action="store_true", help="check everything, list the cases, run nothing")
     run.set_defaults(command=_run)
 
-    report = commands.add_parser("report", help="tables from runs", description="Print a report of one or more runs.")
+    report = commands.add_parser(
+        "report", help="tables from runs", description="Print a report of one or more runs."
+    )
     report.add_argument("runs", nargs="+", type=Path, metavar="RUN")
     report.add_argument("-o", dest="output", type=Path, metavar="PAGE", help="write to PAGE: .md or .csv")
     report.add_argument("--json", action="store_true", help="one JSON document with a record per case")
@@ -85,7 +96,11 @@ def _parser() -> argparse.ArgumentParser:
     names.add_argument("--json", action="store_true", help="one JSON document")
     names.set_defaults(command=_list)
 
-    check = commands.add_parser("check", help="preflight", description="Look at this machine before a run: MPI, launcher, cores, clocks, disk, GPU.")
+    check = commands.add_parser(
+        "check",
+        help="preflight",
+        description="Look at this machine before a run: MPI, launcher, cores, clocks, disk, GPU.",
+    )
     check.set_defaults(command=_check)
     return parser
 
@@ -122,7 +137,9 @@ def _run_from_shell(options: argparse.Namespace, given: list[str]) -> int:
     needed = max(case.processes for case in chosen.cases)
     ranks = options.ranks or needed
     if ranks < needed:
-        raise UsageError(f"-n {ranks}: the suite {chosen.name!r} has cases of {needed} ranks; see --case and --set")
+        raise UsageError(
+            f"-n {ranks}: the suite {chosen.name!r} has cases of {needed} ranks; see --case and --set"
+        )
     folder = _writable(_folder(options, chosen), resume=options.resume)
     if options.folder is None:
         given = [*given, "-o", str(folder)]

@@ -1,8 +1,8 @@
 """Names to objects: a folder is its own registry.
 
-The module ``hpcdl/aggregation/ring.py`` offers the function ``ring``, ``hpcdl/optim/sgd.py`` the class ``SGD``:
-whatever is defined there under the module's name, letter case and underscores apart. Drop a file in and it can
-be named in a suite. ``mypackage.mymodule:my_ring`` names a user's own.
+``hpcdl/aggregation/ring.py`` offers its function ``ring``; in ``hpcdl/optim`` classes are offered, letter case
+and underscores apart: ``sgd.py`` offers ``SGD``. Drop a file in and it can be named in a suite.
+``mypackage.mymodule:my_ring`` names a user's own.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ def _offer(path: str) -> Callable[..., Any] | None:
             return None
         raise
     wanted = path.rpartition(".")[2].replace("_", "")
+    is_offer = inspect.isclass if path.startswith(FOLDERS["optim"]) else inspect.isfunction
     for name, thing in vars(module).items():
-        its_own = callable(thing) and getattr(thing, "__module__", None) == path
-        if its_own and name.lower().replace("_", "") == wanted and name[0] != "_":
+        if is_offer(thing) and thing.__module__ == path and name.lower().replace("_", "") == wanted:
             return thing  # type: ignore[no-any-return]
     return None
 

@@ -115,9 +115,7 @@ def _run_case(case: Case, work: Job, comm: MpiComm) -> tuple[dict[str, Scalar], 
 class Clerk:
     """Rank 0's paperwork."""
 
-    def __init__(
-        self, suite: Suite, folder: Path, work: Job, *, resume: bool, say: Callable[[str], None]
-    ) -> None:
+    def __init__(self, suite: Suite, folder: Path, work: Job, *, resume: bool, say: Callable[[str], None]) -> None:
         from hpcdl.trace import schema  # late: h5py is rank 0's alone
 
         self._schema = schema
@@ -187,4 +185,3 @@ class Clerk:
         self._say(f"report: {self._folder / 'report.md'}")
         self._log.close()
         return self._failed
-

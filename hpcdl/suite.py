@@ -40,7 +40,7 @@ class Key:
     folder: str | None = None
     """The registry folder whose names (or tables with a ``name``) are its values."""
     choices: tuple[str, ...] = ()
-    least: float | None = None
+    least: Any = None
 
 
 class Kind(Protocol):
@@ -138,7 +138,7 @@ def kind_of(name: str) -> Kind:
     """The module of a kind. Raises ValueError for an unknown one."""
     if name not in kinds():
         raise ValueError(f"unknown {name!r}{registry.nearest(name, kinds())}")
-    return import_module(f"hpcdl.cases.{name}")  # type: ignore[return-value]
+    return import_module(f"hpcdl.cases.{name}")
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Suite:
@@ -155,7 +155,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Suite:
 def parse(text: str, source: str, overrides: Sequence[str] = ()) -> Suite:
     """Turn the text of the suite file ``source`` into cases.
 
-    ``overrides`` are the arguments of ``--set``: ``case.KEY=VALUE`` or ``suite.KEY=VALUE``, values as in TOML.
+    ``overrides`` are the arguments of ``--set``: ``case.KEY=VALUE`` or ``suite.KEY=VALUE``, as in TOML.
     Raises UsageError for anything that could not run to its end: unknown keys and names, values out of range,
     missing data, impossible shapes.
     """
@@ -267,7 +267,7 @@ _IN_IDENTITY: Final = (
 def _checked(value: Any, key: Key, where: str) -> Any:
     if key.folder is not None:
         return _choice(value, key.folder, where)
-    if isinstance(value, bool) and bool not in key.types or not isinstance(value, key.types):
+    if (isinstance(value, bool) and bool not in key.types) or not isinstance(value, key.types):
         wanted = " or ".join(sorted({t.__name__ for t in key.types}))
         raise UsageError(f"{where}: must be {wanted}, not {value!r}")
     if key.choices and value not in key.choices:

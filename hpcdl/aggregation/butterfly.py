@@ -9,14 +9,14 @@ if TYPE_CHECKING:
 
 
 async def butterfly(comm: Comm, buffer: Array) -> None:
-    """Butterfly, or recursive doubling: partners exchange whole vectors, each twice as far off as the last.
+    r"""Butterfly, or recursive doubling: partners exchange whole vectors, each twice as far off as the last.
 
     ::
 
         1   2   3   4        Half the steps of a tree, for every rank sends at every step; best for short
-         \\ /     \\ /         vectors, where the latency counts (Thakur, Rabenseifner & Gropp 2005).
+         \ /     \ /         vectors, where the latency counts (Thakur, Rabenseifner & Gropp 2005).
         3   3   7   7
-          \\__ X __/          Any p: ranks beyond a power of two fold into it.
+          \__ X __/          Any p: ranks beyond a power of two fold into it.
         10 10  10  10
 
     Messages, busiest rank: floor(log2(p)) + (p & (p - 1) > 0)

@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
 
 
-async def none(comm: Comm, buffer: Array) -> None:  # noqa: ARG001 - the face of an aggregation
+async def none(comm: Comm, buffer: Array) -> None:
     """No exchange at all: independent replicas, the no-communication ceiling of every table. Any p.
 
     Messages, busiest rank: 0

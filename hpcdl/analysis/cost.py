@@ -32,9 +32,9 @@ def costs(aggregation: Callable[..., Any]) -> dict[str, str]:
 
 def cost(formula: str, ranks: int, size: float, alpha: float = 0, beta: float = 0, gamma: float = 0) -> float:
     """The value of a formula for ``ranks`` ranks and a vector of ``size`` bytes."""
-    names = {"p": ranks, "n": size, "alpha": alpha, "beta": beta, "gamma": gamma}
-    functions = {"ceil": ceil, "floor": floor, "log2": log2}
-    return float(eval(formula, {"__builtins__": {}}, names | functions))  # noqa: S307 - a docstring of ours
+    numbers = {"p": ranks, "n": size, "alpha": alpha, "beta": beta, "gamma": gamma}
+    functions = {"__builtins__": {}, "ceil": ceil, "floor": floor, "log2": log2}
+    return float(eval(formula, functions, numbers))  # noqa: S307 - from a docstring that a suite named
 
 
 def time(

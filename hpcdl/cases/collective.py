@@ -103,7 +103,9 @@ def program(
             wrong += not np.array_equal(buffer, expected)
         after = journal.read()
         journal.repetitions(
-            spans, (after.messages - before.messages) // len(spans), (after.bytes - before.bytes) // len(spans)
+            spans,
+            (after.messages - before.messages) // len(spans),
+            (after.bytes - before.bytes) // len(spans),
         )
         await comm.native("allreduce", wrong)
         return {"correct": not wrong[0]}

@@ -90,7 +90,15 @@ def identity(settings: Mapping[str, Any]) -> list[str]:
 def fields(settings: Mapping[str, Any]) -> dict[str, Scalar]:
     """See :class:`hpcdl.suite.Kind`."""
     named = ("model", "dataset", "training", "aggregation", "optimizer", "schedule")
-    plain = ("backend", "dtype", "compression", "learning_rate", "epochs", "target_accuracy", "batch_per_rank")
+    plain = (
+        "backend",
+        "dtype",
+        "compression",
+        "learning_rate",
+        "epochs",
+        "target_accuracy",
+        "batch_per_rank",
+    )
     return {
         **{key: label(settings[key]) for key in named},
         **{key: settings[key] for key in plain},
@@ -182,7 +190,7 @@ def _steps(settings: Mapping[str, Any]) -> int:
     if settings["steps"] is not None:
         return int(settings["steps"])
     per_epoch = len(_dataset(settings["dataset"]).train) // _global_batch(settings)
-    return max(1, math.ceil(settings["epochs"] * per_epoch - 1e-9))
+    return max(1, int(math.ceil(settings["epochs"] * per_epoch - 1e-9)))
 
 
 def _schedule(settings: Mapping[str, Any]) -> Callable[[int, int], float]:

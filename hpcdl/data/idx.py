@@ -45,9 +45,7 @@ def read_idx(path: Path) -> NDArray[Any]:
         what = "truncated" if len(content) < expected else "too long"
         form = " x ".join(map(str, shape))
         raise DataError(f"{path}: {what}: {form} values want {expected} bytes, it holds {len(content)}")
-    return (
-        np.frombuffer(content, dtype, offset=begin).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
-    )
+    return np.frombuffer(content, dtype, offset=begin).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
 
 
 def read_labelled_images(

@@ -41,9 +41,7 @@ def idx_dataset(name: str, path: str, installed: Sequence[Path], hint: str) -> D
     files = _present(folder)
     for file in FILES:
         if file not in files:
-            raise DataError(
-                f"{folder / file}: missing, also with .gz, although other files of {name} are there"
-            )
+            raise DataError(f"{folder / file}: missing, also with .gz, although other files of {name} are there")
     train = read_labelled_images(files[FILES[0]], files[FILES[1]], 10)
     test = read_labelled_images(files[FILES[2]], files[FILES[3]], 10)
     if train[0].shape[1:3] != test[0].shape[1:3]:

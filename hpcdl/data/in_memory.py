@@ -74,9 +74,7 @@ def _statistics(images: NDArray[np.uint8]) -> tuple[NDArray[np.float64], NDArray
     """
     channels = images.shape[-1]
     counts = np.zeros((channels, 256), np.int64)
-    for begin in range(
-        0, len(images), 1024
-    ):  # bincount makes 8 bytes of each, too many for all images at once
+    for begin in range(0, len(images), 1024):  # bincount makes 8 bytes of each, too many for all images at once
         part = images[begin : begin + 1024]
         for channel in range(channels):
             counts[channel] += np.bincount(part[..., channel].reshape(-1), minlength=256)

@@ -51,9 +51,7 @@ def share(order: NDArray[np.int64], step: int, global_batch: int, rank: int, ran
     Raises ValueError if ``step`` is not in 0 .. steps_per_epoch - 1 or ``rank`` not in 0 .. ranks - 1.
     """
     if not 0 <= step < steps_per_epoch(len(order), global_batch):
-        raise ValueError(
-            f"there is no step {step} in {len(order)} images with a global batch of {global_batch}"
-        )
+        raise ValueError(f"there is no step {step} in {len(order)} images with a global batch of {global_batch}")
     if not 0 <= rank < ranks:
         raise ValueError(f"there is no rank {rank} among {ranks}")
     batch = order[step * global_batch : (step + 1) * global_batch]

@@ -84,11 +84,7 @@ def synthetic(
     images of each split. Raises DataError for a shape that is not three positive numbers, or a count or
     noise that is out of range.
     """
-    if (
-        not isinstance(shape, list | tuple)
-        or len(shape) != 3
-        or not all(_whole(length, 1) for length in shape)
-    ):
+    if not isinstance(shape, list | tuple) or len(shape) != 3 or not all(_whole(length, 1) for length in shape):
         raise DataError(
             f"synthetic: shape must be three positive numbers [height, width, channels], not {shape!r}"
         )

@@ -7,6 +7,7 @@ An algorithm is an ``async def`` over a :class:`Comm`. It asks; an interpreter a
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -117,9 +118,7 @@ class Comm(Protocol):
         """Receive at most ``buffer.size`` elements; ``Status.count`` says how many came."""
         ...
 
-    async def exchange(
-        self, outgoing: Array, dest: int, incoming: Array, source: int, tag: int = 0
-    ) -> Status:
+    async def exchange(self, outgoing: Array, dest: int, incoming: Array, source: int, tag: int = 0) -> Status:
         """Send and receive at once; returns the receive's status."""
         ...
 
@@ -163,7 +162,7 @@ def partition(buffer: Array, parts: int) -> list[Array]:
     if type(buffer) is Phantom:  # one view serves for all of a length: a thousand ranks cut a thousand parts each
         return [buffer[: quotient + 1]] * remainder + [buffer[:quotient]] * (parts - remainder)
     bounds = [i * quotient + min(i, remainder) for i in range(parts + 1)]
-    return [buffer[lo:hi] for lo, hi in zip(bounds, bounds[1:], strict=False)]
+    return [buffer[lo:hi] for lo, hi in pairwise(bounds)]
 
 
 class Scratch:

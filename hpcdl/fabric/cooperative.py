@@ -406,14 +406,12 @@ class CooperativeComm:
         # what Status(...) does, at half its cost; a large simulation does little else
         place.answer = tuple.__new__(Status, (send.rank, send.tag, outgoing.size))
         place.waiting -= 1
-        if when > place.time:
-            place.time = when
+        place.time = max(place.time, when)
         if not place.waiting:
             world.wake(receive.task, place.time)
         place = send.task.place
         place.waiting -= 1
-        if when > place.time:
-            place.time = when
+        place.time = max(place.time, when)
         if not place.waiting:
             world.wake(send.task, place.time)
 

@@ -11,7 +11,7 @@ import os
 import types
 from collections import deque
 from time import perf_counter_ns, sleep
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeVar, cast
 
 from mpi4py import MPI
 
@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 _Wait: TypeAlias = "Callable[[], bool]"
 """What a program that waits yields: tells, when asked, whether it may go on."""
+
+_TAG_LIMIT: Final = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767  # what MPI promises at least
 
 _ROUND_TRIPS: Final = 10
 
@@ -167,7 +169,7 @@ class MpiComm:
         self._started_programs = communicator.Dup()
         self._depth = depth
         self._started = 0
-        self._spaces = int(MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)) // TAGS
+        self._spaces = _TAG_LIMIT // TAGS
         self._strays: list[tuple[int, int, int, MPI.Message]] = []
         """Messages (space, source, tag, message) that a receive of any tag drew out for another program."""
         self._status = MPI.Status()
@@ -301,7 +303,8 @@ class MpiComm:
         everybody = self._main.Ibarrier()
         if not everybody.Test():
             yield everybody.Test
-        return MpiComm(self._mpi, self._main.Split(color, key), self._depth + 1)
+        part = cast("MPI.Intracomm", self._main.Split(color, key))
+        return MpiComm(self._mpi, part, self._depth + 1)
 
     @_operation
     def native(self, collective: str, buffer: Array) -> Generator[_Wait, None, None]:

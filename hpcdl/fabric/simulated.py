@@ -38,10 +38,8 @@ class _VirtualTime:
         if out == into:
             link = self._inside
             out, into = self._hosts + source, self._hosts + dest
-        if now < self._sending[out]:
-            now = self._sending[out]
-        if now < self._receiving[into]:
-            now = self._receiving[into]
+        now = max(now, self._sending[out])
+        now = max(now, self._receiving[into])
         end = now + link.alpha + size * link.beta
         self._sending[out] = self._receiving[into] = end
         return end

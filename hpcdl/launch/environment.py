@@ -48,9 +48,7 @@ def local(root: Path = ROOT) -> dict[str, Any]:
     or BLAS. Starts no process, reads one file.
     """
     cores = sorted(os.sched_getaffinity(0))
-    asked = (
-        os.environ.get(name, "") for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    )
+    asked = (os.environ.get(name, "") for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"))
     return {
         "hostname": socket.gethostname(),
         "slurm_node": os.environ.get("SLURMD_NODENAME", UNKNOWN),
@@ -115,8 +113,7 @@ def environment_key(env: Mapping[str, Any]) -> str:
         "kernel": str(env.get("kernel")).split("-")[0].split(".")[:2],
         "mpi": [str(mpi.get(name)).strip("\0 \n") for name in ("library", "version", "nodes")],
         "libraries": {
-            kind: sorted({Path(path).name for path in libraries.get(kind, [])})
-            for kind in (*TRANSPORTS, "blas")
+            kind: sorted({Path(path).name for path in libraries.get(kind, [])}) for kind in (*TRANSPORTS, "blas")
         },
         "rates": rates,
         "gpu": [gpu.get("driver"), sorted(str(device.get("name")) for device in gpu.get("devices", []))],

@@ -59,9 +59,7 @@ def cpu(root: Path = ROOT) -> dict[str, Any]:
     quota = text(root / "sys/fs/cgroup/cpu.max").split()
     frequency = system / "cpu0/cpufreq"
     numa = [
-        folder
-        for folder in _folders(root / "sys/devices/system/node")
-        if re.fullmatch(r"node\d+", folder.name)
+        folder for folder in _folders(root / "sys/devices/system/node") if re.fullmatch(r"node\d+", folder.name)
     ]
     return {
         "model": model or UNKNOWN,
@@ -131,9 +129,7 @@ def gpu(root: Path = ROOT) -> dict[str, Any] | str:
     if devices:
         return {"driver": devices[0]["driver_version"], "devices": devices}
     driver = re.search(r"Kernel Module\D*(\d[\d.]*)", text(root / "proc/driver/nvidia/version"))
-    models = [
-        field(text(card / "information"), "Model") for card in _folders(root / "proc/driver/nvidia/gpus")
-    ]
+    models = [field(text(card / "information"), "Model") for card in _folders(root / "proc/driver/nvidia/gpus")]
     if not driver and not models:
         return UNKNOWN
     return {

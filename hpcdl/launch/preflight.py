@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -28,12 +27,12 @@ class Finding(NamedTuple):
 
 _PROBE = (
     "from mpi4py import MPI; c = MPI.COMM_WORLD;"
-    "print(c.size, c.allreduce(1), *MPI.get_vendor(), sep='|') if c.rank == 0 else None"
+    "s = c.allreduce(1); print(c.size, s, *MPI.get_vendor(), sep='|') if c.rank == 0 else None"
 )
 
 
 def preflight() -> Iterator[Finding]:
-    """All findings, each as soon as it is known. Starts mpirun on 2 ranks; writes 16 MiB to the folder here."""
+    """All findings, each as soon as it is known. Starts 2 ranks; writes 16 MiB to the current folder."""
     yield from _mpi()
     yield _cores()
     yield _governor()
@@ -66,7 +65,9 @@ def _mpi() -> Iterator[Finding]:
         last = (probe.stderr.strip() or "no output").splitlines()[-1]
         yield Finding("FAILED", "MPI", f"two ranks ended with exit code {probe.returncode}: {last}")
     elif answer[:2] != ["2", "2"]:
-        yield Finding("FAILED", "MPI", f"2 ranks started, but MPI sees {answer[0]}: launcher and library do not fit")
+        yield Finding(
+            "FAILED", "MPI", f"2 ranks started, but MPI sees {answer[0]}: launcher and library do not fit"
+        )
     else:
         yield Finding("ok", "MPI", f"{answer[2]} {answer[3]}, 2 ranks add up")
 

@@ -104,9 +104,7 @@ def pair(value: int | Pair) -> Pair:
     return (value, value) if isinstance(value, int) else value
 
 
-def windows(
-    image: Pair, kernel: Pair, stride: Pair, padding: Pair, rounding: Rounding, *, layer: str
-) -> Pair:
+def windows(image: Pair, kernel: Pair, stride: Pair, padding: Pair, rounding: Rounding, *, layer: str) -> Pair:
     """Count the windows that fit on an image, in both directions, with Caffe's rounding.
 
     ``floor`` counts complete windows (convolution). ``ceil`` keeps a last, incomplete one (pooling), provided

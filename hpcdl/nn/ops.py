@@ -47,9 +47,7 @@ class Affine(Protocol):
 class Normalization(Protocol):
     """Batch normalisation; the vectors are (C,)."""
 
-    def forward(
-        self, x: Array, gamma: Array, beta: Array, mean: Array, variance: Array, train: bool
-    ) -> Array:
+    def forward(self, x: Array, gamma: Array, beta: Array, mean: Array, variance: Array, train: bool) -> Array:
         """Normalise by ``mean`` and ``variance``, or (``train``) by the batch, moving those two."""
         ...
 

@@ -132,8 +132,7 @@ class Replica:
         inputs, trained, kept = [shape], list[list[Variable]](), list[Variable]()
         for layer in layers:
             declared = [
-                replace(variable, name=f"{layer.name}.{variable.name}")
-                for variable in layer.declare(inputs[-1])
+                replace(variable, name=f"{layer.name}.{variable.name}") for variable in layer.declare(inputs[-1])
             ]
             trained.append([variable for variable in declared if variable.trained])
             kept += [variable for variable in declared if not variable.trained]

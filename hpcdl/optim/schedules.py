@@ -26,9 +26,7 @@ def constant() -> Schedule:
     return lambda _step, _total: 1.0
 
 
-def step(
-    *, factor: float = 0.1, at: list[float] | tuple[float, ...] = (), every: float | None = None
-) -> Schedule:
+def step(*, factor: float = 0.1, at: list[float] | tuple[float, ...] = (), every: float | None = None) -> Schedule:
     """``factor`` once per milestone reached: factor^k after k of them.
 
     Milestones are fractions of the training: those listed in ``at``, each in (0, 1), or each multiple of
@@ -92,14 +90,10 @@ def warmed_up(
         raise ValueError("give either warmup (a fraction of the training) or warmup_steps, not both")
     if base_batch is None:
         if (share or length) and low == 1:
-            raise ValueError(
-                "a warm-up needs base_batch, to climb to, or a warmup_from below 1, to climb from"
-            )
+            raise ValueError("a warm-up needs base_batch, to climb to, or a warmup_from below 1, to climb from")
         scale = 1.0
     elif global_batch is None:
-        raise ValueError(
-            "base_batch scales the rate by global_batch / base_batch, but there is no global_batch"
-        )
+        raise ValueError("base_batch scales the rate by global_batch / base_batch, but there is no global_batch")
     else:
         scale = positive("global_batch", global_batch) / positive("base_batch", base_batch)
 
@@ -136,9 +130,7 @@ def schedule(name: str, **settings: Any) -> Schedule:
     around = [*inspect.signature(warmed_up).parameters][1:]
     for setting in settings:
         if setting not in own and setting not in around:
-            raise ValueError(
-                f"schedule {name}: unknown setting {setting!r}{_nearest(setting, [*own, *around])}"
-            )
+            raise ValueError(f"schedule {name}: unknown setting {setting!r}{_nearest(setting, [*own, *around])}")
     return warmed_up(
         shape(**{key: value for key, value in settings.items() if key in own}),
         **{key: value for key, value in settings.items() if key in around},

@@ -75,9 +75,7 @@ def method(run: Run, records: Sequence[Record]) -> Section:
     ]
     command = run.environment.get("command")
     said = shlex.join(map(str, command)) if isinstance(command, list) else str(command or UNKNOWN)
-    return Section(
-        "Method and how to reproduce", [METHOD], [*counts, f"Command: `{said}`"], verbatim=run.suite
-    )
+    return Section("Method and how to reproduce", [METHOD], [*counts, f"Command: `{said}`"], verbatim=run.suite)
 
 
 def _dict(value: Any) -> dict[str, Any]:

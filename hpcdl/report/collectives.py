@@ -51,9 +51,7 @@ def collectives(records: Sequence[Record]) -> Section:
 def _row(record: Record, rows: Iterable[Record]) -> tuple[str, ...]:
     peers = [other for other in rows if other["message_bytes"] == record["message_bytes"]]
     times = [time for other in peers if (time := other["time_p50_seconds"]) and other["correct"] is not False]
-    native = [
-        time for other in peers if other["aggregation"] == "native" and (time := other["time_p50_seconds"])
-    ]
+    native = [time for other in peers if other["aggregation"] == "native" and (time := other["time_p50_seconds"])]
     return (
         scheme_name(record),
         volume(record["message_bytes"]),

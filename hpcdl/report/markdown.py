@@ -43,8 +43,7 @@ def _table(table: Table) -> Iterator[str]:
     widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
     left = [number < table.left for number in range(len(widths))]
     rule = "|".join(
-        f":{'-' * width}-" if is_left else f"-{'-' * width}:"
-        for width, is_left in zip(widths, left, strict=True)
+        f":{'-' * width}-" if is_left else f"-{'-' * width}:" for width, is_left in zip(widths, left, strict=True)
     )
     for number, row in enumerate(cells):
         padded = (

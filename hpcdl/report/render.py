@@ -23,7 +23,5 @@ def render(runs: Sequence[Run], format: str) -> str:  # noqa: A002 - the contrac
     """
     if format not in FORMATS:
         near = difflib.get_close_matches(format, FORMATS, 1, 0)
-        raise ValueError(
-            f"no report format {format!r}; did you mean {near[0]!r}? known: {', '.join(FORMATS)}"
-        )
+        raise ValueError(f"no report format {format!r}; did you mean {near[0]!r}? known: {', '.join(FORMATS)}")
     return str(importlib.import_module(f"hpcdl.report.{FORMATS[format]}").render(runs))

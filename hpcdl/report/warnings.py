@@ -68,9 +68,7 @@ def usable_cores(environment: Mapping[str, Any]) -> float | None:
     """Cores on the poorest node: those in its ranks' affinities, at most the physical ones and the quota."""
     cpu = environment.get("cpu")
     cpu = cpu if isinstance(cpu, dict) else {}
-    limits = [
-        float(cpu[name]) for name in ("physical_cores", "quota_cores") if cpu.get(name, UNKNOWN) != UNKNOWN
-    ]
+    limits = [float(cpu[name]) for name in ("physical_cores", "quota_cores") if cpu.get(name, UNKNOWN) != UNKNOWN]
     nodes: dict[str, set[int]] = {}
     for rank in environment.get("ranks") or []:
         node = rank["slurm_node"] if rank.get("slurm_node", UNKNOWN) != UNKNOWN else rank.get("hostname")
@@ -97,11 +95,7 @@ def _machine(environment: Mapping[str, Any]) -> Iterator[str]:
         yield f"the frequency governor is {governor!r}: clocks may have changed while measuring."
     libraries, ports = environment.get("libraries"), environment.get("infiniband")
     active = isinstance(ports, dict) and any("ACTIVE" in str(port.get("state")) for port in ports.values())
-    if (
-        active
-        and isinstance(libraries, dict)
-        and not (libraries.get("verbs") or libraries.get("shared_memory"))
-    ):
+    if active and isinstance(libraries, dict) and not (libraries.get("verbs") or libraries.get("shared_memory")):
         yield "InfiniBand is up, but no verbs library was loaded: messages may have gone over TCP."
     git = environment.get("git")
     if isinstance(git, dict) and git.get("changed_files"):
@@ -121,6 +115,4 @@ def grown(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, int]]:
 
 def _is_error(path: str) -> bool:
     name = path.rsplit(" ", 1)[-1].lower()
-    return any(
-        word in name for word in ("err", "drop", "discard", "retrans", "downed", "recover", "out_of_seq")
-    )
+    return any(word in name for word in ("err", "drop", "discard", "retrans", "downed", "recover", "out_of_seq"))

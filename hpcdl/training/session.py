@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hpcdl.data.sharding import epoch_order, share, steps_per_epoch
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable, Coroutine
 
     from numpy.typing import NDArray
 
@@ -31,7 +31,7 @@ class Session:
 
     replica: Replica
     optimizer: Optimizer
-    aggregate: Callable[[Comm, Array], Awaitable[None]]
+    aggregate: Callable[[Comm, Array], Coroutine[Any, Any, None]]
     """Sums a vector over all ranks, in place."""
     dataset: Dataset
     journal: Journal
@@ -77,8 +77,8 @@ class Session:
     async def evaluate(self, comm: Comm, steps: int) -> bool:
         """Test the network on all ranks together; tells whether training may stop.
 
-        Each rank takes its share of the test set. Running statistics of batch normalisation, which are each
-        rank's own during training, are averaged first (Goyal et al. 2017 keep them apart and test one rank's).
+        Each rank takes its share of the test set. Running statistics of batch normalisation, which are
+        each rank's own during training (Goyal et al. 2017, section 2.3), are averaged first.
         """
         replica, test = self.replica, self.dataset.test
         if replica.state.size and not self.independent:
@@ -102,5 +102,3 @@ class Session:
             loss, right, _ = self.replica.loss(logits, self.replica.backend.asarray(labels), 1.0)
             sums += (loss, right)
         return sums
-
-

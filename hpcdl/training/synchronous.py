@@ -33,7 +33,7 @@ async def synchronous(comm: Comm, session: Session, *, bucket_bytes: int | None 
 
             under_way: list[Task[Any]] = []
             end = replica.gradients.size
-            dy: Array | None = gradient
+            dy: Any = gradient  # the first stage has none to hand on
             for stage in reversed(replica.stages):
                 dy = await comm.compute(f"backward {stage.name}", partial(stage.backward, dy))
                 complete = replica.gradients[stage.span.start : end]

@@ -3,9 +3,7 @@ from hpcdl.analysis.best import winners
 
 def curve(*points):
     """(seconds, epoch, accuracy)"""
-    return [
-        (10 * n, epoch, seconds, 1.0, accuracy, 1) for n, (seconds, epoch, accuracy) in enumerate(points, 1)
-    ]
+    return [(10 * n, epoch, seconds, 1.0, accuracy, 1) for n, (seconds, epoch, accuracy) in enumerate(points, 1)]
 
 
 def test_four_winners(hand):

@@ -123,9 +123,7 @@ def test_images_and_labels_must_belong_together(tmp_path):
     )
     assert "images: images are uint8 in 3 dimensions, but it holds uint8 in 1" in message(labels, labels)
     assert "labels: labels are uint8 in 1 dimensions, but it holds uint8 in 3" in message(images, images)
-    assert "images are uint8 in 3 dimensions, but it holds float32 in 3" in message(
-        images.astype("f4"), labels
-    )
+    assert "images are uint8 in 3 dimensions, but it holds float32 in 3" in message(images.astype("f4"), labels)
     assert "images: holds no images" in message(images[:0], labels[:0])
     assert "images: holds no images" in message(images[:, :0], labels)
 

@@ -48,8 +48,7 @@ def torch_network(torch, layers, replica):
     functional = torch.nn.functional
     vector = replica.backend.to_host(replica.parameters)
     leaves = {
-        t.name: torch.from_numpy(vector[t.span].reshape(t.shape).copy()).requires_grad_()
-        for t in replica.tensors
+        t.name: torch.from_numpy(vector[t.span].reshape(t.shape).copy()).requires_grad_() for t in replica.tensors
     }
 
     def run(x):

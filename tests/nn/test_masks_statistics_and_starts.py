@@ -18,9 +18,7 @@ def host(replica, array):
 
 
 def test_dropout_masks(kernels):
-    replica = Replica(
-        [Dropout("a", 0.25), Dropout("b", 0.25)], (40, 50), backend=kernels, dtype="float64", seed=2
-    )
+    replica = Replica([Dropout("a", 0.25), Dropout("b", 0.25)], (40, 50), backend=kernels, dtype="float64", seed=2)
     ones = kernels.asarray(np.ones((3, 40, 50)))
 
     def mask(stage):

@@ -131,17 +131,13 @@ def test_same_seed_same_start_another_seed_another(build):
     np.testing.assert_array_equal(host(first, first.parameters), host(again, again.parameters))
     for tensor in first.tensors:
         if tensor.decay:
-            assert np.all(
-                host(first, first.parameters)[tensor.span] != host(other, other.parameters)[tensor.span]
-            )
+            assert np.all(host(first, first.parameters)[tensor.span] != host(other, other.parameters)[tensor.span])
 
 
 def test_a_tensors_start_does_not_depend_on_the_rest_of_the_network(kernels):
     whole = Replica([Linear("a", 4), ReLU("r"), Linear("b", 3)], (4,), backend=kernels, seed=9)
     part = Replica([Linear("b", 3)], (4,), backend=kernels, seed=9)
-    np.testing.assert_array_equal(
-        host(whole, whole.parameters)[whole.stages[2].span], host(part, part.parameters)
-    )
+    np.testing.assert_array_equal(host(whole, whole.parameters)[whole.stages[2].span], host(part, part.parameters))
     a, b = (t.span for t in whole.tensors if t.decay)
     assert not np.array_equal(host(whole, whole.parameters)[a][:12], host(whole, whole.parameters)[b])
 
@@ -270,9 +266,7 @@ def test_what_does_not_fit_is_refused_by_the_stage(build, batch, kernels):
     replica = build()
     images, _ = batch(4)
     first = replica.stages[0]
-    with pytest.raises(
-        ValueError, match=r"^conv1: input is float64 \(4, 8, 8, 3\), not float64 \(N, 9, 8, 3\)$"
-    ):
+    with pytest.raises(ValueError, match=r"^conv1: input is float64 \(4, 8, 8, 3\), not float64 \(N, 9, 8, 3\)$"):
         first.forward(kernels.asarray(images[:, :8]))
     with pytest.raises(ValueError, match=r"^conv1: input is uint8"):
         first.forward(kernels.asarray(images.astype(np.uint8)))

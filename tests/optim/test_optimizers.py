@@ -52,9 +52,7 @@ ORACLES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "settings", "ours"), ORACLES, ids=[f"{o[0]}-{i}" for i, o in enumerate(ORACLES)]
-)
+@pytest.mark.parametrize(("name", "settings", "ours"), ORACLES, ids=[f"{o[0]}-{i}" for i, o in enumerate(ORACLES)])
 def test_same_steps_as_torch(name, settings, ours):
     torch = pytest.importorskip("torch")
     start = gradients_of(1, 57, "float64", seed=1)[0]
@@ -221,9 +219,7 @@ def test_state_belongs_to_one_vector(name, other):
 @pytest.mark.parametrize("module", ["sgd", "nesterov", "adagrad", "rmsprop", "adam"])
 def test_found_by_name_with_keyword_settings_that_have_defaults(module):
     namespace = vars(importlib.import_module(f"hpcdl.optim.{module}"))
-    (found,) = [
-        thing for name, thing in namespace.items() if name.lower() == module and inspect.isclass(thing)
-    ]
+    (found,) = [thing for name, thing in namespace.items() if name.lower() == module and inspect.isclass(thing)]
     for parameter in inspect.signature(found).parameters.values():
         assert parameter.kind is inspect.Parameter.KEYWORD_ONLY
         assert isinstance(parameter.default, float)

@@ -14,9 +14,7 @@ def test_constant():
 @pytest.mark.parametrize("power", [0, 0.5, 1, 2])
 def test_polynomial(power):
     rate = schedule("polynomial", power=power)
-    assert [rate(step, 9) for step in range(9)] == pytest.approx(
-        [(1 - step / 9) ** power for step in range(9)]
-    )
+    assert [rate(step, 9) for step in range(9)] == pytest.approx([(1 - step / 9) ** power for step in range(9)])
 
 
 def test_polynomial_is_firecaffes_root_and_zero_past_the_end():

@@ -18,9 +18,7 @@ ENVIRONMENT = {
     "libraries": {"ucx": ["/x/libucp.so.0"], "verbs": []},
     "infiniband": {"mlx5_0/1": {"state": "4: ACTIVE", "driver": "mlx5_core", "rate": "200 Gb/sec"}},
     "git": {"commit": "0123456789abcdef", "changed_files": 2},
-    "ranks": [
-        {"hostname": "h", "slurm_node": f"n{rank // 2}", "affinity": f"{rank % 2}"} for rank in range(4)
-    ],
+    "ranks": [{"hostname": "h", "slurm_node": f"n{rank // 2}", "affinity": f"{rank % 2}"} for rank in range(4)],
     "counters": {"tcp": {"RetransSegs": 3, "InSegs": 5}, "infiniband": "unknown"},
     "counters_after": {"tcp": {"RetransSegs": 7, "InSegs": 500}, "infiniband": "unknown"},
 }
@@ -178,9 +176,7 @@ def test_usable_cores():
     assert usable_cores({}) is None
     assert usable_cores({"cpu": {"physical_cores": 8, "quota_cores": 1.5}}) == 1.5
     assert (
-        usable_cores(
-            {"cpu": {"physical_cores": "unknown"}, "ranks": [{"hostname": "a", "affinity": "0-3,8"}]}
-        )
+        usable_cores({"cpu": {"physical_cores": "unknown"}, "ranks": [{"hostname": "a", "affinity": "0-3,8"}]})
         == 5
     )
     assert usable_cores(ENVIRONMENT) == 2
@@ -201,9 +197,7 @@ def test_an_unknown_environment_still_has_a_card(hand):
 def test_json(run):
     document = json.loads(render([run], "json"))
     assert document["schema"] == 1
-    ring = next(
-        c for c in document["cases"] if (c["aggregation"], c["ranks"], c["kind"]) == ("ring", 4, "train")
-    )
+    ring = next(c for c in document["cases"] if (c["aggregation"], c["ranks"], c["kind"]) == ("ring", 4, "train"))
     assert ring["efficiency"] == pytest.approx(80 / 84, rel=1e-3)
     assert ring["collective"] is None
     assert set(CONTRACT) <= ring.keys()

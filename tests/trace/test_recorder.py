@@ -11,9 +11,7 @@ def test_packs_what_was_recorded():
     recorder.events.append((0, "send", 10, 20, 1, 64))
     recorder.events.append((2, "größe", 20, 30, -1, 0))
     recorder.events.append((0, "send", 30, 40, 1, 64))
-    recorder.steps.append(
-        Step(0, 0, 5, 50, loss=1.5, correct=3, images=4, compute_ns=7, messages=2, bytes=128)
-    )
+    recorder.steps.append(Step(0, 0, 5, 50, loss=1.5, correct=3, images=4, compute_ns=7, messages=2, bytes=128))
     recorder.evaluations.append(Evaluation(1, 0.5, 0.25, 1.25, 0.75, 32))
     recorder.clock_offset_ns = -17
     packed = recorder.pack()

@@ -23,9 +23,7 @@ class BatchNorm:
     the running statistics. ``gamma`` is an initialiser: Goyal et al. start each block's last one at zero.
     """
 
-    def __init__(
-        self, name: str, *, eps: float = 1e-5, momentum: float = 0.9, gamma: Initializer = ones
-    ) -> None:
+    def __init__(self, name: str, *, eps: float = 1e-5, momentum: float = 0.9, gamma: Initializer = ones) -> None:
         self.name = name
         self.eps = eps
         self.momentum = momentum

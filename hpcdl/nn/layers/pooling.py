@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 class Window:
     """Where the windows of a pooling layer lie; without a ``stride`` they touch."""
 
-    def __init__(
-        self, kernel: int | Pair, stride: int | Pair | None, padding: int | Pair, mode: Rounding
-    ) -> None:
+    def __init__(self, kernel: int | Pair, stride: int | Pair | None, padding: int | Pair, mode: Rounding) -> None:
         self.kernel = pair(kernel)
         self.stride = self.kernel if stride is None else pair(stride)
         self.padding = pair(padding)
@@ -26,9 +24,7 @@ class Window:
         """Return the geometry on images of ``shape``; ValueError where the windows do not fit."""
         image = as_image(shape, layer=layer)
         if self.padding[0] >= self.kernel[0] or self.padding[1] >= self.kernel[1]:
-            raise ValueError(
-                f"{layer}: padding {self.padding} leaves windows of {self.kernel} without a pixel"
-            )
+            raise ValueError(f"{layer}: padding {self.padding} leaves windows of {self.kernel} without a pixel")
         placed = windows(image[:2], self.kernel, self.stride, self.padding, self.mode, layer=layer)
         output = (*placed, image[2])
         return PoolingGeometry(image, output, self.kernel, self.stride, self.padding, dtype)

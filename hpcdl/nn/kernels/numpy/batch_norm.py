@@ -32,9 +32,7 @@ class BatchNorm:
         self._product = Buffer(geometry.shape, geometry.dtype)
         self._inverse = np.ones(geometry.shape[-1], geometry.dtype)
 
-    def forward(
-        self, x: Array, gamma: Array, beta: Array, mean: Array, variance: Array, train: bool
-    ) -> Array:
+    def forward(self, x: Array, gamma: Array, beta: Array, mean: Array, variance: Array, train: bool) -> Array:
         """See :class:`hpcdl.nn.ops.Normalization`."""
         y = self._y.rows(len(x))
         if not train:
