@@ -34,17 +34,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from hpcdl.suite import UsageError
 
     try:
-        return int(options.command(options, given))
+        code = int(options.command(options, given))
+        sys.stdout.flush()
     except UsageError as error:
         print(f"hpcdl: {error}", file=sys.stderr)
         return USAGE
     except KeyboardInterrupt:
-        print("hpcdl: interrupted; finished cases are kept, go on with --resume", file=sys.stderr)
+        from hpcdl.launch.guard import is_first
+        from hpcdl.launch.mpirun import STATUS
+
+        if is_first(os.environ) and STATUS not in os.environ:  # else whoever launched us says so
+            print("hpcdl: interrupted; finished cases are kept, go on with --resume", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:
-        # the reader has left (| head): a second complaint at exit would follow
+    except OSError as error:
+        # what is left to print must not complain a second time at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):  # the reader has left: | head
+            print(f"hpcdl: {error}", file=sys.stderr)
         return FAILED
+    return code
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -106,10 +114,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace, given: list[str]) -> int:
-    from hpcdl.launch.guard import launched
+    from hpcdl.launch.guard import is_first, launched
 
     if options.dry_run:
-        return _dry_run(options)
+        return _dry_run(options) if is_first(os.environ) else OK
     return _run_in_job(options) if launched(os.environ) else _run_from_shell(options, given)
 
 
@@ -135,7 +143,9 @@ def _run_from_shell(options: argparse.Namespace, given: list[str]) -> int:
 
     chosen = _suite(options)
     needed = max(case.processes for case in chosen.cases)
-    ranks = options.ranks or needed
+    ranks = needed if options.ranks is None else options.ranks
+    if ranks < 1:
+        raise UsageError(f"-n {ranks}: must be at least 1")
     if ranks < needed:
         raise UsageError(
             f"-n {ranks}: the suite {chosen.name!r} has cases of {needed} ranks; see --case and --set"
@@ -145,29 +155,36 @@ def _run_from_shell(options: argparse.Namespace, given: list[str]) -> int:
         given = [*given, "-o", str(folder)]
     with tempfile.TemporaryDirectory() as place:
         try:
-            return self_launch(ranks, given, Path(place) / "status")
+            code = self_launch(ranks, given, Path(place) / "status")
         except NoLauncher as error:
             raise UsageError(str(error)) from None
+    if code is None:
+        print("hpcdl: the ranks ended early; finished cases are kept, go on with --resume", file=sys.stderr)
+        return FAILED
+    return code
 
 
 def _run_in_job(options: argparse.Namespace) -> int:
     """One of the job's ranks."""
     from hpcdl.fabric.mpi import Mpi, library_version
-    from hpcdl.launch.guard import mismatch
+    from hpcdl.launch.guard import is_first, mismatch
     from hpcdl.launch.mpirun import leave_status
 
     mpi = Mpi()
     complaint = mismatch(mpi.comm.size, os.environ, library_version()["library"])
     if complaint:
-        print(f"hpcdl: {complaint}", file=sys.stderr)
-        return MISMATCH
+        if is_first(os.environ):
+            print(f"hpcdl: {complaint}", file=sys.stderr)
+        return leave_status(MISMATCH, mpi.comm.rank)
     try:
         code = _run_on_all(options, mpi)
-    except Exception:
-        # the other ranks wait for this one, and would for ever
-        traceback.print_exc()
-        mpi.abort(FAILED)
-        raise
+    except Exception as error:  # noqa: BLE001 - all of it ends the job
+        if isinstance(error, (MemoryError, OSError)):  # the machine's fault, not the program's
+            print(f"hpcdl: rank {mpi.comm.rank}: {error}", file=sys.stderr)
+        else:
+            traceback.print_exc()
+        mpi.abort(FAILED)  # the other ranks wait for this one, and would for ever
+        return FAILED
     return leave_status(code, mpi.comm.rank)
 
 
@@ -186,7 +203,12 @@ def _run_on_all(options: argparse.Namespace, mpi: Mpi) -> int:
             complaint = str(error)
     text, complaint = library.bcast((text, complaint))
     if not complaint:
-        chosen = suite.parse(text, str(options.suite), options.overrides)
+        try:
+            chosen = suite.parse(text, str(options.suite), options.overrides)
+        except suite.UsageError as error:
+            complaint = f"rank {mpi.comm.rank}: {error}"  # what it wants of the machine is there on rank 0 only
+        complaint = next(filter(None, library.allgather(complaint)), "")
+    if not complaint:
         chosen = chosen.matching(options.case) if options.case else chosen
         try:
             return runner.run(chosen, folder, mpi, resume=options.resume, say=lambda line: print(line, flush=True))
@@ -213,6 +235,9 @@ def _writable(folder: Path, *, resume: bool) -> Path:
             pass
     except OSError as error:
         raise UsageError(f"-o {folder}: cannot be written to: {error.strerror}") from None
+    for place in (folder / "parts", folder / "log.txt", folder / "run.h5", folder / "report.md"):
+        if place.exists() and place.is_dir() != (place.name == "parts"):
+            raise UsageError(f"-o {folder}: {place.name} is in the way")
     if not resume and (folder / "parts").exists():
         raise UsageError(f"-o {folder}: holds a run already; add --resume or choose another folder")
     return folder
@@ -228,12 +253,13 @@ def _report(options: argparse.Namespace, _given: list[str]) -> int:
     form = "json" if options.json else output.suffix.removeprefix(".") if output else "md"
     try:
         text = render([hpcdl.read(path) for path in options.runs], form)
-        if output is None:
-            print(text)
-        else:
-            output.write_text(text, encoding="utf-8")
     except (TraceError, AmbiguousCaseError, ValueError) as error:
         raise UsageError(str(error)) from None
+    if output is None:
+        print(text)
+        return OK
+    try:
+        output.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"-o {output}: {error.strerror}") from None
     return OK

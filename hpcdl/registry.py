@@ -58,15 +58,24 @@ def find(what: str, name: str) -> Callable[..., Any]:
     Raises ValueError with one line that gives the nearest valid name.
     """
     if ":" in name:
-        module, _, attribute = name.partition(":")
-        try:
-            return getattr(importlib.import_module(module), attribute)  # type: ignore[no-any-return]
-        except (ImportError, AttributeError) as error:
-            raise ValueError(f"cannot load {name!r}: {error}") from None
+        return _users_own(what, name)
     found = _offer(f"{FOLDERS[what]}.{name}") if name.isidentifier() else None
     if found is None:
         raise ValueError(f"unknown {name!r}{nearest(name, names(what))}")
     return found
+
+
+def _users_own(what: str, name: str) -> Callable[..., Any]:
+    module, _, attribute = name.partition(":")
+    try:
+        thing: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # noqa: BLE001 - it is the user's module, and may do anything
+        raise ValueError(f"cannot load {name!r}: {type(error).__name__}: {error}") from None
+    if not callable(thing):
+        raise ValueError(f"{name!r} is a {type(thing).__name__}, which cannot be called")  # noqa: TRY004
+    if what in {"aggregation", "training"} and not inspect.iscoroutinefunction(thing):
+        raise ValueError(f"{name!r} is not an async function")
+    return thing
 
 
 def _offer(path: str) -> Callable[..., Any] | None:
@@ -98,7 +107,9 @@ def check_settings(thing: Callable[..., Any], settings: Mapping[str, Any]) -> No
         if name not in valid:
             hint = nearest(name, valid) if valid else "; it has none"
             raise ValueError(f"unknown setting {name!r}{hint}")
-        allowed = [part.strip() for part in str(valid[name].annotation).split("|")]
+        annotation = valid[name].annotation
+        text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+        allowed = [part.strip() for part in text.split("|")]
         kinds = [_TYPES[part.partition("[")[0]] for part in allowed if part.partition("[")[0] in _TYPES]
         if kinds and (not isinstance(value, tuple(t for kind in kinds for t in kind)) or _lax(value, allowed)):
             raise ValueError(f"setting {name!r} must be {' or '.join(allowed)}, not {value!r}")

@@ -129,6 +129,8 @@ class Clerk:
         self._environment = job({**library_version(), "ranks": work.world.size, "nodes": work.nodes})
         self._environment["ranks"] = work.ranks
         self._parts.mkdir(parents=True, exist_ok=True)
+        # by digest: the numbers of cases change with the suite, with --case and with --set
+        self._there = {path.stem.rpartition("-")[2]: path for path in self._parts.glob("*.h5")} if resume else {}
         self._log = (folder / "log.txt").open("a", encoding="utf-8")
         self.todo = [i for i, case in enumerate(suite.cases) if not (resume and self._finished(i, case))]
         skipped = len(suite.cases) - len(self.todo)
@@ -136,11 +138,12 @@ class Clerk:
             self._tell(f"resuming: {skipped} of {len(suite.cases)} cases are there")
 
     def _part(self, number: int, case: Case) -> Path:
-        return self._parts / f"{number:04d}-{case.digest}.h5"
+        return self._there.get(case.digest, self._parts / f"{number:04d}-{case.digest}.h5")
 
     def _finished(self, number: int, case: Case) -> bool:
         with suppress(self._schema.TraceError):
-            self._schema.read(self._part(number, case))
+            found = self._schema.read(self._part(number, case))
+            self._failed |= any(one.get("correct") is False for one in found.described)
             return True
         return False
 
@@ -179,9 +182,9 @@ class Clerk:
             self._schema.merge(
                 there, self._folder / "run.h5", self._environment, self._suite.text, complete=complete
             )
-            text = render([self._schema.read(self._folder)], "markdown")
-            (self._folder / "report.md").write_text(text, encoding="utf-8")
-            self._say(text)
-        self._say(f"report: {self._folder / 'report.md'}")
+            runs = [self._schema.read(self._folder)]
+            (self._folder / "report.md").write_text(render(runs, "markdown"), encoding="utf-8")
+            self._say(render(runs, "summary"))
+            self._say(f"report: {self._folder / 'report.md'}")
         self._log.close()
         return self._failed

@@ -6,15 +6,19 @@ import hashlib
 import itertools
 import json
 import pkgutil
+import re
 import tomllib
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from hpcdl import cases, registry
 from hpcdl.data.dataset import DataError
+from hpcdl.fabric.comm import phantom
+from hpcdl.fabric.network import NETWORKS
+from hpcdl.fabric.simulated import simulated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -25,6 +29,10 @@ if TYPE_CHECKING:
 
 Scalar = str | int | float | bool | None
 REQUIRED: Final = object()
+LIMIT: Final = 1 << 63
+"""Numbers are less than this: traces hold 64 bits."""
+MOST_TRIED: Final = 32
+"""Ranks up to which an aggregation is tried out in simulation: about 10 ms for a ring."""
 
 
 class UsageError(Exception):
@@ -75,6 +83,8 @@ class Case:
     name: str
     kind: str
     settings: dict[str, Any]
+    differing: tuple[str, ...] = ()
+    """Keys that alone tell it from its likes in the suite; its name says their values."""
 
     @property
     def ranks(self) -> int:
@@ -89,7 +99,7 @@ class Case:
     @property
     def digest(self) -> str:
         """Short hash of everything that defines the case: finished cases are recognised by it."""
-        text = json.dumps([self.kind, self.settings], sort_keys=True)
+        text = json.dumps([self.kind, self.settings], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     @property
@@ -99,6 +109,9 @@ class Case:
 
     def fields(self) -> dict[str, Scalar]:
         """The record's fields that are known before it runs."""
+        known = self.module.fields(self.settings)
+        told = [str(known.get("configuration") or "")]
+        told += [f"{key}={label(self.settings[key])}" for key in self.differing if key not in (*known, "seed")]
         return {
             "suite": self.suite,
             "case": self.name,
@@ -106,7 +119,8 @@ class Case:
             "digest": self.digest,
             "ranks": self.ranks,
             "seed": self.settings.get("seed"),
-            **self.module.fields(self.settings),
+            **known,
+            "configuration": ", ".join(dict.fromkeys(filter(None, told))),
         }
 
 
@@ -120,8 +134,8 @@ class Suite:
     cases: tuple[Case, ...]
 
     def matching(self, glob: str) -> Suite:
-        """Only the cases whose name matches ``glob``; raises UsageError if there is none."""
-        chosen = tuple(case for case in self.cases if fnmatch(case.name, glob))
+        """Only the cases whose name is ``glob`` or matches it; raises UsageError if there is none."""
+        chosen = tuple(case for case in self.cases if case.name == glob or fnmatch(case.name, glob))
         if not chosen:
             raise UsageError(
                 f"--case {glob!r} matches none of {len(self.cases)} cases, such as {self.cases[0].name!r}"
@@ -147,8 +161,10 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Suite:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UsageError(f"{path}: no such suite file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read: {error}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: not TOML: not UTF-8 text") from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
     return parse(text, str(path), overrides)
 
 
@@ -161,23 +177,29 @@ def parse(text: str, source: str, overrides: Sequence[str] = ()) -> Suite:
     """
     try:
         tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{source}: not TOML: {error}") from None
     _only(tables, ("suite", "case"), source)
-    head = tables.get("suite", {})
-    written = tables.get("case", [])
-    if not isinstance(head, dict) or not isinstance(head.get("name"), str):
-        raise UsageError(f"{source}: [suite]: name: a suite needs a name")
-    if not isinstance(written, list) or not written:
+    head, written = tables.get("suite", {}), tables.get("case", [])
+    if not isinstance(head, dict):
+        raise UsageError(f"{source}: there is no [suite]")
+    if not isinstance(written, list) or not written or not all(isinstance(table, dict) for table in written):
         raise UsageError(f"{source}: there is no [[case]]")
     for override in overrides:
         _override(override, head, written)
     _only(head, ("name", "question"), f"{source}: [suite]")
+    name, question = head.get("name"), head.get("question", "")
+    if name is None:
+        raise UsageError(f"{source}: [suite]: name: a suite needs a name")
+    if not isinstance(name, str) or not re.fullmatch(r"\w[\w.+-]*", name):
+        raise UsageError(f"{source}: [suite]: name: must be a word that can name a folder, not {name!r}")
+    if not isinstance(question, str):
+        raise UsageError(f"{source}: [suite]: question: must be str, not {question!r}")
     found = []
     for number, table in enumerate(written, 1):
         where = f"{source}: [[case]] {number}"
-        found += [_case(head["name"], values, varied, where) for values, varied in _expand(table, where)]
-    return Suite(head["name"], str(head.get("question", "")), text, tuple(_named_apart(found)))
+        found += [_case(name, values, where) for values in _expand(table, where)]
+    return Suite(name, question, text, tuple(_named_apart(found, source)))
 
 
 def _only(table: Mapping[str, Any], valid: Iterable[str], where: str) -> None:
@@ -193,25 +215,37 @@ def _override(text: str, head: dict[str, Any], written: list[dict[str, Any]]) ->
         raise UsageError(f"--set {text!r}: write case.KEY=VALUE or suite.KEY=VALUE")
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         parsed = value.strip()  # a bare word is a string
     if path[0] == "suite":
         head[path[1]] = parsed
         return
-    takers = [table for table in written if path[1] in _keys_of(table)]
+    takers = [table for table in written if path[1] in ("kind", *_keys_of(table))]
     if not takers:
-        valid = {key for table in written for key in _keys_of(table)}
+        valid = {"kind", *(key for table in written for key in _keys_of(table))}
         raise UsageError(f"--set {text!r}: no case has the key {path[1]!r}{registry.nearest(path[1], valid)}")
     for table in takers:
         for pair in _EITHER_OR:
             if path[1] in pair:
                 table.pop(pair[1 - pair.index(path[1])], None)
-        inner = table
-        for key in path[1:-1]:
-            held = inner.get(key, {})
-            inner[key] = {"name": held} if isinstance(held, str) else dict(held)
-            inner = inner[key]
-        inner[path[-1]] = parsed
+        key = _keys_of(table).get(path[1])
+        held = table.get(path[1], key.default if key and isinstance(key.default, dict) else {})
+        try:
+            table[path[1]] = _changed(held, path[2:], parsed)
+        except TypeError as error:
+            raise UsageError(f"--set {text!r}: {path[1]}: {error}") from None
+
+
+def _changed(held: Any, path: Sequence[str], value: Any) -> Any:
+    """``held``, or each of a list, with ``value`` at ``path`` inside it. Raises TypeError if it has no inside."""
+    if not path:
+        return value
+    if isinstance(held, list):
+        return [_changed(one, path, value) for one in held]
+    table = {"name": held} if isinstance(held, str) else held
+    if not isinstance(table, dict):
+        raise TypeError(f"{held!r} is not a table")
+    return {**table, path[0]: _changed(table.get(path[0], {}), path[1:], value)}
 
 
 _EITHER_OR: Final = (("global_batch", "batch_per_rank"), ("epochs", "steps"))
@@ -219,23 +253,23 @@ _EITHER_OR: Final = (("global_batch", "batch_per_rank"), ("epochs", "steps"))
 
 def _keys_of(table: Mapping[str, Any]) -> Mapping[str, Key]:
     kind = table.get("kind")
-    return kind_of(kind).KEYS if kind in kinds() else {}
+    known = [name for name in (kind if isinstance(kind, list) else [kind]) if name in kinds()]
+    return {key: value for name in known for key, value in kind_of(name).KEYS.items()}
 
 
-def _expand(table: Any, where: str) -> Iterable[tuple[dict[str, Any], list[str]]]:
-    """All combinations of the listed values, and which keys they vary."""
-    if not isinstance(table, dict) or "kind" not in table:
+def _expand(table: Mapping[str, Any], where: str) -> Iterable[dict[str, Any]]:
+    """All combinations of the listed values."""
+    if "kind" not in table:
         raise UsageError(f"{where}: kind: every case needs one of: {', '.join(kinds())}")
     listed = {key: value if isinstance(value, list) else [value] for key, value in table.items()}
     for key, values in listed.items():
         if not values:
             raise UsageError(f"{where}: {key}: an empty list leaves no case")
-    varied = [key for key, values in listed.items() if len(values) > 1]
     for combination in itertools.product(*listed.values()):
-        yield dict(zip(listed, combination, strict=True)), varied
+        yield dict(zip(listed, combination, strict=True))
 
 
-def _case(suite: str, values: dict[str, Any], varied: list[str], where: str) -> Case:
+def _case(suite: str, values: dict[str, Any], where: str) -> Case:
     kind = values.pop("kind")
     try:
         module = kind_of(kind) if isinstance(kind, str) else None
@@ -253,15 +287,7 @@ def _case(suite: str, values: dict[str, Any], varied: list[str], where: str) -> 
         module.check(settings)
     except ValueError as error:
         raise UsageError(f"{where}: {error}") from None
-    words = [kind, *module.identity(settings)]
-    words += [f"{name}={label(settings[name])}" for name in varied if name not in _IN_IDENTITY]
-    return Case(suite, "-".join(words), kind, settings)
-
-
-_IN_IDENTITY: Final = (
-    *("kind", "model", "dataset", "training", "aggregation", "ranks", "collective", "message_bytes"),
-    *("exchange",),
-)
+    return Case(suite, "-".join([kind, *module.identity(settings)]), kind, settings)
 
 
 def _checked(value: Any, key: Key, where: str) -> Any:
@@ -270,6 +296,8 @@ def _checked(value: Any, key: Key, where: str) -> Any:
     if (isinstance(value, bool) and bool not in key.types) or not isinstance(value, key.types):
         wanted = " or ".join(sorted({t.__name__ for t in key.types}))
         raise UsageError(f"{where}: must be {wanted}, not {value!r}")
+    if isinstance(value, (int, float)) and not abs(value) < LIMIT:
+        raise UsageError(f"{where}: {value} is out of range")
     if key.choices and value not in key.choices:
         raise UsageError(f"{where}: unknown {value!r}{registry.nearest(str(value), key.choices)}")
     if key.least is not None and value < key.least:
@@ -296,8 +324,21 @@ def about(key: str) -> Iterator[None]:
     """Put the name of the key before whatever the body finds wrong with its value."""
     try:
         yield
-    except (ValueError, TypeError, DataError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError, MemoryError, DataError) as error:
         raise ValueError(f"{key}: {error}") from None
+
+
+def try_out(choice: Mapping[str, Any], ranks: int) -> None:
+    """Simulate an aggregation of ours on that many ranks, to raise the ValueError that the run would.
+
+    A user's own is not called before the run: nobody knows what else it does. Nor is any on more ranks than
+    can be simulated in no time.
+    """
+    if ":" not in choice["name"] and ranks <= MOST_TRIED:
+        aggregate = registry.find("aggregation", choice["name"])
+        settings = {key: value for key, value in choice.items() if key != "name"}
+        world = simulated(ranks, next(iter(NETWORKS.values())))
+        world.run(lambda comm: aggregate(comm, phantom(ranks, "float32"), **settings))
 
 
 def label(value: Any) -> str:
@@ -305,13 +346,24 @@ def label(value: Any) -> str:
     if not isinstance(value, dict):
         return str(value)
     inside = ",".join(f"{k}={label(v)}" for k, v in value.items() if k != "name")
-    return f"{value['name']}({inside})" if inside else str(value["name"])
+    name = str(value.get("name", ""))
+    return f"{name}({inside})" if inside else name
 
 
-def _named_apart(found: Sequence[Case]) -> Iterable[Case]:
-    seen: dict[str, str] = {}
+def _named_apart(found: Sequence[Case], source: str) -> Iterable[Case]:
+    """The cases in their order; names that several share also tell the settings in which those differ."""
+    alike: dict[str, list[Case]] = {}
     for case in found:
-        if case.name in seen:
-            raise UsageError(f"the suite {case.suite!r} contains the case {case.name!r} twice")
-        seen[case.name] = case.digest
-    return found
+        alike.setdefault(case.name, []).append(case)
+    differing = {
+        name: [key for key in group[0].settings if len({label(case.settings[key]) for case in group}) > 1]
+        for name, group in alike.items()
+    }
+    seen = set()
+    for case in found:
+        keys = tuple(key for key in differing[case.name] if case.settings[key] is not None)
+        name = "-".join([case.name, *(f"{key}={label(case.settings[key])}" for key in keys)])
+        if name in seen:
+            raise UsageError(f"{source}: the case {name!r} is there twice")
+        seen.add(name)
+        yield replace(case, name=name, differing=keys)

@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpcdl.analysis.fields import configuration
+from hpcdl.analysis.fields import ANY, SCHEME, problem, scheme
 from hpcdl.analysis.launches import Launch, launches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from hpcdl.trace.run import Run
+
+
+_Scored = tuple[float, "Sequence[Launch]"]
+"""What a candidate reached, and its seeds and launches."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +33,16 @@ class Winner:
     value: float
     """Images per second, or accuracy; the median over seeds and launches."""
     candidates: int
+    alike: int
+    """How many candidates reached the same value, the winner included."""
 
 
 def winners(run: Run) -> list[Winner]:
     """Per dataset up to four winners among the training cases.
 
-    A case without communication on more than one rank trains nothing whole and cannot win.
-    Accuracy within a budget is the best seen until then.
+    A case without communication on more than one rank trains nothing whole and cannot win. Cases on one rank
+    that differ in their aggregation only are one candidate, or the luckiest of them would win. Accuracy
+    within a budget is the best seen until then.
     """
     groups: dict[str, dict[Any, list[Launch]]] = {}
     for launch in launches(run):
@@ -43,7 +50,8 @@ def winners(run: Run) -> list[Winner]:
         alone = fields.get("aggregation") in {"none", None} and int(fields.get("ranks") or 1) > 1
         if fields.get("kind", "train") == "train" and not alone and not fields.get("error"):
             group = groups.setdefault(str(fields.get("dataset")), {})
-            group.setdefault((configuration(fields), fields.get("ranks")), []).append(launch)
+            key = (problem(fields), scheme(fields), fields.get("ranks"))
+            group.setdefault(key, []).append(launch)
     found = []
     for dataset, group in groups.items():
         found += _throughput(dataset, list(group.values()))
@@ -53,7 +61,7 @@ def winners(run: Run) -> list[Winner]:
 
 def _throughput(dataset: str, candidates: Sequence[Sequence[Launch]]) -> list[Winner]:
     rates = [
-        (float(np.median(each)), seeds[0])
+        (float(np.median(each)), seeds)
         for seeds in candidates
         if (each := [_rate(launch) for launch in seeds if len(launch.seconds)])
     ]
@@ -75,7 +83,7 @@ def _accuracies(dataset: str, candidates: Sequence[Sequence[Launch]]) -> list[Wi
         min(float(launch.evaluations[column].max()) for seeds in candidates for launch in seeds)
         for column in ("training_seconds", "epoch")
     )
-    final = [(float(np.median([_final(launch) for launch in seeds])), seeds[0]) for seeds in candidates]
+    final = [(float(np.median([_final(launch) for launch in seeds])), seeds) for seeds in candidates]
     return [
         *_best(dataset, "accuracy", None, final),
         *_best(dataset, "accuracy_in_time", seconds, _within(candidates, "training_seconds", seconds)),
@@ -87,28 +95,23 @@ def _final(launch: Launch) -> float:
     return float(launch.evaluations["accuracy"][np.argmax(launch.evaluations["step"])])
 
 
-def _within(candidates: Iterable[Sequence[Launch]], column: str, budget: float) -> list[tuple[float, Launch]]:
+def _within(candidates: Iterable[Sequence[Launch]], column: str, budget: float) -> list[_Scored]:
     """Accuracies within the budget; a launch whose first evaluation came later counts 0."""
     return [
-        (
-            float(
-                np.median(
-                    [
-                        launch.evaluations["accuracy"][launch.evaluations[column] <= budget].max(initial=0.0)
-                        for launch in seeds
-                    ]
-                )
-            ),
-            seeds[0],
-        )
-        for seeds in candidates
+        (float(np.median([_until(launch, column, budget) for launch in seeds])), seeds) for seeds in candidates
     ]
 
 
-def _best(
-    dataset: str, question: str, budget: float | None, scored: Sequence[tuple[float, Launch]]
-) -> list[Winner]:
+def _until(launch: Launch, column: str, budget: float) -> float:
+    seen = launch.evaluations
+    return float(seen["accuracy"][seen[column] <= budget].max(initial=0.0))
+
+
+def _best(dataset: str, question: str, budget: float | None, scored: Sequence[_Scored]) -> list[Winner]:
     if not scored:
         return []
-    value, launch = max(scored, key=lambda one: one[0])
-    return [Winner(dataset, question, budget, launch.fields, value, len(scored))]
+    value, seeds = max(scored, key=lambda one: one[0])
+    aggregations = {launch.fields.get(SCHEME[0]) for launch in seeds}
+    fields = {**seeds[0].fields, **({SCHEME[0]: ANY} if len(aggregations) > 1 else {})}
+    alike = sum(other == value for other, _ in scored)
+    return [Winner(dataset, question, budget, fields, value, len(scored), alike)]

@@ -47,6 +47,9 @@ CONFIGURATION: Final = (
 )
 """Two cases that agree in these, in the scheme and in the batch are one case at different scales."""
 
+ANY: Final = "any"
+"""In the place of an aggregation: it makes no difference."""
+
 Key = tuple[Any, ...]
 
 
@@ -62,10 +65,36 @@ def scaling_of(fields: Mapping[str, Any]) -> str | None:
 def problem(fields: Mapping[str, Any]) -> Key:
     """What is computed, whatever combines the gradients: equal for a case and its ceiling.
 
-    Of the two batches the one that stays is in it: the global one in strong scaling, the ranks' in weak.
+    Of the two batches the one that stays is in it: the global one in strong scaling, the ranks' in weak. Of
+    the two lengths the one that was given: epochs, else the steps that were planned.
     """
     batch = {"strong": "global_batch", "weak": "batch_per_rank"}.get(scaling_of(fields) or "")
-    return (*(fields.get(name) for name in CONFIGURATION), scaling_of(fields), fields.get(batch or ""))
+    return (
+        *(fields.get(name) for name in CONFIGURATION),
+        planned_steps(fields),
+        scaling_of(fields),
+        fields.get(batch or ""),
+    )
+
+
+def planned_steps(fields: Mapping[str, Any]) -> int | None:
+    """Steps the case was to take, None where epochs say how long it is.
+
+    A record's ``steps`` are those that were taken, fewer when it stopped at its target.
+    """
+    if fields.get("epochs") is not None:
+        return None
+    return fields["planned_steps"] if "planned_steps" in fields else fields.get("steps")
+
+
+def scheme(fields: Mapping[str, Any]) -> Key:
+    """Aggregation and compression: what combines the gradients.
+
+    One rank exchanges nothing, so that every aggregation is the same program there; a compressor may still
+    cost time and lose digits.
+    """
+    aggregation, compression = (fields.get(name) or "none" for name in SCHEME)
+    return (ANY if fields.get("ranks") == 1 else aggregation, compression)
 
 
 def configuration(fields: Mapping[str, Any]) -> Key:

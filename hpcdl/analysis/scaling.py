@@ -3,9 +3,12 @@
 Definitions. A step takes as long as its slowest rank; ``step_seconds`` is the median over measured steps.
 With T the step time at p ranks and T0 that at the base's p0 ranks: strong scaling (the global batch stays)
 has speedup T0/T and efficiency p0 T0 / (p T); weak scaling (the batch per rank stays) has speedup
-p T0 / (p0 T) and efficiency T0/T. The base is the same case at one rank; failing that the one-rank case
-without communication (aggregation "none"), failing that any one-rank case of the same problem, failing that
-the same case at its smallest scale. Sent bytes and messages are per step, of the rank that sends most.
+p T0 / (p0 T) and efficiency T0/T. The base are all one-rank cases of the same problem and compression, taken
+together as launches: one rank exchanges nothing, so that every aggregation is the same program there. Failing
+that those without compression, failing that those of any one compression, failing that the same case at its
+smallest scale. What belongs to the base has speedup and efficiency 1 by definition. Exposed communication is
+the step time less that of the case that does not communicate (aggregation "none") on as many ranks; on one
+rank it is 0 by definition. Sent bytes and messages are per step, of the rank that sends most.
 Load balance and communication efficiency are those of the POP project (Rosas, Gimenez & Labarta, Scalability
 prediction for fundamental performance factors, 2014).
 """
@@ -19,9 +22,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpcdl.analysis.bandwidth import bus_factor
-from hpcdl.analysis.fields import CONTRACT, SCHEME, Key, configuration, problem, scaling_of
+from hpcdl.analysis.fields import ANY, CONTRACT, SCHEME, Key, configuration, planned_steps, problem, scaling_of
 from hpcdl.analysis.launches import Launch, launches
-from hpcdl.analysis.statistics import Vector, launches_interval, quantile, ratio_interval
+from hpcdl.analysis.statistics import (
+    NOTHING,
+    Interval,
+    Vector,
+    difference_interval,
+    launches_interval,
+    quantile,
+    ratio_interval,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -42,6 +53,7 @@ class _Point:
     key: Key
     problem: Key
     aggregation: str
+    compression: str
     ranks: int
     seed: Any
     launches: list[Launch]
@@ -63,10 +75,11 @@ def records(run: Run) -> list[Record]:
     """One dictionary per case and seed, in the order in which they ran.
 
     It has all fields of the contract (None where they do not apply, or nothing was measured), then ``run``,
-    ``seed``, ``launches``, ``warmup_steps``, ``measured_steps``, ``ranks_recorded``, ``base_ranks``,
-    ``base_aggregation``, ``base_step_seconds``, ``load_balance``, ``communication_efficiency``,
-    ``time_max_seconds``, ``time_p50_low_seconds``, ``time_p50_high_seconds``,
-    then whatever else the case holds. Raises AmbiguousCaseError.
+    ``seed``, ``launches``, ``planned_steps``, ``warmup_steps``, ``measured_steps``, ``ranks_recorded``,
+    ``base_ranks``, ``base_aggregation`` ("any" when several were taken together), ``base_launches``,
+    ``base_step_seconds``, ``exposed_communication_seconds_low`` and ``_high``, ``load_balance``,
+    ``communication_efficiency``, ``best_accuracy``, ``time_max_seconds``, ``time_p50_low_seconds``,
+    ``time_p50_high_seconds``, then whatever else the case holds. Raises AmbiguousCaseError.
     """
     points = _points(launches(run))
     return [_record(point, points, run.path.name) for point in points]
@@ -77,8 +90,8 @@ def _points(found: Iterable[Launch]) -> list[_Point]:
     for launch in found:
         fields = launch.fields
         key, ranks, seed = configuration(fields), int(fields.get("ranks") or 1), fields.get("seed")
-        aggregation = str(fields.get(SCHEME[0]) or "none")
-        empty = _Point(key, problem(fields), aggregation, ranks, seed, [])
+        aggregation, compression = (str(fields.get(name) or "none") for name in SCHEME)
+        empty = _Point(key, problem(fields), aggregation, compression, ranks, seed, [])
         point = points.setdefault((key, ranks, seed), empty)
         for other in point.launches:
             if other.fields.get("launch") == fields.get("launch"):
@@ -99,6 +112,7 @@ def _record(point: _Point, points: Sequence[_Point], run: str) -> Record:
         "ranks": point.ranks,
         "scaling": scaling_of(point.fields) if point.is_training else None,
         "steps": _whole(point, lambda launch: launch.total_steps),
+        "planned_steps": planned_steps(point.fields) if point.is_training else None,
         "warmup_steps": point.launches[0].warmup_steps,
         "measured_steps": sum(len(launch.seconds) for launch in point.launches),
         "ranks_recorded": min(launch.ranks_recorded for launch in point.launches),
@@ -120,15 +134,7 @@ def _training(point: _Point, points: Sequence[_Point]) -> Record:
     step = launches_interval(point.seconds)
     compute = _middle(point, lambda launch: launch.compute_seconds) or None
     images = _middle(point, lambda launch: launch.images) or _batch(point)
-    ceiling = _same_seed(
-        [
-            other
-            for other in points
-            if other.aggregation == "none" and other.problem == point.problem and other.ranks == point.ranks
-        ],
-        point.seed,
-    )
-    exposed = step.value - launches_interval(ceiling).value if ceiling else None
+    exposed = _exposed(point, points)
     return {
         "step_seconds": step.value,
         "step_seconds_low": step.low,
@@ -136,13 +142,28 @@ def _training(point: _Point, points: Sequence[_Point]) -> Record:
         "images_per_second": images / step.value if images and step.value > 0 else None,
         **_scaling(point, points),
         "compute_seconds": compute,
-        "exposed_communication_seconds": exposed,
+        "exposed_communication_seconds": exposed.value,
+        "exposed_communication_seconds_low": exposed.low,
+        "exposed_communication_seconds_high": exposed.high,
         "load_balance": compute
         and _middle(point, lambda launch: _share(launch.mean_compute_seconds, launch.compute_seconds)),
         "communication_efficiency": compute
         and _middle(point, lambda launch: _share(launch.compute_seconds, launch.seconds)),
         **_accuracy(point),
     }
+
+
+def _exposed(point: _Point, points: Sequence[_Point]) -> Interval:
+    if not any(map(len, point.seconds)):
+        return NOTHING
+    if point.ranks == 1 or point.aggregation == "none":
+        return Interval(0.0, 0.0, 0.0)
+    ceiling = [
+        other
+        for other in points
+        if other.aggregation == "none" and other.problem == point.problem and other.ranks == point.ranks
+    ]
+    return difference_interval(point.seconds, _same_seed(ceiling, point.seed))
 
 
 def _scaling(point: _Point, points: Sequence[_Point]) -> Record:
@@ -157,32 +178,28 @@ def _scaling(point: _Point, points: Sequence[_Point]) -> Record:
     if not itself:
         ratio, low, high = ratio_interval(times, point.seconds)
     per_rank = 1 / scale if scaling == "strong" else 1.0
+    aggregations = {other.aggregation for other in base}
     return {
         "speedup": ratio if scaling == "strong" else ratio * scale,
         "efficiency": ratio * per_rank,
         "efficiency_low": low * per_rank,
         "efficiency_high": high * per_rank,
         "base_ranks": base[0].ranks,
-        "base_aggregation": base[0].aggregation,
+        "base_aggregation": ANY if len(aggregations) > 1 else base[0].aggregation,
+        "base_launches": len(times),
         "base_step_seconds": launches_interval(times).value,
     }
 
 
 def _base(point: _Point, points: Sequence[_Point]) -> list[_Point]:
-    """All seeds of what ``point`` is compared with: measured, at one scale, of one configuration."""
+    """All seeds of what ``point`` is compared with: measured, at one scale, one program."""
     measured = [other for other in points if other.problem == point.problem and any(map(len, other.seconds))]
-    own = [other for other in measured if other.key == point.key]
     single = [other for other in measured if other.ranks == 1]
-    for choice in (
-        [other for other in own if other.ranks == 1],
-        [other for other in single if other.aggregation == "none"],
-        single,
-        own,
-    ):
-        if choice:
-            first = min(choice, key=lambda other: other.ranks)
-            return [other for other in choice if (other.key, other.ranks) == (first.key, first.ranks)]
-    return []
+    for compression in (point.compression, "none", *(other.compression for other in single)):
+        if chosen := [other for other in single if other.compression == compression]:
+            return chosen
+    own = [other for other in measured if other.key == point.key]
+    return [other for other in own if other.ranks == min(one.ranks for one in own)]
 
 
 def _same_seed(points: Sequence[_Point], seed: Any) -> list[Vector]:
@@ -192,7 +209,7 @@ def _same_seed(points: Sequence[_Point], seed: Any) -> list[Vector]:
 
 
 def _accuracy(point: _Point) -> Record:
-    ends: dict[str, list[float]] = {"loss": [], "accuracy": []}
+    ends: dict[str, list[float]] = {"loss": [], "accuracy": [], "best": []}
     reached: list[tuple[float, float, float]] = []
     target = point.fields.get("target_accuracy")
     for launch in point.launches:
@@ -201,6 +218,7 @@ def _accuracy(point: _Point) -> Record:
             last = int(np.argmax(seen["step"]))
             ends["loss"].append(float(seen["loss"][last]))
             ends["accuracy"].append(float(seen["accuracy"][last]))
+            ends["best"].append(float(seen["accuracy"].max()))
             hits = np.flatnonzero(seen["accuracy"] >= (np.inf if target is None else target))
             if len(hits):
                 first = hits[np.argmin(seen["step"][hits])]
@@ -215,6 +233,7 @@ def _accuracy(point: _Point) -> Record:
     return {
         "final_loss": _median(ends["loss"]),
         "final_accuracy": _median(ends["accuracy"]),
+        "best_accuracy": _median(ends["best"]),
         "seconds_to_target": seconds,
         "samples_to_target": None if samples is None else int(samples),
         "epochs_to_target": epochs,

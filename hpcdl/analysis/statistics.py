@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 Vector = npt.NDArray[np.float64]
 
@@ -85,32 +85,43 @@ def launches_interval(launches: Sequence[Vector]) -> Interval:
     return Interval(over.value, float(bounds[:, 0].min()), float(bounds[:, 1].max()))
 
 
-def ratio_interval(
-    numerator: Sequence[Vector],
-    denominator: Sequence[Vector],
+def ratio_interval(numerator: Sequence[Vector], denominator: Sequence[Vector], **options: Any) -> Interval:
+    """The ratio of two medians (of launches' medians), with an interval as in :func:`compared`."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = compared(np.divide, numerator, denominator, **options)
+    return found if np.isfinite(found.value) else NOTHING
+
+
+def difference_interval(minuend: Sequence[Vector], subtrahend: Sequence[Vector], **options: Any) -> Interval:
+    """The difference of two medians (of launches' medians), with an interval as in :func:`compared`."""
+    return compared(np.subtract, minuend, subtrahend, **options)
+
+
+def compared(
+    function: Callable[[Any, Any], Any],
+    one: Sequence[Vector],
+    other: Sequence[Vector],
     *,
     resamples: int = 4000,
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Interval:
-    """The ratio of two medians (of launches' medians), with a percentile bootstrap interval.
+    """A function of two medians (of launches' medians), with a percentile bootstrap interval.
 
     Each side is a sequence of launches. A resample draws launches, then iterations within each drawn
     launch (Davison & Hinkley, Bootstrap Methods, 3.8). The same seed gives the same interval. Bounds are
     NaN when a launch has fewer than 6 iterations, as in :func:`median_interval`.
     """
-    sides = [[np.sort(launch) for launch in side if len(launch)] for side in (numerator, denominator)]
+    sides = [[np.sort(launch) for launch in side if len(launch)] for side in (one, other)]
     if not all(sides):
         return NOTHING
-    over, under = (float(np.median([np.median(launch) for launch in side])) for side in sides)
-    if under == 0:
-        return NOTHING
+    value = float(function(*(np.median([np.median(launch) for launch in side]) for side in sides)))
     if min(len(launch) for side in sides for launch in side) < 6:
-        return Interval(over / under, float("nan"), float("nan"))
+        return Interval(value, float("nan"), float("nan"))
     generator = np.random.default_rng(seed)
-    ratios = _resampled(sides[0], resamples, generator) / _resampled(sides[1], resamples, generator)
-    low, high = np.quantile(ratios, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return Interval(over / under, float(low), float(high))
+    values = function(*(_resampled(side, resamples, generator) for side in sides))
+    low, high = np.quantile(values, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return Interval(value, float(low), float(high))
 
 
 def _resampled(launches: Sequence[Vector], resamples: int, generator: np.random.Generator) -> Vector:

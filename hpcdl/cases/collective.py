@@ -16,12 +16,12 @@ from hpcdl.analysis import cost
 from hpcdl.fabric.comm import phantom
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.simulated import simulated
-from hpcdl.suite import Key, about, label
+from hpcdl.suite import Key, about, label, try_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
-    from hpcdl.fabric.comm import Array, Comm
+    from hpcdl.fabric.comm import Comm
     from hpcdl.suite import Scalar
     from hpcdl.training.journal import Journal
 
@@ -51,6 +51,7 @@ def check(settings: Mapping[str, Any]) -> None:
     with about("aggregation"):
         if settings["aggregation"]["name"] == "none":
             raise ValueError("'none' exchanges nothing, so there is nothing to time")
+        try_out(settings["aggregation"], settings["ranks"])
 
 
 def identity(settings: Mapping[str, Any]) -> list[str]:
@@ -69,7 +70,7 @@ def fields(settings: Mapping[str, Any]) -> dict[str, Scalar]:
         "dtype": settings["dtype"],
         "threads_per_rank": settings["threads"],
         "network": settings["network"],
-        "configuration": f"simulated on {on}" if on else "",
+        "configuration": f"simulated on {on}" if on else f"trace={settings['trace']}",
         "warmup_steps": 0 if on else settings["warmup"],
     }
 
@@ -115,7 +116,7 @@ def program(
 
 async def _simulate(
     settings: Mapping[str, Any],
-    aggregate: Callable[[Comm, Array], Coroutine[Any, Any, None]],
+    aggregate: partial[Coroutine[Any, Any, None]],
     size: int,
     journal: Journal,
     _comm: Comm,
@@ -129,7 +130,7 @@ async def _simulate(
     journal.repetitions([(0, round(world.now * 1e9))], max(world.messages), max(world.bytes))
     link = network.link
     stated = cost.time(
-        aggregate.func,  # type: ignore[attr-defined]
+        aggregate.func,
         settings["ranks"],
         payload.nbytes,
         link.alpha,

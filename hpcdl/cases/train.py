@@ -6,17 +6,20 @@ import math
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from hpcdl import registry
+from hpcdl.data.dataset import Dataset
 from hpcdl.nn.backend import backend
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.schedules import schedule
-from hpcdl.suite import Key, about, label
+from hpcdl.suite import Key, about, label, try_out
+from hpcdl.trace.recorder import STEP
 from hpcdl.training.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
 
-    from hpcdl.data.dataset import Dataset
     from hpcdl.fabric.comm import Comm
     from hpcdl.nn.layer import Layer
     from hpcdl.suite import Scalar
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
 WARMUP_STEPS: Final = 2
 """Steps at the start whose times are kept but not counted: first touch of memory, first connection of peers."""
+
+MOST_STEPS: Final = np.iinfo(STEP["step"]).max
 
 KEYS: Final[dict[str, Key]] = {
     "model": Key((str, dict), folder="models"),
@@ -64,10 +69,20 @@ def check(settings: Mapping[str, Any]) -> None:
         raise ValueError(
             f"global_batch: {batch} is not divisible by ranks = {ranks}; {below or above} and {above} are"
         )
+    target = settings["target_accuracy"]
+    if target is not None and target > 1:
+        raise ValueError(f"target_accuracy: must be at most 1, not {target}")
     with about("dataset"):
         dataset = _dataset(settings["dataset"])
+        if not isinstance(dataset, Dataset):
+            raise TypeError(f"{settings['dataset']['name']!r} makes a {type(dataset).__name__}, not a Dataset")
+        if not len(dataset.test):
+            raise ValueError(f"{dataset.name} has no test images")
     if batch > len(dataset.train):
         raise ValueError(f"global_batch: {batch} images a step, but {dataset.name} has {len(dataset.train)}")
+    with about("epochs" if settings["steps"] is None else "steps"):
+        if (steps := _steps(settings)) > MOST_STEPS:
+            raise ValueError(f"{steps} steps are more than a trace can count")
     with about("backend"):
         backend(settings["backend"])
     with about("model"):
@@ -75,16 +90,26 @@ def check(settings: Mapping[str, Any]) -> None:
         for layer in _layers(settings, dataset):
             layer.declare(shape)
             shape = layer.output(shape)
+        if shape != (dataset.classes,):
+            raise ValueError(f"ends in {shape}, but {dataset.name} has {dataset.classes} classes")
     with about("optimizer"):
-        _made("optim", settings["optimizer"])
+        optimizer = _made("optim", settings["optimizer"])
+        if not hasattr(optimizer, "update"):
+            raise TypeError(
+                f"{settings['optimizer']['name']!r} makes a {type(optimizer).__name__}, not an optimizer"
+            )
     with about("schedule"):
         _schedule(settings)
+    with about("aggregation"):
+        try_out(settings["aggregation"], ranks)
 
 
 def identity(settings: Mapping[str, Any]) -> list[str]:
     """See :class:`hpcdl.suite.Kind`."""
     names = [label(settings[key]) for key in ("model", "dataset", "training", "aggregation")]
-    return [*names, f"p{settings['ranks']}"]
+    batch, each = settings["global_batch"], settings["batch_per_rank"]
+    length = f"{settings['epochs']:g}ep" if settings["steps"] is None else f"{settings['steps']}st"
+    return [*names, f"p{settings['ranks']}", f"b{batch}" if each is None else f"b{each}each", length]
 
 
 def fields(settings: Mapping[str, Any]) -> dict[str, Scalar]:
@@ -190,7 +215,7 @@ def _steps(settings: Mapping[str, Any]) -> int:
     if settings["steps"] is not None:
         return int(settings["steps"])
     per_epoch = len(_dataset(settings["dataset"]).train) // _global_batch(settings)
-    return max(1, int(math.ceil(settings["epochs"] * per_epoch - 1e-9)))
+    return max(1, math.ceil(float(settings["epochs"]) * per_epoch - 1e-9))
 
 
 def _schedule(settings: Mapping[str, Any]) -> Callable[[int, int], float]:

@@ -21,6 +21,7 @@ Array = npt.NDArray[Any]
 """A contiguous array: numpy's, or any other library's with the same face (cupy's, say)."""
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 Event = tuple[int, str, int, int, int, int]
 """One traced operation: (started task's number or 0, label, begin ns, end ns, peer or -1, bytes)."""
@@ -57,19 +58,43 @@ class PeerLost(Exception):  # noqa: N818 - named for what happened, as the proto
 class Task(Generic[T]):
     """A program under way; ``await task`` joins it: returns what it returned or raises what it raised."""
 
-    __slots__ = ("coroutine", "done", "error", "joined", "place", "result", "space", "waiters")
+    __slots__ = (
+        "coroutine",
+        "done",
+        "error",
+        "joined",
+        "number",
+        "place",
+        "result",
+        "space",
+        "started",
+        "waiters",
+    )
 
-    def __init__(self, coroutine: Coroutine[Any, Any, T], space: int = 0, place: Any = None) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, T], space: int = 0) -> None:
         self.coroutine = coroutine
         self.space = space
         """Tag space, from :func:`tag_space`; 0 is a rank's main program's."""
-        self.place = place
+        self.number = 0
+        """For traces: in the order in which this rank started them, 0 being its main program's."""
+        self.place: Any = None
         """What the interpreter keeps about it: its rank, its clock."""
+        self.started: dict[Comm, int] = {}
+        """How many programs it has started on each communicator."""
         self.done = False
         self.joined = False
         self.result: T | None = None
         self.error: BaseException | None = None
         self.waiters: list[Task[Any]] = []
+
+    def starts(self, work: Coroutine[Any, Any, U], comm: Comm, depth: int, *, shared_tags: bool) -> Task[U]:
+        """A task for what this program starts on ``comm``, a communicator split off ``depth`` times."""
+        if shared_tags:
+            task = Task(work, self.space)
+            task.started = self.started
+            return task
+        self.started[comm] = number = self.started.get(comm, 0) + 1
+        return Task(work, tag_space(self.space, depth, number))
 
     def __await__(self) -> Generator[Any, Any, T]:
         self.joined = True
@@ -86,15 +111,30 @@ TAGS: Final = 256
 DEPTHS: Final = 8
 """How deep communicators may be split off one another."""
 
+LEVELS: Final = 4
+"""A main program starts programs, those may start others, and those again: that deep and no deeper."""
 
-def tag_space(depth: int, started: int) -> int:
-    """The tag space of the ``started``-th (from 1) program of a communicator split off ``depth`` times.
+NESTED: Final = 16
+"""Of the programs that a started program has started, so many may be in flight."""
 
-    All members of a communicator start the same programs in the same order, so they agree on the number. The
+
+def tag_space(starter: int, depth: int, started: int) -> int:
+    """The tag space of the ``started``-th (from 1) program that a program started on one communicator.
+
+    ``starter`` is that program's own space, ``depth`` tells how often the communicator was split off. All
+    members of a communicator run the same program, so they agree on the number, whatever runs beside it. The
     communicators that a rank may talk on form a chain, one for each depth, so the depth keeps two programs
-    apart that were started by different communicators and talk on the same one.
+    apart that were started on different communicators and talk on the same one.
+
+    The lowest digit is the level, 0 for a main program; above it one pair (started, depth) for each level.
+    Raises ValueError for programs nested too deep.
     """
-    return started * DEPTHS + depth
+    outer, level = divmod(starter, LEVELS)
+    if level + 1 == LEVELS:
+        raise ValueError(f"programs started more than {LEVELS - 1} deep")
+    if level:
+        started = outer * NESTED + started % NESTED
+    return (started * DEPTHS + depth) * LEVELS + level + 1
 
 
 class Comm(Protocol):
@@ -133,8 +173,8 @@ class Comm(Protocol):
     def start(self, work: Coroutine[Any, Any, T], *, shared_tags: bool = False) -> Task[T]:
         """Run ``work`` beside the caller.
 
-        Ranks that start the same programs in the same order need no further care: the n-th program started on
-        this communicator has a tag space of its own, the same on every rank. With ``shared_tags`` the program
+        Ranks that start the same programs in the same order need no further care: the n-th that a program
+        starts on this communicator has a tag space of its own, the same on every rank. With ``shared_tags`` the program
         talks in its starter's tag space instead, so that it can meet a peer that started nothing
         (a push to a server, say).
         """
@@ -154,6 +194,14 @@ class Comm(Protocol):
         Fresh memory costs a page fault every 4 KiB, more than the arithmetic done in it.
         """
         ...
+
+
+def check_address(peer: int, tag: int, ranks: int, least: int = 0) -> None:
+    """Raise ValueError for a rank or a tag that there is not; with ``least`` = ANY wildcards are fine."""
+    if not least <= peer < ranks:
+        raise ValueError(f"rank {peer} is not in a communicator of {ranks}")
+    if not least <= tag < TAGS:
+        raise ValueError(f"tag {tag} is not in 0..{TAGS - 1}")
 
 
 def partition(buffer: Array, parts: int) -> list[Array]:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 from hpcdl.fabric.comm import (
     ANY,
     DEPTHS,
-    TAGS,
     Array,
     Event,
     PeerLost,
@@ -23,7 +22,7 @@ from hpcdl.fabric.comm import (
     Scratch,
     Status,
     Task,
-    tag_space,
+    check_address,
 )
 from hpcdl.fabric.matching import Mailbox, Post, deliver
 
@@ -126,6 +125,8 @@ class World:
         self._agenda: dict[float, list[Task[Any]]] = {}
         self._moments: list[float] = []
         self._unfinished: list[set[Task[Any]]] = [set() for _ in range(ranks)]
+        self._launched = [0] * ranks
+        self._end = 0.0
         self._failed: list[Task[Any]] = []
 
     def run(self, program: Callable[[CooperativeComm], Coroutine[Any, Any, T]]) -> list[T]:
@@ -134,7 +135,8 @@ class World:
         Raises Deadlock, PeerLost, or what a program raised.
         """
         everybody = self.group(tuple(range(self.ranks)), 0)
-        mains = [self.launch(program(CooperativeComm(self, everybody, r)), r, 0) for r in range(self.ranks)]
+        self._launched = [0] * self.ranks
+        mains = [self.launch(Task(program(CooperativeComm(self, everybody, r))), r) for r in range(self.ranks)]
         unfinished = self._unfinished
         try:
             while any(unfinished):
@@ -147,6 +149,7 @@ class World:
             for tasks in unfinished:
                 for task in tasks:
                     task.coroutine.close()
+        self.now = max(self.now, self._end)
         self._complain([*mains, *self._failed])
         return [main.result for main in mains]  # type: ignore[misc]
 
@@ -156,9 +159,11 @@ class World:
         self.groups.append(group)
         return group
 
-    def launch(self, coroutine: Coroutine[Any, Any, T], rank: int, space: int) -> Task[T]:
+    def launch(self, task: Task[T], rank: int) -> Task[T]:
         """Put a program into the queue."""
-        task = Task(coroutine, space, _Place(rank, self.now))
+        task.place = _Place(rank, self.now)
+        task.number = self._launched[rank]
+        self._launched[rank] += 1
         self._unfinished[rank].add(task)
         self.wake(task, self.now)
         return task
@@ -193,6 +198,7 @@ class World:
                 asked.waiters.append(task)
             return
         task.done = True
+        self._end = max(self._end, place.time)  # after arithmetic its own time is ahead of the world's
         self._unfinished[place.rank].discard(task)
         for waiter in task.waiters:
             waiter.place.answer = None
@@ -237,12 +243,12 @@ class CooperativeComm:
         self._mailboxes = group.mailboxes
         self._members = group.members
         self._me = group.members[rank]
-        self._started = 0
         self._gathered: dict[int, int] = {}
 
     @_operation
     def send(self, buffer: Array, dest: int, tag: int = 0) -> Generator[None, Any, None]:
         """See :class:`hpcdl.fabric.comm.Comm`."""
+        check_address(dest, tag, self.size)
         world = self._world
         place: _Place = world.running.place
         if place.time > world.now:
@@ -258,6 +264,7 @@ class CooperativeComm:
     @_operation
     def recv(self, buffer: Array, source: int = ANY, tag: int = ANY) -> Generator[None, Any, Status]:
         """See :class:`hpcdl.fabric.comm.Comm`."""
+        check_address(source, tag, self.size, ANY)
         world = self._world
         place: _Place = world.running.place
         if place.time > world.now:
@@ -276,6 +283,8 @@ class CooperativeComm:
         self, outgoing: Array, dest: int, incoming: Array, source: int, tag: int = 0
     ) -> Generator[None, Any, Status]:
         """See :class:`hpcdl.fabric.comm.Comm`."""
+        check_address(dest, tag, self.size)
+        check_address(source, tag, self.size)
         world = self._world
         place: _Place = world.running.place
         if place.time > world.now:
@@ -318,10 +327,8 @@ class CooperativeComm:
     def start(self, work: Coroutine[Any, Any, T], *, shared_tags: bool = False) -> Task[T]:
         """See :class:`hpcdl.fabric.comm.Comm`."""
         world = self._world
-        if shared_tags:
-            return world.launch(work, self._me, world.running.space)
-        self._started += 1
-        return world.launch(work, self._me, tag_space(self._group.depth, self._started))
+        task = world.running.starts(work, self, self._group.depth, shared_tags=shared_tags)
+        return world.launch(task, self._me)
 
     async def split(self, color: int, key: int = 0) -> CooperativeComm:
         """See :class:`hpcdl.fabric.comm.Comm`."""
@@ -356,10 +363,6 @@ class CooperativeComm:
         return self._world.scratch.borrow(size, like)
 
     def _post_send(self, buffer: Array, dest: int, tag: int) -> None:
-        if not 0 <= dest < self.size:
-            raise ValueError(f"rank {dest} is not in a communicator of {self.size}")
-        if not 0 <= tag < TAGS:
-            raise ValueError(f"tag {tag} is not in 0..{TAGS - 1}")
         task = self._world.running
         send = Post(task, self.rank, dest, tag, buffer)
         address = task.space * self.size + dest
@@ -373,8 +376,6 @@ class CooperativeComm:
             self._tidy(address, mailbox)
 
     def _post_receive(self, buffer: Array, source: int, tag: int) -> None:
-        if not ANY <= source < self.size:
-            raise ValueError(f"rank {source} is not in a communicator of {self.size}")
         task = self._world.running
         receive = Post(task, self.rank, source, tag, buffer)
         address = task.space * self.size + self.rank
@@ -447,5 +448,5 @@ class CooperativeComm:
         task = self._world.running
         end = task.place.time
         self._world.events[self._me].append(  # type: ignore[index]
-            (task.space // DEPTHS, label, round(begin * 1e9), round(end * 1e9), peer, size)
+            (task.number, label, round(begin * 1e9), round(end * 1e9), peer, size)
         )

@@ -15,7 +15,18 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeVar, cas
 
 from mpi4py import MPI
 
-from hpcdl.fabric.comm import ANY, DEPTHS, TAGS, Array, Event, Gauge, Scratch, Status, Task, tag_space
+from hpcdl.fabric.comm import (
+    ANY,
+    DEPTHS,
+    TAGS,
+    Array,
+    Event,
+    Gauge,
+    Scratch,
+    Status,
+    Task,
+    check_address,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
@@ -28,6 +39,9 @@ _Wait: TypeAlias = "Callable[[], bool]"
 """What a program that waits yields: tells, when asked, whether it may go on."""
 
 _TAG_LIMIT: Final = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767  # what MPI promises at least
+
+_SPACES: Final = 1 << ((_TAG_LIMIT + 1) // TAGS).bit_length() - 1
+"""A power of two, so that what differs in a tag space's lower digits differs in MPI's tag."""
 
 _ROUND_TRIPS: Final = 10
 
@@ -64,6 +78,7 @@ class Mpi:
         """Whether no started program is in flight, so that the library may block."""
         self.comm = MpiComm(self, communicator.Dup(), 0)
         self._in_flight = 0
+        self._launched = 0
         self._main: Task[Any] | None = None
         self._ready: deque[Task[Any]] = deque()
         self._waiting: list[tuple[Task[Any], _Wait]] = []
@@ -80,12 +95,14 @@ class Mpi:
     def run(self, program: Coroutine[Any, Any, T]) -> T:
         """Run this rank's program to its end, and all that it started.
 
-        Raises what the program raised, or what one raised that it started and did not join.
+        Raises what the program raised, at once, for what is in flight may wait for it for ever; or what one
+        raised that it started and did not join.
         """
         main = self._main = Task(program)
+        self._launched = 0
         self._resume(main)
         fruitless = 0
-        while not main.done or self._in_flight:
+        while not main.done or (self._in_flight and main.error is None):
             if self.progress():
                 fruitless = 0
             else:
@@ -98,10 +115,11 @@ class Mpi:
                 raise task.error
         return main.result  # type: ignore[return-value]
 
-    def launch(self, coroutine: Coroutine[Any, Any, T], space: int) -> Task[T]:
+    def launch(self, task: Task[T]) -> Task[T]:
         """Start a program beside the running one; it runs to its first wait at once."""
         starter = self.running
-        task = Task(coroutine, space)
+        self._launched += 1
+        task.number = self._launched
         self._in_flight += 1
         self.alone = False
         self._resume(task)
@@ -168,8 +186,6 @@ class MpiComm:
         self._main = communicator
         self._started_programs = communicator.Dup()
         self._depth = depth
-        self._started = 0
-        self._spaces = _TAG_LIMIT // TAGS
         self._strays: list[tuple[int, int, int, MPI.Message]] = []
         """Messages (space, source, tag, message) that a receive of any tag drew out for another program."""
         self._status = MPI.Status()
@@ -212,6 +228,7 @@ class MpiComm:
     @_operation
     def send(self, buffer: Array, dest: int, tag: int = 0) -> Generator[_Wait, None, None]:
         """See :class:`hpcdl.fabric.comm.Comm`."""
+        check_address(dest, tag, self.size)  # the library would take -1 for nobody, or for anybody
         mpi = self._mpi
         begin = perf_counter_ns()
         if mpi.alone:
@@ -229,6 +246,7 @@ class MpiComm:
     @_operation
     def recv(self, buffer: Array, source: int = ANY, tag: int = ANY) -> Generator[_Wait, None, Status]:
         """See :class:`hpcdl.fabric.comm.Comm`."""
+        check_address(source, tag, self.size, ANY)
         mpi = self._mpi
         begin = perf_counter_ns()
         came_from = MPI.ANY_SOURCE if source == ANY else source
@@ -250,6 +268,8 @@ class MpiComm:
         self, outgoing: Array, dest: int, incoming: Array, source: int, tag: int = 0
     ) -> Generator[_Wait, None, Status]:
         """See :class:`hpcdl.fabric.comm.Comm`."""
+        check_address(dest, tag, self.size)
+        check_address(source, tag, self.size)
         mpi = self._mpi
         begin = perf_counter_ns()
         if mpi.alone:
@@ -291,10 +311,8 @@ class MpiComm:
 
     def start(self, work: Coroutine[Any, Any, T], *, shared_tags: bool = False) -> Task[T]:
         """See :class:`hpcdl.fabric.comm.Comm`."""
-        if shared_tags:
-            return self._mpi.launch(work, self._mpi.running.space)
-        self._started += 1
-        return self._mpi.launch(work, tag_space(self._depth, self._started))
+        mpi = self._mpi
+        return mpi.launch(mpi.running.starts(work, self, self._depth, shared_tags=shared_tags))
 
     @_operation
     def split(self, color: int, key: int = 0) -> Generator[_Wait, None, MpiComm]:
@@ -340,12 +358,10 @@ class MpiComm:
 
     def _channel(self, tag: int) -> tuple[MPI.Intracomm, int]:
         """The communicator and the tag under which the running program's messages travel."""
-        if not 0 <= tag < TAGS:
-            raise ValueError(f"tag {tag} is not in 0..{TAGS - 1}")
         space = self._mpi.running.space
         if space == 0:
             return self._main, tag
-        return self._started_programs, space % self._spaces * TAGS + tag
+        return self._started_programs, space % _SPACES * TAGS + tag
 
     def _receive(self, buffer: Array, source: int, tag: int, status: MPI.Status) -> _Wait:
         """Post a receive; the answer tells whether it is done, ``status`` what came."""
@@ -354,7 +370,7 @@ class MpiComm:
             request = self._main.Irecv(buffer, source, MPI.ANY_TAG if tag == ANY else tag)
             return lambda: request.Test(status)
         if tag == ANY or self._strays:
-            return self._draw(buffer, source, space % self._spaces, tag, status)
+            return self._draw(buffer, source, space % _SPACES, tag, status)
         channel, wire = self._channel(tag)
         request = channel.Irecv(buffer, source, wire)
         return lambda: request.Test(status)
@@ -387,5 +403,5 @@ class MpiComm:
     def _record(self, label: str, begin: int, peer: int, size: int) -> None:
         mpi = self._mpi
         mpi.events.append(  # type: ignore[union-attr]
-            (mpi.running.space // DEPTHS, label, begin, perf_counter_ns(), peer, size)
+            (mpi.running.number, label, begin, perf_counter_ns(), peer, size)
         )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -54,17 +56,39 @@ def launch_environment() -> dict[str, str]:
     return {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
-def self_launch(ranks: int, arguments: Sequence[str], status: Path) -> int:
-    """Run hpcdl on ``ranks`` ranks and return its exit code, which rank 0 leaves in ``status``.
+def self_launch(ranks: int, arguments: Sequence[str], status: Path) -> int | None:
+    """Run hpcdl on ``ranks`` ranks; the exit code is what rank 0 leaves in ``status``, None if it left none.
 
-    Raises NoLauncher.
+    SIGUSR1 is passed on to the launcher, which passes it on to the ranks. Ctrl-C, of which a terminal tells the
+    launcher too, and SIGTERM end it, and then raise KeyboardInterrupt. Raises NoLauncher.
     """
     environment = launch_environment() | {STATUS: str(status)}
     command = python_command(ranks, ["-m", "hpcdl", *arguments])
-    launched = subprocess.run(command, env=environment, check=False)
-    if status.exists():
-        return int(status.read_text())
-    return launched.returncode or 1
+    with subprocess.Popen(command, env=environment) as launcher:
+
+        def terminate(_number: int, _frame: object) -> None:
+            launcher.terminate()
+            raise KeyboardInterrupt
+
+        signal.signal(signal.SIGUSR1, lambda number, _frame: launcher.send_signal(number))
+        signal.signal(signal.SIGTERM, terminate)
+        try:
+            launcher.wait()
+        except KeyboardInterrupt:
+            _end(launcher)
+            if not status.exists():
+                raise
+    return int(status.read_text()) if status.exists() else None
+
+
+def _end(launcher: subprocess.Popen[bytes]) -> None:
+    """Wait for a launcher that should know that it is to end; tell it if it seems not to."""
+    for patience in (2, 30):
+        with suppress(subprocess.TimeoutExpired):
+            launcher.wait(patience)
+            return
+        launcher.terminate()
+    launcher.kill()
 
 
 def leave_status(code: int, rank: int) -> int:

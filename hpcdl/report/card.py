@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from hpcdl.report.document import Section, Table
-from hpcdl.report.quantities import volume
+from hpcdl.report.quantities import plural, volume
 from hpcdl.report.warnings import UNKNOWN, usable_cores
 
 if TYPE_CHECKING:
@@ -19,8 +19,17 @@ METHOD = (
     "A step, or one repetition of a collective, takes as long as its slowest rank. Times are medians over "
     "steps after warm-up, with a distribution-free 95 % interval from order statistics; with several "
     "launches, medians over launches of those. Below 6 values there is no interval. Efficiencies are ratios "
-    "of medians with a seeded bootstrap interval. Near-linear: the lower bound of the efficiency is at least "
-    "0.90. With one launch the intervals say how well that launch was measured, not how much launches differ."
+    "of medians with a seeded bootstrap interval. With one launch the intervals say how well that launch was "
+    "measured, not how much launches differ."
+)
+SCALING = (
+    "The base of efficiency and speedup are all cases on one rank, taken together as launches: one rank "
+    "exchanges nothing, so that every aggregation is the same program there (a different compression is not). "
+    "Their step time is the median of their medians, and efficiency 1 is theirs by definition. Where there is "
+    "no case on one rank the base is the scheme's own smallest scale. Near-linear: the whole interval of the "
+    "efficiency is at least 0.90; not near-linear: all of it is below; undecided: 0.90 is inside. Exposed "
+    "communication is the step time less that of the case without communication (aggregation none) on as many "
+    "ranks; on one rank it is 0 by definition."
 )
 
 
@@ -28,7 +37,7 @@ def card(run: Run, warnings: Sequence[str]) -> Section:
     """What OPERATIONS calls the job card: facts, then warnings."""
     env = run.environment
     cpu, mpi, git, software = (_dict(env.get(name)) for name in ("cpu", "mpi", "git", "software"))
-    cores = usable_cores(env)
+    cores, changed = usable_cores(env), git.get("changed_files")
     facts = {
         "run": f"{run.path.name}{'' if run.complete else ' (not complete)'}",
         "date": env.get("date"),
@@ -45,15 +54,13 @@ def card(run: Run, warnings: Sequence[str]) -> Section:
         "memory": volume(memory) if isinstance(memory := env.get("memory_bytes"), int) else None,
         "kernel": env.get("kernel"),
         "network": _cards(env, ("network", "infiniband")),
-        "GPU": _gpu(_dict(env.get("gpu"))),
+        "GPU": _gpu(_dict(env.get("gpu"))) if env else None,
         "software": ", ".join(
             f"{name} {software[name]}"
             for name in ("hpcdl", "python", "numpy", "mpi4py", "numba", "cupy", "blas")
             if software.get(name, UNKNOWN) != UNKNOWN
         ),
-        "commit": _words(
-            git.get("commit"), f"{git['changed_files']} changed files" if git.get("changed_files") else ""
-        ),
+        "commit": _words(git.get("commit"), changed and f"and {plural(changed, 'changed file')}"),
         "timer": _words(_dict(env.get("timer")).get("implementation"), env.get("clocksource")),
         "environment key": env.get("key"),
     }
@@ -67,15 +74,32 @@ def method(run: Run, records: Sequence[Record]) -> Section:
     """The statistics in words, warm-up counts, and the command and suite that make the run again."""
     kinds: dict[tuple[str, int], list[int]] = {}
     for record in records:
+        if record.get("network"):  # simulated: once, exactly
+            continue
         key = (str(record.get("kind") or "train"), record["warmup_steps"])
         kinds.setdefault(key, []).append(record["measured_steps"])
     counts = [
-        f"{kind}: {warmup} warm-up steps left out, {min(steps)} to {max(steps)} steps measured per case."
+        f"{kind}: {plural(warmup, 'warm-up step')} left out, {_range(steps)} measured per case."
         for (kind, warmup), steps in kinds.items()
     ]
-    command = run.environment.get("command")
-    said = shlex.join(map(str, command)) if isinstance(command, list) else str(command or UNKNOWN)
-    return Section("Method and how to reproduce", [METHOD], [*counts, f"Command: `{said}`"], verbatim=run.suite)
+    paragraphs = [METHOD, *([SCALING] if any(record.get("base_ranks") for record in records) else [])]
+    points = [*counts, f"Command: `{_command(run.environment.get('command'))}`"]
+    return Section("Method and how to reproduce", paragraphs, points, verbatim=run.suite)
+
+
+def _range(counts: Sequence[int]) -> str:
+    low, high = min(counts), max(counts)
+    return plural(low, "step") if low == high else f"{low} to {high} steps"
+
+
+def _command(given: Any) -> str:
+    """What to type: a program is called by its name, wherever it was installed."""
+    if not isinstance(given, list) or not given:
+        return str(given or UNKNOWN)
+    program, *arguments = map(str, given)
+    if program.endswith(("hpcdl/__main__.py", "bin/hpcdl")):
+        program = "hpcdl"
+    return shlex.join([program, *arguments])
 
 
 def _dict(value: Any) -> dict[str, Any]:
@@ -116,4 +140,4 @@ def _cards(env: Mapping[str, Any], kinds: Iterable[str]) -> str:
 def _gpu(gpu: Mapping[str, Any]) -> str:
     names = [str(device.get("name")) for device in gpu.get("devices", [])]
     counted = [f"{names.count(name)} x {name}" for name in dict.fromkeys(names)]
-    return f"{', '.join(counted)}, driver {gpu.get('driver')}" if counted else ""
+    return f"{', '.join(counted)}, driver {gpu.get('driver')}" if counted else "none seen"

@@ -1,8 +1,9 @@
-"""What goes into the tables about single operations: collectives, and the fabric against plain MPI."""
+"""What goes into the tables about single operations: who is fastest at which size, measured and simulated."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import math
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hpcdl.report.document import Section, Table
 from hpcdl.report.quantities import NONE, digits, interval, rate, seconds, volume
@@ -14,89 +15,220 @@ if TYPE_CHECKING:
     from hpcdl.analysis.scaling import Record
 
 SAID: Final = {True: "yes", False: "NO", None: "not checked"}
-RAW: Final = "raw"
-"""The aggregation that a pairwise case names when it calls mpi4py without the fabric."""
+BEST: Final = "fastest"
+TIED: Final = "tied"
+MEASURED: Final = (
+    *("size", "algorithm", "p50", "95 %", "p99", "max", "algbw", "busbw", "of best", "of native", "fastest"),
+    "correct",
+)
+USUAL: Final = "trace=steps"
+"""The default ``configuration`` of a single operation."""
+SIMULATED: Final = (
+    "size",
+    "algorithm",
+    "simulated",
+    "algbw",
+    "busbw",
+    "of best",
+    "fastest",
+    "closed form",
+    "share",
+)
+NOTE: Final = (
+    "Times are of the slowest rank, quantiles over iterations. algbw = size / p50; busbw as nccl-tests "
+    "defines it. Of best, of native: the other's p50 by this one's, so that 2.00 is twice as fast. Tied: the "
+    "interval overlaps that of the fastest; without intervals nobody is named."
+)
+SIMULATED_NOTE: Final = (
+    "Simulated: the same program in virtual time on a model of the network, nothing was measured. Closed "
+    "form: the cost that the algorithm's docstring states, with the model's numbers; share: closed form by "
+    "simulated."
+)
+
+
+class Group(NamedTuple):
+    """What may be compared: one collective on as many ranks, all measured or all on one simulated network."""
+
+    collective: str
+    ranks: int
+    dtype: str
+    network: str
+    configuration: str
+
+    @property
+    def title(self) -> str:
+        """What it is, in words."""
+        what = f"{self.collective}, {self.ranks} ranks, {self.dtype or 'bytes'}"
+        own = "" if self.configuration == USUAL else self.configuration
+        mark = f"SIMULATED on {self.network}: " if self.network else ""
+        return mark + ", ".join(filter(None, (what, own.removeprefix(f"simulated on {self.network}, "))))
+
+
+def grouped(records: Iterable[Record], kind: str) -> dict[Group, list[Record]]:
+    """Records of a kind, by what may be compared; within a group by size."""
+    groups: dict[Group, list[Record]] = {}
+    for record in sorted(records, key=lambda one: one["message_bytes"] or 0):
+        if record.get("kind") == kind:
+            words = (str(record.get(name) or "") for name in ("dtype", "network", "configuration"))
+            group = Group(str(record["collective"] or kind), int(record["ranks"]), *words)
+            groups.setdefault(group, []).append(record)
+    return dict(sorted(groups.items(), key=lambda one: (one[0].network, one[0].collective, one[0].ranks)))
+
+
+def sizes(rows: Sequence[Record]) -> dict[int, list[Record]]:
+    """The records of a group by size, ascending."""
+    found: dict[int, list[Record]] = {}
+    for record in rows:
+        found.setdefault(record["message_bytes"] or 0, []).append(record)
+    return found
 
 
 def collectives(records: Sequence[Record]) -> Section:
-    """One table per collective and number of ranks: by size, every algorithm, with its share of the best."""
-    tables = [
-        Table(
-            f"{name}, {ranks} ranks, {dtype or 'bytes'}",
-            (
-                "algorithm",
-                "size",
-                "p50",
-                "95 %",
-                "p99",
-                "max",
-                "algbw",
-                "busbw",
-                "of best",
-                "of native",
-                "correct",
-            ),
-            [_row(record, rows) for size in sizes for record in rows if record["message_bytes"] == size],
-        )
-        for (name, ranks, dtype), rows in _grouped(records, "collective").items()
-        for sizes in [sorted({record["message_bytes"] or 0 for record in rows})]
+    """One table per group: by size, every algorithm, with its share of the best."""
+    groups = grouped(records, "collective")
+    tables = [_table(group, rows) for group, rows in groups.items()]
+    notes = [
+        *([NOTE] if any(not group.network for group in groups) else []),
+        *([SIMULATED_NOTE] if any(group.network for group in groups) else []),
     ]
-    note = (
-        "Times are of the slowest rank, quantiles over iterations. algbw = size / p50; busbw as nccl-tests "
-        "defines it. Of best and of native: their p50 by this one's."
-    )
-    return Section("Collectives", [note] if tables else [], tables=tables)
+    return Section("Collectives", notes, tables=tables)
 
 
-def _row(record: Record, rows: Iterable[Record]) -> tuple[str, ...]:
-    peers = [other for other in rows if other["message_bytes"] == record["message_bytes"]]
-    times = [time for other in peers if (time := other["time_p50_seconds"]) and other["correct"] is not False]
-    native = [time for other in peers if other["aggregation"] == "native" and (time := other["time_p50_seconds"])]
+def _table(group: Group, rows: Sequence[Record]) -> Table:
+    by_size = sizes(rows).values()
+    if group.network:
+        cells = [_simulated(record, peers) for peers in by_size for record in peers]
+        return Table(group.title, SIMULATED, cells, 2).without_empty()
+    cells = [_measured(record, peers) for peers in by_size for record in peers]
+    return Table(group.title, MEASURED, cells, 2).without_empty()
+
+
+def _measured(record: Record, peers: Sequence[Record]) -> tuple[str, ...]:
+    native = [peer for peer in peers if peer["aggregation"] == "native"]
     return (
-        scheme_name(record),
         volume(record["message_bytes"]),
+        scheme_name(record),
         seconds(record["time_p50_seconds"]),
         interval(record["time_p50_low_seconds"], record["time_p50_high_seconds"], seconds),
         seconds(record["time_p99_seconds"]),
         seconds(record["time_max_seconds"]),
         rate(record["algbw_bytes_per_second"]),
         rate(record["busbw_bytes_per_second"]),
-        _share(min(times, default=None), record),
-        _share(min(native, default=None), record),
+        _share(_right(peers), record),
+        _share(_right(native), record),
+        place(record, peers),
         SAID[record["correct"]],
     )
 
 
-def _share(reference: float | None, record: Record) -> str:
+def _simulated(record: Record, peers: Sequence[Record]) -> tuple[str, ...]:
+    time, stated = record["time_p50_seconds"], record["predicted_seconds"]
+    return (
+        volume(record["message_bytes"]),
+        scheme_name(record),
+        seconds(time),
+        rate(record["algbw_bytes_per_second"]),
+        rate(record["busbw_bytes_per_second"]),
+        _share(_right(peers), record),
+        place(record, peers),
+        seconds(stated),
+        digits(stated / time) if stated is not None and time else NONE,
+    )
+
+
+def _right(records: Iterable[Record]) -> list[Record]:
+    """Those with a time and without a wrong result, the fastest first."""
+    kept = [one for one in records if one["time_p50_seconds"] and one["correct"] is not False]
+    return sorted(kept, key=lambda one: one["time_p50_seconds"])
+
+
+def _share(ordered: Sequence[Record], record: Record) -> str:
     time = record["time_p50_seconds"]
-    return digits(reference / time) if reference and time else NONE
+    return digits(ordered[0]["time_p50_seconds"] / time) if ordered and time else NONE
 
 
-def overhead(records: Sequence[Record]) -> Section:
-    """What handing an operation to the fabric costs: each pairwise case beside the same one in plain MPI."""
+def place(record: Record, peers: Sequence[Record]) -> str:
+    """``fastest``, or ``tied`` with it, among the records of one size; empty for all others.
+
+    Measured times tie when their intervals overlap; simulated ones have no noise and tie when equal.
+    """
+    ordered = _right(peers)
+    if len(ordered) > 1 and not ordered[0].get("network") and ordered[0]["time_p50_high_seconds"] is None:
+        return ""  # without its interval nobody knows
+    tied = [one for one in ordered if _ties(ordered[0], one)]
+    if not any(one is record for one in tied):
+        return ""
+    return TIED if len(tied) > 1 else BEST if len(ordered) > 1 else ""
+
+
+def _ties(first: Record, other: Record) -> bool:
+    if first.get("network"):
+        return math.isclose(first["time_p50_seconds"], other["time_p50_seconds"], rel_tol=1e-6)
+    low = other["time_p50_low_seconds"]
+    return low is None or bool(low <= first["time_p50_high_seconds"])
+
+
+def fastest(records: Sequence[Record]) -> list[str]:
+    """Per group a sentence: who is fastest from which size to which."""
+    lines = []
+    for group, rows in grouped(records, "collective").items():
+        runs: list[tuple[str, list[str]]] = []
+        for size, peers in sizes(rows).items():
+            names = [scheme_name(one) for one in _right(peers) if place(one, peers)]
+            who = f"{' or '.join(names)} (tied)" if len(names) > 1 else "".join(names) or "undecided"
+            if not runs or runs[-1][0] != who:
+                runs.append((who, []))
+            runs[-1][1].append(volume(size))
+        if any(who != "undecided" for who, _ in runs):
+            said = "; ".join(f"{who} {_from_to(where)}" for who, where in runs)
+            lines.append(f"{group.title}: fastest {said}.")
+    return lines
+
+
+def _from_to(names: Sequence[str]) -> str:
+    return f"at {names[0]}" if len(names) == 1 else f"from {names[0]} to {names[-1]}"
+
+
+def crossing(records: Sequence[Record]) -> Section:
+    """In short: per group one row per size, one column per algorithm; * is the fastest, ~ is tied with it."""
     tables = []
-    for (name, ranks, dtype), rows in _grouped(records, "pairwise").items():
-        plain = {row["message_bytes"]: row["time_p50_seconds"] for row in rows if row["aggregation"] == RAW}
-        shown = [
-            (
-                scheme_name(record),
-                volume(record["message_bytes"]),
-                seconds(time := record["time_p50_seconds"]),
-                seconds(record["time_p99_seconds"]),
-                rate(record["algbw_bytes_per_second"]),
-                seconds(time - raw) if (raw := plain.get(record["message_bytes"])) and time else NONE,
-            )
-            for record in sorted(rows, key=lambda row: row["message_bytes"] or 0)
-        ]
-        header = ("program", "size", "p50", "p99", "algbw", "over plain MPI")
-        tables.append(Table(f"{name}, {ranks} ranks, {dtype or 'bytes'}", header, shown))
-    return Section("Pairwise exchange and fabric overhead", tables=tables)
+    for group, rows in grouped(records, "collective").items():
+        names = list(dict.fromkeys(scheme_name(one) for one in rows))
+        cells = []
+        for size, peers in sizes(rows).items():
+            shown = {scheme_name(one): _marked(one, peers) for one in peers}
+            cells.append((volume(size), *(shown.get(name, NONE) for name in names)))
+        tables.append(Table(group.title, ("size", *names), cells))
+    return Section("Collectives: median time, * fastest, ~ tied with it", tables=tables)
 
 
-def _grouped(records: Iterable[Record], kind: str) -> dict[tuple[str, int, Any], list[Record]]:
-    groups: dict[tuple[str, int, Any], list[Record]] = {}
-    for record in records:
-        if record.get("kind") == kind:
-            key = (str(record["collective"] or kind), int(record["ranks"]), record["dtype"])
-            groups.setdefault(key, []).append(record)
-    return groups
+def _marked(record: Record, peers: Sequence[Record]) -> str:
+    mark = "WRONG" if record["correct"] is False else {BEST: "*", TIED: "~"}.get(place(record, peers), "")
+    return f"{seconds(record['time_p50_seconds'])} {mark or ' '}"
+
+
+def pairwise(records: Sequence[Record]) -> Section:
+    """Exchanges between two ranks, by size."""
+    header = ("size", "program", "p50", "95 %", "p99", "max", "algbw", "correct")
+    tables = [
+        Table(
+            group.title,
+            header,
+            [
+                (
+                    volume(record["message_bytes"]),
+                    scheme_name(record),
+                    seconds(record["time_p50_seconds"]),
+                    interval(record["time_p50_low_seconds"], record["time_p50_high_seconds"], seconds),
+                    seconds(record["time_p99_seconds"]),
+                    seconds(record["time_max_seconds"]),
+                    rate(record["algbw_bytes_per_second"]),
+                    SAID[record["correct"]],
+                )
+                for record in rows
+            ],
+            2,
+        )
+        for group, rows in grouped(records, "pairwise").items()
+    ]
+    return Section("Pairwise exchange", tables=tables)

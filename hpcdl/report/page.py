@@ -1,51 +1,74 @@
-"""A run as a document: verdict, job, scaling, accuracy, split, operations, winners, method."""
+"""A run as a document: the whole of it for a file, or its outcome for a terminal."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
+from hpcdl.analysis import overhead as costs
 from hpcdl.analysis.best import winners
 from hpcdl.analysis.scaling import records
-from hpcdl.report import collectives, tables
+from hpcdl.report import collectives, overhead, training
 from hpcdl.report.card import card, method
 from hpcdl.report.document import Document, Section
-from hpcdl.report.warnings import failures, warnings
+from hpcdl.report.seeds import Scale, Scheme, problems
+from hpcdl.report.settings import settings
+from hpcdl.report.verdict import verdict
+from hpcdl.report.warnings import warnings
+from hpcdl.report.winners import winners as winners_table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from hpcdl.trace.run import Run
+
+LONG: Final = 40
+"""Rows about scaling that a terminal can take."""
 
 
 def document(run: Run) -> Document:
     """Everything that is known of ``run``; sections without data are left out."""
     found = records(run)
+    groups = problems(found)
+    setting = settings(groups)
     doubts = warnings(run, found)
     sections = [
-        _verdict(run, tables.verdicts(found), failures(found), doubts),
+        verdict(run, found, groups, setting, doubts),
         card(run, doubts),
-        tables.scaling(found),
-        tables.accuracy(found),
-        tables.split(found),
+        training.scaling(groups, setting),
+        training.accuracy(groups, setting),
+        training.split(groups, setting),
         collectives.collectives(found),
-        collectives.overhead(found),
-        tables.best(winners(run)),
+        collectives.pairwise(found),
+        overhead.fabric(costs.fabric(run)),
+        overhead.tracing(costs.tracing(run), setting),
+        winners_table(winners(run), setting),
         method(run, found),
     ]
-    kept = [one for one in sections if one.paragraphs or one.points or one.tables or one.verbatim]
-    return Document(f"hpcdl: {run.path.name}", kept)
+    return Document(f"hpcdl: {run.path.name}", list(filter(None, sections)))
 
 
-def _verdict(
-    run: Run, schemes: Sequence[tuple[bool | None, str]], failed: Sequence[str], doubts: Sequence[str]
-) -> Section:
-    word = "FAILED" if failed else "Fine" if run.complete and len(run.steps) else "INCOMPLETE"
-    counts = [
-        f"{len(failed)} failed" if failed else "nothing failed",
-        "1 warning" if len(doubts) == 1 else f"{len(doubts)} warnings",
+def summary(run: Run) -> Document:
+    """Verdict, warnings, and each table with its main columns only.
+
+    Accuracy is shown at the largest scales only, and so is scaling when it would be long.
+    """
+    found = records(run)
+    groups = problems(found)
+    setting = settings(groups)
+    doubts = warnings(run, found)
+    ends = [[Scheme(one.name, _ends(one)) for one in schemes] for schemes in groups]
+    is_long = sum(len(scheme.scales) for schemes in groups for scheme in schemes) > LONG
+    scaling = training.scaling(ends if is_long else groups, setting).brief("nodes", "speedup", "exposed 95 %")
+    sections = [
+        verdict(run, found, groups, setting, doubts),
+        Section("Warnings", points=list(doubts)),
+        replace(scaling, title="Scaling: largest scale of each scheme") if is_long else scaling,
+        training.accuracy(ends, setting).brief("final loss", "samples"),
+        collectives.crossing(found),
+        overhead.fabric(costs.fabric(run)).brief("95 %"),
+        overhead.tracing(costs.tracing(run), setting).brief("95 %"),
     ]
-    if schemes:
-        near = sum(good is True for good, _ in schemes)
-        counts.insert(0, f"{near} of {len(schemes)} schemes near-linear to their largest scale")
-    line = f"{word}: {', '.join(counts)}."
-    return Section("Verdict", [line], [*(f"FAILED {one}" for one in failed), *(text for _, text in schemes)])
+    return Document(f"hpcdl: {run.path.name}", list(filter(None, sections)))
+
+
+def _ends(scheme: Scheme) -> list[Scale]:
+    return [scale for scale in scheme.scales if scale["ranks"] == 1 or scale is scheme.scales[-1]]

@@ -51,8 +51,23 @@ def rate(value: Number) -> str:
 
 
 def interval(low: Number, high: Number, shown: Callable[[Number], str] = digits) -> str:
-    """Two bounds: "0.941 to 0.962"; a dash when either is unknown."""
-    return NONE if low is None or high is None else f"{shown(low)} to {shown(high)}"
+    """Two bounds: "0.941 to 0.962", "1.20 to 3.40 ms"; a dash when either is unknown."""
+    if low is None or high is None:
+        return NONE
+    first, last = shown(low), shown(high)
+    number, _, unit = first.partition(" ")
+    return f"{number if unit and last.endswith(f' {unit}') else first} to {last}"
+
+
+def spread(value: Number, low: Number, high: Number, shown: Callable[[Number], str] = digits) -> str:
+    """A value and its bounds: "0.95 (0.93 to 0.97)"; without the bounds when either is unknown."""
+    bounds = interval(low, high, shown)
+    return shown(value) if bounds == NONE else f"{shown(value)} ({bounds})"
+
+
+def plural(number: Number, noun: str, rest: str = "") -> str:
+    """A number of things: "1 thread per rank", "2 threads per rank"; empty for None."""
+    return "" if number is None else f"{number:g} {noun}{'' if number == 1 else 's'}{rest}"
 
 
 def _decimal(value: float, unit: str) -> str:

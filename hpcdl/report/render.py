@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from hpcdl.trace.run import Run
 
-FORMATS: Final = {"markdown": "markdown", "md": "markdown", "csv": "csv", "json": "json"}
+FORMATS: Final = {"markdown": "markdown", "md": "markdown", "summary": "summary", "csv": "csv", "json": "json"}
 """Format, or what a file name ends in, to the module of this folder that writes it."""
 
 

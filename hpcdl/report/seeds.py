@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hpcdl.analysis.fields import Key, configuration, problem
+from hpcdl.analysis.fields import ANY, Key, configuration, problem, scheme
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
     from hpcdl.analysis.scaling import Record
 
@@ -54,9 +54,14 @@ class Scale:
 
     @property
     def near_linear(self) -> bool | None:
-        """Whether the efficiency's lower bound, the worst over seeds, is at least 0.90; None: unknown."""
-        low = self.low("efficiency_low")
-        return None if low is None else low >= NEAR_LINEAR
+        """Whether the efficiency is at least 0.90, by its interval, the worst over seeds.
+
+        True when all of the interval is, False when none of it is, None when 0.90 is inside or there is none.
+        """
+        low, high = self.low("efficiency_low"), self.high("efficiency_high")
+        if low is None or high is None or low < NEAR_LINEAR <= high:
+            return None
+        return low >= NEAR_LINEAR
 
 
 @dataclass(frozen=True)
@@ -71,11 +76,31 @@ class Scheme:
         """Whether it does not communicate at all."""
         return (self.scales[0]["aggregation"] or "none") == "none"
 
+    @property
+    def is_compared(self) -> bool:
+        """Whether it ran at any scale beyond the base."""
+        return any(not scale.is_base for scale in self.scales)
 
-def scheme_name(fields: Any) -> str:
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a table about training."""
+
+    name: str
+    scale: Scale
+    is_ceiling: bool = False
+    """Whether its ranks do not communicate although there are several."""
+    is_compared: bool = True
+    """Whether anything is known of its scaling: a base to which nothing was compared has no efficiency."""
+    members: Sequence[Row] = ()
+    """The rows that were pooled into it: schemes that are the same program on one rank."""
+
+
+def scheme_name(fields: Mapping[str, Any]) -> str:
     """The aggregation, with its compression where there is one."""
     aggregation, compression = (fields.get(name) or "none" for name in ("aggregation", "compression"))
-    return aggregation if compression == "none" else f"{aggregation} + {compression}"
+    name = "any scheme" if aggregation == ANY else str(aggregation)
+    return name if compression == "none" else f"{name} + {compression}"
 
 
 def problems(records: Iterable[Record]) -> list[list[Scheme]]:
@@ -97,28 +122,24 @@ def problems(records: Iterable[Record]) -> list[list[Scheme]]:
     ]
 
 
-def problem_name(schemes: list[Scheme]) -> str:
-    """What is trained, in words."""
-    one = schemes[0].scales[0]
-    batch = {
-        "strong": f"strong scaling, global batch {one['global_batch']}",
-        "weak": f"weak scaling, {one['batch_per_rank'] or _per_rank(one)} images per rank",
-    }.get(one["scaling"], "scaling not stated")
-    words = [
-        f"{one['model'] or 'unnamed model'} on {one['dataset'] or 'unnamed data'}",
-        " ".join(str(one[name]) for name in ("backend", "dtype") if one[name]),
-        *(str(one[name]) for name in ("training", "optimizer", "schedule", "configuration") if one[name]),
-        "" if one["learning_rate"] is None else f"learning rate {one['learning_rate']:g}",
-        _threads(one["threads_per_rank"]),
-        batch,
-    ]
-    return ", ".join(word for word in words if word)
+def rows(schemes: Sequence[Scheme]) -> list[Row]:
+    """Every scheme at every scale, but what is the same program on one rank in one row, and first."""
+    single: dict[Key, list[Row]] = {}
+    others = []
+    for one in schemes:
+        for scale in one.scales:
+            row = Row(one.name, scale, one.is_ceiling and scale["ranks"] > 1, one.is_compared)
+            if scale["ranks"] == 1:
+                single.setdefault(scheme(scale.records[0]), []).append(row)
+            else:
+                others.append(row)
+    return [*(_pooled(alike) for alike in single.values()), *others]
 
 
-def _per_rank(one: Scale) -> Any:
-    whole = one["global_batch"]
-    return "equal" if whole is None else whole // one["ranks"]
-
-
-def _threads(number: Any) -> str:
-    return "" if number is None else f"{number} thread{'' if number == 1 else 's'} per rank"
+def _pooled(alike: Sequence[Row]) -> Row:
+    if len(alike) == 1:
+        return alike[0]
+    records = [record for row in alike for record in row.scale.records]
+    name = scheme_name({**records[0], "aggregation": ANY})
+    compared = any(row.is_compared for row in alike)
+    return Row(f"1 rank ({name})", Scale(records), is_compared=compared, members=alike)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hpcdl.report.quantities import plural
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -24,7 +26,8 @@ def failures(records: Sequence[Record]) -> list[str]:
 
 def warnings(run: Run, records: Sequence[Record]) -> list[str]:
     """Everything that makes the numbers doubtful, worst first."""
-    return [*_incomplete(run, records), *_oversubscribed(run, records), *_machine(run.environment)]
+    measured = [record for record in records if not record.get("network")]  # the others are simulated
+    return [*_incomplete(run, measured), *_oversubscribed(run, measured), *_machine(run.environment)]
 
 
 def _name(record: Record) -> str:
@@ -37,10 +40,10 @@ def _incomplete(run: Run, records: Sequence[Record]) -> Iterator[str]:
         yield "the run is not complete: cases of the suite are missing."
     for record in records:
         if 0 < record["ranks_recorded"] < record["ranks"]:
-            yield f"case {_name(record)}: only {record['ranks_recorded']} ranks left a trace."
+            yield f"case {_name(record)}: only {plural(record['ranks_recorded'], 'rank')} left a trace."
         elif record["measured_steps"] < 6 and not record.get("error"):
-            few = record["measured_steps"]
-            yield f"case {_name(record)}: {few} measured steps are too few for an interval."
+            steps = plural(record["measured_steps"], "measured step")
+            yield f"case {_name(record)}: {steps}, too few for an interval."
     dropped = int(run.ranks["dropped"].sum()) if "dropped" in run.ranks else 0
     if dropped:
         yield f"{dropped} events were dropped at the limit; steps are not affected."
@@ -99,7 +102,8 @@ def _machine(environment: Mapping[str, Any]) -> Iterator[str]:
         yield "InfiniBand is up, but no verbs library was loaded: messages may have gone over TCP."
     git = environment.get("git")
     if isinstance(git, dict) and git.get("changed_files"):
-        yield f"hpcdl has {git['changed_files']} changed files beyond commit {str(git.get('commit'))[:12]}."
+        changed = plural(git["changed_files"], "changed file")
+        yield f"hpcdl has {changed} beyond commit {str(git.get('commit'))[:12]}."
     for name, more in grown(environment.get("counters"), environment.get("counters_after")):
         yield f"{name} grew by {more} during the run."
 

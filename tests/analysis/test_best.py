@@ -29,10 +29,20 @@ def test_four_winners(hand):
 
 def test_seeds_count_by_their_median(hand):
     for seed, accuracy in enumerate((0.99, 0.5, 0.5)):
-        hand.train([[10.0] * 10], aggregation="lucky", seed=seed, evaluations=curve((1, 1, accuracy)))
-    hand.train([[10.0] * 10], aggregation="steady", evaluations=curve((1, 1, 0.6)))
+        hand.train([[10.0] * 10] * 2, aggregation="lucky", seed=seed, evaluations=curve((1, 1, accuracy)))
+    hand.train([[10.0] * 10] * 2, aggregation="steady", evaluations=curve((1, 1, 0.6)))
     best = next(one for one in winners(hand.read()) if one.question == "accuracy")
     assert (best.fields["aggregation"], best.value) == ("steady", 0.6)
+
+
+def test_on_one_rank_the_schemes_are_one_candidate(hand):
+    for scheme, ms in (("ring", 10.0), ("tree", 20.0), ("native", 40.0)):
+        hand.train([[ms] * 10], aggregation=scheme, evaluations=curve((1, 1, 0.9)))
+    hand.train([[15.0] * 10] * 2, evaluations=curve((1, 1, 0.9)))
+    throughput, accuracy, *_ = winners(hand.read())
+    assert (throughput.fields["aggregation"], throughput.fields["ranks"]) == ("ring", 2)
+    assert (throughput.candidates, throughput.alike) == (2, 1)
+    assert (accuracy.fields["aggregation"], accuracy.value, accuracy.alike) == ("any", 0.9, 2)
 
 
 def test_no_training_no_winner(hand):

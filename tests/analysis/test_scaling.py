@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from hpcdl.analysis.fields import CONTRACT
+from hpcdl.analysis.fields import CONTRACT, problem
 from hpcdl.analysis.scaling import AmbiguousCaseError, records
 
 
@@ -65,13 +65,30 @@ def test_interval_of_order_statistics(hand):
     assert one["step_seconds_high"] == pytest.approx(0.009)
 
 
-def test_bases_in_order_of_preference(hand):
-    hand.train([steps(70)], aggregation="tree")
-    hand.train([steps(80)], aggregation="none")
+def test_one_rank_is_the_same_program_for_every_scheme(hand):
+    for scheme, ms in (("tree", 70), ("none", 80), ("ring", 120)):
+        hand.train([steps(ms)], aggregation=scheme)
     hand.train([steps(50)] * 2, aggregation="ring")
-    two = records(hand.read())[2]
-    assert (two["base_aggregation"], two["base_ranks"]) == ("none", 1)
+    tree, none, ring, two = records(hand.read())
+    assert (two["base_aggregation"], two["base_ranks"], two["base_launches"]) == ("any", 1, 3)
+    assert two["base_step_seconds"] == pytest.approx(0.080)
     assert two["efficiency"] == pytest.approx(0.8)
+    assert two["efficiency_low"] == pytest.approx(0.7)  # the launches differ, and the interval knows
+    assert two["efficiency_high"] == pytest.approx(1.2)
+    for one, ms in ((tree, 70), (none, 80), (ring, 120)):
+        assert one["step_seconds"] == pytest.approx(ms / 1000)  # its own
+        assert (one["efficiency"], one["efficiency_low"], one["speedup"]) == (1, 1, 1)
+        assert one["base_step_seconds"] == pytest.approx(0.080)
+
+
+def test_a_compressor_may_cost_something_on_one_rank(hand):
+    hand.train([steps(80)])
+    hand.train([steps(100)], compression="topk")
+    hand.train([steps(50)] * 2)
+    hand.train([steps(50)] * 2, compression="topk")
+    hand.train([steps(50)] * 2, compression="onebit")
+    found = records(hand.read())
+    assert [one["base_step_seconds"] for one in found[2:]] == pytest.approx([0.080, 0.100, 0.080])
 
 
 def test_any_one_rank_case_is_better_than_none(hand):
@@ -104,10 +121,27 @@ def test_exposed_communication_is_what_the_ceiling_has_not(hand):
     hand.train([steps(50)] * 2)
     hand.train([steps(40)] * 2, aggregation="none")
     hand.train([steps(50)] * 4)
-    ring, none, four = records(hand.read())
-    assert ring["exposed_communication_seconds"] == pytest.approx(0.010)
-    assert none["exposed_communication_seconds"] == 0
-    assert four["exposed_communication_seconds"] is None
+    hand.train([steps(90)])
+    hand.train([steps(80)], aggregation="none")
+    ring, none, four, one, _ = (
+        [found[f"exposed_communication_seconds{bound}"] for bound in ("", "_low", "_high")]
+        for found in records(hand.read())
+    )
+    assert ring == pytest.approx([0.010] * 3)
+    assert none == [0, 0, 0]
+    assert four == [None] * 3
+    assert one == [0, 0, 0]  # there is nobody to talk to
+
+
+def test_cases_of_different_length_are_told_apart(hand):
+    for planned in (12, 22):
+        hand.train([steps(80, planned - 2)], steps=planned)
+        hand.train([steps(50, 5)] * 2, steps=planned)  # stopped at its target
+    found = records(hand.read())
+    assert [one["steps"] for one in found] == [12, 7, 22, 7]
+    assert [one["planned_steps"] for one in found] == [12, 12, 22, 22]
+    assert found[3]["base_launches"] == 1
+    assert len({problem(one) for one in found}) == 2
 
 
 def test_efficiency_split_by_hand(hand):
@@ -133,6 +167,7 @@ def test_targets(hand):
     assert reached["seconds_to_target"] == 0.9
     assert (reached["samples_to_target"], reached["epochs_to_target"]) == (512, 2.0)
     assert (reached["final_accuracy"], reached["final_loss"]) == (0.89, 0.4)
+    assert never["best_accuracy"] == 0.91
     for one in (never, unset):
         assert one["seconds_to_target"] is one["samples_to_target"] is one["epochs_to_target"] is None
         assert one["final_accuracy"] == 0.89

@@ -5,6 +5,7 @@ import pytest
 
 from hpcdl.analysis.bandwidth import bus_factor
 from hpcdl.analysis.statistics import (
+    difference_interval,
     launches_interval,
     median_interval,
     quantile,
@@ -109,6 +110,18 @@ def test_ratio_with_too_little_data():
     assert math.isnan(ratio_interval([some], [some[:3]]).low)
     assert all(map(math.isnan, ratio_interval([], [some])))
     assert all(map(math.isnan, ratio_interval([some], [np.zeros(10)])))
+
+
+def test_difference_of_medians():
+    random = np.random.default_rng(5)
+    a, b = random.normal(5, 1, 60), random.normal(3, 1, 60)
+    found = difference_interval([a], [b])
+    assert found.value == np.median(a) - np.median(b)
+    assert found.low < 2 < found.high
+    assert found.high - found.low < 1.5
+    same = difference_interval([a], [a])
+    assert same.low < 0 < same.high
+    assert all(map(math.isnan, difference_interval([a], [])))
 
 
 def test_bus_factors_are_those_of_nccl_tests():

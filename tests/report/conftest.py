@@ -1,62 +1,15 @@
 import pytest
 
-from hpcdl.trace.record import CaseRecord
-from hpcdl.trace.recorder import Evaluation, Recorder, Step
-from hpcdl.trace.schema import merge, read, write_part
-
-TRAINING = {
-    "suite": "s",
-    "case": "c",
-    "kind": "train",
-    "model": "lenet5",
-    "dataset": "digits",
-    "backend": "numpy",
-    "dtype": "float32",
-    "training": "synchronous",
-    "aggregation": "ring",
-    "compression": "none",
-    "optimizer": "sgd",
-    "nodes": 1,
-    "threads_per_rank": 1,
-    "scaling": "strong",
-    "global_batch": 64,
-    "seed": 1,
-}
-
-
-class Hand:
-    """A run made by hand; times in ms, one list per rank, one entry per step."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        self.parts = []
-
-    def case(self, times, evaluations=(), compute=None, images=16, **fields):
-        packed = []
-        for rank, durations in enumerate(times):
-            recorder = Recorder()
-            clock = 10**9 * (rank + 1)  # ranks do not share a clock
-            for step, ms in enumerate(durations):
-                end = clock + round(ms * 1e6)
-                worked = 0 if compute is None else round(compute[rank] * 1e6)
-                recorder.steps.append(Step(step, 0, clock, end, 1.0 + rank, 1, images, worked, 3, 100 + rank))
-                clock = end
-            if rank == 0:
-                recorder.evaluations += [Evaluation(*one) for one in evaluations]
-            packed.append(recorder.pack())
-        part = self.folder / f"part{len(self.parts):04d}.h5"
-        write_part(part, CaseRecord({"ranks": len(times), **fields}, packed))
-        self.parts.append(part)
-        return self
-
-    def train(self, times, **fields):
-        return self.case(times, **{**TRAINING, **fields})
-
-    def read(self, environment=None, suite_text="", **options):
-        merge(self.parts, self.folder / "run.h5", environment or {}, suite_text, **options)
-        return read(self.folder)
-
 
 @pytest.fixture
-def hand(tmp_path):
-    return Hand(tmp_path)
+def row():
+    return _row
+
+
+def _row(page, *starts):
+    """Cells of the first table row that begins with these."""
+    for line in page.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if cells[: len(starts)] == list(starts):
+            return cells
+    raise AssertionError(f"no row {starts} in\n{page}")

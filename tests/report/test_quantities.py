@@ -1,6 +1,6 @@
 import pytest
 
-from hpcdl.report.quantities import digits, interval, rate, seconds, volume
+from hpcdl.report.quantities import digits, interval, plural, rate, seconds, spread, volume
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,14 @@ from hpcdl.report.quantities import digits, interval, rate, seconds, volume
         (rate(999_900_000), "1.00 GB/s"),
         (rate(12), "12.0 B/s"),
         (interval(0.91, None), "-"),
-        (interval(0.001, 0.002, seconds), "1.00 ms to 2.00 ms"),
+        (interval(0.001, 0.002, seconds), "1.00 to 2.00 ms"),
+        (interval(0.0009, 0.002, seconds), "900 us to 2.00 ms"),
+        (interval(0.91, 0.97), "0.910 to 0.970"),
+        (spread(0.95, 0.91, 0.97), "0.950 (0.910 to 0.970)"),
+        (spread(0.95, None, 0.97), "0.950"),
+        (plural(1, "thread", " per rank"), "1 thread per rank"),
+        (plural(0.5, "epoch"), "0.5 epochs"),
+        (plural(None, "thread"), ""),
     ],
 )
 def test_numbers_as_people_read_them(shown, expected):
