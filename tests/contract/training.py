@@ -1,0 +1,73 @@
+"""A small training that several tests run: LeNet-5 on the digits, momentum, decay, a falling rate."""
+
+from functools import cache
+
+import numpy as np
+
+from hpcdl import registry
+from hpcdl.fabric.comm import Gauge
+from hpcdl.nn.backend import backend
+from hpcdl.nn.replica import Replica
+from hpcdl.optim.schedules import schedule
+from hpcdl.optim.sgd import SGD
+from hpcdl.trace.recorder import Recorder
+from hpcdl.training.journal import Journal
+from hpcdl.training.session import Session
+
+STEPS = 20
+GLOBAL_BATCH = 120
+"""Divisible by 1, 2, 3, 4, 5 and 8."""
+LEARNING_RATE = 0.05
+SEED = 3
+
+TOLERANCE = {"float64": 1e-10, "float32": 1e-4}
+"""By how much parameters may differ after STEPS steps when gradients are summed in another order."""
+
+
+@cache
+def digits():
+    return registry.find("datasets", "digits")()
+
+
+def learning_rate(step):
+    return LEARNING_RATE * schedule("polynomial", power=0.5)(step, STEPS)
+
+
+def session(aggregation, dtype, recorder=None, **settings):
+    """One rank's side of the training."""
+    dataset = digits()
+    layers = registry.find("models", "lenet5")(dataset.shape, dataset.classes)
+    defaults = {
+        "replica": Replica(layers, dataset.shape, backend=backend("numpy"), dtype=dtype, seed=SEED),
+        "optimizer": SGD(momentum=0.9, weight_decay=2e-4),
+        "aggregate": registry.find("aggregation", aggregation),
+        "dataset": dataset,
+        "journal": Journal(recorder or Recorder(events=False), lambda: Gauge(0, 0, 0, 0)),
+        "learning_rate": learning_rate,
+        "global_batch": GLOBAL_BATCH,
+        "steps": STEPS,
+        "seed": SEED,
+        "evaluate_every": 1000,  # so once, at the end
+    }
+    return Session(**defaults | settings)
+
+
+@cache
+def by_one_rank(dtype):
+    """The parameters after STEPS steps with the whole batch, by a plain loop without fabric or strategy."""
+    mine = session("none", dtype)
+    replica = mine.replica
+    for step in range(STEPS):
+        x, labels = mine.batch(step, 0, 1)
+        for stage in replica.stages:
+            x = stage.forward(x)
+        _, _, dy = replica.loss(x, labels, 1 / GLOBAL_BATCH)
+        for stage in reversed(replica.stages):
+            dy = stage.backward(dy)
+        mine.optimizer.update(replica.parameters, replica.gradients, learning_rate(step))
+    return replica.parameters
+
+
+def difference(parameters, dtype):
+    """The largest, to one rank's."""
+    return np.abs(parameters - by_one_rank(dtype)).max()

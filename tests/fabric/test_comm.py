@@ -1,0 +1,70 @@
+"""The parts of the protocol that need no interpreter."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from hpcdl.fabric.comm import LEVELS, PeerLost, Phantom, Scratch, partition, phantom, tag_space
+
+
+@pytest.mark.parametrize("length", [0, 1, 6, 7, 8, 100])
+@pytest.mark.parametrize("parts", [1, 2, 7, 8])
+def test_parts_are_views_and_make_up_the_whole(length, parts):
+    whole = np.arange(length)
+    cut = partition(whole, parts)
+    assert len(cut) == parts
+    assert np.concatenate(cut).tolist() == whole.tolist()
+    lengths = [len(part) for part in cut]
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[0] - lengths[-1] <= 1
+    for part in cut:
+        part[:] += 1
+    assert whole.tolist() == list(range(1, length + 1))
+
+
+def test_parts_of_a_phantom_have_the_lengths_of_real_ones():
+    assert [len(part) for part in partition(phantom(17), 5)] == [len(part) for part in partition(np.zeros(17), 5)]
+
+
+def test_a_phantom_has_a_size_and_no_memory():
+    big = phantom(10**12, np.float64)
+    assert type(big) is Phantom
+    assert type(big[5:]) is Phantom
+    assert (big.size, big.nbytes, big.strides) == (10**12, 8 * 10**12, (0,))
+
+
+def test_tag_spaces_differ():
+    """Over starters, communicators and numbers, as many as are in flight together."""
+    spaces = [0]
+    level = [0]
+    for width in (20, 6, 3)[: LEVELS - 1]:
+        pairs = itertools.product(level, range(3), range(1, width + 1))
+        level = [tag_space(starter, depth, started) for starter, depth, started in pairs]
+        spaces += level
+    assert len(set(spaces)) == len(spaces)
+    assert all(isinstance(space, int) and space >= 0 for space in spaces)
+
+
+def test_tag_spaces_of_a_million_programs_differ():
+    assert len({tag_space(0, 0, started) for started in range(1, 10**6)}) == 10**6 - 1
+
+
+def test_scratch_gives_back_what_was_borrowed():
+    scratch = Scratch()
+    with scratch.borrow(5, np.zeros(1, np.float32)) as first:
+        assert (first.dtype, first.size) == (np.float32, 5)
+        with scratch.borrow(5, np.zeros(1, np.float32)) as second:
+            assert second is not first
+    for other in (scratch.borrow(6, first), scratch.borrow(5, np.zeros(1))):
+        with other as array:
+            assert array is not first
+            assert array is not second
+    with scratch.borrow(3, phantom(1)) as nothing:
+        assert type(nothing) is Phantom
+
+
+def test_a_lost_peer_has_a_name():
+    assert str(PeerLost(3)) == "rank 3 is gone"
+    assert str(PeerLost(3, "it left")) == "rank 3 is gone: it left"
+    assert PeerLost(3).rank == 3

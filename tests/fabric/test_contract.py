@@ -1,0 +1,3 @@
+"""The fabric's contract, in one process and simulated; over MPI in tests/mpi."""
+
+from contract.fabric import *  # noqa: F403

@@ -1,0 +1,245 @@
+"""What only one process with all ranks in it can tell: deadlocks, lost peers, and the order of events."""
+
+import re
+
+import numpy as np
+import pytest
+
+from hpcdl.fabric.comm import PeerLost
+from hpcdl.fabric.cooperative import Deadlock
+from hpcdl.fabric.inprocess import in_process
+
+SEEDS = range(5)
+
+
+def report(ranks, program, seed=0):
+    """The lines of the deadlock report."""
+    with pytest.raises(Deadlock) as caught:
+        in_process(ranks, seed).run(program)
+    first, *lines = str(caught.value).splitlines()
+    assert first == "deadlock: no rank can go on"
+    return [line.strip() for line in lines]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_two_sends_that_face_each_other(seed):
+    """An MPI library's eager buffers would hide this."""
+
+    async def program(comm):
+        await comm.send(np.zeros(3), 1 - comm.rank, 7)
+        await comm.recv(np.zeros(3), 1 - comm.rank, 7)
+
+    assert report(2, program, seed) == [
+        "rank 0 sends to rank 1, tag 7, 3 elements",
+        "rank 1 sends to rank 0, tag 7, 3 elements",
+    ]
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_a_ring_of_receives(ranks):
+    async def program(comm):
+        await comm.recv(np.zeros(comm.rank), (comm.rank - 1) % comm.size)
+        await comm.send(np.zeros(1), (comm.rank + 1) % comm.size)
+
+    assert report(ranks, program) == [
+        f"rank {r} receives from rank {(r - 1) % ranks}, any tag, {r} elements" for r in range(ranks)
+    ]
+
+
+def test_everybody_waits_for_anybody():
+    async def program(comm):
+        await comm.recv(np.zeros(2), tag=4)
+
+    assert report(2, program) == [f"rank {r} receives from anybody, tag 4, 2 elements" for r in (0, 1)]
+
+
+def test_a_message_under_another_tag_than_expected():
+    async def program(comm):
+        if comm.rank == 0:
+            await comm.send(np.zeros(2), 1, 3)
+        else:
+            await comm.recv(np.zeros(2), 0, 4)
+
+    assert report(2, program) == [
+        "rank 0 sends to rank 1, tag 3, 2 elements",
+        "rank 1 receives from rank 0, tag 4, 2 elements",
+    ]
+
+
+def test_a_receive_within_a_started_program_for_a_message_of_the_main_one():
+    async def program(comm):
+        if comm.rank == 0:
+            await comm.start(comm.recv(np.zeros(2), 1, 3))
+        else:
+            await comm.send(np.zeros(2), 0, 3)
+
+    assert report(2, program) == [
+        "rank 0 receives from rank 1, tag 3, 2 elements",
+        "rank 1 sends to rank 0, tag 3, 2 elements",
+    ]
+
+
+@pytest.mark.parametrize("collective", ["native barrier", "native allreduce", "split"])
+def test_a_collective_that_one_rank_does_not_call(collective):
+    async def program(comm):
+        if comm.rank == 2:
+            await comm.recv(np.zeros(1), 0)
+        elif collective == "split":
+            await comm.split(0)
+        else:
+            await comm.native(collective.removeprefix("native "), np.zeros(1))
+
+    lines = report(4, program)
+    assert lines == [
+        f"rank 0 is in {collective}; ranks [2] have not called it",
+        f"rank 1 is in {collective}; ranks [2] have not called it",
+        "rank 2 receives from rank 0, any tag, 1 elements",
+        f"rank 3 is in {collective}; ranks [2] have not called it",
+    ]
+
+
+def test_a_deadlock_on_a_part_names_the_ranks_of_the_world_that_wait():
+    async def program(comm):
+        part = await comm.split(comm.rank % 2)
+        if comm.rank % 2:
+            await part.recv(np.zeros(1), 1 - part.rank, 0)
+
+    assert report(4, program) == [
+        "rank 1 receives from rank 1, tag 0, 1 elements",
+        "rank 3 receives from rank 0, tag 0, 1 elements",
+    ]
+
+
+def test_different_collectives_at_once():
+    async def program(comm):
+        await comm.native("barrier" if comm.rank else "allreduce", np.zeros(1))
+
+    with pytest.raises(ValueError, match=r"calls native .* where others call native"):
+        in_process(3).run(program)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_peer_that_has_ended_is_lost(seed):
+    async def program(comm):
+        if comm.rank == 1:
+            return None
+        with pytest.raises(PeerLost, match="rank 1 is gone") as caught:
+            if comm.rank == 0:
+                await comm.recv(np.zeros(1), 1)
+            else:
+                await comm.send(np.zeros(1), 1)
+        return caught.value.rank
+
+    assert in_process(3, seed).run(program) == [1, None, 1]
+
+
+def test_life_goes_on_without_the_lost_peer():
+    async def program(comm):
+        if comm.rank == 2:
+            return None
+        with pytest.raises(PeerLost):
+            await comm.recv(np.zeros(1), 2)
+        got = np.zeros(1)
+        await comm.exchange(np.array([comm.rank + 5.0]), 1 - comm.rank, got, 1 - comm.rank)
+        return got[0]
+
+    assert in_process(3).run(program) == [6, 5, None]
+
+
+def test_a_lost_peer_nobody_reckoned_with_ends_the_run():
+    async def program(comm):
+        if comm.rank == 0:
+            await comm.recv(np.zeros(1), 1)
+
+    with pytest.raises(PeerLost, match="rank 1 is gone: rank 0 receives from rank 1"):
+        in_process(2).run(program)
+
+
+def test_a_failure_is_told_rather_than_the_deadlock_it_causes():
+    async def program(comm):
+        if comm.rank == 1:
+            raise RuntimeError("the cause")
+        await comm.recv(np.zeros(1), 0 if comm.rank else 2)
+
+    with pytest.raises(RuntimeError, match="the cause"):
+        in_process(3).run(program)
+
+
+def test_a_message_longer_than_the_buffer():
+    async def program(comm):
+        if comm.rank == 0:
+            await comm.send(np.zeros(5), 1)
+        else:
+            await comm.recv(np.zeros(4), 0)
+
+    message = "a message of 5 elements from rank 0 does not fit the 4 that rank 1 has room for"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        in_process(2).run(program)
+
+
+def test_a_message_of_another_type():
+    async def program(comm):
+        incoming = np.zeros(4, np.float32)
+        await comm.exchange(np.zeros(4), 1 - comm.rank, incoming, 1 - comm.rank)
+
+    with pytest.raises(ValueError, match=r"rank \d sent float64, rank \d expected float32"):
+        in_process(2).run(program)
+
+
+def interleaving(seed, ranks=5):
+    """In which order ranks get through their own steps, and messages come in."""
+    order = []
+
+    async def program(comm):
+        for step in range(4):
+            await comm.compute("step", lambda step=step: order.append((comm.rank, step)))
+        if comm.rank == 0:
+            arrivals = [(await comm.recv(np.zeros(1))).source for _ in range(1, comm.size)]
+            order.extend(arrivals)
+        else:
+            await comm.send(np.zeros(1), 0)
+
+    in_process(ranks, seed).run(program)
+    return tuple(order)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_same_seed_gives_the_same_interleaving(seed):
+    assert interleaving(seed) == interleaving(seed)
+
+
+def test_other_seeds_give_other_interleavings():
+    seen = {interleaving(seed) for seed in range(20)}
+    assert len(seen) == 20
+    assert len({order[-4:] for order in seen}) > 10  # arrivals too
+
+
+def test_native_allreduce_of_any_arrays_gives_all_ranks_the_same_bits():
+    rows = np.random.default_rng(0).standard_normal((7, 1000)).astype(np.float32)
+
+    async def program(comm):
+        buffer = rows[comm.rank].copy()
+        await comm.native("allreduce", buffer)
+        return buffer
+
+    first, *others = in_process(7).run(program)
+    np.testing.assert_allclose(first, rows.sum(axis=0, dtype=np.float64), atol=1e-5)
+    assert all(np.array_equal(first, other) for other in others)
+
+
+def test_messages_and_bytes_are_counted_where_they_are_sent():
+    async def program(comm):
+        part = await comm.split(0, -comm.rank)
+        if comm.rank == 0:
+            await comm.send(np.zeros(10, np.float32), 1)
+            await part.send(np.zeros(0), 1)
+        elif comm.rank == 1:
+            await comm.recv(np.zeros(20, np.float32), 0)
+            await part.recv(np.zeros(1), 2)
+        await comm.native("allreduce", np.zeros(100))
+        await comm.start(comm.exchange(np.zeros(3), comm.rank, np.zeros(3), comm.rank))
+
+    world = in_process(3)
+    world.run(program)
+    assert world.messages == [3, 1, 1]
+    assert world.bytes == [40 + 24, 24, 24]

@@ -1,0 +1,358 @@
+"""Virtual time: what a network model says a program takes. Links here have round numbers."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from hpcdl.aggregation.halving_doubling import halving_doubling
+from hpcdl.aggregation.ring import ring
+from hpcdl.fabric.comm import phantom
+from hpcdl.fabric.network import NETWORKS, Link, Network
+from hpcdl.fabric.simulated import simulated
+
+ALPHA, BETA, GAMMA = 1e-3, 1e-6, 1e-7
+NETWORK = Network(
+    "by hand", Link(ALPHA, BETA), source="none", gamma=GAMMA, inside=Link(alpha=ALPHA / 10, beta=BETA / 100)
+)
+SIZE = 4000
+MESSAGE = ALPHA + SIZE * BETA
+
+
+def buffer(size=SIZE):
+    return phantom(size // 4)
+
+
+def seconds(ranks, program, network=NETWORK, **options):
+    """How long ``program`` takes on ``ranks`` ranks."""
+    world = simulated(ranks, network, **options)
+    world.run(program)
+    return world.now
+
+
+def close(value):
+    return pytest.approx(value, rel=1e-12)
+
+
+def test_one_message():
+    async def program(comm):
+        await (comm.send(buffer(), 1) if comm.rank == 0 else comm.recv(buffer(), 0))
+
+    assert seconds(2, program) == close(MESSAGE)
+
+
+def test_an_empty_message_costs_its_latency():
+    async def program(comm):
+        await (comm.send(buffer(0), 1) if comm.rank == 0 else comm.recv(buffer(), 0))
+
+    assert seconds(2, program) == close(ALPHA)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 9, 33])
+def test_incast_waits_in_line(ranks):
+    """p - 1 senders to one port."""
+
+    async def program(comm):
+        if comm.rank == 0:
+            for _ in range(1, comm.size):
+                await comm.recv(buffer())
+        else:
+            await comm.send(buffer(), 0)
+
+    assert seconds(ranks, program) == close((ranks - 1) * MESSAGE)
+
+
+@pytest.mark.parametrize("ranks", [3, 9])
+def test_incast_waits_in_line_though_all_receives_are_there(ranks):
+    async def program(comm):
+        if comm.rank == 0:
+            receives = [comm.start(comm.recv(buffer()), shared_tags=True) for _ in range(1, comm.size)]
+            for receive in receives:
+                await receive
+        else:
+            await comm.send(buffer(), 0)
+
+    assert seconds(ranks, program) == close((ranks - 1) * MESSAGE)
+
+
+@pytest.mark.parametrize("ranks", [3, 9])
+def test_one_port_sends_one_message_at_a_time(ranks):
+    async def program(comm):
+        if comm.rank == 0:
+            sends = [comm.start(comm.send(buffer(), peer), shared_tags=True) for peer in range(1, comm.size)]
+            for send in sends:
+                await send
+        else:
+            await comm.recv(buffer(), 0)
+
+    assert seconds(ranks, program) == close((ranks - 1) * MESSAGE)
+
+
+def test_disjoint_pairs_do_not_disturb_each_other():
+    async def program(comm):
+        if comm.rank % 2:
+            await comm.recv(buffer(), comm.rank - 1)
+        else:
+            await comm.send(buffer(), comm.rank + 1)
+
+    assert seconds(8, program) == close(MESSAGE)
+
+
+def test_links_are_full_duplex():
+    async def both_ways(comm):
+        await comm.exchange(buffer(), 1 - comm.rank, buffer(), 1 - comm.rank)
+
+    async def around(comm):
+        await comm.exchange(buffer(), (comm.rank + 1) % comm.size, buffer(), (comm.rank - 1) % comm.size)
+
+    assert seconds(2, both_ways) == close(MESSAGE)
+    assert seconds(7, around) == close(MESSAGE)
+
+
+def test_a_message_starts_when_both_ends_have_asked_for_it():
+    async def program(comm):
+        if comm.rank == 0:
+            await comm.compute("late", lambda: None)
+            await comm.send(buffer(), 1)
+        else:
+            await comm.recv(buffer(), 0)
+
+    assert seconds(2, program, compute=lambda _rank, _label: 0.5) == close(0.5 + MESSAGE)
+
+
+def test_ranks_of_one_host_use_its_inside_link():
+    async def to_the_last(comm):
+        if comm.rank == 0:
+            await comm.send(buffer(), comm.size - 1)
+        elif comm.rank == comm.size - 1:
+            await comm.recv(buffer(), 0)
+
+    inside = ALPHA / 10 + SIZE * BETA / 100
+    assert seconds(4, to_the_last, NETWORK.on(4)) == close(inside)
+    assert seconds(4, to_the_last, NETWORK.on(3)) == close(MESSAGE)
+    assert seconds(4, to_the_last, NETWORK) == close(MESSAGE)
+
+
+def test_ranks_of_one_host_share_its_port_to_the_network():
+    """Ranks 0, 1 and 2, 3 share hosts; both pairs talk over the one cable. Inside, every rank has its own."""
+
+    async def across(comm):
+        if comm.rank < 2:
+            await comm.send(buffer(), comm.rank + 2)
+        else:
+            await comm.recv(buffer(), comm.rank - 2)
+
+    async def within(comm):
+        partner = comm.rank ^ 1
+        await comm.exchange(buffer(), partner, buffer(), partner)
+
+    assert seconds(4, across, NETWORK.on(2)) == close(2 * MESSAGE)
+    assert seconds(4, across, NETWORK.on(1)) == close(MESSAGE)
+    assert seconds(4, within, NETWORK.on(4)) == close(ALPHA / 10 + SIZE * BETA / 100)
+
+
+@pytest.mark.parametrize("ranks_per_host", [0, -1])
+def test_a_host_has_a_rank_at_least(ranks_per_host):
+    with pytest.raises(ValueError, match="ranks_per_host must be at least 1"):
+        NETWORK.on(ranks_per_host)
+
+
+def test_reductions_take_time():
+    async def program(comm):
+        await comm.add(buffer(), buffer())
+        await comm.add(buffer(), buffer())
+
+    assert seconds(1, program) == close(2 * SIZE * GAMMA)
+
+
+def test_a_reduction_at_the_very_end_counts():
+    async def program(comm):
+        await comm.exchange(buffer(), 1 - comm.rank, buffer(), 1 - comm.rank)
+        await comm.add(buffer(), buffer())
+
+    assert seconds(2, program) == close(MESSAGE + SIZE * GAMMA)
+
+
+def test_compute_takes_the_time_it_is_given():
+    async def program(comm):
+        assert await comm.compute("forward", lambda: comm.rank) == comm.rank
+        await comm.compute("backward", lambda: None)
+
+    def model(rank, label):
+        return {"forward": 1.0, "backward": 2.0}[label] * (rank + 1)
+
+    assert seconds(3, program, compute=model) == close(9)
+
+
+def test_everybody_waits_for_a_straggler():
+    async def program(comm):
+        for _ in range(3):
+            await comm.compute("step", lambda: None)
+            await ring(comm, buffer())
+
+    def model(rank, _label):
+        return 5.0 if rank == 2 else 1.0
+
+    communication = 3 * seconds(4, lambda comm: ring(comm, buffer()))
+    fast = seconds(4, program, compute=lambda _rank, _label: 1.0)
+    assert fast == close(3 + communication)
+    # the straggler's neighbours have posted early, which saves nothing: all wait for its part
+    assert seconds(4, program, compute=model) == close(15 + communication)
+
+
+def test_one_processor_does_one_thing_at_a_time():
+    """Two programs of one rank compute one after the other; a message travels meanwhile."""
+
+    async def work(comm):
+        await comm.compute("work", lambda: None)
+
+    async def talk(comm):
+        await comm.exchange(buffer(), 1 - comm.rank, buffer(), 1 - comm.rank)
+
+    async def program(comm):
+        tasks = [comm.start(work(comm)), comm.start(work(comm)), comm.start(talk(comm))]
+        for task in tasks:
+            await task
+
+    assert seconds(2, program, compute=lambda *_: 0.25) == close(0.5)
+    assert seconds(2, program, compute=lambda *_: MESSAGE / 4) == close(MESSAGE)
+
+
+def test_started_programs_share_the_port():
+    async def talk(comm):
+        await comm.exchange(buffer(), 1 - comm.rank, buffer(), 1 - comm.rank)
+
+    async def program(comm):
+        for task in [comm.start(talk(comm)) for _ in range(3)]:
+            await task
+
+    assert seconds(2, program) == close(3 * MESSAGE)
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 16])
+def test_native_collectives_cost_what_good_algorithms_cost(ranks):
+    async def barrier(comm):
+        await comm.native("barrier", buffer())
+
+    async def allreduce(comm, size):
+        await comm.native("allreduce", buffer(size))
+
+    steps = np.log2(ranks)
+    assert seconds(ranks, barrier) == close(steps * ALPHA)
+    long = 4 * ranks * 10**6
+    stated = seconds(ranks, lambda comm: halving_doubling(comm, buffer(long)))
+    assert seconds(ranks, lambda comm: allreduce(comm, long)) == close(stated)
+    assert seconds(ranks, lambda comm: allreduce(comm, 4)) == close(steps * (ALPHA + 4 * BETA + 4 * GAMMA))
+
+
+def test_native_allreduce_waits_for_the_last():
+    async def program(comm):
+        await comm.compute("work", lambda: None)
+        await comm.native("barrier", buffer())
+
+    assert seconds(4, program, compute=lambda rank, _: float(rank)) == close(3 + 2 * ALPHA)
+
+
+def test_virtual_time_is_the_same_every_time():
+    async def program(comm):
+        tasks = [comm.start(ring(comm, buffer(1000 * k))) for k in (1, 2, 3)]
+        await comm.compute("work", lambda: None)
+        for task in reversed(tasks):
+            await task
+        await comm.native("allreduce", buffer())
+
+    def run():
+        events = [[] for _ in range(6)]
+        took = seconds(6, program, compute=lambda rank, _: 0.001 * rank, events=events)
+        return took, events
+
+    assert run() == run()
+
+
+def test_real_payloads_take_the_time_of_phantoms_and_are_summed():
+    rows = np.arange(6 * 999, dtype=np.float32).reshape(6, 999)
+    expected = rows.sum(axis=0)
+
+    async def program(comm):
+        await ring(comm, rows[comm.rank])
+
+    network = NETWORKS["gemini"]
+    assert seconds(6, program, network) == seconds(6, lambda comm: ring(comm, phantom(999)), network)
+    assert (rows == expected).all()
+
+
+def test_phantoms_allocate_nothing():
+    payload = phantom(10**12)
+    for _ in range(2):  # the first time numpy and asyncio's machinery warm up
+        tracemalloc.start()
+        seconds(16, lambda comm: ring(comm, payload))
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert peak < 10**6
+
+
+@pytest.mark.parametrize("network", ["ethernet-10g", "infiniband-hdr"])
+def test_a_ring_of_256_ranks(network):
+    model, p, n = NETWORKS[network], 256, 4 * 256 * 1000
+    alpha, beta = model.link.alpha, model.link.beta
+    stated = 2 * (p - 1) * alpha + 2 * n * (p - 1) / p * beta + n * (p - 1) / p * model.gamma
+    assert seconds(p, lambda comm: ring(comm, phantom(n // 4)), model) == pytest.approx(stated, rel=1e-9)
+
+
+def test_events_have_their_times():
+    async def push(comm):
+        await comm.send(buffer(), 1, 3)
+
+    async def program(comm):
+        if comm.rank == 0:
+            await comm.compute("forward", lambda: None)
+            await comm.start(push(comm), shared_tags=True)
+            await comm.exchange(buffer(), 0, buffer(), 0)
+        else:
+            await comm.recv(buffer(2 * SIZE), 0)
+            await comm.add(buffer(), buffer())
+        await comm.native("barrier", buffer(0))
+
+    # in ns: a message takes 5 ms, a message to oneself 0.14 ms, the reduction 0.4 ms, a barrier of two 1 ms
+    events = [[], []]
+    seconds(2, program, compute=lambda *_: 0.25, events=events)
+    assert events == [
+        [
+            (0, "forward", 0, 250_000_000, -1, 0),
+            (1, "send", 250_000_000, 255_000_000, 1, SIZE),
+            (0, "exchange", 255_000_000, 255_140_000, 0, SIZE),
+            (0, "native barrier", 255_140_000, 256_400_000, -1, 0),
+        ],
+        [
+            (0, "recv", 0, 255_000_000, 0, SIZE),
+            (0, "add", 255_000_000, 255_400_000, -1, SIZE),
+            (0, "native barrier", 255_400_000, 256_400_000, -1, 0),
+        ],
+    ]
+
+
+def test_events_name_the_started_program():
+    async def shift(comm, label):
+        await comm.compute(label, lambda: None)
+
+    async def outer(comm):
+        await shift(comm, "second")
+        await comm.start(shift(comm, "third"))
+
+    async def program(comm):
+        tasks = [comm.start(shift(comm, "first")), comm.start(outer(comm))]
+        await shift(comm, "main")
+        for task in tasks:
+            await task
+        await comm.start(shift(comm, "fourth"), shared_tags=True)
+
+    events = [[], []]
+    seconds(2, program, events=events)
+    for mine in events:
+        assert {(task, label) for task, label, *_ in mine} == {
+            (0, "main"),
+            (1, "first"),
+            (2, "second"),
+            (3, "third"),
+            (4, "fourth"),
+        }

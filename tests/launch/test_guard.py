@@ -1,0 +1,91 @@
+"""One rank where the launcher started many must be noticed, and nothing else may be mistaken for it.
+
+The environments are Slurm 22.05's, MPICH 5.0's and Open MPI 5.0's, as found in jobs on two nodes with four tasks.
+"""
+
+import pytest
+
+from hpcdl.launch.guard import is_first, launched, mismatch
+
+IN_JOB = {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4", "SLURM_NNODES": "2", "SLURM_PROCID": "0", "SLURM_NODEID": "0"}
+IN_STEP = {**IN_JOB, "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NUM_NODES": "2"}
+SHELLS = {
+    "a workstation": {},
+    "an sbatch script": IN_JOB,
+    "a shell of salloc": {**IN_STEP, "SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1"},
+    "leftovers": {"PMI_SIZE": "", "SLURM_STEP_NUM_TASKS": ""},
+}
+MANY = {
+    "srun --mpi=none": (IN_STEP, "srun started 4 processes (SLURM_STEP_NUM_TASKS)"),
+    "srun --mpi=pmi2": ({**IN_STEP, "PMI_SIZE": "4", "PMI_RANK": "0"}, "(PMI_SIZE)"),
+    "srun --mpi=pmix": ({**IN_STEP, "PMIX_RANK": "0"}, "srun started 4 processes"),
+    "Open MPI's mpirun": (
+        {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "0", "PMIX_RANK": "0"},
+        "Open MPI's mpirun started 4 processes",
+    ),
+    "MPICH's mpirun": ({"PMI_SIZE": "4", "PMI_RANK": "0", "MPI_LOCALNRANKS": "2"}, "(PMI_SIZE)"),
+    "MPICH's mpirun in a job of one node": (
+        {**IN_STEP, "SLURM_STEP_NUM_TASKS": "1", "PMI_SIZE": "4", "PMI_RANK": "0", "MPI_LOCALNRANKS": "4"},
+        "(PMI_SIZE)",
+    ),
+    "PALS' mpiexec": ({"PALS_NRANKS": "4", "PALS_RANKID": "0"}, "PALS' mpiexec started 4 processes"),
+}
+ALONE = {
+    "mpirun -n 1": {"PMI_SIZE": "1", "PMI_RANK": "0", "MPI_LOCALNRANKS": "1"},
+    "Open MPI's mpirun -n 1 in a job, its daemons on two nodes": {
+        **IN_STEP,
+        "SLURM_STEP_NUM_TASKS": "2",
+        "OMPI_COMM_WORLD_SIZE": "1",
+        "OMPI_COMM_WORLD_RANK": "0",
+        "PMIX_RANK": "0",
+    },
+    "MPICH's mpirun -n 1 in a job, a proxy on each of two nodes": {
+        **IN_STEP,
+        "SLURM_STEP_NUM_TASKS": "2",
+        "PMI_SIZE": "1",
+        "PMI_RANK": "0",
+    },
+    "srun -n 1": {**IN_STEP, "SLURM_STEP_NUM_TASKS": "1"},
+}
+
+
+@pytest.mark.parametrize("environment", SHELLS.values(), ids=SHELLS)
+def test_outside_a_launcher_hpcdl_starts_its_own(environment):
+    assert not launched(environment)
+    assert is_first(environment)
+    assert mismatch(1, environment, "MPICH") is None
+
+
+@pytest.mark.parametrize(("environment", "said"), MANY.values(), ids=MANY)
+def test_one_rank_of_many_processes_is_a_mismatch(environment, said):
+    assert launched(environment)
+    complaint = mismatch(1, environment, "MPICH")
+    assert said in complaint
+    assert "MPICH sees one rank" in complaint
+    assert "--mpi=pmi2" in complaint
+    assert "\n" not in complaint
+
+
+@pytest.mark.parametrize("environment", [environment for environment, _ in MANY.values()], ids=MANY)
+def test_ranks_that_found_each_other_are_none(environment):
+    assert mismatch(4, environment, "MPICH") is None
+    assert mismatch(2, environment, "MPICH") is None
+
+
+@pytest.mark.parametrize("environment", ALONE.values(), ids=ALONE)
+def test_one_rank_that_is_meant_to_be_one_is_none(environment):
+    assert launched(environment)
+    assert mismatch(1, environment, "Open MPI") is None
+
+
+@pytest.mark.parametrize(
+    ("size", "rank"),
+    [
+        ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+        ("PMI_SIZE", "PMI_RANK"),
+        ("PALS_NRANKS", "PALS_RANKID"),
+        ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
+    ],
+)
+def test_one_process_speaks_for_all(size, rank):
+    assert [is_first({size: "3", rank: str(number)}) for number in range(3)] == [True, False, False]

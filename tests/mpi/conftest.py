@@ -1,0 +1,82 @@
+"""The fabric over real MPI: every rank of ``mpirun -n P python -m pytest --with-mpi tests/mpi`` runs every test.
+
+A rank that fails leaves the others waiting, so the first failure, or a test that takes too long, ends the job.
+"""
+
+import faulthandler
+import signal
+import sys
+
+import pytest
+from mpi4py import MPI
+from threadpoolctl import threadpool_limits
+
+from hpcdl.fabric.mpi import Mpi
+
+pytest.register_assert_rewrite("contract")
+
+LIMIT = 60
+"""Seconds that one test may take; none takes more than a few."""
+
+
+def end_job(*_signal):
+    faulthandler.dump_traceback(all_threads=True)
+    MPI.COMM_WORLD.Abort(1)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config):
+    if MPI.COMM_WORLD.rank:  # all ranks report the same
+        config.pluginmanager.unregister(name="terminalreporter")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    if not item.config.getoption("--with-mpi"):
+        return (yield)
+    signal.signal(signal.SIGALRM, end_job)
+    signal.alarm(LIMIT)
+    try:
+        return (yield)
+    finally:
+        signal.alarm(0)
+
+
+def pytest_runtest_logreport(report):
+    if report.failed and MPI.COMM_WORLD.size > 1:
+        print(f"\nrank {MPI.COMM_WORLD.rank}: {report.nodeid}\n{report.longreprtext}", file=sys.stderr, flush=True)
+        MPI.COMM_WORLD.Abort(1)
+
+
+class OverMpi:
+    """One rank is here, ``ranks`` are in the job."""
+
+    def __init__(self, mpi):
+        self._mpi = mpi
+        self.ranks = mpi.comm.size
+
+    def run(self, program):
+        result = self._mpi.run(program(self._mpi.comm))
+        return self._mpi.comm.library.allgather(result)
+
+    def local(self, values):
+        """Of a list with one value per rank, those of the ranks in this process."""
+        return [values[self._mpi.comm.rank]]
+
+
+@pytest.fixture(scope="session")
+def mpi():
+    with threadpool_limits(1):  # ranks are enough for the cores
+        yield Mpi()
+
+
+@pytest.fixture
+def fabric(mpi):
+    return OverMpi(mpi)
+
+
+@pytest.fixture
+def group(mpi):
+    if mpi.comm.size == 1:
+        pytest.skip("needs two ranks")
+    return OverMpi(mpi)

@@ -1,0 +1,161 @@
+"""What only the MPI interpreter does: progress under local work, resting, clocks, counting, giving up."""
+
+from time import perf_counter, process_time, sleep
+
+import numpy as np
+import pytest
+from contract.operands import operands
+from mpi4py import MPI
+
+from hpcdl.aggregation.ring import ring
+from hpcdl.fabric.mpi import Mpi, library_version
+
+pytestmark = pytest.mark.mpi
+
+needs_two = pytest.mark.mpi(min_size=2)
+
+
+def test_a_started_ring_makes_progress_during_compute(mpi):
+    """It is done before anybody awaits it."""
+    rows, expected = operands(mpi.comm.size, 10_007)
+    mine = rows[mpi.comm.rank]
+
+    async def program(comm):
+        task = comm.start(ring(comm, mine))
+        for pieces in range(1000):
+            if task.done:
+                return pieces
+            await comm.compute("layer", lambda: sleep(0.001))
+        return None
+
+    pieces = mpi.run(program(mpi.comm))
+    assert pieces is not None
+    assert (mine == expected).all()
+
+
+def test_programs_make_progress_whoever_is_awaited(mpi):
+    """A rank that awaits its last program answers for the others meanwhile."""
+    comm = mpi.comm
+    vectors = [np.full(1000, float(comm.rank)) for _ in range(3)]
+
+    async def program(comm):
+        tasks = [comm.start(ring(comm, vector)) for vector in vectors]
+        await tasks[comm.rank % 3]
+        for task in tasks:
+            await task
+
+    mpi.run(program(comm))
+    for vector in vectors:
+        assert (vector == comm.size * (comm.size - 1) / 2).all()
+
+
+@needs_two
+def test_ranks_rest_asleep_until_all_are_there(mpi):
+    comm = mpi.comm
+    comm.library.Barrier()
+    begin, used = perf_counter(), process_time()
+    if comm.rank == 0:
+        sleep(0.5)
+    comm.rest()
+    waited, used = perf_counter() - begin, process_time() - used
+    assert waited > 0.4
+    assert used < waited / 2
+
+
+def test_clocks_of_one_host_agree(mpi):
+    offset = mpi.comm.clock_offset_ns()
+    if mpi.comm.rank == 0:
+        assert offset == 0
+    if len(set(mpi.comm.library.allgather(MPI.Get_processor_name()))) == 1:
+        assert abs(offset) < 50_000_000
+
+
+def test_the_gauge_counts(mpi):
+    async def program(comm):
+        left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+        await comm.exchange(np.zeros(10), right, np.zeros(10), left)
+        await comm.start(comm.exchange(np.zeros(3, np.float32), right, np.zeros(3, np.float32), left))
+        await comm.compute("work", lambda: sleep(0.01))
+
+    before = mpi.gauge()
+    mpi.run(program(mpi.comm))
+    after = mpi.gauge()
+    assert after.messages - before.messages == 2
+    assert after.bytes - before.bytes == 92
+    assert 10_000_000 <= after.compute_ns - before.compute_ns <= after.time_ns - before.time_ns
+
+
+def test_every_operation_is_an_event(mpi):
+    """What the trace says: program, label, times in order, peer and bytes."""
+
+    async def program(comm):
+        left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+        await comm.compute("forward", lambda: None)
+        await comm.exchange(np.zeros(10), right, np.zeros(10), left)
+        await comm.start(comm.exchange(np.zeros(3), right, np.zeros(3), left))
+        await comm.start(comm.add(np.zeros(2), np.zeros(2)))
+        await comm.native("barrier", np.zeros(0))
+        if comm.rank == 0 < right:
+            await comm.send(np.zeros(4), right)
+        elif comm.rank == 1:
+            status = await comm.recv(np.zeros(6))
+            assert status.count == 4
+
+    mpi.events = events = []
+    try:
+        mpi.run(program(mpi.comm))
+    finally:
+        mpi.events = None
+    right = (mpi.comm.rank + 1) % mpi.comm.size
+    expected = [
+        (0, "forward", -1, 0),
+        (0, "exchange", right, 80),
+        (1, "exchange", right, 24),
+        (2, "add", -1, 16),
+        (0, "native barrier", -1, 0),
+    ]
+    if mpi.comm.size > 1 and mpi.comm.rank < 2:
+        expected.append((0, "recv", 0, 32) if mpi.comm.rank else (0, "send", 1, 32))
+    assert [(task, label, peer, size) for task, label, _, _, peer, size in events] == expected
+    times = [time for _, _, begin, end, _, _ in events for time in (begin, end)]
+    assert times == sorted(times)
+
+
+class Mistake(Exception):
+    pass
+
+
+def test_a_main_program_that_fails_ends_the_run_though_others_are_in_flight():
+    """What it started may wait for ever; a job whose rank has failed must be told, so that it can be ended."""
+    mpi = Mpi()
+    got = np.zeros(1)
+
+    async def fail(comm):
+        comm.start(comm.recv(got, (comm.rank - 1) % comm.size, 5))
+        raise Mistake
+
+    async def deliver(comm):
+        await comm.start(comm.send(np.ones(1), (comm.rank + 1) % comm.size, 5))
+
+    with pytest.raises(Mistake):
+        mpi.run(fail(mpi.comm))
+    assert not mpi.alone
+    mpi.comm.library.Barrier()
+    mpi.run(deliver(mpi.comm))
+    assert mpi.alone
+    assert got[0] == 1
+
+
+def test_one_job_runs_many_programs_on_any_of_its_communicators(mpi):
+    half = mpi.run(mpi.comm.split(mpi.comm.rank % 2))
+    for comm in (mpi.comm, half, mpi.comm):
+        mine = np.ones(5)
+        mpi.run(ring(comm, mine))
+        assert (mine == comm.size).all()
+
+
+def test_the_library_has_a_name():
+    version = library_version()
+    assert version["library"]
+    assert version["version"][0].isdigit()
+    assert version["text"]

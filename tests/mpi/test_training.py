@@ -1,0 +1,31 @@
+"""Synchronous training over MPI is training on one rank with the whole batch."""
+
+import pytest
+from contract.training import GLOBAL_BATCH, STEPS, TOLERANCE, difference, session
+
+from hpcdl.trace.recorder import Recorder
+from hpcdl.training.synchronous import synchronous
+
+pytestmark = pytest.mark.mpi
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "dtype", "bucket_bytes"),
+    [
+        ("ring", "float64", 1),
+        ("parameter_server", "float32", 100_000),
+        ("tree", "float32", None),
+        ("halving_doubling", "float32", 1),
+        ("native", "float32", 1),
+    ],
+)
+def test_equals_one_rank_with_the_whole_batch(aggregation, dtype, bucket_bytes, mpi):
+    recorder = Recorder(events=False)
+    mine = session(aggregation, dtype, recorder)
+    mpi.run(synchronous(mpi.comm, mine, bucket_bytes=bucket_bytes))
+    parameters = mine.replica.parameters
+    assert difference(parameters, dtype) < TOLERANCE[dtype]
+    library = mpi.comm.library
+    assert len(set(library.allgather(parameters.tobytes()))) == 1
+    assert len(set(library.allgather(recorder.evaluations[0]))) == 1
+    assert library.allreduce(sum(row.images for row in recorder.steps)) == STEPS * GLOBAL_BATCH

@@ -1,0 +1,36 @@
+from hpcdl.report.card import card
+from hpcdl.report.render import render
+from hpcdl.report.warnings import grown, usable_cores
+
+
+def steps(ms):
+    return [500.0] * 2 + [ms * (1 + 0.001 * (n % 5 - 2)) for n in range(30)]
+
+
+def test_oversubscription(hand):
+    hand.train([steps(20)] * 4, threads_per_rank=3)
+    page = render([hand.read({"cpu": {"physical_cores": 8}})], "md")
+    assert "OVERSUBSCRIBED: 8 cores per node; 4 ranks want 12" in page
+
+
+def test_usable_cores():
+    assert usable_cores({}) is None
+    assert usable_cores({"cpu": {"physical_cores": 8, "quota_cores": 1.5}}) == 1.5
+    assert (
+        usable_cores({"cpu": {"physical_cores": "unknown"}, "ranks": [{"hostname": "a", "affinity": "0-3,8"}]})
+        == 5
+    )
+    ranks = [{"hostname": "h", "slurm_node": f"n{rank // 2}", "affinity": f"{rank % 2}"} for rank in range(4)]
+    assert usable_cores({"cpu": {"physical_cores": 8}, "ranks": ranks}) == 2
+
+
+def test_counters_that_grew():
+    before = {"network": {"eth0": {"rx_errors": 1, "rx_bytes": 5}}, "infiniband": "unknown"}
+    after = {"network": {"eth0": {"rx_errors": 4, "rx_bytes": 9}}, "infiniband": {"m/1": {"symbol_error": 2}}}
+    assert list(grown(before, after)) == [("network eth0 rx_errors", 3)]
+
+
+def test_an_unknown_environment_still_has_a_card(hand):
+    section = card(hand.read(), ["mind this"])
+    assert section.points == ["Warning: mind this"]
+    assert ("MPI", "unknown") in section.tables[0].rows

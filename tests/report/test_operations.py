@@ -1,0 +1,51 @@
+from hpcdl.report.render import render
+
+
+def steps(ms):
+    return [500.0] * 2 + [ms * (1 + 0.001 * (n % 5 - 2)) for n in range(30)]
+
+
+def operation(hand, scheme, size, ms, **fields):
+    whole = {"kind": "collective", "collective": "allreduce", "dtype": "float32", "warmup_steps": 0, **fields}
+    hand.case([ms] * 2 if isinstance(ms, list) else [[ms]], aggregation=scheme, message_bytes=size, **whole)
+
+
+def test_who_is_fastest_at_which_size(hand, row):
+    for size, ring, native in ((4, 2.0, 1.0), (4096, 2.0, 1.0), (65536, 1.0, 1.001), (1 << 20, 1.0, 2.0)):
+        for scheme, ms in (("ring", ring), ("native", native)):
+            operation(hand, scheme, size, steps(ms)[2:], correct=True)
+    page = render([hand.read()], "md")
+    assert (
+        "- allreduce, 2 ranks, float32: fastest native from 4 B to 4 KiB; ring or native (tied) at 64 KiB; "
+        "ring at 1 MiB." in page
+    )
+    assert row(page, "4 KiB", "native")[9:] == ["1.00", "fastest", "yes"]
+    assert row(page, "4 KiB", "ring")[9:] == ["0.500", "", "yes"]
+    brief = render([hand.read()], "summary")
+    assert "64 KiB  1.00 ms ~  1.00 ms ~" in brief
+
+
+def test_simulated_operations_stand_apart(hand, row):
+    operation(hand, "ring", 4, steps(2.0)[2:], correct=True)
+    network = {"network": "infiniband-hdr", "configuration": "simulated on infiniband-hdr, 1 a host"}
+    operation(hand, "ring", 4, 0.1, ranks=2, predicted_seconds=0.00005, **network)
+    operation(hand, "tree", 4, 0.2, ranks=2, **network)
+    page = render([hand.read({"cpu": {"physical_cores": 1}})], "md")
+    measured, simulated = page[page.index("## Collectives") :].split("### SIMULATED on infiniband-hdr: ")
+    assert simulated.startswith("allreduce, 2 ranks, float32, 1 a host\n")
+    assert row(measured, "4 B", "ring")[2] == "2.00 ms"
+    assert row(simulated, "4 B", "ring")[5:] == ["1.00", "fastest", "50.0 us", "0.500"]
+    assert row(simulated, "4 B", "tree")[5:] == ["0.500", "", "-", "-"]
+    assert "collective-allreduce-ring" not in page
+    assert "only 1 rank" not in page
+    assert "too few" not in page
+
+
+def test_what_tracing_costs(hand, row):
+    for trace, ms in (("events", 22.0), ("steps", 20.0)):
+        hand.train([steps(ms)] * 2, configuration=f"trace={trace}")
+    page = render([hand.read()], "md")
+    cost = page[page.index("## Cost of tracing") :]
+    assert row(cost, "ring", "2")[2:5] == ["20.0 ms", "22.0 ms", "2.00 ms"]
+    assert row(cost, "ring", "2")[6] == "1.10"
+    assert row(page, "A")[1] == "trace=events"

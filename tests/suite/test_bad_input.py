@@ -1,0 +1,248 @@
+"""Whatever is wrong with a suite is said in one line that names the file, the key and the nearest valid name."""
+
+import gzip
+import math
+import struct
+
+import pytest
+
+from hpcdl import suite
+from hpcdl.data.idx_folder import FILES
+
+WRONG_VALUES = [
+    ("train", {"agregation": "ring"}, "agregation: unknown key; did you mean 'aggregation'?"),
+    ("train", {"aggregation": "rign"}, "aggregation: unknown 'rign'; did you mean 'ring'?"),
+    ("train", {"model": "lenet"}, "model: unknown 'lenet'; did you mean 'lenet5'?"),
+    ("train", {"optimizer": "sdg"}, "optimizer: unknown 'sdg'; did you mean 'sgd'?"),
+    ("train", {"dataset": "minst"}, "dataset: unknown 'minst'; did you mean 'mnist'?"),
+    ("train", {"training": "synchronos"}, "training: unknown 'synchronos'; did you mean 'synchronous'?"),
+    ("train", {"schedule": "polinomial"}, "schedule: unknown schedule 'polinomial'; did you mean 'polynomial'?"),
+    ("train", {"backend": "cupy"}, "backend: backend 'cupy' "),
+    ("train", {"compression": "zip"}, "compression: unknown 'zip'; there are: none"),
+    ("train", {"aggregation": {"name": "tree", "arty": 3}}, "unknown setting 'arty'; did you mean 'arity'?"),
+    ("train", {"aggregation": {"name": "ring", "arity": 3}}, "unknown setting 'arity'; it has none"),
+    ("train", {"aggregation": {"name": "tree", "arity": 0}}, "aggregation: arity = 0: a tree's node has at least"),
+    ("train", {"aggregation": {"name": "tree", "arity": True}}, "setting 'arity' must be int, not True"),
+    ("train", {"aggregation": {"name": "tree", "arity": [2, 3]}}, "setting 'arity' must be int, not [2, 3]"),
+    ("train", {"aggregation": {"arity": 3}}, 'must be a name or a table such as {name = "..."}'),
+    ("train", {"aggregation": 3}, 'aggregation: must be a name or a table such as {name = "..."}, not 3'),
+    ("train", {"model": {"name": "lenet5", "width": 3}}, "model: unknown setting 'width'"),
+    ("train", {"optimizer": {"name": "sgd", "momentun": 0.9}}, "did you mean 'momentum'?"),
+    ("train", {"optimizer": {"name": "sgd", "momentum": 1.5}}, "optimizer: momentum must be at least 0 and less"),
+    ("train", {"optimizer": {"name": "sgd", "momentum": "big"}}, "setting 'momentum' must be float, not 'big'"),
+    ("train", {"schedule": {"name": "polynomial", "pwer": 2}}, "unknown setting 'pwer'; did you mean 'power'?"),
+    ("train", {"schedule": {"power": 2}}, 'schedule: must be a name or a table such as {name = "polynomial"}'),
+    ("train", {"learning_rate": -0.1}, "learning_rate: must be at least 0, not -0.1"),
+    ("train", {"learning_rate": "fast"}, "learning_rate: must be float or int, not 'fast'"),
+    ("train", {"learning_rate": float("nan")}, "learning_rate: nan is out of range"),
+    ("train", {"learning_rate": float("inf")}, "learning_rate: inf is out of range"),
+    ("train", {"learning_rate": None}, "learning_rate: a train case needs it"),
+    ("train", {"ranks": 0}, "ranks: must be at least 1, not 0"),
+    ("train", {"ranks": True}, "ranks: must be int, not True"),
+    ("train", {"ranks": 2.0}, "ranks: must be int, not 2.0"),
+    ("train", {"ranks": []}, "ranks: an empty list leaves no case"),
+    ("train", {"ranks": [[1, 2]]}, "ranks: must be int, not [1, 2]"),
+    ("train", {"ranks": 3}, "global_batch: 64 is not divisible by ranks = 3; 63 and 66 are"),
+    ("train", {"ranks": 65}, "global_batch: 64 is not divisible by ranks = 65; 65 and 65 are"),
+    ("train", {"batch_per_rank": 8}, "global_batch: give exactly one of global_batch and batch_per_rank"),
+    ("train", {"global_batch": None}, "global_batch: give exactly one of global_batch and batch_per_rank"),
+    ("train", {"epochs": 2}, "epochs: give exactly one of epochs and steps"),
+    ("train", {"steps": None}, "epochs: give exactly one of epochs and steps"),
+    ("train", {"steps": None, "epochs": 0}, "epochs: must be more than 0, not 0"),
+    ("train", {"steps": None, "epochs": 1e18}, "epochs: "),
+    ("train", {"steps": 10**30}, "steps: 1000000000000000000000000000000 is out of range"),
+    ("train", {"seed": -1}, "seed: must be at least 0, not -1"),
+    ("train", {"seed": 1 << 63}, "seed: 9223372036854775808 is out of range"),
+    ("train", {"target_accuracy": 97}, "target_accuracy: must be at most 1, not 97"),
+    ("train", {"global_batch": 2000}, "global_batch: 2000 images a step, but digits has 1437"),
+    ("train", {"dataset": {"name": "synthetic", "shape": [2, 2]}}, "dataset: synthetic: shape must be three"),
+    ("train", {"dataset": {"name": "synthetic", "images": 10**15}}, "dataset: Unable to allocate"),
+    ("train", {"dataset": {"name": "synthetic", "test_images": 0}}, "dataset: synthetic has no test images"),
+    (
+        "train",
+        {"dataset": {"name": "synthetic", "shape": [2, 2, 3]}, "model": "cifar_quick"},
+        "model: pool1: kernel 3x3 is larger than the padded image 2x2",
+    ),
+    ("collective", {"message_bytes": 6}, "message_bytes: 6 is not a multiple of float32's 4 bytes"),
+    ("collective", {"message_bytes": -4}, "message_bytes: must be at least 0, not -4"),
+    ("collective", {"network": "infiniband"}, "network: unknown 'infiniband'; did you mean 'infiniband-"),
+    ("collective", {"aggregation": "none"}, "aggregation: 'none' exchanges nothing"),
+    ("collective", {"collective": "alltoall"}, "collective: unknown 'alltoall'"),
+    ("collective", {"dtype": "float16"}, "dtype: unknown 'float16'; did you mean 'float"),
+    ("collective", {"repetitions": 0}, "repetitions: must be at least 1, not 0"),
+    ("collective", {"global_batch": 4}, "global_batch: unknown key"),
+    ("pairwise", {"ranks": 3}, "ranks: a pairwise case has 2, not 3"),
+    ("pairwise", {"exchange": "row"}, "exchange: unknown 'row'; did you mean 'raw'?"),
+    ("pairwise", {"kind": "pairwize"}, "kind: unknown 'pairwize'; did you mean 'pairwise'?"),
+    ("pairwise", {"kind": 3}, "kind: must be a word, not 3"),
+    ("pairwise", {"kind": None}, "kind: every case needs one of: collective, pairwise, train"),
+]
+
+
+@pytest.mark.parametrize(("kind", "changed", "said"), WRONG_VALUES, ids=lambda value: str(value)[:50])
+def test_a_wrong_value_is_named_with_its_key(written, refused, kind, changed, said):
+    message = refused(written(kind, **changed))
+    assert message.startswith("[[case]] 1: ")
+    assert said in message
+
+
+CASE = '[[case]]\nkind = "pairwise"\nmessage_bytes = 4\n'
+
+WRONG_FILES = [
+    ("name = ", "not TOML: "),
+    ("x = " + "[" * 9999, "not TOML: "),
+    ("x = " + "9" * 9999, "not TOML: "),
+    ('[suite]\nname = "s"\n', "there is no [[case]]"),
+    ('[suite]\nname = "s"\n[case]\nkind = "pairwise"', "there is no [[case]]"),
+    ('case = [1, 2]\n[suite]\nname = "s"', "there is no [[case]]"),
+    ('case = []\n[suite]\nname = "s"', "there is no [[case]]"),
+    (CASE, "[suite]: name: a suite needs a name"),
+    (f"suite = 1\n{CASE}", "there is no [suite]"),
+    (f"[suite]\nname = 1\n{CASE}", "[suite]: name: must be a word that can name a folder, not 1"),
+    (f'[suite]\nname = ""\n{CASE}', "[suite]: name: must be a word that can name a folder, not ''"),
+    (f'[suite]\nname = "../x"\n{CASE}', "[suite]: name: must be a word that can name a folder, not '../x'"),
+    (f'[suite]\nname = "s"\nquestion = 1\n{CASE}', "[suite]: question: must be str, not 1"),
+    (f'[suite]\nname = "s"\nnaem = "s"\n{CASE}', "[suite]: naem: unknown key; did you mean 'name'?"),
+    (f'[sweet]\nname = "s"\n{CASE}', "sweet: unknown key"),
+    (f'[suite]\nname = "s"\n{CASE}{CASE}', "the case 'pairwise-exchange-fabric-4B' is there twice"),
+    (
+        f'[suite]\nname = "s"\n{CASE.replace("4", "[4, 4]")}',
+        "the case 'pairwise-exchange-fabric-4B' is there twice",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), WRONG_FILES, ids=lambda text: text[:40])
+def test_a_file_that_is_no_suite(refused, text, said):
+    assert refused(text).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("", "write case.KEY=VALUE"),
+        ("steps=3", "write case.KEY=VALUE"),
+        ("case.steps", "write case.KEY=VALUE"),
+        ("cases.steps=3", "write case.KEY=VALUE"),
+        ("case.step=3", "no case has the key 'step'; did you mean 'steps'?"),
+        ("case.=3", "no case has the key ''"),
+        ("case.ranks.x=3", "ranks: 2 is not a table"),
+        ("case.learning_rate.a.b=3", "learning_rate: 0.1 is not a table"),
+        ("case.steps=many", "[[case]] 1: steps: must be int, not 'many'"),
+        ("case.aggregation=rign", "did you mean 'ring'?"),
+        ("case.aggregation.arity=3", "aggregation: unknown setting 'arity'"),
+        ("case.kind=pairwise", "[[case]] 1: model: unknown key"),
+        ("suite.name=", "name: must be a word"),
+        ("suite.nam=x", "nam: unknown key; did you mean 'name'?"),
+        (f"case.steps={'9' * 9999}", "steps: must be int"),
+    ],
+    ids=lambda text: text[:30],
+)
+def test_a_wrong_override(written, refused, override, said):
+    assert said in refused(written(), [override])
+
+
+def test_a_suite_that_cannot_be_read(tmp_path):
+    (tmp_path / "latin.toml").write_bytes(b'[suite]\nname = "\xe9"')
+    for name, said in (
+        ("none.toml", "no such suite file"),
+        ("latin.toml", "not UTF-8"),
+        (".", "cannot be read: Is a"),
+    ):
+        with pytest.raises(suite.UsageError) as caught:
+            suite.load(tmp_path / name)
+        assert str(caught.value).startswith(str(tmp_path))
+        assert said in str(caught.value)
+
+
+def idx(*shape):
+    return struct.pack(f">4B{len(shape)}I", 0, 0, 8, len(shape), *shape) + bytes(math.prod(shape))
+
+
+CONTENT = dict(zip(FILES, (idx(4, 28, 28), idx(4), idx(2, 28, 28), idx(2)), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("damaged", "said"),
+    [
+        ({FILES[0]: CONTENT[FILES[0]][:-1]}, f"{FILES[0]}: truncated: 4 x 28 x 28 values want 3152 bytes"),
+        ({FILES[1]: b"\1\2" + CONTENT[FILES[1]][2:]}, f"{FILES[1]}: not an IDX file: it begins with 01 02 08 01"),
+        ({FILES[2]: None}, f"{FILES[2]}: missing"),
+        ({FILES[3]: idx(3)}, f"{FILES[3]}: 3 labels, but"),
+        ({FILES[0]: b""}, f"{FILES[0]}: truncated: 0 bytes"),
+        (dict.fromkeys(FILES), "mnist: not found in"),
+        (dict.fromkeys(FILES), "set HPCDL_DATA to a folder that holds train-images-idx3-ubyte"),
+    ],
+)
+def test_missing_and_damaged_data(tmp_path, monkeypatch, written, refused, damaged, said):
+    monkeypatch.setenv("HPCDL_DATA", str(tmp_path))
+    for name, content in {**CONTENT, **damaged}.items():
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
+    message = refused(written(dataset="mnist", global_batch=4))
+    assert message.startswith("[[case]] 1: dataset: ")
+    assert said in message
+
+
+def test_a_truncated_gzip_file(tmp_path, monkeypatch, written, refused):
+    monkeypatch.setenv("HPCDL_DATA", str(tmp_path))
+    for name, content in CONTENT.items():
+        (tmp_path / f"{name}.gz").write_bytes(gzip.compress(content)[:-9])
+    assert f"{FILES[0]}.gz: truncated" in refused(written(dataset="mnist", global_batch=4))
+
+
+PLUG_INS = """
+import numpy as np
+NUMBER = 3
+def plain(comm, buffer): ...
+async def scheme(comm, buffer, *, power: int = 2): ...
+def dataset(): return 5
+def optimizer(): return 5
+def empty(shape, classes): return []
+def numbers(shape, classes): return [5]
+class Halves:
+    def __init__(self, *, by: float = 2.0): self.by = by
+    def update(self, parameters, gradients, learning_rate): ...
+"""
+
+
+@pytest.fixture
+def plugins(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "my_schemes.py").write_text(PLUG_INS)
+    (tmp_path / "my_typo.py").write_text("def f(:\n")
+    (tmp_path / "my_crash.py").write_text("1 / 0\n")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("aggregation", "nosuchmodule:thing", "No module named 'nosuchmodule'"),
+        ("aggregation", "my_schemes:nothing", "has no attribute 'nothing'"),
+        ("aggregation", "my_schemes:", "has no attribute ''"),
+        ("aggregation", ":scheme", "Empty module name"),
+        ("aggregation", "my_typo:f", "SyntaxError: invalid syntax (my_typo.py, line 1)"),
+        ("aggregation", "my_crash:f", "ZeroDivisionError: division by zero"),
+        ("aggregation", "my_schemes:NUMBER", "is a int, which cannot be called"),
+        ("aggregation", "my_schemes:plain", "is not an async function"),
+        ("training", "my_schemes:plain", "is not an async function"),
+        ("aggregation", {"name": "my_schemes:scheme", "pwer": 3}, "did you mean 'power'?"),
+        ("aggregation", {"name": "my_schemes:scheme", "power": "3"}, "setting 'power' must be int, not '3'"),
+        ("dataset", "my_schemes:dataset", "makes a int, not a Dataset"),
+        ("optimizer", "my_schemes:optimizer", "makes a int, not an optimizer"),
+        ("model", "my_schemes:dataset", "takes 0 positional arguments"),
+        ("model", "my_schemes:empty", "ends in (8, 8, 1), but digits has 10 classes"),
+        ("model", "my_schemes:numbers", "'int' object has no attribute 'declare'"),
+    ],
+)
+def test_a_users_own_that_cannot_be_used(plugins, written, refused, key, value, said):
+    message = refused(written(**{key: value}))
+    assert message.startswith(f"[[case]] 1: {key}: ")
+    assert said in message
+
+
+def test_a_users_own_that_can(plugins, parsed):
+    (case,) = parsed(
+        aggregation={"name": "my_schemes:scheme", "power": 3}, optimizer={"name": "my_schemes:Halves", "by": 3.0}
+    )
+    assert case.name == "train-lenet5-digits-synchronous-my_schemes:scheme(power=3)-p2-b64-3st"

@@ -1,0 +1,94 @@
+"""What a session gives a strategy: its share of each batch, and evaluations that all ranks make together."""
+
+import numpy as np
+import pytest
+from contract.training import digits, session
+
+from hpcdl.fabric.inprocess import in_process
+from hpcdl.nn.backend import backend
+from hpcdl.nn.layers.batch_norm import BatchNorm
+from hpcdl.nn.layers.flatten import Flatten
+from hpcdl.nn.layers.linear import Linear
+from hpcdl.nn.replica import Replica
+from hpcdl.trace.recorder import Recorder
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 7, 16])
+def test_shares_of_all_ranks_are_the_batch(ranks):
+    sessions = [session("none", "float32", global_batch=100) for _ in range(ranks)]
+    whole = session("none", "float32", global_batch=100)
+    for step in (0, 13, 14, 27, 28, 5):  # epochs have 14 steps, and going back is allowed
+        images, labels = whole.batch(step, 0, 1)
+        parts = [mine.batch(step, rank, ranks) for rank, mine in enumerate(sessions)]
+        assert np.array_equal(np.concatenate([part[0] for part in parts]), images)
+        assert np.array_equal(np.concatenate([part[1] for part in parts]), labels)
+    assert whole.steps_per_epoch == 14
+    assert [whole.epoch(step) for step in (0, 13, 14, 28)] == [0, 0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("every", "steps", "expected"),
+    [
+        (1.0, 30, [11, 22, 30]),
+        (1.0, 22, [11, 22]),
+        (0.5, 12, [6, 11, 12]),
+        (2.0, 45, [22, 44, 45]),
+        (1 / 11, 4, [1, 2, 3, 4]),
+        (100.0, 7, [7]),
+    ],
+)
+def test_evaluations_are_due_every_so_many_epochs_and_at_the_end(every, steps, expected):
+    mine = session("none", "float32", steps=steps, evaluate_every=every)  # 11 steps an epoch
+    assert [step for step in range(1, steps + 1) if mine.evaluation_due(step)] == expected
+
+
+def normalizing(rank):
+    """A network whose running statistics depend on the rank, and whose parameters do not."""
+    layers = [BatchNorm("norm"), Flatten("flatten"), Linear("fc", 10)]
+    replica = Replica(layers, digits().shape, backend=backend("numpy"), dtype="float64", seed=1)
+    replica.state += rank
+    return replica
+
+
+@pytest.mark.parametrize("independent", [False, True])
+def test_running_statistics_are_averaged_unless_replicas_are_independent(independent):
+    async def program(comm):
+        mine = session("none", "float64", replica=normalizing(comm.rank), independent=independent)
+        await mine.evaluate(comm, 1)
+        return mine.replica.state
+
+    states = in_process(3).run(program)
+    for rank, state in enumerate(states):
+        np.testing.assert_allclose(state, normalizing(rank if independent else 1).state)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 7, 400])
+def test_the_test_set_is_shared_out_whole(ranks):
+    """Also among more ranks than there are test images."""
+    recorders = [Recorder() for _ in range(ranks)]
+    replica = session("none", "float32").replica
+    test = digits().test
+    images, labels = test.batch(np.arange(len(test)), "float32")
+    loss, right, _ = replica.loss(replica.predict(images), labels, 1.0)
+
+    async def program(comm):
+        mine = session("none", "float32", recorders[comm.rank], replica=replica)
+        return await mine.evaluate(comm, 22)
+
+    assert in_process(ranks).run(program) == [False] * ranks
+    for recorder in recorders:
+        (row,) = recorder.evaluations
+        assert row.accuracy == right / len(test)
+        assert row.loss == pytest.approx(loss / len(test), rel=1e-5)
+        assert (row.epoch, row.samples) == (2, 22 * 120)
+
+
+@pytest.mark.parametrize(
+    ("target", "stop", "expected"), [(0.0, True, True), (0.0, False, False), (1.0, True, False)]
+)
+def test_evaluation_tells_all_ranks_alike_whether_to_stop(target, stop, expected):
+    async def program(comm):
+        mine = session("none", "float32", target_accuracy=target, stop_at_target=stop)
+        return await mine.evaluate(comm, 1)
+
+    assert in_process(3).run(program) == [expected] * 3

@@ -1,0 +1,174 @@
+"""Synchronous training on p ranks is training on one rank with the whole batch."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from contract.aggregations import SCHEMES
+from contract.training import (
+    GLOBAL_BATCH,
+    STEPS,
+    TOLERANCE,
+    by_one_rank,
+    difference,
+    digits,
+    learning_rate,
+    session,
+)
+
+from hpcdl.fabric.inprocess import in_process
+from hpcdl.fabric.network import NETWORKS
+from hpcdl.fabric.simulated import simulated
+from hpcdl.trace.recorder import Evaluation, Recorder, Step
+from hpcdl.training.synchronous import synchronous
+
+TWO_BUCKETS = 200_000
+"""Bytes: one bucket when the fully connected layers are done, and the convolutions in the end."""
+
+
+def train(ranks, aggregation, dtype, *, bucket_bytes=None, seed=0, recorders=None, **settings):
+    """Everybody's parameters."""
+
+    async def program(comm):
+        mine = session(aggregation, dtype, recorders and recorders[comm.rank], **settings)
+        await synchronous(comm, mine, bucket_bytes=bucket_bytes)
+        return mine.replica.parameters
+
+    return in_process(ranks, seed).run(program)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_reference_has_learned(dtype):
+    untrained = session("none", dtype).replica.parameters
+    assert difference(untrained, dtype) > 0.1
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5, 8])
+@pytest.mark.parametrize(("dtype", "bucket_bytes"), [("float64", None), ("float32", TWO_BUCKETS)])
+@pytest.mark.parametrize("aggregation", SCHEMES)
+def test_equals_one_rank_with_the_whole_batch(aggregation, dtype, bucket_bytes, ranks):
+    first, *others = train(ranks, aggregation, dtype, bucket_bytes=bucket_bytes)
+    assert difference(first, dtype) < TOLERANCE[dtype]
+    assert all(np.array_equal(first, other) for other in others)
+
+
+@pytest.mark.parametrize(("dtype", "bucket_bytes"), [("float64", 1), ("float32", None), ("float32", 1)])
+@pytest.mark.parametrize("aggregation", SCHEMES)
+def test_equals_one_rank_in_one_piece_and_layer_by_layer(aggregation, dtype, bucket_bytes):
+    first, *others = train(3, aggregation, dtype, bucket_bytes=bucket_bytes)
+    assert difference(first, dtype) < TOLERANCE[dtype]
+    assert all(np.array_equal(first, other) for other in others)
+
+
+def test_one_rank_does_what_the_plain_loop_does():
+    for aggregation in (*SCHEMES, "none"):
+        assert np.array_equal(*train(1, aggregation, "float32"), by_one_rank("float32"))
+
+
+@pytest.mark.parametrize("ranks", [7, 9])
+def test_shares_need_not_be_equal(ranks):
+    """The gradient is scaled by the global batch, not by a rank's share."""
+    for parameters in train(ranks, "ring", "float64"):
+        assert difference(parameters, "float64") < TOLERANCE["float64"]
+
+
+def test_a_rank_may_have_no_image_at_all():
+    settings = {"global_batch": 3, "steps": 2}
+    alone, *others = [train(ranks, "ring", "float64", **settings)[0] for ranks in (1, 2, 5)]
+    for parameters in others:
+        np.testing.assert_allclose(parameters, alone, atol=TOLERANCE["float64"])
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_interleavings_do_not_matter(seed):
+    first = train(5, "ring", "float32", bucket_bytes=1, steps=5)
+    other = train(5, "ring", "float32", bucket_bytes=1, steps=5, seed=seed)
+    assert all(np.array_equal(one, another) for one, another in zip(first, other, strict=True))
+
+
+def test_without_aggregation_every_rank_goes_its_own_way():
+    replicas = train(3, "none", "float64")
+    for one, another in pairwise(replicas):
+        assert np.abs(one - another).max() > 1e-3
+
+
+def test_the_journal_adds_up_to_one_ranks():
+    """Over ranks: images and right answers by their sums, losses by their mean weighted with images."""
+
+    def rows(ranks):
+        recorders = [Recorder(events=False) for _ in range(ranks)]
+        train(ranks, "tree", "float64", recorders=recorders, evaluate_every=0.5)
+        return [recorder.steps for recorder in recorders], [recorder.evaluations for recorder in recorders]
+
+    (alone,), (seen_alone,) = rows(1)
+    steps, seen = rows(7)
+    for step, mine in enumerate(zip(*steps, strict=True)):
+        reference = Step(*alone[step])
+        assert reference.images == sum(row.images for row in mine) == GLOBAL_BATCH
+        assert reference.correct == sum(row.correct for row in mine)
+        assert reference.loss == pytest.approx(sum(row.loss * row.images for row in mine) / GLOBAL_BATCH)
+        assert {(row.step, row.epoch, row.learning_rate) for row in mine} == {
+            (step, step // 11, learning_rate(step))  # 1437 images are 11 whole batches
+        }
+    assert len(alone) == STEPS
+    assert [Evaluation(*row).step for row in seen_alone] == [6, 11, 17, 20]
+    for row in zip(*seen, strict=True):
+        assert len(set(row)) == 1
+    for theirs, mine in zip(seen[0], seen_alone, strict=True):
+        assert theirs.accuracy == pytest.approx(mine.accuracy)
+        assert theirs.loss == pytest.approx(mine.loss)
+        assert (theirs.samples, theirs.epoch) == (theirs.step * GLOBAL_BATCH, theirs.step / 11)
+    assert alone[0].loss > 1.5 > alone[-1].loss
+    assert seen_alone[-1].accuracy > 0.8
+
+
+def test_training_stops_at_the_target_if_told_so():
+    for stop, expected in ((True, 11), (False, STEPS)):
+        recorders = [Recorder(events=False) for _ in range(2)]
+        settings = {"target_accuracy": 0.3, "stop_at_target": stop, "evaluate_every": 1.0}
+        train(2, "ring", "float32", recorders=recorders, **settings)
+        assert [len(recorder.steps) for recorder in recorders] == [expected] * 2
+
+
+def backward_and_exchanges(bucket_bytes):
+    """(end of the last backward, [(task, begin) of every exchange]) of one step in virtual time."""
+    events = [[], []]
+    network = NETWORKS["ethernet-10g"]
+
+    async def program(comm):
+        mine = session("ring", "float32", steps=1)
+        await synchronous(comm, mine, bucket_bytes=bucket_bytes)
+
+    simulated(2, network, compute=lambda *_: 0.1, events=events).run(program)
+    done = [end for _, label, _, end, *_ in events[0] if label == "backward conv1"]
+    return done[0], [(task, begin) for task, label, begin, *_ in events[0] if label == "exchange"]
+
+
+def test_without_buckets_the_exchange_follows_backward():
+    done, exchanges = backward_and_exchanges(None)
+    assert [task for task, _ in exchanges] == [0, 0]
+    assert all(begin >= done for _, begin in exchanges)
+
+
+def test_a_bucket_leaves_as_soon_as_it_is_complete():
+    """Under the rest of backward, which takes 0.1 s a stage here: fc2, relu1, fc1, ... down to conv1."""
+    done, exchanges = backward_and_exchanges(TWO_BUCKETS)
+    early = [(task, round((done - begin) / 1e8)) for task, begin in exchanges if begin < done]
+    assert {task for task, _ in early} == {1}
+    assert early[0] == (1, 5)  # when fc1 is done, flatten, pool2, conv2, pool1 and conv1 are left
+    assert [task for task, begin in exchanges if begin >= done] == [0, 0]
+
+
+@pytest.mark.parametrize(("bucket_bytes", "buckets"), [(None, 1), (TWO_BUCKETS, 2), (1, 5), (10**9, 1)])
+def test_buckets_together_are_the_gradient(bucket_bytes, buckets):
+    """Messages tell how many there are; the bytes are those of the whole, whatever the pieces."""
+    world = in_process(2)
+
+    async def program(comm):
+        mine = session("parameter_server", "float32", steps=1, dataset=digits())
+        await synchronous(comm, mine, bucket_bytes=bucket_bytes)
+        return mine.replica.gradients.nbytes
+
+    size = world.run(program)[0]
+    assert world.messages == [buckets, buckets]
+    assert world.bytes == [size, size]
