@@ -9,6 +9,7 @@ import os
 import sys
 import tempfile
 import traceback
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -166,7 +167,9 @@ def _run_from_shell(options: argparse.Namespace, given: list[str]) -> int:
 
 def _run_in_job(options: argparse.Namespace) -> int:
     """One of the job's ranks."""
-    from hpcdl.fabric.mpi import Mpi, library_version
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "suspicious MPI execution environment")  # the guard says it better
+        from hpcdl.fabric.mpi import Mpi, library_version
     from hpcdl.launch.guard import is_first, mismatch
     from hpcdl.launch.mpirun import leave_status
 

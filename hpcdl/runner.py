@@ -131,6 +131,7 @@ class Clerk:
         self._parts.mkdir(parents=True, exist_ok=True)
         # by digest: the numbers of cases change with the suite, with --case and with --set
         self._there = {path.stem.rpartition("-")[2]: path for path in self._parts.glob("*.h5")} if resume else {}
+        (folder / "run.h5").unlink(missing_ok=True)  # an interrupted run's: the parts will soon say more
         self._log = (folder / "log.txt").open("a", encoding="utf-8")
         self.todo = [i for i, case in enumerate(suite.cases) if not (resume and self._finished(i, case))]
         skipped = len(suite.cases) - len(self.todo)

@@ -174,8 +174,8 @@ class Comm(Protocol):
         """Run ``work`` beside the caller.
 
         Ranks that start the same programs in the same order need no further care: the n-th that a program
-        starts on this communicator has a tag space of its own, the same on every rank. With ``shared_tags`` the program
-        talks in its starter's tag space instead, so that it can meet a peer that started nothing
+        starts on this communicator has a tag space of its own, the same on every rank. With ``shared_tags``
+        the program talks in its starter's tag space instead, so that it can meet a peer that started nothing
         (a push to a server, say).
         """
         ...

@@ -24,6 +24,7 @@ Steps, events and evaluations are chunked and compressed (shuffle, gzip).
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -59,9 +60,12 @@ def write_part(
     ``environment`` and ``suite_text`` make a run that never came to its merge readable on its own.
     Raises TypeError for a case field that is not a scalar, OSError when the disk says no.
     """
-    with replacing(Path(path)) as beside, h5py.File(beside, "w", locking=False) as file:
+    image = io.BytesIO()  # HDF5 crashes at exit when the disk fills under it; a plain write only fails
+    with h5py.File(image, "w") as file:
         _head(file, "part", complete=True, environment=environment or {}, suite_text=suite_text)
         _write_case(file.create_group("cases/000000"), case)
+    with replacing(Path(path)) as beside:
+        beside.write_bytes(image.getbuffer())
 
 
 def merge(

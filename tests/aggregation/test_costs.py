@@ -8,6 +8,7 @@ from contract.aggregations import SCHEMES, scheme
 
 from hpcdl import registry
 from hpcdl.aggregation.ring import ring
+from hpcdl.aggregation.tree import tree
 from hpcdl.analysis import cost
 from hpcdl.fabric.comm import phantom
 from hpcdl.fabric.inprocess import in_process
@@ -100,6 +101,16 @@ def test_a_ring_of_64_ranks_is_within_1_percent_of_the_closed_form(length, netwo
     world.run(lambda comm: ring(comm, phantom(length)))
     closed = 2 * (p - 1) * model.link.alpha + 2 * n * (p - 1) / p * model.link.beta + n * (p - 1) / p * model.gamma
     assert world.now == pytest.approx(closed, rel=0.01)
+
+
+@pytest.mark.parametrize("network", MODELS)
+def test_a_lopsided_tree_hears_its_deepest_branch_last(network):
+    """0 is below 2, 1 and 2 are below 3: what passes between 0 and 2 passes while 1 and 3 talk, both ways."""
+    n = 400_000
+    world = simulated(4, network)
+    world.run(lambda comm: tree(comm, phantom(n // 4)))
+    message = network.link.alpha + n * network.link.beta
+    assert world.now == pytest.approx(4 * message + 2 * n * network.gamma, rel=1e-9)
 
 
 def test_native_states_no_cost():

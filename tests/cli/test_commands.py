@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from pathlib import Path
 
 import h5py
 import pytest
@@ -21,7 +22,9 @@ def test_version(hpcdl):
     assert hpcdl("--version").stdout == "hpcdl 0.1.0\n"
 
 
-@pytest.mark.parametrize("arguments", [[], ["rum"], ["run"], ["list", "aggregations"], ["run", "s.toml", "-n", "two"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["rum"], ["run"], ["list", "aggregations"], ["run", "s.toml", "-n", "two"]]
+)
 def test_usage_errors_of_the_command_line_itself(capsys, arguments):
     with pytest.raises(SystemExit) as stopped:
         main(arguments)
@@ -79,7 +82,7 @@ def test_a_reader_that_leaves_early(hpcdl, arguments):
 
 
 def test_a_full_disk(hpcdl):
-    with open("/dev/full", "w") as full:
+    with Path("/dev/full").open("w") as full:
         ended = subprocess.run(hpcdl.hpcdl("list"), stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert ended.returncode == 1
     assert ended.stderr == "hpcdl: [Errno 28] No space left on device\n"

@@ -481,6 +481,18 @@ def test_shared_tags_inside_a_started_program(group):
     group.run(program)
 
 
+def test_programs_of_one_with_shared_tags_are_kept_apart_too(fabric):
+    async def starter(comm):
+        return await comm.start(total(comm, 10))
+
+    async def program(comm):
+        sharing = comm.start(starter(comm), shared_tags=True)
+        task = comm.start(total(comm, 1))
+        return await task, await sharing
+
+    assert fabric.run(program) == [(fabric.ranks, 10 * fabric.ranks)] * fabric.ranks
+
+
 # errors and results
 
 
@@ -608,9 +620,9 @@ def test_a_communicator_and_its_part_in_flight_together(fabric):
     async def program(comm):
         part = await comm.split(comm.rank % 2)
         tasks = [
-            comm.start(total(comm, 1)),
+            comm.start(total(part, 1)),
             part.start(total(part, 10)),
-            comm.start(total(part, 100)),
+            comm.start(total(comm, 100)),
             part.start(total(comm, 1000)),
             part.start(total(part, 10_000)),
         ]
@@ -623,7 +635,7 @@ def test_a_communicator_and_its_part_in_flight_together(fabric):
     for rank, (both, sums, size) in enumerate(fabric.run(program)):
         assert size == (p + 1 - rank % 2) // 2
         assert both == (-p, -10 * size)
-        assert sums == [p, 10 * size, 100 * size, 1000 * p, 10_000 * size]
+        assert sums == [size, 10 * size, 100 * p, 1000 * p, 10_000 * size]
 
 
 def test_split_inside_a_started_program(fabric):
@@ -669,6 +681,24 @@ def test_native_collectives_inside_started_programs(fabric):
 
     p = fabric.ranks
     assert fabric.run(program) == [([1000 * p, 100 * p, 10 * p, p], p * (p - 1) // 2)] * p
+
+
+def test_native_collectives_while_a_message_is_under_way(group):
+    """On one rank only; the others call with nothing in flight."""
+
+    async def program(comm):
+        buffer, own = np.full(500_000, 3.0), np.ones(1)
+        push = comm.start(comm.send(buffer, 1), shared_tags=True) if comm.rank == 0 else None
+        await comm.native("barrier", own)
+        await comm.native("allreduce", own)
+        if comm.rank == 1:
+            buffer[:] = 0
+            await comm.recv(buffer, 0)
+        if push is not None:
+            await push
+        return own[0], buffer[-1]
+
+    assert group.run(program) == [(group.ranks, 3)] * group.ranks
 
 
 def test_native_barrier_holds_everybody(fabric):

@@ -4,7 +4,7 @@ A rank that fails leaves the others waiting, so the first failure, or a test tha
 """
 
 import faulthandler
-import signal
+import os
 import sys
 
 import pytest
@@ -19,13 +19,14 @@ LIMIT = 60
 """Seconds that one test may take; none takes more than a few."""
 
 
-def end_job(*_signal):
-    faulthandler.dump_traceback(all_threads=True)
-    MPI.COMM_WORLD.Abort(1)
+STDERR = pytest.StashKey[int]()
+"""The one that nobody captures."""
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config):
+    with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        config.stash[STDERR] = os.dup(2)
     if MPI.COMM_WORLD.rank:  # all ranks report the same
         config.pluginmanager.unregister(name="terminalreporter")
 
@@ -34,12 +35,12 @@ def pytest_configure(config):
 def pytest_runtest_protocol(item):
     if not item.config.getoption("--with-mpi"):
         return (yield)
-    signal.signal(signal.SIGALRM, end_job)
-    signal.alarm(LIMIT)
+    # a thread of its own, for the main one may be inside the library and see no signal
+    faulthandler.dump_traceback_later(LIMIT, exit=True, file=item.config.stash[STDERR])
     try:
         return (yield)
     finally:
-        signal.alarm(0)
+        faulthandler.cancel_dump_traceback_later()
 
 
 def pytest_runtest_logreport(report):

@@ -1,0 +1,39 @@
+"""Processes that do not find each other must not each run the whole suite and call it a job."""
+
+import pytest
+
+from .conftest import TRAIN
+
+SMALL = f"{TRAIN}steps = 2\nranks = 1\n"
+
+
+@pytest.mark.parametrize("name", ["SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_NRANKS"])
+def test_one_rank_where_the_launcher_says_four(hpcdl, name):
+    # what the library reads, it would act on: it is told nothing
+    ended = hpcdl("run", hpcdl.suite(SMALL), "-o", "o", **{name: "4"})
+    assert ended.returncode == 78
+    assert ended.stderr.startswith("hpcdl: ")
+    assert f"started 4 processes ({name}) but " in ended.stderr
+    assert ended.stderr.count("\n") == 1
+    assert not (hpcdl.folder / "o").exists()
+
+
+def test_the_other_librarys_launcher(hpcdl, other):
+    """Each process of such a job would be alone, and some libraries do not even start."""
+    suite = hpcdl.suite(SMALL)
+    for ours, theirs in ((hpcdl, other), (other, hpcdl)):
+        ended = ours("run", suite, "-o", "o", under=theirs.mpirun(2))
+        assert ended.returncode != 0
+        assert not (hpcdl.folder / "o").exists()
+        if "hpcdl: " in ended.stderr:
+            assert ended.returncode == 78
+            assert ended.stderr.count("hpcdl: ") == 1
+            assert "sees one rank: launcher and MPI library do not fit" in ended.stderr
+
+
+def test_a_batch_script_without_srun_starts_its_own_ranks(each):
+    """sbatch sets these on the machine that runs the script; there is no Slurm to ask for more."""
+    job = {"SLURM_NTASKS": "4", "SLURM_PROCID": "0"}
+    ended = each("run", each.suite(f"{TRAIN}steps = 2\nranks = 2"), "-o", "o", **job)
+    assert ended.returncode == 0, ended.stderr
+    assert "[1/1] " in ended.stdout

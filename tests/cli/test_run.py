@@ -1,0 +1,227 @@
+"""Real runs: mpirun started by hpcdl, or hpcdl by mpirun; what the run folder holds and what it says."""
+
+import csv
+import json
+
+import pandas as pd
+import pytest
+
+import hpcdl as library
+
+from .conftest import TRAIN
+
+CONTRACT = {
+    *("suite", "case", "kind", "model", "dataset", "backend", "dtype", "training", "aggregation"),
+    *("compression", "optimizer", "ranks", "nodes", "threads_per_rank", "global_batch", "scaling"),
+    *("steps", "step_seconds", "step_seconds_low", "step_seconds_high", "images_per_second", "speedup"),
+    *("efficiency", "efficiency_low", "efficiency_high", "compute_seconds"),
+    *("exposed_communication_seconds", "bytes_sent_per_rank", "messages_per_rank", "compression_ratio"),
+    *("staleness_mean", "staleness_max", "final_loss", "final_accuracy", "target_accuracy"),
+    *("seconds_to_target", "samples_to_target", "epochs_to_target", "collective", "message_bytes"),
+    *("time_p50_seconds", "time_p99_seconds", "algbw_bytes_per_second", "busbw_bytes_per_second"),
+    *("correct", "predicted_seconds"),
+}
+"""Names that users' scripts rely on."""
+
+COLLECTIVE = '[[case]]\nkind = "collective"\nrepetitions = 5\nwarmup = 1\n'
+
+
+def report(hpcdl, folder="o"):
+    ended = hpcdl("report", folder, "--json")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    document = json.loads(ended.stdout)
+    assert document["schema"] == 1
+    return document["cases"]
+
+
+def finished(ended, code=0):
+    assert ended.returncode == code, ended.stderr
+    assert "Traceback" not in ended.stderr
+    return ended
+
+
+def test_one_rank_is_a_job_too(each):
+    ended = finished(each("run", each.suite(TRAIN, "steps = 3\nranks = 1"), "-o", "o"))
+    assert "[1/1] train-lenet5-digits-synchronous-ring-p1-b48-3st: " in ended.stdout
+    assert ended.stdout.endswith("report: o/report.md\n")
+    (case,) = report(each)
+    assert (case["ranks"], case["steps"], case["final_loss"] > 0) == (1, 3, True)
+
+
+def test_one_job_runs_all_scales_and_leaves_a_run_folder(each):
+    finished(each("run", each.suite(TRAIN, "steps = 8\nranks = [1, 2, 3]"), "-o", "o"))
+    folder = each.folder / "o"
+    assert {path.name for path in folder.iterdir()} == {"parts", "run.h5", "report.md", "log.txt"}
+    assert len(list((folder / "parts").glob("*.h5"))) == 3
+    assert len((folder / "log.txt").read_text().splitlines()) == 6  # each case's beginning and end
+
+    run = library.read(folder)
+    assert run.complete
+    assert 'kind = "train"' in run.suite
+    assert run.cases["ranks"].tolist() == [1, 2, 3]
+    assert run.cases["nodes"].tolist() == [1, 1, 1]
+    library_name = "Open MPI" if each.is_openmpi else "MPICH"
+    assert run.environment["mpi"]["library"] == library_name
+    assert len(run.environment["ranks"]) == 3
+    expected = {"case_index", "rank", "step", "begin", "end", "loss", "compute_ns", "messages", "bytes"}
+    assert expected <= set(run.steps.columns)
+    assert run.steps.groupby(["case_index", "rank"]).size().tolist() == [8] * 6
+    assert run.events["label"].isin(["exchange", "add", "input", "update"]).any()
+    # the same training at every scale: rank shares of one global batch
+    losses = run.evaluations.groupby("case_index")["loss"].last()
+    assert losses.max() - losses.min() < 1e-3 * losses.max()
+
+    cases = report(each)
+    assert [case["ranks"] for case in cases] == [1, 2, 3]
+    for case in cases:
+        assert case.keys() >= CONTRACT
+        assert case["step_seconds"] > 0
+        assert case["images_per_second"] == pytest.approx(48 / case["step_seconds"])
+    assert [case["messages_per_rank"] for case in cases] == [0, 2, 4]
+    assert (cases[0]["speedup"], cases[0]["efficiency"]) == (1, 1)
+
+    finished(each("report", "o", "-o", "page.csv"))
+    frame = pd.read_csv(each.folder / "page.csv")
+    assert set(frame.columns) >= CONTRACT
+    assert frame["ranks"].tolist() == [1, 2, 3]
+    assert frame["step_seconds"].tolist() == [case["step_seconds"] for case in cases]
+    with (each.folder / "page.csv").open() as file:
+        assert len(list(csv.reader(file))) == 4
+
+
+def test_inside_mpirun_its_ranks_are_used(each):
+    suite = each.suite(TRAIN, "steps = 3\nranks = [1, 2]")
+    ended = finished(each("run", suite, "-o", "o", under=each.mpirun(3)))
+    assert ended.stdout.count("[2/2] ") == 1  # rank 0 speaks, alone
+    run = library.read(each.folder / "o")
+    assert len(run.environment["ranks"]) == 3
+    assert run.ranks.groupby("case_index").size().tolist() == [1, 2]
+
+
+def test_options_reach_the_ranks(hpcdl):
+    suite = hpcdl.suite(TRAIN, 'epochs = 5\nranks = 2\naggregation = ["ring", "tree", "native"]')
+    chosen = ("--case", "*e-p1-*", "--set", "case.steps=4", "--set", "case.ranks=[1, 2]")
+    ended = finished(hpcdl("run", suite, "--dry-run", *chosen))
+    listed = [line.split()[0] for line in ended.stdout.splitlines()[:-1]]
+    assert ended.stdout.splitlines()[-1] == "2 cases, 1 ranks"
+    assert not (hpcdl.folder / "runs").exists()
+    ended = finished(hpcdl("run", suite, "-n", "2", *chosen))
+    (folder,) = (hpcdl.folder / "runs").iterdir()
+    assert folder.name.startswith("tiny-")
+    run = library.read(folder)
+    assert run.cases["case"].tolist() == listed
+    assert run.cases["steps"].tolist() == [4, 4]
+    assert len(run.environment["ranks"]) == 2
+
+
+def test_collectives_and_exchanges(each):
+    schemes = '["ring", "halving_doubling", "native"]'
+    suite = each.suite(
+        f"{COLLECTIVE}aggregation = {schemes}\nranks = [2, 3]\nmessage_bytes = [0, 40]",
+        '[[case]]\nkind = "pairwise"\nexchange = ["fabric", "raw"]\nmessage_bytes = [0, 64]\nrepetitions = 5',
+    )
+    finished(each("run", suite, "-o", "o"))
+    cases = report(each)
+    assert len(cases) == 3 * 2 * 2 + 4
+    assert all(case["correct"] for case in cases)
+    assert all(0 < case["time_p50_seconds"] <= case["time_p99_seconds"] for case in cases)
+    ring = next(case for case in cases if case["case"] == "collective-allreduce-ring-p3-40B")
+    assert ring["algbw_bytes_per_second"] == pytest.approx(40 / ring["time_p50_seconds"])
+    assert ring["busbw_bytes_per_second"] == pytest.approx(ring["algbw_bytes_per_second"] * 4 / 3)
+    assert ring["messages_per_rank"] == 4
+
+
+def test_a_simulated_ring_takes_what_its_formula_says(hpcdl):
+    simulated = '[[case]]\nkind = "collective"\naggregation = "ring"\nranks = 64\nnetwork = "infiniband-hdr"\n'
+    finished(hpcdl("run", hpcdl.suite(f"{simulated}message_bytes = [256, 65536, 16777216]"), "-o", "o"))
+    cases = report(hpcdl)
+    assert [case["ranks"] for case in cases] == [64, 64, 64]
+    for case in cases:
+        n, p, alpha, beta, gamma = case["message_bytes"], 64, 1e-6, 8 / 194e9, 1e-10
+        by_hand = 2 * (p - 1) * alpha + 2 * n * (p - 1) / p * beta + n * (p - 1) / p * gamma
+        assert case["predicted_seconds"] == pytest.approx(by_hand, rel=1e-9)
+        assert case["time_p50_seconds"] == pytest.approx(by_hand, rel=1e-5)  # recorded in whole nanoseconds
+
+
+MINE = """
+import atexit, sys
+from pathlib import Path
+from hpcdl.aggregation.ring import ring
+
+async def my_ring(comm, buffer, *, slack: int = 0):
+    await ring(comm, buffer)
+
+async def forgetful(comm, buffer):
+    await ring(comm, buffer[: len(buffer) // 2])
+
+async def nosy(comm, buffer):
+    if not ranks:
+        atexit.register(lambda: Path(f"modules-{comm.rank}").write_text(" ".join(sys.modules)))
+    ranks.add(comm.rank)
+    await ring(comm, buffer)
+
+ranks = set()
+"""
+
+
+@pytest.fixture
+def mine(hpcdl):
+    (hpcdl.folder / "mine.py").write_text(MINE)
+    return hpcdl
+
+
+def test_a_users_own_scheme_on_the_python_path(mine):
+    suite = mine.suite(TRAIN, 'steps = 4\nranks = 2\naggregation = ["ring", {name = "mine:my_ring", slack = 1}]')
+    finished(mine("run", suite, "-o", "o"))
+    ours, users = report(mine)
+    assert users["aggregation"] == "mine:my_ring(slack=1)"
+    for field in ("final_loss", "final_accuracy", "messages_per_rank", "bytes_sent_per_rank"):
+        assert users[field] == ours[field]
+
+
+def test_a_scheme_that_computes_wrongly_is_reported(mine):
+    schemes = 'aggregation = ["ring", "mine:forgetful"]'
+    suite = mine.suite(f"{COLLECTIVE}{schemes}\nranks = 2\nmessage_bytes = 64")
+    ended = finished(mine("run", suite, "-o", "o"), 1)
+    wrong = [line for line in ended.stdout.splitlines() if line.endswith("WRONG RESULT")]
+    assert len(wrong) == 1
+    assert "mine:forgetful" in wrong[0]
+    assert "FAILED case collective-allreduce-mine:forgetful-" in (mine.folder / "o/report.md").read_text()
+    assert [case["correct"] for case in report(mine)] == [True, False]
+    # it stays wrong when nothing is left to run
+    finished(mine("run", suite, "-o", "o", "--resume"), 1)
+
+
+def test_worker_ranks_import_little(mine):
+    """A thousand ranks that import pandas keep a file server busy for minutes."""
+    finished(mine("run", mine.suite(TRAIN, 'steps = 3\nranks = 3\naggregation = "mine:nosy"'), "-o", "o"))
+    imported = [set((mine.folder / f"modules-{rank}").read_text().split()) for rank in range(3)]
+    assert {"mpi4py", "numpy", "h5py", "pandas"} <= imported[0]
+    for modules in imported[1:]:
+        assert {"mpi4py", "numpy"} <= modules
+        assert not modules & {"h5py", "pandas", "matplotlib", "rich", "scipy", "numba", "torch"}
+
+
+SLEEPY = """
+import time
+from pathlib import Path
+from hpcdl.aggregation.ring import ring
+
+async def sleepy(comm, buffer):
+    if comm.size == 1:
+        time.sleep(2)
+    else:
+        with Path(f"busy-{comm.rank}").open("a") as file:
+            print(time.process_time(), file=file)
+    await ring(comm, buffer)
+"""
+
+
+def test_idle_ranks_sleep(each):
+    """Ranks that poll while a smaller case runs take its cores, and its times with them."""
+    (each.folder / "sleepy.py").write_text(SLEEPY)
+    one = '[[case]]\nkind = "collective"\naggregation = "sleepy:sleepy"\nrepetitions = 1\nwarmup = 0\n'
+    suite = each.suite(*(f"{one}ranks = {p}\nmessage_bytes = {4 * i}" for i, p in enumerate([2, 1, 2])))
+    finished(each("run", suite, "-o", "o"))
+    before, after = map(float, (each.folder / "busy-1").read_text().split())
+    assert after - before < 0.3  # of the two seconds that rank 0 was alone
