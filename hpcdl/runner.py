@@ -97,11 +97,17 @@ def run(suite: Suite, folder: Path, mpi: Mpi, *, resume: bool, say: Callable[[st
 def _run_case(case: Case, work: Job, comm: MpiComm) -> tuple[dict[str, Scalar], list[bytes]] | None:
     """Run one case on the ranks of ``comm``; rank 0 gets its findings and everybody's trace."""
     mpi = work.mpi
-    recorder = Recorder(events=case.settings["trace"] == "events")
+    trace = case.settings["trace"]
+    recorder = Recorder(events=trace != "steps")
     recorder.clock_offset_ns = work.clock_offset_ns
+
+    def before_step(step: int) -> None:
+        if trace == "alternating":
+            mpi.events = None if step % 2 else recorder.events
+
     # a training that diverges overflows, and the record shows it; warnings would show it p times a step
     with threadpoolctl.threadpool_limits(case.settings["threads"]), np.errstate(all="ignore"):
-        program = case.module.program(case.settings, Journal(recorder, mpi.gauge))
+        program = case.module.program(case.settings, Journal(recorder, mpi.gauge, before_step))
         comm.library.Barrier()
         mpi.events = recorder.events
         try:

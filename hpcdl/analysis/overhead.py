@@ -10,13 +10,13 @@ from hpcdl.analysis.launches import launches
 from hpcdl.analysis.statistics import Interval, Vector, difference_interval, launches_interval, ratio_interval
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from hpcdl.analysis.fields import Key
     from hpcdl.trace.run import Run
 
-TRACED: Final = {"trace=events": True, "trace=steps": False}
-"""Parts of a case's ``configuration``."""
+ALTERNATING: Final = "trace=alternating"
+"""Part of the ``configuration`` of a case that traced events in its even steps only."""
 HANDED_ON: Final = {"fabric": True, "raw": False}
 """Aggregations of a pairwise case: through the fabric, or plain MPI."""
 
@@ -36,50 +36,39 @@ class Overhead:
 
 
 def tracing(run: Run) -> list[Overhead]:
-    """Tracing every event against tracing steps only, for each case that ran both ways."""
-    return _pairs(run, _tracing)
+    """Tracing every event against tracing steps only, from the even and the odd steps of the same training.
+
+    The difference is smaller than what a machine drifts from one case to the next. Seeds are launches.
+    """
+    found: dict[Key, tuple[Mapping[str, Any], dict[bool, list[Vector]]]] = {}
+    for launch in launches(run):
+        if ALTERNATING in str(launch.fields.get("configuration")).split(", ") and len(launch.seconds) > 1:
+            key = (problem(launch.fields), scheme(launch.fields), launch.fields.get("ranks"))
+            _, sides = found.setdefault(key, (launch.fields, {True: [], False: []}))
+            for offset in (0, 1):
+                traced = (launch.warmup_steps + offset) % 2 == 0
+                sides[traced].append(launch.seconds[offset::2])
+    return [_overhead(fields, sides) for fields, sides in found.values()]
 
 
 def fabric(run: Run) -> list[Overhead]:
     """Exchanges through the fabric against mpi4py's own, for each size that was measured both ways."""
-    return _pairs(run, _fabric)
-
-
-def _tracing(fields: Mapping[str, Any]) -> tuple[bool, Key] | None:
-    parts = {part.strip() for part in str(fields.get("configuration") or "").split(",")}
-    said = parts & TRACED.keys()
-    if len(said) != 1:
-        return None
-    rest = ", ".join(sorted(parts - said))
-    return TRACED[said.pop()], (problem({**fields, "configuration": rest}), scheme(fields))
-
-
-def _fabric(fields: Mapping[str, Any]) -> tuple[bool, Key] | None:
-    aggregation = fields.get("aggregation")
-    if fields.get("kind") != "pairwise" or aggregation not in HANDED_ON:
-        return None
-    return HANDED_ON[aggregation], tuple(fields.get(name) for name in CONFIGURATION)
-
-
-def _pairs(run: Run, side: Callable[[Mapping[str, Any]], tuple[bool, Key] | None]) -> list[Overhead]:
-    """Seeds are launches here: they change what is learned, not what is done."""
     found: dict[Key, dict[bool, list[Vector]]] = {}
     named: dict[Key, Mapping[str, Any]] = {}
     for launch in launches(run):
-        chosen = side(launch.fields)
-        if chosen is not None and len(launch.seconds):
-            has_it, key = chosen[0], (*chosen[1], launch.fields.get("ranks"))
-            found.setdefault(key, {True: [], False: []})[has_it].append(launch.seconds)
-            if has_it:
-                named.setdefault(key, launch.fields)
-    return [
-        Overhead(
-            named[key],
-            launches_interval(both[False]),
-            launches_interval(both[True]),
-            difference_interval(both[True], both[False]),
-            ratio_interval(both[True], both[False]),
-        )
-        for key, both in found.items()
-        if both[True] and both[False]
-    ]
+        aggregation = launch.fields.get("aggregation")
+        if launch.fields.get("kind") == "pairwise" and aggregation in HANDED_ON and len(launch.seconds):
+            key = tuple(launch.fields.get(name) for name in (*CONFIGURATION, "ranks"))
+            found.setdefault(key, {True: [], False: []})[HANDED_ON[aggregation]].append(launch.seconds)
+            named.setdefault(key, launch.fields)
+    return [_overhead(named[key], both) for key, both in found.items() if both[True] and both[False]]
+
+
+def _overhead(fields: Mapping[str, Any], sides: Mapping[bool, list[Vector]]) -> Overhead:
+    return Overhead(
+        fields,
+        launches_interval(sides[False]),
+        launches_interval(sides[True]),
+        difference_interval(sides[True], sides[False]),
+        ratio_interval(sides[True], sides[False]),
+    )

@@ -51,7 +51,7 @@ KEYS: Final[dict[str, Key]] = {
     "evaluate_every": Key((int, float), 1, least=0),
     "seed": Key((int,), 1, least=0),
     "threads": Key((int,), 1, least=1),
-    "trace": Key((str,), "events", choices=("events", "steps")),
+    "trace": Key((str,), "events", choices=("events", "steps", "alternating")),
 }
 
 

@@ -185,7 +185,10 @@ class Comm(Protocol):
         ...
 
     async def native(self, collective: str, buffer: Array) -> None:
-        """The library's own collective, in place on ``buffer``: ``"allreduce"`` (sum) or ``"barrier"``."""
+        """The library's own collective, in place on ``buffer``: ``"allreduce"`` (sum) or ``"barrier"``.
+
+        Called by a main program it blocks the rank: what it has started there stands still meanwhile.
+        """
         ...
 
     def scratch(self, size: int, like: Array) -> AbstractContextManager[Array]:
@@ -202,6 +205,13 @@ def check_address(peer: int, tag: int, ranks: int, least: int = 0) -> None:
         raise ValueError(f"rank {peer} is not in a communicator of {ranks}")
     if not least <= tag < TAGS:
         raise ValueError(f"tag {tag} is not in 0..{TAGS - 1}")
+
+
+def check_exchange(dest: int, source: int, tag: int, ranks: int) -> None:
+    """Raise ValueError for ranks or a tag that there are not; no wildcards."""
+    if not (0 <= dest < ranks and 0 <= source < ranks and 0 <= tag < TAGS):
+        check_address(dest, tag, ranks)
+        check_address(source, tag, ranks)
 
 
 def partition(buffer: Array, parts: int) -> list[Array]:

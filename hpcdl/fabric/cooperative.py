@@ -23,6 +23,7 @@ from hpcdl.fabric.comm import (
     Status,
     Task,
     check_address,
+    check_exchange,
 )
 from hpcdl.fabric.matching import Mailbox, Post, deliver
 
@@ -128,6 +129,7 @@ class World:
         self._launched = [0] * ranks
         self._end = 0.0
         self._failed: list[Task[Any]] = []
+        self._held: dict[int, list[Task[Any]]] = {}
 
     def run(self, program: Callable[[CooperativeComm], Coroutine[Any, Any, T]]) -> list[T]:
         """Run ``program(comm)`` on every rank and return what each returned.
@@ -144,7 +146,10 @@ class World:
                     self._stuck()
                 self.now = heappop(self._moments)
                 for task in self._agenda.pop(self.now):
-                    self._resume(task)
+                    if self._held and task.place.rank in self._held:
+                        self._held[task.place.rank].append(task)
+                    else:
+                        self._resume(task)
         finally:
             for tasks in unfinished:
                 for task in tasks:
@@ -176,6 +181,15 @@ class World:
         else:
             agenda[when] = [task]
             heappush(self._moments, when)
+
+    def hold(self, rank: int) -> None:
+        """Let nothing on ``rank`` go on: its main program is inside the library."""
+        self._held[rank] = []
+
+    def release(self, rank: int, when: float) -> None:
+        """End a :meth:`hold` at ``when``, if there is one."""
+        for task in self._held.pop(rank, ()):
+            self.wake(task, max(when, task.place.time))
 
     def _resume(self, task: Task[Any]) -> None:
         """Let ``task`` run to its next question."""
@@ -283,8 +297,7 @@ class CooperativeComm:
         self, outgoing: Array, dest: int, incoming: Array, source: int, tag: int = 0
     ) -> Generator[None, Any, Status]:
         """See :class:`hpcdl.fabric.comm.Comm`."""
-        check_address(dest, tag, self.size)
-        check_address(source, tag, self.size)
+        check_exchange(dest, source, tag, self.size)
         world = self._world
         place: _Place = world.running.place
         if place.time > world.now:
@@ -432,12 +445,15 @@ class CooperativeComm:
             raise ValueError(f"rank {self._me} calls {what} where others call {gathering.what}")
         gathering.tasks[self.rank] = task
         gathering.given[self.rank] = given
+        if what != "split" and task.space == 0:
+            world.hold(self._me)
         if len(gathering.tasks) == self.size:
             del self._group.gatherings[task.space, turn]
             answers = finish(gathering.given)
             when = world.clock.native(world.now, what.removeprefix("native "), self.size, size)
             for rank, waiting in gathering.tasks.items():
                 waiting.place.answer = answers[rank]
+                world.release(waiting.place.rank, when)
                 world.wake(waiting, when)
         answer = yield
         if world.events is not None:

@@ -26,6 +26,7 @@ from hpcdl.fabric.comm import (
     Status,
     Task,
     check_address,
+    check_exchange,
 )
 
 if TYPE_CHECKING:
@@ -268,8 +269,7 @@ class MpiComm:
         self, outgoing: Array, dest: int, incoming: Array, source: int, tag: int = 0
     ) -> Generator[_Wait, None, Status]:
         """See :class:`hpcdl.fabric.comm.Comm`."""
-        check_address(dest, tag, self.size)
-        check_address(source, tag, self.size)
+        check_exchange(dest, source, tag, self.size)
         mpi = self._mpi
         begin = perf_counter_ns()
         if mpi.alone:

@@ -28,7 +28,7 @@ def fabric(found: Sequence[Overhead]) -> Section:
 
 
 def tracing(found: Sequence[Overhead], settings: Settings) -> Section:
-    """Tracing every event over tracing steps only."""
+    """Steps whose every event was traced over those of the same training that were not."""
     letters = [settings.letter(one.fields) for one in found]
     several = len(set(letters)) > 1
     rows = [
@@ -37,10 +37,10 @@ def tracing(found: Sequence[Overhead], settings: Settings) -> Section:
     ]
     header = ("setting", "case", "ranks", "steps", "events", "events - steps", "95 %", "ratio", "ratio 95 %")
     note = (
-        "steps: only steps are recorded; events: every message and computation too. Time of a step; ratio: "
-        "events by steps. On one rank all schemes are one program, and pooled."
+        "Of the same training, even steps record every message and computation, odd steps only themselves. "
+        "Time of a step; ratio: events by steps. On one rank all schemes are one program, and pooled."
     )
-    table = Table("", header, rows, 2, [note, *(["Setting: that with events."] if several else [])])
+    table = Table("", header, rows, 2, [note])
     return Section("Cost of tracing", tables=[table.without_empty()] if rows else [])
 
 

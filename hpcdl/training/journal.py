@@ -17,11 +17,18 @@ if TYPE_CHECKING:
 class Journal:
     """One rank's journal of one case. Programs mark steps and evaluations in it and never see a time.
 
-    ``read`` gives the interpreter's gauge: its clock and what it has counted.
+    ``read`` gives the interpreter's gauge: its clock and what it has counted. ``before_step`` is called with
+    the number of each step.
     """
 
-    def __init__(self, recorder: Recorder, read: Callable[[], Gauge]) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        read: Callable[[], Gauge],
+        before_step: Callable[[int], None] = lambda _step: None,
+    ) -> None:
         self._recorder = recorder
+        self._before_step = before_step
         self.read = read
         self._training_ns = 0
         self._steps = 0
@@ -30,6 +37,7 @@ class Journal:
     def step(self, epoch: int = 0, learning_rate: float = float("nan")) -> Iterator[Outcome]:
         """The body is one step; what it learns goes into the yielded outcome."""
         outcome = Outcome()
+        self._before_step(self._steps)
         before = self.read()
         yield outcome
         after = self.read()

@@ -19,18 +19,20 @@ def test_the_fabric_against_plain_mpi_by_size(hand):
     assert 1.09 < large.ratio.low <= large.ratio.value <= large.ratio.high < 1.11
 
 
-def test_tracing_events_against_tracing_steps(hand):
-    for events, ms in ((True, 55), (False, 50)):
-        trace = f"trace={'events' if events else 'steps'}, depth=2"
-        hand.train([steps(ms)] * 2, configuration=trace)
-        for scheme in ("ring", "tree"):
-            hand.train([steps(2 * ms)], aggregation=scheme, configuration=trace)
+@pytest.mark.parametrize("warmup", [2, 3])
+def test_tracing_from_the_even_and_the_odd_steps_of_one_training(hand, warmup):
+    def alternating(ms):
+        return [500.0] * warmup + [ms * (1.1 if n % 2 == 0 else 1) for n in range(warmup, 42)]
+
+    for seed in (1, 2):
+        traced = {"configuration": "trace=alternating, depth=2", "warmup_steps": warmup, "seed": seed}
+        hand.train([alternating(50)] * 2, **traced)
+        hand.train([alternating(100)], **traced)
     hand.train([steps(1)] * 2, configuration="trace=events, depth=3")
-    hand.train([steps(1)] * 2, configuration="depth=4")
     two, one = tracing(hand.read())
     assert (two.fields["ranks"], one.fields["ranks"]) == (2, 1)
-    assert two.without.value == pytest.approx(0.050)
-    assert (two.having.value, one.having.value) == (pytest.approx(0.055), pytest.approx(0.110))
+    assert (two.without.value, two.having.value) == (pytest.approx(0.050), pytest.approx(0.055))
+    assert one.having.value == pytest.approx(0.110)
     assert two.ratio.value == one.ratio.value == pytest.approx(1.1)
 
 

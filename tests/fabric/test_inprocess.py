@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 
+from hpcdl.aggregation.ring import ring
 from hpcdl.fabric.comm import PeerLost
 from hpcdl.fabric.cooperative import Deadlock
 from hpcdl.fabric.inprocess import in_process
@@ -243,3 +244,19 @@ def test_messages_and_bytes_are_counted_where_they_are_sent():
     world.run(program)
     assert world.messages == [3, 1, 1]
     assert world.bytes == [40 + 24, 24, 24]
+
+
+def test_a_native_collective_of_the_main_program_holds_up_what_its_rank_has_started():
+    async def program(comm):
+        buffer = np.ones(4)
+        started = comm.start(ring(comm, buffer))
+        if comm.rank == 0:
+            await comm.native("barrier", buffer)  # rank 1 joins the ring first, and rank 0's part stands still
+            await started
+        else:
+            await started
+            await comm.native("barrier", buffer)
+
+    with pytest.raises(Deadlock, match="native barrier"):
+        for seed in range(20):  # a ring may be through before anybody comes to the barrier
+            in_process(2, seed).run(program)
