@@ -23,7 +23,7 @@ quickstart: $(VENV)/ready  ## train LeNet with every aggregation on 1 and 2 rank
 test: test-unit test-mpich test-openmpi  ## everything, the MPI tests under mpirun with MPICH and Open MPI
 
 test-unit: $(VENV)/ready-to-test $(OTHER)/ready-to-test  ## all tests that start their own ranks, or need none
-	HPCDL_OTHER_PYTHON=$(OTHER)/bin/python $(BIN)/python -m pytest -q tests
+	HPCDL_OTHER_PYTHON=$(OTHER)/bin/python $(BIN)/python -m pytest -q tests --ignore=tests/mpi
 
 test-mpich: $(VENV)/ready-to-test  ## the contract tests under MPICH's mpirun
 	@set -e; for ranks in $(RANKS); do echo "MPICH, $$ranks ranks"; \
