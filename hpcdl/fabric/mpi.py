@@ -302,9 +302,10 @@ class MpiComm:
         mpi = self._mpi
         begin = perf_counter_ns()
         result = work()
-        mpi.compute_ns += perf_counter_ns() - begin
+        end = perf_counter_ns()
+        mpi.compute_ns += end - begin
         if mpi.events is not None:
-            self._record(label, begin, -1, 0)
+            mpi.events.append((mpi.running.number, label, begin, end, -1, 0))
         if not mpi.alone:
             mpi.progress()
         return result
