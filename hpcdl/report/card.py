@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.report.document import Section, Table
 from hpcdl.report.quantities import plural, volume
@@ -32,9 +32,15 @@ SCALING = (
     "ranks; on one rank it is 0 by definition."
 )
 
+LAUNCHERS: Final = (
+    *("SLURM_", "HPCDL_", "PMIX_", "PRTE_", "OMPI_MCA_PREFIXES", "OMPI_MCA_cpu_type", "OMPI_MCA_num_procs"),
+    *("OMPI_MCA_orte", "OMPI_MCA_initial"),
+)
+"""Beginnings of variables that launchers set for their processes."""
+
 
 def card(run: Run, warnings: Sequence[str]) -> Section:
-    """What OPERATIONS calls the job card: facts, then warnings."""
+    """The job card: warnings, then facts."""
     env = run.environment
     cpu, mpi, git, software = (_dict(env.get(name)) for name in ("cpu", "mpi", "git", "software"))
     cores, changed = usable_cores(env), git.get("changed_files")
@@ -60,7 +66,7 @@ def card(run: Run, warnings: Sequence[str]) -> Section:
             for name in ("hpcdl", "python", "numpy", "mpi4py", "numba", "cupy", "blas")
             if software.get(name, UNKNOWN) != UNKNOWN
         ),
-        "commit": _words(git.get("commit"), changed and f"and {plural(changed, 'changed file')}"),
+        "commit": _words(git.get("commit"), f"and {plural(changed, 'changed file')}" if changed else ""),
         "timer": _words(_dict(env.get("timer")).get("implementation"), env.get("clocksource")),
         "environment key": env.get("key"),
     }
@@ -119,7 +125,12 @@ def _transports(libraries: Mapping[str, Sequence[str]]) -> str:
 
 
 def _settings(variables: Mapping[str, str]) -> str:
-    shown = {name: value for name, value in variables.items() if not name.startswith(("SLURM_", "HPCDL_"))}
+    """What somebody set; what a launcher tells each of its processes is no setting."""
+    shown = {
+        name: value
+        for name, value in variables.items()
+        if not name.startswith(LAUNCHERS) and (name.startswith("OMPI_MCA_") or not name.startswith("OMPI_"))
+    }
     return ", ".join(f"{name}={value}" for name, value in list(shown.items())[:8]) or "none"
 
 

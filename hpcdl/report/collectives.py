@@ -33,6 +33,7 @@ SIMULATED: Final = (
     "fastest",
     "closed form",
     "share",
+    "simulated in",
 )
 NOTE: Final = (
     "Times are of the slowest rank, quantiles over iterations. algbw = size / p50; busbw as nccl-tests "
@@ -42,7 +43,7 @@ NOTE: Final = (
 SIMULATED_NOTE: Final = (
     "Simulated: the same program in virtual time on a model of the network, nothing was measured. Closed "
     "form: the cost that the algorithm's docstring states, with the model's numbers; share: closed form by "
-    "simulated."
+    "simulated; simulated in: the time that the simulation itself took."
 )
 
 
@@ -133,6 +134,7 @@ def _simulated(record: Record, peers: Sequence[Record]) -> tuple[str, ...]:
         place(record, peers),
         seconds(stated),
         digits(stated / time) if stated is not None and time else NONE,
+        seconds(record.get("simulation_seconds")),
     )
 
 
