@@ -7,6 +7,7 @@ An algorithm is an ``async def`` over a :class:`Comm`. It asks; an interpreter a
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -217,10 +218,16 @@ def check_exchange(dest: int, source: int, tag: int, ranks: int) -> None:
 def partition(buffer: Array, parts: int) -> list[Array]:
     """Cut a vector into ``parts`` consecutive views whose lengths differ by one at most, longer ones first."""
     quotient, remainder = divmod(len(buffer), parts)
-    if type(buffer) is Phantom:  # one view serves for all of a length: a thousand ranks cut a thousand parts each
-        return [buffer[: quotient + 1]] * remainder + [buffer[:quotient]] * (parts - remainder)
+    if type(buffer) is Phantom:
+        return _phantom_parts(quotient, remainder, parts, buffer.dtype.str)
     bounds = [i * quotient + min(i, remainder) for i in range(parts + 1)]
     return [buffer[lo:hi] for lo, hi in pairwise(bounds)]
+
+
+@cache
+def _phantom_parts(quotient: int, remainder: int, parts: int, dtype: str) -> list[Array]:
+    """One list, of two arrays, for all ranks: a thousand ranks cut a thousand parts each."""
+    return [phantom(quotient + 1, dtype)] * remainder + [phantom(quotient, dtype)] * (parts - remainder)
 
 
 class Scratch:
