@@ -5,9 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from hpcdl.analysis.fields import CONFIGURATION, problem, scheme
 from hpcdl.analysis.launches import launches
-from hpcdl.analysis.statistics import Interval, Vector, difference_interval, launches_interval, ratio_interval
+from hpcdl.analysis.statistics import (
+    Interval,
+    Vector,
+    difference_interval,
+    launches_interval,
+    median_interval,
+    ratio_interval,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +47,8 @@ class Overhead:
 def tracing(run: Run) -> list[Overhead]:
     """Tracing every event against tracing steps only, from the even and the odd steps of the same training.
 
-    The difference is smaller than what a machine drifts from one case to the next. Seeds are launches.
+    The difference is smaller than what a machine drifts from one case to the next, so each launch is compared
+    with itself; the intervals are over launches. Seeds are launches.
     """
     found: dict[Key, tuple[Mapping[str, Any], dict[bool, list[Vector]]]] = {}
     for launch in launches(run):
@@ -48,7 +58,7 @@ def tracing(run: Run) -> list[Overhead]:
             for offset in (0, 1):
                 traced = (launch.warmup_steps + offset) % 2 == 0
                 sides[traced].append(launch.seconds[offset::2])
-    return [_overhead(fields, sides) for fields, sides in found.values()]
+    return [_paired(fields, sides) for fields, sides in found.values()]
 
 
 def fabric(run: Run) -> list[Overhead]:
@@ -62,6 +72,18 @@ def fabric(run: Run) -> list[Overhead]:
             found.setdefault(key, {True: [], False: []})[HANDED_ON[aggregation]].append(launch.seconds)
             named.setdefault(key, launch.fields)
     return [_overhead(named[key], both) for key, both in found.items() if both[True] and both[False]]
+
+
+def _paired(fields: Mapping[str, Any], sides: Mapping[bool, list[Vector]]) -> Overhead:
+    having = np.array([np.median(one) for one in sides[True]])
+    without = np.array([np.median(one) for one in sides[False]])
+    return Overhead(
+        fields,
+        launches_interval(sides[False]),
+        launches_interval(sides[True]),
+        median_interval(having - without),
+        median_interval(having / without),
+    )
 
 
 def _overhead(fields: Mapping[str, Any], sides: Mapping[bool, list[Vector]]) -> Overhead:
