@@ -12,6 +12,7 @@ import threadpoolctl
 
 from hpcdl.fabric.mpi import Mpi, library_version
 from hpcdl.launch.environment import counters, job, local
+from hpcdl.launch.mpirun import on_terminal
 from hpcdl.suite import Suite, UsageError
 from hpcdl.trace.recorder import Recorder, from_bytes, to_bytes
 from hpcdl.training.journal import Journal
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 OK: Final = 0
 FAILED: Final = 1
 INTERRUPTED: Final = 75
+
+BAR: Final = 30
+"""Characters of the progress bar."""
+CLEAR: Final = "\r\x1b[K"
+"""What wipes the bar: carriage return, erase to the end of the line (ECMA-48)."""
 
 
 class Job:
@@ -84,7 +90,7 @@ def run(suite: Suite, folder: Path, mpi: Mpi, *, resume: bool, say: Callable[[st
         case = suite.cases[number]
         comm = work.first(case.processes)
         if clerk:
-            clerk.begin(case)
+            clerk.begin(number, case)
         if comm is not None:
             traces = _run_case(case, work, comm)
             if clerk and traces is not None:
@@ -132,6 +138,7 @@ class Clerk:
         self._parts = folder / "parts"
         self._began = perf_counter()
         self._failed = False
+        self._terminal = on_terminal()
         self._environment = job({**library_version(), "ranks": work.world.size, "nodes": work.nodes})
         self._environment["ranks"] = work.ranks
         self._parts.mkdir(parents=True, exist_ok=True)
@@ -155,13 +162,17 @@ class Clerk:
         return False
 
     def _tell(self, line: str) -> None:
-        self._say(line)
+        self._say(f"{CLEAR if self._terminal else ''}{line}")
         print(line, file=self._log, flush=True)
 
-    def begin(self, case: Case) -> None:
-        """Note that ``case`` starts."""
+    def begin(self, number: int, case: Case) -> None:
+        """Note that ``case`` starts: a bar on a terminal, a line in the log."""
         self._began = perf_counter()
         print(f"{case.name} ...", file=self._log, flush=True)
+        if self._terminal:
+            total = len(self._suite.cases)
+            done = BAR * number // total
+            print(f"{CLEAR}[{'#' * done:.<{BAR}}] {number}/{total} {case.name}", end="", flush=True)
 
     def keep(self, number: int, case: Case, found: dict[str, Scalar], packed: list[bytes]) -> None:
         """Write a finished case."""

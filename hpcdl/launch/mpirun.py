@@ -19,6 +19,10 @@ STATUS: Final = "HPCDL_STATUS_FILE"
 """Where rank 0 leaves the exit code: launchers decorate any other than 0 with a page of their own."""
 
 
+TERMINAL: Final = "HPCDL_TERMINAL"
+"""Set when who launched us writes to a terminal: the ranks themselves see a pipe."""
+
+
 class NoLauncher(Exception):  # noqa: N818 - says what is the matter
     """There is no mpirun."""
 
@@ -62,7 +66,7 @@ def self_launch(ranks: int, arguments: Sequence[str], status: Path) -> int | Non
     SIGUSR1 is passed on to the launcher, which passes it on to the ranks. Ctrl-C, of which a terminal tells the
     launcher too, and SIGTERM end it, and then raise KeyboardInterrupt. Raises NoLauncher.
     """
-    environment = launch_environment() | {STATUS: str(status)}
+    environment = launch_environment() | {STATUS: str(status), TERMINAL: "1" if sys.stdout.isatty() else ""}
     command = python_command(ranks, ["-m", "hpcdl", *arguments])
     with subprocess.Popen(command, env=environment) as launcher:
 
@@ -89,6 +93,11 @@ def _end(launcher: subprocess.Popen[bytes]) -> None:
             return
         launcher.terminate()
     launcher.kill()
+
+
+def on_terminal() -> bool:
+    """Whether what rank 0 prints goes to a terminal."""
+    return bool(os.environ.get(TERMINAL)) or sys.stdout.isatty()
 
 
 def leave_status(code: int, rank: int) -> int:

@@ -2,6 +2,9 @@
 
 import csv
 import json
+import os
+import subprocess
+from contextlib import suppress
 
 import pandas as pd
 import pytest
@@ -225,3 +228,23 @@ def test_idle_ranks_sleep(each):
     finished(each("run", suite, "-o", "o"))
     before, after = map(float, (each.folder / "busy-1").read_text().split())
     assert after - before < 0.3  # of the two seconds that rank 0 was alone
+
+
+def test_a_bar_on_a_terminal_and_lines_in_a_pipe(hpcdl):
+    suite = hpcdl.suite(TRAIN + "steps = 2\nranks = [1, 2]\n")
+    screen, its_end = os.openpty()
+    with subprocess.Popen(
+        hpcdl.hpcdl("run", suite, "-o", "seen"), cwd=hpcdl.folder, env=hpcdl.environment(), stdout=its_end
+    ) as running:
+        os.close(its_end)
+        shown = b""
+        with suppress(OSError):  # Linux says EIO when the other end of a terminal is closed
+            while piece := os.read(screen, 4096):
+                shown += piece
+        assert running.wait(60) == 0
+    os.close(screen)
+    assert b"[###############...............] 1/2 train-lenet5" in shown
+    piped = finished(hpcdl("run", suite, "-o", "piped")).stdout
+    assert "\x1b" not in piped
+    assert piped.startswith("[1/2] train-lenet5")
+    assert "\x1b" not in (hpcdl.folder / "seen" / "log.txt").read_text()
