@@ -96,8 +96,11 @@ def _end(launcher: subprocess.Popen[bytes]) -> None:
 
 
 def on_terminal() -> bool:
-    """Whether what rank 0 prints goes to a terminal."""
-    return bool(os.environ.get(TERMINAL)) or sys.stdout.isatty()
+    """Whether what rank 0 prints goes to a terminal, as far as who launched us knows.
+
+    A rank's own stdout says nothing: it is a pipe under MPICH, and a pseudo-terminal under Open MPI.
+    """
+    return os.environ.get(TERMINAL) == "1"
 
 
 def leave_status(code: int, rank: int) -> int:

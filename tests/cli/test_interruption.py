@@ -47,6 +47,8 @@ def start(hpcdl, *arguments):
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        # whoever runs the tests in the background has SIGINT ignored, and a child would inherit it
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
 
 

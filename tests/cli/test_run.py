@@ -230,11 +230,11 @@ def test_idle_ranks_sleep(each):
     assert after - before < 0.3  # of the two seconds that rank 0 was alone
 
 
-def test_a_bar_on_a_terminal_and_lines_in_a_pipe(hpcdl):
-    suite = hpcdl.suite(TRAIN + "steps = 2\nranks = [1, 2]\n")
+def test_a_bar_on_a_terminal_and_lines_in_a_pipe(each):
+    suite = each.suite(TRAIN + "steps = 2\nranks = [1, 2]\n")
     screen, its_end = os.openpty()
     with subprocess.Popen(
-        hpcdl.hpcdl("run", suite, "-o", "seen"), cwd=hpcdl.folder, env=hpcdl.environment(), stdout=its_end
+        each.hpcdl("run", suite, "-o", "seen"), cwd=each.folder, env=each.environment(), stdout=its_end
     ) as running:
         os.close(its_end)
         shown = b""
@@ -244,7 +244,7 @@ def test_a_bar_on_a_terminal_and_lines_in_a_pipe(hpcdl):
         assert running.wait(60) == 0
     os.close(screen)
     assert b"[###############...............] 1/2 train-lenet5" in shown
-    piped = finished(hpcdl("run", suite, "-o", "piped")).stdout
+    piped = finished(each("run", suite, "-o", "piped")).stdout
     assert "\x1b" not in piped
     assert piped.startswith("[1/2] train-lenet5")
-    assert "\x1b" not in (hpcdl.folder / "seen" / "log.txt").read_text()
+    assert "\x1b" not in (each.folder / "seen" / "log.txt").read_text()
