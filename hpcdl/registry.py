@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 FOLDERS: Final = {
     "aggregation": "hpcdl.aggregation",
+    "backends": "hpcdl.nn.kernels",
     "compression": "hpcdl.compression",
     "datasets": "hpcdl.data",
     "models": "hpcdl.models",

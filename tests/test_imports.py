@@ -35,7 +35,9 @@ PROGRAMS = ["aggregation", "training"]
 
 WORLDLY = {"time", "datetime", "threading", "multiprocessing", "subprocess", "socket", "os", "pathlib", "io"}
 
-OFFERED = {package.removeprefix("hpcdl."): what for what, package in registry.FOLDERS.items()}
+OFFERED = {
+    package.removeprefix("hpcdl."): what for what, package in registry.FOLDERS.items() if what != "backends"
+}
 """Folders whose files are offered by name, and must not lean on each other."""
 
 COMPOSERS = {"aggregation.hierarchical"}

@@ -33,7 +33,7 @@ MOST_STEPS: Final = np.iinfo(STEP["step"]).max
 KEYS: Final[dict[str, Key]] = {
     "model": Key((str, dict), folder="models"),
     "dataset": Key((str, dict), folder="datasets"),
-    "backend": Key((str,), "numpy"),
+    "backend": Key((str, dict), {"name": "numpy"}, folder="backends"),
     "dtype": Key((str,), "float32", choices=("float32", "float64")),
     "training": Key((str, dict), {"name": "synchronous"}, folder="training"),
     "aggregation": Key((str, dict), {"name": "ring"}, folder="aggregation"),
@@ -84,7 +84,7 @@ def check(settings: Mapping[str, Any]) -> None:
         if (steps := _steps(settings)) > MOST_STEPS:
             raise ValueError(f"{steps} steps are more than a trace can count")
     with about("backend"):
-        backend(settings["backend"])
+        backend(**settings["backend"])
     with about("model"):
         shape: tuple[int, ...] = dataset.shape
         for layer in _layers(settings, dataset):
@@ -114,9 +114,8 @@ def identity(settings: Mapping[str, Any]) -> list[str]:
 
 def fields(settings: Mapping[str, Any]) -> dict[str, Scalar]:
     """See :class:`hpcdl.suite.Kind`."""
-    named = ("model", "dataset", "training", "aggregation", "optimizer", "schedule")
+    named = ("model", "dataset", "backend", "training", "aggregation", "optimizer", "schedule")
     plain = (
-        "backend",
         "dtype",
         "compression",
         "learning_rate",
@@ -144,7 +143,7 @@ def program(
     replica = Replica(
         _layers(settings, dataset),
         dataset.shape,
-        backend=backend(settings["backend"]),
+        backend=backend(**settings["backend"]),
         dtype=settings["dtype"],
         seed=settings["seed"],
     )

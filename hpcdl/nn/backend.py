@@ -46,16 +46,19 @@ class Backend:
     cross_entropy: Callable[[geometry.Blob], ops.CrossEntropy]
 
 
-def backend(name: str) -> Backend:
-    """Return the backend of that name; ValueError if it is unknown or a library it needs is missing."""
-    available = backends()
-    if name not in available:
-        raise ValueError(f"backend {name!r} is unknown; there are: {', '.join(available)}")
+def backend(name: str, **settings: Any) -> Backend:
+    """Return the backend of that name; ValueError if it is unknown or a library it needs is missing.
+
+    ``hpcdl/nn/kernels/NAME/__init__.py`` offers the function NAME, whose keywords are the backend's settings
+    and which imports what it needs when it is called.
+    """
+    if name not in backends():
+        raise ValueError(f"backend {name!r} is unknown; there are: {', '.join(backends())}")
+    build = getattr(importlib.import_module(f"{kernels.__name__}.{name}"), name)
     try:
-        module = importlib.import_module(f"{kernels.__name__}.{name}.backend")
+        chosen: Backend = build(**settings)
     except ImportError as error:
         raise ValueError(f"backend {name!r} cannot be used here: {error}") from error
-    chosen: Backend = module.BACKEND
     return chosen
 
 

@@ -37,6 +37,8 @@ class ConvolutionGeometry:
     padding: Pair
     groups: int
     dtype: str
+    relu: bool = False
+    """Whether what comes out is rectified."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,8 @@ class LinearGeometry:
     inputs: int
     outputs: int
     dtype: str
+    relu: bool = False
+    """Whether what comes out is rectified."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,10 @@ class BatchNormGeometry:
     eps: float
     momentum: float
     dtype: str
+    joined: bool = False
+    """Whether a shortcut is added to what was normalised."""
+    relu: bool = False
+    """Whether what comes out, the shortcut included, is rectified."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """What a backend's kernels look like: objects built once per layer from a geometry.
 
-An op keeps from its forward what its backward needs, and it owns the arrays it returns: they are valid until
-its next forward (or backward, for gradients). It may keep a reference to its input, which must therefore stay
-as it is until the backward is done, and it never writes to an array it is given, save the gradients of
-parameters, which it overwrites. The batch may change from call to call, and may be empty.
+An op keeps from its forward what its one backward needs, lets go of it there, and owns the arrays it returns:
+they are valid until its next forward (or backward, for gradients). It may keep a reference to its input, which
+must therefore stay as it is until the backward is done, and it never writes to an array it is given, save the
+gradients of parameters, which it overwrites. The batch may change from call to call, and may be empty.
 
 All arrays are contiguous and of the geometry's dtype; activations are (N, H, W, C) or (N, F).
 """
@@ -31,7 +31,10 @@ class Elementary(Protocol):
 
 
 class Affine(Protocol):
-    """A convolution, weights (K, R, S, C / groups), or a matrix product, weights (out, in)."""
+    """A convolution, weights (K, R, S, C / groups), or a matrix product, weights (out, in).
+
+    If the geometry says so, its outputs are rectified.
+    """
 
     def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
         """Return the outputs (N, ...)."""
@@ -45,14 +48,26 @@ class Affine(Protocol):
 
 
 class Normalization(Protocol):
-    """Batch normalisation; the vectors are (C,)."""
+    """Batch normalisation; the vectors are (C,).
 
-    def forward(self, x: Array, gamma: Array, beta: Array, mean: Array, variance: Array, train: bool) -> Array:
+    If the geometry says so, a shortcut is added to what was normalised, and the outputs are rectified.
+    """
+
+    def forward(
+        self,
+        x: Array,
+        shortcut: Array | None,
+        gamma: Array,
+        beta: Array,
+        mean: Array,
+        variance: Array,
+        train: bool,
+    ) -> Array:
         """Normalise by ``mean`` and ``variance``, or (``train``) by the batch, moving those two."""
         ...
 
-    def backward(self, dy: Array, gamma: Array, dgamma: Array, dbeta: Array) -> Array:
-        """Overwrite ``dgamma`` and ``dbeta``; return the gradient of the last training input."""
+    def backward(self, dy: Array, gamma: Array, dgamma: Array, dbeta: Array) -> tuple[Array, Array | None]:
+        """Overwrite ``dgamma`` and ``dbeta``; return the gradients of the last training input and shortcut."""
         ...
 
 

@@ -78,15 +78,17 @@ class Stage:
     def backward(self, dy: Array) -> Array | None:
         """Overwrite the gradients of ``span``; return the gradient of the last training forward's input.
 
-        None for the first stage: the gradient of the images is not computed.
+        None for the first stage: the gradient of the images is not computed. What the forward kept is let go,
+        so there is one backward for a forward.
 
-        ValueError: a gradient that does not fit the last training forward.
+        ValueError: a gradient that does not fit the last training forward, or a second one.
         """
         self._check("gradient", dy, self.output)
         if len(dy) != self._batch:
             raise ValueError(
                 f"{self.name}: gradient of {len(dy)} images after a forward of {self._batch or 'none'}"
             )
+        self._batch = None
         return self._training.backward(_contiguous(dy), wanted=not self._first)
 
     def _check(self, what: str, array: Array, shape: Shape) -> None:

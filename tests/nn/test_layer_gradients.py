@@ -73,6 +73,11 @@ CASES = {
         (4, 3, 3),
         2,
     ),
+    "residual that ends in batch norm": (
+        Residual("r", [Convolution("a", 3, 3, padding=1), BatchNorm("bn", gamma=some)]),
+        (4, 3, 3),
+        2,
+    ),
     "residual, projection": (
         Residual(
             "r",

@@ -21,13 +21,23 @@ class BatchNorm:
     moves the running statistics: running = momentum * running + (1 - momentum) * batch, with the unbiased
     variance. So ``momentum`` is the share that stays: 0.9 here is 0.1 in PyTorch. Evaluation normalises by
     the running statistics. ``gamma`` is an initialiser: Goyal et al. start each block's last one at zero.
+    With ``relu`` what comes out is max(y, 0).
     """
 
-    def __init__(self, name: str, *, eps: float = 1e-5, momentum: float = 0.9, gamma: Initializer = ones) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        eps: float = 1e-5,
+        momentum: float = 0.9,
+        gamma: Initializer = ones,
+        relu: bool = False,
+    ) -> None:
         self.name = name
         self.eps = eps
         self.momentum = momentum
         self.gamma = gamma
+        self.relu = relu
 
     def output(self, shape: Shape) -> Shape:
         """Return the same shape; ValueError where eps or momentum is out of range."""
@@ -49,8 +59,13 @@ class BatchNorm:
 
     def bind(self, shape: Shape, site: Site) -> Bound:
         """See :class:`hpcdl.nn.layer.Layer`."""
-        op = site.backend.batch_norm(BatchNormGeometry(shape, self.eps, self.momentum, site.dtype))
-        return BoundBatchNorm(op, site)
+        geometry = BatchNormGeometry(shape, self.eps, self.momentum, site.dtype, relu=self.relu)
+        return BoundBatchNorm(site.backend.batch_norm(geometry), site)
+
+    def join(self, shape: Shape, site: Site, *, relu: bool) -> BoundBatchNorm:
+        """Bind as the end of a residual block: the shortcut is added, and the sum rectified with ``relu``."""
+        geometry = BatchNormGeometry(shape, self.eps, self.momentum, site.dtype, joined=True, relu=relu)
+        return BoundBatchNorm(site.backend.batch_norm(geometry), site)
 
 
 class BoundBatchNorm:
@@ -62,11 +77,15 @@ class BoundBatchNorm:
         self._dgamma, self._dbeta = site.gradient("gamma"), site.gradient("beta")
         self._mean, self._variance = site.value("mean"), site.value("variance")
 
-    def forward(self, x: Array, train: bool) -> Array:
-        """See :class:`hpcdl.nn.layer.Bound`."""
-        return self._op.forward(x, self._gamma, self._beta, self._mean, self._variance, train)
+    def forward(self, x: Array, train: bool, shortcut: Array | None = None) -> Array:
+        """See :class:`hpcdl.nn.layer.Bound`; ``shortcut`` is what is added, where the layer was joined."""
+        return self._op.forward(x, shortcut, self._gamma, self._beta, self._mean, self._variance, train)
 
     def backward(self, dy: Array, wanted: bool) -> Array | None:
         """See :class:`hpcdl.nn.layer.Bound`."""
-        dx = self._op.backward(dy, self._gamma, self._dgamma, self._dbeta)
+        dx, _ = self.backward_joined(dy)
         return dx if wanted else None
+
+    def backward_joined(self, dy: Array) -> tuple[Array, Array | None]:
+        """Overwrite the parameters' gradients; return the last input's gradient and the shortcut's."""
+        return self._op.backward(dy, self._gamma, self._dgamma, self._dbeta)

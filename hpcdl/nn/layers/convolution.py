@@ -22,7 +22,8 @@ class Convolution:
     Weights are (K, R, S, C / groups): group g of K / groups filters sees group g of C / groups channels
     (Krizhevsky et al. 2012, section 3.2). An incomplete last window is left out, as in Caffe.
 
-    ``weight`` and ``bias`` are initialisers; ``bias=None`` is a convolution without one.
+    ``weight`` and ``bias`` are initialisers; ``bias=None`` is a convolution without one. With ``relu`` what comes
+    out is max(y, 0).
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Convolution:
         groups: int = 1,
         weight: Initializer = he,
         bias: Initializer | None = zeros,
+        relu: bool = False,
     ) -> None:
         self.name = name
         self.filters = filters
@@ -45,6 +47,7 @@ class Convolution:
         self.groups = groups
         self.weight = weight
         self.bias = bias
+        self.relu = relu
 
     def output(self, shape: Shape) -> Shape:
         """(P, Q, K); ValueError where the kernel does not fit or the groups do not divide."""
@@ -73,4 +76,6 @@ class Convolution:
             )
         placed = windows(image[:2], self.kernel, self.stride, self.padding, "floor", layer=self.name)
         output = (*placed, self.filters)
-        return ConvolutionGeometry(image, output, self.kernel, self.stride, self.padding, self.groups, dtype)
+        return ConvolutionGeometry(
+            image, output, self.kernel, self.stride, self.padding, self.groups, dtype, self.relu
+        )

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 class Linear:
     """(N, in) to (N, out): y = x weight^T + bias, with weights (out, in).
 
-    ``weight`` and ``bias`` are initialisers; ``bias=None`` is a product without one.
+    ``weight`` and ``bias`` are initialisers; ``bias=None`` is a product without one. With ``relu`` what comes out
+    is max(y, 0).
     """
 
     def __init__(
@@ -26,11 +27,13 @@ class Linear:
         *,
         weight: Initializer = xavier,
         bias: Initializer | None = zeros,
+        relu: bool = False,
     ) -> None:
         self.name = name
         self.outputs = outputs
         self.weight = weight
         self.bias = bias
+        self.relu = relu
 
     def output(self, shape: Shape) -> Shape:
         """(out,); ValueError where the input is not a vector."""
@@ -49,5 +52,5 @@ class Linear:
 
     def bind(self, shape: Shape, site: Site) -> Bound:
         """See :class:`hpcdl.nn.layer.Layer`."""
-        op = site.backend.linear(LinearGeometry(shape[0], self.outputs, site.dtype))
+        op = site.backend.linear(LinearGeometry(shape[0], self.outputs, site.dtype, self.relu))
         return BoundAffine(op, site, biased=self.bias is not None)

@@ -16,19 +16,24 @@ from hpcdl.nn.kernels.numpy.joining import Addition, Concatenation
 from hpcdl.nn.kernels.numpy.linear import Linear
 from hpcdl.nn.kernels.numpy.pointwise import Pointwise
 from hpcdl.nn.kernels.numpy.pooling import AveragePooling, GlobalAverage, MaxPooling
+from hpcdl.nn.kernels.numpy.rectified import Rectified
 from hpcdl.nn.kernels.numpy.relu import ReLU
 from hpcdl.nn.kernels.numpy.response_normalization import ResponseNormalization
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
-    from hpcdl.nn.geometry import ConvolutionGeometry
+    from hpcdl.nn.geometry import ConvolutionGeometry, LinearGeometry
     from hpcdl.nn.ops import Affine
 
 
 def _convolution(geometry: ConvolutionGeometry) -> Affine:
-    if (geometry.kernel, geometry.stride, geometry.padding) == ((1, 1), (1, 1), (0, 0)):
-        return Pointwise(geometry)
-    return Im2col(geometry)
+    is_pointwise = (geometry.kernel, geometry.stride, geometry.padding) == ((1, 1), (1, 1), (0, 0))
+    affine = Pointwise(geometry) if is_pointwise else Im2col(geometry)
+    return Rectified(affine) if geometry.relu else affine
+
+
+def _linear(geometry: LinearGeometry) -> Affine:
+    return Rectified(Linear(geometry)) if geometry.relu else Linear(geometry)
 
 
 def _zeros(size: int, dtype: str) -> Array:
@@ -45,7 +50,7 @@ BACKEND = Backend(
     asarray=_same,
     to_host=_same,
     convolution=_convolution,
-    linear=Linear,
+    linear=_linear,
     max_pooling=MaxPooling,
     average_pooling=AveragePooling,
     global_average=GlobalAverage,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcdl.nn.kernels.numpy.buffer import Buffer
 from hpcdl.nn.kernels.numpy.channel_sum import channel_sum
+from hpcdl.nn.kernels.numpy.memory import lend
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
@@ -18,60 +18,76 @@ if TYPE_CHECKING:
 class BatchNorm:
     """Normalises by the batch or by running statistics; keeps the normalised input for the backward.
 
-    dx = gamma / sqrt(variance + eps) * (dy - mean(dy) - normalised * mean(dy * normalised)).
+    dz = dy where y > 0, dy without a ReLU; it is the shortcut's gradient.
+    dx = gamma / sqrt(variance + eps) * (dz - mean(dz) - normalised * mean(dz * normalised)).
     An empty batch leaves the running statistics as they are and has gradients of zero.
     """
 
     def __init__(self, geometry: BatchNormGeometry) -> None:
-        self._eps = geometry.eps
-        self._momentum = geometry.momentum
+        self._geometry = geometry
         self._pixels = math.prod(geometry.shape[:-1])
-        self._y = Buffer(geometry.shape, geometry.dtype)
-        self._dx = Buffer(geometry.shape, geometry.dtype)
-        self._normalised = Buffer(geometry.shape, geometry.dtype)
-        self._product = Buffer(geometry.shape, geometry.dtype)
         self._inverse = np.ones(geometry.shape[-1], geometry.dtype)
+        self._kept: tuple[Array, ...] = ()
 
-    def forward(self, x: Array, gamma: Array, beta: Array, mean: Array, variance: Array, train: bool) -> Array:
+    def forward(
+        self,
+        x: Array,
+        shortcut: Array | None,
+        gamma: Array,
+        beta: Array,
+        mean: Array,
+        variance: Array,
+        train: bool,
+    ) -> Array:
         """See :class:`hpcdl.nn.ops.Normalization`."""
-        y = self._y.rows(len(x))
+        self._kept = ()
+        y, count = lend(x.shape, x.dtype), len(x) * self._pixels
+        normalised = y
         if not train:
-            scale = gamma / np.sqrt(variance + self._eps)
+            scale = gamma / np.sqrt(variance + self._geometry.eps)
             np.multiply(x, scale, out=y)
             y += beta - mean * scale
-            return y
-        normalised, count = self._normalised.rows(len(x)), len(x) * self._pixels
-        if count == 0:
-            return y
-        batch_mean = channel_sum(x) / count
-        np.subtract(x, batch_mean, out=normalised)
-        batch_variance = self._sum_of_products(normalised, normalised) / count
-        self._move(mean, batch_mean)
-        self._move(variance, batch_variance * (count / max(count - 1, 1)))
-        self._inverse = 1 / np.sqrt(batch_variance + self._eps)
-        normalised *= self._inverse
-        np.multiply(normalised, gamma, out=y)
-        y += beta
+        elif count > 0:
+            normalised = lend(x.shape, x.dtype)
+            batch_mean = channel_sum(x) / count
+            np.subtract(x, batch_mean, out=normalised)
+            np.square(normalised, out=y)
+            batch_variance = channel_sum(y) / count
+            self._move(mean, batch_mean)
+            self._move(variance, batch_variance * (count / max(count - 1, 1)))
+            self._inverse = 1 / np.sqrt(batch_variance + self._geometry.eps)
+            normalised *= self._inverse
+            np.multiply(normalised, gamma, out=y)
+            y += beta
+        if shortcut is not None:
+            y += shortcut
+        if self._geometry.relu:
+            np.maximum(y, 0, out=y)
+        if train:
+            self._kept = (normalised, y)
         return y
 
-    def backward(self, dy: Array, gamma: Array, dgamma: Array, dbeta: Array) -> Array:
+    def backward(self, dy: Array, gamma: Array, dgamma: Array, dbeta: Array) -> tuple[Array, Array | None]:
         """See :class:`hpcdl.nn.ops.Normalization`."""
-        normalised, dx, count = self._normalised.rows(len(dy)), self._dx.rows(len(dy)), len(dy) * self._pixels
-        dbeta[...] = channel_sum(dy)
-        dgamma[...] = self._sum_of_products(dy, normalised)
+        (normalised, y), self._kept = self._kept, ()
+        count = len(dy) * self._pixels
+        dz = dy
+        if self._geometry.relu:
+            dz = lend(dy.shape, dy.dtype)
+            np.multiply(dy, np.greater(y, 0), out=dz)
+        dx = lend(dy.shape, dy.dtype)
+        dbeta[...] = channel_sum(dz)
         if count == 0:
-            return dx
-        np.multiply(normalised, dgamma / count, out=dx)
-        np.subtract(dy, dx, out=dx)
-        dx -= dbeta / count
-        dx *= gamma * self._inverse
-        return dx
+            dgamma[...] = 0
+        else:
+            np.multiply(dz, normalised, out=dx)
+            dgamma[...] = channel_sum(dx)
+            np.multiply(normalised, dgamma / count, out=dx)
+            np.subtract(dz, dx, out=dx)
+            dx -= dbeta / count
+            dx *= gamma * self._inverse
+        return dx, dz if self._geometry.joined else None
 
     def _move(self, running: Array, batch: Array) -> None:
-        running *= self._momentum
-        running += (1 - self._momentum) * batch
-
-    def _sum_of_products(self, a: Array, b: Array) -> Array:
-        product = self._product.rows(len(a))
-        np.multiply(a, b, out=product)
-        return channel_sum(product)
+        running *= self._geometry.momentum
+        running += (1 - self._geometry.momentum) * batch

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcdl.nn.kernels.numpy.buffer import Buffer
+from hpcdl.nn.kernels.numpy.memory import lend
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
@@ -21,7 +21,6 @@ class CrossEntropy:
 
     def __init__(self, geometry: Blob) -> None:
         self._classes = geometry.shape[0]
-        self._gradient = Buffer(geometry.shape, geometry.dtype)
 
     def __call__(self, logits: Array, labels: Array, scale: float) -> tuple[float, int, Array]:
         """See :class:`hpcdl.nn.ops.CrossEntropy`; ValueError where a label is no class."""
@@ -30,7 +29,7 @@ class CrossEntropy:
                 f"labels from {labels.min()} to {labels.max()}, but classes are 0 to {self._classes - 1}"
             )
         images, label = np.arange(len(logits)), labels.astype(np.intp)
-        gradient = self._gradient.rows(len(logits))
+        gradient = lend(logits.shape, logits.dtype)
         np.subtract(logits, logits.max(axis=1, keepdims=True), out=gradient)
         true = gradient[images, label]
         np.exp(gradient, out=gradient)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from hpcdl.nn.kernels.numpy.buffer import Buffer
 from hpcdl.nn.kernels.numpy.channel_sum import channel_sum
+from hpcdl.nn.kernels.numpy.memory import lend
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +33,7 @@ class Im2col:
 
     def __init__(self, geometry: ConvolutionGeometry) -> None:
         self._geometry = geometry
-        (height, width, channels), (rows, columns, filters) = geometry.image, geometry.output
+        (height, width, channels), (rows, columns, _) = geometry.image, geometry.output
         self._window = (*geometry.kernel, channels // geometry.groups)
         self._span = math.prod(self._window)
         padded = (height + 2 * geometry.padding[0], width + 2 * geometry.padding[1], channels)
@@ -43,23 +43,16 @@ class Im2col:
         self._images_per_chunk = windows // (rows * columns)
         self._rows_per_chunk = max(windows // columns, 1)
 
-        self._x = np.empty((0, *padded), geometry.dtype)
-        # Borders stay zero; only the inside is written.
-        self._padded = Buffer(padded, geometry.dtype, fill=0.0)
-        self._dpadded = Buffer(padded, geometry.dtype)
-        self._y = Buffer(geometry.output, geometry.dtype)
-        self._dx = Buffer(geometry.image, geometry.dtype)
-        self._columns = Buffer((self._span,), geometry.dtype)
-        self._dcolumns = Buffer((self._span,), geometry.dtype)
-        self._partial = np.empty((filters // geometry.groups, self._span), geometry.dtype)
+        self._padded = padded
+        self._kept: tuple[Array, ...] = ()
 
     def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
         """See :class:`hpcdl.nn.ops.Affine`."""
-        self._x = self._pad(x)
-        y = self._y.rows(len(x))
+        self._kept = (padded := self._pad(x),)
+        y = lend((len(x), *self._geometry.output), x.dtype)
         for images, rows in self._chunks(len(x)):
             out = _matrix(y, images, rows)
-            for windows, filters in self._groups(self._x):
+            for windows, filters in self._groups(padded):
                 columns = self._gather(windows[images, rows])
                 np.matmul(columns, _flat(weight[filters]).T, out=out[:, filters])
             if bias is not None:
@@ -72,19 +65,21 @@ class Im2col:
         """See :class:`hpcdl.nn.ops.Affine`."""
         if dbias is not None:
             dbias[...] = channel_sum(dy)
-        dpadded = self._dpadded.rows(len(dy)) if wanted else None
+        (x,), self._kept = self._kept, ()
+        partial = lend((len(weight) // self._geometry.groups, self._span), dy.dtype)
+        dpadded = lend(x.shape, dy.dtype) if wanted else None
         if dpadded is not None:
             dpadded[...] = 0
         dweight[...] = 0
         for images, rows in self._chunks(len(dy)):
             gradient = _matrix(dy, images, rows)
-            for windows, filters in self._groups(self._x):
+            for windows, filters in self._groups(x):
                 columns = self._gather(windows[images, rows])
-                np.matmul(gradient[:, filters].T, columns, out=self._partial)
-                _flat(dweight[filters])[...] += self._partial
+                np.matmul(gradient[:, filters].T, columns, out=partial)
+                _flat(dweight[filters])[...] += partial
             if dpadded is not None:
                 for windows, filters in self._groups(dpadded):
-                    dcolumns = self._dcolumns.rows(len(gradient))
+                    dcolumns = lend((len(gradient), self._span), dy.dtype)
                     np.matmul(gradient[:, filters], _flat(weight[filters]), out=dcolumns)
                     self._scatter(dcolumns, windows[images, rows])
         return None if dpadded is None else self._crop(dpadded)
@@ -112,7 +107,7 @@ class Im2col:
             yield windows, slice(group * share, (group + 1) * share)
 
     def _gather(self, windows: Array) -> Array:
-        columns = self._columns.rows(math.prod(windows.shape[:3]))
+        columns = lend((math.prod(windows.shape[:3]), self._span), windows.dtype)
         columns.reshape(windows.shape)[...] = windows
         return columns
 
@@ -126,14 +121,15 @@ class Im2col:
     def _pad(self, x: Array) -> Array:
         if not self._is_padded:
             return x
-        padded = self._padded.rows(len(x))
+        padded = lend((len(x), *self._padded), x.dtype)
+        padded[...] = 0
         self._inside(padded)[...] = x
         return padded
 
     def _crop(self, dpadded: Array) -> Array:
         if not self._is_padded:
             return dpadded
-        dx = self._dx.rows(len(dpadded))
+        dx = lend((len(dpadded), *self._geometry.image), dpadded.dtype)
         dx[...] = self._inside(dpadded)
         return dx
 

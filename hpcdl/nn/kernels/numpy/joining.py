@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcdl.nn.kernels.numpy.buffer import Buffer
+from hpcdl.nn.kernels.numpy.memory import lend
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,18 +22,18 @@ class Concatenation:
     def __init__(self, geometry: ConcatenationGeometry) -> None:
         bounds = list(accumulate((shape[-1] for shape in geometry.shapes), initial=0))
         self._slices = [slice(lo, hi) for lo, hi in pairwise(bounds)]
-        self._y = Buffer((*geometry.shapes[0][:-1], bounds[-1]), geometry.dtype)
-        self._pieces = [Buffer(shape, geometry.dtype) for shape in geometry.shapes]
+        self._shape = (*geometry.shapes[0][:-1], bounds[-1])
+        self._shapes = geometry.shapes
 
     def forward(self, pieces: Sequence[Array]) -> Array:
         """See :class:`hpcdl.nn.ops.Concatenation`."""
-        y = self._y.rows(len(pieces[0]))
+        y = lend((len(pieces[0]), *self._shape), pieces[0].dtype)
         np.concatenate(pieces, axis=-1, out=y)
         return y
 
     def backward(self, dy: Array) -> list[Array]:
         """See :class:`hpcdl.nn.ops.Concatenation`."""
-        pieces = [buffer.rows(len(dy)) for buffer in self._pieces]
+        pieces = [lend((len(dy), *shape), dy.dtype) for shape in self._shapes]
         for piece, part in zip(pieces, self._slices, strict=True):
             piece[...] = dy[..., part]
         return pieces
@@ -43,11 +43,11 @@ class Addition:
     """Adds blobs of one shape."""
 
     def __init__(self, geometry: Blob) -> None:
-        self._y = Buffer(geometry.shape, geometry.dtype)
+        self._geometry = geometry
 
     def forward(self, terms: Sequence[Array]) -> Array:
         """See :class:`hpcdl.nn.ops.Addition`."""
-        y = self._y.rows(len(terms[0]))
+        y = lend(terms[0].shape, self._geometry.dtype)
         np.add(terms[0], terms[1], out=y)
         for term in terms[2:]:
             y += term

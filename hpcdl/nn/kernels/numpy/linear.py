@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcdl.nn.kernels.numpy.buffer import Buffer
+from hpcdl.nn.kernels.numpy.memory import lend
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
@@ -17,14 +17,13 @@ class Linear:
     """y = x weight^T + bias; dweight = dy^T x; dx = dy weight."""
 
     def __init__(self, geometry: LinearGeometry) -> None:
-        self._x = np.empty((0, geometry.inputs), geometry.dtype)
-        self._y = Buffer((geometry.outputs,), geometry.dtype)
-        self._dx = Buffer((geometry.inputs,), geometry.dtype)
+        self._outputs = geometry.outputs
+        self._kept: tuple[Array, ...] = ()
 
     def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
         """See :class:`hpcdl.nn.ops.Affine`."""
-        self._x = x
-        y = self._y.rows(len(x))
+        self._kept = (x,)
+        y = lend((len(x), self._outputs), x.dtype)
         np.matmul(x, weight.T, out=y)
         if bias is not None:
             y += bias
@@ -34,11 +33,12 @@ class Linear:
         self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, wanted: bool
     ) -> Array | None:
         """See :class:`hpcdl.nn.ops.Affine`."""
-        np.matmul(dy.T, self._x, out=dweight)
+        (x,), self._kept = self._kept, ()
+        np.matmul(dy.T, x, out=dweight)
         if dbias is not None:
             np.sum(dy, axis=0, out=dbias)
         if not wanted:
             return None
-        dx = self._dx.rows(len(dy))
+        dx = lend((len(dy), weight.shape[1]), dy.dtype)
         np.matmul(dy, weight, out=dx)
         return dx

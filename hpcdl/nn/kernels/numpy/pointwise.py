@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcdl.nn.kernels.numpy.buffer import Buffer
 from hpcdl.nn.kernels.numpy.channel_sum import channel_sum
+from hpcdl.nn.kernels.numpy.memory import lend
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,14 +23,13 @@ class Pointwise:
         self._channels = geometry.image[2] // geometry.groups
         self._filters = geometry.output[2] // geometry.groups
         self._groups = geometry.groups
-        self._x = np.empty((0, *geometry.image), geometry.dtype)
-        self._y = Buffer(geometry.output, geometry.dtype)
-        self._dx = Buffer(geometry.image, geometry.dtype)
+        self._output = geometry.output
+        self._kept: tuple[Array, ...] = ()
 
     def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
         """See :class:`hpcdl.nn.ops.Affine`."""
-        self._x = x
-        y = self._y.rows(len(x))
+        self._kept = (x,)
+        y = lend((len(x), *self._output), x.dtype)
         pixels, out = _matrix(x), _matrix(y)
         for channels, filters in self._slices():
             np.matmul(pixels[:, channels], _matrix(weight[filters]).T, out=out[:, filters])
@@ -42,14 +41,15 @@ class Pointwise:
         self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, wanted: bool
     ) -> Array | None:
         """See :class:`hpcdl.nn.ops.Affine`."""
-        pixels, gradient = _matrix(self._x), _matrix(dy)
+        (x,), self._kept = self._kept, ()
+        pixels, gradient = _matrix(x), _matrix(dy)
         if dbias is not None:
             dbias[...] = channel_sum(dy)
         for channels, filters in self._slices():
             np.matmul(gradient[:, filters].T, pixels[:, channels], out=_matrix(dweight[filters]))
         if not wanted:
             return None
-        dx = self._dx.rows(len(dy))
+        dx = lend(x.shape, dy.dtype)
         for channels, filters in self._slices():
             np.matmul(gradient[:, filters], _matrix(weight[filters]), out=_matrix(dx)[:, channels])
         return dx

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcdl.nn.kernels.numpy.buffer import Buffer
+from hpcdl.nn.kernels.numpy.memory import lend
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,20 +29,21 @@ class Frame:
             channels,
         )
         self._is_needed = framed != geometry.image
-        self._buffer = Buffer(framed, geometry.dtype, fill=fill)
-        self._image = Buffer(geometry.image, geometry.dtype)
+        self._framed = framed
+        self._fill = fill
 
     def put(self, x: Array) -> Array:
         """Return the images within the frame."""
         if not self._is_needed:
             return x
-        framed = self._buffer.rows(len(x))
+        framed = lend((len(x), *self._framed), x.dtype)
+        framed[...] = self._fill
         self._inside(framed)[...] = x
         return framed
 
     def empty(self, batch: int) -> Array:
         """Return zeros of the framed size."""
-        framed = self._buffer.rows(batch)
+        framed = lend((batch, *self._framed), self._geometry.dtype)
         framed[...] = 0
         return framed
 
@@ -50,7 +51,7 @@ class Frame:
         """Return the images without the frame."""
         if not self._is_needed:
             return framed
-        image = self._image.rows(len(framed))
+        image = lend((len(framed), *self._geometry.image), framed.dtype)
         image[...] = self._inside(framed)
         return image
 
@@ -77,29 +78,27 @@ class MaxPooling:
     def __init__(self, geometry: PoolingGeometry) -> None:
         self._frame = Frame(geometry, -np.inf)
         self._gradient_frame = Frame(geometry, 0.0)
-        self._framed = np.empty((0, *geometry.image), geometry.dtype)
-        self._y = Buffer(geometry.output, geometry.dtype)
-        self._chosen = Buffer(geometry.output, geometry.dtype)
-        self._hit = Buffer(geometry.output, "bool")
-        self._free = Buffer(geometry.output, "bool")
+        self._output = geometry.output
+        self._kept: tuple[Array, ...] = ()
 
     def forward(self, x: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
-        self._framed = self._frame.put(x)
-        y = self._y.rows(len(x))
+        self._kept = ()
+        framed, y = self._frame.put(x), lend((len(x), *self._output), x.dtype)
         y[...] = -np.inf
-        for pixels in self._frame.offsets(self._framed):
+        for pixels in self._frame.offsets(framed):
             np.maximum(y, pixels, out=y)
+        self._kept = (framed, y)
         return y
 
     def backward(self, dy: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
-        y = self._y.rows(len(dy))
-        hit, free, chosen = self._hit.rows(len(dy)), self._free.rows(len(dy)), self._chosen.rows(len(dy))
+        (framed, y), self._kept = self._kept, ()
+        hit, free, chosen = lend(dy.shape, "bool"), lend(dy.shape, "bool"), lend(dy.shape, dy.dtype)
         free[...] = True
         gradient = self._gradient_frame.empty(len(dy))
         for pixels, dpixels in zip(
-            self._frame.offsets(self._framed), self._gradient_frame.offsets(gradient), strict=True
+            self._frame.offsets(framed), self._gradient_frame.offsets(gradient), strict=True
         ):
             np.equal(pixels, y, out=hit)
             hit &= free
@@ -115,8 +114,7 @@ class AveragePooling:
     def __init__(self, geometry: PoolingGeometry) -> None:
         self._frame = Frame(geometry, 0.0)
         self._gradient_frame = Frame(geometry, 0.0)
-        self._y = Buffer(geometry.output, geometry.dtype)
-        self._shared = Buffer(geometry.output, geometry.dtype)
+        self._output = geometry.output
         vertical, horizontal = (
             _clipped(
                 geometry.output[i],
@@ -130,7 +128,7 @@ class AveragePooling:
 
     def forward(self, x: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
-        y = self._y.rows(len(x))
+        y = lend((len(x), *self._output), x.dtype)
         y[...] = 0
         for pixels in self._frame.offsets(self._frame.put(x)):
             y += pixels
@@ -139,7 +137,7 @@ class AveragePooling:
 
     def backward(self, dy: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
-        shared = self._shared.rows(len(dy))
+        shared = lend(dy.shape, dy.dtype)
         np.multiply(dy, self._share, out=shared)
         gradient = self._gradient_frame.empty(len(dy))
         for pixels in self._gradient_frame.offsets(gradient):
@@ -153,18 +151,18 @@ class GlobalAverage:
     def __init__(self, geometry: Blob) -> None:
         height, width, channels = geometry.shape
         self._pixels = height * width
-        self._y = Buffer((channels,), geometry.dtype)
-        self._dx = Buffer(geometry.shape, geometry.dtype)
+        self._channels = channels
+        self._shape = geometry.shape
 
     def forward(self, x: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
-        y = self._y.rows(len(x))
+        y = lend((len(x), self._channels), x.dtype)
         np.mean(x, axis=(1, 2), out=y)
         return y
 
     def backward(self, dy: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
-        dx = self._dx.rows(len(dy))
+        dx = lend((len(dy), *self._shape), dy.dtype)
         np.divide(dy[:, np.newaxis, np.newaxis], self._pixels, out=dx)
         return dx
 

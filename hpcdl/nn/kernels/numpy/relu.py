@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcdl.nn.kernels.numpy.buffer import Buffer
+from hpcdl.nn.kernels.numpy.memory import lend
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
@@ -17,19 +17,20 @@ class ReLU:
     """y = max(x, 0); dx = dy where y > 0."""
 
     def __init__(self, geometry: Blob) -> None:
-        self._y = Buffer(geometry.shape, geometry.dtype)
-        self._dx = Buffer(geometry.shape, geometry.dtype)
-        self._mask = Buffer(geometry.shape, "bool")
+        self._geometry = geometry
+        self._kept: tuple[Array, ...] = ()
 
     def forward(self, x: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
-        y = self._y.rows(len(x))
+        self._kept = ()
+        y = lend(x.shape, self._geometry.dtype)
         np.maximum(x, 0, out=y)
+        self._kept = (y,)
         return y
 
     def backward(self, dy: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
-        mask, dx = self._mask.rows(len(dy)), self._dx.rows(len(dy))
-        np.greater(self._y.rows(len(dy)), 0, out=mask)
-        np.multiply(dy, mask, out=dx)
+        (y,), self._kept = self._kept, ()
+        dx = lend(dy.shape, dy.dtype)
+        np.multiply(dy, np.greater(y, 0), out=dx)
         return dx

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcdl.nn.kernels.numpy.buffer import Buffer
+from hpcdl.nn.kernels.numpy.memory import lend
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
@@ -21,45 +21,40 @@ class ResponseNormalization:
 
     def __init__(self, geometry: ResponseGeometry) -> None:
         self._geometry = geometry
-        shape, dtype = geometry.shape, geometry.dtype
-        self._x = np.empty((0, *shape), dtype)
-        self._scale = Buffer(shape, dtype)
-        self._power = Buffer(shape, dtype)
-        self._y = Buffer(shape, dtype)
-        self._dx = Buffer(shape, dtype)
-        self._sum = Buffer(shape, dtype)
-        # Channels beyond the edges stay zero; only the inside is written.
-        self._reach = geometry.size // 2
-        self._wide = Buffer((*shape[:-1], shape[-1] + 2 * self._reach), dtype, fill=0.0)
+        self._kept: tuple[Array, ...] = ()
 
     def forward(self, x: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
-        self._x = x
+        self._kept = ()
         geometry = self._geometry
-        scale, power, y = self._scale.rows(len(x)), self._power.rows(len(x)), self._y.rows(len(x))
+        scale, power, y = (lend(x.shape, x.dtype) for _ in range(3))
         self._neighbours(x, x, out=scale)
         scale *= geometry.alpha / geometry.size
         scale += geometry.k
         np.power(scale, -geometry.beta, out=power)
         np.multiply(x, power, out=y)
+        self._kept = (x, scale, power, y)
         return y
 
     def backward(self, dy: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
-        n, geometry = len(dy), self._geometry
-        dx, total = self._dx.rows(n), self._sum.rows(n)
-        np.divide(self._y.rows(n), self._scale.rows(n), out=dx)
+        (x, scale, power, y), self._kept = self._kept, ()
+        geometry = self._geometry
+        dx, total = lend(dy.shape, dy.dtype), lend(dy.shape, dy.dtype)
+        np.divide(y, scale, out=dx)
         self._neighbours(dy, dx, out=total)
-        total *= self._x
+        total *= x
         total *= -2 * geometry.alpha * geometry.beta / geometry.size
-        np.multiply(dy, self._power.rows(n), out=dx)
+        np.multiply(dy, power, out=dx)
         dx += total
         return dx
 
     def _neighbours(self, a: Array, b: Array, out: Array) -> None:
         """Set ``out`` to a * b summed over ``size`` channels around each."""
-        wide, channels = self._wide.rows(len(a)), a.shape[-1]
-        np.multiply(a, b, out=wide[..., self._reach : self._reach + channels])
-        out[...] = 0
-        for i in range(self._geometry.size):
-            out += wide[..., i : i + channels]
+        reach, channels = self._geometry.size // 2, a.shape[-1]
+        products = lend(a.shape, a.dtype)
+        np.multiply(a, b, out=products)
+        out[...] = products
+        for distance in range(1, min(reach, channels - 1) + 1):
+            out[..., :-distance] += products[..., distance:]
+            out[..., distance:] += products[..., :-distance]

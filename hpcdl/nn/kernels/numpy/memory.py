@@ -1,0 +1,93 @@
+"""Memory for activations and gradients, used again as soon as nobody holds an array on it."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from threading import RLock
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from hpcdl.fabric.comm import Array
+    from hpcdl.nn.geometry import Shape
+
+ALIGNMENT: Final = 64
+"""Bytes: a cache line, and the widest vector register."""
+
+_MOST_WASTE: Final = 1.25
+"""A piece may be so many times larger than what is asked for."""
+
+
+class _Loan:
+    """One piece of memory while arrays on it exist; numpy keeps this object alive as their base."""
+
+    __slots__ = ("__array_interface__", "_pool", "_slab")
+
+    def __init__(self, pool: _Pool, slab: Array, shape: Shape, dtype: np.dtype[Any]) -> None:
+        self._pool = pool
+        self._slab = slab
+        address = slab.ctypes.data
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": shape,
+            "typestr": dtype.str,
+            "data": (address + -address % ALIGNMENT, False),
+        }
+
+    def __del__(self) -> None:
+        self._pool.give_back(self._slab)
+
+
+class _Pool:
+    """Pieces of memory that nobody uses, by size; the smallest that fits is taken."""
+
+    def __init__(self) -> None:
+        self._lock = RLock()  # a loan may end, by garbage collection, within any call
+        self._free: list[tuple[int, int, Array]] = []
+        self._idle = 0
+        self.lent = 0
+
+    def take(self, size: int) -> Array:
+        with self._lock:
+            i = bisect_left(self._free, (size,))
+            if i < len(self._free) and self._free[i][0] <= max(_MOST_WASTE * size, size + 4096):
+                slab = self._free.pop(i)[2]
+                self._idle -= slab.size
+            else:
+                # What fits nothing goes back to the system once it is more than what is in use: a network
+                # that shrinks, or the one trained before this one.
+                if self._idle > self.lent:
+                    self._free.clear()
+                    self._idle = 0
+                slab = np.empty(size, np.uint8)
+            self.lent += slab.size
+            return slab
+
+    def give_back(self, slab: Array) -> None:
+        with self._lock:
+            self.lent -= slab.size
+            self._idle += slab.size
+            insort(self._free, (slab.size, id(slab), slab))
+
+
+_POOL: Final = _Pool()
+
+
+def lend(shape: Shape, dtype: str | np.dtype[Any]) -> Array:
+    """Return an array of undefined content, aligned to a cache line.
+
+    Its memory is lent again when the last array on it, views included, is gone. Fresh memory costs a page
+    fault every 4 KiB, often more than the arithmetic done in it.
+    """
+    kind = np.dtype(dtype)
+    size = math.prod(shape) * kind.itemsize
+    if size == 0:
+        return np.empty(shape, kind)
+    return np.asarray(_Loan(_POOL, _POOL.take(size + ALIGNMENT), shape, kind))
+
+
+def in_use() -> int:
+    """Return the bytes lent at present."""
+    return _POOL.lent

@@ -1,0 +1,74 @@
+"""A ReLU inside a layer is the ReLU layer behind it, and a joined normalisation is its parts, to the last bits."""
+
+import numpy as np
+import pytest
+
+from hpcdl.nn.initial import gaussian
+from hpcdl.nn.layers.batch_norm import BatchNorm
+from hpcdl.nn.layers.convolution import Convolution
+from hpcdl.nn.layers.linear import Linear
+from hpcdl.nn.layers.relu import ReLU
+from hpcdl.nn.layers.residual import Residual
+from hpcdl.nn.replica import Replica
+
+some = gaussian(1.0)
+
+PAIRS = {
+    "3x3": lambda relu: Convolution("c", 5, 3, padding=1, bias=some, relu=relu),
+    "3x3 of 16 channels": lambda relu: Convolution("c", 24, 3, padding=1, bias=some, relu=relu),
+    "3x3/2": lambda relu: Convolution("c", 5, 3, stride=2, padding=1, relu=relu),
+    "1x1": lambda relu: Convolution("c", 5, 1, bias=None, relu=relu),
+    "grouped 5x5": lambda relu: Convolution("c", 8, 5, padding=2, groups=2, bias=some, relu=relu),
+    "batch norm": lambda relu: BatchNorm("c", gamma=some, relu=relu),
+    "residual that ends in a convolution": lambda relu: Residual(
+        "c", [Convolution("a", 16, 1, relu=True), Convolution("b", 16, 3, padding=1, bias=some)], relu=relu
+    ),
+    "residual that ends in batch norm": lambda relu: Residual(
+        "c", [Convolution("a", 16, 3, padding=1), BatchNorm("bn", gamma=some)], relu=relu
+    ),
+    "residual with a projection": lambda relu: Residual(
+        "c",
+        [Convolution("a", 6, 3, stride=2, padding=1), BatchNorm("bn", gamma=some)],
+        [Convolution("p", 6, 1, stride=2), BatchNorm("pbn", gamma=some)],
+        relu=relu,
+    ),
+}
+
+SHAPE = (7, 6, 16)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("train", [True, False])
+@pytest.mark.parametrize("images", [0, 1, 3])
+@pytest.mark.parametrize("name", PAIRS)
+def test_images(name, images, train, dtype, kernels):
+    compare(PAIRS[name], SHAPE, images, train, kernels, dtype)
+
+
+@pytest.mark.parametrize("images", [0, 1, 5])
+def test_vectors(images, kernels):
+    compare(lambda relu: Linear("c", 9, bias=some, relu=relu), (6,), images, True, kernels, "float64")
+    compare(lambda relu: BatchNorm("c", gamma=some, relu=relu), (6,), images, True, kernels, "float64")
+
+
+def compare(layer, shape, images, train, kernels, dtype):
+    x = np.random.default_rng(1).standard_normal((images, *shape)).astype(dtype)
+    tolerance = {"float64": 1e-10, "float32": 2e-4}[dtype]
+    results = []
+    for network in ([ReLU("first"), layer(False), ReLU("last")], [ReLU("first"), layer(True)]):
+        replica = Replica(network, shape, backend=kernels, dtype=dtype, seed=5)
+        y = replica.backend.asarray(x)
+        for stage in replica.stages:
+            y = stage.forward(y, train=train)
+        found = [replica.backend.to_host(y).copy(), replica.backend.to_host(replica.state).copy()]
+        if train:
+            dy = np.random.default_rng(2).standard_normal(y.shape).astype(dtype)
+            dy = replica.backend.asarray(dy)
+            for stage in reversed(replica.stages[1:]):
+                dy = stage.backward(dy)
+            found += [replica.backend.to_host(dy).copy(), replica.backend.to_host(replica.gradients).copy()]
+        results.append(found)
+    assert not x.size or (results[0][0] == 0).any()
+    for apart, fused in zip(*results, strict=True):
+        scale = np.abs(apart).max(initial=1)
+        np.testing.assert_allclose(fused / scale, apart / scale, atol=tolerance, rtol=0)
