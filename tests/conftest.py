@@ -31,7 +31,7 @@ class Hand:
         self.folder = folder
         self.parts = []
 
-    def case(self, times, evaluations=(), compute=None, images=16, **fields):
+    def case(self, times, evaluations=(), compute=None, waiting=None, images=16, **fields):
         packed = []
         for rank, durations in enumerate(times):
             recorder = Recorder()
@@ -39,7 +39,9 @@ class Hand:
             for step, ms in enumerate(durations):
                 end = clock + round(ms * 1e6)
                 worked = 0 if compute is None else round(compute[rank] * 1e6)
-                recorder.steps.append(Step(step, 0, clock, end, 1.0 + rank, 1, images, worked, 3, 100 + rank))
+                row = Step(step, 0, clock, end, 1.0 + rank, 1, images, worked, 3, 100 + rank)
+                waited = 0 if waiting is None else round(waiting[rank] * 1e6)
+                recorder.steps.append(row._replace(input_ns=waited))
                 clock = end
             if rank == 0:
                 recorder.evaluations += [Evaluation(*one) for one in evaluations]

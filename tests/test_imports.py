@@ -20,6 +20,7 @@ ONLY_IN = {
     "cudnn": ["nn/kernels/*cupy*"],
     "numba": ["nn/kernels/*numba*"],
     "h5py": ["trace/*", "data/*"],
+    "PIL": ["data/convert.py"],
     "pandas": ["analysis/*", "report/*", "trace/run.py"],
     "matplotlib": ["analysis/*", "report/*"],
     "scipy": ["analysis/*"],

@@ -32,6 +32,8 @@ class Launch:
     """Of the rank that computed longest; 0 where it was not measured."""
     mean_compute_seconds: Vector
     """Mean over ranks, what perfect balance would give."""
+    input_seconds: Vector
+    """Of the rank that waited longest for its images; 0 where it was not measured."""
     bytes_sent: Vector
     """By the rank that sent most."""
     messages: Vector
@@ -82,7 +84,7 @@ def _reduce(fields: Mapping[str, Any], steps: Columns, evaluations: Columns) -> 
         evaluations = {name: column[first] for name, column in evaluations.items()}
     if not steps or fields.get("error"):  # what broke half-way has no step time
         none = np.empty(0)
-        return Launch(fields, none, none, none, none, none, none, 0, warmup, 0, None, {})
+        return Launch(fields, none, none, none, none, none, none, none, 0, warmup, 0, None, {})
     measured = {name: column[steps["step"] >= warmup] for name, column in steps.items()}
     number = measured["step"]
     _, seconds = slowest(number, (measured["end"] - measured["begin"]) / 1e9)
@@ -93,6 +95,7 @@ def _reduce(fields: Mapping[str, Any], steps: Columns, evaluations: Columns) -> 
         seconds=seconds,
         compute_seconds=slowest(number, computed)[1],
         mean_compute_seconds=np.bincount(place, computed, len(count)) / count,
+        input_seconds=slowest(number, measured["input_ns"] / 1e9)[1],
         bytes_sent=slowest(number, measured["bytes"])[1],
         messages=slowest(number, measured["messages"])[1],
         images=np.bincount(place, measured["images"], len(count)).astype(np.float64),

@@ -8,7 +8,8 @@ together as launches: one rank exchanges nothing, so that every aggregation is t
 that those without compression, failing that those of any one compression, failing that the same case at its
 smallest scale. What belongs to the base has speedup and efficiency 1 by definition. Exposed communication is
 the step time less that of the case that does not communicate (aggregation "none") on as many ranks; on one
-rank it is 0 by definition. Sent bytes and messages are per step, of the rank that sends most.
+rank it is 0 by definition. Input is the part of the compute time that goes into waiting for images, of the
+rank that waits longest. Sent bytes and messages are per step, of the rank that sends most.
 Load balance and communication efficiency are those of the POP project (Rosas, Gimenez & Labarta, Scalability
 prediction for fundamental performance factors, 2014).
 """
@@ -142,6 +143,7 @@ def _training(point: _Point, points: Sequence[_Point]) -> Record:
         "images_per_second": images / step.value if images and step.value > 0 else None,
         **_scaling(point, points),
         "compute_seconds": compute,
+        "input_seconds": _middle(point, lambda launch: launch.input_seconds) or None,
         "exposed_communication_seconds": exposed.value,
         "exposed_communication_seconds_low": exposed.low,
         "exposed_communication_seconds_high": exposed.high,

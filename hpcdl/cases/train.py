@@ -50,6 +50,7 @@ KEYS: Final[dict[str, Key]] = {
     "stop_at_target": Key((bool,), False),
     "evaluate_every": Key((int, float), 1, least=0),
     "seed": Key((int,), 1, least=0),
+    "prefetch": Key((int,), 2, least=0),
     "threads": Key((int,), 1, least=1),
     "trace": Key((str,), "events", choices=("events", "steps", "alternating")),
 }
@@ -162,11 +163,15 @@ def program(
         target_accuracy=settings["target_accuracy"],
         stop_at_target=settings["stop_at_target"],
         evaluate_every=settings["evaluate_every"],
+        prefetch=settings["prefetch"],
     )
     strategy = _named("training", settings["training"])
 
     async def train(comm: Comm) -> dict[str, Scalar]:
-        await strategy(comm, session)
+        try:
+            await strategy(comm, session)
+        finally:
+            session.close()
         return {
             "parameters": replica.parameters.size,
             "dataset_source": dataset.source,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -30,12 +30,21 @@ class Split(Protocol):
         """Number of images."""
         ...
 
-    def batch(self, indices: NDArray[np.int64], dtype: str) -> tuple[Array, NDArray[np.int64]]:
+    def batch(
+        self, indices: NDArray[np.int64], dtype: str, key: tuple[int, ...] | None = None
+    ) -> tuple[Array, NDArray[np.int64]]:
         """The images and labels at ``indices`` (n,), in that order; n may be 0.
 
         Images are (n, H, W, C), C-contiguous, of the floating ``dtype``, normalised to mean 0 and standard
-        deviation 1 per channel over the training split; labels are (n,). Both are the caller's own. Raises
-        IndexError for an index that is not less than the number of images.
+        deviation 1 per channel over the training split; labels are (n,). Both are the caller's own. May be
+        called from any thread.
+
+        ``key``, non-negative numbers such as seed and epoch, makes the images those of a training: each is
+        augmented, if the dataset does that, by what is drawn from the key and the image's index alone. Without
+        it they are those of a test, the same each time.
+
+        Raises IndexError for an index that is not less than the number of images, OSError for an image that
+        can no longer be read.
         """
         ...
 
@@ -56,11 +65,29 @@ class Dataset:
     """SHA-256, hexadecimal, of the content: equal digests mean equal images and labels in equal order."""
 
 
+class ContentDigest:
+    """SHA-256 over dtype, shape and values of arrays, whatever file they came from, a part at a time."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+
+    def begin(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        """An array of this kind follows."""
+        self._digest.update(f"{dtype.newbyteorder('<').str}{shape}".encode())
+
+    def add(self, part: Array) -> None:
+        """The next values of the array that was begun last, in C order."""
+        self._digest.update(np.ascontiguousarray(part, dtype=part.dtype.newbyteorder("<")).data)
+
+    def hexadecimal(self) -> str:
+        """Of everything so far."""
+        return self._digest.hexdigest()
+
+
 def content_digest(*arrays: Array) -> str:
-    """SHA-256 (hexadecimal) over dtype, shape and values of each array, whatever file they came from."""
-    digest = hashlib.sha256()
+    """The :class:`ContentDigest`, hexadecimal, of whole arrays."""
+    digest = ContentDigest()
     for array in arrays:
-        little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
-        digest.update(f"{little.dtype.str}{little.shape}".encode())
-        digest.update(little.data)
-    return digest.hexdigest()
+        digest.begin(array.dtype, array.shape)
+        digest.add(array)
+    return digest.hexadecimal()

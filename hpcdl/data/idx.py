@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
 import math
-import zlib
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from hpcdl.data.data_file import content
 from hpcdl.data.dataset import DataError
 
 if TYPE_CHECKING:
@@ -28,24 +27,22 @@ def read_idx(path: Path) -> NDArray[Any]:
 
     Raises DataError, naming the file, if it is missing, unreadable, not gzip, truncated, too long or not IDX.
     """
-    content = _content(path)
-    if len(content) < 4:
-        raise DataError(f"{path}: truncated: {len(content)} bytes are less than an IDX header")
-    if content[:2] != b"\0\0" or content[2] not in _DTYPES or content[3] == 0:
-        raise DataError(
-            f"{path}: not an IDX file: it begins with {content[:4].hex(' ')}, not with 00 00 and a type"
-        )
-    dtype = np.dtype(_DTYPES[content[2]])
-    begin = 4 + 4 * content[3]
-    if len(content) < begin:
-        raise DataError(f"{path}: truncated: {len(content)} bytes are less than its header of {begin}")
-    shape = tuple(int(length) for length in np.frombuffer(content, ">u4", content[3], 4))
+    data = content(path)
+    if len(data) < 4:
+        raise DataError(f"{path}: truncated: {len(data)} bytes are less than an IDX header")
+    if data[:2] != b"\0\0" or data[2] not in _DTYPES or data[3] == 0:
+        raise DataError(f"{path}: not an IDX file: it begins with {data[:4].hex(' ')}, not with 00 00 and a type")
+    dtype = np.dtype(_DTYPES[data[2]])
+    begin = 4 + 4 * data[3]
+    if len(data) < begin:
+        raise DataError(f"{path}: truncated: {len(data)} bytes are less than its header of {begin}")
+    shape = tuple(int(length) for length in np.frombuffer(data, ">u4", data[3], 4))
     expected = begin + dtype.itemsize * math.prod(shape)
-    if len(content) != expected:
-        what = "truncated" if len(content) < expected else "too long"
+    if len(data) != expected:
+        what = "truncated" if len(data) < expected else "too long"
         form = " x ".join(map(str, shape))
-        raise DataError(f"{path}: {what}: {form} values want {expected} bytes, it holds {len(content)}")
-    return np.frombuffer(content, dtype, offset=begin).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
+        raise DataError(f"{path}: {what}: {form} values want {expected} bytes, it holds {len(data)}")
+    return np.frombuffer(data, dtype, offset=begin).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
 
 
 def read_labelled_images(
@@ -77,21 +74,3 @@ def _bytes(path: Path, what: str, dimensions: int) -> NDArray[np.uint8]:
             f"{path}: {what} are uint8 in {dimensions} dimensions, but it holds {array.dtype} in {array.ndim}"
         )
     return array
-
-
-def _content(path: Path) -> bytes:
-    try:
-        if path.suffix != ".gz":
-            return path.read_bytes()
-        with gzip.open(path) as stream:
-            return stream.read()
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: missing") from error
-    except EOFError as error:
-        raise DataError(f"{path}: truncated: the gzip stream ends too early") from error
-    except gzip.BadGzipFile as error:
-        raise DataError(f"{path}: not gzip, or damaged: {error}") from error
-    except zlib.error as error:
-        raise DataError(f"{path}: damaged gzip stream: {error}") from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error

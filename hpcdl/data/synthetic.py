@@ -52,8 +52,11 @@ class SyntheticSplit:
         """Number of images."""
         return len(self.labels)
 
-    def batch(self, indices: NDArray[np.int64], dtype: str) -> tuple[Array, NDArray[np.int64]]:
+    def batch(
+        self, indices: NDArray[np.int64], dtype: str, key: tuple[int, ...] | None = None
+    ) -> tuple[Array, NDArray[np.int64]]:
         """See :meth:`hpcdl.data.dataset.Split.batch`. Values are made in float32, whatever ``dtype``."""
+        del key  # there is noise enough
         labels = self.labels[indices]
         size = int(np.prod(self._shape))
         images = np.empty((len(labels), *self._shape), dtype)

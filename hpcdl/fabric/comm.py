@@ -31,6 +31,10 @@ ANY: Final = -1
 """Wildcard for the source or the tag of a receive."""
 
 
+INPUT: Final = "input"
+"""The label of the work that waits for a step's images and hands them to the device."""
+
+
 class Status(NamedTuple):
     """What a receive got: who sent it, under which tag, how many elements."""
 
@@ -46,6 +50,9 @@ class Gauge(NamedTuple):
     messages: int
     bytes: int
     compute_ns: int
+    """Inside :meth:`Comm.compute`."""
+    input_ns: int
+    """Of that, in work labelled :data:`INPUT`."""
 
 
 class PeerLost(Exception):  # noqa: N818 - named for what happened, as the protocol does

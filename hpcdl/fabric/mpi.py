@@ -18,6 +18,7 @@ from mpi4py import MPI
 from hpcdl.fabric.comm import (
     ANY,
     DEPTHS,
+    INPUT,
     TAGS,
     Array,
     Event,
@@ -64,7 +65,7 @@ class Mpi:
     """This process's place in an MPI job.
 
     ``messages`` and ``bytes`` count what this rank has sent, native collectives apart; ``compute_ns`` is the
-    time in :meth:`MpiComm.compute`. While ``events`` is a
+    time in :meth:`MpiComm.compute`, ``input_ns`` the part of it in work labelled "input". While ``events`` is a
     list, every operation is appended to it.
     """
 
@@ -72,6 +73,7 @@ class Mpi:
         self.messages = 0
         self.bytes = 0
         self.compute_ns = 0
+        self.input_ns = 0
         self.events: list[Event] | None = None
         self.scratch = Scratch()
         self.running: Task[Any] = None  # type: ignore[assignment]
@@ -91,7 +93,7 @@ class Mpi:
 
     def gauge(self) -> Gauge:
         """The clock and the counts."""
-        return Gauge(perf_counter_ns(), self.messages, self.bytes, self.compute_ns)
+        return Gauge(perf_counter_ns(), self.messages, self.bytes, self.compute_ns, self.input_ns)
 
     def run(self, program: Coroutine[Any, Any, T]) -> T:
         """Run this rank's program to its end, and all that it started.
@@ -304,6 +306,8 @@ class MpiComm:
         result = work()
         end = perf_counter_ns()
         mpi.compute_ns += end - begin
+        if label == INPUT:
+            mpi.input_ns += end - begin
         if mpi.events is not None:
             mpi.events.append((mpi.running.number, label, begin, end, -1, 0))
         if not mpi.alone:

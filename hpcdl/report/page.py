@@ -57,7 +57,9 @@ def summary(run: Run) -> Document:
     doubts = warnings(run, found)
     ends = [[Scheme(one.name, _ends(one)) for one in schemes] for schemes in groups]
     is_long = sum(len(scheme.scales) for schemes in groups for scheme in schemes) > LONG
-    scaling = training.scaling(ends if is_long else groups, setting).brief("nodes", "speedup", "exposed 95 %")
+    scaling = training.scaling(ends if is_long else groups, setting).brief(
+        "nodes", "speedup", "input", "exposed 95 %"
+    )
     sections = [
         verdict(run, found, groups, setting, doubts),
         Section("Warnings", points=list(doubts)),

@@ -35,6 +35,11 @@ def seconds(value: Number) -> str:
     return f"{digits(value / 60)} min" if size < 3597 else f"{digits(value / 3600)} h"
 
 
+def percent(part: Number, whole: Number) -> str:
+    """A share: 0.2 %, 12.3 %; a dash when either is unknown."""
+    return NONE if part is None or not whole else f"{100 * part / whole:.1f} %"
+
+
 def volume(value: Number) -> str:
     """A number of bytes: 64 KiB when it is a whole number of them, 1.23 MB when not."""
     if value is None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.analysis.fields import ANY
 from hpcdl.report.document import Section, Table
-from hpcdl.report.quantities import NONE, digits, interval, plural, seconds, spread
+from hpcdl.report.quantities import NONE, digits, interval, percent, plural, seconds, spread
 from hpcdl.report.seeds import Row, Scale, Scheme, rows
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def _scaling(schemes: Sequence[Scheme], settings: Settings) -> Table:
     shown = rows(schemes)
     header = (
         *("scheme", "ranks", "nodes", "step", "95 %", "images/s", "speedup", "efficiency", "efficiency 95 %"),
-        *("exposed", "exposed 95 %", "predicted", "near-linear"),
+        *("input", "exposed", "exposed 95 %", "predicted", "near-linear"),
     )
     cells = [
         (
@@ -46,6 +46,7 @@ def _scaling(schemes: Sequence[Scheme], settings: Settings) -> Table:
             _step_bounds(row),
             digits(scale.median("images_per_second")),
             *_efficiency(row),
+            percent(scale.median("input_seconds"), scale.median("step_seconds")),
             _exposed(scale),
             NONE
             if _is_free(row)
@@ -57,7 +58,7 @@ def _scaling(schemes: Sequence[Scheme], settings: Settings) -> Table:
         for scale in [row.scale]
     ]
     first = schemes[0].scales[0].records[0]
-    notes = [*_pools(shown), *_bases(schemes), *_seeds(schemes), *_noise(cells)]
+    notes = [*_pools(shown), *_bases(schemes), *_seeds(schemes), *_input(shown), *_noise(cells)]
     return Table(settings.title(first), header, cells, notes=notes).without_empty()
 
 
@@ -85,6 +86,12 @@ def _exposed(scale: Scale) -> str:
     """A time below 0 is noise if 0 is inside its interval."""
     middle, high = scale.median(EXPOSED), scale.high(f"{EXPOSED}_high")
     return NOISE if middle is not None and middle < 0 and (high is not None and high >= 0) else seconds(middle)
+
+
+def _input(shown: Sequence[Row]) -> list[str]:
+    if not any(row.scale.values("input_seconds") for row in shown):
+        return []
+    return ["Input: share of the step in which the rank that waits longest waits for its images."]
 
 
 def _noise(cells: Sequence[tuple[str, ...]]) -> list[str]:

@@ -41,6 +41,7 @@ STEP: Final = np.dtype(
         ("messages", np.int64),
         ("bytes", np.int64),
         ("learning_rate", np.float64),
+        ("input_ns", np.int64),
     ]
 )
 
@@ -79,12 +80,14 @@ class Step(NamedTuple):
     images: int = 0
     """How many images this rank consumed."""
     compute_ns: int = 0
-    """Local work: forward, backward, update; without communication and without waiting."""
+    """Local work: input, forward, backward, update; without communication and without waiting for peers."""
     messages: int = 0
     """Sent by this rank in this step."""
     bytes: int = 0
     """Sent by this rank in this step."""
     learning_rate: float = float("nan")
+    input_ns: int = 0
+    """Of the local work, waiting for images and handing them to the device."""
 
 
 class Evaluation(NamedTuple):

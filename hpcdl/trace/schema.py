@@ -10,7 +10,8 @@ integer nanoseconds on the clock of the rank that wrote them; sizes are bytes. S
                             attributes: the case's fields; None is an empty ("null") attribute
     /cases/000000/steps     (rows,) rank int32, then the columns of hpcdl.trace.recorder.STEP:
                             step, epoch int32; begin, end int64 [ns]; loss float64; correct, images int32;
-                            compute_ns, messages, bytes int64; learning_rate float64
+                            compute_ns, messages, bytes int64; learning_rate float64; input_ns int64 (0 where
+                            the file has no such column)
     /cases/000000/events    (rows,) rank int32, then the columns of EVENT:
                             task, label int32; begin, end int64 [ns]; peer int32 (-1: none); bytes int64
     /cases/000000/labels    (labels,) UTF-8: what events.label is an index into
@@ -250,7 +251,10 @@ def _on_common_clock(group: h5py.Group, name: str) -> Table:
         offset[ranks["rank"]] = ranks["clock_offset_ns"]
         table["begin"] += offset[table["rank"]]
         table["end"] += offset[table["rank"]]
-    return {column: table[column] for column in table.dtype.names}
+    columns = {column: table[column] for column in table.dtype.names}
+    if name == "steps" and "input_ns" not in columns:  # of a time before that column
+        columns["input_ns"] = np.zeros(len(table), np.int64)
+    return columns
 
 
 def _events(path: Path, name: str) -> tuple[Table, list[str]]:

@@ -55,6 +55,7 @@ class Journal:
                 after.messages - before.messages,
                 after.bytes - before.bytes,
                 learning_rate,
+                after.input_ns - before.input_ns,
             )
         )
         self._steps += 1

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from hpcdl.data.prefetch import Prefetch
 from hpcdl.data.sharding import epoch_order, share, steps_per_epoch
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from hpcdl.optim.protocol import Optimizer
     from hpcdl.training.journal import Journal
 
+
+_Batch: TypeAlias = "tuple[Array, NDArray[np.int64]]"
 
 EVALUATION_BATCH = 256
 """Test images put through the network at a time; it bounds memory and changes no result."""
@@ -46,6 +50,9 @@ class Session:
     stop_at_target: bool = False
     evaluate_every: float = 1.0
     """Epochs from one evaluation to the next; there is always one at the end."""
+    prefetch: int = 0
+    """Batches made ahead, by a thread that :meth:`close` ends; 0: no thread, each is made when it is wanted."""
+    _ahead: tuple[tuple[int, int], Prefetch[_Batch]] | None = field(default=None, init=False)
     _order: tuple[int, NDArray[np.int64]] = field(default=(-1, np.empty(0, np.int64)), init=False)
     _evaluated: int = field(default=0, init=False)
 
@@ -58,14 +65,28 @@ class Session:
         """The epoch that ``step`` is in."""
         return step // self.steps_per_epoch
 
-    def batch(self, step: int, rank: int, ranks: int) -> tuple[Array, NDArray[np.int64]]:
+    def batch(self, step: int, rank: int, ranks: int) -> _Batch:
         """Images and labels of ``rank``'s share of the global batch, the same batch whatever ``ranks``."""
+        self.replica.reseed(self.seed, rank, step)
+        if self._ahead is None or self._ahead[0] != (rank, ranks):
+            self.close()
+            make = partial(self._make_batch, rank=rank, ranks=ranks)
+            self._ahead = (rank, ranks), Prefetch(make, self.steps, self.prefetch)
+        return self._ahead[1].take(step)
+
+    def close(self) -> None:
+        """End what makes batches ahead, if there is such; a later batch begins it anew."""
+        if self._ahead is not None:
+            self._ahead[1].close()
+            self._ahead = None
+
+    def _make_batch(self, step: int, rank: int, ranks: int) -> _Batch:
+        """The same, without a trace in the replica: it may be another thread that calls."""
         epoch, within = divmod(step, self.steps_per_epoch)
         if self._order[0] != epoch:
             self._order = (epoch, epoch_order(len(self.dataset.train), epoch, self.seed))
-        self.replica.reseed(self.seed, rank, step)
         mine = share(self._order[1], within, self.global_batch, rank, ranks)
-        return self.dataset.train.batch(mine, self.replica.dtype)
+        return self.dataset.train.batch(mine, self.replica.dtype, (self.seed, epoch))
 
     def evaluation_due(self, steps: int) -> bool:
         """Whether the test set is to be looked at after ``steps`` steps."""
@@ -95,10 +116,16 @@ class Session:
         """Sum of losses and number of right answers over this rank's share of the test set."""
         test = self.dataset.test
         mine = np.arange(rank * len(test) // ranks, (rank + 1) * len(test) // ranks)
+        parts = range(0, len(mine), EVALUATION_BATCH)
+
+        def make(part: int) -> _Batch:
+            return test.batch(mine[parts[part] :][:EVALUATION_BATCH], self.replica.dtype)
+
         sums = np.zeros(2)
-        for start in range(0, len(mine), EVALUATION_BATCH):
-            images, labels = test.batch(mine[start : start + EVALUATION_BATCH], self.replica.dtype)
-            logits = self.replica.predict(self.replica.backend.asarray(images))
-            loss, right, _ = self.replica.loss(logits, self.replica.backend.asarray(labels), 1.0)
-            sums += (loss, right)
+        with Prefetch(make, len(parts), self.prefetch) as ahead:
+            for part in range(len(parts)):
+                images, labels = ahead.take(part)
+                logits = self.replica.predict(self.replica.backend.asarray(images))
+                loss, right, _ = self.replica.loss(logits, self.replica.backend.asarray(labels), 1.0)
+                sums += (loss, right)
         return sums

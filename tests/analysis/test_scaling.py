@@ -152,10 +152,17 @@ def test_efficiency_split_by_hand(hand):
     assert one["communication_efficiency"] == pytest.approx(0.8)
 
 
+def test_input_is_that_of_the_rank_that_waits_longest(hand):
+    hand.train([steps(50), steps(50)], compute=[40, 30], waiting=[2, 5])
+    (one,) = records(hand.read())
+    assert one["input_seconds"] == pytest.approx(0.005)
+    assert one["compute_seconds"] == pytest.approx(0.040)
+
+
 def test_compute_that_was_not_measured_is_unknown(hand):
     hand.train([steps(50)])
     (one,) = records(hand.read())
-    assert (one["compute_seconds"], one["load_balance"]) == (None, None)
+    assert (one["compute_seconds"], one["input_seconds"], one["load_balance"]) == (None, None, None)
 
 
 def test_targets(hand):

@@ -1,5 +1,7 @@
 """Wrong usage ends with exit code 2 and one line on stderr, before anything has run."""
 
+import h5py
+import numpy as np
 import pytest
 
 from hpcdl.cli import main
@@ -68,6 +70,19 @@ def test_a_folder_with_something_in_the_way(refused, tmp_path, name):
 
 def test_a_dry_run_finds_the_same_mistakes(refused):
     assert "did you mean 'steps'?" in refused(f"{FINE}stepz = 4\n", "--dry-run")
+
+
+def test_a_dry_run_finds_what_is_wrong_with_the_data(refused, tmp_path):
+    where = "s.toml: [[case]] 1: dataset: "
+    (tmp_path / "images.h5").write_bytes(b"not at all")
+    data = FINE.replace('dataset = "digits"', 'dataset = {name = "hdf5", path = "images.h5", crop = 224}')
+    assert refused(data, "--dry-run") == f"hpcdl: {where}images.h5: not an HDF5 file\n"
+    with h5py.File(tmp_path / "images.h5", "w", locking=False) as file:
+        file["train/images"] = np.zeros((4, 8, 8, 3), np.uint8)
+    assert refused(data, "--dry-run") == f"hpcdl: {where}images.h5: lacks train/labels; it holds train/images\n"
+    (tmp_path / "test.bin").write_bytes(b"")
+    data = FINE.replace('dataset = "digits"', 'dataset = {name = "cifar100", path = "."}')
+    assert refused(data, "--dry-run").startswith(f"hpcdl: {where}train.bin: missing")
 
 
 BAD = [

@@ -42,7 +42,7 @@ def session(aggregation, dtype, recorder=None, **settings):
         "optimizer": SGD(momentum=0.9, weight_decay=2e-4),
         "aggregate": registry.find("aggregation", aggregation),
         "dataset": dataset,
-        "journal": Journal(recorder or Recorder(events=False), lambda: Gauge(0, 0, 0, 0)),
+        "journal": Journal(recorder or Recorder(events=False), lambda: Gauge(0, 0, 0, 0, 0)),
         "learning_rate": learning_rate,
         "global_batch": GLOBAL_BATCH,
         "steps": STEPS,

@@ -147,6 +147,20 @@ def test_four_files_are_a_dataset(tmp_path, nowhere, suffix):
     np.testing.assert_allclose(found.test.batch(np.arange(10), "float64")[0], wanted, rtol=1e-12, atol=1e-14)
 
 
+def test_padding_to_a_square_comes_before_all_else(tmp_path, nowhere):
+    images, *_ = write_four(tmp_path)
+    found = mnist(path=str(tmp_path), pad_to=8, crop_padding=2, flip=True)
+    assert found.shape == (8, 8, 1)
+    padded = np.zeros((30, 8, 8))
+    padded[:, 1:6, 2:6] = images / 255
+    got = found.train.batch(np.arange(30), "float64")[0]
+    np.testing.assert_allclose(got[..., 0], (padded - padded.mean()) / padded.std(), atol=1e-12)
+    assert found.digest != mnist(path=str(tmp_path)).digest
+    moved = found.train.batch(np.arange(30), "float64", (0, 0))[0]
+    assert moved.shape == (30, 8, 8, 1)
+    assert not np.array_equal(moved, got)
+
+
 def test_digest_is_of_the_content_not_of_the_files(tmp_path, nowhere):
     write_four(tmp_path / "a")
     write_four(tmp_path / "b", ".gz")

@@ -76,13 +76,15 @@ def test_the_gauge_counts(mpi):
         await comm.exchange(np.zeros(10), right, np.zeros(10), left)
         await comm.start(comm.exchange(np.zeros(3, np.float32), right, np.zeros(3, np.float32), left))
         await comm.compute("work", lambda: sleep(0.01))
+        await comm.compute("input", lambda: sleep(0.01))
 
     before = mpi.gauge()
     mpi.run(program(mpi.comm))
     after = mpi.gauge()
     assert after.messages - before.messages == 2
     assert after.bytes - before.bytes == 92
-    assert 10_000_000 <= after.compute_ns - before.compute_ns <= after.time_ns - before.time_ns
+    computed, input_ = after.compute_ns - before.compute_ns, after.input_ns - before.input_ns
+    assert 20_000_000 <= 10_000_000 + input_ <= computed <= after.time_ns - before.time_ns
 
 
 def test_every_operation_is_an_event(mpi):

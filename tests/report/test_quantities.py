@@ -1,6 +1,6 @@
 import pytest
 
-from hpcdl.report.quantities import digits, interval, plural, rate, seconds, spread, volume
+from hpcdl.report.quantities import digits, interval, percent, plural, rate, seconds, spread, volume
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,10 @@ from hpcdl.report.quantities import digits, interval, plural, rate, seconds, spr
         (seconds(90), "1.50 min"),
         (seconds(7200), "2.00 h"),
         (seconds(None), "-"),
+        (percent(0.0123, 0.5), "2.5 %"),
+        (percent(1e-9, 1), "0.0 %"),
+        (percent(None, 1), "-"),
+        (percent(1, None), "-"),
         (volume(4), "4 B"),
         (volume(65536), "64 KiB"),
         (volume(2**30), "1 GiB"),

@@ -131,6 +131,14 @@ def test_negative_exposed_communication_within_noise(hand, row):
     assert "~0: faster than without communication, but within noise" in page
 
 
+def test_the_share_of_the_step_that_waits_for_images(hand, row):
+    hand.train([steps(80)], compute=[70], waiting=[2])
+    hand.train([steps(40)] * 2, compute=[30, 30], waiting=[10, 20])
+    page = render([hand.read()], "md")
+    assert [row(page, "ring", ranks)[9] for ranks in ("1", "2")] == ["2.5 %", "50.0 %"]
+    assert "Input: share of the step in which the rank that waits longest waits for its images." in page
+
+
 def test_settings_that_differ_get_letters(hand, row):
     for batch in (64, 128):
         for ranks in (1, 2):

@@ -75,6 +75,7 @@ ANOTHER = {
         "stop_at_target": True,
         "evaluate_every": 2,
         "seed": 2,
+        "prefetch": 0,
         "threads": 2,
         "trace": "steps",
     },

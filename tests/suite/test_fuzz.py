@@ -31,6 +31,8 @@ VALUES = [
     *({"name": "synthetic", "classes": value} for value in (0, 10**12, "a")),
     *({"name": "synthetic", "noise": value} for value in (-1, float("nan"), "a")),
     *({"name": "mnist", "path": value} for value in ("/dev/null", "a\x00b", 3)),
+    *({"name": "hdf5", "path": value} for value in ("", "/dev/null", "/tmp", "a\x00b", "x" * 5000, 3)),
+    *({"name": "cifar10", "path": "/dev/null", "crop_padding": value} for value in (-1, 2.5, True)),
     *({"name": "step", "at": value} for value in (0.5, ["a"], [2.0], [], [[0.5]])),
     *({"name": "constant", setting: "a"} for setting in ("warmup", "base_batch", "global_batch", "after", "")),
     *({"name": "synchronous", "bucket_bytes": value} for value in ("a", 1.5, [1], True)),

@@ -11,13 +11,15 @@ def test_packs_what_was_recorded():
     recorder.events.append((0, "send", 10, 20, 1, 64))
     recorder.events.append((2, "größe", 20, 30, -1, 0))
     recorder.events.append((0, "send", 30, 40, 1, 64))
-    recorder.steps.append(Step(0, 0, 5, 50, loss=1.5, correct=3, images=4, compute_ns=7, messages=2, bytes=128))
+    recorder.steps.append(
+        Step(0, 0, 5, 50, loss=1.5, correct=3, images=4, compute_ns=7, messages=2, bytes=128, input_ns=3)
+    )
     recorder.evaluations.append(Evaluation(1, 0.5, 0.25, 1.25, 0.75, 32))
     recorder.clock_offset_ns = -17
     packed = recorder.pack()
     assert packed["events"]["begin"].tolist() == [10, 20, 30]
     assert [packed["labels"][i].decode() for i in packed["events"]["label"]] == ["send", "größe", "send"]
-    assert packed["steps"][["loss", "correct", "bytes"]].tolist() == [(1.5, 3, 128)]
+    assert packed["steps"][["loss", "correct", "bytes", "input_ns"]].tolist() == [(1.5, 3, 128, 3)]
     assert np.isnan(packed["steps"]["learning_rate"][0])
     assert packed["evaluations"].tolist() == [(1, 0.5, 0.25, 1.25, 0.75, 32)]
     assert (packed["dropped"], packed["clock_offset_ns"]) == (0, -17)

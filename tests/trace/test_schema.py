@@ -69,6 +69,20 @@ def test_round_trip(tmp_path):
     assert events["peer"].tolist() == [1] * 3 + [2] * 3 + [0] * 3
 
 
+def test_a_column_that_older_files_do_not_have_is_0(tmp_path):
+    write_part(tmp_path / "new.h5", traced(2))
+    write_part(tmp_path / "old.h5", traced(2))
+    with h5py.File(tmp_path / "old.h5", "r+") as file:
+        group = file["cases/000000"]
+        rows = group["steps"][()]
+        del group["steps"]
+        group["steps"] = rows[[name for name in rows.dtype.names if name != "input_ns"]]
+    merge([tmp_path / "old.h5", tmp_path / "new.h5"], tmp_path / "run.h5")
+    steps = read(tmp_path).steps
+    assert (steps["input_ns"] == 0).all()
+    assert steps["step"].tolist() == [0, 1, 2, 3] * 4
+
+
 def test_empty_traces(tmp_path):
     write_part(tmp_path / "a.h5", CaseRecord({"case": "x", "ranks": 1}, [Recorder(events=False).pack()]))
     write_part(tmp_path / "b.h5", CaseRecord({"case": "y", "ranks": 0}))

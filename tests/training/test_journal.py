@@ -14,23 +14,25 @@ def journal(*readings, **options):
 
 def test_a_step_is_what_happened_between_two_readings():
     recorder, notes = journal(
-        Gauge(1000, 5, 50, 100), Gauge(4000, 7, 90, 600), Gauge(9000, 7, 90, 600), Gauge(9500, 8, 91, 601)
+        Gauge(1000, 5, 50, 100, 40),
+        Gauge(4000, 7, 90, 600, 70),
+        Gauge(9000, 7, 90, 600, 70),
+        Gauge(9500, 8, 91, 601, 70),
     )
     with notes.step(epoch=2, learning_rate=0.5) as outcome:
         outcome.loss, outcome.correct, outcome.images = 1.25, 3, 4
     with notes.step():
         pass
     first, second = recorder.steps
-    assert first == Step(0, 2, 1000, 4000, 1.25, 3, 4, 500, 2, 40, 0.5)
+    assert first == Step(0, 2, 1000, 4000, 1.25, 3, 4, 500, 2, 40, 0.5, 30)
     assert second[:4] == (1, 0, 9000, 9500)
     assert (second.correct, second.images, second.compute_ns, second.messages, second.bytes) == (0, 0, 1, 1, 1)
+    assert second.input_ns == 0
     assert math.isnan(second.loss)  # nothing was learnt
 
 
 def test_evaluations_count_the_time_of_steps_alone():
-    recorder, notes = journal(
-        Gauge(0, 0, 0, 0), Gauge(10**9, 0, 0, 0), Gauge(8 * 10**9, 0, 0, 0), Gauge(10 * 10**9, 0, 0, 0)
-    )
+    recorder, notes = journal(*(Gauge(seconds * 10**9, 0, 0, 0, 0) for seconds in (0, 1, 8, 10)))
     with notes.step():
         pass
     notes.evaluation(0.5, 2.0, 0.25, 120)
@@ -51,7 +53,7 @@ def test_repetitions_are_steps_timed_by_the_caller():
 
 
 def test_a_step_trims_the_events():
-    recorder, notes = journal(*[Gauge(0, 0, 0, 0)] * 2, limit=3)
+    recorder, notes = journal(*[Gauge(0, 0, 0, 0, 0)] * 2, limit=3)
     recorder.events += [(0, "add", 0, 0, -1, 0)] * 5
     with notes.step():
         pass

@@ -1,0 +1,62 @@
+"""Concatenation of activations."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from numba import njit
+
+from hpcdl.nn.kernels.numba.vectors import copy
+from hpcdl.nn.kernels.numpy.memory import lend
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcdl.fabric.comm import Array
+    from hpcdl.nn.geometry import ConcatenationGeometry
+
+
+class Concatenation:
+    """Copies blobs side by side on the last axis, and their gradients apart, a pixel's channels at a time."""
+
+    def __init__(self, geometry: ConcatenationGeometry) -> None:
+        self._shapes = geometry.shapes
+        self._begins = list(accumulate((shape[-1] for shape in geometry.shapes[:-1]), initial=0))
+        self._output = (*geometry.shapes[0][:-1], sum(shape[-1] for shape in geometry.shapes))
+
+    def forward(self, pieces: Sequence[Array]) -> Array:
+        """See :class:`hpcdl.nn.ops.Concatenation`."""
+        y = lend((len(pieces[0]), *self._output), pieces[0].dtype)
+        for piece, begin in zip(pieces, self._begins, strict=True):
+            _put(_pixels(piece), begin, _pixels(y))
+        return y
+
+    def backward(self, dy: Array) -> list[Array]:
+        """See :class:`hpcdl.nn.ops.Concatenation`."""
+        pieces = [lend((len(dy), *shape), dy.dtype) for shape in self._shapes]
+        for piece, begin in zip(pieces, self._begins, strict=True):
+            _take(_pixels(dy), begin, _pixels(piece))
+        return pieces
+
+
+def _pixels(x: Array) -> Array:
+    return x.reshape(x.size // x.shape[-1], x.shape[-1])
+
+
+@njit(nogil=True, cache=True)
+def _put(piece: Any, begin: int, whole: Any) -> None:
+    pixels, channels = piece.shape
+    item, zero = piece.itemsize, piece.dtype.type(0)
+    for i in range(pixels):
+        to = whole.ctypes.data + (i * whole.shape[1] + begin) * item
+        copy(piece.ctypes.data + i * channels * item, to, channels, zero)
+
+
+@njit(nogil=True, cache=True)
+def _take(whole: Any, begin: int, piece: Any) -> None:
+    pixels, channels = piece.shape
+    item, zero = piece.itemsize, piece.dtype.type(0)
+    for i in range(pixels):
+        source = whole.ctypes.data + (i * whole.shape[1] + begin) * item
+        copy(source, piece.ctypes.data + i * channels * item, channels, zero)

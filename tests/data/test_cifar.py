@@ -1,0 +1,163 @@
+"""CIFAR's binary files: records of labels and colour planes, and what each kind of damage is called."""
+
+import gzip
+
+import numpy as np
+import pytest
+
+from hpcdl.data import cifar10 as ten
+from hpcdl.data import cifar100 as hundred
+from hpcdl.data.cifar10 import cifar10
+from hpcdl.data.cifar100 import cifar100
+from hpcdl.data.dataset import DataError
+
+RANDOM = np.random.default_rng(0)
+SMALL_TEN = {"data_batch_1.bin": 30, "data_batch_2.bin": 20}
+SMALL_HUNDRED = {"train.bin": 40}
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Files of a few images instead of 184 MB."""
+    monkeypatch.delenv("HPCDL_DATA", raising=False)
+    monkeypatch.setattr(ten, "TRAIN", SMALL_TEN)
+    monkeypatch.setattr(ten, "TEST", {"test_batch.bin": 10})
+    monkeypatch.setattr(hundred, "TRAIN", SMALL_HUNDRED)
+    monkeypatch.setattr(hundred, "TEST", {"test.bin": 10})
+
+
+def records(count, *classes):
+    """Records with a random label below each of ``classes``."""
+    array = RANDOM.integers(0, 256, (count, len(classes) + 3072)).astype(np.uint8)
+    for place, limit in enumerate(classes):
+        array[:, place] = RANDOM.integers(0, limit, count)
+    return array
+
+
+def write_ten(folder, suffix=""):
+    folder.mkdir(parents=True, exist_ok=True)
+    written = {name: records(count, 10) for name, count in {**SMALL_TEN, "test_batch.bin": 10}.items()}
+    for name, array in written.items():
+        content = array.tobytes()
+        (folder / (name + suffix)).write_bytes(gzip.compress(content) if suffix else content)
+    return written
+
+
+def write_hundred(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    written = {name: records(count, 20, 100) for name, count in {**SMALL_HUNDRED, "test.bin": 10}.items()}
+    for name, array in written.items():
+        (folder / name).write_bytes(array.tobytes())
+    return written
+
+
+def message_of(call, **settings):
+    with pytest.raises(DataError) as caught:
+        call(**settings)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_the_published_files_have_so_many_images(monkeypatch):
+    monkeypatch.undo()
+    assert {
+        **{f"data_batch_{number}.bin": 10_000 for number in (1, 2, 3, 4, 5)},
+        "test_batch.bin": 10_000,
+    } == {**ten.TRAIN, **ten.TEST}
+    assert {**hundred.TRAIN, **hundred.TEST} == {"train.bin": 50_000, "test.bin": 10_000}
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_planes_become_pixels_and_files_follow_each_other(tmp_path, suffix):
+    written = write_ten(tmp_path, suffix)
+    found = cifar10(path=str(tmp_path))
+    assert (found.name, found.shape, found.classes) == ("cifar10", (32, 32, 3), 10)
+    assert (len(found.train), len(found.test), found.source) == (50, 10, str(tmp_path))
+    train = np.concatenate([written["data_batch_1.bin"], written["data_batch_2.bin"]])
+    np.testing.assert_array_equal(found.train.labels, train[:, 0])
+    np.testing.assert_array_equal(found.test.labels, written["test_batch.bin"][:, 0])
+    images = found.train.batch(np.arange(50), "float64")[0]
+    for channel in range(3):
+        plane = train[:, 1 + 1024 * channel :][:, :1024] / 255
+        normal = (plane - plane.mean()) / plane.std()
+        for row, column in ((0, 0), (0, 31), (5, 7), (31, 31)):
+            np.testing.assert_allclose(images[:, row, column, channel], normal[:, 32 * row + column], rtol=1e-9)
+
+
+def test_the_fine_labels_are_learned(tmp_path):
+    written = write_hundred(tmp_path)
+    found = cifar100(path=str(tmp_path))
+    assert (found.name, found.shape, found.classes) == ("cifar100", (32, 32, 3), 100)
+    np.testing.assert_array_equal(found.train.labels, written["train.bin"][:, 1])
+    np.testing.assert_array_equal(found.test.labels, written["test.bin"][:, 1])
+
+
+def test_order_of_search(tmp_path, monkeypatch):
+    monkeypatch.setenv("HPCDL_DATA", str(tmp_path))
+    for folder in (tmp_path, tmp_path / "cifar-10-batches-bin", tmp_path / "cifar10"):
+        write_ten(folder)
+        assert cifar10().source == str(folder)
+    for folder in (tmp_path, tmp_path / "cifar-100-binary", tmp_path / "cifar100"):
+        write_hundred(folder)
+        assert cifar100().source == str(folder)
+
+
+def test_missing_files_say_where_to_get_them(tmp_path, monkeypatch):
+    assert message_of(cifar10).startswith("cifar10: not found in HPCDL_DATA, which is not set; get the binary")
+    monkeypatch.setenv("HPCDL_DATA", str(tmp_path))
+    text = message_of(cifar100)
+    assert f"cifar100: not found in {tmp_path / 'cifar100'}, {tmp_path / 'cifar-100-binary'}, {tmp_path}; " in text
+    assert "holds train.bin, test.bin" in text
+    write_ten(tmp_path)
+    (tmp_path / "data_batch_2.bin").unlink()
+    assert message_of(cifar10).startswith(f"{tmp_path / 'data_batch_2.bin'}: missing")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda content: content[:-1], "truncated: 20 images want 61460 bytes, it holds 61459"),
+        (lambda content: content[:-3073], "truncated: 20 images want 61460 bytes, it holds 58387"),
+        (lambda _content: b"", "truncated: 20 images want 61460 bytes, it holds 0"),
+        (lambda content: content + b"\0", "too long: 20 images want 61460 bytes, it holds 61461"),
+        (lambda content: b"\x0a" + content[1:], "label 10 at 0 is out of range: there are 10 classes"),
+    ],
+)
+def test_damage_is_named_with_the_file(tmp_path, change, said):
+    write_ten(tmp_path)
+    path = tmp_path / "data_batch_2.bin"
+    path.write_bytes(change(path.read_bytes()))
+    assert message_of(cifar10, path=str(tmp_path)) == f"{path}: {said}"
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        (0, 20, "coarse label 20 at 2 is out of range: there are 20 classes"),
+        (1, 100, "fine label 100 at 2 is out"),
+    ],
+)
+def test_both_labels_are_checked(tmp_path, place, value, said):
+    array = write_hundred(tmp_path)["test.bin"]
+    array[2, place] = value
+    (tmp_path / "test.bin").write_bytes(array.tobytes())
+    assert message_of(cifar100, path=str(tmp_path)).startswith(f"{tmp_path / 'test.bin'}: {said}")
+
+
+def test_settings_out_of_range(tmp_path):
+    write_ten(tmp_path)
+    assert message_of(cifar10, path=str(tmp_path), crop_padding=32).startswith(
+        "cifar10: crop_padding must be a whole"
+    )
+    assert message_of(cifar10, path=3) == "cifar10: path must be the name of a folder, not 3"
+
+
+def test_augmentation_is_for_training(tmp_path):
+    write_ten(tmp_path)
+    plain, moving = cifar10(path=str(tmp_path)), cifar10(path=str(tmp_path), crop_padding=4, flip=True)
+    every = np.arange(10)
+    np.testing.assert_array_equal(plain.test.batch(every, "float32")[0], moving.test.batch(every, "float32")[0])
+    assert moving.shape == (32, 32, 3)
+    assert not np.array_equal(
+        plain.train.batch(every, "float32", (0, 0))[0], moving.train.batch(every, "float32", (0, 0))[0]
+    )

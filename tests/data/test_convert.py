@@ -1,0 +1,271 @@
+"""Folders of images to one HDF5 file: what is in it, and what is said of images that are no good."""
+
+import subprocess
+import sys
+from collections import namedtuple
+
+import h5py
+import numpy as np
+import pytest
+
+from hpcdl.data import convert
+from hpcdl.data.convert import main, write_image_file
+from hpcdl.data.dataset import DataError, content_digest
+from hpcdl.data.hdf5 import hdf5
+from hpcdl.data.image_file import DATASETS
+from hpcdl.data.in_memory import in_memory_dataset
+
+Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install 'hpcdl[images]'")
+
+CLASSES = ["ant", "bee", "cat"]
+SIZE = 8
+
+
+def colour(split, label, number):
+    """One colour for each image, by which it is known again."""
+    return ((200 if split == "train" else 100) + label, 20 * label + 3, number)
+
+
+def write_image(path, array, **options):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.asarray(array, np.uint8)).save(path, **options)
+
+
+def plain(red, green, blue, height=11, width=9):
+    return np.broadcast_to(np.array([red, green, blue], np.uint8), (height, width, 3))
+
+
+@pytest.fixture
+def source(tmp_path):
+    for split, count in (("train", 20), ("val", 5)):
+        for label, name in enumerate(CLASSES):
+            for number in range(count):
+                path = tmp_path / "source" / split / name / f"{number:03d}.png"
+                write_image(path, plain(*colour(split, label, number)))
+    return tmp_path / "source"
+
+
+def arrays(path):
+    with h5py.File(path, locking=False) as file:
+        return [file[name][()] for name in DATASETS]
+
+
+def test_every_image_is_there_once_with_its_label(source, tmp_path):
+    output = tmp_path / "images.h5"
+    assert main([str(source), "-o", str(output), "--size", str(SIZE)]) == 0
+    train, train_labels, test, test_labels = arrays(output)
+    assert (train.shape, test.shape) == ((60, SIZE, SIZE, 3), (15, SIZE, SIZE, 3))
+    for split, images, labels in (("train", train, train_labels), ("val", test, test_labels)):
+        count = len(labels) // 3
+        found = {(tuple(image[0, 0].tolist()), int(label)) for image, label in zip(images, labels, strict=True)}
+        assert found == {(colour(split, label, number), label) for label in range(3) for number in range(count)}
+        assert (images == images[:, :1, :1]).all()
+    with h5py.File(output, locking=False) as file:
+        assert file["class_names"].asstr()[()].tolist() == CLASSES
+        assert file["train/images"].chunks == (1, SIZE, SIZE, 3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["images.h5", "source"]
+
+
+def test_what_is_said_of_the_images_is_exact(source, tmp_path):
+    write_image_file(source, tmp_path / "images.h5", size=SIZE)
+    train, train_labels, test, test_labels = content = arrays(tmp_path / "images.h5")
+    found = hdf5(path=str(tmp_path / "images.h5"))
+    held = in_memory_dataset("x", (train, train_labels), (test, test_labels), classes=3, source="")
+    assert found.digest == held.digest == content_digest(*content)
+    assert (found.classes, found.source) == (3, str(source))
+    with h5py.File(tmp_path / "images.h5", locking=False) as file:
+        np.testing.assert_allclose(file.attrs["mean"], (train / 255).mean(axis=(0, 1, 2)), rtol=1e-12)
+        np.testing.assert_allclose(file.attrs["std"], (train / 255).std(axis=(0, 1, 2)), rtol=1e-9)
+    every = np.arange(60)
+    np.testing.assert_array_equal(found.train.batch(every, "float32")[0], held.train.batch(every, "float32")[0])
+
+
+def test_the_order_is_mixed_and_depends_on_the_seed_alone(source, tmp_path):
+    labels = []
+    for name, options in (("a", {}), ("b", {"threads": 1}), ("c", {"seed": 1})):
+        write_image_file(source, tmp_path / f"{name}.h5", size=SIZE, **options)
+        labels.append(arrays(tmp_path / f"{name}.h5"))
+    first, again, other = labels
+    assert all(np.array_equal(one, two) for one, two in zip(first, again, strict=True))
+    assert not np.array_equal(first[1], other[1])
+    changes = np.count_nonzero(np.diff(first[1]))
+    assert changes > 25  # 2 if they lay class by class, 40 on average if mixed
+
+
+def test_the_shorter_side_is_resized_and_the_middle_kept(tmp_path):
+    """A gradient across the longer side keeps its slope, and loses as much at both ends."""
+    ramp = np.linspace(0, 250, 60)
+    for split in ("train", "val"):
+        write_image(tmp_path / split / "a" / "wide.png", np.repeat(np.tile(ramp, (20, 1))[..., None], 3, axis=2))
+        write_image(tmp_path / split / "b" / "high.png", np.repeat(np.tile(ramp, (20, 1)).T[..., None], 3, axis=2))
+    write_image_file(tmp_path, tmp_path / "images.h5", size=10)
+    images, labels, *_ = arrays(tmp_path / "images.h5")
+    wide, high = images[np.argsort(labels)].astype(int)
+    np.testing.assert_array_equal(wide, high.swapaxes(0, 1))
+    row = wide[5, :, 0]
+    assert (wide[..., 0] == row).all()
+    assert row[0] + row[-1] == pytest.approx(250, abs=3)
+    np.testing.assert_allclose(np.diff(row), 2 * 250 / 59, atol=2)
+
+
+def test_an_image_of_the_right_size_comes_through_unchanged(tmp_path):
+    image = np.random.default_rng(0).integers(0, 256, (16, 16, 3)).astype(np.uint8)
+    for split in ("train", "val"):
+        write_image(tmp_path / split / "a" / "x.PNG", image)
+    write_image_file(tmp_path, tmp_path / "images.h5", size=16)
+    np.testing.assert_array_equal(arrays(tmp_path / "images.h5")[0][0], image)
+
+
+def test_jpeg_grey_and_transparent_become_colour(tmp_path):
+    grey = np.full((9, 9), 77, np.uint8)
+    for split in ("train", "test"):
+        folder = tmp_path / split / "a"
+        write_image(folder / "deep" / "one.JPEG", grey)
+        write_image(folder / "two.jpg", plain(77, 77, 77), quality=95)
+        write_image(folder / "three.png", np.dstack([plain(77, 77, 77), np.full((11, 9), 255)]))
+        (folder / "notes.txt").write_text("no image")
+    write_image_file(tmp_path, tmp_path / "images.h5", size=SIZE)
+    images, *_ = arrays(tmp_path / "images.h5")
+    assert images.shape == (3, SIZE, SIZE, 3)
+    assert np.abs(images.astype(int) - 77).max() <= 1
+
+
+def test_a_share_of_each_class_is_held_out(source, tmp_path):
+    for path in sorted((source / "val").rglob("*"), reverse=True):
+        path.unlink() if path.is_file() else path.rmdir()
+    (source / "val").rmdir()
+    write_image_file(source, tmp_path / "images.h5", size=SIZE, test_share=0.2)
+    train, train_labels, test, test_labels = arrays(tmp_path / "images.h5")
+    assert (np.bincount(train_labels).tolist(), np.bincount(test_labels).tolist()) == ([16] * 3, [4] * 3)
+    known = {image.tobytes() for image in train}
+    assert len(known | {image.tobytes() for image in test}) == 60
+    assert known.isdisjoint(image.tobytes() for image in test)
+
+
+@pytest.fixture
+def refused(source, tmp_path, capsys):
+    """refused(arguments): the line with which a conversion ends, having written nothing."""
+
+    def refuse(*arguments, code=2):
+        assert main([str(source), "-o", str(tmp_path / "images.h5"), "--size", str(SIZE), *arguments]) == code
+        said = [
+            line for line in capsys.readouterr().err.splitlines() if not line.startswith(("train: ", "test: "))
+        ]
+        assert len(said) == 1
+        assert not [path for path in tmp_path.iterdir() if "images.h5" in path.name]
+        return said[0].removeprefix("hpcdl.data.convert: ")
+
+    return refuse
+
+
+def test_damaged_images_are_named(source, refused):
+    path = source / "train" / "bee" / "007.png"
+    noise = np.random.default_rng(0).integers(0, 256, (40, 40, 3))
+    whole = source / "whole.png"
+    write_image(whole, noise)
+    data = whole.read_bytes()
+    for content, said in (
+        (b"", "not an image that Pillow can read"),
+        (b"<html>not found</html>", "not an image that Pillow can read"),
+        (data[:1000], "damaged image: "),
+        (data[:200] + b"\xff" * 100 + data[300:], "damaged image: "),
+    ):
+        path.write_bytes(content)
+        assert refused().startswith(f"{path}: {said}")
+
+
+@pytest.mark.parametrize("cut", [0.3, 0.9])
+def test_a_truncated_jpeg_is_named(source, refused, cut):
+    path = source / "val" / "cat" / "extra.jpg"
+    write_image(path, np.random.default_rng(0).integers(0, 256, (60, 60, 3)))
+    path.write_bytes(path.read_bytes()[: int(cut * path.stat().st_size)])
+    assert refused().startswith(f"{path}: damaged image: ")
+
+
+def test_folders_that_do_not_fit_are_named(source, refused):
+    (source / "train" / "dog").mkdir()
+    assert refused() == f"{source / 'train' / 'dog'}: holds no .jpg, .jpeg or .png"
+    (source / "train" / "dog").rmdir()
+    write_image(source / "val" / "dog" / "1.png", plain(1, 2, 3))
+    assert refused() == f"{source / 'val' / 'dog'}: a class that {source / 'train'} does not have"
+    (source / "val").rename(source / "validation")
+    assert refused() == f"{source}: has neither val nor test; --test-share holds out a part of train"
+    assert refused("--test-share", "0.01") == f"{source}: --test-share 0.01 holds out no image"
+    assert (
+        refused("--test-share", "0.99")
+        == f"{source / 'train' / 'ant'}: --test-share 0.99 leaves no image to train on"
+    )
+    (source / "val").mkdir()
+    write_image(source / "val" / "ILSVRC2012_val_00000001.png", plain(1, 2, 3))
+    assert refused().startswith(
+        f"{source / 'val'}: holds no folders, one for each class; are its images still to be"
+    )
+    (source / "train").rename(source / "training")
+    assert refused() == f"{source / 'train'}: cannot be read: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--size", "0"], "size must be at least 1, not 0"),
+        (["--seed", "-1"], "seed must be at least 0, not -1"),
+        (["--threads", "0"], "threads must be at least 1, not 0"),
+        (["--test-share", "1"], "test-share must be between 0 and 1, not 1"),
+        (["--test-share", "0.1"], "is there, so that --test-share has nothing to do"),
+    ],
+)
+def test_arguments_out_of_range(refused, arguments, said):
+    assert said in refused(*arguments)
+
+
+def test_a_disk_that_is_too_full_is_noticed_before_the_work(refused, monkeypatch):
+    monkeypatch.setattr(convert, "disk_usage", lambda _path: namedtuple("Usage", "free")(1000))  # noqa: PYI024
+    assert refused().endswith("images.h5: needs 0.0 GB, but there are 0.0 GB free")
+
+
+def test_a_place_that_cannot_be_written_to(source, tmp_path, capsys):
+    assert main([str(source), "-o", str(tmp_path)]) == 2
+    assert (
+        capsys.readouterr().err
+        == f"hpcdl.data.convert: {tmp_path}: is a folder, not the name of a file to write\n"
+    )
+    assert main([str(source), "-o", str(tmp_path / "no" / "where.h5")]) == 1
+    assert capsys.readouterr().err.startswith(
+        f"hpcdl.data.convert: {tmp_path / 'no' / 'where.h5'}: cannot be written"
+    )
+
+
+def test_an_old_file_stays_until_the_new_one_is_whole(source, tmp_path):
+    output = tmp_path / "images.h5"
+    write_image_file(source, output, size=SIZE)
+    old = output.read_bytes()
+    (source / "val" / "cat" / "000.png").write_bytes(b"")
+    with pytest.raises(DataError):
+        write_image_file(source, output, size=SIZE)
+    assert output.read_bytes() == old
+
+
+def test_progress_tells_how_far_it_is(source, tmp_path):
+    told = []
+    write_image_file(source, tmp_path / "images.h5", size=SIZE, progress=lambda *line: told.append(line))
+    assert told == [("train", 60, 60), ("test", 15, 15)]
+
+
+def test_without_pillow_the_extra_is_named(source, tmp_path):
+    code = (
+        "import sys; sys.modules['PIL'] = None; from hpcdl.data.convert import main;"
+        "sys.exit(main([sys.argv[1], '-o', sys.argv[2]]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, source, tmp_path / "images.h5"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr == "hpcdl.data.convert: Pillow is needed to read images: pip install 'hpcdl[images]'\n"
+
+
+def test_it_is_a_command(source, tmp_path):
+    command = [sys.executable, "-m", "hpcdl.data.convert", source, "-o", "images.h5", "--size", "6"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == ""
+    assert done.stderr.splitlines()[-1].startswith("test: 15 of 15 images, ")
+    assert hdf5(path=str(tmp_path / "images.h5"), crop=4, flip=True).shape == (4, 4, 3)

@@ -1,0 +1,268 @@
+"""Images in an HDF5 file: read as they are asked for, and whatever is wrong with the file is one line."""
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import h5py
+import numpy as np
+import pytest
+
+from hpcdl.data.dataset import DataError, content_digest
+from hpcdl.data.hdf5 import hdf5
+from hpcdl.data.image_file import DATASETS, SAMPLED
+from hpcdl.data.in_memory import in_memory_dataset
+
+RANDOM = np.random.default_rng(0)
+TRAIN = RANDOM.integers(0, 256, (50, 12, 10, 3)).astype(np.uint8), RANDOM.integers(0, 7, 50).astype(np.int64)
+TEST = RANDOM.integers(0, 256, (20, 12, 10, 3)).astype(np.uint8), RANDOM.integers(0, 7, 20).astype(np.int64)
+CONTENT = dict(zip(DATASETS, (*TRAIN, *TEST), strict=True))
+
+
+def write(path, attributes=(), layout=None, **changed):
+    """A file of CONTENT, with ``changed`` datasets (``train_images=...``); None leaves one out."""
+    named = {name.replace("_", "/"): value for name, value in changed.items()}
+    with h5py.File(path, "w") as file:
+        for name, value in {**CONTENT, **named}.items():
+            if value is not None:
+                file.create_dataset(name, data=value, **((layout or {}) if name.endswith("images") else {}))
+        file.attrs.update(dict(attributes))
+    return str(path)
+
+
+def in_memory(**settings):
+    return in_memory_dataset("x", TRAIN, TEST, classes=7, source="", **settings)
+
+
+LAYOUTS = [
+    {},
+    {"chunks": (1, 12, 10, 3)},
+    {"chunks": (16, 5, 10, 2)},
+    {"chunks": (3, 12, 10, 3), "compression": "gzip", "shuffle": True},
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_images_are_those_of_the_file_in_the_order_asked_for(tmp_path, layout):
+    found, expected = hdf5(path=write(tmp_path / "a.h5", layout=layout)), in_memory()
+    assert (found.name, found.shape, found.classes) == ("hdf5", (12, 10, 3), 7)
+    assert (len(found.train), len(found.test), found.source) == (50, 20, str(tmp_path / "a.h5"))
+    for indices in ([3], [49, 0, 17, 17, 3], [], list(range(20))):
+        for mine, theirs in ((found.train, expected.train), (found.test, expected.test)):
+            chosen = np.array(indices, np.int64) % len(mine)
+            got, labels = mine.batch(chosen, "float32")
+            images, right = theirs.batch(chosen, "float32")
+            np.testing.assert_array_equal(got, images)
+            np.testing.assert_array_equal(labels, right)
+    assert labels.dtype == np.int64
+    for index in (50, -51):
+        with pytest.raises(IndexError):
+            found.train.batch(np.array([index]), "float32")
+
+
+def test_augmentation_is_that_of_images_in_memory(tmp_path):
+    from hpcdl.data.augmentation import Augmentation
+
+    settings = {"crop": 8, "crop_padding": 1, "flip": True}
+    found, expected = (
+        hdf5(path=write(tmp_path / "a.h5"), **settings),
+        in_memory(augmentation=Augmentation(**settings)),
+    )
+    assert found.shape == expected.shape == (8, 8, 3)
+    chosen = np.array([4, 40, 11])
+    for key in (None, (1, 0), (1, 1)):
+        got, images = (one.train.batch(chosen, "float32", key)[0] for one in (found, expected))
+        np.testing.assert_array_equal(got, images)
+
+
+def test_opening_reads_a_sample_and_no_more(tmp_path, monkeypatch):
+    """ImageNet's 250 GB are not read to find a mean."""
+    from hpcdl.data.image_file import Images
+
+    read = []
+    plain = Images.__call__
+    monkeypatch.setattr(Images, "__call__", lambda self, indices: (read.extend(indices), plain(self, indices))[1])
+    many = np.repeat(TRAIN[0], 12, axis=0), np.repeat(TRAIN[1], 12)
+    path = write(tmp_path / "a.h5", train_images=many[0], train_labels=many[1])
+    found = hdf5(path=path)
+    assert SAMPLED < len(read) < 300 < len(found.train)
+    images = found.train.batch(np.arange(600), "float64")[0]
+    assert np.abs(images.mean(axis=(0, 1, 2))).max() < 0.05
+    read.clear()
+    described = {
+        "mean": [0.5, 0.25, 0.75],
+        "std": [0.1, 0.2, 0.3],
+        "digest": "abc",
+        "classes": 9,
+        "source": "there",
+    }
+    found = hdf5(path=write(tmp_path / "b.h5", described))
+    assert not read
+    assert (found.digest, found.classes, found.source) == ("abc", 9, "there")
+    got = found.train.batch(np.arange(50), "float64")[0]
+    np.testing.assert_allclose(got, (TRAIN[0] / 255 - described["mean"]) / described["std"], atol=1e-12)
+
+
+def test_a_digest_found_by_sampling_tells_files_apart(tmp_path):
+    other_image = TRAIN[0].copy()
+    other_image[0] ^= 1
+    other_label = TEST[1].copy()
+    other_label[3] ^= 1
+    digests = [
+        hdf5(path=write(tmp_path / f"{number}.h5", layout=layout, **changed)).digest
+        for number, (layout, changed) in enumerate(
+            [
+                ({}, {}),
+                ({"chunks": (1, 12, 10, 3)}, {"train_labels": TRAIN[1].astype(np.uint8)}),
+                ({}, {"train_images": other_image}),
+                ({}, {"test_labels": other_label}),
+                ({}, {"test_images": TEST[0][:-1], "test_labels": TEST[1][:-1]}),
+            ]
+        )
+    ]
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 4
+
+
+def test_threads_may_read_at_once(tmp_path):
+    found, expected = hdf5(path=write(tmp_path / "a.h5")), in_memory()
+    orders = [np.random.default_rng(seed).permutation(50) for seed in range(40)]
+    with ThreadPoolExecutor(4) as pool:
+        got = [*pool.map(lambda order: found.train.batch(order, "float32")[0], orders)]
+    for order, images in zip(orders, got, strict=True):
+        np.testing.assert_array_equal(images, expected.train.batch(order, "float32")[0])
+
+
+def test_a_relative_path_may_be_in_the_data_folder(tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    write(tmp_path / "data" / "a.h5")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HPCDL_DATA", str(tmp_path / "data"))
+    assert hdf5(path="a.h5").source == str(tmp_path / "data" / "a.h5")
+    write(tmp_path / "a.h5")
+    assert hdf5(path="a.h5").source == "a.h5"
+
+
+def message_of(**settings):
+    with pytest.raises(DataError) as caught:
+        hdf5(**settings)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+IMAGES, LABELS = TRAIN
+OUT_OF_RANGE = np.where(np.arange(50) == 9, 7, LABELS)
+WRONG = [
+    ({"train_labels": None}, "lacks train/labels; it holds test/images, test/labels, train/images"),
+    ({name.replace("/", "_"): None for name in DATASETS}, "lacks train/images; it holds no dataset"),
+    ({"train_images": None, "train_images_here": IMAGES}, "lacks train/images; it holds "),
+    ({"train_images": IMAGES.astype("f4")}, "train/images must be uint8, not float32"),
+    ({"test_images": TEST[0].astype("i2")}, "test/images must be uint8, not int16"),
+    (
+        {"train_images": IMAGES[..., 0]},
+        "train/images must have 4 dimensions (images, height, width, channels), not 3",
+    ),
+    ({"train_labels": LABELS.astype("f4")}, "train/labels must be integers in 1 dimension, not float32 in 1"),
+    ({"test_labels": TEST[1][:, None]}, "test/labels must be integers in 1 dimension, not int64 in 2"),
+    ({"train_labels": LABELS[:49]}, "train has 50 images and 49 labels"),
+    ({"test_images": TEST[0][:0], "test_labels": TEST[1][:0]}, "test/images holds no images"),
+    ({"train_images": IMAGES[:, :0]}, "train/images holds no images"),
+    ({"test_images": TEST[0][:, :11]}, "test/images are 11 x 10 x 3, but those to train on are 12 x 10 x 3"),
+    ({"test_images": TEST[0][..., :1]}, "test/images are 12 x 10 x 1, but those to train on are 12 x 10 x 3"),
+    ({"train_labels": LABELS - 1}, "train/labels: label -1 at "),
+    (
+        {"attributes": {"classes": 7}, "train_labels": OUT_OF_RANGE},
+        "train/labels: label 7 at 9 is out of range: there",
+    ),
+    ({"attributes": {"classes": 0}}, "is out of range: there are 0 classes"),
+    ({"attributes": {"classes": "many"}}, "damaged, or not what it should hold: "),
+    ({"attributes": {"mean": [0.5], "std": [0.5]}}, "mean must be 3 numbers from 0 to 1, of pixel values / 255"),
+    ({"attributes": {"mean": [120.0] * 3, "std": [60.0] * 3}}, "mean must be 3 numbers from 0 to 1"),
+    ({"attributes": {"mean": [0.5] * 3, "std": [0.5, 0, 0.5]}}, "std must be 3 numbers above 0"),
+    ({"attributes": {"mean": [0.5] * 3, "std": [0.5, np.nan, 0.5]}}, "std must be 3 numbers above 0"),
+    ({"train_labels": h5py.Empty("i4")}, "damaged, or not what it should hold: "),
+]
+
+
+@pytest.mark.parametrize(("written", "said"), WRONG, ids=lambda value: value if isinstance(value, str) else "")
+def test_what_is_wrong_with_a_file_is_named(tmp_path, written, said):
+    path = write(tmp_path / "a.h5", **written)
+    message = message_of(path=path)
+    assert message.startswith(f"{path}: ")
+    assert said in message
+
+
+def test_files_that_cannot_be_opened(tmp_path, monkeypatch):
+    monkeypatch.delenv("HPCDL_DATA", raising=False)
+    whole = tmp_path / "whole.h5"
+    write(whole)
+    text, cut, empty = (tmp_path / name for name in ("text.h5", "cut.h5", "empty.h5"))
+    text.write_text("not at all")
+    empty.write_bytes(b"")
+    cut.write_bytes(whole.read_bytes()[:-100])
+    assert message_of(path=str(tmp_path / "nothing.h5")) == f"{tmp_path / 'nothing.h5'}: missing"
+    assert message_of(path=str(text)) == f"{text}: not an HDF5 file"
+    assert message_of(path=str(empty)) == f"{empty}: not an HDF5 file"
+    assert message_of(path=str(cut)) == f"{cut}: truncated HDF5 file"
+    assert message_of(path=str(tmp_path)) == f"{tmp_path}: cannot be read: Is a directory"
+    for root in ("", str(tmp_path)):
+        monkeypatch.setenv("HPCDL_DATA", root)
+        assert message_of(path="a\0b") == "a\0b: missing"
+        assert message_of(path="x" * 5000).endswith("x: cannot be read: File name too long")
+    for path in ("", 3):
+        assert message_of(path=path) == f"hdf5: path must be the name of an HDF5 file, not {path!r}"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"crop": 11}, "crop = 11 is larger than the images, 12 x 10"),
+        ({"crop": -1}, "crop must be a whole number of at least 1, not -1"),
+        ({"crop_padding": 10}, "crop_padding must be a whole number from 0 to 9, for images of 12 x 10, not 10"),
+    ],
+)
+def test_settings_that_do_not_fit_the_images(tmp_path, settings, said):
+    path = write(tmp_path / "a.h5")
+    assert message_of(path=path, **settings) == f"{path}: {said}"
+
+
+def test_an_image_that_has_gone_bad_is_named(tmp_path):
+    """Whoever trains on it is told which, and never gets other numbers."""
+    known = {"mean": [0.5] * 3, "std": [0.5] * 3, "digest": "abc"}  # so that nothing is read before
+    path = write(tmp_path / "a.h5", known, {"chunks": (1, 12, 10, 3), "fletcher32": True})
+    found = hdf5(path=path)
+    with h5py.File(path, locking=False, rdcc_nbytes=1 << 25) as file:
+        place = file["train/images"].id.get_chunk_info_by_coord((17, 0, 0, 0)).byte_offset
+    with (tmp_path / "a.h5").open("r+b") as file:
+        file.seek(place)
+        file.write(b"\xff" * 20)
+    found.train.batch(np.arange(17), "float32")
+    with pytest.raises(OSError, match=rf"^{path}: train/images\[17\]: [^\n]+$"):
+        found.train.batch(np.array([3, 17]), "float32")
+
+
+def test_hdf5_is_imported_when_such_a_dataset_is_opened_and_not_before(tmp_path):
+    """It costs a rank more than a thousand look-ups of files."""
+    path = write(tmp_path / "a.h5")
+    code = (
+        "import sys; from hpcdl import registry; registry.names('datasets'); find = registry.find('datasets', 'hdf5');"
+        "print('h5py' in sys.modules, 'PIL' in sys.modules); find(path=sys.argv[1]); print('h5py' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False", "True"]
+
+
+def test_the_digest_of_a_sample_is_what_it_says(tmp_path):
+    found = hdf5(path=write(tmp_path / "a.h5"))
+    chosen = {
+        split: np.arange(16) * len(images) // 16 for split, images in (("train", TRAIN[0]), ("test", TEST[0]))
+    }
+    expected = content_digest(
+        TRAIN[1],
+        TEST[1],
+        np.array([50, 12, 10, 3]),
+        TRAIN[0][chosen["train"]],
+        np.array([20, 12, 10, 3]),
+        TEST[0][chosen["test"]],
+    )
+    assert found.digest == expected
