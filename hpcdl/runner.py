@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
-from contextlib import suppress
+from collections import Counter
+from contextlib import contextmanager, suppress
+from threading import Timer
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,13 +14,16 @@ import threadpoolctl
 
 from hpcdl.fabric.mpi import Mpi, library_version
 from hpcdl.launch.environment import counters, job, local
+from hpcdl.launch.memory import node_memory_bytes, shortage
 from hpcdl.launch.mpirun import on_terminal
+from hpcdl.nn.backend import backend
+from hpcdl.nn.threads import threads
 from hpcdl.suite import Suite, UsageError
 from hpcdl.trace.recorder import Recorder, from_bytes, to_bytes
 from hpcdl.training.journal import Journal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from hpcdl.fabric.mpi import MpiComm
@@ -30,6 +35,8 @@ INTERRUPTED: Final = 75
 
 BAR: Final = 30
 """Characters of the progress bar."""
+PATIENCE: Final = 3.0
+"""Seconds of silence before a user is told what takes so long."""
 CLEAR: Final = "\r\x1b[K"
 """What wipes the bar: carriage return, erase to the end of the line (ECMA-48)."""
 
@@ -44,7 +51,11 @@ class Job:
         self._stop = False
         signal.signal(signal.SIGUSR1, self._note_signal)
         self.clock_offset_ns = self.world.clock_offset_ns()
-        self.ranks: list[dict[str, Any]] | None = self.world.library.gather(local())
+        here = local()
+        self.ranks: list[dict[str, Any]] | None = self.world.library.gather(here)
+        hosts = self.world.library.allgather((here["slurm_node"], here["hostname"]))
+        self._leads_node = hosts.index(hosts[self.world.rank]) == self.world.rank
+        self._prepared: set[str] = set()
 
     def _note_signal(self, _number: int, _frame: object) -> None:
         self._stop = True
@@ -59,6 +70,29 @@ class Job:
     def stopping(self) -> bool:
         """Whether any rank was told to stop: by SIGUSR1, which Slurm can send before the time limit."""
         return bool(self.world.library.allreduce(int(self._stop)))
+
+    def prepare(self, case: Case, tell: Callable[[str], None]) -> None:
+        """Have the kernels of ``case`` ready before it is timed. Every rank calls.
+
+        Where they must be compiled one rank of each node does it, and the others find what it left on the disk.
+        """
+        if "backend" not in case.settings:
+            return
+        chosen, dtype = case.settings["backend"], case.settings["dtype"]
+        if f"{chosen} {dtype}" in self._prepared:
+            return
+        self._prepared.add(f"{chosen} {dtype}")
+        ready = backend(**chosen).prepare
+        if ready is None:
+            return
+        if self._leads_node:
+            line = f"compiling the {dtype} kernels of backend {chosen['name']!r}: once on each kind of processor"
+            with _if_it_lasts(lambda: tell(line)):
+                ready(dtype)
+        self.world.library.Barrier()
+        if not self._leads_node:
+            ready(dtype)
+        self.world.library.Barrier()
 
     @property
     def nodes(self) -> int:
@@ -80,6 +114,8 @@ def run(suite: Suite, folder: Path, mpi: Mpi, *, resume: bool, say: Callable[[st
             f"cases with --case or --set case.ranks=..."
         )
     work = Job(mpi)
+    if work.ranks is not None:
+        _check_memory(suite, work.ranks)
     clerk = Clerk(suite, folder, work, resume=resume, say=say) if work.world.rank == 0 else None
     todo: Sequence[int] = work.world.library.bcast(clerk.todo if clerk else None)
     for number in todo:
@@ -88,6 +124,7 @@ def run(suite: Suite, folder: Path, mpi: Mpi, *, resume: bool, say: Callable[[st
                 clerk.finish(complete=False)
             return INTERRUPTED
         case = suite.cases[number]
+        work.prepare(case, clerk.tell if clerk else lambda _line: None)
         comm = work.first(case.processes)
         if clerk:
             clerk.begin(number, case)
@@ -98,6 +135,15 @@ def run(suite: Suite, folder: Path, mpi: Mpi, *, resume: bool, say: Callable[[st
         work.world.rest()
     failed = clerk.finish(complete=True) if clerk else False
     return FAILED if work.world.library.bcast(failed) else OK
+
+
+def _check_memory(suite: Suite, ranks: Sequence[dict[str, Any]]) -> None:
+    """Raise UsageError for a case whose ranks do not fit into their fullest node; :func:`check` knew only one."""
+    for case in suite.cases:
+        hosts = Counter((rank["slurm_node"], rank["hostname"]) for rank in ranks[: case.processes])
+        most = max(hosts.values())
+        if (line := shortage(case.module.memory_bytes(case.settings), most, node_memory_bytes())) is not None:
+            raise UsageError(f"case {case.name!r}: {line} on a node")
 
 
 def _run_case(case: Case, work: Job, comm: MpiComm) -> tuple[dict[str, Scalar], list[bytes]] | None:
@@ -112,7 +158,8 @@ def _run_case(case: Case, work: Job, comm: MpiComm) -> tuple[dict[str, Scalar], 
             mpi.events = None if step % 2 else recorder.events
 
     # a training that diverges overflows, and the record shows it; warnings would show it p times a step
-    with threadpoolctl.threadpool_limits(case.settings["threads"]), np.errstate(all="ignore"):
+    allowed = case.settings["threads"]
+    with threadpoolctl.threadpool_limits(allowed), threads(allowed), np.errstate(all="ignore"):
         program = case.module.program(case.settings, Journal(recorder, mpi.gauge, before_step))
         comm.library.Barrier()
         mpi.events = recorder.events
@@ -122,6 +169,17 @@ def _run_case(case: Case, work: Job, comm: MpiComm) -> tuple[dict[str, Scalar], 
             mpi.events = None
     packed = comm.library.gather(to_bytes(recorder.pack()))
     return None if packed is None else (found, packed)
+
+
+@contextmanager
+def _if_it_lasts(say: Callable[[], None]) -> Iterator[None]:
+    """Call ``say`` if the body takes longer than it takes to load what was compiled before."""
+    timer = Timer(PATIENCE, say)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class Clerk:
@@ -149,7 +207,7 @@ class Clerk:
         self.todo = [i for i, case in enumerate(suite.cases) if not (resume and self._finished(i, case))]
         skipped = len(suite.cases) - len(self.todo)
         if skipped:
-            self._tell(f"resuming: {skipped} of {len(suite.cases)} cases are there")
+            self.tell(f"resuming: {skipped} of {len(suite.cases)} cases are there")
 
     def _part(self, number: int, case: Case) -> Path:
         return self._there.get(case.digest, self._parts / f"{number:04d}-{case.digest}.h5")
@@ -161,7 +219,8 @@ class Clerk:
             return True
         return False
 
-    def _tell(self, line: str) -> None:
+    def tell(self, line: str) -> None:
+        """Show a line and log it."""
         self._say(f"{CLEAR if self._terminal else ''}{line}")
         print(line, file=self._log, flush=True)
 
@@ -185,7 +244,7 @@ class Clerk:
         self._failed |= wrong
         place = f"[{number + 1}/{len(self._suite.cases)}]"
         seconds = perf_counter() - self._began
-        self._tell(f"{place} {case.name}: {seconds:.1f} s{'  WRONG RESULT' if wrong else ''}")
+        self.tell(f"{place} {case.name}: {seconds:.1f} s{'  WRONG RESULT' if wrong else ''}")
 
     def finish(self, *, complete: bool) -> bool:
         """Merge what there is and write the report; tells whether a check failed."""
@@ -195,7 +254,7 @@ class Clerk:
         parts = [self._part(i, case) for i, case in enumerate(self._suite.cases)]
         there = [part for part in parts if part.exists()]
         if not complete:
-            self._tell(f"interrupted after {len(there)} of {len(parts)} cases; go on with --resume")
+            self.tell(f"interrupted after {len(there)} of {len(parts)} cases; go on with --resume")
         if there:
             self._schema.merge(
                 there, self._folder / "run.h5", self._environment, self._suite.text, complete=complete

@@ -60,6 +60,10 @@ class Kind(Protocol):
         """Raise ValueError ("key: what is wrong") for settings that cannot run, before anything does."""
         ...
 
+    def memory_bytes(self, settings: Mapping[str, Any]) -> int:
+        """What each rank needs of its node's memory, at the least."""
+        ...
+
     def identity(self, settings: Mapping[str, Any]) -> list[str]:
         """The words of the case's name."""
         ...

@@ -51,7 +51,14 @@ def check(settings: Mapping[str, Any]) -> None:
     with about("aggregation"):
         if settings["aggregation"]["name"] == "none":
             raise ValueError("'none' exchanges nothing, so there is nothing to time")
+        if settings["aggregation"]["name"] == "nccl":
+            raise ValueError("nccl sums vectors on GPUs, which are a train case's with backend = 'cupy'")
         try_out(settings["aggregation"], settings["ranks"])
+
+
+def memory_bytes(settings: Mapping[str, Any]) -> int:
+    """See :class:`hpcdl.suite.Kind`: the vector and what it is compared with; nothing where it has no content."""
+    return 0 if settings["network"] else 2 * int(settings["message_bytes"])
 
 
 def identity(settings: Mapping[str, Any]) -> list[str]:

@@ -37,6 +37,11 @@ def check(settings: Mapping[str, Any]) -> None:
         raise ValueError(f"ranks: a pairwise case has 2, not {settings['ranks']}")
 
 
+def memory_bytes(settings: Mapping[str, Any]) -> int:
+    """See :class:`hpcdl.suite.Kind`: one message goes and one comes."""
+    return 2 * int(settings["message_bytes"])
+
+
 def identity(settings: Mapping[str, Any]) -> list[str]:
     """See :class:`hpcdl.suite.Kind`."""
     return ["exchange", settings["exchange"], f"{settings['message_bytes']}B"]

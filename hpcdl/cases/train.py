@@ -9,9 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hpcdl import registry
+from hpcdl.analysis.volumes import FLOAT_BYTES, volumes
 from hpcdl.data.dataset import Dataset
+from hpcdl.fabric import nccl
+from hpcdl.launch.memory import node_memory_bytes, shortage
 from hpcdl.nn.backend import backend
+from hpcdl.nn.precision import HALF
 from hpcdl.nn.replica import Replica
+from hpcdl.optim.scaled import LossScaling
 from hpcdl.optim.schedules import schedule
 from hpcdl.suite import Key, about, label, try_out
 from hpcdl.trace.recorder import STEP
@@ -34,7 +39,7 @@ KEYS: Final[dict[str, Key]] = {
     "model": Key((str, dict), folder="models"),
     "dataset": Key((str, dict), folder="datasets"),
     "backend": Key((str, dict), {"name": "numpy"}, folder="backends"),
-    "dtype": Key((str,), "float32", choices=("float32", "float64")),
+    "dtype": Key((str,), "float32", choices=("float32", "float64", *HALF)),
     "training": Key((str, dict), {"name": "synchronous"}, folder="training"),
     "aggregation": Key((str, dict), {"name": "ring"}, folder="aggregation"),
     "compression": Key((str,), "none", choices=("none",)),
@@ -85,7 +90,9 @@ def check(settings: Mapping[str, Any]) -> None:
         if (steps := _steps(settings)) > MOST_STEPS:
             raise ValueError(f"{steps} steps are more than a trace can count")
     with about("backend"):
-        backend(**settings["backend"])
+        chosen = backend(**settings["backend"])
+    with about("dtype"):
+        chosen.check_precision(settings["dtype"])
     with about("model"):
         shape: tuple[int, ...] = dataset.shape
         for layer in _layers(settings, dataset):
@@ -93,6 +100,9 @@ def check(settings: Mapping[str, Any]) -> None:
             shape = layer.output(shape)
         if shape != (dataset.classes,):
             raise ValueError(f"ends in {shape}, but {dataset.name} has {dataset.classes} classes")
+    with about("batch_per_rank" if settings["global_batch"] is None else "global_batch"):
+        if (line := shortage(memory_bytes(settings), 1, node_memory_bytes())) is not None:
+            raise ValueError(f"{batch // ranks} images a rank: {line}")
     with about("optimizer"):
         optimizer = _made("optim", settings["optimizer"])
         if not hasattr(optimizer, "update"):
@@ -102,7 +112,21 @@ def check(settings: Mapping[str, Any]) -> None:
     with about("schedule"):
         _schedule(settings)
     with about("aggregation"):
-        try_out(settings["aggregation"], ranks)
+        if settings["aggregation"]["name"] == "nccl":
+            _check_nccl(settings["backend"]["name"])
+        else:
+            try_out(settings["aggregation"], ranks)
+
+
+def memory_bytes(settings: Mapping[str, Any]) -> int:
+    """See :class:`hpcdl.suite.Kind`: parameters, gradients, activations; 0 where they are on a device."""
+    if settings["backend"]["name"] not in {"numpy", "numba"}:
+        return 0
+    dataset = _dataset(settings["dataset"])
+    share = _global_batch(settings) // settings["ranks"]
+    weight = volumes(_layers(settings, dataset), dataset.shape, share)
+    size = np.dtype(settings["dtype"]).itemsize
+    return int(size * 2 * weight.parameters + weight.activation_bytes * size // FLOAT_BYTES)
 
 
 def identity(settings: Mapping[str, Any]) -> list[str]:
@@ -148,10 +172,13 @@ def program(
         dtype=settings["dtype"],
         seed=settings["seed"],
     )
+    optimizer = _made("optim", settings["optimizer"])
+    if settings["dtype"] == "float16":  # bfloat16 has float32's exponents
+        optimizer = LossScaling(optimizer, replica)
     rate, steps = _schedule(settings), _steps(settings)
     session = Session(
         replica=replica,
-        optimizer=_made("optim", settings["optimizer"]),
+        optimizer=optimizer,
         aggregate=_named("aggregation", settings["aggregation"]),
         dataset=dataset,
         journal=journal,
@@ -179,6 +206,12 @@ def program(
         }
 
     return train
+
+
+def _check_nccl(backend_name: str) -> None:
+    if backend_name != "cupy":
+        raise ValueError(f"nccl sums vectors on GPUs, and backend {backend_name!r} has none there")
+    nccl.library()
 
 
 def _named(folder: str, choice: Mapping[str, Any]) -> Callable[..., Any]:

@@ -263,8 +263,7 @@ class _Loan:
         elif type(self._like) is Phantom:
             self._array = phantom(self._size, self._like.dtype)
         else:
-            space = self._like.__array_namespace__()
-            self._array = space.empty(self._size, dtype=self._like.dtype)
+            self._array = np.empty_like(self._like, shape=self._size)  # dispatched to the array's own library
         return self._array
 
     def __exit__(self, *_exception: object) -> None:

@@ -13,6 +13,7 @@ from collections import deque
 from time import perf_counter_ns, sleep
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeVar, cast
 
+import numpy as np
 from mpi4py import MPI
 
 from hpcdl.fabric.comm import (
@@ -29,15 +30,21 @@ from hpcdl.fabric.comm import (
     check_address,
     check_exchange,
 )
+from hpcdl.fabric.mpi_wire import MpiWire, once
+from hpcdl.fabric.nccl import Nccl
+from hpcdl.fabric.pipeline import Wait, both
+from hpcdl.fabric.transport import choose
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
     from contextlib import AbstractContextManager
 
+    from hpcdl.fabric.transport import Transport
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_Wait: TypeAlias = "Callable[[], bool]"
+_Wait: TypeAlias = Wait
 """What a program that waits yields: tells, when asked, whether it may go on."""
 
 _TAG_LIMIT: Final = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767  # what MPI promises at least
@@ -76,6 +83,8 @@ class Mpi:
         self.input_ns = 0
         self.events: list[Event] | None = None
         self.scratch = Scratch()
+        self.transport: Transport | None = None
+        """For arrays that are not numpy's; chosen when the first one is met."""
         self.running: Task[Any] = None  # type: ignore[assignment]
         self.alone = True
         """Whether no started program is in flight, so that the library may block."""
@@ -177,7 +186,8 @@ class MpiComm:
     """A :class:`hpcdl.fabric.comm.Comm` over an MPI communicator.
 
     The main program's messages travel on one communicator under their own tags; started programs' on a second
-    one, under tags that also carry the tag space.
+    one, under tags that also carry the tag space. A third one carries what follows the first piece of an array
+    that is not numpy's; see :mod:`hpcdl.fabric.transport`.
     """
 
     def __init__(self, mpi: Mpi, communicator: MPI.Intracomm, depth: int) -> None:
@@ -188,6 +198,8 @@ class MpiComm:
         self._mpi = mpi
         self._main = communicator
         self._started_programs = communicator.Dup()
+        self._wire = MpiWire(self._post, self._receive, communicator.Dup())
+        self._nccl: Nccl | None = None
         self._depth = depth
         self._strays: list[tuple[int, int, int, MPI.Message]] = []
         """Messages (space, source, tag, message) that a receive of any tag drew out for another program."""
@@ -234,7 +246,9 @@ class MpiComm:
         check_address(dest, tag, self.size)  # the library would take -1 for nobody, or for anybody
         mpi = self._mpi
         begin = perf_counter_ns()
-        if mpi.alone:
+        if not isinstance(buffer, np.ndarray):
+            yield from self._transport().send(self._wire, buffer, dest, tag)
+        elif mpi.alone:
             self._main.Send(buffer, dest, tag)
         else:
             channel, wire = self._channel(tag)
@@ -252,6 +266,11 @@ class MpiComm:
         check_address(source, tag, self.size, ANY)
         mpi = self._mpi
         begin = perf_counter_ns()
+        if not isinstance(buffer, np.ndarray):
+            answer = yield from self._transport().receive(self._wire, buffer, source, tag)
+            if mpi.events is not None:
+                self._record("recv", begin, answer.source, answer.count * buffer.itemsize)
+            return answer
         came_from = MPI.ANY_SOURCE if source == ANY else source
         if mpi.alone:
             status = self._status
@@ -274,6 +293,17 @@ class MpiComm:
         check_exchange(dest, source, tag, self.size)
         mpi = self._mpi
         begin = perf_counter_ns()
+        if not isinstance(outgoing, np.ndarray):
+            transport = self._transport()
+            _, answer = yield from both(
+                transport.send(self._wire, outgoing, dest, tag),
+                transport.receive(self._wire, incoming, source, tag),
+            )
+            mpi.messages += 1
+            mpi.bytes += outgoing.nbytes
+            if mpi.events is not None:
+                self._record("exchange", begin, dest, outgoing.nbytes)
+            return answer
         if mpi.alone:
             status = self._status
             self._main.Sendrecv(outgoing, dest, tag, incoming, source, tag, status)
@@ -336,10 +366,27 @@ class MpiComm:
         A started program's collective is the library's non-blocking one. Programs that run beside each other
         must come to it in the order in which they were started, as those do for which it is the first step.
         """
-        mpi = self._mpi
         begin = perf_counter_ns()
+        if isinstance(buffer, np.ndarray):
+            yield from self._library(collective, buffer)
+        elif collective == "nccl":
+            if self._nccl is None:
+                self._nccl = Nccl(self.rank, self.size, self._main.allgather, self._main.bcast)
+            done = self._nccl.allreduce(buffer)
+            if not done():
+                yield done
+        else:
+            # on a copy: libraries that move device memory do not all reduce it
+            host = buffer.get()
+            yield from self._library(collective, host)
+            buffer.set(host)
+        if self._mpi.events is not None:
+            self._record(f"native {collective}", begin, -1, buffer.nbytes)
+
+    def _library(self, collective: str, buffer: Array) -> Generator[_Wait, None, None]:
+        """The MPI library's collective on host memory."""
         # blocking and non-blocking collectives do not match, so the choice hangs on the program, not on alone
-        blocking = mpi.running.space == 0
+        blocking = self._mpi.running.space == 0
         if collective == "allreduce":
             if blocking:
                 self._main.Allreduce(MPI.IN_PLACE, buffer)
@@ -354,8 +401,11 @@ class MpiComm:
             raise ValueError(f"no native collective {collective!r}")
         if not blocking and not request.Test():
             yield request.Test
-        if mpi.events is not None:
-            self._record(f"native {collective}", begin, -1, buffer.nbytes)
+
+    def _transport(self) -> Transport:
+        if self._mpi.transport is None:
+            self._mpi.transport = choose()
+        return self._mpi.transport
 
     def scratch(self, size: int, like: Array) -> AbstractContextManager[Array]:
         """See :class:`hpcdl.fabric.comm.Comm`."""
@@ -367,6 +417,11 @@ class MpiComm:
         if space == 0:
             return self._main, tag
         return self._started_programs, space % _SPACES * TAGS + tag
+
+    def _post(self, buffer: Array, dest: int, tag: int) -> _Wait:
+        """Post a send; the answer tells whether it is done."""
+        channel, wire = self._channel(tag)
+        return once(channel.Isend(buffer, dest, wire).Test)
 
     def _receive(self, buffer: Array, source: int, tag: int, status: MPI.Status) -> _Wait:
         """Post a receive; the answer tells whether it is done, ``status`` what came."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -31,6 +32,11 @@ _PROBE = (
 )
 
 
+_CUDA_AWARE = (
+    "from mpi4py import MPI; from hpcdl.fabric.transport import says_cuda_aware; print(says_cuda_aware())"
+)
+
+
 def preflight() -> Iterator[Finding]:
     """All findings, each as soon as it is known. Starts 2 ranks; writes 16 MiB to the current folder."""
     yield from _mpi()
@@ -38,7 +44,7 @@ def preflight() -> Iterator[Finding]:
     yield _governor()
     yield _clock()
     yield _disk()
-    yield _gpu()
+    yield from _gpu()
 
 
 def _mpi() -> Iterator[Finding]:
@@ -109,9 +115,31 @@ def _disk() -> Finding:
     )
 
 
-def _gpu() -> Finding:
+def _gpu() -> Iterator[Finding]:
     gpu = machine.gpu(machine.ROOT)
     devices = gpu.get("devices", []) if isinstance(gpu, dict) else []
     if not devices:
-        return Finding("ok", "GPU", "none; backends on the CPU are not affected")
-    return Finding("ok", "GPU", ", ".join(str(device.get("name")) for device in devices))
+        yield Finding("ok", "GPU", "no GPU; backends on the CPU are not affected")
+        return
+    yield Finding("ok", "GPU", ", ".join(str(device.get("name")) for device in devices))
+    from hpcdl.nn.kernels.cupy.gpu import found
+
+    usable, detail = found()
+    yield Finding("ok" if usable else "warning", "cupy", detail)
+    yield _cuda_awareness()
+
+
+def _cuda_awareness() -> Finding:
+    """Ask the library in a process of its own: loading it here would start MPI."""
+    answer = subprocess.run(
+        [sys.executable, "-c", _CUDA_AWARE],
+        env=launch_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    ).stdout.strip()
+    said = {"True": "takes device pointers", "False": "does not take device pointers: messages are staged"}
+    return Finding(
+        "ok" if answer in said else "warning", "CUDA-aware MPI", said.get(answer, "the library does not say")
+    )

@@ -9,7 +9,6 @@ from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.flatten import Flatten
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.pooling import MaxPooling
-from hpcdl.nn.layers.relu import ReLU
 
 if TYPE_CHECKING:
     from hpcdl.nn.geometry import Shape
@@ -33,7 +32,6 @@ def lenet5(shape: Shape = (28, 28, 1), classes: int = 10) -> list[Layer]:
         Convolution("conv2", 50, 5, padding=padding, weight=xavier),
         MaxPooling("pool2", 2),
         Flatten("flatten"),
-        Linear("fc1", 500),
-        ReLU("relu1"),
+        Linear("fc1", 500, relu=True),
         Linear("fc2", classes),
     ]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hpcdl.nn import geometry, kernels, ops
+from hpcdl.nn.precision import HALF
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from hpcdl.fabric.comm import Array
+    from hpcdl.nn.layer import Bound
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,22 @@ class Backend:
     concatenation: Callable[[geometry.ConcatenationGeometry], ops.Concatenation]
     addition: Callable[[geometry.Blob], ops.Addition]
     cross_entropy: Callable[[geometry.Blob], ops.CrossEntropy]
+    sigmoid: Callable[[geometry.Blob], ops.Elementary]
+    locally_connected: Callable[[geometry.LocallyConnectedGeometry], ops.Affine]
+    cast: Callable[[Array, str], Array] | None = field(default=None, kw_only=True)
+    """(array, 16-bit precision) from float32 to that precision or back; None without 16-bit kernels."""
+    record: Callable[[Bound], Bound] | None = field(default=None, kw_only=True)
+    """A layer at work to one that does the same with less effort from its second step on."""
+
+    prepare: Callable[[str], None] | None = field(default=None, kw_only=True)
+    """Compile the kernels for a dtype, or load them if this machine has: to be called before anything is timed."""
+
+    def check_precision(self, dtype: str) -> None:
+        """Raise ValueError for a precision of activations that there are no kernels for."""
+        if dtype in HALF and self.cast is None:
+            raise ValueError(f"dtype {dtype!r} needs a GPU backend; {self.name!r} has 'float32' and 'float64'")
+        if dtype not in {"float32", "float64", *HALF}:
+            raise ValueError(f"dtype {dtype!r} is neither of float32, float64, {', '.join(HALF)}")
 
 
 def backend(name: str, **settings: Any) -> Backend:

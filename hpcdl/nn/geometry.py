@@ -42,6 +42,20 @@ class ConvolutionGeometry:
 
 
 @dataclass(frozen=True, slots=True)
+class LocallyConnectedGeometry:
+    """Untied filters from ``image`` (H, W, C) to ``output`` (P, Q, K) with weights (P, Q, K, R, S, C)."""
+
+    image: tuple[int, int, int]
+    output: tuple[int, int, int]
+    kernel: Pair
+    stride: Pair
+    padding: Pair
+    dtype: str
+    relu: bool = False
+    """Whether what comes out is rectified."""
+
+
+@dataclass(frozen=True, slots=True)
 class LinearGeometry:
     """A product with a matrix (outputs, inputs)."""
 

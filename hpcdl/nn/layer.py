@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from hpcdl.nn.backend import Backend
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.initial import Initializer
+    from hpcdl.nn.loss import AuxiliaryLoss
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,8 @@ class Site:
     gradients: dict[str, Array]
     seeded: list[tuple[str, Callable[[Sequence[int]], None]]]
     """Whoever draws random numbers leaves its path and its reseed here."""
+    heads: list[AuxiliaryLoss]
+    """Whoever has a classifier of its own leaves its part of the loss here."""
 
     def inside(self, name: str) -> Site:
         """Return the place of the layer ``name`` within this one."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Elementary(Protocol):
-    """An op without parameters: ReLU, pooling, local response normalisation."""
+    """An op without parameters: ReLU, sigmoid, pooling, local response normalisation."""
 
     def forward(self, x: Array) -> Array:
         """Return the outputs (N, ...)."""
@@ -33,7 +33,8 @@ class Elementary(Protocol):
 class Affine(Protocol):
     """A convolution, weights (K, R, S, C / groups), or a matrix product, weights (out, in).
 
-    If the geometry says so, its outputs are rectified.
+    Or a locally connected layer, weights (P, Q, K, R, S, C), bias (P, Q, K). If the geometry says so, its
+    outputs are rectified.
     """
 
     def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:

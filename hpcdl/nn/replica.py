@@ -12,6 +12,7 @@ import numpy as np
 
 from hpcdl.nn.layer import Site, Variable
 from hpcdl.nn.loss import SoftmaxCrossEntropy
+from hpcdl.nn.precision import carrier, master
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -58,7 +59,14 @@ class Stage:
         self._layer = layer
         self._site = site
         self._first = first
-        self._training = layer.bind(shape, site)
+        self._outputs = carrier(site.dtype)
+        self._inputs = master(site.dtype) if first else self._outputs
+        heads = len(site.heads)
+        bound = layer.bind(shape, site)
+        if site.backend.record is not None and len(site.heads) == heads:
+            # a classifier of its own hands its logits to the loss anew at each step, which no recording would do
+            bound = site.backend.record(bound)
+        self._training = bound
         self._evaluation: Bound | None = None
         self._batch: int | None = None
 
@@ -67,13 +75,13 @@ class Stage:
 
         ValueError: an input of another shape or dtype than the network's.
         """
-        self._check("input", x, self.shape)
+        self._check("input", x, self.shape, self._inputs)
         if train:
             self._batch = len(x)
-            return self._training.forward(_contiguous(x), train=True)
+            return self._training.forward(self._narrow(_contiguous(x)), train=True)
         if self._evaluation is None:
-            self._evaluation = self._layer.bind(self.shape, replace(self._site, seeded=[]))
-        return self._evaluation.forward(_contiguous(x), train=False)
+            self._evaluation = self._layer.bind(self.shape, replace(self._site, seeded=[], heads=[]))
+        return self._evaluation.forward(self._narrow(_contiguous(x)), train=False)
 
     def backward(self, dy: Array) -> Array | None:
         """Overwrite the gradients of ``span``; return the gradient of the last training forward's input.
@@ -83,7 +91,7 @@ class Stage:
 
         ValueError: a gradient that does not fit the last training forward, or a second one.
         """
-        self._check("gradient", dy, self.output)
+        self._check("gradient", dy, self.output, self._outputs)
         if len(dy) != self._batch:
             raise ValueError(
                 f"{self.name}: gradient of {len(dy)} images after a forward of {self._batch or 'none'}"
@@ -91,10 +99,17 @@ class Stage:
         self._batch = None
         return self._training.backward(_contiguous(dy), wanted=not self._first)
 
-    def _check(self, what: str, array: Array, shape: Shape) -> None:
-        if array.shape[1:] != shape or array.dtype != self._site.dtype:
+    def _narrow(self, x: Array) -> Array:
+        """Return images in the activations' precision."""
+        if self._inputs == self._outputs:
+            return x
+        assert self._site.backend.cast is not None, "checked by the replica"
+        return self._site.backend.cast(x, self._site.dtype)
+
+    def _check(self, what: str, array: Array, shape: Shape, dtype: str) -> None:
+        if array.shape[1:] != shape or array.dtype != dtype:
             raise ValueError(
-                f"{self.name}: {what} is {array.dtype} {array.shape}, not {self._site.dtype} (N, "
+                f"{self.name}: {what} is {array.dtype} {array.shape}, not {dtype} (N, "
                 f"{', '.join(map(str, shape))})"
             )
 
@@ -108,7 +123,9 @@ class Replica:
     Each tensor is drawn from a generator of its own, seeded by ``seed`` and its name: the same whatever the
     rank, and whatever else the network contains.
 
-    ``layers`` take images of ``shape``, (H, W, C) or (F,). ``dtype`` is float32 or float64.
+    ``layers`` take images of ``shape``, (H, W, C) or (F,). ``dtype`` is float32 or float64;
+    or, with a backend that can, bfloat16 or float16: then activations have 16 bits, and the flat vectors, images
+    and predictions are float32.
 
     ValueError: a layer that cannot take the shape it gets, two layers of one name, another dtype, no layer.
     """
@@ -122,13 +139,16 @@ class Replica:
         dtype: str = "float32",
         seed: int = 0,
     ) -> None:
-        if dtype not in {"float32", "float64"}:
-            raise ValueError(f"dtype {dtype!r} is neither 'float32' nor 'float64'")
+        backend.check_precision(dtype)
         if not layers:
             raise ValueError("a network needs at least one layer")
         _distinct(layer.name for layer in layers)
         self.backend = backend
-        self.dtype = dtype
+        self._precision = dtype
+        self.dtype = master(dtype)
+        """Of the flat vectors, images and predictions."""
+        self.loss_scale = 1.0
+        """What gradients are multiplied by, so that 16 bits can hold them; whoever updates divides by it."""
         self.shape = shape
 
         inputs, trained, kept = [shape], list[list[Variable]](), list[Variable]()
@@ -144,13 +164,13 @@ class Replica:
         parameters = [variable for variables in trained for variable in variables]
         _distinct(variable.name for variable in (*parameters, *kept))
         self.tensors = _place(parameters)
-        self.parameters = backend.asarray(_drawn(parameters, dtype, seed))
-        self.gradients = backend.zeros(self.parameters.size, dtype)
-        self.state = backend.asarray(_drawn(kept, dtype, seed))
+        self.parameters = backend.asarray(_drawn(parameters, self.dtype, seed))
+        self.gradients = backend.zeros(self.parameters.size, self.dtype)
+        self.state = backend.asarray(_drawn(kept, self.dtype, seed))
         """Running statistics, changed by training forwards and used by evaluation; may be empty."""
 
         values = _views(self.parameters, self.tensors) | _views(self.state, _place(kept))
-        site = Site("", backend, dtype, values, _views(self.gradients, self.tensors), [])
+        site = Site("", backend, dtype, values, _views(self.gradients, self.tensors), [], [])
         stages, start = list[Stage](), 0
         for layer, variables, seen in zip(layers, trained, inputs[:-1], strict=True):
             end = start + _size(variables)
@@ -163,18 +183,30 @@ class Replica:
         _distinct(path for path, _ in self._seeded)
         self.reseed(seed)
         self._loss = SoftmaxCrossEntropy(self.output[0], backend, dtype) if len(self.output) == 1 else None
+        self._heads = tuple(site.heads)
+        for head in self._heads:
+            if (head.classes,) != self.output:
+                raise ValueError(f"{head.path}: {head.classes} classes, but the network ends in {self.output}")
 
-    def loss(self, logits: Array, labels: Array, scale: float) -> tuple[float, int, Array]:
-        """Return the sum of the cross-entropies, how many images are right, and the gradient x ``scale``.
+    def loss(self, logits: Array, labels: Array, scale: float, *, train: bool = True) -> tuple[float, int, Array]:
+        """Return the sum of the losses, how many images are right, and the gradient x ``scale``.
 
         With ``scale`` = 1 / global batch, the gradients' sum over ranks is the gradient of the mean loss. The
         returned gradient is valid until the next call.
+
+        An image's loss is its cross-entropy. In training each auxiliary classifier adds its own, weighted, the
+        sum being what Caffe's solver displays; its gradient reaches it in the backward of its stage. Whether an
+        image is right is the last classifier's word.
 
         ValueError: shapes that do not fit, a label that is no class, a network that does not end in a vector.
         """
         if self._loss is None:
             raise ValueError(f"loss: the network ends in {self.output}, not in a vector of logits")
-        return self._loss(logits, labels, scale)
+        scale *= self.loss_scale
+        loss, correct, gradient = self._loss(logits, labels, scale)
+        if train:
+            loss += sum(head(labels, scale) for head in self._heads)
+        return loss, correct, gradient
 
     def predict(self, images: Array) -> Array:
         """Return the logits (N, classes) in evaluation mode, in an array of the caller's own.
@@ -184,6 +216,8 @@ class Replica:
         x = images
         for stage in self.stages:
             x = stage.forward(x, train=False)
+        if x.dtype != self.dtype and self.backend.cast is not None:
+            return self.backend.cast(x, self._precision)
         return x.copy()
 
     def reseed(self, *key: int) -> None:

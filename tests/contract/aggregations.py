@@ -2,8 +2,8 @@
 
 from hpcdl import registry
 
-SCHEMES = [name for name in registry.names("aggregation") if name != "none"]
-"""All that sum; ``none`` says that it does not."""
+SCHEMES = [name for name in registry.names("aggregation") if name not in {"none", "nccl"}]
+"""All that sum; ``none`` says that it does not, and ``nccl`` sums on GPUs only."""
 
 
 def scheme(name):

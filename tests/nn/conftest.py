@@ -1,9 +1,13 @@
 """Every test that takes ``kernels`` runs once per backend: a new backend joins by its name in this list."""
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
+from gpu.processor import GXX, Processor
 
 from hpcdl.nn.backend import backend
+from hpcdl.nn.kernels.cupy.backend import backend_on
 from hpcdl.nn.layers.batch_norm import BatchNorm
 from hpcdl.nn.layers.concat import Concat
 from hpcdl.nn.layers.convolution import Convolution
@@ -16,7 +20,14 @@ from hpcdl.nn.layers.relu import ReLU
 from hpcdl.nn.layers.residual import Residual
 from hpcdl.nn.replica import Replica
 
-BACKENDS = ["numpy"]
+ON_PROCESSOR = "cupy on a processor"
+"""The GPU backend's ops and kernels without a GPU, cuDNN and cuBLAS: see tests/gpu/processor.py."""
+
+BACKENDS = ["numpy", "numba"]
+if GXX:
+    BACKENDS.append(ON_PROCESSOR)
+with suppress(ValueError):  # no GPU, or nothing to use it with
+    BACKENDS.append(backend("cupy").name)
 
 ZOO_SHAPE = (9, 8, 3)
 ZOO_CLASSES = 5
@@ -24,7 +35,7 @@ ZOO_CLASSES = 5
 
 @pytest.fixture(params=BACKENDS)
 def kernels(request):
-    return backend(request.param)
+    return backend_on(Processor()) if request.param == ON_PROCESSOR else backend(request.param)
 
 
 class Probe:

@@ -72,3 +72,13 @@ def compare(layer, shape, images, train, kernels, dtype):
     for apart, fused in zip(*results, strict=True):
         scale = np.abs(apart).max(initial=1)
         np.testing.assert_allclose(fused / scale, apart / scale, atol=tolerance, rtol=0)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_nan_is_not_rectified_away(name, kernels):
+    """A network that has diverged must not look well."""
+    replica = Replica([PAIRS[name](True)], SHAPE, backend=kernels)
+    x = np.ones((2, *SHAPE), np.float32)
+    x[1, 3, 2] = np.nan
+    y = replica.backend.to_host(replica.stages[0].forward(replica.backend.asarray(x)))
+    assert np.isnan(y).any()

@@ -10,10 +10,13 @@ from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.dropout import Dropout
 from hpcdl.nn.layers.flatten import Flatten
 from hpcdl.nn.layers.linear import Linear
+from hpcdl.nn.layers.locally_connected import LocallyConnected
 from hpcdl.nn.layers.lrn import LRN
 from hpcdl.nn.layers.pooling import AveragePooling, GlobalAverage, MaxPooling
 from hpcdl.nn.layers.relu import ReLU
 from hpcdl.nn.layers.residual import Residual
+from hpcdl.nn.layers.sigmoid import Sigmoid
+from hpcdl.nn.layers.subsampling import Subsampling
 from hpcdl.nn.replica import Replica
 
 EPS = 1e-5
@@ -34,6 +37,14 @@ CASES = {
     "conv 1x1 2 groups": (Convolution("c", 4, 1, groups=2, bias=some), (3, 4, 6), 2),
     "conv 1x1 stride 2": (Convolution("c", 4, 1, stride=2), (5, 4, 3), 2),
     "conv 1x1 padded": (Convolution("c", 2, 1, padding=1, bias=some), (2, 3, 2), 1),
+    "local 3x3": (LocallyConnected("u", 4, 3, bias=some), (5, 4, 2), 2),
+    "local padded, stride 2": (LocallyConnected("u", 2, 3, stride=2, padding=1, bias=some), (5, 6, 3), 2),
+    "local windows leave a rest": (LocallyConnected("u", 3, 2, stride=3, relu=True), (7, 6, 2), 1),
+    "local uneven, no bias": (
+        LocallyConnected("u", 2, (3, 1), stride=(1, 2), padding=(0, 1), bias=None),
+        (4, 5, 1),
+        3,
+    ),
     "linear": (Linear("l", 4, bias=some), (7,), 3),
     "linear, one image, no bias": (Linear("l", 3, bias=None), (5,), 1),
     "max 2": (MaxPooling("p", 2), (4, 6, 2), 2),
@@ -47,6 +58,8 @@ CASES = {
     "global average": (GlobalAverage("p"), (3, 5, 4), 2),
     "relu": (ReLU("r"), (3, 4, 2), 2),
     "relu of vectors": (ReLU("r"), (9,), 2),
+    "sigmoid": (Sigmoid("s"), (3, 4, 2), 2),
+    "sigmoid of vectors": (Sigmoid("s"), (9,), 2),
     "lrn 5": (LRN("n", 5, alpha=0.7, beta=0.75, k=2.0), (2, 3, 8), 2),
     "lrn wider than channels": (LRN("n", 7, alpha=0.7), (2, 2, 3), 1),
     "dropout": (Dropout("d", 0.4), (4, 3, 5), 2),
@@ -54,6 +67,8 @@ CASES = {
     "batch norm, one image": (BatchNorm("b", gamma=some), (3, 4, 2), 1),
     "batch norm of vectors": (BatchNorm("b", gamma=some), (6,), 5),
     "flatten": (Flatten("f"), (2, 3, 4), 2),
+    "subsampling": (Subsampling("s", 5), (5, 4, 2), 2),
+    "subsampling by 3x1": (Subsampling("s", 4, stride=(3, 1)), (7, 2, 3), 1),
     "concat": (
         Concat(
             "m",

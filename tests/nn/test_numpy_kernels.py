@@ -6,7 +6,7 @@ import pytest
 from hpcdl.nn.backend import backend
 from hpcdl.nn.geometry import ConvolutionGeometry
 from hpcdl.nn.kernels.numpy import im2col
-from hpcdl.nn.kernels.numpy.memory import ALIGNMENT, in_use, lend
+from hpcdl.nn.kernels.numpy.memory import ALIGNMENT, _Pool, in_use, lend
 from hpcdl.nn.layers.pooling import MaxPooling
 from hpcdl.nn.replica import Replica
 
@@ -55,6 +55,24 @@ def test_arrays_lent_at_one_time_do_not_overlap():
         else:
             held[i] = lend(tuple(random.integers(0, 20, 2)), "float64"), turn
             held[i][0][...] = turn
+
+
+def test_garbage_collected_while_memory_is_chosen_is_not_chosen_wrongly(monkeypatch):
+    """A loan that ends just when another is being made must not change what that one gets."""
+    pool = _Pool()
+    slabs = [pool.take(size) for size in (4000, 9000)]
+    pool.returned.append(slabs[1])
+    del slabs[1]
+
+    def collect(_smallest, _largest):
+        pool.returned.append(slabs.pop())
+        return 10_000
+
+    monkeypatch.setattr("builtins.max", collect)
+    slab = pool.take(8000)
+    monkeypatch.undo()
+    assert slab.size == 9000
+    assert pool.take(4000).size == 4000
 
 
 def test_a_step_leaves_no_activation_behind(zoo, batch, step):

@@ -252,7 +252,7 @@ def test_network_without_state_or_parameters(kernels):
         ({"layers": [Concat("m", [[Linear("x", 1)], [Linear("x", 1)]])]}, r"^m\.x\.weight: two layers"),
         ({"layers": [Concat("m", [[Dropout("x")], [Dropout("x")]])]}, r"^m\.x: two layers"),
         ({"layers": []}, r"at least one layer"),
-        ({"dtype": "float16"}, r"^dtype 'float16' is neither"),
+        ({"dtype": "float8"}, r"^dtype 'float8' is neither"),
         ({"layers": [Convolution("c9", 2, 3)]}, r"^c9: needs an image"),
     ],
 )

@@ -19,7 +19,7 @@ WRONG_VALUES = [
     ("train", {"dataset": "minst"}, "dataset: unknown 'minst'; did you mean 'mnist'?"),
     ("train", {"training": "synchronos"}, "training: unknown 'synchronos'; did you mean 'synchronous'?"),
     ("train", {"schedule": "polinomial"}, "schedule: unknown schedule 'polinomial'; did you mean 'polynomial'?"),
-    ("train", {"backend": "cupy"}, "backend: unknown 'cupy'; "),
+    ("train", {"backend": "cupy"}, "backend: CuPy is "),
     ("train", {"compression": "zip"}, "compression: unknown 'zip'; there are: none"),
     ("train", {"aggregation": {"name": "tree", "arty": 3}}, "unknown setting 'arty'; did you mean 'arity'?"),
     ("train", {"aggregation": {"name": "ring", "arity": 3}}, "unknown setting 'arity'; it has none"),

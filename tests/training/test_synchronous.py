@@ -151,7 +151,7 @@ def test_without_buckets_the_exchange_follows_backward():
 
 
 def test_a_bucket_leaves_as_soon_as_it_is_complete():
-    """Under the rest of backward, which takes 0.1 s a stage here: fc2, relu1, fc1, ... down to conv1."""
+    """Under the rest of backward, which takes 0.1 s a stage here: fc2, fc1, ... down to conv1."""
     done, exchanges = backward_and_exchanges(TWO_BUCKETS)
     early = [(task, round((done - begin) / 1e8)) for task, begin in exchanges if begin < done]
     assert {task for task, _ in early} == {1}

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpcdl.nn.kernels.numba.batch_norm import BatchNorm
+from hpcdl.nn.kernels.numba.compilation import compile_kernels
 from hpcdl.nn.kernels.numba.convolution import Convolution
 from hpcdl.nn.kernels.numba.joining import Concatenation
 from hpcdl.nn.kernels.numba.pooling import MOST_PIXELS, AveragePooling, GlobalAverage, MaxPooling
@@ -39,5 +40,6 @@ BACKEND = replace(
     relu=ReLU,
     response_normalization=ResponseNormalization,
     batch_norm=BatchNorm,
+    prepare=compile_kernels,
     concatenation=Concatenation,
 )

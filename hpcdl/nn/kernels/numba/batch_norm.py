@@ -8,6 +8,7 @@ import numpy as np
 from numba import njit
 
 from hpcdl.nn.kernels.numpy.memory import lend
+from hpcdl.nn.threads import in_parts
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
@@ -45,16 +46,19 @@ class BatchNorm:
         geometry, pixels = self._geometry, _pixels(x)
         batch_mean, batch_variance = mean, variance
         if train and len(pixels):
-            total, squares = _moments(pixels)
+            found = in_parts(len(pixels), lambda i, j: (j - i, *_moments(pixels[i:j])), numbers=x.size)
+            total, squares = _together(found)
             batch_mean, batch_variance = total.astype(x.dtype), (squares / len(pixels)).astype(x.dtype)
             _move(mean, batch_mean, geometry.momentum)
             _move(variance, squares / max(len(pixels) - 1, 1), geometry.momentum)
         inverse = (1 / np.sqrt(batch_variance + geometry.eps)).astype(x.dtype)
         y = lend(x.shape, x.dtype)
-        _apply(
-            pixels, batch_mean, gamma * inverse, beta, pixels[:0] if shortcut is None else _pixels(shortcut),
-            geometry.relu, _pixels(y),
-        )  # fmt: skip
+        scale, to, beside = gamma * inverse, _pixels(y), pixels[:0] if shortcut is None else _pixels(shortcut)
+
+        def apply(i: int, j: int) -> None:
+            _apply(pixels[i:j], batch_mean, scale, beta, beside[i:j], geometry.relu, to[i:j])
+
+        in_parts(len(pixels), apply, numbers=x.size)
         if train:
             self._mean, self._inverse = batch_mean.copy(), inverse
             self._kept = (x, y if geometry.relu else x[:0])
@@ -66,19 +70,39 @@ class BatchNorm:
         (x, y), self._kept = self._kept, ()
         dx = lend(dy.shape, dy.dtype)
         dz = lend(dy.shape, dy.dtype) if geometry.joined and geometry.relu else dy[:0]
-        _sum_gradients(_pixels(dy), _pixels(x), _pixels(y), self._mean, self._inverse, _pixels(dz), dgamma, dbeta)
+        pixels, gradient, output, kept = _pixels(x), _pixels(dy), _pixels(y), _pixels(dz)
+
+        def add_up(i: int, j: int) -> Any:
+            return _sum_gradients(gradient[i:j], pixels[i:j], output[i:j], self._mean, kept[i:j])
+
+        sums = in_parts(len(gradient), add_up, numbers=dy.size)
+        dbeta[...] = sum(total for total, _ in sums)
+        dgamma[...] = sum(product for _, product in sums) * self._inverse
         if len(dz):
-            dy, y = dz, y[:0]
-        count = max(len(_pixels(dy)), 1)
-        _apply_gradients(
-            _pixels(dy), _pixels(x), _pixels(y), self._mean, gamma * self._inverse,
-            self._inverse * dgamma / count, dbeta / count, _pixels(dx),
-        )  # fmt: skip
+            gradient, output = kept, output[:0]
+        count, to = max(len(gradient), 1), _pixels(dx)
+        scale, tilt, shift = gamma * self._inverse, self._inverse * dgamma / count, dbeta / count
+
+        def apply(i: int, j: int) -> None:
+            _apply_gradients(gradient[i:j], pixels[i:j], output[i:j], self._mean, scale, tilt, shift, to[i:j])
+
+        in_parts(len(gradient), apply, numbers=dy.size)
         return dx, (dz if len(dz) else dy) if geometry.joined else None
 
 
 def _pixels(x: Array) -> Array:
     return x.reshape(x.size // x.shape[-1], x.shape[-1])
+
+
+def _together(parts: list[tuple[int, Array, Array]]) -> tuple[Array, Array]:
+    """Mean and sum of squared distances over all of (count, mean, sum of squared distances)."""
+    count, mean, squares = parts[0]
+    for number, other, spread in parts[1:]:
+        apart = other - mean
+        squares = squares + spread + apart * apart * (count * number / (count + number))
+        mean = mean + apart * (number / (count + number))
+        count += number
+    return mean, squares
 
 
 def _move(running: Array, batch: Array, momentum: float) -> None:
@@ -92,13 +116,14 @@ def _moments(x: Any) -> Any:
     pixels, channels = x.shape
     mean, squares = np.zeros(channels), np.zeros(channels)
     total, spread = np.empty(channels, x.dtype), np.empty(channels, x.dtype)
-    middle = np.empty(channels, x.dtype)
+    middle, rest = np.empty(channels, x.dtype), np.empty(channels, x.dtype)
     step = max(BLOCK_BYTES // (channels * x.itemsize), 8)
     for begin in range(0, pixels, step):
         end = min(begin + step, pixels)
         count = end - begin
         total[:] = 0
         spread[:] = 0
+        rest[:] = 0
         for i in range(begin, end):
             for c in range(channels):
                 total[c] += x[i, c]
@@ -107,13 +132,14 @@ def _moments(x: Any) -> Any:
         for i in range(begin, end):
             for c in range(channels):
                 distance = x[i, c] - middle[c]
+                rest[c] += distance
                 spread[c] += distance * distance
         weight = count / end
         for c in range(channels):
-            apart = middle[c] - mean[c]
-            # The block's sum of distances from its rounded mean is not quite 0; what is left of it matters
-            # only where the variance is far below the mean's rounding.
-            squares[c] += spread[c] + apart * apart * begin * weight
+            # what rounding left of the distances from the block's mean, which should add up to nothing
+            off = rest[c] / count
+            apart = middle[c] + off - mean[c]
+            squares[c] += spread[c] - off * rest[c] + apart * apart * begin * weight
             mean[c] += apart * weight
     return mean, squares
 
@@ -134,8 +160,8 @@ def _apply(x: Any, mean: Any, scale: Any, beta: Any, shortcut: Any, relu: bool, 
 
 
 @njit(nogil=True, cache=True)
-def _sum_gradients(dy: Any, x: Any, y: Any, mean: Any, inverse: Any, dz: Any, dgamma: Any, dbeta: Any) -> None:
-    """Fill dz, if it has room, and the sums over pixels of dz and of dz times the normalised input."""
+def _sum_gradients(dy: Any, x: Any, y: Any, mean: Any, dz: Any) -> Any:
+    """Fill dz, if it has room; return the sums over pixels, in float64, of dz and of dz (x - mean)."""
     pixels, channels = dy.shape
     zero = dy.dtype.type(0)
     totals, products = np.zeros(channels), np.zeros(channels)
@@ -162,9 +188,7 @@ def _sum_gradients(dy: Any, x: Any, y: Any, mean: Any, inverse: Any, dz: Any, dg
         for c in range(channels):
             totals[c] += total[c]
             products[c] += product[c]
-    for c in range(channels):
-        dbeta[c] = totals[c]
-        dgamma[c] = products[c] * inverse[c]
+    return totals, products
 
 
 @njit(nogil=True, cache=True)

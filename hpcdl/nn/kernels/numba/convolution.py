@@ -20,6 +20,7 @@ from numba import njit
 from hpcdl.nn.kernels.numba.tile import ROWS, VECTORS, tile
 from hpcdl.nn.kernels.numba.vectors import REGISTER_BYTES, lanes
 from hpcdl.nn.kernels.numpy.memory import lend
+from hpcdl.nn.threads import in_parts
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
@@ -63,12 +64,15 @@ class Convolution:
         packed = lend((geometry.groups, *panels(grouped.shape[2] * self._channels, self._filters, x)), x.dtype)
         _pack(grouped, packed)
         start = np.zeros(geometry.output[2], x.dtype) if bias is None else bias
-        _forward(
-            x.reshape(len(x), *geometry.image), packed, start, y.reshape(len(y), *geometry.output),
-            lend(self._frame, x.dtype),
-            geometry.kernel, geometry.stride, geometry.padding,
-            x.dtype.type(0 if geometry.relu else -math.inf),
-        )  # fmt: skip
+        images, outputs = x.reshape(len(x), *geometry.image), y.reshape(len(y), *geometry.output)
+        floor = x.dtype.type(0 if geometry.relu else -math.inf)
+
+        def part(i: int, j: int) -> None:
+            frame = lend(self._frame, x.dtype)
+            places = (geometry.kernel, geometry.stride, geometry.padding)
+            _forward(images[i:j], packed, start, outputs[i:j], frame, *places, floor)
+
+        in_parts(len(x), part, numbers=x.size)
         self._kept = (x, y if geometry.relu else lend((0, *geometry.output), x.dtype))
         return y
 
@@ -78,9 +82,10 @@ class Convolution:
         """See :class:`hpcdl.nn.ops.Affine`."""
         geometry = self._geometry
         (x, y), self._kept = self._kept, ()
-        image = x.reshape(len(x), *geometry.image)
+        images, outputs = x.reshape(len(x), *geometry.image), y.reshape(len(y), *geometry.output)
+        gradients = dy.reshape(len(dy), *geometry.output)
         grouped = (geometry.groups, self._filters, *geometry.kernel, self._channels)
-        dx = lend(image.shape if wanted else (0, *geometry.image), x.dtype)
+        dx = lend(images.shape if wanted else (0, *geometry.image), x.dtype)
         taps = (self._margin[0] + 1) * (self._margin[1] + 1)
         packed = lend(
             (
@@ -94,13 +99,27 @@ class Convolution:
         run = geometry.kernel[1] * self._channels
         is_transposed = _filled(self._filters, x) > _filled(run, x)
         partial = (geometry.groups, geometry.kernel[0], run, self._filters) if is_transposed else (0, 0, 0, 0)
-        _backward(
-            image, y.reshape(len(y), *geometry.output), dy.reshape(len(dy), *geometry.output), packed,
-            dweight.reshape(grouped), lend(partial, x.dtype), np.empty(0, x.dtype) if dbias is None else dbias, dx,
-            lend(self._frame, x.dtype), lend(self._gradient_frame, x.dtype),
-            geometry.stride, geometry.padding, self._margin,
-        )  # fmt: skip
+
+        def part(i: int, j: int) -> tuple[Array, Array]:
+            dw = dweight if i == 0 else lend(dweight.shape, x.dtype)
+            db = np.empty(0 if dbias is None else len(dbias), x.dtype)
+            _backward(
+                images[i:j], outputs[i:j], gradients[i:j], packed, dw.reshape(grouped), lend(partial, x.dtype), db,
+                dx[i:j], lend(self._frame, x.dtype), lend(self._gradient_frame, x.dtype),
+                geometry.stride, geometry.padding, self._margin,
+            )  # fmt: skip
+            return dw, db
+
+        add_up(in_parts(len(dy), part, numbers=dy.size), dweight, dbias)
         return dx.reshape(x.shape) if wanted else None
+
+
+def add_up(parts: list[tuple[Array, Array]], dweight: Array, dbias: Array | None) -> None:
+    """Add what later parts of the batch found to what the first one left in ``dweight``; sum their dbias."""
+    for other, _ in parts[1:]:
+        dweight += other
+    if dbias is not None:
+        dbias[...] = sum(bias for _, bias in parts)
 
 
 def panels(terms: int, outputs: int, like: Array) -> Shape:

@@ -8,6 +8,7 @@ import numpy as np
 from numba import njit
 
 from hpcdl.nn.kernels.numpy.memory import lend
+from hpcdl.nn.threads import in_parts
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
@@ -30,7 +31,8 @@ class MaxPooling:
         geometry = self._geometry
         y = lend((len(x), *geometry.output), x.dtype)
         chosen = lend(y.shape, "uint8")
-        _largest(x, geometry.kernel, geometry.stride, geometry.padding, y, chosen)
+        window = (geometry.kernel, geometry.stride, geometry.padding)
+        in_parts(len(x), lambda i, j: _largest(x[i:j], *window, y[i:j], chosen[i:j]), numbers=x.size)
         self._kept = (chosen,)
         return y
 
@@ -39,8 +41,8 @@ class MaxPooling:
         geometry = self._geometry
         (chosen,), self._kept = self._kept, ()
         dx = lend((len(dy), *geometry.image), dy.dtype)
-        dx[...] = 0
-        _spread_to_largest(dy, chosen, geometry.kernel, geometry.stride, geometry.padding, dx)
+        window = (geometry.kernel, geometry.stride, geometry.padding)
+        in_parts(len(dy), lambda i, j: _spread_to_largest(dy[i:j], chosen[i:j], *window, dx[i:j]), numbers=dx.size)
         return dx
 
 
@@ -61,15 +63,16 @@ class AveragePooling:
         """See :class:`hpcdl.nn.ops.Elementary`."""
         geometry = self._geometry
         y = lend((len(x), *geometry.output), x.dtype)
-        _average(x, geometry.kernel, geometry.stride, geometry.padding, self._share, y)
+        window = (geometry.kernel, geometry.stride, geometry.padding)
+        in_parts(len(x), lambda i, j: _average(x[i:j], *window, self._share, y[i:j]), numbers=x.size)
         return y
 
     def backward(self, dy: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
         geometry = self._geometry
         dx = lend((len(dy), *geometry.image), dy.dtype)
-        dx[...] = 0
-        _spread(dy, geometry.kernel, geometry.stride, geometry.padding, self._share, dx)
+        window = (geometry.kernel, geometry.stride, geometry.padding)
+        in_parts(len(dy), lambda i, j: _spread(dy[i:j], *window, self._share, dx[i:j]), numbers=dx.size)
         return dx
 
 
@@ -144,6 +147,7 @@ def _spread_to_largest(dy: Any, chosen: Any, kernel: Any, stride: Any, padding: 
     images, rows, columns, _ = dy.shape
     zero = dy.dtype.type(0)
     for n in range(images):
+        dx[n] = 0
         for p in range(rows):
             top, first, last = _inside(p, stride[0], padding[0], kernel[0], height)
             for q in range(columns):
@@ -181,6 +185,7 @@ def _spread(dy: Any, kernel: Any, stride: Any, padding: Any, share: Any, dx: Any
     _, height, width, channels = dx.shape
     images, rows, columns, _ = dy.shape
     for n in range(images):
+        dx[n] = 0
         for p in range(rows):
             top, first, last = _inside(p, stride[0], padding[0], kernel[0], height)
             for q in range(columns):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from numba import njit
 
 from hpcdl.nn.kernels.numpy.memory import lend
+from hpcdl.nn.threads import in_parts
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
@@ -24,7 +25,8 @@ class ReLU:
         """See :class:`hpcdl.nn.ops.Elementary`."""
         self._kept = ()
         y = lend(x.shape, self._dtype)
-        _rectify(x.reshape(-1), y.reshape(-1))
+        source, to = x.reshape(-1), y.reshape(-1)
+        in_parts(x.size, lambda i, j: _rectify(source[i:j], to[i:j]), numbers=x.size)
         self._kept = (y,)
         return y
 
@@ -32,7 +34,8 @@ class ReLU:
         """See :class:`hpcdl.nn.ops.Elementary`."""
         (y,), self._kept = self._kept, ()
         dx = lend(dy.shape, self._dtype)
-        _where_positive(y.reshape(-1), dy.reshape(-1), dx.reshape(-1))
+        output, gradient, to = y.reshape(-1), dy.reshape(-1), dx.reshape(-1)
+        in_parts(dy.size, lambda i, j: _where_positive(output[i:j], gradient[i:j], to[i:j]), numbers=dy.size)
         return dx
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from numba import njit
 
 from hpcdl.nn.kernels.numpy.memory import lend
+from hpcdl.nn.threads import in_parts
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
@@ -30,9 +31,13 @@ class ResponseNormalization:
         self._kept = ()
         geometry = self._geometry
         scale, y = lend(x.shape, x.dtype), lend(x.shape, x.dtype)
-        _normalise(
-            _pixels(x), geometry.size, geometry.alpha, geometry.beta, geometry.k, _pixels(scale), _pixels(y)
-        )
+        source, sums, to = _pixels(x), _pixels(scale), _pixels(y)
+
+        def normalise(i: int, j: int) -> None:
+            settings = (geometry.size, geometry.alpha, geometry.beta, geometry.k)
+            _normalise(source[i:j], *settings, sums[i:j], to[i:j])
+
+        in_parts(len(source), normalise, numbers=x.size)
         self._kept = (x, scale)
         return y
 
@@ -41,9 +46,13 @@ class ResponseNormalization:
         (x, scale), self._kept = self._kept, ()
         geometry = self._geometry
         dx = lend(dy.shape, dy.dtype)
-        _gradient(
-            _pixels(dy), _pixels(x), _pixels(scale), geometry.size, geometry.alpha, geometry.beta, _pixels(dx)
-        )
+        gradient, source, sums, to = _pixels(dy), _pixels(x), _pixels(scale), _pixels(dx)
+
+        def differentiate(i: int, j: int) -> None:
+            settings = (geometry.size, geometry.alpha, geometry.beta)
+            _gradient(gradient[i:j], source[i:j], sums[i:j], *settings, to[i:j])
+
+        in_parts(len(source), differentiate, numbers=x.size)
         return dx
 
 

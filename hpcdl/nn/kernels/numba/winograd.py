@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numba import njit
 
+from hpcdl.nn.kernels.numba.convolution import add_up, panels
 from hpcdl.nn.kernels.numba.tile import ROWS, VECTORS, tile
 from hpcdl.nn.kernels.numba.toom_cook import (
     SIZE,
@@ -20,6 +21,7 @@ from hpcdl.nn.kernels.numba.toom_cook import (
 )
 from hpcdl.nn.kernels.numba.vectors import REGISTER_BYTES
 from hpcdl.nn.kernels.numpy.memory import lend
+from hpcdl.nn.threads import in_parts
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
@@ -84,18 +86,21 @@ class Winograd:
         y = lend((len(x), *geometry.output), x.dtype)
         start = np.zeros(geometry.output[2], x.dtype) if bias is None else bias
         turned = lend((taps * taps * channels, filters), x.dtype)
-        u = lend((PRODUCTS, *_panels(channels, filters, x)), x.dtype)
-        strip, v, products = self._rooms(x)
-        results = lend((self._step, self._step, filters), x.dtype)
+        u = lend((PRODUCTS, *panels(channels, filters, x)), x.dtype)
         floor = x.dtype.type(0 if geometry.relu else -math.inf)
         for group in range(geometry.groups):
-            k = group * filters
-            _turn(weight[k : k + filters].reshape(filters, -1), turned)
+            k = slice(group * filters, (group + 1) * filters)
+            _turn(weight[k].reshape(filters, -1), turned)
             _transform_filters(taps, turned, filters * channels * taps, filters * channels, filters, filters, u)
-            _forward(
-                x, group * channels, u, start[k : k + filters], y, k, strip, v, products, results, taps,
-                geometry.padding, floor,
-            )  # fmt: skip
+
+            def part(i: int, j: int, group: int = group, k: slice = k) -> None:
+                results = lend((self._step, self._step, filters), x.dtype)
+                _forward(
+                    x[i:j], group * channels, u, start[k], y[i:j], k.start, *self._rooms(x[i:j]), results, taps,
+                    geometry.padding, floor,
+                )  # fmt: skip
+
+            in_parts(len(x), part, numbers=x.size)
         self._kept = (x, y if geometry.relu else lend((0, *geometry.output), x.dtype))
         return y
 
@@ -106,20 +111,27 @@ class Winograd:
         geometry, taps, channels, filters = self._geometry, self._taps, self._channels, self._filters
         (x, y), self._kept = self._kept, ()
         dx = lend(x.shape if wanted else (0, *x.shape[1:]), x.dtype)
-        dx[...] = 0
-        dbias = np.empty(0, x.dtype) if dbias is None else dbias
-        u = lend((PRODUCTS if wanted else 0, *_panels(filters, channels, x)), x.dtype)
-        du = lend((PRODUCTS, filters, channels), x.dtype)
-        strip, v, products = self._rooms(x)
-        gradients = lend((self._step, self._across * self._step, filters), x.dtype)
+        u = lend((PRODUCTS if wanted else 0, *panels(filters, channels, x)), x.dtype)
         for group in range(geometry.groups):
             k = slice(group * filters, (group + 1) * filters)
             if wanted:
                 _transform_filters(taps, weight[k], channels * taps, channels, channels * taps**2, channels, u)
-            _backward(
-                x, group * channels, y, dy, k.start, u, du, dbias[k], dx, dweight[k], strip, gradients, v,
-                products, taps, geometry.padding,
-            )  # fmt: skip
+
+            def part(i: int, j: int, group: int = group, k: slice = k) -> tuple[Array, Array]:
+                dw = dweight[k] if i == 0 else lend(dweight[k].shape, x.dtype)
+                db = np.empty(0 if dbias is None else filters, x.dtype)
+                du = lend((PRODUCTS, filters, channels), x.dtype)
+                gradients = lend((self._step, self._across * self._step, filters), x.dtype)
+                strip, v, products = self._rooms(x[i:j])
+                if group == 0:
+                    dx[i:j] = 0
+                _backward(
+                    x[i:j], group * channels, y[i:j], dy[i:j], k.start, u, du, db, dx[i:j], dw, strip, gradients,
+                    v, products, taps, geometry.padding,
+                )  # fmt: skip
+                return dw, db
+
+            add_up(in_parts(len(dy), part, numbers=dy.size), dweight[k], None if dbias is None else dbias[k])
         return dx if wanted else None
 
     def _rooms(self, x: Array) -> tuple[Array, Array, Array]:
@@ -128,11 +140,6 @@ class Winograd:
         strip = lend((SIZE, (self._across - 1) * self._step + SIZE, self._channels), x.dtype)
         v = lend((PRODUCTS, tiles, self._channels), x.dtype)
         return strip, v, lend((PRODUCTS, tiles, self._filters), x.dtype)
-
-
-def _panels(terms: int, outputs: int, like: Array) -> tuple[int, int, int]:
-    width = VECTORS * REGISTER_BYTES // like.itemsize
-    return -(-outputs // width), terms, width
 
 
 @njit(nogil=True, cache=True)

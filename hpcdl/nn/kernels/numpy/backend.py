@@ -14,15 +14,17 @@ from hpcdl.nn.kernels.numpy.dropout import Dropout
 from hpcdl.nn.kernels.numpy.im2col import Im2col
 from hpcdl.nn.kernels.numpy.joining import Addition, Concatenation
 from hpcdl.nn.kernels.numpy.linear import Linear
+from hpcdl.nn.kernels.numpy.locally_connected import LocallyConnected
 from hpcdl.nn.kernels.numpy.pointwise import Pointwise
 from hpcdl.nn.kernels.numpy.pooling import AveragePooling, GlobalAverage, MaxPooling
 from hpcdl.nn.kernels.numpy.rectified import Rectified
 from hpcdl.nn.kernels.numpy.relu import ReLU
 from hpcdl.nn.kernels.numpy.response_normalization import ResponseNormalization
+from hpcdl.nn.kernels.numpy.sigmoid import Sigmoid
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
-    from hpcdl.nn.geometry import ConvolutionGeometry, LinearGeometry
+    from hpcdl.nn.geometry import ConvolutionGeometry, LinearGeometry, LocallyConnectedGeometry
     from hpcdl.nn.ops import Affine
 
 
@@ -34,6 +36,11 @@ def _convolution(geometry: ConvolutionGeometry) -> Affine:
 
 def _linear(geometry: LinearGeometry) -> Affine:
     return Rectified(Linear(geometry)) if geometry.relu else Linear(geometry)
+
+
+def _locally_connected(geometry: LocallyConnectedGeometry) -> Affine:
+    affine = LocallyConnected(geometry)
+    return Rectified(affine) if geometry.relu else affine
 
 
 def _zeros(size: int, dtype: str) -> Array:
@@ -61,4 +68,6 @@ BACKEND = Backend(
     concatenation=Concatenation,
     addition=Addition,
     cross_entropy=CrossEntropy,
+    sigmoid=Sigmoid,
+    locally_connected=_locally_connected,
 )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from threading import RLock
+from collections import deque
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -37,20 +38,26 @@ class _Loan:
         }
 
     def __del__(self) -> None:
-        self._pool.give_back(self._slab)
+        self._pool.returned.append(self._slab)
 
 
 class _Pool:
-    """Pieces of memory that nobody uses, by size; the smallest that fits is taken."""
+    """Pieces of memory that nobody uses, by size; the smallest that fits is taken.
+
+    A loan may end at any moment, also within these methods, when garbage is collected. So it only leaves its
+    piece in ``returned``, which is safe everywhere, and the next to come sorts it in.
+    """
 
     def __init__(self) -> None:
-        self._lock = RLock()  # a loan may end, by garbage collection, within any call
+        self.returned: deque[Array] = deque()
+        self._lock = Lock()
         self._free: list[tuple[int, int, Array]] = []
         self._idle = 0
-        self.lent = 0
+        self._lent = 0
 
     def take(self, size: int) -> Array:
         with self._lock:
+            self._sort_in()
             i = bisect_left(self._free, (size,))
             if i < len(self._free) and self._free[i][0] <= max(_MOST_WASTE * size, size + 4096):
                 slab = self._free.pop(i)[2]
@@ -58,16 +65,22 @@ class _Pool:
             else:
                 # What fits nothing goes back to the system once it is more than what is in use: a network
                 # that shrinks, or the one trained before this one.
-                if self._idle > self.lent:
+                if self._idle > self._lent:
                     self._free.clear()
                     self._idle = 0
                 slab = np.empty(size, np.uint8)
-            self.lent += slab.size
+            self._lent += slab.size
             return slab
 
-    def give_back(self, slab: Array) -> None:
+    def lent(self) -> int:
         with self._lock:
-            self.lent -= slab.size
+            self._sort_in()
+            return self._lent
+
+    def _sort_in(self) -> None:
+        while self.returned:
+            slab = self.returned.popleft()
+            self._lent -= slab.size
             self._idle += slab.size
             insort(self._free, (slab.size, id(slab), slab))
 
@@ -90,4 +103,4 @@ def lend(shape: Shape, dtype: str | np.dtype[Any]) -> Array:
 
 def in_use() -> int:
     """Return the bytes lent at present."""
-    return _POOL.lent
+    return _POOL.lent()

@@ -1,0 +1,36 @@
+"""How much memory a node has for its ranks."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+
+def node_memory_bytes() -> int:
+    """Physical memory, or less where a control group, such as a batch system's or a container's, allows less."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    with suppress(OSError, ValueError):
+        for group in _groups():
+            with suppress(OSError, ValueError):  # no such file, or "max"
+                limits.append(int((group / "memory.max").read_text(encoding="ascii")))
+    return min(limits)
+
+
+def _groups() -> list[Path]:
+    """The control group (version 2) of this process and those around it."""
+    lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    own = next((line[3:].lstrip("/") for line in lines if line.startswith("0::")), None)
+    if own is None:
+        return []
+    root = Path("/sys/fs/cgroup")
+    inner = root / own
+    return [inner, *(parent for parent in inner.parents if parent.is_relative_to(root))]
+
+
+def shortage(needed: int, ranks: int, available: int) -> str | None:
+    """One line if ``ranks`` ranks that need ``needed`` bytes each do not fit in ``available``, else None."""
+    if needed * ranks <= available:
+        return None
+    each = f"{ranks} ranks x {needed / 1e9:.2f} GB" if ranks > 1 else f"{needed / 1e9:.2f} GB"
+    return f"needs at least {each} of memory, and there are {available / 1e9:.2f} GB"

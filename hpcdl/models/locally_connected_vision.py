@@ -1,0 +1,36 @@
+"""A vision network with untied filters, after DistBelief's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpcdl.nn.layers.flatten import Flatten
+from hpcdl.nn.layers.linear import Linear
+from hpcdl.nn.layers.locally_connected import LocallyConnected
+from hpcdl.nn.layers.lrn import LRN
+from hpcdl.nn.layers.pooling import MaxPooling
+
+if TYPE_CHECKING:
+    from hpcdl.nn.geometry import Shape
+    from hpcdl.nn.layer import Layer
+
+
+def locally_connected_vision(shape: Shape = (100, 100, 3), classes: int = 1000, *, maps: int = 8) -> list[Layer]:
+    """Three stages of filters of their own for every position, pooling and normalisation, and a classifier.
+
+    After Dean et al. 2012, section 5, and Le et al. 2012. From the paper: images of 100x100, three stages of
+    filtering, pooling and normalisation, patches of 10x10, ``maps`` from 8 to 36 nodes looking at the same
+    patch. Chosen here, since it is silent or what it names is not in hpcdl: rectified filters that touch every
+    pixel, maxima over 2x2 pixels, normalisation across maps instead of local contrast, one softmax instead of
+    21,000 logistic regressions. Patches are a tenth of the image's shorter side, 2x2 at least, so that images of
+    12x12 or more fit. 29,555,000 parameters on 100x100x3.
+    """
+    patch = max(min(shape[:2]) // 10, 2)
+    layers: list[Layer] = []
+    for stage in range(1, 4):
+        layers += [
+            LocallyConnected(f"local{stage}", maps, patch, relu=True),
+            MaxPooling(f"pool{stage}", 2),
+            LRN(f"norm{stage}"),
+        ]
+    return [*layers, Flatten("flatten"), Linear("fc", classes)]

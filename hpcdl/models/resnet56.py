@@ -1,0 +1,20 @@
+"""ResNet-56 for CIFAR."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpcdl.models.cifar_residual import stacked
+
+if TYPE_CHECKING:
+    from hpcdl.nn.geometry import Shape
+    from hpcdl.nn.layer import Layer
+
+
+def resnet56(shape: Shape = (32, 32, 3), classes: int = 10, *, option: str = "A") -> list[Layer]:  # noqa: ARG001
+    """56 layers: three stages of nine residual blocks, all batch-normalised.
+
+    He et al. 2015, section 4.2, with that section's shortcuts without parameters, option A: 853,018 parameters on
+    32x32x3. With ``option`` = "B" the two shortcuts that halve the image are 1x1 convolutions: 855,770.
+    """
+    return stacked(56, classes, option)

@@ -1,0 +1,9 @@
+// Between the precision of parameters and that of activations; also to where the alignment is right.
+
+extern "C" __global__ void narrow(const A* from, T* to, Index n) {
+    for (Index i = first_thread(); i < n; i += all_threads()) to[i] = put(from[i]);
+}
+
+extern "C" __global__ void widen(const T* from, A* to, Index n) {
+    for (Index i = first_thread(); i < n; i += all_threads()) to[i] = get(from[i]);
+}

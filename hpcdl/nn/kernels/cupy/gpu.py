@@ -1,0 +1,211 @@
+"""The real device: CuPy's arrays and compiler, cuBLAS, cuDNN."""
+
+from __future__ import annotations
+
+import os
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import numpy as np
+
+from hpcdl.nn.kernels.cupy import sources
+from hpcdl.nn.precision import carrier, master
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+
+    from hpcdl.fabric.comm import Array
+    from hpcdl.nn.geometry import BatchNormGeometry, ConvolutionGeometry, Shape
+    from hpcdl.nn.kernels.cupy.cudnn_plans import Plan
+    from hpcdl.nn.kernels.cupy.device import Spread
+
+T = TypeVar("T")
+
+LOCAL_RANKS: Final = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "SLURM_LOCALID")
+"""Where launchers say which of its host's ranks a process is."""
+
+EXTRA: Final = "pip install 'hpcdl[cuda13]', or 'hpcdl[cuda12]' for a CUDA 12 driver"
+
+
+@cache
+def gpu(*, tf32: bool, deterministic: bool) -> Gpu:
+    """Return this rank's device: ranks of one host take its devices in turn, and share them if they must.
+
+    ValueError, in one line: a library that is missing, no driver, no device.
+    """
+    try:
+        import cupy
+    except ImportError as error:
+        raise ValueError(f"CuPy is not installed ({error}): {EXTRA}") from None
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise ValueError(f"CuPy is installed, but there is no CUDA driver or device: {error}") from None
+    if not count:
+        raise ValueError("CuPy is installed, but this host has no CUDA device that we may use")
+    try:
+        import cudnn  # noqa: F401 - asked for here, so that it is missing before anything runs
+    except ImportError as error:
+        raise ValueError(f"cuDNN's frontend is not installed ({error}): {EXTRA}") from None
+    return Gpu(local_rank() % count, tf32=tf32, deterministic=deterministic)
+
+
+def found() -> tuple[bool, str]:
+    """Tell whether this backend could run here, and what there is, in a line: devices, CuPy, cuDNN."""
+    try:
+        device = gpu(tf32=True, deterministic=False)
+    except ValueError as error:
+        return False, str(error)
+    import cudnn
+    import cupy
+
+    count = cupy.cuda.runtime.getDeviceCount()
+    names = [cupy.cuda.runtime.getDeviceProperties(i)["name"].decode() for i in range(count)]
+    return True, (
+        f"{count} x {', '.join(sorted(set(names)))}; ours is number {device.number}; CuPy {cupy.__version__}, "
+        f"cuDNN {cudnn.backend_version()}, its frontend {cudnn.__version__}"
+    )
+
+
+def local_rank() -> int:
+    """Return which of its host's ranks this process is, as its launcher says; 0 without one."""
+    return next((int(os.environ[name]) for name in LOCAL_RANKS if name in os.environ), 0)
+
+
+@cache
+def _stream(number: int) -> Any:
+    """Use a device, and one stream for all that is done there: not CUDA's own, which nobody can record."""
+    import cupy
+
+    cupy.cuda.Device(number).use()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    stream.use()
+    return stream
+
+
+class Gpu:
+    """See :class:`hpcdl.nn.kernels.cupy.device.Device`. Uses the device ``number`` from now on."""
+
+    def __init__(self, number: int, *, tf32: bool, deterministic: bool) -> None:
+        import cudnn
+        import cupy
+
+        from hpcdl.nn.kernels.cupy.cudnn_plans import NoEngine, Planner
+        from hpcdl.nn.kernels.cupy.products import Products
+        from hpcdl.nn.kernels.cupy.staging import Uploads
+
+        self.deterministic = deterministic
+        self.has_cudnn = True
+        self.number = number
+        self._cupy: Any = cupy
+        self._stream = _stream(number)
+        self._uploads = Uploads(self._stream)
+        self._products = Products()
+        self._handle = cudnn.create_handle()
+        cudnn.set_stream(self._handle, self._stream.ptr)
+        self._planner = Planner({"handle": self._handle}, tf32=tf32, deterministic=deterministic)
+        self._no_engine = NoEngine
+        self._plans: dict[tuple[Any, ...], Plan | None] = {}
+        self._workspace: Array = cupy.empty(0, np.uint8)
+        self._outgrown: list[Array] = []
+        self._recordings = cupy.cuda.MemoryPool()
+        self._has_recordings = False
+        self._kernels: dict[tuple[str, str], Any] = {}
+
+    def empty(self, shape: Shape, dtype: str) -> Array:
+        """See :class:`hpcdl.nn.kernels.cupy.device.Device`."""
+        return self._cupy.empty(shape, dtype)  # type: ignore[no-any-return]
+
+    def zeros(self, shape: Shape, dtype: str) -> Array:
+        """See :class:`hpcdl.nn.kernels.cupy.device.Device`."""
+        return self._cupy.zeros(shape, dtype)  # type: ignore[no-any-return]
+
+    def asarray(self, array: npt.NDArray[Any]) -> Array:
+        """See :class:`hpcdl.nn.kernels.cupy.device.Device`."""
+        return self._uploads.upload(array)
+
+    def to_host(self, array: Array) -> npt.NDArray[Any]:
+        """See :class:`hpcdl.nn.kernels.cupy.device.Device`."""
+        host: npt.NDArray[Any] = self._cupy.asnumpy(array)
+        return host
+
+    def address(self, array: Array) -> int:
+        """See :class:`hpcdl.nn.kernels.cupy.device.Device`."""
+        return int(array.data.ptr)  # type: ignore[attr-defined]
+
+    def launch(
+        self, source: str, kernel: str, dtype: str, spread: Spread, *arguments: Array | float | None
+    ) -> None:
+        """See :class:`hpcdl.nn.kernels.cupy.device.Device`."""
+        function = self._kernels.get((kernel, dtype)) or self._compile(source, kernel, dtype)
+        ready = tuple(_argument(argument) for argument in arguments)
+        function((spread.blocks,), (spread.x, spread.y), ready)
+
+    def multiply(self, a: Array, b: Array, out: Array, dtype: str, *, turn_a: bool, turn_b: bool) -> None:
+        """See :class:`hpcdl.nn.kernels.cupy.device.Device`."""
+        kind = dtype if out.dtype == carrier(dtype) else master(dtype)
+        self._products.multiply(a, b, out, dtype, kind, turn_a=turn_a, turn_b=turn_b)
+
+    def convolution_plan(
+        self, what: str, geometry: ConvolutionGeometry, batch: int, *, biased: bool
+    ) -> Plan | None:
+        """See :class:`hpcdl.nn.kernels.cupy.device.Device`. NoEngine: cuDNN cannot do a plain convolution."""
+        key = (what, geometry, batch, biased)
+        if key not in self._plans:
+            try:
+                self._plans[key] = self._planner.convolution(what, geometry, batch, biased=biased)
+            except self._no_engine:
+                if what != "fused":
+                    raise
+                self._plans[key] = None
+        return self._plans[key]
+
+    def batch_norm_plan(self, what: str, geometry: BatchNormGeometry, batch: int) -> Plan | None:
+        """See :class:`hpcdl.nn.kernels.cupy.device.Device`."""
+        key = (what, geometry, batch)
+        if key not in self._plans:
+            try:
+                self._plans[key] = self._planner.batch_norm(what, geometry, batch)
+            except (self._no_engine, KeyError):  # a KeyError is float64
+                self._plans[key] = None
+        return self._plans[key]
+
+    def execute(self, plan: Plan, arrays: dict[int, Array]) -> None:
+        """See :class:`hpcdl.nn.kernels.cupy.device.Device`. One workspace serves all plans in turn."""
+        if plan.workspace > self._workspace.size:
+            if self._has_recordings:  # they go on using it
+                self._outgrown.append(self._workspace)
+            self._workspace = self._cupy.empty(plan.workspace, np.uint8)
+        addresses = {number: self.address(array) for number, array in arrays.items()}
+        plan.graph.execute(addresses, self.address(self._workspace), handle=self._handle)
+
+    def pooled(self, work: Callable[[], T]) -> T:
+        """See :class:`hpcdl.nn.kernels.cupy.device.Device`."""
+        with self._cupy.cuda.using_allocator(self._recordings.malloc):
+            return work()
+
+    def capture(self, work: Callable[[], T]) -> tuple[Callable[[], None], T]:
+        """See :class:`hpcdl.nn.kernels.cupy.device.Device`."""
+        self._has_recordings = True
+        with self._cupy.cuda.using_allocator(self._recordings.malloc):
+            # relaxed: the pool may still ask the driver for memory, should the first run's not do
+            self._stream.begin_capture(self._cupy.cuda.runtime.streamCaptureModeRelaxed)
+            answer = work()
+            graph = self._stream.end_capture()
+        graph.launch(self._stream)
+        return partial(graph.launch, self._stream), answer
+
+    def _compile(self, source: str, kernel: str, dtype: str) -> Any:
+        module = self._cupy.RawModule(code=sources.text(source), options=sources.options(dtype))
+        function = self._kernels[kernel, dtype] = module.get_function(kernel)
+        return function
+
+
+def _argument(value: Array | float | None) -> Any:
+    if value is None:
+        return np.uint64(0)
+    if isinstance(value, bool | int):
+        return np.int64(value)
+    return np.float64(value) if isinstance(value, float) else value

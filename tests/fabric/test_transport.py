@@ -1,0 +1,222 @@
+"""Messages in pieces, between two ranks that are flows of one process; and how a transport is chosen."""
+
+import importlib.util
+import itertools
+import random
+
+import numpy as np
+import pytest
+from fabric.staging import Faraway, SlowCopies
+
+from hpcdl.fabric import transport
+from hpcdl.fabric.comm import Status
+from hpcdl.fabric.pipeline import HEADER, NUMBERS, both, receive, send
+
+
+class Line:
+    """A wire between flows of one process: sends are taken when their receive is there, after a while."""
+
+    def __init__(self, rank, boxes, patience, log=None):
+        self.rank = rank
+        self._boxes = boxes
+        self._patience = patience
+        self._log = [] if log is None else log
+        self._numbers = itertools.count()
+        self._begun = 0
+
+    def number(self, dest):
+        return next(self._numbers) % NUMBERS
+
+    def is_next(self, dest, number):
+        return number == self._begun
+
+    def send(self, words, dest, tag):
+        self._begun += 1
+        return self._post(("first", self.rank, dest, tag), words)
+
+    def send_rest(self, words, dest, number):
+        return self._post(("rest", self.rank, dest, number), words)
+
+    def receive(self, words, source, tag):
+        wait, came = self._take(("first", source, self.rank, tag), words)
+        return wait, lambda: Status(source, tag, came[0])
+
+    def receive_rest(self, words, source, number):
+        return self._take(("rest", source, self.rank, number), words)[0]
+
+    def _post(self, box, words):
+        letter = {"words": words, "taken": False}
+        self._boxes.setdefault(box, []).append(letter)
+        self._log.append("send begins")
+        return lambda: letter["taken"]
+
+    def _take(self, box, words):
+        came, place = [], self._boxes.setdefault((*box, "places"), itertools.count())
+        mine, left = next(place), self._patience()
+
+        def wait():
+            nonlocal left
+            left -= 1
+            letters = self._boxes.get(box, [])
+            if not came and left < 0 and len(letters) > mine:
+                letter = letters[mine]
+                words[: len(letter["words"])] = letter["words"][: len(words)]
+                letter["taken"] = True
+                came.append(len(letter["words"]))
+                self._log.append("send ends")
+            return bool(came)
+
+        return wait, came
+
+
+def drive(*flows, seed=0):
+    """Run flows to their ends, asking whichever chance chooses; what they returned."""
+    chance = random.Random(seed)
+    waits, answers = {}, {}
+
+    def advance(i):
+        try:
+            waits[i] = next(flows[i])
+        except StopIteration as stop:
+            waits.pop(i, None)
+            answers[i] = stop.value
+
+    for i in range(len(flows)):
+        advance(i)
+    for _ in range(1_000_000):
+        if not waits:
+            return [answers[i] for i in range(len(flows))]
+        i = chance.choice(sorted(waits))
+        if waits[i]():
+            advance(i)
+    raise AssertionError(f"flows {sorted(waits)} never end")
+
+
+def pair(chunk, seed=0, log=None):
+    chance, boxes = random.Random(seed), {}
+
+    def patience():
+        return chance.randrange(6)
+
+    return [(Line(rank, boxes, patience, log), SlowCopies(chunk, patience, log)) for rank in range(2)]
+
+
+CHUNK = 64
+
+LENGTHS = [0, 1, 7, 8, 9, 15, 16, 17, 24, 40, 1003]
+"""Doubles; 8 of them fill a slot."""
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("length", LENGTHS)
+def test_what_is_sent_arrives(length, seed):
+    (here, out), (there, into) = pair(CHUNK, seed)
+    sent, got = Faraway(np.arange(float(length))), Faraway(np.full(length + 11, -1.0))
+    _, status = drive(send(here, out, sent, 1, 5), receive(there, into, got, 0, 5), seed=seed)
+    assert status == Status(0, 5, length)
+    assert (got.values[:length] == np.arange(length)).all()
+    assert (got.values[length:] == -1).all()
+    assert out.borrowed == into.borrowed == 0
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_ranks_that_exchange(seed):
+    """Of different lengths, each with both of its flows under way."""
+    ends = pair(CHUNK, seed)
+    outgoing = [Faraway(np.arange(1003.0)), Faraway(np.arange(500.0) * 2)]
+    incoming = [Faraway(np.zeros(500)), Faraway(np.zeros(1003))]
+    flows = [
+        both(send(wire, copies, outgoing[me], 1 - me, 0), receive(wire, copies, incoming[me], 1 - me, 0))
+        for me, (wire, copies) in enumerate(ends)
+    ]
+    answers = drive(*flows, seed=seed)
+    assert [status.count for _, status in answers] == [500, 1003]
+    assert (incoming[0].values == outgoing[1].values).all()
+    assert (incoming[1].values == outgoing[0].values).all()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_messages_under_one_tag_do_not_mix(seed):
+    """Two at once: pieces of one never get into the other."""
+    (here, out), (there, into) = pair(CHUNK, seed)
+    sent = [Faraway(np.full(n, float(n))) for n in (100, 77, 3)]
+    got = [Faraway(np.zeros(100)) for _ in sent]
+    flows = [send(here, out, one, 1, 0) for one in sent] + [receive(there, into, one, 0, 0) for one in got]
+    *_, first, second, third = drive(*flows, seed=seed)
+    assert [first.count, second.count, third.count] == [100, 77, 3]
+    for one, status in zip(got, (first, second, third), strict=True):
+        assert (one.values[: status.count] == status.count).all()
+
+
+def test_a_piece_is_copied_while_its_neighbour_travels():
+    log = []
+    wire = Line(0, {}, lambda: 0, log)
+    copies = SlowCopies(CHUNK, lambda: 1, log)
+    flow = send(wire, copies, Faraway(np.zeros(24)), 1, 0)
+    for wait in flow:
+        while not wait() and log.count("send begins") < 2:
+            pass
+        if log.count("send begins") == 2:
+            break
+    first, second = (i for i, event in enumerate(log) if event == "send begins")
+    assert "out begins" in log[first:second]
+    assert "send ends" not in log
+
+
+def test_no_slot_is_written_while_it_travels():
+    """The third piece waits until the first has gone."""
+    log, boxes = [], {}
+    wire, copies = Line(0, boxes, lambda: 0, log), SlowCopies(CHUNK, lambda: 0, log)
+    flow = send(wire, copies, Faraway(np.arange(24.0)), 1, 0)
+    waits = [next(flow)]
+    while waits[0]():
+        waits = [next(flow)]
+    assert log.count("out begins") == 2
+    letters = [letter for box in boxes.values() if isinstance(box, list) for letter in box]
+    assert [bytes(letter["words"][-8:]) for letter in letters] == [
+        np.float64(7).tobytes(),
+        np.float64(15).tobytes(),
+    ]
+
+
+def test_too_long_a_message():
+    (here, out), (there, into) = pair(CHUNK)
+    flows = send(here, out, Faraway(np.zeros(4)), 1, 0), receive(there, into, Faraway(np.zeros(2)), 0, 0)
+    with pytest.raises(ValueError, match=r"^a message of 32 bytes from rank 0 into 16$"):
+        drive(*flows)
+
+
+def test_slots_hold_a_header():
+    assert len(SlowCopies(CHUNK).borrow()[0]) == HEADER + CHUNK
+
+
+def test_a_setting_wins():
+    with pytest.raises(ValueError, match=r"^HPCDL_TRANSPORT='fast' is neither device nor staged nor ipc$"):
+        transport.choose({"HPCDL_TRANSPORT": "fast"})
+    assert transport.choose({"HPCDL_TRANSPORT": "device"}).kind == "device"
+
+
+@pytest.mark.parametrize(
+    ("says", "arrives", "kind"), [(True, True, "device"), (True, False, "staged"), (False, True, "staged")]
+)
+def test_what_a_library_says_is_tried(says, arrives, kind, monkeypatch):
+    monkeypatch.setattr(transport, "says_cuda_aware", lambda: says)
+    monkeypatch.setattr(transport, "arrives_at_oneself", lambda _environment: arrives)
+    monkeypatch.setattr(transport, "PinnedCopies", lambda: SlowCopies(CHUNK))
+    assert transport.choose({}).kind == kind
+
+
+def test_the_probe_is_a_process_of_its_own_and_may_fail():
+    """Here it does: there is no GPU, or it would have to arrive."""
+    pytest.importorskip("mpi4py")
+    if importlib.util.find_spec("cupy") is None:
+        assert transport.arrives_at_oneself() is False
+    else:
+        assert transport.arrives_at_oneself() in {True, False}
+
+
+def test_a_process_without_mpi_is_not_cuda_aware(tmp_path):
+    maps = tmp_path / "maps"
+    maps.write_text("7f00-7f01 r-xp 00000000 08:01 12 /usr/lib/libc.so.6\n")
+    assert transport.says_cuda_aware(maps) is False
+    assert transport.says_cuda_aware(tmp_path / "none") is False

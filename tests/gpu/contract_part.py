@@ -1,0 +1,23 @@
+"""The tests that every backend passes, on the device: tests/nn for ``cupy``."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+
+def contract(results, name, tiny):
+    if importlib.util.find_spec("pytest") is None:
+        results.put("tests/nn", shown="not run: pytest is not installed; carry its wheels")
+        return
+    folder = Path(__file__).resolve().parent.parent / "nn"
+    chosen = f"({name} or {name}-) and not processor" + (" and test_arrays" if tiny else "")
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "--maxfail=20", folder, "-k", chosen]
+    done = subprocess.run(
+        [*command, "-p", "no:cacheprovider"], capture_output=True, text=True, check=False, timeout=results.left()
+    )
+    print(done.stdout[-20_000:], done.stderr[-2000:])
+    passed = re.search(r"(\d+) passed", done.stdout)
+    last = (done.stdout.strip() or "nothing printed").splitlines()[-1]
+    results.put("tests/nn", ok=done.returncode == 0 and passed is not None, shown=last)

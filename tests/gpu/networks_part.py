@@ -1,0 +1,188 @@
+"""Whole networks beside PyTorch's, channels last, with the same precision flags; and against float64 on the host."""
+
+import importlib.util
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from gpu.geometries import default_shape
+from gpu.timing import summary, times
+
+from hpcdl import registry
+from hpcdl.nn.backend import backend
+from hpcdl.nn.replica import Replica
+from hpcdl.optim.sgd import SGD
+
+CLASSES = {"alexnet": 1000, "googlenet": 1000, "vgg16": 1000, "resnet50": 1000}
+"""10 in all others."""
+
+PLAN = [
+    ("lenet5", [64, 256]),
+    ("resnet20", [128]),
+    ("alexnet", [128, 256]),
+    ("googlenet", [32, 128]),
+    ("vgg16", [32, 64]),
+    ("resnet50", [32, 64, 128, 256]),
+]
+"""Networks and images per step, the ones that tell most first within each."""
+
+MODES = [
+    ("float32", {"tf32": True}),
+    ("bfloat16", {}),
+    ("float32", {"tf32": False}),
+    ("bfloat16", {"graphs": True}),
+]
+
+REPETITIONS = 20
+LEARNING_RATE, MOMENTUM = 0.01, 0.9
+
+
+@dataclass
+class Task:
+    """One network on one batch."""
+
+    model: str
+    shape: tuple
+    classes: int
+    images: np.ndarray
+    labels: np.ndarray
+
+
+def task(model, batch, *, small):
+    shape = (32, 32, 3) if small and model != "lenet5" else default_shape(registry.find("models", model))
+    classes = CLASSES.get(model, 10)
+    random = np.random.default_rng(batch)
+    images = random.standard_normal((batch, *shape)).astype(np.float32)
+    return Task(model, shape, classes, images, random.integers(0, classes, batch))
+
+
+def layers(wanted):
+    model = registry.find("models", wanted.model)
+    dropout = {key: 0.0 for key in registry.settings_of(model) if "dropout" in key}
+    return model(wanted.shape, wanted.classes, **dropout)
+
+
+def networks(results, name, tiny):
+    against_numpy(results, name)
+    if importlib.util.find_spec("torch") is None:
+        results.put("PyTorch", shown="not run: not installed")
+        return
+    for dtype, settings in [("float32", {})] if name == "numpy" else MODES:
+        for model, batches in PLAN[:1] if tiny else PLAN:
+            for batch in batches[:1] if tiny else batches:
+                title = " ".join(
+                    [model, dtype, *(f"{key}={value}" for key, value in settings.items()), f"N={batch}"]
+                )
+                if results.left() < 15:
+                    results.put(title, shown="not run: no time left")
+                else:
+                    beside(results, title, task(model, batch, small=False), dtype, name, settings)
+
+
+def against_numpy(results, name):
+    """Logits of the same weights: the device's in float32 without TF32, the host's in float64."""
+    for model in ("lenet5", "cifar_quick", "resnet20"):
+        wanted = task(model, 8, small=True)
+        logits = []
+        settings = {"tf32": False} if name == "cupy" else {}
+        for kernels, dtype in ((backend(name, **settings), "float32"), (backend("numpy"), "float64")):
+            net = Replica(layers(wanted), wanted.shape, backend=kernels, dtype=dtype, seed=1)
+            logits.append(kernels.to_host(net.predict(kernels.asarray(wanted.images.astype(dtype)))))
+        error = float(np.abs(logits[0] - logits[1]).max() / np.abs(logits[1]).max())
+        results.put(f"{model}'s logits", ok=error < 1e-4, error=error)
+
+
+def beside(results, title, wanted, dtype, name, settings):
+    gpu = name == "cupy"
+    repetitions = REPETITIONS if gpu else 3
+    try:
+        ours, loss = our_step(wanted, dtype, backend(name, **settings))
+        mine = summary(times(ours, repetitions, on_gpu=gpu), "ours_")
+        del ours
+        release(gpu)
+        theirs, its_loss = their_step(wanted, dtype, tf32=settings.get("tf32", True), gpu=gpu)
+        its = summary(their_times(theirs, repetitions, gpu=gpu), "torch_")
+        del theirs
+        release(gpu)
+    except Exception as error:  # noqa: BLE001 - one network that does not fit must not end the others
+        results.put(title, ok=False, error=f"{type(error).__name__}: {error}"[:300])
+        return
+    speed = its["torch_median_ms"] / mine["ours_median_ms"]
+    shown = f"{mine['ours_median_ms']:.2f} ms, PyTorch {its['torch_median_ms']:.2f} ms: {speed:.2f} x its speed"
+    finite = bool(np.isfinite(loss) and np.isfinite(its_loss))
+    results.put(title, ok=finite, **mine, **its, speed=round(speed, 3), shown=shown)
+
+
+def our_step(wanted, dtype, kernels):
+    """A function that trains once on images already on the device, and the first loss."""
+    net = Replica(layers(wanted), wanted.shape, backend=kernels, dtype=dtype, seed=1)
+    optimizer = SGD(momentum=MOMENTUM)
+    images, labels = kernels.asarray(wanted.images), kernels.asarray(wanted.labels)
+    if dtype == "float16":
+        net.loss_scale = 1024.0
+
+    def step():
+        x = images
+        for stage in net.stages:
+            x = stage.forward(x)
+        loss, _, dy = net.loss(x, labels, 1 / len(labels))
+        for stage in reversed(net.stages):
+            dy = stage.backward(dy)
+        optimizer.update(net.parameters, net.gradients, LEARNING_RATE)
+        return loss / len(labels)
+
+    return step, step()
+
+
+def their_step(wanted, dtype, *, tf32, gpu):
+    import torch
+    from models import torch_zoo
+
+    torch.backends.cudnn.allow_tf32 = tf32
+    torch.backends.cudnn.benchmark = True
+    device = torch.device("cuda" if gpu else "cpu")
+    network = getattr(torch_zoo, wanted.model)(wanted.shape, wanted.classes)
+    network = network.to(device, memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(network.parameters(), LEARNING_RATE, momentum=MOMENTUM)
+    images = torch.from_numpy(wanted.images).permute(0, 3, 1, 2).to(device, memory_format=torch.channels_last)
+    labels = torch.from_numpy(wanted.labels).to(device)
+    half = torch.autocast(device.type, torch.bfloat16, enabled=dtype == "bfloat16")
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        with half:
+            outputs = network(images)
+            outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+            losses = [torch.nn.functional.cross_entropy(logits, labels) for logits in outputs]
+            loss = losses[0] + 0.3 * sum(losses[1:])
+        loss.backward()
+        optimizer.step()
+        return loss.item()  # as ours does: the loss is looked at in each step
+
+    return step, step()
+
+
+def their_times(step, repetitions, *, gpu):
+    if not gpu:
+        return times(step, repetitions, on_gpu=False)
+    import torch
+
+    for _ in range(3):
+        step()
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(repetitions + 1)]
+    events[0].record()
+    for event in events[1:]:
+        step()
+        event.record()
+    torch.cuda.synchronize()
+    return [before.elapsed_time(after) for before, after in pairwise(events)]
+
+
+def release(gpu):
+    """Give memory back between networks, and between the two libraries."""
+    if gpu:
+        import cupy
+        import torch
+
+        cupy.get_default_memory_pool().free_all_blocks()
+        torch.cuda.empty_cache()

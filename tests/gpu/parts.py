@@ -1,0 +1,10 @@
+"""The parts of ``check.py``, by name; each is given where to put results, a backend's name and whether to be tiny."""
+
+from gpu.contract_part import contract
+from gpu.exact_part import exact
+from gpu.networks_part import networks
+from gpu.probes_part import probes
+from gpu.training_part import training
+from gpu.transports_part import transports
+
+__all__ = ["contract", "exact", "networks", "probes", "training", "transports"]

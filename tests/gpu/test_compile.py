@@ -1,0 +1,57 @@
+"""Every kernel compiles for every GPU we mean, with no GPU here: by NVRTC, the compiler that CuPy uses."""
+
+import ctypes
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from hpcdl.nn.kernels.cupy import sources
+
+ARCHITECTURES = ["sm_80", "sm_90", "sm_100"]
+
+
+def nvrtc():
+    """The library from NVIDIA's wheel ``nvidia-cuda-nvrtc``, None without it."""
+    found = importlib.util.find_spec("nvidia")
+    folders = found.submodule_search_locations if found else []
+    libraries = sorted(path for folder in folders for path in Path(folder).rglob("libnvrtc.so.*"))
+    return ctypes.CDLL(libraries[-1]) if libraries else None
+
+
+@pytest.fixture(scope="module")
+def compiler():
+    found = nvrtc()
+    if found is None:
+        pytest.skip("NVRTC is not installed: pip install 'hpcdl[gpu-tests]'")
+    return found
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("dtype", sources.NUMBERS)
+@pytest.mark.parametrize("name", sources.names())
+def test_a_source_compiles(name, dtype, architecture, compiler):
+    program = ctypes.c_void_p()
+    text = sources.text(name).encode()
+    assert compiler.nvrtcCreateProgram(ctypes.byref(program), text, f"{name}.cu".encode(), 0, None, None) == 0
+    options = [*sources.options(dtype), f"-arch={architecture}", "-Werror=all-warnings"]
+    listed = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+    failed = compiler.nvrtcCompileProgram(program, len(options), listed)
+    size = ctypes.c_size_t()
+    assert compiler.nvrtcGetProgramLogSize(program, ctypes.byref(size)) == 0
+    log = ctypes.create_string_buffer(size.value)
+    assert compiler.nvrtcGetProgramLog(program, log) == 0
+    assert not failed, log.value.decode()
+    assert compiler.nvrtcGetCUBINSize(program, ctypes.byref(size)) == 0
+    assert size.value > 0
+
+
+def test_there_are_sources():
+    assert {"pooling", "batch_norm", "dropout"} <= set(sources.names())
+
+
+def test_no_kernel_waits_for_its_block_or_adds_atomically():
+    """So that every one also runs on a processor, and no result depends on timing."""
+    for name in sources.names():
+        assert "__syncthreads" not in sources.text(name)
+        assert "atomic" not in sources.text(name).replace("has an atomic", "")

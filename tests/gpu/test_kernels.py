@@ -1,0 +1,242 @@
+"""What the contract's layers do not reach: kernels over many blocks, odd addresses, 16 bits, wide windows."""
+
+import numpy as np
+import pytest
+from gpu.processor import GXX, Processor, narrow, wide
+
+from hpcdl.nn import geometry
+from hpcdl.nn.backend import backend
+from hpcdl.nn.kernels.cupy.backend import backend_on
+from hpcdl.nn.kernels.cupy.device import Spread, over, over_rows
+from hpcdl.nn.kernels.cupy.sums import channel_sum
+from hpcdl.nn.precision import carrier, master
+
+pytestmark = pytest.mark.skipif(not GXX, reason="needs g++")
+
+DTYPES = ["float32", "float64", "bfloat16", "float16"]
+
+TOLERANCE = {"float32": 1e-5, "float64": 1e-12, "bfloat16": 0.02, "float16": 0.002}
+"""Of results of size 1: a few units in the last place."""
+
+
+@pytest.fixture(scope="module")
+def device():
+    return Processor()
+
+
+@pytest.fixture(scope="module")
+def kernels(device):
+    return backend_on(device)
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return backend("numpy")
+
+
+def draw(shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def both(values, dtype):
+    """The same numbers for the kernel and, in float64, for numpy's."""
+    stored = narrow(values, dtype)
+    return stored, wide(stored, dtype).astype("float64")
+
+
+def close(found, expected, dtype):
+    scale = np.abs(expected).max(initial=1)
+    np.testing.assert_allclose(wide(found, dtype) / scale, expected / scale, atol=TOLERANCE[dtype], rtol=0)
+
+
+SHAPES = [(7, 9, 16), (6, 5, 3), (1, 1, 40)]
+
+ELEMENTARY = {
+    "relu": geometry.Blob,
+    "sigmoid": geometry.Blob,
+    "global_average": geometry.Blob,
+    "response_normalization": lambda shape, dtype: geometry.ResponseGeometry(shape, 5, 0.3, 0.75, 1.5, dtype),
+}
+
+
+def pooling(shape, dtype, kernel=3, stride=2, padding=1):
+    pads = tuple(min(padding, size - 1) for size in shape[:2])
+    kernels = tuple(min(kernel, size) for size in shape[:2])
+    placed = geometry.windows(shape[:2], kernels, (stride, stride), pads, "ceil", layer="pool")
+    return geometry.PoolingGeometry(shape, (*placed, shape[2]), kernels, (stride, stride), pads, dtype)
+
+
+ELEMENTARY |= {"max_pooling": pooling, "average_pooling": pooling}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("what", ELEMENTARY)
+def test_an_op_is_numpys_in_every_precision(what, shape, dtype, kernels, reference):
+    op = getattr(kernels, what)(ELEMENTARY[what](shape, dtype))
+    oracle = getattr(reference, what)(ELEMENTARY[what](shape, "float64"))
+    x, exact = both(draw((3, *shape)), dtype)
+    y, expected = op.forward(x), oracle.forward(exact)
+    close(y, expected, dtype)
+    dy, exact = both(draw(expected.shape, 1), dtype)
+    close(op.backward(dy), oracle.backward(exact), dtype)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("train", [True, False])
+@pytest.mark.parametrize(("joined", "relu"), [(False, False), (True, True)])
+def test_batch_norm_in_16_bits(joined, relu, train, dtype, kernels, reference):
+    shape = (5, 4, 24)
+    ops, arguments = [], []
+    x, exact = both(3 + draw((6, *shape)), dtype)
+    beside, exact_beside = both(draw((6, *shape), 1), dtype)
+    for chosen, kind, image, shortcut in (
+        (kernels, dtype, x, beside),
+        (reference, "float64", exact, exact_beside),
+    ):
+        ops.append(chosen.batch_norm(geometry.BatchNormGeometry(shape, 1e-5, 0.9, kind, joined, relu)))
+        vectors = [draw(24, seed).astype(master(kind)) for seed in (2, 3, 4)]
+        arguments.append((image, shortcut if joined else None, *vectors, np.ones(24, master(kind))))
+    y, expected = (op.forward(*given, train) for op, given in zip(ops, arguments, strict=True))
+    close(y, expected, dtype)
+    for mine, its in zip(arguments[0][4:], arguments[1][4:], strict=True):
+        np.testing.assert_allclose(mine, its, rtol=1e-4, atol=1e-5)
+    if train:
+        dy, exact_dy = both(draw(expected.shape, 5), dtype)
+        results = []
+        for op, given, gradient in zip(ops, arguments, (dy, exact_dy), strict=True):
+            landed = [np.zeros_like(given[2]) for _ in range(2)]
+            results.append((*op.backward(gradient, given[2], *landed), *landed))
+        close(results[0][0], results[1][0], dtype)
+        assert (results[0][1] is None) == (not joined)
+        for found, right in zip(results[0][2:], results[1][2:], strict=True):
+            np.testing.assert_allclose(found, right, rtol=0.02, atol=0.2)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_windows_of_more_pixels_than_a_byte_counts(dtype, kernels, reference):
+    g = pooling((20, 19, 4), dtype, kernel=18, stride=1, padding=0)
+    op, oracle = kernels.max_pooling(g), reference.max_pooling(pooling((20, 19, 4), "float64", 18, 1, 0))
+    x, exact = both(draw((2, 20, 19, 4)), dtype)
+    close(op.forward(x), oracle.forward(exact), dtype)
+    dy, exact = both(draw((2, *g.output), 1), dtype)
+    close(op.backward(dy), oracle.backward(exact), dtype)
+
+
+def test_a_window_with_a_nan_gives_nan(kernels):
+    x = draw((1, 6, 6, 3)).astype("float32")
+    x[0, 2, 2, 1] = np.nan
+    y = kernels.max_pooling(pooling((6, 6, 3), "float32")).forward(x)
+    assert np.isnan(y[..., 1]).any()
+    assert not np.isnan(y[..., 0]).any()
+
+
+@pytest.mark.parametrize("rows", [0, 1, 31, 33, 5000, 40_000])
+@pytest.mark.parametrize("channels", [1, 3, 64])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_channel_sums_of_many_rows(rows, channels, dtype, device):
+    x, exact = both(1 + draw((rows, channels)), dtype)
+    out = np.full(channels, np.nan, master(dtype))
+    channel_sum(device, x, dtype, out)
+    np.testing.assert_allclose(out, exact.sum(axis=0), rtol=1e-5 if master(dtype) == "float32" else 1e-12)
+
+
+@pytest.mark.parametrize("classes", [1, 2, 5, 31, 32, 33, 1000])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_cross_entropy_of_few_and_many_classes(classes, dtype, kernels, reference):
+    logits, exact = both(4 * draw((17, classes)), dtype)
+    labels = np.random.default_rng(2).integers(0, classes, 17)
+    op, oracle = (
+        chosen.cross_entropy(geometry.Blob((classes,), kind))
+        for chosen, kind in ((kernels, dtype), (reference, "float64"))
+    )
+    loss, correct, gradient = op(logits, labels, 0.25)
+    expected, right, exact_gradient = oracle(exact, labels, 0.25)
+    assert loss == pytest.approx(expected, rel=1e-5, abs=1e-5)
+    assert correct == right
+    close(gradient, exact_gradient, dtype)
+
+
+def test_of_equal_logits_the_first_counts(kernels):
+    op = kernels.cross_entropy(geometry.Blob((40,), "float32"))
+    logits = np.zeros((3, 40), "float32")
+    logits[1, [7, 39, 6]] = 2
+    assert op(logits, np.array([0, 6, 1]), 1.0)[1] == 2
+
+
+def test_a_label_that_is_no_class(kernels):
+    op = kernels.cross_entropy(geometry.Blob((4,), "float32"))
+    with pytest.raises(ValueError, match=r"^labels from 1 to 4, but classes are 0 to 3$"):
+        op(np.zeros((2, 4), "float32"), np.array([1, 4]), 1.0)
+
+
+@pytest.mark.parametrize("shift", [0, 1, 3])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_any_address_will_do(shift, dtype, device):
+    """Vectors are moved 16 bytes at a time where they can be, and else one by one."""
+    n = 1003
+    stored = narrow(draw(n + shift), dtype)[shift:]
+    out = np.empty(n, carrier(dtype))
+    device.launch("elementwise", "relu_forward", dtype, over(n), stored, out, n)
+    np.testing.assert_array_equal(wide(out, dtype), np.maximum(wide(stored, dtype), 0))
+
+
+@pytest.mark.parametrize("spread", [Spread(1, 1, 1), Spread(3, 32, 1), Spread(2, 4, 8), Spread(100, 256, 1)])
+def test_any_spread_will_do(spread, device):
+    y, bias = draw((37, 12)).astype("float32"), draw(12, 1).astype("float32")
+    expected = np.maximum(y + bias, 0)
+    device.launch("elementwise", "bias_relu", "float32", spread, y, bias, 37, 12, 1)
+    np.testing.assert_array_equal(y, expected)
+
+
+def test_spreads_fit_a_device():
+    for elements in (0, 1, 255, 256, 257, 10**10):
+        spread = over(elements)
+        assert 1 <= spread.blocks <= 4096
+    for rows, channels in ((0, 1), (1, 1), (10**9, 3), (5, 2048), (12_544, 64)):
+        spread = over_rows(rows, channels, "bfloat16")
+        assert spread.x * spread.y == 256
+        assert 1 <= spread.blocks <= 1 << 20
+
+
+def test_casts_round_to_nearest_even(device):
+    values = np.array(
+        [1, 1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-9, 65519, 65520, 1e-8, np.inf, np.nan, -0.0], "float32"
+    )
+    for dtype in ("bfloat16", "float16"):
+        out = np.empty(len(values), carrier(dtype))
+        device.launch("cast", "narrow", dtype, over(len(values)), values, out, len(values))
+        with np.errstate(over="ignore"):
+            np.testing.assert_array_equal(wide(out, dtype)[:-2], wide(narrow(values, dtype), dtype)[:-2])
+        assert np.isnan(wide(out, dtype)[-2])
+        assert np.signbit(wide(out, dtype)[-1])
+        back = np.empty(len(values), "float32")
+        device.launch("cast", "widen", dtype, over(len(values)), out, back, len(values))
+        np.testing.assert_array_equal(back, wide(out, dtype))
+
+
+def test_philox_is_philox(device):
+    """The known answer of Random123 for a counter and a key of zeros."""
+    n = 4
+    state, mask = np.zeros(3, "uint32"), np.empty(n, "uint8")
+    x, y = np.ones(n, "float64"), np.empty(n)
+    words = [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+    for k, word in enumerate(words):
+        for ratio, kept in (((word >> 8) / 2**24, 1), (((word >> 8) + 1) / 2**24, 0)):
+            device.launch("dropout", "dropout_forward", "float64", over(1), x, y, mask, state, n, ratio)
+            assert mask[k] == kept
+
+
+def test_masks_follow_from_the_key_and_the_count(kernels):
+    op = kernels.dropout(geometry.DropoutGeometry((1000,), 0.3, "float32"))
+    x = np.ones((50, 1000), "float32")
+    masks = []
+    for key in ((1, 2), (1, 2), (1, 3)):
+        op.reseed(key)
+        masks.append([op.forward(x).copy() for _ in range(2)])
+    assert (masks[0][0] == masks[1][0]).all()
+    assert (masks[0][1] == masks[1][1]).all()
+    assert (masks[0][0] != masks[0][1]).any()
+    assert (masks[0][0] != masks[2][0]).any()
+    assert abs((masks[0][0] == 0).mean() - 0.3) < 0.01
+    assert masks[0][0].mean() == pytest.approx(1, abs=0.01)

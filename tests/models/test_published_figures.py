@@ -1,0 +1,138 @@
+"""Parameters, arithmetic and FireCaffe's volumes, as published or counted from what was published."""
+
+import inspect
+import math
+
+import pytest
+
+from hpcdl import registry
+from hpcdl.analysis.volumes import volumes
+from hpcdl.nn.layers.auxiliary import Auxiliary
+from hpcdl.nn.layers.batch_norm import BatchNorm
+from hpcdl.nn.layers.concat import Concat
+from hpcdl.nn.layers.convolution import Convolution
+from hpcdl.nn.layers.flatten import Flatten
+from hpcdl.nn.layers.linear import Linear
+from hpcdl.nn.layers.locally_connected import LocallyConnected
+from hpcdl.nn.layers.pooling import GlobalAverage
+from hpcdl.nn.layers.residual import Residual
+
+
+def weigh(name, batch=1, shape=None, **settings):
+    model = registry.find("models", name)
+    natural, classes = (p.default for p in list(inspect.signature(model).parameters.values())[:2])
+    return volumes(model(shape or natural, classes, **settings), shape or natural, batch)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "parameters", "multiply_adds"),
+    [
+        ("alexnet", {}, 60_965_224, 0.724e9),
+        ("alexnet", {"groups": 1}, 62_378_344, 1.135e9),
+        ("cifar_quick", {}, 145_578, None),
+        ("distbelief_speech", {}, 41_777_152, None),
+        ("googlenet", {}, 13_378_280, 1.58e9),
+        ("googlenet", {"auxiliary": False}, 6_998_552, 1.58e9),
+        ("lenet5", {}, 431_080, None),
+        ("lenet5", {"shape": (8, 8, 1)}, 131_080, None),
+        ("locally_connected_vision", {}, 29_555_000, None),
+        ("nin", {}, 7_595_176, 1.100e9),
+        ("nin_cifar", {}, 966_986, None),
+        ("resnet20", {}, 269_722, 40.6e6),
+        ("resnet20", {"option": "B"}, 272_474, None),
+        ("resnet50", {}, 25_557_032, 4.09e9),
+        ("resnet56", {}, 853_018, 125.5e6),
+        ("resnet56", {"option": "B"}, 855_770, None),
+        ("vgg11", {}, 132_863_336, 7.6e9),
+        ("vgg16", {}, 138_357_544, 15.5e9),
+        ("vgg19", {}, 143_667_240, 19.6e9),
+    ],
+)
+def test_parameters_and_arithmetic(name, settings, parameters, multiply_adds):
+    found = weigh(name, **settings)
+    assert found.parameters == parameters
+    if multiply_adds is not None:
+        assert found.multiply_adds_per_image == pytest.approx(multiply_adds, rel=0.002)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "data", "weights", "flop"),
+    [
+        ("nin", {}, 5800e6, 30e6, 6.7e12),
+        ("alexnet", {"groups": 1}, 1680e6, 249e6, 7.0e12),
+        ("googlenet", {}, 19_100e6, 54e6, 9.7e12),
+        ("vgg19", {}, 42_700e6, 575e6, 120e12),
+    ],
+)
+def test_firecaffes_table_of_volumes(name, settings, data, weights, flop):
+    """Images of 224x224, a batch of 1024. The paper prints two or three digits, some cut and not rounded."""
+    found = weigh(name, 1024, (224, 224, 3), **settings)
+    assert found.data_bytes == pytest.approx(data, rel=0.0025)
+    assert found.weight_bytes == pytest.approx(weights, rel=0.0125)
+    assert found.forward_backward_flop == pytest.approx(flop, rel=0.01)
+
+
+def test_exact_volumes_in_firecaffes_convention():
+    nin = weigh("nin", 1024, (224, 224, 3))
+    assert nin.weight_bytes == 4 * 7_589_920
+    assert round(nin.weight_bytes / 1e6, 2) == 30.36
+    assert round(nin.data_bytes / 1e6, 1) == 5792.7
+    assert round(nin.forward_backward_flop / 1e12, 2) == 6.76
+    alexnet = weigh("alexnet", 1024, (224, 224, 3), groups=1)
+    assert alexnet.weight_bytes == 4 * 62_367_776
+    assert round(alexnet.data_bytes / 1e6, 1) == 1683.4
+    googlenet = weigh("googlenet", 1024)
+    assert round(googlenet.data_bytes / 1e6, -2) == 19_100
+    assert round(googlenet.weight_bytes / 1e6, 1) == 53.5
+    assert round(googlenet.forward_backward_flop / 1e12, 1) == 9.7
+
+
+def test_volumes_by_hand():
+    """Everything once: (8, 6, 2) images through a branch, a block, a classifier aside and untied filters."""
+    layers = [
+        Convolution("conv", 4, 3, stride=2, padding=1, groups=2, relu=True),  # to (4, 3, 4)
+        Concat("mixed", [[Convolution("a", 3, 1)], [Convolution("b", 2, 1), Convolution("c", 5, 3, padding=1)]]),
+        Residual("block", [Convolution("d", 8, 3, padding=1, bias=None), BatchNorm("bn")], relu=True),
+        Auxiliary("aside", [GlobalAverage("pool"), Linear("fc", 10)]),
+        LocallyConnected("local", 3, 2),  # to (3, 2, 3)
+        Flatten("flatten"),
+        Linear("fc", 10),
+    ]
+    found = volumes(layers, (8, 6, 2), 5)
+    weights = {
+        "conv": 4 * 9 * 1,
+        "a": 3 * 4,
+        "b": 2 * 4,
+        "c": 5 * 9 * 2,
+        "d": 8 * 9 * 8,
+        "aside": 10 * 8,
+        "local": 3 * 2 * 3 * 4 * 8,
+        "fc": 10 * 18,
+    }
+    biases = 4 + 3 + 2 + 5 + 10 + 18 + 10
+    assert found.parameters == sum(weights.values()) + biases + 2 * 8
+    assert found.weight_bytes == 4 * sum(weights.values())
+    read = 8 * 6 * 2 + 12 * 4 + 12 * 4 + 12 * 2 + 12 * 8 + 12 * 8 + 18
+    assert found.data_bytes == 5 * 4 * read
+    tied = sum(weights[name] for name in "abcd") + weights["conv"]
+    assert found.multiply_adds_per_image == 12 * tied + weights["local"] + weights["fc"]
+    assert found.forward_backward_flop == 6 * 5 * found.multiply_adds_per_image
+    written = 12 * 4 + 12 * (3 + 2 + 5) + 12 * 8 + 12 * (8 + 8) + (8 + 10) + 18 + 10
+    assert found.activation_bytes == 5 * 4 * written
+
+
+def test_every_model_says_how_many_parameters_it_has():
+    for name in registry.names("models"):
+        docstring = inspect.getdoc(registry.find("models", name))
+        assert f"{weigh(name).parameters:,}" in docstring, name
+
+
+def test_weights_and_biases_are_what_a_model_has():
+    """A layer whose filters go by another name would be left out of |W| unseen."""
+    for name in registry.names("models"):
+        model = registry.find("models", name)
+        shape, named = inspect.signature(model).parameters["shape"].default, 0
+        for layer in model():
+            named += sum(math.prod(v.shape) for v in layer.declare(shape) if v.decay)
+            shape = layer.output(shape)
+        assert 4 * named == weigh(name).weight_bytes, name

@@ -1,0 +1,107 @@
+"""Arrays that numpy and MPI must not touch, over real MPI: staged in pieces, by copies that take their time."""
+
+import numpy as np
+import pytest
+from contract.aggregations import SCHEMES, scheme
+from contract.operands import awkward_lengths, operands
+from fabric.staging import Faraway, SlowCopies
+
+from hpcdl.fabric.comm import ANY
+from hpcdl.fabric.mpi import Mpi
+from hpcdl.fabric.transport import Staged
+
+pytestmark = pytest.mark.mpi
+
+CHUNK = 4096
+
+
+@pytest.fixture(scope="module")
+def staged():
+    mpi = Mpi()
+    mpi.transport = Staged(SlowCopies(CHUNK))
+    return mpi
+
+
+@pytest.fixture(autouse=True)
+def slots_come_back(staged):
+    yield
+    assert staged.transport._copies.borrowed == 0
+
+
+@pytest.mark.parametrize("name", [name for name in SCHEMES if name != "native"])
+def test_every_scheme_sums_them(name, staged):
+    comm = staged.comm
+    for length in (*awkward_lengths(comm.size), CHUNK // 4, CHUNK // 4 + 1, 2 * CHUNK):
+        rows, expected = operands(comm.size, length)
+        mine = Faraway(rows[comm.rank].copy())
+        staged.run(scheme(name)(comm, mine))
+        assert (mine.values == expected).all(), f"{length} elements"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_librarys_sum_is_taken_on_a_copy(dtype, staged):
+    rows, expected = operands(staged.comm.size, 1003, dtype)
+    mine, other = (Faraway(rows[staged.comm.rank].copy()) for _ in range(2))
+
+    async def program(comm):
+        task = comm.start(comm.native("allreduce", other))
+        await comm.native("allreduce", mine)
+        await comm.native("barrier", mine)
+        await task
+
+    staged.run(program(staged.comm))
+    assert (mine.values == expected).all()
+    assert (other.values == expected).all()
+
+
+def test_several_at_once(staged):
+    comm = staged.comm
+    lengths = [30_011, 0, comm.size + 1, 1, 5000]
+    operations = [operands(comm.size, length) for length in lengths]
+    pieces = [Faraway(rows[comm.rank].copy()) for rows, _ in operations]
+
+    async def program(comm):
+        tasks = [comm.start(scheme("ring")(comm, piece)) for piece in pieces]
+        for k in np.random.default_rng(comm.rank).permutation(len(tasks)):
+            await tasks[k]
+
+    staged.run(program(comm))
+    for piece, (_, expected) in zip(pieces, operations, strict=True):
+        assert (piece.values == expected).all()
+
+
+def test_from_whoever_comes_first(staged):
+    """Wildcards: long messages of many ranks at once, in pieces, none mixed with another."""
+    comm = staged.comm
+    rank, size = comm.rank, comm.size
+    got = Faraway(np.zeros(20_000))
+
+    async def program(comm):
+        if rank:
+            await comm.send(Faraway(np.full(10_000 + rank, float(rank))), 0, rank)
+            return
+        seen = set()
+        for _ in range(size - 1):
+            status = await comm.recv(got, ANY, ANY)
+            assert (status.tag, status.count) == (status.source, 10_000 + status.source)
+            assert (got.values[: status.count] == status.source).all()
+            seen.add(status.source)
+        assert seen == set(range(1, size))
+
+    staged.run(program(comm))
+
+
+def test_counts_and_events(staged):
+    comm = staged.comm
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    staged.events = events = []
+    before = staged.gauge()
+    try:
+        staged.run(comm.exchange(Faraway(np.zeros(3000)), right, Faraway(np.zeros(3000)), left))
+    finally:
+        staged.events = None
+    after = staged.gauge()
+    assert (after.messages - before.messages, after.bytes - before.bytes) == (1, 24_000)
+    assert [(task, label, peer, size) for task, label, _, _, peer, size in events] == [
+        (0, "exchange", right, 24_000)
+    ]

@@ -1,0 +1,225 @@
+"""What only the compiled kernels do: register tiles, interpolation, threads, compiling before the clock runs."""
+
+import importlib
+import itertools
+import math
+import pkgutil
+
+import numpy as np
+import pytest
+from numba import njit
+from numba.core.dispatcher import Dispatcher
+
+from hpcdl.nn import threads as crew
+from hpcdl.nn.backend import backend
+from hpcdl.nn.geometry import BatchNormGeometry, ConvolutionGeometry
+from hpcdl.nn.kernels import numba as package
+from hpcdl.nn.kernels.numba.batch_norm import BatchNorm
+from hpcdl.nn.kernels.numba.convolution import Convolution
+from hpcdl.nn.kernels.numba.tile import ROWS, VECTORS, tile
+from hpcdl.nn.kernels.numba.toom_cook import SIZE, matrices
+from hpcdl.nn.kernels.numba.vectors import REGISTER_BYTES, lanes
+from hpcdl.nn.kernels.numba.winograd import Winograd
+from hpcdl.nn.kernels.numpy.im2col import Im2col
+from hpcdl.nn.replica import Replica
+from hpcdl.nn.threads import in_parts, threads
+
+
+@njit
+def lanes_of(zero):
+    return lanes(zero)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_tile_of_any_height_and_width(dtype):
+    """Every branch: full registers, a masked second one, a masked first one; and nothing written beside it."""
+    random, zero = np.random.default_rng(0), np.zeros(1, dtype)[0]
+    count = REGISTER_BYTES // zero.itemsize
+    assert lanes_of(zero) == count
+    widths = {1, count - 1, count, count + 1, VECTORS * count - 1, VECTORS * count}
+    for rows, columns in itertools.product(range(1, ROWS + 1), widths):
+        outer, inner = 2, 5
+        a = random.standard_normal((rows, outer, inner)).astype(dtype)
+        b = random.standard_normal((outer, inner, columns)).astype(dtype)
+        start = random.standard_normal(columns).astype(dtype)
+        c = np.full((rows + 2, columns + 3), 7, dtype)
+        tile(
+            rows, columns, outer, inner,
+            a.ctypes.data, outer * inner, inner, 1, b.ctypes.data, inner * columns, columns,
+            start.ctypes.data, 0, c[1:, 1:].ctypes.data, columns + 3, zero,
+        )  # fmt: skip
+        expected = np.maximum(np.einsum("iok,okj->ij", a, b) + start, 0)
+        np.testing.assert_allclose(c[1 : rows + 1, 1 : columns + 1], expected, atol=1e-5)
+        c[1 : rows + 1, 1 : columns + 1] = 7
+        assert (c == 7).all()
+
+
+def test_a_tile_lets_a_nan_through():
+    a, b, c = np.array([np.nan], "float32"), np.ones(1, "float32"), np.zeros(1, "float32")
+    tile(
+        1, 1, 1, 1, a.ctypes.data, 1, 1, 1, b.ctypes.data, 1, 1, c.ctypes.data, 0, c.ctypes.data, 1, np.float32(0)
+    )
+    assert np.isnan(c).all()
+
+
+@pytest.mark.parametrize("taps", [3, 5])
+def test_interpolation_is_correlation(taps):
+    """y = A^T [(G g) * (B^T d)] for any g and d, so for all pairs of unit vectors."""
+    a, g, b = (np.array(matrix) for matrix in matrices(taps))
+    assert a.shape == (7 - taps, SIZE)
+    for i, j in itertools.product(range(taps), range(SIZE)):
+        found = a @ (g[:, i] * b[:, j])
+        expected = [float(j == k + i) for k in range(7 - taps)]
+        np.testing.assert_allclose(found, expected, atol=1e-14)
+
+
+def geometry(image, filters, taps, padding=0, stride=1, groups=1, *, dtype="float64", relu=False):
+    rows, columns = ((image[i] + 2 * padding - taps) // stride + 1 for i in range(2))
+    output = (rows, columns, filters)
+    return ConvolutionGeometry(
+        image, output, (taps, taps), (stride, stride), (padding, padding), groups, dtype, relu
+    )
+
+
+def run(op, places, images=3):
+    random = np.random.default_rng(1)
+    x = random.standard_normal((images, *places.image)).astype(places.dtype)
+    weight = random.standard_normal((places.output[2], *places.kernel, places.image[2] // places.groups)).astype(
+        places.dtype
+    )
+    bias = random.standard_normal(places.output[2]).astype(places.dtype)
+    dy = random.standard_normal((images, *places.output)).astype(places.dtype)
+    y = op.forward(x, weight, bias).copy()
+    dweight, dbias = np.empty_like(weight), np.empty_like(bias)
+    dx = op.backward(dy, weight, dweight, dbias, wanted=True)
+    return y, dweight, dbias, dx.copy()
+
+
+WINOGRAD = {
+    "whole tiles": geometry((8, 8, 16), 16, 3, 1),
+    "tiles that stick out": geometry((7, 10, 24), 40, 3, 1),
+    "no padding": geometry((9, 5, 17), 33, 3),
+    "one tile": geometry((2, 3, 16), 16, 3, 1),
+    "much padding": geometry((5, 4, 16), 20, 3, 2),
+    "groups": geometry((6, 7, 48), 64, 3, 1, groups=2),
+    "5x5": geometry((8, 11, 20), 50, 5, 2),
+    "5x5, groups, no padding": geometry((6, 9, 32), 34, 5, groups=2),
+    "relu": geometry((7, 6, 16), 18, 3, 1, relu=True),
+}
+
+
+@pytest.mark.parametrize("name", WINOGRAD)
+def test_winograd_is_convolution(name):
+    places = WINOGRAD[name]
+    assert Winograd.suits(places)
+    reference = backend("numpy").convolution(places)
+    for ours, theirs in zip(run(Winograd(places), places), run(reference, places), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("taps", [3, 5])
+def test_winograds_rounding_stays_near_a_direct_sums(taps):
+    """In float32 with 128 channels: below 3e-6 of the norm, where the usual points 0, 1, 2 have 2.5e-6."""
+    places = geometry((12, 12, 128), 64, taps, taps // 2, dtype="float32")
+    exact = geometry((12, 12, 128), 64, taps, taps // 2)
+    for ours, theirs in zip(run(Winograd(places), places), run(Im2col(exact), exact), strict=True):
+        assert np.linalg.norm(ours - theirs) < 3e-6 * np.linalg.norm(theirs)
+
+
+PARTED = {
+    "winograd": (Winograd, WINOGRAD["groups"]),
+    "direct": (Convolution, geometry((9, 8, 12), 10, 3, 1, 2, 2, relu=True)),
+    "three channels": (Convolution, geometry((12, 13, 3), 32, 5, 2, 2)),
+}
+
+
+@pytest.mark.parametrize("name", PARTED)
+@pytest.mark.parametrize("count", [2, 3, 8])
+def test_threads_change_nothing_but_the_order_of_sums(name, count, monkeypatch):
+    kind, places = PARTED[name]
+    alone = run(kind(places), places, images=5)
+    monkeypatch.setattr(crew, "WORTHWHILE", 1)
+    with threads(count):
+        together = run(kind(places), places, images=5)
+    for ours, theirs in zip(together, alone, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_a_whole_network_in_threads(zoo, batch, step, monkeypatch):
+    images, labels = batch(6)
+    found = []
+    for count in (1, 3):
+        monkeypatch.setattr(crew, "WORTHWHILE", 1)
+        replica = Replica(zoo(), (9, 8, 3), backend=backend("numba"), dtype="float64")
+        with threads(count):
+            step(replica, images, labels, 1.0)
+        found.append((replica.gradients.copy(), replica.state.copy()))
+    for together, alone in zip(*found, strict=True):
+        np.testing.assert_allclose(together, alone, rtol=1e-9, atol=1e-10)
+
+
+def test_parts_are_all_there_is_in_order():
+    with threads(4):
+        for count in (0, 1, 3, 4, 17):
+            bounds = in_parts(count, lambda i, j: (i, j), numbers=1 << 20)
+            assert [i for part in bounds for i in range(*part)] == list(range(count))
+        with pytest.raises(ZeroDivisionError):
+            in_parts(8, lambda i, _: 1 // (6 - i), numbers=1 << 20)
+    assert in_parts(9, lambda i, j: (i, j), numbers=1 << 20) == [(0, 9)]
+
+
+def test_variance_beside_a_large_mean():
+    """One pass over memory, yet as exact as two: a mean ten thousand times the deviation."""
+    random = np.random.default_rng(0)
+    x = (1e4 + random.standard_normal((8, 20, 20, 5))).astype(np.float32)
+    mean, variance = np.zeros(5, np.float32), np.zeros(5, np.float32)
+    op = BatchNorm(BatchNormGeometry((20, 20, 5), 1e-5, 0.0, "float32"))
+    op.forward(x, None, np.ones(5, np.float32), np.zeros(5, np.float32), mean, variance, train=True)
+    exact = x.astype(np.float64).reshape(-1, 5)
+    np.testing.assert_allclose(mean, exact.mean(axis=0), rtol=1e-7)
+    np.testing.assert_allclose(variance, exact.var(axis=0, ddof=1), rtol=1e-5)
+
+
+def compiled():
+    modules = [
+        importlib.import_module(f"{package.__name__}.{entry.name}")
+        for entry in pkgutil.iter_modules(package.__path__)
+    ]
+    kernels = {id(thing): thing for m in modules for thing in vars(m).values() if isinstance(thing, Dispatcher)}
+    return {
+        f"{thing.py_func.__module__}.{thing.py_func.__name__}": len(thing.signatures) for thing in kernels.values()
+    }
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_after_preparation_nothing_is_compiled(dtype, zoo, batch, step):
+    """Or the first step would take half a minute."""
+    kernels = backend("numba")
+    kernels.prepare(dtype)
+    before = compiled()
+    assert len(before) > 20
+    replica = Replica(zoo(), (9, 8, 3), backend=kernels, dtype=dtype)
+    images, labels = batch(3, dtype=dtype)
+    step(replica, images, labels, 1.0)
+    replica.predict(images)
+    for places in WINOGRAD.values():
+        op = kernels.convolution(geometry(places.image, places.output[2], places.kernel[0], dtype=dtype))
+        weight = np.ones((places.output[2], *places.kernel, places.image[2]), dtype)
+        y = op.forward(np.ones((1, *places.image), dtype), weight, None)
+        op.backward(y, weight, np.empty_like(weight), None, wanted=False)
+    assert compiled() == before
+
+
+def test_the_largest_window_a_byte_can_index():
+    """Beyond it the reference kernel takes over."""
+    kernels = backend("numba")
+    for side in (16, 17):
+        from hpcdl.nn.geometry import PoolingGeometry
+
+        places = PoolingGeometry((side, side, 2), (1, 1, 2), (side, side), (side, side), (0, 0), "float64")
+        op = kernels.max_pooling(places)
+        x = np.arange(side * side * 2, dtype="float64").reshape(1, side, side, 2)
+        assert op.forward(x).tolist() == [[[[x.max() - 1, x.max()]]]]
+        dx = op.backward(np.ones((1, 1, 1, 2)))
+        assert math.isclose(dx.sum(), 2)
+        assert dx[0, -1, -1].tolist() == [1, 1]
