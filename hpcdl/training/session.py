@@ -126,6 +126,8 @@ class Session:
             for part in range(len(parts)):
                 images, labels = ahead.take(part)
                 logits = self.replica.predict(self.replica.backend.asarray(images))
-                loss, right, _ = self.replica.loss(logits, self.replica.backend.asarray(labels), 1.0)
+                loss, right, _ = self.replica.loss(
+                    logits, self.replica.backend.asarray(labels), 1.0, train=False
+                )
                 sums += (loss, right)
         return sums

@@ -117,7 +117,10 @@ def measure_memory(kind, name):
     if kind in LAYOUTS:
         import torch_zoo  # noqa: F401
     else:
-        hpcdls("lenet5", kind)()
+        from hpcdl.nn.backend import backend
+
+        if (prepare := backend(kind).prepare) is not None:
+            prepare("float32")
     before = resident("VmRSS")
     step = contender(kind, name)
     for _ in range(3):

@@ -65,6 +65,15 @@ WRONG_VALUES = [
         {"dataset": {"name": "synthetic", "shape": [2, 2, 3]}, "model": "cifar_quick"},
         "model: pool1: kernel 3x3 is larger than the padded image 2x2",
     ),
+    (
+        "train",
+        {
+            "dataset": {"name": "synthetic", "shape": [999, 999, 3], "images": 10**6},
+            "model": "nin",
+            "global_batch": 200_000,
+        },
+        "global_batch: 100000 images a rank: needs at least ",
+    ),
     ("collective", {"message_bytes": 6}, "message_bytes: 6 is not a multiple of float32's 4 bytes"),
     ("collective", {"message_bytes": -4}, "message_bytes: must be at least 0, not -4"),
     ("collective", {"network": "infiniband"}, "network: unknown 'infiniband'; did you mean 'infiniband-"),
