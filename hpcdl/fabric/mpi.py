@@ -1,8 +1,9 @@
 """The real thing: mpi4py, any array that numpy or cupy gives.
 
 While a rank has one program it calls the library's blocking operations, which is as fast as the library is.
-While started programs are in flight every operation is a non-blocking request; the programs take turns, and
-each piece of :meth:`MpiComm.compute` ends with a look at what has arrived meanwhile.
+While started programs are in flight every operation is a non-blocking request and the programs take turns. Work
+given to :meth:`MpiComm.compute` then runs on a second thread, where numpy, BLAS and compiled kernels let go of the
+interpreter, and messages move during it; short work is followed by a look at what has arrived.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeVar, cas
 import numpy as np
 from mpi4py import MPI
 
+from hpcdl.fabric.beside import WORTHWHILE_NS, Worker
 from hpcdl.fabric.comm import (
     ANY,
     DEPTHS,
@@ -83,6 +85,9 @@ class Mpi:
         self.input_ns = 0
         self.events: list[Event] | None = None
         self.scratch = Scratch()
+        self.worker = Worker()
+        self.lasted: dict[str, int] = {}
+        """How long the work of each label took the last time, in ns."""
         self.transport: Transport | None = None
         """For arrays that are not numpy's; chosen when the first one is met."""
         self.running: Task[Any] = None  # type: ignore[assignment]
@@ -332,14 +337,19 @@ class MpiComm:
     async def compute(self, label: str, work: Callable[[], T]) -> T:
         """See :class:`hpcdl.fabric.comm.Comm`."""
         mpi = self._mpi
+        running = mpi.running
         begin = perf_counter_ns()
-        result = work()
+        if mpi.alone or mpi.transport is not None or mpi.lasted.get(label, 0) < WORTHWHILE_NS:
+            result = work()
+        else:
+            result = mpi.worker.run(work, mpi.progress)
         end = perf_counter_ns()
+        mpi.lasted[label] = end - begin
         mpi.compute_ns += end - begin
         if label == INPUT:
             mpi.input_ns += end - begin
         if mpi.events is not None:
-            mpi.events.append((mpi.running.number, label, begin, end, -1, 0))
+            mpi.events.append((running.number, label, begin, end, -1, 0))
         if not mpi.alone:
             mpi.progress()
         return result

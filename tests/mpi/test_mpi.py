@@ -33,6 +33,29 @@ def test_a_started_ring_makes_progress_during_compute(mpi):
     assert (mine == expected).all()
 
 
+def test_a_started_ring_makes_progress_within_one_compute(mpi):
+    """One long layer is enough: the ring's 2 (p - 1) steps happen during it, not after it."""
+    rows, expected = operands(mpi.comm.size, 10_007)
+    mine = rows[mpi.comm.rank]
+
+    async def program(comm):
+        await comm.compute("layer", lambda: sleep(0.001))  # so that it is known to be long
+        task = comm.start(ring(comm, mine))
+        await comm.compute("layer", lambda: _until(lambda: task.done))
+        return task.done
+
+    assert mpi.run(program(mpi.comm))
+    assert (mine == expected).all()
+
+
+def _until(happened):
+    """Work that waits: on a second thread for what the first one does. Gives up after a while."""
+    for _ in range(20_000):
+        if happened():
+            return
+        sleep(0.001)
+
+
 def test_programs_make_progress_whoever_is_awaited(mpi):
     """A rank that awaits its last program answers for the others meanwhile."""
     comm = mpi.comm
