@@ -74,6 +74,11 @@ class Session:
             self._ahead = (rank, ranks), Prefetch(make, self.steps, self.prefetch)
         return self._ahead[1].take(step)
 
+    def input(self, step: int, rank: int, ranks: int) -> tuple[Array, Array]:
+        """Return the same where the replica's kernels can read it."""
+        images, labels = self.batch(step, rank, ranks)
+        return self.replica.backend.asarray(images), self.replica.backend.asarray(labels)
+
     def close(self) -> None:
         """End what makes batches ahead, if there is such; a later batch begins it anew."""
         if self._ahead is not None:
@@ -126,8 +131,6 @@ class Session:
             for part in range(len(parts)):
                 images, labels = ahead.take(part)
                 logits = self.replica.predict(self.replica.backend.asarray(images))
-                loss, right, _ = self.replica.loss(
-                    logits, self.replica.backend.asarray(labels), 1.0, train=False
-                )
+                loss, right, _ = self.replica.loss(logits, self.replica.backend.asarray(labels), 1.0, train=False)
                 sums += (loss, right)
         return sums

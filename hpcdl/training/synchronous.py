@@ -4,7 +4,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array, Comm, Task
+    from hpcdl.fabric.comm import Comm, Task
     from hpcdl.training.session import Session
 
 
@@ -21,7 +21,7 @@ async def synchronous(comm: Comm, session: Session, *, bucket_bytes: int | None 
     for step in range(session.steps):
         rate = session.learning_rate(step)
         with session.journal.step(session.epoch(step), rate) as outcome:
-            images, labels = await comm.compute("input", partial(_input, comm, session, step))
+            images, labels = await comm.compute("input", partial(session.input, step, comm.rank, comm.size))
             x = images
             for stage in replica.stages:
                 x = await comm.compute(f"forward {stage.name}", partial(stage.forward, x))
@@ -49,9 +49,3 @@ async def synchronous(comm: Comm, session: Session, *, bucket_bytes: int | None 
             )
         if session.evaluation_due(step + 1) and await session.evaluate(comm, step + 1):
             return
-
-
-def _input(comm: Comm, session: Session, step: int) -> tuple[Array, Array]:
-    images, labels = session.batch(step, comm.rank, comm.size)
-    backend = session.replica.backend
-    return backend.asarray(images), backend.asarray(labels)

@@ -4,6 +4,7 @@ import pytest
 from contract.training import GLOBAL_BATCH, STEPS, TOLERANCE, difference, session
 
 from hpcdl.trace.recorder import Recorder
+from hpcdl.training.layerwise import layerwise
 from hpcdl.training.synchronous import synchronous
 
 pytestmark = pytest.mark.mpi
@@ -23,6 +24,18 @@ def test_equals_one_rank_with_the_whole_batch(aggregation, dtype, bucket_bytes, 
     recorder = Recorder(events=False)
     mine = session(aggregation, dtype, recorder)
     mpi.run(synchronous(mpi.comm, mine, bucket_bytes=bucket_bytes))
+    _check(mpi, mine, recorder, dtype)
+
+
+@pytest.mark.parametrize(("aggregation", "dtype"), [("ring", "float64"), ("halving_doubling", "float32")])
+def test_so_is_layer_wise_exchange(aggregation, dtype, mpi):
+    recorder = Recorder(events=False)
+    mine = session(aggregation, dtype, recorder)
+    mpi.run(layerwise(mpi.comm, mine))
+    _check(mpi, mine, recorder, dtype)
+
+
+def _check(mpi, mine, recorder, dtype):
     parameters = mine.replica.parameters
     assert difference(parameters, dtype) < TOLERANCE[dtype]
     library = mpi.comm.library
