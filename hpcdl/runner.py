@@ -114,8 +114,9 @@ def run(suite: Suite, folder: Path, mpi: Mpi, *, resume: bool, say: Callable[[st
             f"cases with --case or --set case.ranks=..."
         )
     work = Job(mpi)
-    if work.ranks is not None:
-        _check_memory(suite, work.ranks)
+    line = work.world.library.bcast(None if work.ranks is None else _lack_of_memory(suite, work.ranks))
+    if line is not None:
+        raise UsageError(line)
     clerk = Clerk(suite, folder, work, resume=resume, say=say) if work.world.rank == 0 else None
     todo: Sequence[int] = work.world.library.bcast(clerk.todo if clerk else None)
     for number in todo:
@@ -137,13 +138,14 @@ def run(suite: Suite, folder: Path, mpi: Mpi, *, resume: bool, say: Callable[[st
     return FAILED if work.world.library.bcast(failed) else OK
 
 
-def _check_memory(suite: Suite, ranks: Sequence[dict[str, Any]]) -> None:
-    """Raise UsageError for a case whose ranks do not fit into their fullest node; :func:`check` knew only one."""
+def _lack_of_memory(suite: Suite, ranks: Sequence[dict[str, Any]]) -> str | None:
+    """One line about a case whose ranks do not fit into their fullest node; the suite's check knew of one rank."""
     for case in suite.cases:
         hosts = Counter((rank["slurm_node"], rank["hostname"]) for rank in ranks[: case.processes])
         most = max(hosts.values())
         if (line := shortage(case.module.memory_bytes(case.settings), most, node_memory_bytes())) is not None:
-            raise UsageError(f"case {case.name!r}: {line} on a node")
+            return f"case {case.name!r}: {line} on a node"
+    return None
 
 
 def _run_case(case: Case, work: Job, comm: MpiComm) -> tuple[dict[str, Scalar], list[bytes]] | None:

@@ -4,11 +4,8 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
-import pytest
-
 from hpcdl import runner
 from hpcdl.launch.memory import node_memory_bytes, shortage
-from hpcdl.suite import UsageError
 
 
 def test_a_node_has_no_more_than_its_physical_memory():
@@ -32,7 +29,8 @@ def test_the_fullest_node_decides(monkeypatch):
     """Three ranks on one node and one on another: three times the need must fit."""
     monkeypatch.setattr(runner, "node_memory_bytes", lambda: 10**9)
     ranks = [{"slurm_node": "unknown", "hostname": host} for host in "aaab"]
-    runner._check_memory(suite_of(4, 333_000_000), ranks)
-    with pytest.raises(UsageError, match=r"^case 'greedy': needs at least 3 ranks x 0\.34 GB .* on a node$"):
-        runner._check_memory(suite_of(4, 340_000_000), ranks)
-    runner._check_memory(suite_of(2, 340_000_000), ranks)
+    assert runner._lack_of_memory(suite_of(4, 333_000_000), ranks) is None
+    assert runner._lack_of_memory(suite_of(4, 340_000_000), ranks) == (
+        "case 'greedy': needs at least 3 ranks x 0.34 GB of memory, and there are 1.00 GB on a node"
+    )
+    assert runner._lack_of_memory(suite_of(2, 340_000_000), ranks) is None
