@@ -104,3 +104,10 @@ def tile(
         rows, columns, outer, inner, a, a_row, a_outer, a_inner, b, b_outer, b_inner,
         start, start_row, c, c_row, floor,
     )  # fmt: skip
+
+
+@njit(nogil=True, cache=True)
+def evenly(count: int) -> Any:
+    """(pieces, rows of each, how many of them have one more): as even as can be, none above ROWS."""
+    pieces = -(-count // ROWS)
+    return pieces, count // pieces, count % pieces

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numba import njit
 
-from hpcdl.nn.kernels.numba.convolution import add_up, panels
-from hpcdl.nn.kernels.numba.tile import ROWS, VECTORS, tile
+from hpcdl.nn.kernels.numba.convolution import add_up
+from hpcdl.nn.kernels.numba.packing import panels
+from hpcdl.nn.kernels.numba.tile import ROWS, VECTORS, evenly, tile
 from hpcdl.nn.kernels.numba.toom_cook import (
     SIZE,
     filter_gradient_tile,
@@ -207,8 +208,7 @@ def _multiply(left: Any, u: Any, tiles: int, right: Any) -> None:
     outputs, item = right.shape[2], right.itemsize
     floor = right.dtype.type(-np.inf)
     zeros = np.zeros(width, right.dtype)
-    pieces = -(-tiles // ROWS)
-    size, larger = tiles // pieces, tiles % pieces
+    pieces, size, larger = evenly(tiles)
     for point in range(len(u)):
         for panel in range(panels):
             t = 0
@@ -313,8 +313,7 @@ def _add_filter_products(v: Any, products: Any, tiles: int, du: Any) -> None:
     item = du.itemsize
     floor = du.dtype.type(-np.inf)
     width = VECTORS * REGISTER_BYTES // item
-    pieces = -(-filters // ROWS)
-    size, larger = filters // pieces, filters % pieces
+    pieces, size, larger = evenly(filters)
     for point in range(len(du)):
         k = 0
         for piece in range(pieces):
