@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Final
 
 from hpcdl.analysis import overhead as costs
 from hpcdl.analysis.best import winners
+from hpcdl.analysis.links import links as measured_links
 from hpcdl.analysis.scaling import records
 from hpcdl.report import collectives, overhead, training
+from hpcdl.report import links as link_map
 from hpcdl.report.card import card, method
 from hpcdl.report.document import Document, Section
 from hpcdl.report.seeds import Scale, Scheme, problems
 from hpcdl.report.settings import settings
 from hpcdl.report.verdict import verdict
-from hpcdl.report.warnings import warnings
+from hpcdl.report.warnings import usable_cores, warnings
 from hpcdl.report.winners import winners as winners_table
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ def document(run: Run) -> Document:
         training.split(groups, setting),
         collectives.collectives(found),
         collectives.pairwise(found),
+        link_map.links(measured_links(run), usable_cores(run.environment)),
         overhead.fabric(costs.fabric(run)),
         overhead.tracing(costs.tracing(run), setting),
         winners_table(winners(run), setting),
@@ -66,6 +69,7 @@ def summary(run: Run) -> Document:
         replace(scaling, title="Scaling: largest scale of each scheme") if is_long else scaling,
         training.accuracy(ends, setting).brief("final loss", "samples"),
         collectives.crossing(found),
+        Section("Slow hosts and links", points=link_map.slow(measured_links(run), usable_cores(run.environment))),
         overhead.fabric(costs.fabric(run)).brief("95 %"),
         overhead.tracing(costs.tracing(run), setting).brief("95 %"),
     ]

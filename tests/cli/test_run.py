@@ -280,3 +280,20 @@ def test_a_bar_on_a_terminal_and_lines_in_a_pipe(each):
     assert "\x1b" not in piped
     assert piped.startswith("[1/2] train-lenet5")
     assert "\x1b" not in (each.folder / "seen" / "log.txt").read_text()
+
+
+def test_a_map_of_all_links(each):
+    """Three ranks, so that one rests in every round."""
+    case = '[[case]]\nkind = "pairwise"\npattern = "all_pairs"\nmessage_bytes = 65536\nranks = 3\n'
+    finished(each("run", each.suite(f"{case}repetitions = 5\nwarmup = 2"), "-o", "o"))
+    (case,) = report(each)
+    assert (case["correct"], case["collective"]) == (True, "exchange of all pairs")
+    text = (each.folder / "o" / "report.md").read_text()
+    rows = text.partition("### all pairs, 3 ranks, 64 KiB")[2].split("\n##")[0].split("\n")[2:]
+    rows = [row for row in rows if row.startswith("|") and not row.startswith("|:")]
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    assert [len(row) for row in cells] == [4, 4, 4, 4]
+    for i in range(3):
+        for j in range(3):
+            assert cells[i + 1][j + 1] == cells[j + 1][i + 1]
+            assert (cells[i + 1][j + 1] == "-") == (i == j)

@@ -1,0 +1,77 @@
+"""How fast every rank reaches every other, and who is slow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from hpcdl.report.document import Section, Table
+from hpcdl.report.quantities import NONE, rate, seconds, volume
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcdl.analysis.links import Links
+
+WIDEST: Final = 16
+"""Ranks whose map still fits a page."""
+
+SMALL: Final = 4096
+"""Bytes below which a message's time says more than its rate."""
+
+NOTE: Final = (
+    "Median over repetitions of an exchange, both directions at once, by its slower side. A host is named if the "
+    "median of its links is below 85 % of the others', a link if it is below 85 % of the median and neither of "
+    "its hosts is slow. Nobody is named where ranks outnumber cores."
+)
+
+
+def links(found: Sequence[Links], cores: float | None) -> Section:
+    """A map per case, and who is conspicuous in it; ``cores`` as for :func:`slow`."""
+    tables = [Table(_title(one), *_map(one)) for one in found]
+    return Section("Links", [NOTE], points=slow(found, cores), tables=tables) if tables else Section("Links")
+
+
+def slow(found: Sequence[Links], cores: float | None) -> list[str]:
+    """One line per slow host or link.
+
+    None where ranks share the ``cores`` of a node: then who waits for a core looks like a slow host.
+    """
+    lines = []
+    for one in found:
+        if cores is not None and len(one.seconds) > cores * len(set(one.hosts)):
+            continue
+        for rank, share in one.slow_hosts():
+            lines.append(f"{_title(one)}: {_named(one, rank)} runs at {share:.2f} of the others' speed.")
+        for i, j, share in one.slow_links():
+            lines.append(
+                f"{_title(one)}: the link between {_named(one, i)} and {_named(one, j)} runs at {share:.2f} of "
+                "the usual speed."
+            )
+    return lines
+
+
+def _title(one: Links) -> str:
+    pattern = {"all_pairs": "all pairs", "bisection": "bisection"}[str(one.fields["pattern"])]
+    return f"{pattern}, {len(one.seconds)} ranks, {volume(one.fields['message_bytes'])}"
+
+
+def _named(one: Links, rank: int) -> str:
+    several = len(set(one.hosts)) > 1
+    return f"rank {rank} on {one.hosts[rank]}" if several else f"rank {rank}"
+
+
+def _map(one: Links) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Header and rows: the map itself, or of many ranks only each one's slowest, median and fastest link."""
+    size = one.fields["message_bytes"]
+    shown, values = (seconds, one.seconds) if size < SMALL else (rate, one.rates)
+    ranks = range(len(values))
+    if len(values) <= WIDEST:
+        rows = [
+            (str(i), *(shown(float(values[i, j])) if np.isfinite(values[i, j]) else NONE for j in ranks))
+            for i in ranks
+        ]
+        return ("rank", *map(str, ranks)), rows
+    marks = np.nanquantile(values, [0, 0.5, 1], axis=1).T
+    return ("rank", "least", "median", "most"), [(str(i), *(shown(float(v)) for v in marks[i])) for i in ranks]
