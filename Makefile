@@ -10,6 +10,7 @@ GPU_RESULTS ?= runs/gpu-check
 GPU_OPTIONS ?=
 PEERS_OPTIONS ?=
 RANKS := 1 2 3 4 5 8
+WORKERS ?= 2
 
 # Open MPI refuses root and more ranks than cores unless told; both are what a container with two cores is
 export OMPI_ALLOW_RUN_AS_ROOT := 1
@@ -28,7 +29,8 @@ quickstart: $(VENV)/ready  ## train LeNet with every aggregation on 1 and 2 rank
 test: test-unit test-mpich test-openmpi  ## everything, the MPI tests under mpirun with MPICH and Open MPI
 
 test-unit: $(VENV)/ready-to-test $(OTHER)/ready-to-test  ## all tests that start their own ranks, or need none
-	HPCDL_OTHER_PYTHON=$(OTHER)/bin/python $(BIN)/python -m pytest -q tests --ignore=tests/mpi
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 HPCDL_OTHER_PYTHON=$(OTHER)/bin/python \
+	  $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal tests --ignore=tests/mpi
 
 test-mpich: $(VENV)/ready-to-test  ## the contract tests under MPICH's mpirun
 	@set -e; for ranks in $(RANKS); do echo "MPICH, $$ranks ranks"; \

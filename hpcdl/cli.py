@@ -117,6 +117,23 @@ def _parser() -> argparse.ArgumentParser:
         description="Look at this machine before a run: MPI, launcher, cores, clocks, disk, GPU.",
     )
     check.set_defaults(command=_check)
+
+    testbed = commands.add_parser(
+        "testbed",
+        help="emulate a cluster on this machine",
+        description="Run COMMAND on an emulated cluster: network namespaces on one Linux machine, behind links of "
+        "the rate that you say. Needs root. hpcdl run and mpirun in it start their ranks on the hosts in turn; "
+        "ssh HOST enters one. The exit code is the command's.",
+    )
+    testbed.add_argument("--hosts", type=int, required=True, metavar="N", help="host1, host2, ...; at most 64")
+    testbed.add_argument(
+        "--rate", required=True, help="of each link, in both directions, as tc writes it: 200mbit, 1gbit"
+    )
+    testbed.add_argument(
+        "--slow", action="append", default=[], metavar="HOST:RATE", help="a host with another rate; repeatable"
+    )
+    testbed.add_argument("words", nargs="*", metavar="-- COMMAND", help="what to run, with its arguments")
+    testbed.set_defaults(command=_testbed)
     return parser
 
 
@@ -313,3 +330,15 @@ def _check(_options: argparse.Namespace, _given: list[str]) -> int:
         print(f"{finding.verdict:7}  {finding.what}: {finding.detail}")
         failed |= finding.verdict == "FAILED"
     return FAILED if failed else OK
+
+
+def _testbed(options: argparse.Namespace, given: list[str]) -> int:
+    from hpcdl.launch.testbed import NoTestbed, hold, plan
+    from hpcdl.suite import UsageError
+
+    # the parser's own reading of -- differs between versions of Python, and a command may have a -- too
+    command = given[given.index("--") + 1 :] if "--" in given else options.words
+    try:
+        return hold(plan(options.hosts, options.rate, options.slow), command)
+    except NoTestbed as error:
+        raise UsageError(str(error)) from None

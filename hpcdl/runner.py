@@ -16,6 +16,7 @@ from hpcdl.fabric.mpi import Mpi, library_version
 from hpcdl.launch.environment import counters, job, local
 from hpcdl.launch.memory import node_memory_bytes, shortage
 from hpcdl.launch.mpirun import on_terminal
+from hpcdl.launch.testbed_settings import emulated
 from hpcdl.nn.backend import backend
 from hpcdl.nn.threads import threads
 from hpcdl.suite import Suite, UsageError
@@ -142,7 +143,7 @@ def _lack_of_memory(suite: Suite, ranks: Sequence[dict[str, Any]]) -> str | None
     """One line about a case whose ranks do not fit into their fullest node; the suite's check knew of one rank."""
     for case in suite.cases:
         hosts = Counter((rank["slurm_node"], rank["hostname"]) for rank in ranks[: case.processes])
-        most = max(hosts.values())
+        most = case.processes if emulated() else max(hosts.values())  # emulated hosts share one machine's memory
         if (line := shortage(case.module.memory_bytes(case.settings), most, node_memory_bytes())) is not None:
             return f"case {case.name!r}: {line} on a node"
     return None

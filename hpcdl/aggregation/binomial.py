@@ -21,6 +21,12 @@ async def binomial(comm: Comm, buffer: Array) -> None:
     Bytes, all ranks: 2*n*(p - 1)
     Time, p a power of two: 2*log2(p)*(alpha + n*beta) + log2(p)*n*gamma
     """
+    await reduce(comm, buffer)
+    await broadcast(comm, buffer)
+
+
+async def reduce(comm: Comm, buffer: Array) -> None:
+    """Sum at rank 0; elsewhere ``buffer`` ends with a part of the sum."""
     size, rank = comm.size, comm.rank
     distance = 1
     with comm.scratch(len(buffer), buffer) as inbox:
@@ -31,6 +37,13 @@ async def binomial(comm: Comm, buffer: Array) -> None:
             distance *= 2
     if rank:
         await comm.send(buffer, rank - distance)
+
+
+async def broadcast(comm: Comm, buffer: Array) -> None:
+    """Send rank 0's ``buffer`` to all."""
+    size, rank = comm.size, comm.rank
+    distance = rank & -rank or 1 << (size - 1).bit_length()
+    if rank:
         await comm.recv(buffer, rank - distance, tag=0)
     while distance > 1:
         distance //= 2

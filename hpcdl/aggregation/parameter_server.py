@@ -18,19 +18,31 @@ async def parameter_server(comm: Comm, buffer: Array) -> None:
     Bytes, all ranks: 2*n*(p - 1)
     Time: 2*(p - 1)*(alpha + n*beta) + (p - 1)*n*gamma
     """
-    await (_serve(comm, buffer) if comm.rank == 0 else _work(comm, buffer))
+    await reduce(comm, buffer)
+    await broadcast(comm, buffer)
 
 
-async def _work(comm: Comm, buffer: Array) -> None:
-    await comm.send(buffer, 0)
-    await comm.recv(buffer, 0, tag=0)
+async def reduce(comm: Comm, buffer: Array) -> None:
+    """Sum at rank 0."""
+    await (_add_up(comm, buffer) if comm.rank == 0 else comm.send(buffer, 0))
 
 
-async def _serve(comm: Comm, buffer: Array) -> None:
-    workers = range(1, comm.size)
+async def broadcast(comm: Comm, buffer: Array) -> None:
+    """Send rank 0's ``buffer`` to all."""
+    await (_send_back(comm, buffer) if comm.rank == 0 else _wait(comm, buffer))
+
+
+async def _add_up(comm: Comm, buffer: Array) -> None:
     with comm.scratch(len(buffer), buffer) as inbox:
-        for worker in workers:
+        for worker in range(1, comm.size):
             await comm.recv(inbox, worker, tag=0)
             await comm.add(buffer, inbox)
-    for worker in workers:
+
+
+async def _send_back(comm: Comm, buffer: Array) -> None:
+    for worker in range(1, comm.size):
         await comm.send(buffer, worker)
+
+
+async def _wait(comm: Comm, buffer: Array) -> None:
+    await comm.recv(buffer, 0, tag=0)

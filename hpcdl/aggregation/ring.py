@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 from hpcdl.fabric.comm import partition
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hpcdl.fabric.comm import Array, Comm
 
 
@@ -22,16 +24,26 @@ async def ring(comm: Comm, buffer: Array) -> None:
     Bytes, busiest rank: 2*n*(p - 1)/p
     Time: 2*(p - 1)*alpha + 2*n*(p - 1)/p*beta + n*(p - 1)/p*gamma
     """
+    chunks = partition(buffer, comm.size)
+    await reduce_scatter(comm, chunks)
+    await allgather(comm, chunks)
+
+
+async def reduce_scatter(comm: Comm, chunks: Sequence[Array]) -> None:
+    """Each rank r ends with the sum of chunk r; the first chunk is the longest."""
     size, rank = comm.size, comm.rank
-    if size == 1:
-        return
     left, right = (rank - 1) % size, (rank + 1) % size
-    chunks = partition(buffer, size)
-    with comm.scratch(len(chunks[0]), buffer) as inbox:
-        for step in range(size - 1):
+    with comm.scratch(len(chunks[0]), chunks[0]) as inbox:
+        for step in range(1, size):
             into = chunks[(rank - step - 1) % size]
             arriving = inbox[: len(into)]
             await comm.exchange(chunks[(rank - step) % size], right, arriving, left)
             await comm.add(into, arriving)
+
+
+async def allgather(comm: Comm, chunks: Sequence[Array]) -> None:
+    """All ranks get each rank r's chunk r."""
+    size, rank = comm.size, comm.rank
+    left, right = (rank - 1) % size, (rank + 1) % size
     for step in range(size - 1):
-        await comm.exchange(chunks[(rank - step + 1) % size], right, chunks[(rank - step) % size], left)
+        await comm.exchange(chunks[(rank - step) % size], right, chunks[(rank - step - 1) % size], left)

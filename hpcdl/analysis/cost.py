@@ -1,7 +1,9 @@
 """The cost that an aggregation's docstring states, as formulas that can be evaluated.
 
 A line such as ``Bytes, busiest rank: 2*n*(p - 1)/p`` or ``Time, p a power of two: log2(p)*alpha`` is an
-expression in p (ranks), n (bytes of the vector), alpha (s), beta (s/byte) and gamma (s/byte reduced).
+expression in p (ranks), n (bytes of the vector), alpha (s), beta (s/byte), gamma (s/byte reduced) and the
+scheme's settings. What stands in it more than once may have a name, given in a line such as ``N = ceil(p/2)``.
+What follows the comma of a time is when it holds: words, or an expression such as ``p > 1``.
 """
 
 from __future__ import annotations
@@ -11,10 +13,13 @@ import re
 from math import ceil, floor, log2
 from typing import TYPE_CHECKING, Any, Final
 
+from hpcdl import registry
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 _LINE: Final = re.compile(r"^(Messages|Bytes|Time)(?:, ([^:]+))?: (.+)$", re.MULTILINE)
+_NAME: Final = re.compile(r"^([A-Za-z]\w*) = (.+)$", re.MULTILINE)
 
 _HOLDS: Final[dict[str, Callable[[int], bool]]] = {
     "": lambda _: True,
@@ -23,26 +28,61 @@ _HOLDS: Final[dict[str, Callable[[int], bool]]] = {
     "p + 1 a power of two": lambda p: (p + 1) & p == 0,
 }
 
+_FUNCTIONS: Final = {"ceil": ceil, "floor": floor, "log2": log2, "max": max, "min": min, "range": range}
 
-def costs(aggregation: Callable[..., Any]) -> dict[str, str]:
-    """``{"Messages, busiest rank": "2*(p - 1)", ...}``, empty if the docstring states none."""
-    lines = _LINE.findall(inspect.getdoc(aggregation) or "")
-    return {f"{what}, {which}" if which else what: formula for what, which, formula in lines}
+
+def costs(aggregation: Callable[..., Any], settings: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """``{"Messages, busiest rank": "2*(p - 1)", ...}``, empty if the docstring states none.
+
+    Settings are put in by their values, those that are not given by what holds without.
+    """
+    text = inspect.getdoc(aggregation) or ""
+    defaults = {name: parameter.default for name, parameter in registry.settings_of(aggregation).items()}
+    known = {name: repr(value) for name, value in {**defaults, **(settings or {})}.items() if value is not None}
+    for name, meaning in _NAME.findall(text):
+        known.setdefault(name, f"({_filled(meaning, known)})")
+    return {
+        _filled(f"{what}, {which}" if which else what, known): _filled(formula, known)
+        for what, which, formula in _LINE.findall(text)
+    }
+
+
+def _filled(formula: str, known: Mapping[str, str]) -> str:
+    return re.sub(r"[A-Za-z_]\w*", lambda name: known.get(name[0], name[0]), formula)
 
 
 def cost(formula: str, ranks: int, size: float, alpha: float = 0, beta: float = 0, gamma: float = 0) -> float:
     """The value of a formula for ``ranks`` ranks and a vector of ``size`` bytes."""
-    numbers = {"p": ranks, "n": size, "alpha": alpha, "beta": beta, "gamma": gamma}
-    functions = {"__builtins__": {}, "ceil": ceil, "floor": floor, "log2": log2}
-    return float(eval(formula, functions, numbers))  # noqa: S307 - from a docstring that a suite named
+    return float(_value(formula, {"p": ranks, "n": size, "alpha": alpha, "beta": beta, "gamma": gamma}))
+
+
+def _value(formula: str, numbers: Mapping[str, float]) -> Any:
+    """From a docstring that a suite named."""
+    return eval(formula, {"__builtins__": _FUNCTIONS, **numbers})  # noqa: S307
 
 
 def time(
-    aggregation: Callable[..., Any], ranks: int, size: float, alpha: float, beta: float, gamma: float
+    aggregation: Callable[..., Any],
+    ranks: int,
+    size: float,
+    alpha: float,
+    beta: float,
+    gamma: float,
+    settings: Mapping[str, Any] | None = None,
 ) -> float | None:
-    """The stated time in seconds, None where no formula covers this number of ranks."""
-    for what, formula in costs(aggregation).items():
+    """The stated time in seconds, None where no formula covers this number of ranks, or one of the settings."""
+    stated = inspect.getdoc(aggregation) or ""
+    formulas = " ".join(part for line in (*_LINE.findall(stated), *_NAME.findall(stated)) for part in line)
+    if not set(settings or ()) <= set(re.findall(r"\w+", formulas)):
+        return None
+    for what, formula in costs(aggregation, settings).items():
         name, _, condition = what.partition(", ")
-        if name == "Time" and _HOLDS[condition](ranks):
+        if name == "Time" and _holds(condition, ranks, size):
             return cost(formula, ranks, size, alpha, beta, gamma)
     return None
+
+
+def _holds(condition: str, ranks: int, size: float) -> bool:
+    if condition in _HOLDS:
+        return _HOLDS[condition](ranks)
+    return bool(_value(condition, {"p": ranks, "n": size}))

@@ -143,5 +143,6 @@ async def _simulate(
         link.alpha,
         link.beta,
         network.gamma,
+        aggregate.keywords,
     )
     return {"simulation_seconds": took, "predicted_seconds": stated}

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator
+    from collections.abc import Callable, Coroutine, Generator, Hashable
     from contextlib import AbstractContextManager
 
 Array = npt.NDArray[Any]
@@ -158,6 +158,11 @@ class Comm(Protocol):
         """Number of ranks."""
         ...
 
+    @property
+    def kept(self) -> dict[Hashable, Task[Comm]]:
+        """Parts that programs have split off for all times: splitting is slow, and communicators are scarce."""
+        ...
+
     async def send(self, buffer: Array, dest: int, tag: int = 0) -> None:
         """Send ``buffer``; on return it may be changed. May wait for the receiver (rendezvous)."""
         ...
@@ -193,9 +198,10 @@ class Comm(Protocol):
         ...
 
     async def native(self, collective: str, buffer: Array) -> None:
-        """The library's own collective, in place on ``buffer``: ``"allreduce"`` (sum) or ``"barrier"``.
+        """The library's own collective, in place on ``buffer``: ``"barrier"``, or a sum.
 
-        Called by a main program it blocks the rank: what it has started there stands still meanwhile.
+        That is an ``"allreduce"``, a ``"reduce_scatter allgather"``, or a ``"nonblocking allreduce"``. Called by a
+        main program all but the last block the rank: what it has started there stands still meanwhile.
         """
         ...
 

@@ -28,8 +28,10 @@ from hpcdl.fabric.comm import (
 from hpcdl.fabric.matching import Mailbox, Post, deliver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator
+    from collections.abc import Callable, Coroutine, Generator, Hashable
     from contextlib import AbstractContextManager
+
+    from hpcdl.fabric.comm import Comm
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -138,7 +140,8 @@ class World:
         """
         everybody = self.group(tuple(range(self.ranks)), 0)
         self._launched = [0] * self.ranks
-        mains = [self.launch(Task(program(CooperativeComm(self, everybody, r))), r) for r in range(self.ranks)]
+        comms = [CooperativeComm(self, everybody, rank) for rank in range(self.ranks)]
+        mains = [self.launch(Task(program(comm)), comm.rank, self.now) for comm in comms]
         unfinished = self._unfinished
         try:
             while any(unfinished):
@@ -164,13 +167,13 @@ class World:
         self.groups.append(group)
         return group
 
-    def launch(self, task: Task[T], rank: int) -> Task[T]:
-        """Put a program into the queue."""
-        task.place = _Place(rank, self.now)
+    def launch(self, task: Task[T], rank: int, when: float) -> Task[T]:
+        """Put a program into the queue, to begin at ``when``."""
+        task.place = _Place(rank, when)
         task.number = self._launched[rank]
         self._launched[rank] += 1
         self._unfinished[rank].add(task)
-        self.wake(task, self.now)
+        self.wake(task, when)
         return task
 
     def wake(self, task: Task[Any], when: float) -> None:
@@ -252,6 +255,7 @@ class CooperativeComm:
     def __init__(self, world: World, group: _Group, rank: int) -> None:
         self.rank = rank
         self.size = len(group.members)
+        self.kept: dict[Hashable, Task[Comm]] = {}
         self._world = world
         self._group = group
         self._mailboxes = group.mailboxes
@@ -341,7 +345,7 @@ class CooperativeComm:
         """See :class:`hpcdl.fabric.comm.Comm`."""
         world = self._world
         task = world.running.starts(work, self, self._group.depth, shared_tags=shared_tags)
-        return world.launch(task, self._me)
+        return world.launch(task, self._me, world.running.place.time)  # after its starter's arithmetic
 
     async def split(self, color: int, key: int = 0) -> CooperativeComm:
         """See :class:`hpcdl.fabric.comm.Comm`."""
@@ -359,11 +363,11 @@ class CooperativeComm:
 
     async def native(self, collective: str, buffer: Array) -> None:
         """See :class:`hpcdl.fabric.comm.Comm`."""
-        if collective not in ("allreduce", "barrier"):
+        if collective not in ("allreduce", "nonblocking allreduce", "reduce_scatter allgather", "barrier"):
             raise ValueError(f"no native collective {collective!r}")
 
         def finish(given: dict[int, Array]) -> dict[int, Any]:
-            if collective == "allreduce" and type(buffer) is not Phantom:
+            if collective != "barrier" and type(buffer) is not Phantom:
                 total = sum(given[r] for r in range(self.size))
                 for array in given.values():
                     array[...] = total
@@ -445,7 +449,7 @@ class CooperativeComm:
             raise ValueError(f"rank {self._me} calls {what} where others call {gathering.what}")
         gathering.tasks[self.rank] = task
         gathering.given[self.rank] = given
-        if what != "split" and task.space == 0:
+        if what not in ("split", "native nonblocking allreduce") and task.space == 0:
             world.hold(self._me)
         if len(gathering.tasks) == self.size:
             del self._group.gatherings[task.space, turn]

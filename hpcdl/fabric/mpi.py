@@ -31,6 +31,7 @@ from hpcdl.fabric.comm import (
     Task,
     check_address,
     check_exchange,
+    partition,
 )
 from hpcdl.fabric.mpi_wire import MpiWire, once
 from hpcdl.fabric.nccl import Nccl
@@ -38,9 +39,10 @@ from hpcdl.fabric.pipeline import Wait, both
 from hpcdl.fabric.transport import choose
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator
+    from collections.abc import Callable, Coroutine, Generator, Hashable
     from contextlib import AbstractContextManager
 
+    from hpcdl.fabric.comm import Comm
     from hpcdl.fabric.transport import Transport
 
 P = ParamSpec("P")
@@ -200,10 +202,15 @@ class MpiComm:
             raise ValueError(f"communicators split more than {DEPTHS} deep")
         self.rank = communicator.rank
         self.size = communicator.size
+        self.kept: dict[Hashable, Task[Comm]] = {}
         self._mpi = mpi
         self._main = communicator
         self._started_programs = communicator.Dup()
-        self._wire = MpiWire(self._post, self._receive, communicator.Dup())
+        self._second = communicator.Dup()
+        self._wire = MpiWire(self._post, self._receive, self._second)
+        self._scattered = 0
+        self._gathered = 0
+        """Started programs' reduce-scatters, and allgathers after them, that have begun."""
         self._nccl: Nccl | None = None
         self._depth = depth
         self._strays: list[tuple[int, int, int, MPI.Message]] = []
@@ -397,7 +404,14 @@ class MpiComm:
         """The MPI library's collective on host memory."""
         # blocking and non-blocking collectives do not match, so the choice hangs on the program, not on alone
         blocking = self._mpi.running.space == 0
-        if collective == "allreduce":
+        if collective == "reduce_scatter allgather":
+            yield from self._halves(buffer, blocking=blocking)
+            return
+        if collective == "nonblocking allreduce":
+            channel = self._main if blocking else self._started_programs
+            blocking = False
+            request = channel.Iallreduce(MPI.IN_PLACE, buffer)
+        elif collective == "allreduce":
             if blocking:
                 self._main.Allreduce(MPI.IN_PLACE, buffer)
             else:
@@ -411,6 +425,32 @@ class MpiComm:
             raise ValueError(f"no native collective {collective!r}")
         if not blocking and not request.Test():
             yield request.Test
+
+    def _halves(self, buffer: Array, *, blocking: bool) -> Generator[_Wait, None, None]:
+        """The library's reduce-scatter and allgather.
+
+        Started programs' allgathers begin in the order of their reduce-scatters, and on a communicator without
+        others, for these end on each rank as they will.
+        """
+        counts = [len(part) for part in partition(buffer, self.size)]
+        with self.scratch(counts[self.rank], buffer) as mine:
+            if blocking:
+                self._main.Reduce_scatter(buffer, mine, counts)
+                self._main.Allgatherv(mine, [buffer, counts])
+                return
+            turn = self._scattered
+            self._scattered += 1
+            request = self._started_programs.Ireduce_scatter(buffer, mine, counts)
+
+            def may_gather() -> bool:
+                return bool(request.Test()) and self._gathered == turn
+
+            if not may_gather():
+                yield may_gather
+            self._gathered += 1
+            gathering = self._second.Iallgatherv(mine, [buffer, counts])
+            if not gathering.Test():
+                yield gathering.Test
 
     def _transport(self) -> Transport:
         if self._mpi.transport is None:

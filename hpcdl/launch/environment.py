@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.launch import machine
 from hpcdl.launch.machine import ROOT, UNKNOWN, counters
+from hpcdl.launch.testbed_settings import emulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -63,7 +64,8 @@ def local(root: Path = ROOT) -> dict[str, Any]:
 def job(mpi_facts: Mapping[str, Any], root: Path = ROOT) -> dict[str, Any]:
     """The job, seen from rank 0: nested dictionaries that JSON can hold.
 
-    ``mpi_facts`` is stored under ``mpi``; of it, ``library``, ``version`` and ``nodes`` enter the key. Starts
+    ``mpi_facts`` is stored under ``mpi``; of it, ``library``, ``version`` and ``nodes`` enter the key. Under
+    ``emulated`` stands what a testbed emulates (:class:`hpcdl.launch.testbed.Plan`), None on real nodes. Starts
     ``nvidia-smi`` and ``git`` when they are there, each for at most 10 s.
     """
     found: dict[str, Any] = {
@@ -71,6 +73,7 @@ def job(mpi_facts: Mapping[str, Any], root: Path = ROOT) -> dict[str, Any]:
         "hostname": socket.gethostname(),
         "command": sys.argv,
         "mpi": dict(mpi_facts) or UNKNOWN,
+        "emulated": emulated(),
         "libraries": machine.loaded_libraries(root),
         "variables": _variables(),
         "cpu": machine.cpu(root),
@@ -96,7 +99,7 @@ def environment_key(env: Mapping[str, Any]) -> str:
     Hashed are: cpu model, physical cores and SMT; kernel, its first two numbers; MPI library, version and
     number of nodes; file names of the loaded transports (UCX, libfabric, verbs, xpmem, NCCL) and BLAS;
     network and InfiniBand drivers and rates, without the names of the interfaces; GPU models and driver;
-    versions of Python (first two numbers), numpy, mpi4py, numba and cupy.
+    versions of Python (first two numbers), numpy, mpi4py, numba and cupy; the rates of emulated hosts.
     Not hashed: dates, process and job ids, host names, paths, free memory, counters, environment variables,
     clock frequencies and the governor, git state and the version of hpcdl (what is being compared).
     """
@@ -120,6 +123,8 @@ def environment_key(env: Mapping[str, Any]) -> str:
         "python": str(software.get("python")).split(".")[:2],
         "software": [software.get(name) for name in ("numpy", "mpi4py", "numba", "cupy")],
     }
+    if env.get("emulated"):  # absent otherwise: real machines keep the keys they had
+        stable["emulated"] = env["emulated"]["bytes_per_second"]
     return hashlib.sha256(json.dumps(stable, sort_keys=True).encode()).hexdigest()[:12]
 
 

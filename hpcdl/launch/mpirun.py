@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from hpcdl.launch.testbed_settings import emulated
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -48,7 +50,9 @@ def python_command(ranks: int, arguments: Sequence[str]) -> list[str]:
     launcher = mpirun()
     version = subprocess.run([launcher, "--version"], capture_output=True, text=True, check=False).stdout
     flags = []
-    if "Open MPI" in version:  # which otherwise refuses more ranks than cores, and binds those it takes
+    # Open MPI otherwise refuses more ranks than cores, and binds those it takes; a testbed's settings are in the
+    # environment, and flags would overrule them
+    if "Open MPI" in version and emulated() is None:
         flags = ["--map-by", ":OVERSUBSCRIBE"]
         if ranks > len(os.sched_getaffinity(0)):
             flags += ["--bind-to", "none"]

@@ -47,7 +47,7 @@ def card(run: Run, warnings: Sequence[str]) -> Section:
     facts = {
         "run": f"{run.path.name}{'' if run.complete else ' (not complete)'}",
         "date": env.get("date"),
-        "nodes": mpi.get("nodes"),
+        "nodes": _words(mpi.get("nodes"), "(emulated on one machine)" if env.get("emulated") else ""),
         "MPI": _words(mpi.get("library"), mpi.get("version")),
         "transports loaded": _transports(_dict(env.get("libraries"))),
         "settings": _settings(_dict(env.get("variables"))),

@@ -27,12 +27,28 @@ def failures(records: Sequence[Record]) -> list[str]:
 def warnings(run: Run, records: Sequence[Record]) -> list[str]:
     """Everything that makes the numbers doubtful, worst first."""
     measured = [record for record in records if not record.get("network")]  # the others are simulated
-    return [*_incomplete(run, measured), *_oversubscribed(run, measured), *_machine(run.environment)]
+    return [
+        *_emulated(run.environment),
+        *_incomplete(run, measured),
+        *_oversubscribed(run, measured),
+        *_machine(run.environment),
+    ]
 
 
 def _name(record: Record) -> str:
     seed = "" if record["seed"] is None else f", seed {record['seed']}"
     return f"{record['case'] or record['aggregation']} ({record['ranks']} ranks{seed})"
+
+
+def _emulated(environment: Mapping[str, Any]) -> Iterator[str]:
+    """A testbed's hosts look like nodes in all else that is recorded."""
+    testbed = environment.get("emulated")
+    if testbed:
+        slow = "".join(f", {host} to {rate}" for host, rate in testbed["slow"].items())
+        yield (
+            f"EMULATED: the nodes are {plural(testbed['hosts'], 'host')} of hpcdl testbed on one machine, links "
+            f"limited to {testbed['rate']}{slow}. They share its cores and memory; this is no cluster."
+        )
 
 
 def _incomplete(run: Run, records: Sequence[Record]) -> Iterator[str]:
@@ -57,7 +73,8 @@ def _oversubscribed(run: Run, records: Sequence[Record]) -> Iterator[str]:
         return
     worst: dict[int, int] = {}
     for record in records:
-        per_node = -(-record["ranks"] // (record["nodes"] or 1))
+        machines = 1 if run.environment.get("emulated") else record["nodes"] or 1
+        per_node = -(-record["ranks"] // machines)
         threads = record["threads_per_rank"]
         wanted = per_node * (threads if isinstance(threads, int) else 1)
         if wanted > cores:

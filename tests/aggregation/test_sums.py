@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from contract.aggregations import SCHEMES, scheme
+from contract.aggregations import SCHEMES, SEGMENTED, scheme
 from contract.operands import awkward_lengths, operands
 
 from hpcdl.fabric.inprocess import in_process
@@ -11,7 +11,16 @@ RANKS = [*range(1, 18), 32, 64]
 SEEDS = range(20)
 
 
-def aggregate(name, rows, seed, **settings):
+MOST_KEPT = 1 << 28
+"""Bytes that all ranks of an allgather may keep: 64 times 64 long vectors would be more than many machines have."""
+
+
+def lengths(name, ranks):
+    kept = 4 * ranks * ranks if name == "allgather" else 0
+    return [length for length in awkward_lengths(ranks) if length * kept <= MOST_KEPT]
+
+
+def aggregate(name, rows, seed, /, **settings):
     """Each rank has a row; in the end all should be the sum."""
     in_process(len(rows), seed).run(lambda comm: scheme(name)(comm, rows[comm.rank], **settings))
 
@@ -33,7 +42,7 @@ def aggregate_pieces(name, rows, seed):
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("name", SCHEMES)
 def test_sums_whole_numbers_exactly(name, ranks):
-    for length in awkward_lengths(ranks):
+    for length in lengths(name, ranks):
         rows, expected = operands(ranks, length)
         buffers = np.empty_like(rows)
         for seed in SEEDS:
@@ -120,8 +129,115 @@ def test_any_number_of_servers(ranks, length):
 
 @pytest.mark.parametrize(
     ("name", "setting", "value"),
-    [("tree", "arity", 0), ("sharded_parameter_server", "servers", 0), ("sharded_parameter_server", "servers", 4)],
+    [
+        ("tree", "arity", 0),
+        ("sharded_parameter_server", "servers", 0),
+        ("sharded_parameter_server", "servers", 4),
+        *((name, "segment_bytes", value) for name in SEGMENTED for value in (-1, 0, 7)),
+        ("torus", "rows", 0),
+        ("torus", "rows", -1),
+        ("torus", "rows", 2),
+        ("torus", "rows", 6),
+        *((name, "ranks_per_node", value) for name in ("hierarchical", "leader") for value in (0, -2)),
+        *(
+            (name, part, scheme)
+            for name in ("hierarchical", "leader")
+            for part in ("inner", "outer")
+            for scheme in ("none", "rng", "torus", "leader", "hierarchical")
+        ),
+    ],
 )
 def test_impossible_settings(name, setting, value):
-    with pytest.raises(ValueError, match=f"{setting} = {value}"):
-        aggregate(name, np.zeros((3, 5)), 0, **{setting: value})
+    world = in_process(3)
+    with pytest.raises(ValueError, match=f"^{setting} = {value!r}[^\n]*$"):
+        world.run(lambda comm: scheme(name)(comm, np.zeros(5), **{setting: value}))
+    assert not any(world.messages)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7, 8, 13])
+@pytest.mark.parametrize("length", [0, 1, 5, 100, 1003])
+@pytest.mark.parametrize("name", SEGMENTED)
+def test_segments_of_any_length(name, length, ranks):
+    for segment_bytes in (8, 12, 100, 4 * length + 8):
+        for seed in range(3):
+            rows, expected = operands(ranks, length)
+            aggregate(name, rows, seed, segment_bytes=segment_bytes)
+            assert (rows == expected).all(), segment_bytes
+
+
+PLAIN = [name for name in SCHEMES if name not in {"hierarchical", "leader", "torus"}]
+
+
+@pytest.mark.parametrize("ranks", [1, 4, 7, 12])
+@pytest.mark.parametrize("outer", PLAIN)
+@pytest.mark.parametrize("name", ["hierarchical", "leader"])
+def test_any_scheme_across_nodes(name, outer, ranks):
+    rows, expected = operands(ranks, 23)
+    aggregate(name, rows, 4, outer=outer, ranks_per_node=3)
+    assert (rows == expected).all()
+
+
+@pytest.mark.parametrize("ranks", [1, 4, 7, 12])
+@pytest.mark.parametrize("inner", PLAIN)
+@pytest.mark.parametrize("name", ["hierarchical", "leader"])
+def test_any_scheme_inside_nodes(name, inner, ranks):
+    rows, expected = operands(ranks, 23)
+    aggregate(name, rows, 4, inner=inner, ranks_per_node=4)
+    assert (rows == expected).all()
+
+
+@pytest.mark.parametrize("ranks", [*range(1, 13), 31])
+@pytest.mark.parametrize("length", [0, 2, 50])
+@pytest.mark.parametrize("name", ["hierarchical", "leader"])
+def test_nodes_of_any_size_also_uneven_ones(name, length, ranks):
+    for ranks_per_node in range(1, ranks + 3):
+        rows, expected = operands(ranks, length)
+        aggregate(name, rows, ranks_per_node, ranks_per_node=ranks_per_node)
+        assert (rows == expected).all(), ranks_per_node
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5, 6, 12, 16])
+@pytest.mark.parametrize("length", [0, 2, 50])
+def test_a_torus_of_any_shape(length, ranks):
+    for rows in (rows for rows in range(1, ranks + 1) if ranks % rows == 0):
+        vectors, expected = operands(ranks, length)
+        aggregate("torus", vectors, rows, rows=rows)
+        assert (vectors == expected).all(), rows
+
+
+def test_a_torus_of_a_prime_number_of_ranks_is_a_ring():
+    vectors, _ = operands(7, 50)
+    sent = []
+    for name in ("torus", "ring"):
+        world = in_process(7)
+        world.run(lambda comm, name=name: scheme(name)(comm, vectors[comm.rank].copy()))
+        sent.append((world.messages, world.bytes))
+    assert sent[0] == sent[1]
+
+
+def test_parts_are_split_off_once():
+    """By several programs at once, too: communicators are scarce."""
+    rows, _ = operands(6, 40)
+    splits = []
+
+    async def program(comm):
+        split = comm.split
+        comm.split = lambda *where: splits.append(where) or split(*where)
+        for _ in range(3):
+            tasks = [comm.start(scheme("hierarchical")(comm, piece)) for piece in np.split(rows[comm.rank], 4)]
+            await scheme("hierarchical")(comm, rows[comm.rank][:0])
+            for task in tasks:
+                await task
+
+    in_process(6).run(program)
+    assert len(splits) == 2 * 6
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5, 13])
+def test_an_allgather_adds_in_the_order_of_the_ranks(ranks):
+    rows = np.random.default_rng(ranks).standard_normal((ranks, 100))
+    expected = rows[0].copy()
+    for row in rows[1:]:
+        expected += row
+    aggregate("allgather", rows, 0)
+    assert (rows == expected).all()

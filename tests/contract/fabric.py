@@ -654,28 +654,33 @@ def test_split_inside_a_started_program(fabric):
 # the library's collectives
 
 
+SUMS = ["allreduce", "nonblocking allreduce", "reduce_scatter allgather"]
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
-def test_native_allreduce_sums_in_place(fabric, dtype):
+@pytest.mark.parametrize("collective", SUMS)
+def test_native_collectives_sum_in_place(fabric, collective, dtype):
     async def program(comm):
         buffer = np.arange(5, dtype=dtype) + comm.rank
-        await comm.native("allreduce", buffer)
-        await comm.native("allreduce", np.empty(0, dtype))
+        await comm.native(collective, buffer)
+        await comm.native(collective, np.empty(0, dtype))
         return buffer.tolist()
 
     p = fabric.ranks
     assert fabric.run(program) == [[i * p + p * (p - 1) // 2 for i in range(5)]] * p
 
 
-def test_native_collectives_inside_started_programs(fabric):
+@pytest.mark.parametrize("collective", SUMS)
+def test_native_collectives_inside_started_programs(fabric, collective):
     async def both(comm, value):
         buffer = np.full(3, float(value))
-        await comm.native("allreduce", buffer)
+        await comm.native(collective, buffer)
         return buffer[0]
 
     async def program(comm):
         tasks = [comm.start(both(comm, 10**k)) for k in range(4)]
         own = np.array([comm.rank])
-        await comm.native("allreduce", own)
+        await comm.native(collective, own)
         await comm.start(comm.native("barrier", own))
         return [await task for task in reversed(tasks)], own[0]
 

@@ -229,6 +229,47 @@ def test_started_programs_share_the_port():
     assert seconds(2, program) == close(3 * MESSAGE)
 
 
+def test_what_is_started_after_a_reduction_begins_after_it():
+    async def program(comm):
+        if comm.rank == 0:
+            await comm.add(buffer(), buffer())
+            await comm.start(comm.send(buffer(), 1), shared_tags=True)
+        else:
+            await comm.recv(buffer(), 0)
+
+    assert seconds(2, program) == close(SIZE * GAMMA + MESSAGE)
+
+
+def test_a_message_goes_before_one_that_waits_for_its_other_port():
+    """0 and 1 both send to 2, which takes 0's first; meanwhile 1's port is free for what it sends to 3."""
+
+    async def program(comm):
+        works = {
+            0: [comm.send(buffer(), 2)],
+            1: [comm.send(buffer(), 2), comm.send(buffer(), 3)],
+            2: [comm.recv(buffer(), 0, tag=0), comm.recv(buffer(), 1, tag=0)],
+            3: [comm.recv(buffer(), 1, tag=0)],
+        }[comm.rank]
+        for task in [comm.start(work, shared_tags=True) for work in works]:
+            await task
+
+    assert seconds(4, program) == close(2 * MESSAGE)
+
+
+@pytest.mark.parametrize("ranks", [2, 5, 8, 16, 33])
+def test_all_to_all_at_once_takes_about_as_many_turns_as_it_must(ranks):
+    """Each port has p - 1 messages to carry; who meets whom is left to the order of asking."""
+
+    async def program(comm):
+        others = [rank for rank in range(comm.size) if rank != comm.rank]
+        works = [comm.exchange(buffer(), rank, buffer(), rank) for rank in others]
+        for task in [comm.start(work, shared_tags=True) for work in works]:
+            await task
+
+    turns = seconds(ranks, program) / MESSAGE
+    assert (ranks - 1) * (1 - 1e-9) <= turns < 2 * (ranks - 1)
+
+
 @pytest.mark.parametrize("ranks", [2, 4, 16])
 def test_native_collectives_cost_what_good_algorithms_cost(ranks):
     async def barrier(comm):

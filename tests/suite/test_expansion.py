@@ -95,6 +95,7 @@ ANOTHER = {
     "pairwise": {
         "exchange": "raw",
         "message_bytes": 8,
+        "pattern": "all_pairs",
         "ranks": None,
         "repetitions": 7,
         "warmup": 7,

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from hpcdl.aggregation.segments import segmented
+
+if TYPE_CHECKING:
+    from hpcdl.fabric.comm import Array, Comm
+
+
+async def chain(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) -> None:
+    """Pipelined chain: segments are summed on their way to rank 0, and sent back (Open MPI's ``pipeline``). Any p.
+
+    ::
+
+        0 <-- 1 <-- 2 <-- 3      While a rank passes one segment on, the next one arrives. Long vectors cost as
+          s1    s2    s3         little as in a ring, whatever the order of the ranks' names on the wires; the
+        0 --> 1 --> 2 --> 3      pipeline's filling and draining is paid for twice.
+
+    k = max(1, ceil(n/segment_bytes))
+    m = alpha + n/k*beta
+    g = n/k*gamma
+    Messages, busiest rank: 2*k if p > 2 else k*(p - 1)
+    Messages, all ranks: 2*k*(p - 1)
+    Bytes, busiest rank: 2*n if p > 2 else n*(p - 1)
+    Bytes, all ranks: 2*n*(p - 1)
+    Time, p == 1: 0
+    Time: (p - 2 + k)*(m + g) + (p - 2 + k)*m
+
+    Raises ValueError if ``segment_bytes`` is less than 8.
+    """
+    await reduce(comm, buffer, segment_bytes=segment_bytes)
+    await broadcast(comm, buffer, segment_bytes=segment_bytes)
+
+
+async def reduce(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) -> None:
+    """Sum at rank 0; elsewhere ``buffer`` ends with a part of the sum."""
+    [segments] = segmented(buffer, 1, segment_bytes)
+    if comm.size == 1:
+        return
+    with comm.scratch(len(segments[0]), buffer) as inbox:
+        if comm.rank == comm.size - 1:
+            await _send_off(comm, segments, comm.rank - 1)
+        elif comm.rank == 0:
+            await _sum_up(comm, segments, inbox)
+        else:
+            await _add_and_pass_on(comm, segments, inbox)
+
+
+async def broadcast(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) -> None:
+    """Send rank 0's ``buffer`` to all."""
+    [segments] = segmented(buffer, 1, segment_bytes)
+    if comm.size == 1:
+        return
+    if comm.rank == 0:
+        await _send_off(comm, segments, 1)
+    elif comm.rank == comm.size - 1:
+        await _take_in(comm, segments)
+    else:
+        await _pass_on(comm, segments)
+
+
+async def _send_off(comm: Comm, segments: list[Array], neighbour: int) -> None:
+    for segment in segments:
+        await comm.send(segment, neighbour)
+
+
+async def _sum_up(comm: Comm, segments: list[Array], inbox: Array) -> None:
+    for segment in segments:
+        await comm.recv(inbox[: len(segment)], 1, tag=0)
+        await comm.add(segment, inbox[: len(segment)])
+
+
+async def _add_and_pass_on(comm: Comm, segments: list[Array], inbox: Array) -> None:
+    toward, beyond = comm.rank - 1, comm.rank + 1
+    await comm.recv(inbox, beyond, tag=0)
+    await comm.add(segments[0], inbox)
+    for added, segment in pairwise(segments):
+        await comm.exchange(added, toward, inbox[: len(segment)], beyond)
+        await comm.add(segment, inbox[: len(segment)])
+    await comm.send(segments[-1], toward)
+
+
+async def _take_in(comm: Comm, segments: list[Array]) -> None:
+    for segment in segments:
+        await comm.recv(segment, comm.rank - 1, tag=0)
+
+
+async def _pass_on(comm: Comm, segments: list[Array]) -> None:
+    behind, ahead = comm.rank - 1, comm.rank + 1
+    await comm.recv(segments[0], behind, tag=0)
+    for arrived, segment in pairwise(segments):
+        await comm.exchange(arrived, ahead, segment, behind)
+    await comm.send(segments[-1], ahead)

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpcdl.fabric.comm import partition
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcdl.fabric.comm import Array, Comm
+
+
+async def direct(comm: Comm, buffer: Array) -> None:
+    """Direct reduce-scatter, then direct allgather: all messages of a phase are under way at once. Any p.
+
+    ::
+
+        rank 0   [a][b][c]      Rank 0 gets everybody's a, rank 1 everybody's b, ...: they add them up and send
+        rank 1   [a][b][c]      each sum to all: scatter-reduce, or the pairwise exchange of Thakur,
+        rank 2   [a][b][c]      Rabenseifner & Gropp 2005 without its rounds.
+
+    Two latencies where a network carries messages of one port beside each other. Where a port takes one message
+    after the other, as in the simulation, there are 2*(p - 1) turns as in a ring, or more, for who meets whom is
+    left to chance. The parts of a chunk are added in the order of the ranks' distance, whichever comes first, and
+    until then kept: (p - 1)/p*n bytes.
+
+    m = alpha + n/p*beta
+    Messages, busiest rank: 2*(p - 1)
+    Bytes, busiest rank: 2*n*(p - 1)/p
+    Time, p <= 2: 2*(p - 1)*m + n*(p - 1)/p*gamma
+    """
+    chunks = partition(buffer, comm.size)
+    await reduce_scatter(comm, chunks)
+    await allgather(comm, chunks)
+
+
+async def reduce_scatter(comm: Comm, chunks: Sequence[Array]) -> None:
+    """Each rank r ends with the sum of chunk r."""
+    size, rank = comm.size, comm.rank
+    mine = chunks[rank]
+    with comm.scratch(len(mine) * (size - 1), mine) as inbox:
+        arriving = [inbox[len(mine) * i : len(mine) * (i + 1)] for i in range(size - 1)]
+        under_way = []
+        for distance, part in enumerate(arriving, 1):
+            to, source = (rank + distance) % size, (rank - distance) % size
+            under_way.append(comm.start(comm.exchange(chunks[to], to, part, source), shared_tags=True))
+        for exchange, part in zip(under_way, arriving, strict=True):
+            await exchange
+            await comm.add(mine, part)
+
+
+async def allgather(comm: Comm, chunks: Sequence[Array]) -> None:
+    """All ranks get each rank r's chunk r."""
+    size, rank = comm.size, comm.rank
+    under_way = []
+    for distance in range(1, size):
+        to, source = (rank + distance) % size, (rank - distance) % size
+        under_way.append(comm.start(comm.exchange(chunks[rank], to, chunks[source], source), shared_tags=True))
+    for exchange in under_way:
+        await exchange

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpcdl.aggregation import binomial
+from hpcdl.aggregation.composing import halves, part, whole
+
+if TYPE_CHECKING:
+    from hpcdl.fabric.comm import Array, Comm
+
+
+async def leader(
+    comm: Comm, buffer: Array, *, ranks_per_node: int = 2, inner: str = "binomial", outer: str = "ring"
+) -> None:
+    """Reduce to a leader in each node, allreduce among the leaders, broadcast in each node. Any p.
+
+    ::
+
+        node 0   0 <= 1, 2      Nodes are filled rank by rank, the last one perhaps not wholly; a node's first
+                 |              rank leads. Only whole vectors are sent within a node, and one rank of each
+        node 1   3 <= 4, 5      sends across (Jia et al. 2018; what MPI libraries do for short vectors).
+
+    An ``inner`` scheme that is not a reduction and a broadcast sums on all ranks of a node in place of the first,
+    and a binomial tree broadcasts. The costs are those of the defaults.
+
+    g = min(ranks_per_node, p)
+    N = ceil(p/g)
+    Messages, all ranks: 2*(p - N) + 2*N*(N - 1)
+    Bytes, all ranks: 2*n*(p - 1)
+    usual = inner == "binomial" and outer == "ring" and p%g == 0 and g & (g - 1) == 0
+    Time, usual: 2*log2(g)*(alpha + n*beta) + log2(g)*n*gamma + 2*(N - 1)*alpha + n*(N - 1)/N*(2*beta + gamma)
+
+    Raises ValueError if ``ranks_per_node`` is less than 1, or a scheme of the two is itself made of others.
+    """
+    inside, allreduce = whole("inner", inner), whole("outer", outer)
+    reduce, broadcast = halves(inside, "reduce", "broadcast") or [inside, binomial.broadcast]
+    if ranks_per_node < 1:
+        raise ValueError(f"ranks_per_node = {ranks_per_node}: a node has at least 1 rank")
+    number, place = divmod(comm.rank, ranks_per_node)
+    node = await part(comm, number, ("node", ranks_per_node))
+    peers = await part(comm, place, ("across", ranks_per_node))
+    await reduce(node, buffer)
+    if place == 0:
+        await allreduce(peers, buffer)
+    await broadcast(node, buffer)

@@ -1,0 +1,25 @@
+"""Cut vectors into segments, so that one of them is under way while another one is worked on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from hpcdl.fabric.comm import partition
+
+if TYPE_CHECKING:
+    from hpcdl.fabric.comm import Array
+
+_LEAST: Final = 8
+"""Bytes: one number of the largest kind that is summed."""
+
+
+def segmented(buffer: Array, parts: int, segment_bytes: int) -> list[list[Array]]:
+    """Cut a vector into ``parts`` equal parts, and each of these into equally many segments.
+
+    There are as few segments as let none be longer than ``segment_bytes``, rounded up to a whole element, and at
+    least one. Raises ValueError if ``segment_bytes`` is less than 8.
+    """
+    if segment_bytes < _LEAST:
+        raise ValueError(f"segment_bytes = {segment_bytes}: a segment has at least {_LEAST} bytes")
+    count = max(1, -(-buffer.nbytes // (parts * segment_bytes)))
+    return [partition(part, count) for part in partition(buffer, parts)]

@@ -1,0 +1,132 @@
+"""A testbed as root makes it: a process of its own, with everything that it starts marked."""
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import termios
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from hpcdl.launch.testbed import NoTestbed, plan
+
+OTHER = os.environ.get("HPCDL_OTHER_PYTHON")
+
+
+@pytest.fixture(scope="session")
+def _possible():
+    try:
+        plan(1, "1mbit")
+    except NoTestbed as error:
+        pytest.skip(f"no emulated hosts here: {error}")
+
+
+class Testbed:
+    """``hpcdl testbed`` of one Python, run in a folder of its own."""
+
+    def __init__(self, python, folder):
+        self.python = Path(python).absolute()
+        self.folder = folder
+        self.mark = f"HPCDL_MARK={uuid.uuid4()}"
+        self.temporary = folder / "temporary"
+        self.temporary.mkdir()
+        self.before = left()
+        self.runs = []
+
+    def start(self, *command, hosts=2, rate="200mbit", slow=()):
+        options = ["--hosts", str(hosts), "--rate", rate, *(word for one in slow for word in ("--slow", one))]
+        return self.launch(self.python, "-m", "hpcdl", "testbed", *options, "--", *map(str, command))
+
+    def launch(self, *command, terminal=None):
+        """Start it in a session of its own, as a login would; ``terminal`` is one to start it from."""
+
+        def begin():
+            # whoever runs the tests in the background has SIGINT ignored, and a child would inherit it
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            if terminal is not None:
+                fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+
+        name, _, value = self.mark.partition("=")
+        run = subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env={**os.environ, name: value, "TMPDIR": str(self.temporary)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            pass_fds=[] if terminal is None else [terminal],
+            preexec_fn=begin,  # noqa: PLW1509
+        )
+        self.runs.append(run)
+        return run
+
+    def end(self):
+        """So that a test that fails leaves nothing, either."""
+        for run in self.runs:
+            if run.returncode is None:
+                run.kill()
+                run.communicate()
+
+    def __call__(self, *command, timeout=60, **options):
+        run = self.start(*command, **options)
+        out, err = run.communicate(timeout=timeout)
+        return subprocess.CompletedProcess(command, run.returncode, out, err)
+
+    def processes(self):
+        """Everything alive that was started by us, as it has our mark in its environment."""
+        return [place.name for place in Path("/proc").glob("[0-9]*") if self.mark.encode() in _environment(place)]
+
+    def check_nothing_left(self, patience=5.0):
+        """No process, link, namespace with a name, mount, or file."""
+        deadline = time.monotonic() + patience
+        while self.processes() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert not self.processes()
+        assert left() == self.before
+        assert not list(self.temporary.iterdir())
+
+
+def _environment(place):
+    try:
+        return (place / "environ").read_bytes()
+    except OSError:
+        return b""
+
+
+def left():
+    """What a testbed could leave behind besides processes, as the machine shows it."""
+    links = subprocess.run(["ip", "-json", "link"], capture_output=True, check=True).stdout
+    named = Path("/run/netns")
+    return {
+        "links": sorted(link["ifname"] for link in json.loads(links)),
+        "names": sorted(path.name for path in named.iterdir()) if named.exists() else None,
+        "mounts": Path("/proc/self/mounts").read_text(),
+    }
+
+
+@pytest.fixture
+def testbed(_possible, tmp_path):
+    made = Testbed(sys.executable, tmp_path)
+    yield made
+    made.end()
+
+
+@pytest.fixture(params=["MPICH", "Open MPI"])
+def library(request, _possible, tmp_path):
+    """(name of the library, testbed) for this Python's library, and for the other one's."""
+    pythons = [sys.executable, OTHER]
+    if shutil.which("prterun", path=str(Path(sys.executable).parent)):
+        pythons.reverse()
+    python = pythons[request.param == "Open MPI"]
+    if python is None:
+        pytest.skip("HPCDL_OTHER_PYTHON is not set: it names a Python that has hpcdl on another MPI library")
+    made = Testbed(python, tmp_path)
+    yield request.param, made
+    made.end()

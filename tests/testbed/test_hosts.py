@@ -1,0 +1,188 @@
+"""The real thing: hosts with names, links with rates, ranks on hosts, and nothing left of any of it."""
+
+import json
+import os
+import signal
+import time
+
+import pytest
+
+import hpcdl
+
+TRANSFERS = """
+import json, subprocess, sys
+
+RECEIVE = '''
+import socket, time
+server = socket.create_server(("", 5000))
+print("listening", flush=True)
+link, _ = server.accept()
+count = len(link.recv(65536))
+began = time.perf_counter()
+while data := link.recv(65536):
+    count += len(data)
+print(count / (time.perf_counter() - began))
+'''
+SEND = '''
+import socket, sys
+link = socket.create_connection((sys.argv[1], 5000))
+link.sendall(bytes(int(sys.argv[2])))
+'''
+
+found = {}
+for source, sink, count in (("host1", "host2", 6_000_000), ("host1", "host3", 1_500_000), ("host3", "host1", 1_500_000)):
+    receiver = subprocess.Popen(["ssh", sink, f"python -c '{RECEIVE}'"], stdout=subprocess.PIPE, text=True)
+    receiver.stdout.readline()
+    subprocess.run(["ssh", source, f"python -c '{SEND}' {sink} {count}"], check=True)
+    found[f"{source} {sink}"] = float(receiver.communicate()[0])
+print(json.dumps(found))
+"""
+
+COLLECTIVE = """
+[suite]
+name = "tiny"
+[[case]]
+kind = "collective"
+aggregation = ["ring", "native"]
+ranks = 4
+message_bytes = 40000
+repetitions = 6
+warmup = 1
+"""
+
+WAIT = "sleep 1000 & ssh host2 sleep 1000 & touch ready; wait"
+
+
+def wait_for(place, run):
+    deadline = time.monotonic() + 10
+    while not place.exists():
+        assert run.poll() is None, run.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_hosts_have_names_links_and_a_way_to_each_other(testbed):
+    (testbed.folder / "where.py").write_text("import socket; print(socket.gethostbyname('host3'))")
+    seen = "for h in host1 host2 host3; do ssh $h 'hostname; pwd; echo /sys/class/net/*'; done"
+    ended = testbed("sh", "-c", f"{seen}; ssh host2 python where.py", hosts=3)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    cards = "/sys/class/net/eth0 /sys/class/net/lo"
+    expected = [line for host in ("host1", "host2", "host3") for line in (host, str(testbed.folder), cards)]
+    assert ended.stdout.splitlines() == [*expected, "10.77.0.3"]
+    testbed.check_nothing_left()
+
+
+def test_links_have_their_rates_in_both_directions(testbed):
+    """Headers and acknowledgements take 5 % of a frame."""
+    (testbed.folder / "transfers.py").write_text(TRANSFERS)
+    ended = testbed("python", "transfers.py", hosts=3, rate="80mbit", slow=["host3:20mbit"])
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    assert found["host1 host2"] == pytest.approx(10_000_000, rel=0.15)
+    assert found["host1 host3"] == pytest.approx(2_500_000, rel=0.15)
+    assert found["host3 host1"] == pytest.approx(2_500_000, rel=0.15)
+
+
+@pytest.mark.parametrize(("command", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -KILL $$", 137)])
+def test_the_exit_code_is_the_commands(testbed, command, code):
+    ended = testbed("sh", "-c", f"sleep 1000 >/dev/null 2>&1 & {command}", hosts=1)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", "")
+    testbed.check_nothing_left()
+
+
+def test_a_host_that_is_not_there_is_told_by_ssh(testbed):
+    ended = testbed("ssh", "host9", "true")
+    assert (ended.returncode, ended.stderr) == (255, "ssh: there is no emulated host 'host9'\n")
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -9)]
+)
+def test_nothing_is_left_when_it_is_killed(testbed, number, code):
+    """Only the process that was started is told; not its children."""
+    run = testbed.start("bash", "-c", WAIT)
+    wait_for(testbed.folder / "ready", run)
+    assert len(testbed.processes()) > 5
+    run.send_signal(number)
+    run.communicate(timeout=20)
+    assert run.returncode == code
+    testbed.check_nothing_left()
+
+
+def test_a_command_that_does_not_end_when_told_is_killed(testbed):
+    script = "import sys; from hpcdl.launch import testbed; testbed.GRACE = 0.3; from hpcdl.cli import main; "
+    command = ["-c", f"{script} sys.exit(main())", "testbed", "--hosts", "2", "--rate", "1gbit", "--"]
+    stubborn = "trap '' TERM; touch ready; while true; do sleep 1; done"
+    run = testbed.launch(testbed.python, *command, "sh", "-c", stubborn)
+    wait_for(testbed.folder / "ready", run)
+    run.terminate()
+    run.communicate(timeout=20)
+    assert run.returncode == 137
+    testbed.check_nothing_left()
+
+
+def test_ctrl_c_is_told_once_and_hosts_outlive_it(testbed):
+    """A terminal tells everybody in the foreground; a command may make of it what it likes."""
+    ours, terminal = os.openpty()
+    told = "trap 'echo told; sleep 0.3; ssh host2 hostname; exit 3' INT; touch ready; sleep 1000 & wait"
+    command = ["-m", "hpcdl", "testbed", "--hosts", "2", "--rate", "1gbit", "--", "bash", "-c", told]
+    run = testbed.launch(testbed.python, *command, terminal=terminal)
+    wait_for(testbed.folder / "ready", run)
+    os.write(ours, b"\x03")
+    out, _ = run.communicate(timeout=20)
+    assert (run.returncode, out) == (3, "told\nhost2\n")
+    os.close(ours)
+    os.close(terminal)
+    testbed.check_nothing_left()
+
+
+def test_killed_while_it_is_being_built(testbed):
+    for delay in (0.0, 0.2, 0.3, 0.4, 0.5):
+        run = testbed.start("sleep", "1000", hosts=16)
+        time.sleep(delay)
+        run.kill()
+        run.communicate()
+        testbed.check_nothing_left()
+
+
+def test_two_at_once_do_not_know_of_each_other(testbed):
+    script = 'touch "$0"; while ! [ -e one -a -e two ]; do sleep 0.02; done; ssh host2 hostname'
+    runs = [testbed.start("sh", "-c", script, name) for name in ("one", "two")]
+    assert [run.communicate(timeout=20) for run in runs] == [("host2\n", "")] * 2
+    testbed.check_nothing_left()
+
+
+def test_hpcdl_run_has_a_rank_on_each_host_and_says_that_they_are_emulated(library):
+    name, testbed = library
+    (testbed.folder / "tiny.toml").write_text(COLLECTIVE)
+    ended = testbed("hpcdl", "run", "tiny.toml", "-o", "o", hosts=4, slow=["host4:100mbit"])
+    assert ended.returncode == 0, ended.stderr
+    run = hpcdl.read(testbed.folder / "o")
+    assert run.cases["nodes"].tolist() == [4, 4]
+    assert run.cases["correct"].all()
+    environment = run.environment
+    assert environment["mpi"]["library"] == name
+    assert sorted(rank["hostname"] for rank in environment["ranks"]) == ["host1", "host2", "host3", "host4"]
+    assert environment["emulated"] == {
+        "hosts": 4,
+        "rate": "200mbit",
+        "slow": {"host4": "100mbit"},
+        "bytes_per_second": {"host1": 25_000_000, "host2": 25_000_000, "host3": 25_000_000, "host4": 12_500_000},
+    }
+    # what a link carried: none of the messages had another way
+    carried = environment["counters_after"]["network"]["eth0"]["tx_bytes"]
+    assert carried - environment["counters"]["network"]["eth0"]["tx_bytes"] > 14 * 1.5 * 40000
+    page = (testbed.folder / "o/report.md").read_text()
+    assert "Warning: EMULATED: the nodes are 4 hosts of hpcdl testbed on one machine" in page
+    assert "limited to 200mbit, host4 to 100mbit" in page
+    testbed.check_nothing_left()
+
+
+def test_mpirun_by_hand_goes_round_the_hosts(library):
+    _, testbed = library
+    program = "import socket; from mpi4py import MPI; c = MPI.COMM_WORLD; h = c.gather(socket.gethostname()); print(h) if h else 0"
+    (testbed.folder / "where.py").write_text(program)
+    ended = testbed("mpirun", "-n", "5", "python", "where.py", hosts=3)
+    assert ended.returncode == 0, ended.stderr
+    assert sorted(json.loads(ended.stdout.replace("'", '"'))) == ["host1", "host1", "host2", "host2", "host3"]
+    testbed.check_nothing_left()

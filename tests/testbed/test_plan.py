@@ -1,0 +1,189 @@
+"""What can be asked of a testbed, and what is said of what cannot: one line, exit code 2, nothing made."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from hpcdl.cli import main
+from hpcdl.launch import testbed
+from hpcdl.launch.environment import environment_key, job
+from hpcdl.launch.mpirun import python_command
+from hpcdl.launch.testbed_settings import TESTBED, emulated, launcher_settings
+from hpcdl.report.render import render
+
+RATES = {"200mbit": 25_000_000, "50mbit": 6_250_000, "1gbit": 125_000_000, "200": 25, "-1mbit": 1 << 60}
+
+
+def trial(command, **_options):
+    """tc, for a machine that has none: it knows RATES."""
+    rate = command[-1]
+    if rate not in RATES:
+        return subprocess.CompletedProcess(command, 1, "", f'tbf: illegal value for "rate": "{rate}"\nand more\n')
+    return subprocess.CompletedProcess(command, 0, json.dumps([{"options": {"rate": RATES[rate]}}]), "")
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Linux, root, all programs there; it never comes to a namespace."""
+    monkeypatch.setattr(testbed.sys, "platform", "linux")
+    monkeypatch.setattr(testbed.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(testbed.os, "posix_spawnp", None)
+    monkeypatch.setattr(
+        testbed.shutil, "which", lambda name, path=None: None if name == "nosuch" else f"/bin/{name}"
+    )
+    monkeypatch.setattr(testbed.subprocess, "run", trial)
+    return monkeypatch
+
+
+@pytest.fixture
+def refused(machine, capsys):
+    """refused(arguments): what the command says."""
+
+    def refuse(*arguments):
+        assert main(["testbed", *arguments]) == 2
+        out, err = capsys.readouterr()
+        assert not out
+        assert err.startswith("hpcdl: ")
+        assert err.count("\n") == 1
+        return err.removeprefix("hpcdl: ").rstrip("\n")
+
+    return refuse
+
+
+def test_every_host_has_the_rate_but_slow_ones(machine):
+    planned = testbed.plan(3, "200mbit", ["host2:50mbit"])
+    assert planned.bytes_per_second == {"host1": 25_000_000, "host2": 6_250_000, "host3": 25_000_000}
+    assert (planned.hosts, planned.rate, planned.slow) == (3, "200mbit", {"host2": "50mbit"})
+
+
+@pytest.mark.parametrize(
+    ("hosts", "rate", "more", "said"),
+    [
+        ("0", "1gbit", [], "--hosts 0: must be from 1 to 64"),
+        ("-1", "1gbit", [], "--hosts -1: must be from 1 to 64"),
+        ("65", "1gbit", [], "--hosts 65: must be from 1 to 64"),
+        ("4", "fast", [], "--rate fast: tc does not take this rate, as it would 200mbit or 1gbit: tbf: illegal "),
+        ("4", "200", [], "--rate 200: must be from 100kbit to 100gbit, and tc takes this for 200 bit/s"),
+        ("4", "1gbit", ["--slow", "host1:-1mbit"], "--slow host1:-1mbit: must be from 100kbit to 100gbit"),
+        ("4", "1gbit", ["--slow", "host2:slow"], "--slow host2:slow: tc does not take this rate"),
+        (
+            "4",
+            "1gbit",
+            ["--slow", "host5:50mbit"],
+            "--slow host5:50mbit: there is no 'host5'; there is host1 to host4",
+        ),
+        (
+            "1",
+            "1gbit",
+            ["--slow", "host0:50mbit"],
+            "--slow host0:50mbit: there is no 'host0'; there is host1 only",
+        ),
+        ("4", "1gbit", ["--slow", "host2"], "--slow host2: write HOST:RATE, such as host1:50mbit"),
+        ("4", "1gbit", ["--slow", ":50mbit"], "--slow :50mbit: write HOST:RATE"),
+        (
+            *("4", "1gbit", ["--slow", "host2:50mbit", "--slow", "host2:1gbit"]),
+            "--slow host2:1gbit: host2 has a rate already, 50mbit",
+        ),
+    ],
+)
+def test_what_is_not_understood(refused, hosts, rate, more, said):
+    assert refused("--hosts", hosts, "--rate", rate, *more, "--", "true").startswith(said)
+
+
+@pytest.mark.parametrize("rest", [[], ["--"]])
+def test_no_command(refused, rest):
+    said = refused("--hosts", "4", "--rate", "200mbit", *rest)
+    assert said == "testbed: no COMMAND; write it behind --, such as -- hpcdl run SUITE.toml"
+
+
+def test_a_command_that_is_not_there(refused):
+    said = refused("--hosts", "4", "--rate", "200mbit", "--", "nosuch", "-n", "--", "4")
+    assert said == "testbed: COMMAND 'nosuch': there is no such program"
+
+
+def test_not_root(refused, machine):
+    machine.setattr(testbed.os, "geteuid", lambda: 1000)
+    assert refused("--hosts", "4", "--rate", "1gbit", "--", "true").startswith("testbed: needs root")
+
+
+def test_not_linux(refused, machine):
+    machine.setattr(testbed.sys, "platform", "darwin")
+    said = refused("--hosts", "4", "--rate", "1gbit", "--", "true")
+    assert said == "testbed: needs network namespaces, which Linux has and darwin has not"
+
+
+@pytest.mark.parametrize("program", ["ip", "tc"])
+def test_a_program_is_missing(refused, machine, program):
+    machine.setattr(testbed.shutil, "which", lambda name, path=None: None if name == program else name)
+    said = refused("--hosts", "4", "--rate", "1gbit", "--", "true")
+    assert said == f"testbed: needs the program {program}: apt-get install iproute2"
+
+
+def test_a_root_that_may_not_make_namespaces(refused, machine):
+    """As in most containers."""
+    denied = subprocess.CompletedProcess([], 1, "", "unshare: unshare failed: Operation not permitted\n")
+    machine.setattr(testbed.subprocess, "run", lambda *_command, **_options: denied)
+    said = refused("--hosts", "4", "--rate", "1gbit", "--", "true")
+    assert said == "testbed: namespaces cannot be made here: unshare: unshare failed: Operation not permitted"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (["--", "hpcdl", "run", "s.toml"], ["hpcdl", "run", "s.toml"]),
+        (
+            ["--", "mpirun", "-n", "4", "sh", "-c", "a", "--", "b"],
+            ["mpirun", "-n", "4", "sh", "-c", "a", "--", "b"],
+        ),
+        (["hostname"], ["hostname"]),
+    ],
+)
+def test_the_command_is_taken_as_it_stands(machine, arguments, command):
+    given = []
+    machine.setattr(testbed, "hold", lambda planned, command: given.append(command) or 7)
+    assert main(["testbed", "--hosts", "2", "--rate", "1gbit", *arguments]) == 7
+    assert given == [command]
+
+
+def test_the_record_says_that_hosts_are_emulated(machine):
+    real = job({"library": "MPICH"})
+    assert real["emulated"] is None
+    told = {"hosts": 1, "rate": "200mbit", "slow": {}, "bytes_per_second": {"host1": 25_000_000}}
+    machine.setenv(TESTBED, json.dumps(told))
+    assert emulated() == told
+    assert job({"library": "MPICH"})["emulated"] == told
+    same = {**real, "emulated": told}
+    slower = {**real, "emulated": {**told, "bytes_per_second": {"host1": 1}}}
+    assert len({environment_key(env) for env in (real, same, slower)}) == 3
+
+
+def test_no_flag_overrules_the_settings_of_a_testbed(monkeypatch, tmp_path):
+    launcher = tmp_path / "mpirun"
+    launcher.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 5.0.11'\n")
+    launcher.chmod(0o755)
+    monkeypatch.setattr("hpcdl.launch.mpirun.mpirun", lambda: launcher)
+    monkeypatch.setenv(TESTBED, "{}")
+    assert python_command(8, ["x"]) == [str(launcher), "-n", "8", sys.executable, "x"]
+
+
+def test_messages_have_no_way_but_the_link(tmp_path):
+    told = launcher_settings(tmp_path / "ssh", tmp_path / "one", tmp_path / "two")
+    assert (told["UCX_TLS"], told["OMPI_MCA_btl"]) == ("tcp,self", "tcp,self")
+    assert {told["UCX_NET_DEVICES"], told["OMPI_MCA_btl_tcp_if_include"], told["HYDRA_IFACE"]} == {"eth0"}
+
+
+def test_the_report_counts_the_cores_of_one_machine(hand):
+    """Four emulated hosts with two cores each are two cores."""
+    hand.train([[1.0] * 9] * 4, ranks=4, nodes=4, warmup_steps=0)
+    machine = {"cpu": {"physical_cores": 2}}
+    told = {"hosts": 4, "rate": "200mbit", "slow": {"host3": "1mbit"}, "bytes_per_second": {}}
+    assert "OVERSUBSCRIBED" not in render([hand.read({**machine, "emulated": None})], "md")
+    page = render([hand.read({**machine, "mpi": {"nodes": 4}, "emulated": told})], "md")
+    assert "OVERSUBSCRIBED: 2 cores per node; 4 ranks want 4." in page
+    assert (
+        "Warning: EMULATED: the nodes are 4 hosts of hpcdl testbed on one machine, links limited to 200mbit, "
+        in page
+    )
+    assert "4 (emulated on one machine)" in page
