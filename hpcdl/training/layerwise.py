@@ -4,6 +4,8 @@ from copy import deepcopy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from hpcdl.fabric.comm import INPUT
+
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Comm, Task
     from hpcdl.nn.replica import Stage
@@ -25,7 +27,7 @@ async def layerwise(comm: Comm, session: Session) -> None:
     for step in range(session.steps):
         rate = session.learning_rate(step)
         with session.journal.step(session.epoch(step), rate) as outcome:
-            x, labels = await comm.compute("input", partial(session.input, step, comm.rank, comm.size))
+            x, labels = await comm.compute(INPUT, partial(session.input, step, comm.rank, comm.size))
             outcome.images = len(x)
             for i, stage in enumerate(replica.stages):
                 if i in under_way:

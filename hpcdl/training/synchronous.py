@@ -3,6 +3,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from hpcdl.fabric.comm import INPUT
+
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Comm, Task
     from hpcdl.training.session import Session
@@ -21,7 +23,7 @@ async def synchronous(comm: Comm, session: Session, *, bucket_bytes: int | None 
     for step in range(session.steps):
         rate = session.learning_rate(step)
         with session.journal.step(session.epoch(step), rate) as outcome:
-            images, labels = await comm.compute("input", partial(session.input, step, comm.rank, comm.size))
+            images, labels = await comm.compute(INPUT, partial(session.input, step, comm.rank, comm.size))
             x = images
             for stage in replica.stages:
                 x = await comm.compute(f"forward {stage.name}", partial(stage.forward, x))

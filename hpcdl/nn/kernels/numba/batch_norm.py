@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numba import njit
 
+from hpcdl.nn.kernels.numba.packing import as_pixels
 from hpcdl.nn.kernels.numpy.memory import lend
 from hpcdl.nn.threads import in_parts
 
@@ -43,7 +44,7 @@ class BatchNorm:
     ) -> Array:
         """See :class:`hpcdl.nn.ops.Normalization`."""
         self._kept = ()
-        geometry, pixels = self._geometry, _pixels(x)
+        geometry, pixels = self._geometry, as_pixels(x)
         batch_mean, batch_variance = mean, variance
         if train and len(pixels):
             found = in_parts(len(pixels), lambda i, j: (j - i, *_moments(pixels[i:j])), numbers=x.size)
@@ -53,7 +54,7 @@ class BatchNorm:
             _move(variance, squares / max(len(pixels) - 1, 1), geometry.momentum)
         inverse = (1 / np.sqrt(batch_variance + geometry.eps)).astype(x.dtype)
         y = lend(x.shape, x.dtype)
-        scale, to, beside = gamma * inverse, _pixels(y), pixels[:0] if shortcut is None else _pixels(shortcut)
+        scale, to, beside = gamma * inverse, as_pixels(y), pixels[:0] if shortcut is None else as_pixels(shortcut)
 
         def apply(i: int, j: int) -> None:
             _apply(pixels[i:j], batch_mean, scale, beta, beside[i:j], geometry.relu, to[i:j])
@@ -70,7 +71,7 @@ class BatchNorm:
         (x, y), self._kept = self._kept, ()
         dx = lend(dy.shape, dy.dtype)
         dz = lend(dy.shape, dy.dtype) if geometry.joined and geometry.relu else dy[:0]
-        pixels, gradient, output, kept = _pixels(x), _pixels(dy), _pixels(y), _pixels(dz)
+        pixels, gradient, output, kept = as_pixels(x), as_pixels(dy), as_pixels(y), as_pixels(dz)
 
         def add_up(i: int, j: int) -> Any:
             return _sum_gradients(gradient[i:j], pixels[i:j], output[i:j], self._mean, kept[i:j])
@@ -80,7 +81,7 @@ class BatchNorm:
         dgamma[...] = sum(product for _, product in sums) * self._inverse
         if len(dz):
             gradient, output = kept, output[:0]
-        count, to = max(len(gradient), 1), _pixels(dx)
+        count, to = max(len(gradient), 1), as_pixels(dx)
         scale, tilt, shift = gamma * self._inverse, self._inverse * dgamma / count, dbeta / count
 
         def apply(i: int, j: int) -> None:
@@ -88,10 +89,6 @@ class BatchNorm:
 
         in_parts(len(gradient), apply, numbers=dy.size)
         return dx, (dz if len(dz) else dy) if geometry.joined else None
-
-
-def _pixels(x: Array) -> Array:
-    return x.reshape(x.size // x.shape[-1], x.shape[-1])
 
 
 def _together(parts: list[tuple[int, Array, Array]]) -> tuple[Array, Array]:

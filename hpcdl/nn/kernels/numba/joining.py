@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from numba import njit
 
+from hpcdl.nn.kernels.numba.packing import as_pixels
 from hpcdl.nn.kernels.numba.vectors import copy
 from hpcdl.nn.kernels.numpy.memory import lend
 
@@ -29,19 +30,15 @@ class Concatenation:
         """See :class:`hpcdl.nn.ops.Concatenation`."""
         y = lend((len(pieces[0]), *self._output), pieces[0].dtype)
         for piece, begin in zip(pieces, self._begins, strict=True):
-            _put(_pixels(piece), begin, _pixels(y))
+            _put(as_pixels(piece), begin, as_pixels(y))
         return y
 
     def backward(self, dy: Array) -> list[Array]:
         """See :class:`hpcdl.nn.ops.Concatenation`."""
         pieces = [lend((len(dy), *shape), dy.dtype) for shape in self._shapes]
         for piece, begin in zip(pieces, self._begins, strict=True):
-            _take(_pixels(dy), begin, _pixels(piece))
+            _take(as_pixels(dy), begin, as_pixels(piece))
         return pieces
-
-
-def _pixels(x: Array) -> Array:
-    return x.reshape(x.size // x.shape[-1], x.shape[-1])
 
 
 @njit(nogil=True, cache=True)

@@ -1,4 +1,4 @@
-"""Weights side by side as a tile reads them, and images within a frame of zeros."""
+"""Memory as kernels read it: pixels in a row, weights side by side for a tile, images in a frame of zeros."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ from hpcdl.nn.kernels.numba.vectors import REGISTER_BYTES
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
     from hpcdl.nn.geometry import Shape
+
+
+def as_pixels(x: Array) -> Array:
+    """View activations (N, ..., C) as (pixels, C); there may be none."""
+    return x.reshape(x.size // x.shape[-1], x.shape[-1])
 
 
 def panels(terms: int, outputs: int, like: Array) -> Shape:

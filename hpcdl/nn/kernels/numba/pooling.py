@@ -8,6 +8,7 @@ import numpy as np
 from numba import njit
 
 from hpcdl.nn.kernels.numpy.memory import lend
+from hpcdl.nn.kernels.numpy.pooling import shares
 from hpcdl.nn.threads import in_parts
 
 if TYPE_CHECKING:
@@ -51,13 +52,7 @@ class AveragePooling:
 
     def __init__(self, geometry: PoolingGeometry) -> None:
         self._geometry = geometry
-        extents = [
-            np.minimum(np.arange(geometry.output[i]) * geometry.stride[i] + geometry.kernel[i],
-                       geometry.image[i] + 2 * geometry.padding[i])
-            - np.arange(geometry.output[i]) * geometry.stride[i]
-            for i in range(2)
-        ]  # fmt: skip
-        self._share = (1 / np.outer(*extents)).astype(geometry.dtype)
+        self._share = shares(geometry)
 
     def forward(self, x: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import njit
 
+from hpcdl.nn.kernels.numba.packing import as_pixels
 from hpcdl.nn.kernels.numpy.memory import lend
 from hpcdl.nn.threads import in_parts
 
@@ -31,7 +32,7 @@ class ResponseNormalization:
         self._kept = ()
         geometry = self._geometry
         scale, y = lend(x.shape, x.dtype), lend(x.shape, x.dtype)
-        source, sums, to = _pixels(x), _pixels(scale), _pixels(y)
+        source, sums, to = as_pixels(x), as_pixels(scale), as_pixels(y)
 
         def normalise(i: int, j: int) -> None:
             settings = (geometry.size, geometry.alpha, geometry.beta, geometry.k)
@@ -46,7 +47,7 @@ class ResponseNormalization:
         (x, scale), self._kept = self._kept, ()
         geometry = self._geometry
         dx = lend(dy.shape, dy.dtype)
-        gradient, source, sums, to = _pixels(dy), _pixels(x), _pixels(scale), _pixels(dx)
+        gradient, source, sums, to = as_pixels(dy), as_pixels(x), as_pixels(scale), as_pixels(dx)
 
         def differentiate(i: int, j: int) -> None:
             settings = (geometry.size, geometry.alpha, geometry.beta)
@@ -54,10 +55,6 @@ class ResponseNormalization:
 
         in_parts(len(source), differentiate, numbers=x.size)
         return dx
-
-
-def _pixels(x: Array) -> Array:
-    return x.reshape(x.size // x.shape[-1], x.shape[-1])
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

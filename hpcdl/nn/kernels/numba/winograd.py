@@ -20,7 +20,7 @@ from hpcdl.nn.kernels.numba.toom_cook import (
     output_gradient_tile,
     output_tile,
 )
-from hpcdl.nn.kernels.numba.vectors import REGISTER_BYTES
+from hpcdl.nn.kernels.numba.vectors import lanes
 from hpcdl.nn.kernels.numpy.memory import lend
 from hpcdl.nn.threads import in_parts
 
@@ -312,7 +312,7 @@ def _add_filter_products(v: Any, products: Any, tiles: int, du: Any) -> None:
     _, filters, channels = du.shape
     item = du.itemsize
     floor = du.dtype.type(-np.inf)
-    width = VECTORS * REGISTER_BYTES // item
+    width = VECTORS * lanes(floor)
     pieces, size, larger = evenly(filters)
     for point in range(len(du)):
         k = 0

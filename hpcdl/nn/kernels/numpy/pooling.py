@@ -115,16 +115,7 @@ class AveragePooling:
         self._frame = Frame(geometry, 0.0)
         self._gradient_frame = Frame(geometry, 0.0)
         self._output = geometry.output
-        vertical, horizontal = (
-            _clipped(
-                geometry.output[i],
-                geometry.kernel[i],
-                geometry.stride[i],
-                geometry.image[i] + 2 * geometry.padding[i],
-            )
-            for i in range(2)
-        )
-        self._share = (1 / np.outer(vertical, horizontal)).astype(geometry.dtype)[:, :, np.newaxis]
+        self._share = shares(geometry)[:, :, np.newaxis]
 
     def forward(self, x: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
@@ -165,6 +156,21 @@ class GlobalAverage:
         dx = lend((len(dy), *self._shape), dy.dtype)
         np.divide(dy[:, np.newaxis, np.newaxis], self._pixels, out=dx)
         return dx
+
+
+def shares(geometry: PoolingGeometry) -> Array:
+    """What a pixel counts in each window's average, (P, Q): one by the window's size, clipped as Caffe does."""
+    vertical, horizontal = (
+        _clipped(
+            geometry.output[i],
+            geometry.kernel[i],
+            geometry.stride[i],
+            geometry.image[i] + 2 * geometry.padding[i],
+        )
+        for i in range(2)
+    )
+    share: Array = (1 / np.outer(vertical, horizontal)).astype(geometry.dtype)
+    return share
 
 
 def _clipped(count: int, kernel: int, stride: int, padded: int) -> list[int]:
