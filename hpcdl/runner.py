@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from hpcdl.fabric.mpi import MpiComm
+    from hpcdl.fabric.mpi_comm import MpiComm
     from hpcdl.suite import Case, Scalar
 
 OK: Final = 0

@@ -15,7 +15,7 @@ ROOT = Path(hpcdl.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 
 ONLY_IN = {
-    "mpi4py": ["fabric/mpi.py", "fabric/mpi_wire.py", "launch/*"],
+    "mpi4py": ["fabric/mpi*.py", "launch/*"],
     "cupy": ["nn/backend.py", "nn/kernels/*cupy*", "fabric/transport.py", "fabric/nccl.py"],
     "cudnn": ["nn/kernels/*cupy*"],
     "numba": ["nn/kernels/*numba*"],

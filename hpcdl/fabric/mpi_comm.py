@@ -1,0 +1,327 @@
+"""What a program sees of MPI: a communicator whose operations ask the interpreter to wait."""
+
+from __future__ import annotations
+
+import types
+from time import perf_counter_ns, sleep
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcdl.fabric.beside import WORTHWHILE_NS
+from hpcdl.fabric.comm import (
+    ANY,
+    DEPTHS,
+    INPUT,
+    TAGS,
+    Array,
+    Status,
+    Task,
+    check_address,
+    check_exchange,
+)
+from hpcdl.fabric.mpi_native import Natives
+from hpcdl.fabric.mpi_wire import MpiWire, once
+from hpcdl.fabric.nccl import Nccl
+from hpcdl.fabric.pipeline import Wait, both
+from hpcdl.fabric.transport import choose
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Generator, Hashable
+    from contextlib import AbstractContextManager
+
+    from hpcdl.fabric.comm import Comm
+    from hpcdl.fabric.mpi import Mpi
+    from hpcdl.fabric.transport import Transport
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_TAG_LIMIT: Final = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767  # what MPI promises at least
+
+_SPACES: Final = 1 << ((_TAG_LIMIT + 1) // TAGS).bit_length() - 1
+"""A power of two, so that what differs in a tag space's lower digits differs in MPI's tag."""
+
+_ROUND_TRIPS: Final = 10
+
+
+def _operation(generator: Callable[P, Generator[Wait, None, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """An ``async def`` whose body may yield to the interpreter: half the cost of awaiting something that does."""
+    return types.coroutine(generator)  # type: ignore[return-value]
+
+
+class MpiComm:
+    """A :class:`hpcdl.fabric.comm.Comm` over an MPI communicator.
+
+    The main program's messages travel on one communicator under their own tags; started programs' on a second
+    one, under tags that also carry the tag space. A third one carries what follows the first piece of an array
+    that is not numpy's; see :mod:`hpcdl.fabric.transport`.
+    """
+
+    def __init__(self, mpi: Mpi, communicator: MPI.Intracomm, depth: int) -> None:
+        if depth >= DEPTHS:
+            raise ValueError(f"communicators split more than {DEPTHS} deep")
+        self.rank = communicator.rank
+        self.size = communicator.size
+        self.kept: dict[Hashable, Task[Comm]] = {}
+        self._mpi = mpi
+        self._main = communicator
+        self._started_programs = communicator.Dup()
+        self._second = communicator.Dup()
+        self._wire = MpiWire(self._post, self._receive, self._second)
+        self._natives = Natives(mpi.scratch, communicator, self._started_programs, self._second)
+        self._nccl: Nccl | None = None
+        self._depth = depth
+        self._strays: list[tuple[int, int, int, MPI.Message]] = []
+        """Messages (space, source, tag, message) that a receive of any tag drew out for another program."""
+        self._status = MPI.Status()
+
+    @property
+    def library(self) -> MPI.Intracomm:
+        """The communicator itself: for start-up, for gathering traces, and to measure the library past us."""
+        return self._main
+
+    def clock_offset_ns(self) -> int:
+        """What to add to this rank's clock to get rank 0's (Cristian 1989): half of the shortest round trip.
+
+        Ranks on one host share a clock; between hosts the error is less than half a round trip. Collective.
+        """
+        offset = 0
+        for other in range(1, self.size):
+            if self.rank == 0:
+                for _ in range(_ROUND_TRIPS):
+                    self._main.recv(source=other)
+                    self._main.send(perf_counter_ns(), other)
+            elif self.rank == other:
+                trips = []
+                for _ in range(_ROUND_TRIPS):
+                    begin = perf_counter_ns()
+                    self._main.send(None, 0)
+                    theirs = self._main.recv(source=0)
+                    end = perf_counter_ns()
+                    trips.append((end - begin, theirs - (begin + end) // 2))
+                offset = min(trips)[1]
+        return offset
+
+    def rest(self) -> None:
+        """Wait for all ranks asleep, so that ranks with nothing to do leave their cores to others."""
+        arrived = self._main.Ibarrier()
+        pause = 0.0001
+        while not arrived.Test():
+            sleep(pause)
+            pause = min(2 * pause, 0.02)
+
+    @_operation
+    def send(self, buffer: Array, dest: int, tag: int = 0) -> Generator[Wait, None, None]:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        check_address(dest, tag, self.size)  # the library would take -1 for nobody, or for anybody
+        mpi = self._mpi
+        begin = perf_counter_ns()
+        if not isinstance(buffer, np.ndarray):
+            yield from self._transport().send(self._wire, buffer, dest, tag)
+        elif mpi.alone:
+            self._main.Send(buffer, dest, tag)
+        else:
+            channel, wire = self._channel(tag)
+            request = channel.Isend(buffer, dest, wire)
+            if not request.Test():
+                yield request.Test
+        mpi.messages += 1
+        mpi.bytes += buffer.nbytes
+        if mpi.events is not None:
+            self._record("send", begin, dest, buffer.nbytes)
+
+    @_operation
+    def recv(self, buffer: Array, source: int = ANY, tag: int = ANY) -> Generator[Wait, None, Status]:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        check_address(source, tag, self.size, ANY)
+        mpi = self._mpi
+        begin = perf_counter_ns()
+        if not isinstance(buffer, np.ndarray):
+            answer = yield from self._transport().receive(self._wire, buffer, source, tag)
+            if mpi.events is not None:
+                self._record("recv", begin, answer.source, answer.count * buffer.itemsize)
+            return answer
+        came_from = MPI.ANY_SOURCE if source == ANY else source
+        if mpi.alone:
+            status = self._status
+            self._main.Recv(buffer, came_from, MPI.ANY_TAG if tag == ANY else tag, status)
+        else:
+            status = MPI.Status()
+            wait = self._receive(buffer, came_from, tag, status)
+            if not wait():
+                yield wait
+        answer = Status(status.source, status.tag % TAGS, status.count // buffer.itemsize)
+        if mpi.events is not None:
+            self._record("recv", begin, answer.source, status.count)
+        return answer
+
+    @_operation
+    def exchange(
+        self, outgoing: Array, dest: int, incoming: Array, source: int, tag: int = 0
+    ) -> Generator[Wait, None, Status]:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        check_exchange(dest, source, tag, self.size)
+        mpi = self._mpi
+        begin = perf_counter_ns()
+        if not isinstance(outgoing, np.ndarray):
+            transport = self._transport()
+            _, answer = yield from both(
+                transport.send(self._wire, outgoing, dest, tag),
+                transport.receive(self._wire, incoming, source, tag),
+            )
+            mpi.messages += 1
+            mpi.bytes += outgoing.nbytes
+            if mpi.events is not None:
+                self._record("exchange", begin, dest, outgoing.nbytes)
+            return answer
+        if mpi.alone:
+            status = self._status
+            self._main.Sendrecv(outgoing, dest, tag, incoming, source, tag, status)
+        else:
+            status = MPI.Status()
+            received = self._receive(incoming, source, tag, status)
+            channel, wire = self._channel(tag)
+            sent = channel.Isend(outgoing, dest, wire).Test
+            if not received():
+                yield received
+            if not sent():
+                yield sent
+        mpi.messages += 1
+        mpi.bytes += outgoing.nbytes
+        if mpi.events is not None:
+            self._record("exchange", begin, dest, outgoing.nbytes)
+        return Status(status.source, tag, status.count // incoming.itemsize)
+
+    async def add(self, into: Array, addend: Array) -> None:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        begin = perf_counter_ns()
+        into += addend
+        if self._mpi.events is not None:
+            self._record("add", begin, -1, into.nbytes)
+
+    async def compute(self, label: str, work: Callable[[], T]) -> T:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        mpi = self._mpi
+        running = mpi.running
+        begin = perf_counter_ns()
+        if mpi.alone or mpi.transport is not None or mpi.lasted.get(label, 0) < WORTHWHILE_NS:
+            result = work()
+        else:
+            result = mpi.worker.run(work, mpi.progress)
+        end = perf_counter_ns()
+        mpi.lasted[label] = end - begin
+        mpi.compute_ns += end - begin
+        if label == INPUT:
+            mpi.input_ns += end - begin
+        if mpi.events is not None:
+            mpi.events.append((running.number, label, begin, end, -1, 0))
+        if not mpi.alone:
+            mpi.progress()
+        return result
+
+    def start(self, work: Coroutine[Any, Any, T], *, shared_tags: bool = False) -> Task[T]:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        mpi = self._mpi
+        return mpi.launch(mpi.running.starts(work, self, self._depth, shared_tags=shared_tags))
+
+    @_operation
+    def split(self, color: int, key: int = 0) -> Generator[Wait, None, MpiComm]:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        # MPI_Comm_split blocks: enter it when all ranks are there, and progress started programs until then
+        everybody = self._main.Ibarrier()
+        if not everybody.Test():
+            yield everybody.Test
+        part = cast("MPI.Intracomm", self._main.Split(color, key))
+        return MpiComm(self._mpi, part, self._depth + 1)
+
+    @_operation
+    def native(self, collective: str, buffer: Array) -> Generator[Wait, None, None]:
+        """See :class:`hpcdl.fabric.comm.Comm`.
+
+        A started program's collective is the library's non-blocking one. Programs that run beside each other
+        must come to it in the order in which they were started, as those do for which it is the first step.
+        """
+        begin = perf_counter_ns()
+        # blocking and non-blocking collectives do not match, so the choice hangs on the program, not on alone
+        blocking = self._mpi.running.space == 0
+        if isinstance(buffer, np.ndarray):
+            yield from self._natives.run(collective, buffer, blocking=blocking)
+        elif collective == "nccl":
+            if self._nccl is None:
+                self._nccl = Nccl(self.rank, self.size, self._main.allgather, self._main.bcast)
+            done = self._nccl.allreduce(buffer)
+            if not done():
+                yield done
+        else:
+            # on a copy: libraries that move device memory do not all reduce it
+            host = buffer.get()
+            yield from self._natives.run(collective, host, blocking=blocking)
+            buffer.set(host)
+        if self._mpi.events is not None:
+            self._record(f"native {collective}", begin, -1, buffer.nbytes)
+
+    def _transport(self) -> Transport:
+        if self._mpi.transport is None:
+            self._mpi.transport = choose()
+        return self._mpi.transport
+
+    def scratch(self, size: int, like: Array) -> AbstractContextManager[Array]:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        return self._mpi.scratch.borrow(size, like)
+
+    def _channel(self, tag: int) -> tuple[MPI.Intracomm, int]:
+        """The communicator and the tag under which the running program's messages travel."""
+        space = self._mpi.running.space
+        if space == 0:
+            return self._main, tag
+        return self._started_programs, space % _SPACES * TAGS + tag
+
+    def _post(self, buffer: Array, dest: int, tag: int) -> Wait:
+        """Post a send; the answer tells whether it is done."""
+        channel, wire = self._channel(tag)
+        return once(channel.Isend(buffer, dest, wire).Test)
+
+    def _receive(self, buffer: Array, source: int, tag: int, status: MPI.Status) -> Wait:
+        """Post a receive; the answer tells whether it is done, ``status`` what came."""
+        space = self._mpi.running.space
+        if space == 0:
+            request = self._main.Irecv(buffer, source, MPI.ANY_TAG if tag == ANY else tag)
+            return lambda: request.Test(status)
+        if tag == ANY or self._strays:
+            return self._draw(buffer, source, space % _SPACES, tag, status)
+        channel, wire = self._channel(tag)
+        request = channel.Irecv(buffer, source, wire)
+        return lambda: request.Test(status)
+
+    def _draw(self, buffer: Array, source: int, space: int, tag: int, status: MPI.Status) -> Wait:
+        """Receive any tag of one space, which MPI cannot express: draw messages out until one is of that space.
+
+        What turns up for other programs waits among the strays, in order.
+        """
+        request: MPI.Request | None = None
+
+        def done() -> bool:
+            nonlocal request
+            while request is None:
+                for i, (its_space, its_source, its_tag, message) in enumerate(self._strays):
+                    if its_space == space and source in (its_source, MPI.ANY_SOURCE) and tag in (its_tag, ANY):
+                        del self._strays[i]
+                        request = message.Irecv(buffer)
+                        break
+                else:
+                    found = MPI.Status()
+                    drawn = self._started_programs.Improbe(source, MPI.ANY_TAG, found)
+                    if drawn is None:
+                        return False
+                    self._strays.append((found.tag // TAGS, found.source, found.tag % TAGS, drawn))
+            return request.Test(status)
+
+        return done
+
+    def _record(self, label: str, begin: int, peer: int, size: int) -> None:
+        mpi = self._mpi
+        mpi.events.append(  # type: ignore[union-attr]
+            (mpi.running.number, label, begin, perf_counter_ns(), peer, size)
+        )
