@@ -170,8 +170,9 @@ def _run_case(case: Case, work: Job, comm: MpiComm) -> tuple[dict[str, Scalar], 
             found = mpi.run(program(comm))
         finally:
             mpi.events = None
-    packed = comm.library.gather(to_bytes(recorder.pack()))
-    return None if packed is None else (found, packed)
+    mine = [to_bytes(one.pack()) for one in recorder.virtual or [recorder]]
+    packed = comm.library.gather(mine)
+    return None if packed is None else (found, [trace for rank in packed for trace in rank])
 
 
 @contextmanager

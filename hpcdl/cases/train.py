@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cache, partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 WARMUP_STEPS: Final = 2
 """Steps at the start whose times are kept but not counted: first touch of memory, first connection of peers."""
 
+OWN: Final = "own"
+"""In the place of an aggregation: the strategy moves its messages itself."""
+
 MOST_STEPS: Final = np.iinfo(STEP["step"]).max
 
 KEYS: Final[dict[str, Key]] = {
@@ -41,7 +45,7 @@ KEYS: Final[dict[str, Key]] = {
     "backend": Key((str, dict), {"name": "numpy"}, folder="backends"),
     "dtype": Key((str,), "float32", choices=("float32", "float64", *HALF)),
     "training": Key((str, dict), {"name": "synchronous"}, folder="training"),
-    "aggregation": Key((str, dict), {"name": "ring"}, folder="aggregation"),
+    "aggregation": Key((str, dict), None, folder="aggregation"),
     "compression": Key((str,), "none", choices=("none",)),
     "optimizer": Key((str, dict), {"name": "sgd"}, folder="optim"),
     "schedule": Key((str, dict), {"name": "constant"}),
@@ -111,11 +115,17 @@ def check(settings: Mapping[str, Any]) -> None:
             )
     with about("schedule"):
         _schedule(settings)
+    with about("training"):
+        if (check_strategy := _of_strategy(settings, "check")) is not None:
+            check_strategy(settings["ranks"], **_settings(settings["training"]))
     with about("aggregation"):
-        if settings["aggregation"]["name"] == "nccl":
+        if not _aggregates(settings):
+            if settings["aggregation"] is not None:
+                raise ValueError(f"{settings['training']['name']!r} moves its messages itself; leave this key out")
+        elif _aggregation(settings)["name"] == "nccl":
             _check_nccl(settings["backend"]["name"])
         else:
-            try_out(settings["aggregation"], ranks)
+            try_out(_aggregation(settings), ranks)
 
 
 def memory_bytes(settings: Mapping[str, Any]) -> int:
@@ -131,7 +141,8 @@ def memory_bytes(settings: Mapping[str, Any]) -> int:
 
 def identity(settings: Mapping[str, Any]) -> list[str]:
     """See :class:`hpcdl.suite.Kind`."""
-    names = [label(settings[key]) for key in ("model", "dataset", "training", "aggregation")]
+    names = [label(settings[key]) for key in ("model", "dataset", "training")]
+    names += [label(_aggregation(settings))] if _aggregates(settings) else []
     batch, each = settings["global_batch"], settings["batch_per_rank"]
     length = f"{settings['epochs']:g}ep" if settings["steps"] is None else f"{settings['steps']}st"
     return [*names, f"p{settings['ranks']}", f"b{batch}" if each is None else f"b{each}each", length]
@@ -139,7 +150,7 @@ def identity(settings: Mapping[str, Any]) -> list[str]:
 
 def fields(settings: Mapping[str, Any]) -> dict[str, Scalar]:
     """See :class:`hpcdl.suite.Kind`."""
-    named = ("model", "dataset", "backend", "training", "aggregation", "optimizer", "schedule")
+    named = ("model", "dataset", "backend", "training", "optimizer", "schedule")
     plain = (
         "dtype",
         "compression",
@@ -151,6 +162,7 @@ def fields(settings: Mapping[str, Any]) -> dict[str, Scalar]:
     return {
         **{key: label(settings[key]) for key in named},
         **{key: settings[key] for key in plain},
+        "aggregation": label(_aggregation(settings)) if _aggregates(settings) else OWN,
         "global_batch": _global_batch(settings),
         "scaling": "strong" if settings["batch_per_rank"] is None else "weak",
         "threads_per_rank": settings["threads"],
@@ -179,14 +191,14 @@ def program(
     session = Session(
         replica=replica,
         optimizer=optimizer,
-        aggregate=_named("aggregation", settings["aggregation"]),
+        aggregate=_named("aggregation", _aggregation(settings)),
         dataset=dataset,
         journal=journal,
         learning_rate=lambda step: settings["learning_rate"] * rate(step, steps),
         global_batch=_global_batch(settings),
         steps=steps,
         seed=settings["seed"],
-        independent=settings["aggregation"]["name"] == "none",
+        independent=_aggregates(settings) and _aggregation(settings)["name"] == "none",
         target_accuracy=settings["target_accuracy"],
         stop_at_target=settings["stop_at_target"],
         evaluate_every=settings["evaluate_every"],
@@ -199,6 +211,7 @@ def program(
             await strategy(comm, session)
         finally:
             session.close()
+        journal.memory(session.memory_bytes)
         return {
             "parameters": replica.parameters.size,
             "dataset_source": dataset.source,
@@ -206,6 +219,24 @@ def program(
         }
 
     return train
+
+
+def _of_strategy(settings: Mapping[str, Any], name: str) -> Any:
+    """What the strategy's module offers besides the strategy, None if it does not.
+
+    ``check(ranks, **settings)`` raises ValueError for what cannot run. ``AGGREGATES = False`` says that no
+    aggregation is used.
+    """
+    module = registry.find("training", settings["training"]["name"]).__module__
+    return getattr(import_module(module), name, None)
+
+
+def _aggregates(settings: Mapping[str, Any]) -> bool:
+    return _of_strategy(settings, "AGGREGATES") is not False
+
+
+def _aggregation(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    return settings["aggregation"] or {"name": "ring"}
 
 
 def _check_nccl(backend_name: str) -> None:

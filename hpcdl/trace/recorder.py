@@ -1,4 +1,4 @@
-"""What one rank remembers of one case: events, steps and evaluations, kept in memory until the case is over.
+"""What one rank remembers of one case: events, steps, evaluations and updates, in memory until the case is over.
 
 Worker ranks import this module; it needs numpy and the standard library only.
 """
@@ -6,6 +6,7 @@ Worker ranks import this module; it needs numpy and the standard library only.
 from __future__ import annotations
 
 import io
+import math
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -53,11 +54,22 @@ EVALUATION: Final = np.dtype(
         ("loss", np.float64),
         ("accuracy", np.float64),
         ("samples", np.int64),
+        ("consensus", np.float64),
+    ]
+)
+
+UPDATE: Final = np.dtype(
+    [
+        ("time", np.int64),  # ns, this rank's clock
+        ("worker", np.int32),
+        ("version", np.int64),
+        ("staleness", np.int64),
+        ("learning_rate", np.float64),
     ]
 )
 
 EVENT_LIMIT: Final = 200_000
-"""Events kept per rank and case unless told otherwise (7.2 MB packed)."""
+"""Events, and updates, kept per rank and case unless told otherwise (7.2 MB packed)."""
 
 Event = tuple[int, str, int, int, int, int]
 """(task, label, begin ns, end ns, peer or -1, bytes)."""
@@ -104,28 +116,50 @@ class Evaluation(NamedTuple):
     """0 to 1."""
     samples: int
     """Training images consumed so far, by all ranks together."""
+    consensus: float = math.nan
+    """Root of the mean over ranks of the squared distance between a rank's parameters and their average; not a
+    number where all ranks hold the same parameters by construction, or none of their own."""
+
+
+class Update(NamedTuple):
+    """One gradient (or sum of gradients) that this rank applied to parameters it keeps for others."""
+
+    time: int
+    """ns on this rank's clock."""
+    worker: int
+    """The rank that computed it."""
+    version: int
+    """Updates that the parameters had seen when it was applied."""
+    staleness: int
+    """That, less the version of the parameters it was computed from."""
+    learning_rate: float
 
 
 class Recorder:
-    """Three lists that grow while a case runs.
+    """Lists that grow while a case runs.
 
     ``events`` (None when events are not traced) takes :data:`Event` tuples: interpreters append to it
     directly, since a call would cost more than what it records. ``steps`` takes :class:`Step`,
-    ``evaluations`` takes :class:`Evaluation`, or plain tuples in their order.
+    ``evaluations`` takes :class:`Evaluation`, ``updates`` takes :class:`Update`, or plain tuples in their order.
     """
 
     def __init__(self, *, events: bool = True, limit: int = EVENT_LIMIT) -> None:
         self.events: list[Event] | None = [] if events else None
         self.steps: list[tuple[Any, ...]] = []
         self.evaluations: list[tuple[Any, ...]] = []
+        self.updates: list[tuple[Any, ...]] = []
         self.limit = limit
         self.dropped = 0
-        """Events not kept because ``limit`` was reached."""
+        """Events and updates not kept because ``limit`` was reached."""
+        self.memory_bytes = 0
+        """What this rank holds in vectors as long as the parameters or longer, or parts of such; 0: not stated."""
+        self.virtual: list[Recorder] = []
+        """Where this process simulates ranks: theirs, which are the trace then."""
         self.clock_offset_ns = 0
         """To be added to this rank's clock to get rank 0's."""
 
     def trim(self) -> None:
-        """Drop and count the events beyond the limit; called between steps, it bounds the memory.
+        """Drop and count events and updates beyond the limit; called between steps, it bounds the memory.
 
         The first ones stay: a trace with a hole in its middle cannot be read. The list stays the same object,
         so whoever holds it may go on appending.
@@ -133,13 +167,16 @@ class Recorder:
         if self.events is not None and len(self.events) > self.limit:
             self.dropped += len(self.events) - self.limit
             del self.events[self.limit :]
+        if len(self.updates) > self.limit:
+            self.dropped += len(self.updates) - self.limit
+            del self.updates[self.limit :]
 
     def pack(self) -> Packed:
         """The trace as arrays.
 
         Keys: ``events`` (n, :data:`EVENT`), ``labels`` (m, UTF-8 bytes), ``steps`` (s, :data:`STEP`),
-        ``evaluations`` (e, :data:`EVALUATION`), and two scalars of shape (), ``dropped`` and
-        ``clock_offset_ns`` (int64).
+        ``evaluations`` (e, :data:`EVALUATION`), ``updates`` (u, :data:`UPDATE`), and three scalars of shape (),
+        ``dropped``, ``clock_offset_ns`` and ``memory_bytes`` (int64).
         """
         self.trim()
         numbers: dict[str, int] = {}
@@ -153,7 +190,9 @@ class Recorder:
             "labels": np.array(labels, f"S{max(map(len, labels), default=1)}"),
             "steps": np.array([Step(*row) for row in self.steps], STEP),
             "evaluations": np.array([Evaluation(*row) for row in self.evaluations], EVALUATION),
+            "updates": np.array([Update(*row) for row in self.updates], UPDATE),
             "dropped": np.array(self.dropped, np.int64),
+            "memory_bytes": np.array(self.memory_bytes, np.int64),
             "clock_offset_ns": np.array(self.clock_offset_ns, np.int64),
         }
 

@@ -36,8 +36,10 @@ class Run:
     """case_index, rank, and the columns of :data:`hpcdl.trace.recorder.STEP`."""
     evaluations: pd.DataFrame
     """case_index, rank, and the columns of :data:`hpcdl.trace.recorder.EVALUATION`."""
+    updates: pd.DataFrame
+    """case_index, rank, and the columns of :data:`hpcdl.trace.recorder.UPDATE`."""
     ranks: pd.DataFrame
-    """case_index, rank, dropped (events not kept), clock_offset_ns."""
+    """case_index, rank, dropped (events and updates not kept), clock_offset_ns, memory_bytes."""
     environment: dict[str, Any]
     suite: str
     """The text of the suite file."""
@@ -60,7 +62,7 @@ class Run:
     ) -> Run:
         """Build the frames.
 
-        ``described[i]`` holds case i's fields; ``tables[name][i]`` its steps, evaluations and ranks;
+        ``described[i]`` holds case i's fields; ``tables[name][i]`` its steps, evaluations, updates and ranks;
         ``load(i)`` its events and their labels.
         """
         import pandas as pd
@@ -72,6 +74,7 @@ class Run:
             cases=pd.DataFrame({name: column.infer_objects() for name, column in columns.items()}),
             steps=_frame(tables["steps"]),
             evaluations=_frame(tables["evaluations"]),
+            updates=_frame(tables["updates"]),
             ranks=_frame(tables["ranks"]),
             environment=environment,
             suite=suite,

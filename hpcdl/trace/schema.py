@@ -1,7 +1,7 @@
 """The HDF5 files of a run: one closed file per finished case, and ``run.h5``, which holds them all.
 
 Rank 0 only: worker ranks import :mod:`hpcdl.trace.recorder` and nothing else of this folder. Times are
-integer nanoseconds on the clock of the rank that wrote them; sizes are bytes. Schema version 1::
+integer nanoseconds on the clock of the rank that wrote them; sizes are bytes. Schema version 2::
 
     /                       attributes  format "hpcdl", schema (int), content "part" or "run", complete (bool)
     /environment            JSON text: what hpcdl.launch.environment.job found, and what the runner added
@@ -10,17 +10,20 @@ integer nanoseconds on the clock of the rank that wrote them; sizes are bytes. S
                             attributes: the case's fields; None is an empty ("null") attribute
     /cases/000000/steps     (rows,) rank int32, then the columns of hpcdl.trace.recorder.STEP:
                             step, epoch int32; begin, end int64 [ns]; loss float64; correct, images int32;
-                            compute_ns, messages, bytes int64; learning_rate float64; input_ns int64 (0 where
-                            the file has no such column)
+                            compute_ns, messages, bytes int64; learning_rate float64; input_ns int64
     /cases/000000/events    (rows,) rank int32, then the columns of EVENT:
                             task, label int32; begin, end int64 [ns]; peer int32 (-1: none); bytes int64
     /cases/000000/labels    (labels,) UTF-8: what events.label is an index into
     /cases/000000/evaluations  (rows,) rank int32, then the columns of EVALUATION:
-                            step int32; epoch, training_seconds, loss, accuracy float64; samples int64
-    /cases/000000/ranks     (ranks,) rank int32; dropped int64 (events not kept);
-                            clock_offset_ns int64 (add it to this rank's clock to get rank 0's)
+                            step int32; epoch, training_seconds, loss, accuracy float64; samples int64;
+                            consensus float64
+    /cases/000000/updates   (rows,) rank int32, then the columns of UPDATE:
+                            time int64 [ns]; worker int32; version, staleness int64; learning_rate float64
+    /cases/000000/ranks     (ranks,) rank int32; dropped int64 (events and updates not kept);
+                            clock_offset_ns int64 (add it to this rank's clock to get rank 0's);
+                            memory_bytes int64 (held in vectors; 0: not stated)
 
-Steps, events and evaluations are chunked and compressed (shuffle, gzip).
+Steps, events, evaluations and updates are chunked and compressed (shuffle, gzip).
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ import h5py
 import numpy as np
 
 from hpcdl.trace.record import CaseRecord, Scalar, TraceError
-from hpcdl.trace.recorder import EVALUATION, EVENT, STEP
+from hpcdl.trace.recorder import EVALUATION, EVENT, STEP, UPDATE
 from hpcdl.trace.replacing import replacing
 from hpcdl.trace.run import Run, Table
 
@@ -43,14 +46,15 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from hpcdl.trace.recorder import Packed
 
 __all__ = ["SCHEMA", "CaseRecord", "Run", "TraceError", "merge", "read", "write_part"]
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 CHUNK: Final = 1 << 15
 """Rows per compressed chunk: 1.3 MB of events."""
-RANK: Final = np.dtype([("rank", np.int32), ("dropped", np.int64), ("clock_offset_ns", np.int64)])
+RANK: Final = np.dtype(
+    [("rank", np.int32), ("dropped", np.int64), ("clock_offset_ns", np.int64), ("memory_bytes", np.int64)]
+)
 
 
 def write_part(
@@ -116,7 +120,7 @@ def read(path: str | Path) -> Run:
             raise TraceError(f"{path}: no run.h5 and no finished case in parts/")
     described: list[dict[str, Scalar]] = []
     places: list[tuple[Path, str]] = []
-    tables: dict[str, list[Table]] = {"steps": [], "evaluations": [], "ranks": []}
+    tables: dict[str, list[Table]] = {"steps": [], "evaluations": [], "updates": [], "ranks": []}
     environment: dict[str, Any] = {}
     suite_text = ""
     for file in files:
@@ -158,15 +162,12 @@ def _write_case(group: h5py.Group, record: CaseRecord) -> None:
     _write(group, "events", _with_rank(events, EVENT))
     _write(group, "steps", _with_rank([packed["steps"] for packed in record.ranks], STEP))
     _write(group, "evaluations", _with_rank([packed["evaluations"] for packed in record.ranks], EVALUATION))
+    _write(group, "updates", _with_rank([packed["updates"] for packed in record.ranks], UPDATE))
     group["labels"] = np.array(list(numbers), f"S{max(map(len, numbers), default=1)}")
     group["ranks"] = np.array(
-        [(rank, _scalar(p, "dropped"), _scalar(p, "clock_offset_ns")) for rank, p in enumerate(record.ranks)],
+        [(rank, p["dropped"], p["clock_offset_ns"], p["memory_bytes"]) for rank, p in enumerate(record.ranks)],
         RANK,
     )
-
-
-def _scalar(packed: Packed, name: str) -> int:
-    return int(packed[name]) if name in packed else 0
 
 
 def _with_rank(per_rank: Sequence[npt.NDArray[Any]], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
@@ -245,16 +246,14 @@ def _plain(value: Any) -> Scalar:
 
 def _on_common_clock(group: h5py.Group, name: str) -> Table:
     table = group[name][()]
-    if "begin" in table.dtype.names and len(table):
+    moments = [column for column in ("begin", "end", "time") if column in table.dtype.names]
+    if moments and len(table):
         ranks = group["ranks"][()]
         offset = np.zeros(1 + max(ranks["rank"].max(initial=0), table["rank"].max()), np.int64)
         offset[ranks["rank"]] = ranks["clock_offset_ns"]
-        table["begin"] += offset[table["rank"]]
-        table["end"] += offset[table["rank"]]
-    columns = {column: table[column] for column in table.dtype.names}
-    if name == "steps" and "input_ns" not in columns:  # of a time before that column
-        columns["input_ns"] = np.zeros(len(table), np.int64)
-    return columns
+        for column in moments:
+            table[column] += offset[table["rank"]]
+    return {column: table[column] for column in table.dtype.names}
 
 
 def _events(path: Path, name: str) -> tuple[Table, list[str]]:

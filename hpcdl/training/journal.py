@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from hpcdl.trace.recorder import Evaluation, Step
+from hpcdl.trace.recorder import Evaluation, Recorder, Step, Update
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from hpcdl.fabric.comm import Gauge
-    from hpcdl.trace.recorder import Recorder
+
+
+class Moment(NamedTuple):
+    """When something was worth an evaluation that comes later."""
+
+    steps: int
+    """This rank's, so far."""
+    training_ns: int
+    """Since training began on this rank."""
 
 
 class Journal:
@@ -30,8 +39,25 @@ class Journal:
         self._recorder = recorder
         self._before_step = before_step
         self.read = read
+        self._began_ns: int | None = None
         self._training_ns = 0
         self._steps = 0
+
+    def virtual(self, read: Callable[[], Gauge]) -> Journal:
+        """Open the journal of one more rank that this process simulates; ``read`` is that rank's gauge."""
+        recorder = Recorder(events=self._recorder.events is not None)
+        self._recorder.virtual.append(recorder)
+        return Journal(recorder, read)
+
+    def begin(self) -> None:
+        """Training begins here, on a rank whose :meth:`moment` is going to be asked for."""
+        self._began_ns = self.read().time_ns
+
+    def moment(self) -> Moment:
+        """Return where training is; ValueError if it has not begun."""
+        if self._began_ns is None:
+            raise ValueError("a moment of a training that has not begun")
+        return Moment(self._steps, self.read().time_ns - self._began_ns)
 
     @contextmanager
     def step(self, epoch: int = 0, learning_rate: float = float("nan")) -> Iterator[Outcome]:
@@ -68,11 +94,33 @@ class Journal:
             self._recorder.steps.append(row)
             self._steps += 1
 
-    def evaluation(self, epoch: float, loss: float, accuracy: float, samples: int) -> None:
-        """Note what the test set said after the steps so far; only steps count as training time."""
+    def evaluation(
+        self,
+        epoch: float,
+        loss: float,
+        accuracy: float,
+        samples: int,
+        *,
+        consensus: float = math.nan,
+        at: Moment | None = None,
+    ) -> None:
+        """Note what the test set said of the parameters as they are, or as they were ``at`` a moment.
+
+        Without a moment only steps count as training time.
+        """
+        steps, training_ns = at or (self._steps, self._training_ns)
         self._recorder.evaluations.append(
-            Evaluation(self._steps, epoch, self._training_ns * 1e-9, loss, accuracy, samples)
+            Evaluation(steps, epoch, training_ns * 1e-9, loss, accuracy, samples, consensus)
         )
+
+    def update(self, worker: int, version: int, staleness: int, learning_rate: float) -> None:
+        """Note a gradient of ``worker`` that was applied here; see :class:`hpcdl.trace.recorder.Update`."""
+        self._recorder.updates.append(Update(self.read().time_ns, worker, version, staleness, learning_rate))
+        self._recorder.trim()
+
+    def memory(self, size: int) -> None:
+        """Note how many bytes of vectors this rank holds."""
+        self._recorder.memory_bytes = size
 
 
 class Outcome:

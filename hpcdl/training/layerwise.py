@@ -4,7 +4,7 @@ from copy import deepcopy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hpcdl.fabric.comm import INPUT
+from hpcdl.training.backpropagation import gradient
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Comm, Task
@@ -21,30 +21,29 @@ async def layerwise(comm: Comm, session: Session) -> None:
     whose gradients come last and whose parameters are wanted first, have the least to hide behind. The numbers are
     those of synchronous training with a bucket per layer.
     """
-    replica = session.replica
-    optimizers = [deepcopy(session.optimizer) for _ in replica.stages]
-    under_way: dict[int, Task[Any]] = {}
+    optimizers = {stage.name: deepcopy(session.optimizer) for stage in session.replica.stages}
+    under_way: dict[str, Task[Any]] = {}
+
+    async def wait_for(stage: Stage) -> None:
+        if stage.name in under_way:
+            await under_way.pop(stage.name)
+
     for step in range(session.steps):
         rate = session.learning_rate(step)
+
+        def renew(stage: Stage, rate: float = rate) -> None:
+            if stage.span.start < stage.span.stop:
+                renewal = _renew(comm, session, stage, optimizers[stage.name], rate)
+                under_way[stage.name] = comm.start(renewal)
+
         with session.journal.step(session.epoch(step), rate) as outcome:
-            x, labels = await comm.compute(INPUT, partial(session.input, step, comm.rank, comm.size))
-            outcome.images = len(x)
-            for i, stage in enumerate(replica.stages):
-                if i in under_way:
-                    await under_way.pop(i)
-                x = await comm.compute(f"forward {stage.name}", partial(stage.forward, x))
-            loss, outcome.correct, gradient = await comm.compute(
-                "loss", partial(replica.loss, x, labels, 1 / session.global_batch)
+            share = partial(session.input, step, comm.rank, comm.size)
+            await gradient(
+                comm, session, share, outcome, scale=1 / session.global_batch, before=wait_for, after=renew
             )
-            outcome.loss = loss / max(1, outcome.images)
-            dy: Any = gradient  # the first stage has none to hand on
-            for i, stage in reversed([*enumerate(replica.stages)]):
-                dy = await comm.compute(f"backward {stage.name}", partial(stage.backward, dy))
-                if stage.span.start < stage.span.stop:
-                    under_way[i] = comm.start(_renew(comm, session, stage, optimizers[i], rate))
         if session.evaluation_due(step + 1):
-            for i in sorted(under_way):
-                await under_way.pop(i)
+            for stage in session.replica.stages:
+                await wait_for(stage)
             if await session.evaluate(comm, step + 1):
                 return
 
@@ -52,7 +51,7 @@ async def layerwise(comm: Comm, session: Session) -> None:
 async def _renew(comm: Comm, session: Session, stage: Stage, optimizer: Optimizer, rate: float) -> None:
     """Sum one layer's gradient over all ranks and apply it."""
     replica = session.replica
-    gradient = replica.gradients[stage.span]
-    await session.aggregate(comm, gradient)
+    gradients = replica.gradients[stage.span]
+    await session.aggregate(comm, gradients)
     parameters = replica.parameters[stage.span]
-    await comm.compute(f"update {stage.name}", partial(optimizer.update, parameters, gradient, rate))
+    await comm.compute(f"update {stage.name}", partial(optimizer.update, parameters, gradients, rate))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.nn.replica import Replica
     from hpcdl.optim.protocol import Optimizer
-    from hpcdl.training.journal import Journal
+    from hpcdl.training.journal import Journal, Moment
 
 
 _Batch: TypeAlias = "tuple[Array, NDArray[np.int64]]"
@@ -52,6 +53,8 @@ class Session:
     """Epochs from one evaluation to the next; there is always one at the end."""
     prefetch: int = 0
     """Batches made ahead, by a thread that :meth:`close` ends; 0: no thread, each is made when it is wanted."""
+    vectors: dict[str, Array] = field(default_factory=dict, init=False)
+    """What the strategy keeps besides the replica, by name; see :meth:`vector`."""
     _ahead: tuple[tuple[int, int], Prefetch[_Batch]] | None = field(default=None, init=False)
     _order: tuple[int, NDArray[np.int64]] = field(default=(-1, np.empty(0, np.int64)), init=False)
     _evaluated: int = field(default=0, init=False)
@@ -60,6 +63,20 @@ class Session:
     def steps_per_epoch(self) -> int:
         """Whole batches in an epoch."""
         return steps_per_epoch(len(self.dataset.train), self.global_batch)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of this rank's vectors: parameters, gradients, state, the optimizer's and the strategy's."""
+        replica = self.replica
+        own = (replica.parameters, replica.gradients, replica.state)
+        kept = (*own, *self.optimizer.state.values(), *self.vectors.values())
+        return sum(vector.nbytes for vector in kept)
+
+    def vector(self, name: str, size: int | None = None) -> Array:
+        """Make a vector of zeros, as long as the parameters or ``size``, that the strategy keeps as ``name``."""
+        elements = self.replica.parameters.size if size is None else size
+        self.vectors[name] = self.replica.backend.zeros(elements, self.replica.dtype)
+        return self.vectors[name]
 
     def epoch(self, step: int) -> int:
         """The epoch that ``step`` is in."""
@@ -100,22 +117,48 @@ class Session:
         self._evaluated = turn
         return due
 
-    async def evaluate(self, comm: Comm, steps: int) -> bool:
+    async def evaluate(
+        self,
+        comm: Comm,
+        steps: float,
+        *,
+        parameters: Array | None = None,
+        consensus: float = math.nan,
+        at: Moment | None = None,
+    ) -> bool:
         """Test the network on all ranks together; tells whether training may stop.
 
         Each rank takes its share of the test set. Running statistics of batch normalisation, which are
-        each rank's own during training (Goyal et al. 2017, section 2.3), are averaged first.
+        each rank's own during training (Goyal et al. 2017, section 2.3), are averaged first. With ``parameters``,
+        the same on all ranks, those are tested and the replica's own come back afterwards; ``consensus`` and
+        ``at`` are noted with what is found. ``steps``, in global batches, is how far training was.
         """
         replica, test = self.replica, self.dataset.test
         if replica.state.size and not self.independent:
             await comm.native("allreduce", replica.state)
             replica.state /= comm.size
+        own = replica.parameters.copy() if parameters is not None else None
+        if parameters is not None:
+            replica.parameters[:] = parameters
         sums = await comm.compute("evaluation", lambda: self._test(comm.rank, comm.size))
+        if own is not None:
+            replica.parameters[:] = own
         await comm.native("allreduce", sums)
         loss, right = (float(total) / len(test) for total in sums)
-        self.journal.evaluation(steps / self.steps_per_epoch, loss, right, steps * self.global_batch)
+        epochs, samples = steps / self.steps_per_epoch, round(steps * self.global_batch)
+        self.journal.evaluation(epochs, loss, right, samples, consensus=consensus, at=at)
         reached = self.target_accuracy is not None and right >= self.target_accuracy
         return bool(self.stop_at_target and reached)
+
+    async def evaluate_average(self, comm: Comm, steps: float, mine: Array, *, at: Moment | None = None) -> bool:
+        """Test the average over ranks of ``mine``, which stays as it is; note how far the ranks are from it."""
+        average = mine.copy()
+        await comm.native("allreduce", average)
+        average /= comm.size
+        squares = np.array([float(((mine - average) ** 2).sum())])
+        await comm.native("allreduce", squares)
+        distance = float(squares[0] / comm.size) ** 0.5
+        return await self.evaluate(comm, steps, parameters=average, consensus=distance, at=at)
 
     def _test(self, rank: int, ranks: int) -> NDArray[np.float64]:
         """Sum of losses and number of right answers over this rank's share of the test set."""

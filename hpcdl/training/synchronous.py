@@ -3,10 +3,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hpcdl.fabric.comm import INPUT
+from hpcdl.training.backpropagation import gradient
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Comm, Task
+    from hpcdl.nn.replica import Stage
     from hpcdl.training.session import Session
 
 
@@ -20,32 +21,25 @@ async def synchronous(comm: Comm, session: Session, *, bucket_bytes: int | None 
     """
     replica = session.replica
     smallest = float("inf") if bucket_bytes is None else bucket_bytes
+    under_way: list[Task[Any]] = []
+    end = replica.gradients.size
+
+    def send_complete(stage: Stage) -> None:
+        nonlocal end
+        complete = replica.gradients[stage.span.start : end]
+        if complete.nbytes >= smallest:
+            under_way.append(comm.start(session.aggregate(comm, complete)))
+            end = stage.span.start
+
     for step in range(session.steps):
         rate = session.learning_rate(step)
         with session.journal.step(session.epoch(step), rate) as outcome:
-            images, labels = await comm.compute(INPUT, partial(session.input, step, comm.rank, comm.size))
-            x = images
-            for stage in replica.stages:
-                x = await comm.compute(f"forward {stage.name}", partial(stage.forward, x))
-            loss, outcome.correct, gradient = await comm.compute(
-                "loss", partial(replica.loss, x, labels, 1 / session.global_batch)
-            )
-            outcome.images = len(images)
-            outcome.loss = loss / max(1, len(images))
-
-            under_way: list[Task[Any]] = []
             end = replica.gradients.size
-            dy: Any = gradient  # the first stage has none to hand on
-            for stage in reversed(replica.stages):
-                dy = await comm.compute(f"backward {stage.name}", partial(stage.backward, dy))
-                complete = replica.gradients[stage.span.start : end]
-                if complete.nbytes >= smallest:
-                    under_way.append(comm.start(session.aggregate(comm, complete)))
-                    end = stage.span.start
+            share = partial(session.input, step, comm.rank, comm.size)
+            await gradient(comm, session, share, outcome, scale=1 / session.global_batch, after=send_complete)
             await session.aggregate(comm, replica.gradients[:end])
-            for bucket in under_way:
-                await bucket
-
+            while under_way:
+                await under_way.pop(0)
             await comm.compute(
                 "update", partial(session.optimizer.update, replica.parameters, replica.gradients, rate)
             )

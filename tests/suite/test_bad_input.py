@@ -143,7 +143,7 @@ def test_a_file_that_is_no_suite(refused, text, said):
         ("case.learning_rate.a.b=3", "learning_rate: 0.1 is not a table"),
         ("case.steps=many", "[[case]] 1: steps: must be int, not 'many'"),
         ("case.aggregation=rign", "did you mean 'ring'?"),
-        ("case.aggregation.arity=3", "aggregation: unknown setting 'arity'"),
+        ("case.optimizer.arity=3", "optimizer: unknown setting 'arity'"),
         ("case.kind=pairwise", "[[case]] 1: model: unknown key"),
         ("suite.name=", "name: must be a word"),
         ("suite.nam=x", "nam: unknown key; did you mean 'name'?"),

@@ -28,6 +28,8 @@ def traced(ranks, *, case="one", events=3, labels=("send", "recv")):
             recorder.steps.append((step, 0, 100 * step, 100 * step + 50 + rank, 1.0, 1, 2, 30, 4, 512, 0.1))
         if rank == 0:
             recorder.evaluations.append((4, 1.0, 0.5, 0.3, 0.9, 8))
+        recorder.updates.append((70 + rank, 1 - rank, 5, 2, 0.01))
+        recorder.memory_bytes = 64 * rank
         packed.append(recorder.pack())
     fields = {
         "case": case,
@@ -52,7 +54,12 @@ def test_round_trip(tmp_path):
     second = run.steps[(run.steps["rank"] == 2) & (run.steps["step"] == 1)].iloc[0]
     assert (second["begin"], second["end"], second["bytes"]) == (2100, 2152, 512)
     assert run.evaluations["accuracy"].tolist() == [0.9]
+    assert run.evaluations["consensus"].isna().all()
+    assert run.updates["time"].tolist() == [70, 1071, 2072]
+    assert run.updates["worker"].tolist() == [1, 0, -1]
+    assert (run.updates["version"] - run.updates["staleness"]).tolist() == [3] * 3
     assert run.ranks["dropped"].tolist() == [0, 1, 2]
+    assert run.ranks["memory_bytes"].tolist() == [0, 64, 128]
     events = run.events
     assert events["label"].tolist() == [
         "send",
@@ -67,20 +74,6 @@ def test_round_trip(tmp_path):
     ]
     assert events["begin"].tolist() == [0, 10, 20, 1000, 1010, 1020, 2000, 2010, 2020]
     assert events["peer"].tolist() == [1] * 3 + [2] * 3 + [0] * 3
-
-
-def test_a_column_that_older_files_do_not_have_is_0(tmp_path):
-    write_part(tmp_path / "new.h5", traced(2))
-    write_part(tmp_path / "old.h5", traced(2))
-    with h5py.File(tmp_path / "old.h5", "r+") as file:
-        group = file["cases/000000"]
-        rows = group["steps"][()]
-        del group["steps"]
-        group["steps"] = rows[[name for name in rows.dtype.names if name != "input_ns"]]
-    merge([tmp_path / "old.h5", tmp_path / "new.h5"], tmp_path / "run.h5")
-    steps = read(tmp_path).steps
-    assert (steps["input_ns"] == 0).all()
-    assert steps["step"].tolist() == [0, 1, 2, 3] * 4
 
 
 def test_empty_traces(tmp_path):
