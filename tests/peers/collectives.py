@@ -1,0 +1,165 @@
+"""Allreduce on one machine: every scheme, both MPI libraries' own, and PyTorch's gloo, taking turns.
+
+Run by ``make peers-collectives``; prints a Markdown table. An operation takes as long as its slowest rank; a turn is
+several operations, after a barrier each, of which the median counts. Over rounds the contenders' turns are shuffled.
+A ratio is the best native's time by the best scheme's of the same round; the scheme and the native are those of the
+least median over rounds. The last columns do the same for ``auto`` and the best of all rows, natives included.
+"""
+
+import argparse
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from turns import ensembles, mpich, open_mpi, processor, quartiles, serve
+
+SCHEMES = ("ring", "segmented_ring", "halving_doubling", "butterfly", "direct", "auto")
+NATIVES = ("native", "native_reduce_scatter_allgather")
+SIZES = tuple(4 << 2 * i for i in range(13))
+"""4 B to 64 MiB."""
+
+
+def repetitions(size):
+    return max(5, min(200, (1 << 22) // max(1, size)))
+
+
+def play_mpi():
+    import numpy as np
+
+    from hpcdl import registry
+    from hpcdl.fabric.mpi import Mpi
+
+    mpi = Mpi()
+    comm = mpi.comm
+    library = comm.library
+
+    def answer(scheme, size):
+        aggregate = registry.find("aggregation", scheme)
+        buffer = np.zeros(size // 4, np.float32)
+        if scheme == "auto":
+            aggregate = tuned(mpi, size)
+
+        async def operations(count):
+            spans = []
+            for _ in range(count):
+                await comm.native("barrier", buffer)
+                begin = time.perf_counter_ns()
+                await aggregate(comm, buffer)
+                spans.append((begin, time.perf_counter_ns()))
+            return spans
+
+        mpi.run(operations(3))
+        return mpi.run(operations(repetitions(size)))
+
+    serve(library.rank, answer)
+
+
+def tuned(mpi, size):
+    from hpcdl.cases.tuning import tuned_auto
+
+    return mpi.run(tuned_auto(mpi.comm, size))
+
+
+def play_gloo(rank, ranks, meeting):
+    import torch
+    import torch.distributed as distributed
+
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=ranks)
+
+    def answer(scheme, size):
+        assert scheme == "gloo"
+        buffer = torch.zeros(size // 4)
+        spans = []
+        for _ in range(3 + repetitions(size)):
+            distributed.barrier()
+            begin = time.perf_counter_ns()
+            distributed.all_reduce(buffer)
+            spans.append((begin, time.perf_counter_ns()))
+        return spans[3:]
+
+    serve(rank, answer)
+
+
+def seconds(answers):
+    """Median over operations; an operation lasts from its first rank's begin to its last rank's end."""
+    spans = [max(e for _, e in ranks) - min(b for b, _ in ranks) for ranks in zip(*answers, strict=True)]
+    return statistics.median(spans) * 1e-9
+
+
+def compare(ranks, sizes, rounds):
+    me = str(Path(__file__).resolve())
+    with tempfile.TemporaryDirectory() as folder:
+        meeting = f"{folder}/meeting"
+        gloo = [[sys.executable, me, "--gloo", str(rank), str(ranks), meeting] for rank in range(ranks)]
+        programs = {
+            "MPICH": (ranks, [mpich(ranks, me, "--mpi")]),
+            "Open MPI": (ranks, [open_mpi(ranks, me, "--mpi")]),
+            "gloo": (ranks, gloo),
+        }
+        ours = [(library, scheme) for library in ("MPICH", "Open MPI") for scheme in SCHEMES]
+        theirs = [(library, scheme) for library in ("MPICH", "Open MPI") for scheme in NATIVES]
+        theirs.append(("gloo", "gloo"))
+        shuffled = random.Random(0)
+        with ensembles(programs) as found:
+            for size in sizes:
+                times = {contender: [] for contender in ours + theirs}
+                for _ in range(rounds):
+                    for library, scheme in shuffled.sample(ours + theirs, len(ours + theirs)):
+                        answers = found[library].play(scheme=scheme, size=size)
+                        times[library, scheme].append(seconds(answers))
+                yield size, times, ours, theirs
+
+
+def best(times, contenders):
+    return min(contenders, key=lambda one: statistics.median(times[one]))
+
+
+def ratio(times, above, below):
+    low, middle, high = quartiles([a / b for a, b in zip(times[above], times[below], strict=True)])
+    return f"{middle:.2f} | {low:.2f} to {high:.2f}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", default="2,4")
+    parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--mpi", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--gloo", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.mpi:
+        play_mpi()
+        return
+    if options.gloo:
+        rank, ranks, meeting = options.gloo
+        play_gloo(int(rank), int(ranks), meeting)
+        return
+    print(f"Allreduce on {processor()}, {os.cpu_count()} cores, {options.rounds} rounds\n")
+    print(
+        "| ranks | bytes | best scheme | us | best native | us | ratio | quartiles | auto | us | best/auto | quartiles |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|")
+    for ranks in map(int, options.ranks.split(",")):
+        for size, times, ours, theirs in compare(ranks, map(int, options.sizes.split(",")), options.rounds):
+            plain = [one for one in ours if one[1] != "auto"]
+            mine, its = best(times, plain), best(times, theirs)
+            cells = []
+            for one in (mine, its):
+                cells += [" ".join(dict.fromkeys(one)), f"{statistics.median(times[one]) * 1e6:.1f}"]
+            autos = []
+            for library in ("MPICH", "Open MPI"):
+                there = [one for one in times if one[0] == library and one[1] != "auto"]
+                automatic = (library, "auto")
+                row = ratio(times, best(times, there), automatic)
+                autos.append(f"{library} | {statistics.median(times[automatic]) * 1e6:.1f} | {row}")
+            print(f"| {ranks} | {size} | {' | '.join(cells)} | {ratio(times, its, mine)} | {autos[0]} |")
+            print(f"| | | | | | | | | {autos[1]} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

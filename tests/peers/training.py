@@ -1,0 +1,159 @@
+"""Data-parallel training on one machine beside PyTorch's DistributedDataParallel over gloo, taking turns.
+
+Run by ``make peers-training``; prints a Markdown table. Two ranks, one thread each, fixed batches. Each ensemble also
+trains its two replicas without any exchange; its share is the throughput of the pair by that of the two independent
+replicas in the same round. A turn is several steps, from the first rank's begin to the last rank's end.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+from turns import ROOT, ensembles, mpich, open_mpi, processor, quartiles, serve
+
+sys.path.insert(0, str(ROOT / "tests/models"))
+
+BATCHES = {"lenet5": 64, "nin_cifar": 32, "resnet20": 64, "alexnet": 16, "googlenet": 8, "resnet50": 8}
+"""Images of a rank's step."""
+STEPS = {"lenet5": 40, "nin_cifar": 3, "resnet20": 5}
+"""Of a turn; 2 for the others."""
+RANKS = 2
+RATE, MOMENTUM, DECAY = 1e-4, 0.9, 2e-4
+
+
+def play_hpcdl(name, aggregation, bucket_bytes):
+    from peers import NETWORKS, draw
+
+    from hpcdl import registry
+    from hpcdl.fabric.mpi import Mpi
+    from hpcdl.nn.backend import backend
+    from hpcdl.nn.replica import Replica
+    from hpcdl.optim.sgd import SGD
+    from hpcdl.trace.recorder import Recorder
+    from hpcdl.training.journal import Journal
+    from hpcdl.training.session import Session
+    from hpcdl.training.synchronous import synchronous
+
+    shape, classes, _ = NETWORKS[name]
+    kernels = backend("numba")
+    if kernels.prepare is not None:
+        kernels.prepare("float32")
+    model = registry.find("models", name)
+    dropout = {key: 0.0 for key in registry.settings_of(model) if "dropout" in key}
+    replica = Replica(model(shape, classes, **dropout), shape, backend=kernels, seed=1)
+    batch = draw(shape, classes, BATCHES[name])
+    mpi = Mpi()
+
+    def answer(together, steps):
+        recorder = Recorder(events=False)
+        session = Session(
+            replica=replica,
+            optimizer=SGD(momentum=MOMENTUM, weight_decay=DECAY),
+            aggregate=registry.find("aggregation", aggregation if together else "none"),
+            dataset=registry.find("datasets", "synthetic")(),
+            journal=Journal(recorder, mpi.gauge),
+            learning_rate=lambda _step: RATE,
+            global_batch=RANKS * BATCHES[name],
+            steps=steps,
+            seed=1,
+        )
+        session.input = lambda *_: batch
+        session.evaluation_due = lambda _steps: False
+        mpi.run(synchronous(mpi.comm, session, bucket_bytes=bucket_bytes if together else None))
+        return recorder.steps[0].begin, recorder.steps[-1].end
+
+    serve(mpi.comm.rank, answer)
+
+
+def play_pytorch(name, rank, meeting):
+    import torch
+    import torch_zoo
+    from peers import NETWORKS, draw
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=RANKS)
+    shape, classes, _ = NETWORKS[name]
+    network = getattr(torch_zoo, name)(shape, classes).train().to(memory_format=torch.channels_last)
+    parallel = DistributedDataParallel(network, gradient_as_bucket_view=True)
+    images, labels = draw(shape, classes, BATCHES[name])
+    images = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
+    labels = torch.from_numpy(labels)
+    optimizer = torch.optim.SGD(network.parameters(), RATE, momentum=MOMENTUM, weight_decay=DECAY, fused=True)
+
+    def answer(together, steps):
+        begin = time.perf_counter_ns()
+        for _ in range(steps):
+            optimizer.zero_grad(set_to_none=True)
+            with nullcontext() if together else parallel.no_sync():
+                outputs = parallel(images)
+                outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+                losses = [torch.nn.functional.cross_entropy(logits, labels) for logits in outputs]
+                (losses[0] + 0.3 * sum(losses[1:])).backward()
+            optimizer.step()
+        return begin, time.perf_counter_ns()
+
+    serve(rank, answer)
+
+
+def compare(name, rounds, aggregation, bucket_bytes):
+    me = str(Path(__file__).resolve())
+    steps = STEPS.get(name, 2)
+    ours = ["--hpcdl", name, "--aggregation", aggregation, "--bucket-bytes", str(bucket_bytes)]
+    with tempfile.TemporaryDirectory() as folder:
+        pytorch = [
+            [sys.executable, me, "--pytorch", name, str(rank), f"{folder}/meeting"] for rank in range(RANKS)
+        ]
+        programs = {
+            "hpcdl, MPICH": (RANKS, [mpich(RANKS, me, *ours)]),
+            "hpcdl, Open MPI": (RANKS, [open_mpi(RANKS, me, *ours)]),
+            "DDP, gloo": (RANKS, pytorch),
+        }
+        with ensembles(programs) as found:
+            rates = {(who, together): [] for who in found for together in (True, False)}
+            for number in range(rounds + 1):
+                for who, ensemble in found.items():
+                    for together in (True, False):
+                        spans = ensemble.play(together=together, steps=steps)
+                        took = (max(end for _, end in spans) - min(begin for begin, _ in spans)) * 1e-9
+                        if number:  # the first round warms up
+                            rates[who, together].append(RANKS * BATCHES[name] * steps / took)
+    for who in programs:
+        pairs = zip(rates[who, True], rates[who, False], strict=True)
+        low, middle, high = quartiles([one / other for one, other in pairs])
+        images = quartiles(rates[who, True])[1]
+        print(
+            f"| {name} | {BATCHES[name]} | {who} | {images:.1f} | {middle:.3f} | {low:.3f} to {high:.3f} |",
+            flush=True,
+        )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default=",".join(BATCHES))
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--aggregation", default="halving_doubling")
+    parser.add_argument("--bucket-bytes", type=int, default=1 << 22)
+    parser.add_argument("--hpcdl", help=argparse.SUPPRESS)
+    parser.add_argument("--pytorch", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.hpcdl:
+        play_hpcdl(options.hpcdl, options.aggregation, options.bucket_bytes)
+        return
+    if options.pytorch:
+        name, rank, meeting = options.pytorch
+        play_pytorch(name, int(rank), meeting)
+        return
+    print(f"Two ranks of one thread on {processor()}, {os.cpu_count()} cores, {options.rounds} rounds\n")
+    print("| model | batch of a rank | who | images/s | share of independent replicas | quartiles |")
+    print("|---|---|---|---|---|---|")
+    for name in options.models.split(","):
+        compare(name, options.rounds, options.aggregation, options.bucket_bytes)
+
+
+if __name__ == "__main__":
+    main()
