@@ -212,6 +212,46 @@ class Comm(Protocol):
         """
         ...
 
+    @property
+    def memory(self) -> Memory:
+        """Vectors that all ranks of this host can read; :class:`hpcdl.fabric.window.Window` exchanges them."""
+        ...
+
+    def lend(self, like: Array) -> AbstractContextManager[Array]:
+        """Borrow an uninitialised vector of the size and kind of ``like`` in such memory."""
+        ...
+
+    async def meet(self, words: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Wait until all ranks are here; everybody's few ``words``, (p, words), as many on each rank.
+
+        What any rank wrote to shared memory before is there for all after it. A main program blocks its rank.
+        """
+        ...
+
+    async def get(self, into: Array, theirs: Array, peer: int) -> None:
+        """Copy ``peer``'s vector ``theirs``, out of memory that it shares: traced, costed like a message."""
+        ...
+
+
+class Memory(Protocol):
+    """Vectors that ranks of one host share; see :mod:`hpcdl.fabric.shared_memory`."""
+
+    def allocate(self, size: int, dtype: npt.DTypeLike = np.float32) -> Array:
+        """Make a vector of ``size`` zeros that others of this host can map."""
+        ...
+
+    def place(self, array: Array) -> npt.NDArray[np.int64]:
+        """Where others find ``array``: numbers, the last one 0 if they cannot."""
+        ...
+
+    def map(self, place: npt.NDArray[np.int64], like: Array) -> Array:
+        """Another rank's array at ``place``, of the size and kind of ``like``; ValueError if out of reach."""
+        ...
+
+    def let_go(self) -> None:
+        """Forget what was mapped."""
+        ...
+
 
 def check_address(peer: int, tag: int, ranks: int, least: int = 0) -> None:
     """Raise ValueError for a rank or a tag that there is not; with ``least`` = ANY wildcards are fine."""
@@ -243,33 +283,36 @@ def _phantom_parts(quotient: int, remainder: int, parts: int, dtype: str) -> lis
     return [phantom(quotient + 1, dtype)] * remainder + [phantom(quotient, dtype)] * (parts - remainder)
 
 
-class Scratch:
-    """Arrays kept between uses, per kind and size."""
+def _empty(size: int, like: Array) -> Array:
+    if type(like) is Phantom:
+        return phantom(size, like.dtype)
+    return np.empty_like(like, shape=size)  # dispatched to the array's own library
 
-    def __init__(self) -> None:
+
+class Scratch:
+    """Arrays kept between uses, per kind and size; ``make(size, like)`` makes a new one."""
+
+    def __init__(self, make: Callable[[int, Array], Array] = _empty) -> None:
+        self._make = make
         self._free: dict[tuple[str, str, int], list[Array]] = {}
 
     def borrow(self, size: int, like: Array) -> _Loan:
         """See :meth:`Comm.scratch`."""
         key = (type(like).__module__, like.dtype.str, size)
-        return _Loan(self._free.setdefault(key, []), size, like)
+        return _Loan(self._free.setdefault(key, []), size, like, self._make)
 
 
 class _Loan:
-    __slots__ = ("_array", "_like", "_shelf", "_size")
+    __slots__ = ("_array", "_like", "_make", "_shelf", "_size")
 
-    def __init__(self, shelf: list[Array], size: int, like: Array) -> None:
+    def __init__(self, shelf: list[Array], size: int, like: Array, make: Callable[[int, Array], Array]) -> None:
+        self._make = make
         self._shelf = shelf
         self._size = size
         self._like = like
 
     def __enter__(self) -> Array:
-        if self._shelf:
-            self._array = self._shelf.pop()
-        elif type(self._like) is Phantom:
-            self._array = phantom(self._size, self._like.dtype)
-        else:
-            self._array = np.empty_like(self._like, shape=self._size)  # dispatched to the array's own library
+        self._array = self._shelf.pop() if self._shelf else self._make(self._size, self._like)
         return self._array
 
     def __exit__(self, *_exception: object) -> None:

@@ -26,12 +26,17 @@ from hpcdl.fabric.comm import (
     check_exchange,
 )
 from hpcdl.fabric.matching import Mailbox, Post, deliver
+from hpcdl.fabric.shared_memory import OneProcess
+from hpcdl.fabric.window import disseminate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Hashable
     from contextlib import AbstractContextManager
 
-    from hpcdl.fabric.comm import Comm
+    import numpy as np
+    import numpy.typing as npt
+
+    from hpcdl.fabric.comm import Comm, Memory
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -124,6 +129,7 @@ class World:
         self.running: Task[Any] = None  # type: ignore[assignment]
         self.groups: list[_Group] = []
         self.scratch = Scratch()
+        self.memory = OneProcess()
         # who goes on at which moment; equal ranks act at equal times, so moments are far fewer than tasks
         self._agenda: dict[float, list[Task[Any]]] = {}
         self._moments: list[float] = []
@@ -378,6 +384,36 @@ class CooperativeComm:
     def scratch(self, size: int, like: Array) -> AbstractContextManager[Array]:
         """See :class:`hpcdl.fabric.comm.Comm`."""
         return self._world.scratch.borrow(size, like)
+
+    @property
+    def memory(self) -> Memory:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        return self._world.memory
+
+    def lend(self, like: Array) -> AbstractContextManager[Array]:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        return self._world.scratch.borrow(like.size, like)
+
+    async def meet(self, words: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        return await disseminate(self, words)
+
+    @_operation
+    def get(self, into: Array, theirs: Array, peer: int) -> Generator[None, Any, None]:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        world = self._world
+        place: _Place = world.running.place
+        if place.time > world.now:
+            world.wake(world.running, place.time)
+            yield
+        begin = world.now
+        if type(into) is not Phantom:
+            into[:] = theirs
+        if peer != self.rank:
+            world.wake(world.running, world.clock.message(begin, self._members[peer], self._me, into.nbytes))
+            yield
+        if world.events is not None:
+            self._record("get", begin, peer, into.nbytes)
 
     def _post_send(self, buffer: Array, dest: int, tag: int) -> None:
         task = self._world.running

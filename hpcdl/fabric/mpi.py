@@ -18,6 +18,7 @@ from mpi4py import MPI
 from hpcdl.fabric.beside import Worker
 from hpcdl.fabric.comm import Event, Gauge, Scratch, Task
 from hpcdl.fabric.mpi_comm import MpiComm
+from hpcdl.fabric.shared_memory import SharedMemory
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -56,6 +57,8 @@ class Mpi:
         self.input_ns = 0
         self.events: list[Event] | None = None
         self.scratch = Scratch()
+        self.memory = SharedMemory()
+        self.lent = Scratch(lambda size, like: self.memory.allocate(size, like.dtype))
         self.worker = Worker()
         self.lasted: dict[str, int] = {}
         """How long the work of each label took the last time, in ns."""
@@ -97,6 +100,7 @@ class Mpi:
                 fruitless += 1
                 if fruitless > _FRUITLESS:
                     os.sched_yield()
+        self.memory.let_go()
         failed, self._failed = self._failed, []
         for task in failed:
             if task.error is not None and not task.joined:

@@ -26,12 +26,15 @@ from hpcdl.fabric.mpi_wire import MpiWire, once
 from hpcdl.fabric.nccl import Nccl
 from hpcdl.fabric.pipeline import Wait, both
 from hpcdl.fabric.transport import choose
+from hpcdl.fabric.window import disseminate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Hashable
     from contextlib import AbstractContextManager
 
-    from hpcdl.fabric.comm import Comm
+    import numpy.typing as npt
+
+    from hpcdl.fabric.comm import Comm, Memory
     from hpcdl.fabric.mpi import Mpi
     from hpcdl.fabric.transport import Transport
 
@@ -270,6 +273,36 @@ class MpiComm:
     def scratch(self, size: int, like: Array) -> AbstractContextManager[Array]:
         """See :class:`hpcdl.fabric.comm.Comm`."""
         return self._mpi.scratch.borrow(size, like)
+
+    @property
+    def memory(self) -> Memory:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        return self._mpi.memory
+
+    def lend(self, like: Array) -> AbstractContextManager[Array]:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        return self._mpi.lent.borrow(like.size, like)
+
+    async def meet(self, words: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        if self._mpi.running.space:
+            return await disseminate(self, words)
+        # the library's own, counted as the dissemination that it stands for
+        self._mpi.messages += (self.size - 1).bit_length()
+        self._mpi.bytes += (self.size - 1) * words.nbytes
+        table = np.empty((self.size, len(words)), np.int64)
+        if len(words):
+            self._main.Allgather(words, table)
+        else:
+            self._main.Barrier()
+        return table
+
+    async def get(self, into: Array, theirs: Array, peer: int) -> None:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        begin = perf_counter_ns()
+        into[:] = theirs
+        if self._mpi.events is not None:
+            self._record("get", begin, peer, into.nbytes)
 
     def _channel(self, tag: int) -> tuple[MPI.Intracomm, int]:
         """The communicator and the tag under which the running program's messages travel."""

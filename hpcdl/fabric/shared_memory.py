@@ -1,0 +1,116 @@
+"""Vectors that other processes of the same host can map: anonymous files in memory.
+
+An owner makes them with memfd_create(2); others open them under /proc while the owner lives, so nothing is left
+behind, whatever kills whom. Linux only.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import weakref
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from hpcdl.fabric.comm import Array
+
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
+_serials = count(1)
+
+
+def _host() -> int:
+    """A number that is the same for all processes of a host, and for no others."""
+    if not hasattr(os, "memfd_create"):
+        return os.getpid()
+    spaces = [Path(f"/proc/self/ns/{kind}").stat().st_ino for kind in ("pid", "user")]
+    return crc32(f"{socket.gethostname()} {_BOOT.read_text(encoding='ascii')} {spaces}".encode())
+
+
+class SharedMemory:
+    """What this process lends to others, and what it has mapped of theirs."""
+
+    def __init__(self) -> None:
+        self._host = _host()
+        self._own: dict[int, tuple[int, int, int]] = {}
+        """By the first byte's address: length, file descriptor, serial number."""
+        self._mapped: dict[tuple[int, int], mmap.mmap] = {}
+
+    def allocate(self, size: int, dtype: npt.DTypeLike = np.float32) -> Array:
+        """Make a vector of ``size`` zeros that others of this host can map; it lives while arrays on it do."""
+        kind = np.dtype(dtype)
+        length = max(1, size * kind.itemsize)
+        if not hasattr(os, "memfd_create"):
+            return np.zeros(size, kind)
+        file = os.memfd_create("hpcdl")
+        os.ftruncate(file, length)
+        memory = mmap.mmap(file, length)
+        array: Array = np.frombuffer(memory, kind, size)
+        address = array.ctypes.data
+        self._own[address] = length, file, next(_serials)
+        weakref.finalize(memory, self._forget, address, file)
+        return array
+
+    def place(self, array: Array) -> npt.NDArray[np.int64]:
+        """Where other processes find ``array``, (6,): host, process, file, serial, first byte, 1; or 0."""
+        begin = array.ctypes.data
+        for address, (length, file, serial) in self._own.items():
+            if address <= begin <= begin + array.nbytes <= address + length and array.flags.c_contiguous:
+                return np.array([self._host, os.getpid(), file, serial, begin - address, 1])
+        return np.array([self._host, os.getpid(), 0, 0, 0, 0])
+
+    def map(self, place: npt.NDArray[np.int64], like: Array) -> Array:
+        """The other process's array at ``place``, of the size and kind of ``like``.
+
+        Raises ValueError if that is on another host, or the system does not let us.
+        """
+        host, process, file, serial, begin, _ = place.tolist()
+        if host != self._host:
+            raise ValueError("ranks on different hosts share no memory")
+        if (process, serial) not in self._mapped:
+            try:
+                with Path(f"/proc/{process}/fd/{file}").open("r+b", buffering=0) as theirs:
+                    self._mapped[process, serial] = mmap.mmap(theirs.fileno(), 0)
+            except OSError as error:
+                raise ValueError(f"the memory of process {process} cannot be mapped: {error.strerror}") from None
+        return np.frombuffer(self._mapped[process, serial], like.dtype, like.size, begin)
+
+    def let_go(self) -> None:
+        """Unmap what is others': they may have freed it."""
+        self._mapped.clear()
+
+    def _forget(self, address: int, file: int) -> None:
+        self._own.pop(address, None)
+        os.close(file)
+
+
+class OneProcess:
+    """The same where all ranks are in one process: every array is everybody's."""
+
+    def __init__(self) -> None:
+        self._exposed = weakref.WeakValueDictionary[int, Any]()
+
+    def allocate(self, size: int, dtype: npt.DTypeLike = np.float32) -> Array:
+        """See :meth:`SharedMemory.allocate`."""
+        return np.zeros(size, dtype)
+
+    def place(self, array: Array) -> npt.NDArray[np.int64]:
+        """See :meth:`SharedMemory.place`: its identity is enough."""
+        self._exposed[id(array)] = array
+        return np.array([0, 0, 0, id(array), 0, 1])
+
+    def map(self, place: npt.NDArray[np.int64], _like: Array) -> Array:
+        """See :meth:`SharedMemory.map`."""
+        array: Array = self._exposed[int(place[3])]
+        return array
+
+    def let_go(self) -> None:
+        """See :meth:`SharedMemory.let_go`."""
+        self._exposed.clear()
