@@ -11,7 +11,7 @@ from hpcdl.trace.recorder import Evaluation, Recorder, Step, Update
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from hpcdl.fabric.comm import Gauge
+    from hpcdl.fabric.comm import Event, Gauge
 
 
 class Moment(NamedTuple):
@@ -43,11 +43,21 @@ class Journal:
         self._training_ns = 0
         self._steps = 0
 
-    def virtual(self, read: Callable[[], Gauge]) -> Journal:
-        """Open the journal of one more rank that this process simulates; ``read`` is that rank's gauge."""
-        recorder = Recorder(events=self._recorder.events is not None)
+    @property
+    def events(self) -> list[Event] | None:
+        """Where the interpreter is to put what it traces, None if nothing."""
+        return self._recorder.events
+
+    def virtual(
+        self, read: Callable[[], Gauge], ranks: int = 1, before_step: Callable[[int], None] = lambda _step: None
+    ) -> Journal:
+        """Open the journal of one of ``ranks`` ranks that this process simulates; ``read`` is its gauge.
+
+        Together they keep as many events as a process may.
+        """
+        recorder = Recorder(events=self._recorder.events is not None, limit=self._recorder.limit // ranks)
         self._recorder.virtual.append(recorder)
-        return Journal(recorder, read)
+        return Journal(recorder, read, before_step)
 
     def begin(self) -> None:
         """Training begins here, on a rank whose :meth:`moment` is going to be asked for."""

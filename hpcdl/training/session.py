@@ -53,8 +53,12 @@ class Session:
     """Epochs from one evaluation to the next; there is always one at the end."""
     prefetch: int = 0
     """Batches made ahead, by a thread that :meth:`close` ends; 0: no thread, each is made when it is wanted."""
+    bucket_bytes: int | None = None
+    """The least bytes of a gradient that are worth a message, as measured; None: all of it at once."""
     vectors: dict[str, Array] = field(default_factory=dict, init=False)
     """What the strategy keeps besides the replica, by name; see :meth:`vector`."""
+    images: int = field(default=0, init=False)
+    """In the batch that was asked for last; what simulated work scales with."""
     _ahead: tuple[tuple[int, int], Prefetch[_Batch]] | None = field(default=None, init=False)
     _order: tuple[int, NDArray[np.int64]] = field(default=(-1, np.empty(0, np.int64)), init=False)
     _evaluated: int = field(default=0, init=False)
@@ -89,7 +93,9 @@ class Session:
             self.close()
             make = partial(self._make_batch, rank=rank, ranks=ranks)
             self._ahead = (rank, ranks), Prefetch(make, self.steps, self.prefetch)
-        return self._ahead[1].take(step)
+        images, labels = self._ahead[1].take(step)
+        self.images = len(images)
+        return images, labels
 
     def input(self, step: int, rank: int, ranks: int) -> tuple[Array, Array]:
         """Return the same where the replica's kernels can read it."""

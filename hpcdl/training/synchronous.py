@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hpcdl.training.backpropagation import gradient
+from hpcdl.training.bucketing import buckets
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Comm, Task
@@ -16,32 +18,37 @@ async def synchronous(comm: Comm, session: Session, *, bucket_bytes: int | None 
 
     Every rank computes the gradient of its share of the global batch, scaled by 1 / global batch, so that the
     plain sum over ranks is the gradient of the mean loss and no rank divides. All ranks make the same update
-    and stay equal. With ``bucket_bytes`` the gradient is exchanged in pieces of at least that many bytes,
-    each as soon as backward has completed it and beside the rest of backward; without, in one piece after it.
+    and stay equal. The gradient is exchanged in pieces of about ``bucket_bytes``, each as soon as backward has
+    completed it and beside the rest of backward; with 0 in one piece after it. Unless it is given the length is
+    what the links between the ranks say, see :mod:`hpcdl.training.bucketing`.
     """
     replica = session.replica
-    smallest = float("inf") if bucket_bytes is None else bucket_bytes
-    under_way: list[Task[Any]] = []
-    end = replica.gradients.size
+    gradients = replica.gradients
+    smallest = (session.bucket_bytes if bucket_bytes is None else bucket_bytes) or gradients.nbytes
+    elements = max(1, smallest // gradients.itemsize)
+    pieces = buckets([stage.span for stage in replica.stages], elements) or [slice(0, 0)]
+    unsent: deque[slice] = deque()
+    under_way: deque[Task[Any]] = deque()
 
     def send_complete(stage: Stage) -> None:
-        nonlocal end
-        complete = replica.gradients[stage.span.start : end]
-        if complete.nbytes >= smallest:
-            under_way.append(comm.start(session.aggregate(comm, complete)))
-            end = stage.span.start
+        while len(unsent) > 1 and unsent[0].start >= stage.span.start:
+            under_way.append(comm.start(session.aggregate(comm, gradients[unsent.popleft()])))
 
     for step in range(session.steps):
         rate = session.learning_rate(step)
         with session.journal.step(session.epoch(step), rate) as outcome:
-            end = replica.gradients.size
+            unsent.extend(pieces)
             share = partial(session.input, step, comm.rank, comm.size)
             await gradient(comm, session, share, outcome, scale=1 / session.global_batch, after=send_complete)
-            await session.aggregate(comm, replica.gradients[:end])
+            await session.aggregate(comm, gradients[unsent.popleft()])
             while under_way:
-                await under_way.pop(0)
-            await comm.compute(
-                "update", partial(session.optimizer.update, replica.parameters, replica.gradients, rate)
-            )
+                await under_way.popleft()
+            await comm.compute("update", partial(session.optimizer.update, replica.parameters, gradients, rate))
         if session.evaluation_due(step + 1) and await session.evaluate(comm, step + 1):
             return
+
+
+def check(_ranks: int, *, bucket_bytes: int | None = None) -> None:
+    """Raise ValueError for a length that is none."""
+    if bucket_bytes is not None and bucket_bytes < 0:
+        raise ValueError(f"bucket_bytes: must be at least 0, not {bucket_bytes}")

@@ -1,6 +1,7 @@
 """Which aggregations are held to what: all that the folder offers, so that a new file is tested as it is."""
 
 from hpcdl import registry
+from hpcdl.aggregation.collectives import COLLECTIVES, offered, operand, schemes
 
 SCHEMES = [name for name in registry.names("aggregation") if name not in {"none", "nccl"}]
 """All that sum; ``none`` says that it does not, and ``nccl`` sums on GPUs only."""
@@ -13,6 +14,20 @@ SEGMENTED = [
 OF_A_LIBRARY = [name for name in registry.names("aggregation") if name.startswith("native") or name == "nccl"]
 """A library's own, which state no cost."""
 
+UNCOSTED = [*OF_A_LIBRARY, "auto"]
+"""And the one that costs what it chooses."""
+
 
 def scheme(name):
     return registry.find("aggregation", name)
+
+
+OTHERS = [
+    (collective, name) for collective in COLLECTIVES if collective != "allreduce" for name in schemes(collective)
+]
+"""What schemes offer besides their allreduce."""
+
+
+def called(collective, name, comm, buffer, **settings):
+    """A scheme's collective on a whole vector."""
+    return offered(collective, name)(comm, operand(collective, buffer, comm.size), **settings)

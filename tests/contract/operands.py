@@ -12,3 +12,27 @@ def operands(ranks, length, dtype="float32"):
 def awkward_lengths(ranks):
     """Nothing, fewer elements than ranks, as many, more, and many that no number of ranks divides."""
     return sorted({0, 1, ranks - 1, ranks, ranks + 1, 100_003})
+
+
+def outcome(collective, rows):
+    """What the ranks' vectors are after a collective, NaN where that is left open; by index arithmetic of its own."""
+    ranks, length = rows.shape
+    owner = np.repeat(range(ranks), [length // ranks + (rank < length % ranks) for rank in range(ranks)])
+    after = np.full(rows.shape, np.nan)
+    if collective == "reduce":
+        after[0] = rows.sum(axis=0)
+    elif collective == "broadcast":
+        after[:] = rows[0]
+    elif collective == "reduce_scatter":
+        after[owner, np.arange(length)] = rows.sum(axis=0)
+    elif collective == "allgather":
+        after[:] = rows[owner, np.arange(length)]
+    else:
+        after.reshape(ranks, ranks, -1)[:] = rows.reshape(ranks, ranks, -1).swapaxes(0, 1)
+    return after
+
+
+def as_wanted(collective, found, rows):
+    """Whether vectors are what the collective makes of ``rows``."""
+    wanted = outcome(collective, rows)
+    return bool(((found == wanted) | np.isnan(wanted)).all())

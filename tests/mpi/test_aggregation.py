@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from contract.aggregations import SCHEMES, scheme
-from contract.operands import awkward_lengths, operands
+from contract.aggregations import OTHERS, SCHEMES, called, scheme
+from contract.operands import as_wanted, awkward_lengths, operands
 
+from hpcdl.fabric import mpi_native
 from hpcdl.fabric.inprocess import in_process
 
 pytestmark = pytest.mark.mpi
@@ -72,3 +73,57 @@ def test_messages_and_bytes_are_those_of_one_process(name, mpi):
     after = mpi.gauge()
     assert after.messages - before.messages == world.messages[rank]
     assert after.bytes - before.bytes == world.bytes[rank]
+
+
+@pytest.mark.parametrize(("collective", "name"), OTHERS)
+def test_other_collectives_do_what_mpi_says(collective, name, mpi):
+    comm = mpi.comm
+    fitting = comm.size if collective == "all_to_all" else 1
+    for length in awkward_lengths(comm.size):
+        rows, _ = operands(comm.size, length // fitting * fitting)
+        mine = rows[comm.rank].copy()
+        mpi.run(called(collective, name, comm, mine))
+        assert as_wanted(collective, np.array(comm.library.allgather(mine)), rows), f"{length} elements"
+
+
+@pytest.mark.parametrize(("collective", "name"), OTHERS)
+def test_five_other_collectives_at_once(collective, name, mpi):
+    comm = mpi.comm
+    given = [operands(comm.size, length * comm.size)[0] for length in (20_001, 0, 1, 500, 17)]
+    mine = [rows[comm.rank].copy() for rows in given]
+
+    async def program():
+        *tasks, last = [comm.start(called(collective, name, comm, vector)) for vector in mine]
+        await last
+        for task in reversed(tasks):
+            await task
+
+    mpi.run(program())
+    for rows, vector in zip(given, mine, strict=True):
+        assert as_wanted(collective, np.array(comm.library.allgather(vector)), rows)
+
+
+@pytest.mark.parametrize(("collective", "name"), OTHERS)
+def test_other_collectives_messages_and_bytes_are_those_of_one_process(collective, name, mpi):
+    ranks, rank = mpi.comm.size, mpi.comm.rank
+    rows, _ = operands(ranks, 1009 * ranks)
+    world = in_process(ranks)
+    world.run(lambda comm: called(collective, name, comm, rows[comm.rank].copy()))
+    before = mpi.gauge()
+    mpi.run(called(collective, name, mpi.comm, rows[rank].copy()))
+    after = mpi.gauge()
+    assert after.messages - before.messages == world.messages[rank]
+    assert after.bytes - before.bytes == world.bytes[rank]
+
+
+def test_persistent_requests_are_kept_and_freed(mpi, monkeypatch):
+    """The same vectors again and again, and more of them than are kept."""
+    monkeypatch.setattr(mpi_native, "_KEPT_BYTES", 1 << 16)
+    buffers = [np.zeros(1 << 11) for _ in range(20)]
+    for _ in range(2):
+        for value, buffer in enumerate(buffers):
+            buffer[:] = value
+            mpi.run(mpi.comm.native("persistent allreduce", buffer[: 1 << 10]))
+            mpi.run(mpi.comm.native("persistent allreduce", buffer[: 1 << 10]))
+            assert buffer[0] == buffer[(1 << 10) - 1] == value * mpi.comm.size**2
+            assert buffer[-1] == value

@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from hpcdl.fabric.comm import partition
+from hpcdl.training.backpropagation import gradient
+from hpcdl.training.delay_compensation import ADAPTIVE, CONSTANT, AdaptiveStrength, DelayCompensation
+from hpcdl.training.running_statistics import share_statistics
+from hpcdl.training.server_client import Servers
+from hpcdl.training.server_messages import Layout
+from hpcdl.training.shard_server import Rules, Server
+from hpcdl.training.snapshots import Snapshots
+
+if TYPE_CHECKING:
+    from hpcdl.fabric.comm import Comm
+    from hpcdl.training.session import Session
+
+AGGREGATES: Final = False
+SURVIVES: Final = True
+
+ALL: Final = "all"
+"""As many gradients to an update as there are workers."""
+
+
+async def asynchronous(
+    comm: Comm,
+    session: Session,
+    *,
+    collect: int | str = 1,
+    bound: int | None = None,
+    n_fetch: int = 1,
+    n_push: int = 1,
+    overlap: bool = False,
+    servers: int = 1,
+    dedicated: bool = False,
+    scale_rate: str = "none",
+    delay_compensation: str = "none",
+    strength: float | None = None,
+    warm_start: int = 0,
+) -> None:
+    """Parameter servers and workers at their own pace: Downpour, softsync, SSP and BSP are two numbers apart.
+
+    A server updates its shard with the mean of ``collect`` gradients, and holds back a worker that is more than
+    ``bound`` clocks (mini-batches of one worker) ahead of the slowest:
+
+        collect 1, no bound       Downpour (Dean et al. 2012, section 4.1)
+        collect W // n, no bound  n-softsync (Zhang, Gupta et al. 2016); ``"all"``: 1-softsync
+        collect 1, bound s        SSP (Ho et al. 2013): at clock c a worker has all updates of clocks <= c - s - 1
+        collect W, bound 0        BSP: synchronous training, to the last bit if that sums in the order of ranks
+
+    A worker, one of W, trains on its share of one global batch after another: it fetches parameters every
+    ``n_fetch`` steps, descends by its own gradient between, and pushes what has accrued after step 0 and every
+    ``n_push`` steps. A push goes on beside the next gradient. A fetch comes after the push of the step before, as
+    one exchange, and is waited for, so that the mean staleness is (W - 1) / ``collect``; with ``overlap`` it, too,
+    goes on beside the next gradient, as Downpour's does, and what it brings is used a step later.
+
+    The parameters are in ``servers`` shards, each with an optimizer of its own. They are kept by the first ranks
+    beside their work, or by the last ranks that do nothing else (``dedicated``). ``scale_rate = "staleness"``
+    divides a gradient's rate by its staleness where that is more than 1 (Zhang, Gupta et al. 2016).
+    ``delay_compensation``, ``"constant"`` or ``"adaptive"`` with lambda = ``strength``, is
+    :mod:`hpcdl.training.delay_compensation`. In a ``warm_start`` of so many mini-batches worker 0 trains alone.
+
+    An update has the session's rate however few gradients it is the mean of, so there are W / ``collect`` such
+    steps to a global batch. All workers together train on steps x W mini-batches, the fast ones on more; the rate
+    follows those that were applied. The servers' snapshots are tested after the end, so ``stop_at_target`` stops
+    nothing. Where a worker dies the others do its mini-batches; where a server dies PeerLost is raised.
+    """
+    if session.replica.loss_scale != 1:
+        raise ValueError("asynchronous training has no loss scaling; float32 and bfloat16 need none")
+    layout = Layout.of(comm.size, servers, dedicated=dedicated)
+    warm_start = min(warm_start, session.steps * layout.workers)
+    rules = Rules(
+        collect=layout.workers if collect == ALL else int(collect),
+        bound=bound,
+        scale_rate=scale_rate == "staleness",
+        warm_start=warm_start,
+    )
+    snapshots = Snapshots(session)
+
+    async def serve() -> None:
+        compensation = _compensation(comm, session, layout, delay_compensation, strength)
+        await Server(comm, session, layout, rules, snapshots, compensation).serve()
+
+    async def work() -> None:
+        shards = Servers(comm, session, layout, warm_start if comm.rank else 0, overlap=overlap)
+        await _work(comm, session, layout, shards, n_fetch=n_fetch, n_push=n_push, ahead=int(overlap))
+
+    if not layout.works(comm.rank):
+        await serve()
+    elif layout.serves(comm.rank):
+        serving = comm.start(serve(), shared_tags=True)
+        await work()
+        await serving
+    else:
+        await work()
+    everybody = await comm.survivors()
+    await share_statistics(everybody, session, worked=layout.works(comm.rank))
+    session.replica.parameters[:] = await snapshots.evaluate(everybody, "sum")
+
+
+async def _work(
+    comm: Comm, session: Session, layout: Layout, servers: Servers, *, n_fetch: int, n_push: int, ahead: int
+) -> None:
+    """Train as long as the servers grant mini-batches; a fetch is begun when ``ahead`` of them are left."""
+    replica = session.replica
+    servers.begin(push=False, wanted=n_fetch + ahead)
+    await servers.settle()
+    step = 0
+    while servers.left:
+        rate = session.learning_rate(min(servers.applied // layout.workers, session.steps - 1))
+        with session.journal.step(session.epoch(servers.clock), rate) as outcome:
+            inputs = partial(session.input, servers.clock, comm.rank, layout.workers)
+            await gradient(comm, session, inputs, outcome, scale=1 / session.global_batch)
+            await servers.accrue(replica.gradients)
+            if n_fetch + ahead > 1:  # or these parameters are replaced before they are used
+                # scaled for the mean over all workers; a step of its own is of the mean over its share
+                replica.gradients *= rate * layout.workers
+                replica.parameters -= replica.gradients
+            await servers.settle()
+            push, fetch = step % n_push == 0, servers.left <= ahead
+            if push or fetch:
+                servers.begin(push=push, wanted=n_fetch if fetch else 0)
+            if not servers.left:
+                await servers.settle()
+        step += 1
+    await servers.leave()
+
+
+def _compensation(
+    comm: Comm, session: Session, layout: Layout, kind: str, strength: float | None
+) -> DelayCompensation | None:
+    if kind == "none":
+        return None
+    size = layout.shards(session.replica.parameters)[comm.rank - layout.first].size
+    backups = partition(session.vector("backups", layout.workers * size), layout.workers)
+    if kind == "constant":
+        constant = CONSTANT if strength is None else strength
+        return DelayCompensation(backups, lambda _gradient: constant)
+    mean_square = session.vector("mean square", size)
+    return DelayCompensation(backups, AdaptiveStrength(mean_square, ADAPTIVE if strength is None else strength))
+
+
+def check(
+    ranks: int,
+    *,
+    collect: int | str = 1,
+    bound: int | None = None,
+    n_fetch: int = 1,
+    n_push: int = 1,
+    overlap: bool = False,
+    servers: int = 1,
+    dedicated: bool = False,
+    scale_rate: str = "none",
+    delay_compensation: str = "none",
+    strength: float | None = None,
+    warm_start: int = 0,
+) -> None:
+    """Raise ValueError for settings of :func:`asynchronous` that cannot be."""
+    workers = Layout.of(ranks, servers, dedicated=dedicated).workers
+    if isinstance(collect, str):
+        _check_choice("collect", collect, ALL)
+    elif not 1 <= collect <= workers:
+        raise ValueError(f"collect: must be 1 to {workers}, the number of workers, or {ALL!r}, not {collect}")
+    for name, value, least in (("n_fetch", n_fetch, 1), ("n_push", n_push, 1), ("warm_start", warm_start, 0)):
+        if value < least:
+            raise ValueError(f"{name}: must be at least {least}, not {value}")
+    _check_choice("scale_rate", scale_rate, "none", "staleness")
+    _check_choice("delay_compensation", delay_compensation, "none", "constant", "adaptive")
+    if bound is not None:
+        if overlap:
+            raise ValueError("overlap: a worker that goes on with old parameters keeps no bound")
+        # or a worker would wait for mini-batches that the slowest one has not pushed yet, or may not begin
+        least = n_fetch + n_push - 2
+        if bound < least:
+            raise ValueError(f"bound: must be at least n_fetch + n_push - 2 = {least}, not {bound}")
+    if delay_compensation == "none":
+        if strength is not None:
+            raise ValueError("strength: is for delay_compensation")
+    elif n_fetch > 1 or n_push > 1 or overlap:
+        raise ValueError(
+            "delay_compensation: needs n_fetch = 1, n_push = 1 and no overlap, so that it knows the delay"
+        )
+
+
+def _check_choice(name: str, value: str, *valid: str) -> None:
+    if value not in valid:
+        raise ValueError(f"{name}: must be {' or '.join(map(repr, valid))}, not {value!r}")
+
+
+def title(
+    ranks: int,
+    *,
+    collect: int | str = 1,
+    bound: int | None = None,
+    servers: int = 1,
+    dedicated: bool = False,
+    delay_compensation: str = "none",
+    **_others: Any,
+) -> str:
+    """Return what the literature calls it: Downpour, 2-softsync, SSP(3), BSP, DC-ASGD."""
+    workers = Layout.of(ranks, servers, dedicated=dedicated).workers
+    gradients = workers if collect == ALL else int(collect)
+    if gradients == workers and bound == 0:
+        return "BSP"
+    if bound is not None:
+        return f"SSP({bound})" if gradients == 1 else f"SSP({bound}) collecting {gradients}"
+    if gradients > 1:
+        splits = [n for n in range(1, workers + 1) if workers // n == gradients]
+        return f"{splits[0]}-softsync" if splits else f"softsync collecting {gradients}"
+    return {"none": "Downpour", "constant": "DC-ASGD", "adaptive": "DC-ASGD-a"}[delay_compensation]

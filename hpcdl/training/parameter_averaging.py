@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from hpcdl.registry import nearest
+from hpcdl.training.backpropagation import gradient
+
+if TYPE_CHECKING:
+    from hpcdl.fabric.comm import Array, Comm
+    from hpcdl.training.session import Session
+
+_STATES = ("kept", "averaged", "reset")
+
+
+async def parameter_averaging(
+    comm: Comm,
+    session: Session,
+    *,
+    period: int = 1,
+    optimizer_state: str = "kept",
+    local_from: int = 0,
+    post_local: bool = False,
+) -> None:
+    """Local SGD: ranks train alone, and every so many steps all replace their parameters by the average.
+
+    An average comes every ``period`` steps (Deeplearning4j; Su & Chen 2015; local and post-local SGD: Lin et al.
+    2020, arXiv 1808.07217). It is weighted by the images that each rank has consumed since the last one, so shares
+    need not be equal.
+
+    A rank's gradient is the mean over its own share of the batch, and the rate is the session's. With ``period``
+    1, shares that do not change and an optimizer that is linear in the gradient (SGD, Nesterov, with decay), each
+    step is then that of synchronous training; with Adagrad, RMSProp or Adam, or a longer period, it is not.
+
+    The optimizer's state vectors are each rank's own (``"kept"``), averaged with the same weights
+    (``"averaged"``), or set to zero at each average (``"reset"``). Its count of updates, by which Adam corrects
+    its means, is the same on all ranks as it is; a reset begins it anew.
+
+    Before step ``local_from`` the period is 1, with ``post_local`` also before the first step at which the
+    learning rate falls (one that falls all the time wants ``local_from`` instead). The last step ends in an
+    average.
+
+    Memory: no vector of its own.
+    """
+    replica, optimizer = session.replica, session.optimizer
+    begin = max(local_from, _first_drop(session) if post_local else 0)
+    since = images = 0
+    for step in range(session.steps):
+        rate = session.learning_rate(step)
+        with session.journal.step(session.epoch(step), rate) as outcome:
+            await gradient(comm, session, partial(session.input, step, comm.rank, comm.size), outcome)
+            await comm.compute("update", partial(optimizer.update, replica.parameters, replica.gradients, rate))
+            since, images = since + 1, images + outcome.images
+            if since >= period or step < begin or step + 1 == session.steps:
+                # without an aggregation (the no-communication ceiling) a rank is all there is to average
+                weight = 1.0 if session.independent else images / (since * session.global_batch)
+                await _average(comm, session, replica.parameters, weight)
+                if optimizer_state == "averaged":
+                    for vector in optimizer.state.values():
+                        await _average(comm, session, vector, weight)
+                if optimizer_state == "reset":
+                    for vector in optimizer.state.values():
+                        vector[:] = 0
+                    optimizer.steps = 0
+                since = images = 0
+        if session.evaluation_due(step + 1):
+            if since and not session.independent:
+                stop = await session.evaluate_average(comm, step + 1, replica.parameters)
+            else:
+                stop = await session.evaluate(comm, step + 1)
+            if stop:
+                if since and not session.independent:
+                    await _average(comm, session, replica.parameters, images / (since * session.global_batch))
+                return
+
+
+def check(
+    _ranks: int, *, period: int = 1, optimizer_state: str = "kept", local_from: int = 0, **_: object
+) -> None:
+    """Raise ValueError for settings that make no training."""
+    if period < 1:
+        raise ValueError(f"period: must be at least 1, not {period}")
+    if local_from < 0:
+        raise ValueError(f"local_from: must be at least 0, not {local_from}")
+    if optimizer_state not in _STATES:
+        raise ValueError(f"optimizer_state: unknown {optimizer_state!r}{nearest(optimizer_state, _STATES)}")
+
+
+async def _average(comm: Comm, session: Session, vector: Array, weight: float) -> None:
+    vector *= weight
+    await session.aggregate(comm, vector)
+
+
+def _first_drop(session: Session) -> int:
+    """The first step whose rate is below that of the step before it; the training's length if there is none."""
+    rate = session.learning_rate
+    return next((step for step in range(1, session.steps) if rate(step) < rate(step - 1)), session.steps)

@@ -1,0 +1,214 @@
+"""A server of asynchronous training: it keeps one shard of the parameters and says who may go on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from hpcdl.fabric.comm import ANY, PeerLost, partition
+from hpcdl.training.server_messages import (
+    ANSWER,
+    GRADIENT,
+    LEAVE,
+    PARAMETERS,
+    REQUEST,
+    Answer,
+    Request,
+)
+
+if TYPE_CHECKING:
+    from hpcdl.fabric.comm import Array, Comm
+    from hpcdl.training.delay_compensation import DelayCompensation
+    from hpcdl.training.server_messages import Layout
+    from hpcdl.training.session import Session
+    from hpcdl.training.snapshots import Snapshots
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """What a server goes by."""
+
+    collect: int
+    """Gradients of an update; once fewer workers are left, as many as those."""
+    bound: int | None
+    """Clocks that a worker may be ahead of the slowest one, None: any number."""
+    scale_rate: bool
+    """Whether a gradient's rate is divided by its staleness."""
+    warm_start: int
+    """Mini-batches that the first worker trains on before the others begin."""
+
+
+class _Gradient(NamedTuple):
+    worker: int
+    batches: int
+    staleness: int
+    scale: float
+    vector: Array
+
+
+@dataclass
+class _Worker:
+    """What a server knows of a worker that is running, in mini-batches; those of others' warm start count."""
+
+    granted: int
+    finished: int
+    pushed: int
+
+
+class Server:
+    """One shard, its optimizer (the rank's own), and the workers that have not left.
+
+    Memory, in shards: 1 for the parameters, ``collect`` for gradients that wait for an update, what the optimizer
+    keeps, and with delay compensation one for each worker (one more if it is adaptive).
+    """
+
+    def __init__(
+        self,
+        comm: Comm,
+        session: Session,
+        layout: Layout,
+        rules: Rules,
+        snapshots: Snapshots,
+        compensation: DelayCompensation | None,
+    ) -> None:
+        self._comm = comm
+        self._session = session
+        self._layout = layout
+        self._rules = rules
+        self._snapshots = snapshots
+        self._compensation = compensation
+        initial = session.replica.parameters
+        self._start = layout.start(initial, comm.rank)
+        mine = layout.shards(initial)[comm.rank - layout.first]
+        self._shard = session.vector("shard", mine.size)
+        self._shard[:] = mine
+        self._inboxes = partition(session.vector("collected", rules.collect * mine.size), rules.collect)
+        self._collected: list[_Gradient] = []
+        self._version = 0
+        self._applied = 0
+        self._measured = -1
+        # the first server hands out the mini-batches, lest two of them disagree
+        self._budget = session.steps * layout.workers if comm.rank == layout.first else math.inf
+        begun = [0, *[rules.warm_start] * (layout.workers - 1)]
+        self._running = {worker: _Worker(clock, clock, clock) for worker, clock in enumerate(begun)}
+        self._held: list[tuple[int, Request]] = []
+
+    async def serve(self) -> None:
+        """Answer requests until every worker has left or died.
+
+        A dead worker's mini-batches, unless their gradient has come, are granted to the others. Raises PeerLost
+        when another server dies.
+        """
+        while self._running:
+            try:
+                if len(self._collected) >= self._goal():
+                    await self._update()
+                await self._release()
+                await self._hear()
+            except PeerLost as lost:
+                if self._layout.serves(lost.rank):
+                    raise
+                self._dismiss(lost.rank)
+        if self._collected:
+            await self._update()
+        if self._measured < self._applied:  # so many workers died that the training is shorter
+            self._measure()
+
+    async def _hear(self) -> None:
+        """Receive one request, and the gradient that belongs to it."""
+        header = Request.room()
+        status = await self._comm.recv(header, ANY, REQUEST)
+        request = Request(*header.tolist())
+        worker = self._running.get(status.source)
+        if worker is None:  # the last words of one whose death is known
+            return
+        if request.batches:
+            await self._collect(status.source, request)
+            worker.pushed += request.batches
+        worker.finished = request.clock
+        if request.wanted == LEAVE:
+            self._dismiss(status.source)
+        elif request.wanted:
+            self._held.append((status.source, request))
+
+    async def _collect(self, worker: int, request: Request) -> None:
+        """Receive a gradient."""
+        gradient = self._inboxes[len(self._collected)]
+        await self._comm.recv(gradient, worker, GRADIENT)
+        if self._compensation is not None:
+            gradient *= self._layout.workers  # from a share of the mean to the worker's own mean
+            self._compensation.correct(worker, gradient, self._shard)
+            gradient /= self._layout.workers
+        staleness = self._version - request.version
+        scale = 1 / max(1, staleness) if self._rules.scale_rate else 1.0
+        if scale != 1:
+            gradient *= scale
+        self._collected.append(_Gradient(worker, request.batches, staleness, scale, gradient))
+
+    def _goal(self) -> int:
+        if self._applied < self._rules.warm_start:
+            return 1
+        return min(self._rules.collect, len(self._running))
+
+    async def _update(self) -> None:
+        """Apply the mean of what has been collected, summed in the order of the workers' numbers."""
+        session, workers = self._session, self._layout.workers
+        first, *others = sorted(self._collected, key=lambda gradient: gradient.worker)
+        total = first.vector
+        for other in others:
+            await self._comm.add(total, other.vector)
+        if len(self._collected) != workers:
+            total *= workers / len(self._collected)
+        rate = session.learning_rate(min(self._applied // workers, session.steps - 1))
+        await self._comm.compute("update", partial(session.optimizer.update, self._shard, total, rate))
+        for one in (first, *others):
+            session.journal.update(one.worker, self._version, one.staleness, rate * one.scale)
+        self._version += 1
+        self._applied += sum(one.batches for one in self._collected)
+        self._collected.clear()
+        if session.evaluation_due(self._applied // workers):
+            self._measure()
+
+    def _measure(self) -> None:
+        self._snapshots.take(self._applied // self._layout.workers, self._shard, self._start)
+        self._measured = self._applied
+
+    async def _release(self) -> None:
+        """Answer all that may go on, in the order in which they asked."""
+        for _ in range(len(self._held)):
+            worker, request = self._held.pop(0)
+            if self._may_go_on(worker, request):
+                await self._answer(worker, request)
+            else:
+                self._held.append((worker, request))
+
+    def _may_go_on(self, worker: int, request: Request) -> bool:
+        if self._budget == 0:
+            under_way = any(one.granted > one.finished for one in self._running.values())
+            return request.left > 0 or not under_way  # what a dying worker leaves undone is for those who wait
+        if self._applied < self._rules.warm_start and worker != min(self._running):
+            return False
+        if self._rules.bound is None:
+            return True
+        others = (one.pushed for number, one in self._running.items() if number != worker)
+        return min(others, default=math.inf) >= request.clock + request.wanted - 1 - self._rules.bound
+
+    async def _answer(self, worker: int, request: Request) -> None:
+        granted = int(min(request.wanted, self._budget))
+        self._budget -= granted
+        self._running[worker].granted += granted
+        await self._comm.send(np.array(Answer(granted, self._version, self._applied)), worker, ANSWER)
+        await self._comm.send(self._shard, worker, PARAMETERS)
+        if self._compensation is not None:
+            self._compensation.remember(worker, self._shard)
+
+    def _dismiss(self, worker: int) -> None:
+        """Count no longer on a worker that has left or died; what it was granted and has not pushed is free."""
+        gone = self._running.pop(worker, None)
+        if gone is not None:
+            self._budget += gone.granted - gone.pushed
+            self._held = [(other, request) for other, request in self._held if other != worker]

@@ -1,0 +1,85 @@
+"""Asynchronous training over MPI: at any number of ranks nobody hangs, and theory holds."""
+
+import numpy as np
+import pytest
+from contract import bowl
+from contract.training import STEPS, TOLERANCE, difference, session
+
+from hpcdl.optim.sgd import SGD
+from hpcdl.trace.recorder import Recorder, Update
+from hpcdl.training.asynchronous import asynchronous, check
+
+pytestmark = pytest.mark.mpi
+
+
+def train(mpi, make, **numbers):
+    """This rank's session and recorder, and the updates of all ranks."""
+    check(mpi.comm.size, **numbers)
+    recorder = Recorder(events=False)
+    mine = make(recorder=recorder)
+    mpi.run(asynchronous(mpi.comm, mine, **numbers))
+    library = mpi.comm.library
+    assert len(set(library.allgather(mine.replica.parameters.tobytes()))) == 1
+    assert not library.Iprobe()
+    return mine, recorder, [Update(*row) for rows in library.allgather(recorder.updates) for row in rows]
+
+
+@pytest.mark.parametrize("dedicated", [False, True])
+@pytest.mark.parametrize("servers", [1, 2])
+def test_all_gradients_and_bound_0_is_one_rank_with_the_whole_batch(servers, dedicated, mpi):
+    ranks = mpi.comm.size
+    if servers > ranks - dedicated:
+        pytest.skip("too few ranks")
+    make = lambda **rest: session("none", "float64", **rest)
+    mine, _, updates = train(mpi, make, collect="all", bound=0, servers=servers, dedicated=dedicated)
+    assert difference(mine.replica.parameters, "float64") < TOLERANCE["float64"]
+    assert len(updates) == servers * STEPS * (ranks - servers * dedicated)
+    assert {update.staleness for update in updates} == {0}
+
+
+@pytest.mark.parametrize("dedicated", [False, True])
+@pytest.mark.parametrize("collect", [1, 2])
+def test_mean_staleness_is_what_theory_says(collect, dedicated, mpi):
+    workers = mpi.comm.size - dedicated
+    if workers < max(2, collect):
+        pytest.skip("too few ranks")
+    make = lambda **rest: bowl.session(steps=100, **rest)
+    _, _, updates = train(mpi, make, collect=collect, dedicated=dedicated)
+    assert len(updates) == 100 * workers
+    assert np.mean([update.staleness for update in updates]) == pytest.approx((workers - 1) / collect, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {"overlap": True},
+        {"n_fetch": 3, "n_push": 2, "bound": 4},
+        {"n_fetch": 5, "n_push": 5, "overlap": True, "warm_start": 3},
+        {"bound": 1, "scale_rate": "staleness"},
+        {"collect": "all", "delay_compensation": "adaptive"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dedicated", [False, True])
+def test_all_mini_batches_are_trained_on(numbers, dedicated, mpi):
+    ranks = mpi.comm.size
+    if dedicated and ranks == 1:
+        pytest.skip("too few ranks")
+    workers = ranks - dedicated
+    make = lambda **rest: session("none", "float32", optimizer=SGD(), learning_rate=lambda step: 0.001, **rest)
+    mine, recorder, _ = train(mpi, make, dedicated=dedicated, **numbers)
+    library = mpi.comm.library
+    assert np.isfinite(mine.replica.parameters).all()
+    assert library.allreduce(len(recorder.steps)) == STEPS * workers
+    assert len(set(library.allgather(tuple(recorder.evaluations[-1][:2])))) == 1
+
+
+def test_no_worker_is_further_ahead_than_the_bound(mpi):
+    """At clock c a worker has every other's updates of clocks <= c - s - 1; large vectors, so that messages take time."""
+    make = lambda **rest: bowl.session(size=20_000, steps=20, **rest)
+    _, _, updates = train(mpi, make, bound=1)
+    done = np.zeros((len(updates) + 1, mpi.comm.size), int)
+    for version, update in enumerate(updates):
+        done[version + 1] = done[version]
+        done[version + 1, update.worker] += 1
+        assert done[version - update.staleness].min() >= done[version, update.worker] - 1

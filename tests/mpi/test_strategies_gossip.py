@@ -1,0 +1,123 @@
+"""Averaging and gossip over MPI: the same truths as in-process, with real messages and real timing."""
+
+import numpy as np
+import pytest
+from contract.tiny import starts, tiny_session
+from contract.training import GLOBAL_BATCH, TOLERANCE, difference, session
+
+from hpcdl.trace.recorder import Recorder
+from hpcdl.training.ad_psgd import ad_psgd
+from hpcdl.training.d_psgd import d_psgd
+from hpcdl.training.decentralized import decentralized
+from hpcdl.training.elastic_averaging import elastic_averaging
+from hpcdl.training.parameter_averaging import parameter_averaging
+from hpcdl.training.stochastic_gradient_push import stochastic_gradient_push
+from hpcdl.training.topologies import GRAPHS, PUSHES
+
+pytestmark = pytest.mark.mpi
+
+STILL = {"learning_rate": lambda _step: 0.0}
+
+
+def together(mpi, parameters):
+    return np.array(mpi.comm.library.allgather(parameters))
+
+
+def moved(mpi, strategy, keys, **settings):
+    """Where ranks began and where they are."""
+    own = starts(mpi.comm.size, 1)
+    mine = tiny_session(start=own[mpi.comm.rank], **keys)
+    mpi.run(strategy(mpi.comm, mine, **settings))
+    return own, together(mpi, mine.replica.parameters), mine
+
+
+@pytest.mark.parametrize("aggregation", ["ring", "tree", "native"])
+def test_averaging_every_step_is_the_big_batch(aggregation, mpi):
+    mine = session(aggregation, "float64")
+    mpi.run(parameter_averaging(mpi.comm, mine))
+    assert difference(mine.replica.parameters, "float64") < TOLERANCE["float64"]
+
+
+def test_d_psgd_on_the_complete_graph_is_synchronous_training(mpi):
+    mine = session("none", "float64")
+    mpi.run(d_psgd(mpi.comm, mine, graph="complete", mixing="after"))
+    assert difference(mine.replica.parameters, "float64") < TOLERANCE["float64"]
+
+
+@pytest.mark.parametrize("mixing", ["beside", "after"])
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_d_psgd_keeps_the_mean(graph, mixing, mpi):
+    own, found, _ = moved(mpi, d_psgd, {"steps": 50, **STILL}, graph=graph, mixing=mixing)
+    np.testing.assert_allclose(found.mean(axis=0), own.mean(axis=0), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(found - found.mean(axis=0), 0, atol=1e-3)
+
+
+@pytest.mark.parametrize("graph", PUSHES)
+def test_push_keeps_the_mean_and_tends_to_it(graph, mpi):
+    ranks = mpi.comm.size
+    own, found, mine = moved(mpi, stochastic_gradient_push, {"steps": 40 * ranks, **STILL}, graph=graph)
+    biased = together(mpi, mine.vectors["biased"])
+    np.testing.assert_allclose(biased[:, :-1].mean(axis=0), own.mean(axis=0), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(found, np.broadcast_to(own.mean(axis=0), found.shape), rtol=0, atol=1e-8)
+
+
+def test_push_averages_exactly_within_log2_p_rounds(mpi):
+    ranks = mpi.comm.size
+    if ranks & (ranks - 1):
+        pytest.skip("needs a power of two")
+    own, found, _ = moved(mpi, stochastic_gradient_push, {"steps": max(1, ranks.bit_length() - 1), **STILL})
+    np.testing.assert_allclose(found, np.broadcast_to(own.mean(axis=0), found.shape), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_ad_psgd_keeps_the_mean(graph, mpi):
+    own, found, _ = moved(mpi, ad_psgd, {"steps": 200, **STILL}, graph=graph)
+    np.testing.assert_allclose(found.mean(axis=0), own.mean(axis=0), rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("dedicated", [False, True])
+def test_workers_and_centre_together_stay_where_they_are(dedicated, mpi):
+    if dedicated and mpi.comm.size == 1:
+        pytest.skip("needs two ranks")
+    keys = {"steps": 100, **STILL}
+    own, found, mine = moved(mpi, elastic_averaging, keys, period=2, moving_rate=0.2, dedicated=dedicated)
+    centre = together(mpi, mine.vectors.get("centre", np.zeros_like(found[0])))[0]
+    first = int(dedicated)
+    before, after = own[first:].sum(axis=0) + own[0], found[first:].sum(axis=0) + centre
+    np.testing.assert_allclose(after, before, rtol=0, atol=1e-11)
+
+
+def test_decentralized_ranks_end_equal(mpi):
+    recorder = Recorder(events=False)
+    mine = tiny_session(recorder, steps=100)
+    mpi.run(decentralized(mpi.comm, mine))
+    found = together(mpi, mine.replica.parameters)
+    np.testing.assert_allclose(found, np.broadcast_to(found[0], found.shape), rtol=0, atol=1e-12)
+    assert len(recorder.updates) == 100 * mpi.comm.size
+    made = mpi.comm.library.allgather(len(recorder.steps))
+    assert [sum(row.worker == rank for row in recorder.updates) for rank in range(mpi.comm.size)] == made
+
+
+@pytest.mark.parametrize(
+    ("strategy", "settings"),
+    [
+        (parameter_averaging, {"period": 4}),
+        (elastic_averaging, {"moving_rate": 0.2}),
+        (d_psgd, {}),
+        (stochastic_gradient_push, {}),
+        (ad_psgd, {}),
+        (decentralized, {}),
+    ],
+)
+def test_a_real_network_learns(strategy, settings, mpi):
+    """Four epochs of the digits: vectors of 430 KB, gradients on a second thread."""
+    recorder = Recorder(events=False)
+    keys = {"steps": 44, "evaluate_every": 2.0, "learning_rate": lambda _step: 0.02}
+    mine = session("ring", "float32", recorder, **keys)
+    mpi.run(strategy(mpi.comm, mine, **settings))
+    images = mpi.comm.library.allreduce(sum(row.images for row in recorder.steps))
+    if mpi.comm.size in (1, 2, 3, 4, 5, 8):  # equal shares
+        assert images == 44 * GLOBAL_BATCH
+    assert [row.step for row in recorder.evaluations] == [22, 44]
+    assert recorder.evaluations[-1].accuracy > 0.6
+    assert len(set(mpi.comm.library.allgather(recorder.evaluations[-1].accuracy))) == 1

@@ -1,0 +1,105 @@
+"""The two-loop recursion against the matrices that it stands for, whole and sharded."""
+
+import numpy as np
+import pytest
+
+from hpcdl.fabric.comm import partition
+from hpcdl.optim.lbfgs import CAUTION, Kind, Operation, apply, difference, two_loop
+
+GRADIENT, DIRECTION, NEW, FIRST = range(4)
+
+
+def run(program, shards):
+    """Drive a program on vectors cut into shards, as Sandblaster's coordinator does; return what it returns."""
+    operation = next(program)
+    while True:
+        try:
+            operation = program.send(sum([apply(operation, vectors) for vectors in shards]))
+        except StopIteration as stop:
+            return stop.value
+
+
+def cut(vectors, parts):
+    return [list(shard) for shard in zip(*(partition(vector, parts) for vector in vectors), strict=True)]
+
+
+def quadratic(size, seed):
+    """A positive definite matrix with eigenvalues from 0.1 to 10."""
+    random = np.random.default_rng(seed)
+    basis, _ = np.linalg.qr(random.normal(size=(size, size)))
+    return basis * np.geomspace(0.1, 10, size) @ basis.T
+
+
+def steps_and_changes(size, count, seed):
+    steps = np.random.default_rng(seed + 1).normal(size=(count, size))
+    return steps, steps @ quadratic(size, seed)
+
+
+def inverse_hessian(steps, changes):
+    """BFGS as a matrix, from the formula: Nocedal and Wright, equations 7.16 and 7.20; no recursion over vectors."""
+    one = np.eye(steps.shape[1])
+    inverse = one * (steps[-1] @ changes[-1]) / (changes[-1] @ changes[-1]) if len(steps) else one
+    for s, y in zip(steps, changes, strict=True):
+        rho = 1 / (y @ s)
+        v = one - rho * np.outer(y, s)
+        inverse = v.T @ inverse @ v + rho * np.outer(s, s)
+    return inverse
+
+
+def direction(gradient, steps, changes, parts):
+    """By the recursion, from pairs that it formed itself; on ``parts`` shards."""
+    size = len(gradient)
+    vectors = [gradient.copy(), np.zeros(size), np.zeros(size), *(np.zeros(size) for _ in range(2 * len(steps)))]
+    shards = cut(vectors, parts)
+    pairs = []
+    for i, (s, y) in enumerate(zip(steps, changes, strict=True)):
+        # a step of half of twice s, from gradient g to g + y
+        vectors[DIRECTION][:] = 2 * s
+        vectors[NEW][:] = gradient + y
+        pair = run(difference(GRADIENT, NEW, DIRECTION, 0.5, FIRST + 2 * i, FIRST + 2 * i + 1), shards)
+        assert pair.curvature == pytest.approx(s @ y)
+        assert pair.square == pytest.approx(y @ y)
+        pairs.append(pair)
+    run(two_loop(GRADIENT, DIRECTION, pairs), shards)
+    np.testing.assert_array_equal(vectors[GRADIENT], gradient)
+    return vectors[DIRECTION]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 5, 7, 16])
+@pytest.mark.parametrize("count", [0, 1, 2, 5, 10])
+def test_the_direction_is_that_of_the_matrix(count, parts):
+    size = 13
+    steps, changes = steps_and_changes(size, count, seed=count)
+    gradient = np.random.default_rng(9).normal(size=size)
+    found = direction(gradient, steps, changes, parts)
+    np.testing.assert_allclose(found, -inverse_hessian(steps, changes) @ gradient, rtol=0, atol=1e-8)
+
+
+def test_conjugate_steps_through_the_whole_space_give_newtons_direction():
+    """With exact steps along n conjugate directions BFGS knows the inverse of an n-dimensional quadratic."""
+    size = 6
+    matrix = quadratic(size, seed=4)
+    _, basis = np.linalg.eigh(matrix)
+    gradient = np.random.default_rng(2).normal(size=size)
+    found = direction(gradient, basis.T, basis.T @ matrix, parts=3)
+    np.testing.assert_allclose(found, -np.linalg.solve(matrix, gradient), atol=1e-8)
+
+
+@pytest.mark.parametrize("factor", [-1.0, 0.0, CAUTION / 2])
+def test_a_pair_without_curvature_is_not_kept(factor):
+    step = np.array([3.0, -4.0])
+    vectors = [np.zeros(2), step.copy(), factor * step, np.zeros(2), np.zeros(2)]
+    assert run(difference(GRADIENT, NEW, DIRECTION, 1.0, FIRST, FIRST + 1), [vectors]) is None
+
+
+def test_operations_do_what_they_say():
+    x, y = np.array([1.0, 2.0]), np.array([3.0, -1.0])
+    assert apply(Operation(Kind.DOT, 0, 1), [x, y]) == 1
+    apply(Operation(Kind.AXPY, 0, 1, 2.0), [x, y])
+    np.testing.assert_array_equal(y, [5, 3])
+    apply(Operation(Kind.SCALE, 1, 1, -1.0), [x, y])
+    np.testing.assert_array_equal(y, [-5, -3])
+    apply(Operation(Kind.COPY, 0, 1), [x, y])
+    np.testing.assert_array_equal(y, x)
+    y[0] = 7
+    assert x[0] == 1

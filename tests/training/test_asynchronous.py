@@ -1,0 +1,468 @@
+"""Asynchronous training does what its papers say, at any number of ranks, however they take turns."""
+
+import inspect
+from copy import deepcopy
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from contract import bowl, training
+
+from hpcdl import registry
+from hpcdl.fabric.comm import PeerLost
+from hpcdl.fabric.failure import Died
+from hpcdl.fabric.inprocess import in_process
+from hpcdl.fabric.network import NETWORKS
+from hpcdl.fabric.simulated import simulated
+from hpcdl.nn.backend import backend
+from hpcdl.nn.layers.batch_norm import BatchNorm
+from hpcdl.nn.layers.flatten import Flatten
+from hpcdl.nn.layers.linear import Linear
+from hpcdl.nn.replica import Replica
+from hpcdl.optim.adagrad import Adagrad
+from hpcdl.optim.sgd import SGD
+from hpcdl.trace.recorder import Recorder, Update
+from hpcdl.training.asynchronous import asynchronous, check, title
+from hpcdl.training.delay_compensation import AdaptiveStrength, DelayCompensation
+from hpcdl.training.synchronous import synchronous
+
+
+class Run:
+    """An asynchronous training of all ranks in this process."""
+
+    def __init__(self, world, make=bowl.session, strategy=asynchronous, dies=None, numbers=None, **settings):
+        self.recorders = [Recorder(events=False) for _ in range(world.ranks)]
+        self.sessions = [
+            make(recorder=recorder, **self._mortal(dies, rank), **settings)
+            for rank, recorder in enumerate(self.recorders)
+        ]
+        world.run(lambda comm: strategy(comm, self.sessions[comm.rank], **numbers or {}))
+        assert not [post for group in world.groups for box in group.mailboxes.values() for post in box.posts()]
+
+    @staticmethod
+    def _mortal(dies, rank):
+        """A rank that dies before one of its steps."""
+
+        def before_step(step):
+            if (rank, step) == dies:
+                raise Died
+
+        return {"before_step": before_step} if dies else {}
+
+    @property
+    def parameters(self):
+        """Everybody's, who have the same."""
+        first, *others = (session.replica.parameters for session in self.sessions)
+        assert all(np.array_equal(first, other) for other in others)
+        return first
+
+    def updates(self, rank=0):
+        return [Update(*row) for row in self.recorders[rank].updates]
+
+    @property
+    def images(self):
+        return sum(row.images for recorder in self.recorders for row in recorder.steps)
+
+
+def random_numbers(random, ranks, **fixed):
+    """Some settings that may be."""
+    dedicated = bool(ranks > 1 and random.integers(2))
+    servers = int(random.integers(1, min(4, ranks)) if dedicated else random.integers(1, min(4, ranks) + 1))
+    workers = ranks - servers if dedicated else ranks
+    n_fetch, n_push = (int(random.choice([1, 1, 2, 3])) for _ in range(2))
+    bound = None if random.integers(2) else int(n_fetch + n_push - 2 + random.integers(3))
+    numbers = {
+        "collect": "all" if not random.integers(4) else int(random.integers(1, workers + 1)),
+        "bound": bound,
+        "n_fetch": n_fetch,
+        "n_push": n_push,
+        "overlap": bool(bound is None and random.integers(2)),
+        "servers": servers,
+        "dedicated": dedicated,
+        "warm_start": int(random.choice([0, 0, 2, 100])),
+        **fixed,
+    }
+    check(ranks, **numbers)
+    return numbers, workers
+
+
+# BSP
+
+
+@pytest.mark.parametrize("servers", [1, 2, 3, 5])
+@pytest.mark.parametrize("dedicated", [False, True])
+@pytest.mark.parametrize("workers", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_all_gradients_and_bound_0_is_synchronous_to_the_last_bit(workers, servers, dedicated, dtype):
+    """With gradients summed in the order of ranks; momentum, decay and a falling rate; shards of 3, 2, 1 and 0."""
+    if servers > workers and not dedicated:
+        servers = workers
+    settings = {"size": 3, "dtype": dtype, "optimizer": SGD(momentum=0.9, weight_decay=0.01), "global_batch": 40}
+    copies = lambda **rest: bowl.session(**rest | {"optimizer": deepcopy(rest["optimizer"])})
+    native = registry.find("aggregation", "native")
+    expected = Run(in_process(workers), copies, strategy=synchronous, aggregate=native, **settings).parameters
+    numbers = {"collect": "all", "bound": 0, "servers": servers, "dedicated": dedicated}
+    for seed in range(3):
+        run = Run(in_process(workers + servers * dedicated, seed), copies, numbers=numbers, **settings)
+        assert np.array_equal(run.parameters, expected)
+        assert {update.staleness for update in run.updates(workers if dedicated else 0)} == {0}
+
+
+def test_so_it_is_for_a_network():
+    make = lambda **rest: training.session("native", "float64", **rest)
+    expected = Run(in_process(3), make, strategy=synchronous).parameters
+    numbers = {"collect": 3, "bound": 0, "servers": 2, "dedicated": True}
+    run = Run(in_process(5, 7), make, numbers=numbers)
+    assert np.array_equal(run.parameters, expected)
+    assert training.difference(run.parameters, "float64") < training.TOLERANCE["float64"]
+
+
+# staleness
+
+
+@pytest.mark.parametrize("collect", [30, 15, 2, 1])
+def test_mean_staleness_is_what_theory_says(collect):
+    """(W - 1) / collect, whatever the jitter and whoever is slow, where parameters are pulled right after a push."""
+    workers = 30
+    random = np.random.default_rng(collect)
+    pace = random.uniform(0.5, 2, workers + 1)
+    world = simulated(
+        workers + 1,
+        NETWORKS["ethernet-10g"],
+        compute=lambda rank, label: pace[rank] * random.lognormal(-7) if label == "loss" else 0.0,
+    )
+    numbers = {"collect": collect, "dedicated": True}
+    run = Run(world, size=2, steps=200, global_batch=30, numbers=numbers)
+    staleness = [update.staleness for update in run.updates(workers)]
+    assert len(staleness) == 200 * workers
+    assert np.mean(staleness) == pytest.approx((workers - 1) / collect, rel=0.02)
+
+
+@cache
+def batch_gradient(size, global_batch, clock, worker, workers):
+    """Images of a worker's share of one batch: how many, and their sum."""
+    images, _ = bowl.session(size=size, global_batch=global_batch).batch(clock, worker, workers)
+    return len(images), images.reshape(len(images), -1).sum(axis=0)
+
+
+@pytest.mark.parametrize("bound", [0, 1, 3])
+def test_no_worker_is_further_ahead_than_the_bound(bound):
+    """Read off the trace of 1000 schedules: at clock c a worker has every other's updates of clocks <= c - s - 1.
+
+    And all of its own.
+    """
+    furthest = 0
+    for seed in range(1000):
+        workers = 2 + seed % 5
+        run = Run(in_process(workers, seed), numbers={"bound": bound}, size=1, steps=4)
+        updates = run.updates()
+        done = np.zeros((len(updates) + 1, workers), int)  # by version and worker
+        for version, update in enumerate(updates):
+            assert update.version == version
+            done[version + 1] = done[version]
+            done[version + 1, update.worker] += 1
+            seen, clock = done[version - update.staleness], done[version, update.worker]
+            assert seen[update.worker] == clock
+            assert seen.min() >= clock - bound
+            furthest = max(furthest, clock - seen.min())
+    assert furthest == bound  # it is made use of
+
+
+def test_a_thousand_schedules_end():
+    """At 2 to 16 ranks, with every setting: nobody waits for ever, no message and no mini-batch is left over."""
+    for seed in range(1000):
+        random = np.random.default_rng(seed)
+        ranks = 2 + seed % 15
+        numbers, workers = random_numbers(random, ranks)
+        run = Run(in_process(ranks, seed), numbers=numbers, size=int(random.integers(1, 6)), steps=4)
+        assert np.isfinite(run.parameters).all()
+        assert len([row for recorder in run.recorders for row in recorder.steps]) == 4 * workers
+        final = run.recorders[0].evaluations[-1]
+        assert (final.step, final.samples) == (4, 4 * bowl.IMAGES)
+
+
+# what is computed
+
+
+def replayed(run, rate, correct, size=5, global_batch=bowl.IMAGES):
+    """Parameters of a Downpour training, recomputed from its trace in the order in which gradients were applied."""
+    workers = len(run.sessions)
+    history = [bowl.Bowl(size, "float64").parameters]
+    clocks = [0] * workers
+    for update in run.updates():
+        old = history[update.version - update.staleness]
+        images, total = batch_gradient(size, global_batch, clocks[update.worker], update.worker, workers)
+        clocks[update.worker] += 1
+        gradient = (images * old - total) / (global_batch / workers)
+        gradient = correct(gradient, history[-1] - old)
+        history.append(history[-1] - rate(sum(clocks) - 1, update) * gradient)
+    return history[-1]
+
+
+PLAIN = lambda gradient, drift: gradient
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(
+    ("numbers", "rate", "correct"),
+    [
+        ({}, lambda batches, update: 1, PLAIN),
+        ({"bound": 2}, lambda batches, update: 1, PLAIN),
+        ({"scale_rate": "staleness"}, lambda batches, update: 1 / max(1, update.staleness), PLAIN),
+        (
+            {"delay_compensation": "constant", "strength": 0.5},
+            lambda batches, update: 1,
+            lambda gradient, drift: gradient + 0.5 * gradient**2 * drift,
+        ),
+    ],
+    ids=["downpour", "ssp", "scaled", "compensated"],
+)
+def test_a_trace_tells_how_the_parameters_came_about(numbers, rate, correct, seed):
+    workers = 3
+    whole = lambda batches, update: bowl.RATE / (1 + batches // workers) * rate(batches, update)
+    run = Run(in_process(workers, seed), numbers={"servers": 1, **numbers})
+    np.testing.assert_allclose(run.parameters, replayed(run, whole, correct), rtol=1e-12)
+    for batches, update in enumerate(run.updates()):
+        assert update.learning_rate == pytest.approx(whole(batches, update))
+    assert run.images == 6 * bowl.IMAGES
+
+
+def downpour(n_fetch, n_push, overlap, steps, rate):
+    """Dean et al. 2012, algorithm 7.1, with one replica: the pseudo-code, and a server that descends.
+
+    What a fetch brings is there at once, or at the end of the step that it was started in; the first is waited for.
+    """
+    server = bowl.Bowl(5, "float64").parameters.copy()
+    parameters, accrued = server.copy(), np.zeros(5)
+    for step in range(steps):
+        fetched = server.copy() if step % n_fetch == 0 else None
+        late = overlap and step > 0
+        if fetched is not None and not late:
+            parameters = fetched.copy()
+        images, total = batch_gradient(5, bowl.IMAGES, step, 0, 1)
+        gradient = (images * parameters - total) / images
+        accrued += gradient
+        parameters -= rate * gradient
+        if fetched is not None and late:
+            parameters = fetched.copy()
+        if step % n_push == 0:
+            server -= rate * accrued
+            accrued[:] = 0
+    return server - rate * accrued  # what is left is pushed at the end
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("n_push", [1, 2, 3, 5])
+@pytest.mark.parametrize("n_fetch", [1, 2, 3, 5])
+def test_fetches_and_pushes_are_the_papers(n_fetch, n_push, overlap, servers):
+    numbers = {"n_fetch": n_fetch, "n_push": n_push, "overlap": overlap, "servers": servers, "dedicated": True}
+    rate = lambda step: 0.25
+    run = Run(in_process(1 + servers, n_fetch), steps=11, learning_rate=rate, numbers=numbers)
+    np.testing.assert_allclose(run.parameters, downpour(n_fetch, n_push, overlap, 11, 0.25), rtol=1e-12)
+
+
+@pytest.mark.parametrize("settings", [{}, {"scale_rate": "staleness"}, {"warm_start": 4}, {"bound": 1}])
+def test_shards_change_nothing_where_one_worker_trains(settings):
+    """Seven servers for five parameters: two have none."""
+    whole = Run(in_process(2), numbers={"dedicated": True, **settings}).parameters
+    cut = Run(in_process(8), numbers={"servers": 7, "dedicated": True, **settings}).parameters
+    assert np.array_equal(whole, cut)
+
+
+def test_rates_of_a_shard_never_grow():
+    """Adagrad on the shard: rate / sqrt(sum of squared gradients), for each parameter by itself."""
+
+    class Watched(Adagrad):
+        def update(self, parameters, gradients, learning_rate):
+            before = parameters.copy()
+            super().update(parameters, gradients, learning_rate)
+            moved = np.abs(gradients) > 1e-12
+            rates.append(np.where(moved, (before - parameters) / np.where(moved, gradients, 1), rates[-1]))
+
+    rates = [np.full(5, np.inf)]
+    make = lambda **rest: bowl.session(optimizer=Watched(), learning_rate=lambda step: 0.3, **rest)
+    Run(in_process(5, 1), make, numbers={"dedicated": True})
+    assert len(rates) == 1 + 6 * 4
+    assert all((after <= before * (1 + 1e-9)).all() for before, after in pairwise(rates))
+    assert len(set(rates[-1].round(9))) == 5
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("bound", [None, 0])
+def test_a_warm_start_is_the_first_workers_alone(seed, bound):
+    numbers = {"warm_start": 7, "collect": "all" if bound == 0 else 1, "bound": bound}
+    run = Run(in_process(3, seed), numbers=numbers)
+    updates = run.updates()
+    assert [(update.worker, update.version, update.staleness) for update in updates[:7]] == [
+        (0, version, 0) for version in range(7)
+    ]
+    assert {update.worker for update in updates[7:]} == {0, 1, 2}
+    assert all(update.version - update.staleness >= 7 for update in updates if update.worker)
+    assert len(updates) == 6 * 3
+
+
+def test_delay_compensation_by_hand():
+    """Worker 1's gradient (2, -1), computed at (1, 1) and applied at (1.5, 3)."""
+    compensation = DelayCompensation([np.zeros(2) for _ in range(2)], lambda gradient: 0.1)
+    compensation.remember(0, np.full(2, 99.0))
+    compensation.remember(1, np.ones(2))
+    gradient = np.array([2.0, -1.0])
+    compensation.correct(1, gradient, np.array([1.5, 3.0]))
+    np.testing.assert_allclose(gradient, [2 + 0.1 * 4 * 0.5, -1 + 0.1 * 1 * 2])
+
+
+def test_adaptive_strength_by_hand():
+    """2 / sqrt(m), m being 0.05 g^2 at first and then .95 of that and .05 of the next."""
+    strength = AdaptiveStrength(np.zeros(2), 2.0)
+    np.testing.assert_allclose(strength(np.array([2.0, 4.0])), 2 / np.sqrt([0.2, 0.8]), rtol=1e-6)
+    np.testing.assert_allclose(strength(np.array([1.0, 0.0])), 2 / np.sqrt([0.95 * 0.2 + 0.05, 0.76]), rtol=1e-6)
+
+
+# deaths
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {},
+        {"collect": "all", "bound": 0},
+        {"collect": 2, "n_push": 3, "n_fetch": 2},
+        {"bound": 1, "servers": 2},
+        {"overlap": True},
+        {"warm_start": 5},
+    ],
+    ids=str,
+)
+def test_the_others_do_what_a_dead_worker_leaves_undone(numbers):
+    """200 schedules: whoever dies, and whenever, all mini-batches are trained on."""
+    for seed in range(200):
+        servers = numbers.get("servers", 1)
+        dies = 0 if "warm_start" in numbers else seed % 4, seed // 4 % 6
+        run = Run(in_process(4 + servers, seed), dies=dies, numbers={"dedicated": True, **numbers}, size=3)
+        for server in range(4, 4 + servers):
+            updates = run.updates(server)
+            if numbers.get("n_push", 1) == 1:
+                assert len(updates) == 6 * 4
+            mine = [update for update in updates if update.worker == dies[0]]
+            assert len(mine) <= dies[1]
+        if dies[0]:
+            assert run.recorders[0].evaluations[-1].samples == 6 * bowl.IMAGES
+        living = [session.replica.parameters for rank, session in enumerate(run.sessions) if rank != dies[0]]
+        assert all(np.array_equal(living[0], other) for other in living)
+
+
+def test_training_ends_where_a_server_dies():
+    with pytest.raises(PeerLost, match=r"^rank 2 is gone: it kept a part of the parameters$"):
+        Run(in_process(3), dies=(2, 1), numbers={"servers": 3})
+
+
+# around it
+
+
+def test_memory_is_what_is_documented():
+    """Two vectors for each worker, one more with overlap; a server's shard, gradients and backups."""
+    numbers = {"servers": 2, "dedicated": True, "collect": 3, "delay_compensation": "adaptive"}
+    run = Run(in_process(5), numbers=numbers, size=10)
+    kept = [{name: vector.size for name, vector in session.vectors.items()} for session in run.sessions]
+    assert kept[:3] == [{"accrued": 10, "outgoing": 10}] * 3
+    server = {"shard": 5, "collected": 15, "backups": 15, "mean square": 5}
+    assert kept[3:] == [server] * 2
+    run = Run(in_process(2), numbers={"overlap": True}, size=10)
+    assert set(run.sessions[1].vectors) == {"accrued", "outgoing", "incoming"}
+
+
+def test_evaluations_are_of_moments_past():
+    """One for each epoch that was applied, of all shards together; the last one is of the final parameters."""
+    run = Run(in_process(4), evaluate_every=2, numbers={"servers": 3})
+    for recorder in run.recorders:
+        assert [(row.step, row.samples) for row in recorder.evaluations] == [
+            (n, n * bowl.IMAGES) for n in (2, 4, 6)
+        ]
+    distance = run.parameters - bowl.noise(5).test.batch(np.arange(5), "float64")[0].reshape(5, -1)
+    assert run.recorders[0].evaluations[-1].loss == pytest.approx((distance**2).sum() / 2 / 5)
+
+
+def test_servers_have_no_say_in_running_statistics():
+    """They see no images; what is averaged is the workers', and everybody is given it."""
+
+    def states(ranks, dedicated):
+        layers = lambda: [BatchNorm("norm"), Flatten("flatten"), Linear("fc", 10)]
+        make = lambda **rest: training.session(
+            "none",
+            "float64",
+            replica=Replica(layers(), (8, 8, 1), backend=backend("numpy"), dtype="float64", seed=1),
+            **rest,
+        )
+        numbers = {"collect": "all", "bound": 0, "dedicated": dedicated}
+        return [session.replica.state for session in Run(in_process(ranks), make, numbers=numbers).sessions]
+
+    beside, apart = states(2, dedicated=False), states(3, dedicated=True)
+    assert len(apart) == 3
+    for state in (*beside, *apart):
+        np.testing.assert_allclose(state, beside[0], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        ({}, "Downpour"),
+        ({"collect": 4, "bound": 0}, "BSP"),
+        ({"collect": "all", "bound": 0}, "BSP"),
+        ({"collect": "all"}, "1-softsync"),
+        ({"collect": 2}, "2-softsync"),
+        ({"collect": 3}, "softsync collecting 3"),
+        ({"bound": 3}, "SSP(3)"),
+        ({"bound": 3, "collect": 2}, "SSP(3) collecting 2"),
+        ({"delay_compensation": "constant"}, "DC-ASGD"),
+        ({"delay_compensation": "adaptive", "n_push": 1}, "DC-ASGD-a"),
+        ({"collect": 3, "dedicated": True}, "1-softsync"),
+    ],
+)
+def test_it_is_called_what_the_papers_call_it(numbers, expected):
+    assert title(4, **numbers) == expected
+
+
+@pytest.mark.parametrize(
+    ("ranks", "numbers", "message"),
+    [
+        (4, {"collect": 5}, "collect: must be 1 to 4, the number of workers, or 'all', not 5"),
+        (4, {"collect": 4, "dedicated": True}, "collect: must be 1 to 3"),
+        (4, {"collect": "most"}, "collect: must be 'all', not 'most'"),
+        (4, {"servers": 5}, "servers: 5 of them on 4 ranks; there is room for 4"),
+        (1, {"dedicated": True}, "servers: 1 dedicated ones on 1 ranks; there is room for 0"),
+        (4, {"servers": 0}, "servers: must be at least 1, not 0"),
+        (4, {"n_push": 0}, "n_push: must be at least 1, not 0"),
+        (4, {"warm_start": -1}, "warm_start: must be at least 0, not -1"),
+        (4, {"bound": -1}, r"bound: must be at least n_fetch \+ n_push - 2 = 0, not -1"),
+        (4, {"bound": 2, "n_fetch": 3, "n_push": 2}, "bound: .* = 3, not 2"),
+        (4, {"bound": 2, "overlap": True}, "overlap: a worker that goes on with old parameters keeps no bound"),
+        (4, {"scale_rate": "yes"}, "scale_rate: must be 'none' or 'staleness', not 'yes'"),
+        (4, {"delay_compensation": "some"}, "delay_compensation: must be 'none' or 'constant' or 'adaptive'"),
+        (4, {"delay_compensation": "constant", "n_push": 2}, "delay_compensation: needs n_fetch = 1"),
+        (4, {"strength": 0.1}, "strength: is for delay_compensation"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(ranks, numbers, message):
+    with pytest.raises(ValueError, match=f"^{message}") as error:
+        check(ranks, **numbers)
+    assert "\n" not in str(error.value)
+
+
+def test_check_takes_what_the_strategy_takes():
+    assert registry.settings_of(check).keys() == registry.settings_of(asynchronous).keys()
+    defaults = [
+        {n: p.default for n, p in inspect.signature(f).parameters.items() if p.kind is p.KEYWORD_ONLY}
+        for f in (check, asynchronous)
+    ]
+    assert defaults[0] == defaults[1]
+
+
+def test_downpour_learns_the_digits():
+    make = lambda **rest: training.session("none", "float32", optimizer=SGD(), **rest)
+    rate = lambda step: 0.02
+    run = Run(in_process(4), make, steps=140, global_batch=100, learning_rate=rate, numbers={"servers": 2})
+    assert run.recorders[0].evaluations[-1].accuracy > 0.95
+    mean = np.mean([update.staleness for update in run.updates()])
+    assert mean == pytest.approx(3, rel=0.1)

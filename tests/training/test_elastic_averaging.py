@@ -1,0 +1,126 @@
+"""EASGD: a centre and its workers, who draw each other by equal amounts."""
+
+import numpy as np
+import pytest
+from contract.tiny import PARAMETERS, RATE, replicas, starts, tiny_session
+
+from hpcdl.fabric.inprocess import in_process
+from hpcdl.optim.nesterov import Nesterov
+from hpcdl.optim.sgd import SGD
+from hpcdl.trace.recorder import Recorder
+from hpcdl.training.elastic_averaging import check, elastic_averaging
+
+
+def train(ranks, *, seed=0, own=None, recorders=None, pool=None, optimizer=SGD, keys=None, **settings):
+    """Everybody's sessions."""
+
+    async def program(comm):
+        start = None if own is None else own[comm.rank]
+        fixed = {"replica": pool[comm.rank]} if pool else {}
+        recorder = recorders and recorders[comm.rank]
+        mine = tiny_session(recorder, start=start, optimizer=optimizer(), **fixed | (keys or {}))
+        await elastic_averaging(comm, mine, **settings)
+        return mine
+
+    return in_process(ranks, seed).run(program)
+
+
+@pytest.mark.parametrize("optimizer", [SGD, lambda: Nesterov(momentum=0.99)])
+@pytest.mark.parametrize(("period", "moving_rate"), [(1, None), (1, 0.3), (4, 0.3)])
+def test_one_worker_is_the_papers_algorithm(period, moving_rate, optimizer):
+    (found,) = train(1, optimizer=optimizer, keys={"steps": 11}, period=period, moving_rate=moving_rate)
+    rate, rule, mine = 0.9 if moving_rate is None else moving_rate, optimizer(), tiny_session()
+    replica = mine.replica
+    x = replica.parameters.copy()
+    centre = x.copy()
+    for t in range(11):
+        images, labels = mine.batch(t, 0, 1)
+        replica.parameters[:] = x
+        for stage in replica.stages:
+            images = stage.forward(images)
+        _, _, dy = replica.loss(images, labels, 1 / len(labels))
+        for stage in reversed(replica.stages):
+            dy = stage.backward(dy)
+        difference = rate * (x - centre) if t % period == 0 else 0
+        rule.update(x, replica.gradients, RATE)  # the gradient at the old x
+        x -= difference
+        centre += difference
+    np.testing.assert_allclose(found.replica.parameters, x, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(found.vectors["centre"], centre, rtol=0, atol=1e-13)
+    assert np.abs(x - centre).max() > 1e-6
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_workers_and_centre_together_stay_where_they_are(seed):
+    """Without gradients the sum of all x and c is kept, and the springs shorten."""
+    ranks = 1 + seed % 7
+    own = starts(ranks, seed)
+    keys = {"steps": 30, "learning_rate": lambda _step: 0.0}
+    sessions = train(ranks, seed=seed, own=own, keys=keys, period=1 + seed % 3, moving_rate=0.2)
+    centre = sessions[0].vectors["centre"]
+    x = np.array([mine.replica.parameters for mine in sessions])
+    np.testing.assert_allclose(x.sum(axis=0) + centre, own.sum(axis=0) + own[0], rtol=0, atol=1e-12)
+    if ranks > 1:
+        assert np.linalg.norm(x - centre) < np.linalg.norm(own - own[0])
+
+
+def test_the_default_rate_is_nine_tenths_over_the_workers():
+    keys = {"steps": 1, "learning_rate": lambda _step: 0.0}
+    for dedicated, workers in ((False, 3), (True, 2)):
+        own = starts(3)
+        centre = train(3, own=own, keys=keys, period=1, dedicated=dedicated)[0].vectors["centre"]
+        expected = train(3, own=own, keys=keys, period=1, dedicated=dedicated, moving_rate=0.9 / workers)
+        assert np.array_equal(centre, expected[0].vectors["centre"])
+
+
+@pytest.mark.parametrize("dedicated", [False, True])
+@pytest.mark.parametrize("ranks", [2, 5])
+def test_all_steps_are_made_and_the_centre_is_tested(ranks, dedicated):
+    recorders = [Recorder(events=False) for _ in range(ranks)]
+    workers = ranks - dedicated
+    keys = {"steps": 12, "evaluate_every": 1.0, "global_batch": 48}
+    sessions = train(ranks, recorders=recorders, keys=keys, period=2, dedicated=dedicated)
+    assert sum(len(recorder.steps) for recorder in recorders) == 12 * workers
+    assert bool(recorders[0].steps) != dedicated
+    assert [row.step for row in recorders[0].evaluations] == [2, 4, 6, 8, 10, 12]
+    last = tiny_session()
+    last.replica.parameters[:] = sessions[0].vectors["centre"]
+    assert recorders[-1].evaluations[-1].loss == pytest.approx(last._test(0, 1)[0] / 4)
+
+
+@pytest.mark.parametrize("dedicated", [False, True])
+def test_no_deadlock_in_a_thousand_schedules(dedicated):
+    for seed in range(1000):
+        ranks = 2 + seed % 15
+        sessions = train(
+            ranks,
+            seed=seed,
+            own=starts(ranks),
+            pool=replicas(16),
+            keys={"steps": 2},
+            period=1 + seed % 2,
+            dedicated=dedicated,
+        )
+        assert np.isfinite(sessions[0].vectors["centre"]).all()
+
+
+def test_memory_is_as_documented():
+    """Beside parameters and gradients: a worker's spring; the centre and its visitor."""
+    sessions = train(3)
+    assert [mine.memory_bytes // (PARAMETERS * 8) for mine in sessions] == [2 + 1 + 2, 3, 3]
+    sessions = train(3, dedicated=True)
+    assert [mine.memory_bytes // (PARAMETERS * 8) for mine in sessions] == [2 + 2, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "settings", "message"),
+    [
+        (4, {"period": 0}, "period: must be at least 1"),
+        (4, {"moving_rate": 0.0}, "moving_rate: must be more than 0"),
+        (4, {"moving_rate": 1.5}, "at most 1"),
+        (1, {"dedicated": True}, "nobody is left to train"),
+    ],
+)
+def test_bad_settings_are_refused(ranks, settings, message):
+    with pytest.raises(ValueError, match=message):
+        check(ranks, **settings)

@@ -1,0 +1,332 @@
+"""Gossip: parameters are averaged with neighbours, the mean over ranks is kept, and nobody waits for ever."""
+
+import numpy as np
+import pytest
+from contract.tiny import PARAMETERS, RATE, replicas, starts, tiny_session
+from contract.training import TOLERANCE, difference, session
+
+from hpcdl.fabric.comm import Gauge
+from hpcdl.fabric.inprocess import in_process
+from hpcdl.fabric.network import NETWORKS
+from hpcdl.fabric.simulated import simulated
+from hpcdl.optim.nesterov import Nesterov
+from hpcdl.optim.sgd import SGD
+from hpcdl.trace.recorder import Recorder
+from hpcdl.training import ad_psgd as ad
+from hpcdl.training.ad_psgd import ad_psgd
+from hpcdl.training.d_psgd import check as check_d_psgd
+from hpcdl.training.d_psgd import d_psgd
+from hpcdl.training.stochastic_gradient_push import check as check_push
+from hpcdl.training.stochastic_gradient_push import stochastic_gradient_push
+from hpcdl.training.synchronous import synchronous
+from hpcdl.training.topologies import GRAPHS, PUSHES, colours, metropolis, neighbours, pushes
+
+STILL = {"learning_rate": lambda _step: 0.0}
+
+
+def train(ranks, strategy, *, seed=0, own=None, recorders=None, sessions=None, keys=None, **settings):
+    """Everybody's parameters, each from its row of ``own``."""
+    sessions = {} if sessions is None else sessions
+
+    async def program(comm):
+        recorder = recorders and recorders[comm.rank]
+        start = None if own is None else own[comm.rank]
+        sessions[comm.rank] = mine = tiny_session(recorder, start=start, **keys or {})
+        await strategy(comm, mine, **settings)
+        return mine.replica.parameters
+
+    return np.array(in_process(ranks, seed).run(program))
+
+
+def scheduled(seed, strategy, own, keys, **settings):
+    """Everybody's parameters after two steps in a schedule of their own."""
+
+    async def program(comm):
+        replica = replicas(16)[comm.rank]
+        mine = tiny_session(start=own[comm.rank], replica=replica, steps=2, **keys)
+        await strategy(comm, mine, **settings)
+        return replica.parameters
+
+    return np.array(in_process(len(own), seed).run(program))
+
+
+def gradient(mine, step, rank, ranks, at):
+    """Of the mean loss over a rank's share, at given parameters."""
+    replica = mine.replica
+    replica.parameters[:] = at
+    x, labels = mine.batch(step, rank, ranks)
+    for stage in replica.stages:
+        x = stage.forward(x)
+    _, _, dy = replica.loss(x, labels, 1 / max(1, len(labels)))
+    for stage in reversed(replica.stages):
+        dy = stage.backward(dy)
+    return replica.gradients.copy()
+
+
+def mixing(graph, ranks):
+    weights = np.zeros((ranks, ranks))
+    links = neighbours(graph, ranks, tiny_session().seed)
+    for rank in range(ranks):
+        for other, weight in metropolis(links, rank).items():
+            weights[rank, other] = weight
+    return weights
+
+
+@pytest.mark.parametrize("order", ["beside", "after"])
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 6, 7])
+def test_d_psgd_is_the_papers_formula(ranks, graph, order):
+    """X <- W X - rate G(X), or W (X - rate G(X)), for all ranks at once."""
+    weights, x, mine = mixing(graph, ranks), starts(ranks), tiny_session()
+    for step in range(mine.steps):
+        update = RATE * np.array([gradient(mine, step, rank, ranks, x[rank]) for rank in range(ranks)])
+        x = weights @ x - update if order == "beside" else weights @ (x - update)
+    found = train(ranks, d_psgd, own=starts(ranks), graph=graph, mixing=order)
+    np.testing.assert_allclose(found, x, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("optimizer", [lambda: SGD(momentum=0.9, weight_decay=0.01), Nesterov])
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+def test_d_psgd_on_the_complete_graph_is_synchronous_training(ranks, optimizer):
+    async def alone(comm):
+        mine = tiny_session(optimizer=optimizer(), steps=10)
+        await synchronous(comm, mine)
+        return mine.replica.parameters
+
+    (expected,) = in_process(1).run(alone)
+    keys = lambda: {"optimizer": optimizer(), "steps": 10}
+
+    async def program(comm):
+        mine = tiny_session(**keys())
+        await d_psgd(comm, mine, graph="complete", mixing="after")
+        return mine.replica.parameters
+
+    for found in in_process(ranks).run(program):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("ranks", [2, 5])
+def test_so_it_is_with_a_real_network(ranks):
+    async def program(comm):
+        mine = session("none", "float64")
+        await d_psgd(comm, mine, graph="complete", mixing="after")
+        return mine.replica.parameters
+
+    for found in in_process(ranks).run(program):
+        assert difference(found, "float64") < TOLERANCE["float64"]
+
+
+@pytest.mark.parametrize("order", ["beside", "after"])
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_d_psgd_averages_parameters_and_not_gradients(graph, order):
+    """Without gradients ranks that differ agree on their mean, at the pace of W's second eigenvalue."""
+    own = starts(7)
+    found = train(7, d_psgd, own=own, keys={"steps": 20, **STILL}, graph=graph, mixing=order)
+    np.testing.assert_allclose(found.mean(axis=0), own.mean(axis=0), rtol=0, atol=1e-13)
+    second = np.sort(np.abs(np.linalg.eigvalsh(mixing(graph, 7))))[-2]
+    distance = np.linalg.norm(found - own.mean(axis=0)) / np.linalg.norm(own - own.mean(axis=0))
+    assert distance <= second**20 + 1e-13
+
+
+def test_mixing_beside_is_over_when_the_gradient_is():
+    """In virtual time: on a network as slow as the gradient, mixing beside costs less than mixing after it."""
+
+    def duration(order):
+        events = [[] for _ in range(4)]
+
+        async def program(comm):
+            await d_psgd(comm, tiny_session(steps=10), mixing=order)
+
+        seconds = lambda _rank, label: 2e-5 if label.startswith(("forward", "backward")) else 0.0
+        simulated(4, NETWORKS["ethernet-10g"], compute=seconds, events=events).run(program)
+        return max(end for rank in events for _, _, _, end, *_ in rank)
+
+    assert duration("beside") < 0.8 * duration("after")
+
+
+def test_d_psgd_notes_the_consensus_distance():
+    recorders = [Recorder(events=False) for _ in range(3)]
+    own = starts(3)
+    train(3, d_psgd, own=own, recorders=recorders, keys={"steps": 1, **STILL}, graph="ring")
+    (row,) = recorders[0].evaluations
+    assert row.consensus == pytest.approx(0, abs=1e-12)  # three ranks on a ring all are neighbours
+    recorders = [Recorder(events=False) for _ in range(5)]
+    found = train(5, d_psgd, own=starts(5), recorders=recorders, keys={"steps": 1, **STILL})
+    (row,) = recorders[0].evaluations
+    apart = found - found.mean(axis=0)
+    assert row.consensus == pytest.approx(np.sqrt((apart**2).sum(axis=1).mean()))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8, 16])
+def test_push_averages_exactly_within_log2_p_rounds(ranks):
+    own = starts(ranks)
+    rounds = max(1, ranks.bit_length() - 1)
+    found = train(ranks, stochastic_gradient_push, own=own, keys={"steps": rounds, **STILL})
+    np.testing.assert_allclose(found, np.broadcast_to(own.mean(axis=0), found.shape), rtol=0, atol=1e-14)
+    if rounds > 1:
+        before = train(ranks, stochastic_gradient_push, own=own, keys={"steps": rounds - 1, **STILL})
+        assert np.abs(before - own.mean(axis=0)).max() > 1e-3
+
+
+@pytest.mark.parametrize("graph", PUSHES)
+@pytest.mark.parametrize("ranks", [2, 3, 7, 8])
+def test_push_keeps_the_mean_and_tends_to_it(ranks, graph):
+    sessions, own = {}, starts(ranks)
+    found = train(
+        ranks,
+        stochastic_gradient_push,
+        own=own,
+        sessions=sessions,
+        keys={"steps": 40 * ranks, **STILL},
+        graph=graph,
+    )
+    biased = np.array([sessions[rank].vectors["biased"] for rank in range(ranks)])
+    np.testing.assert_allclose(biased[:, :-1].mean(axis=0), own.mean(axis=0), rtol=0, atol=1e-12)
+    assert biased[:, -1].sum() == pytest.approx(ranks, abs=1e-12)
+    np.testing.assert_allclose(found, np.broadcast_to(own.mean(axis=0), found.shape), rtol=0, atol=1e-8)
+    if graph == "random" and ranks > 2:  # where weights differ, dividing by them is what makes it right
+        assert np.abs(biased[:, -1] - 1).max() > 0.1
+
+
+@pytest.mark.parametrize("graph", PUSHES)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+def test_push_is_the_papers_algorithm(ranks, graph):
+    """For all ranks at once, with the column-stochastic matrix of each step."""
+    x, w, mine = starts(ranks), np.ones(ranks), tiny_session()
+    z = x.copy()
+    for step in range(mine.steps):
+        x -= RATE * np.array([gradient(mine, step, rank, ranks, z[rank]) for rank in range(ranks)])
+        columns = np.zeros((ranks, ranks))
+        for rank, targets in enumerate(pushes(graph, ranks, step, mine.seed)):
+            columns[[rank, *targets], rank] = 1 / (1 + len(targets))
+        x, w = columns @ x, columns @ w
+        z = x / w[:, np.newaxis]
+    found = train(ranks, stochastic_gradient_push, own=starts(ranks), graph=graph)
+    np.testing.assert_allclose(found, z, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_ad_psgd_keeps_the_mean_whatever_the_schedule(block):
+    """A hundred seeds a block: a pair's average is atomic, so that without gradients the mean stays."""
+    for seed in range(100 * block, 100 * block + 100):
+        own = starts(2 + seed % 15, seed)
+        found = scheduled(seed, ad_psgd, own, STILL, graph=GRAPHS[seed % len(GRAPHS)])
+        np.testing.assert_allclose(found.mean(axis=0), own.mean(axis=0), rtol=0, atol=1e-13)
+        assert np.linalg.norm(found - own.mean(axis=0)) < np.linalg.norm(own - own.mean(axis=0))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_ad_psgd_pairs_average_one_after_the_other(seed):
+    """Replayed in the order in which passive ranks answered, pair averages give everybody's parameters."""
+    met = []
+
+    async def noted(comm, held, active):
+        while active:
+            asked = await comm.recv(held.incoming, tag=ad._OFFER)
+            if asked.count:
+                held.outgoing[:] = held.vector
+                met.append((asked.source, comm.rank))
+                await comm.send(held.outgoing, asked.source, ad._ANSWER)
+                held.meet()
+            else:
+                active -= 1
+
+    own = starts(6, seed)
+    original, ad.answer = ad.answer, noted
+    try:
+        found = train(6, ad_psgd, seed=seed, own=own, keys={"steps": 8, **STILL}, graph="exponential")
+    finally:
+        ad.answer = original
+    x = own.copy()
+    for active, passive in met:
+        x[[active, passive]] = (x[active] + x[passive]) / 2
+    assert len(met) >= 6
+    np.testing.assert_allclose(found, x, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5, 8])
+def test_ad_psgd_makes_all_steps_and_notes_how_stale_they_were(ranks):
+    recorders = [Recorder(events=False) for _ in range(ranks)]
+    sessions = {}
+    train(ranks, ad_psgd, recorders=recorders, sessions=sessions, keys={"steps": 20, "evaluate_every": 2.0})
+    assert sum(len(recorder.steps) for recorder in recorders) == 20 * ranks
+    updates = [update for recorder in recorders for update in recorder.updates]
+    assert len(updates) == 20 * ranks
+    for rank, recorder in enumerate(recorders):
+        assert [row.worker for row in recorder.updates] == [rank] * len(recorder.steps)
+        assert all(0 <= row.staleness <= row.version for row in recorder.updates)
+    colour = colours(neighbours("ring", ranks))
+    stale = [
+        row.staleness for rank, recorder in enumerate(recorders) for row in recorder.updates if not colour[rank]
+    ]
+    assert all(staleness == (ranks > 1) for staleness in stale)  # an active rank's own average, none else
+    assert [row.step for row in recorders[0].evaluations] == [4, 8, 12, 16, 20]
+    assert all(np.isfinite(row.consensus) for row in recorders[0].evaluations)
+
+
+def test_ad_psgd_does_not_wait_for_a_slow_rank():
+    """In virtual time, one of four ranks five times slower: it makes fewer steps, the others more."""
+
+    def steps(slow):
+        recorders = [Recorder(events=False) for _ in range(4)]
+
+        async def program(comm):
+            mine = tiny_session(recorders[comm.rank], steps=200)
+            mine.journal.read = lambda: Gauge(round(world.running.place.time * 1e9), 0, 0, 0, 0)
+            await ad_psgd(comm, mine)
+
+        seconds = lambda rank, _label: 1e-3 * (5 if rank == slow else 1)
+        world = simulated(4, NETWORKS["ethernet-10g"], compute=seconds)
+        world.run(program)
+        end = max(row.end for recorder in recorders for row in recorder.steps)
+        return [len(recorder.steps) for recorder in recorders], 800 / end
+
+    even, throughput = steps(None)
+    uneven, slowed = steps(3)
+    assert even == [200] * 4
+    assert uneven[3] < 60
+    assert sum(uneven) == 800
+    assert slowed > 0.7 * throughput
+
+
+@pytest.mark.parametrize(
+    ("strategy", "settings"),
+    [
+        (d_psgd, {"mixing": "beside"}),
+        (d_psgd, {"mixing": "after", "graph": "random"}),
+        (stochastic_gradient_push, {}),
+        (stochastic_gradient_push, {"graph": "random"}),
+        (ad_psgd, {"graph": "torus"}),
+    ],
+)
+def test_no_deadlock_in_a_thousand_schedules(strategy, settings):
+    """With rendezvous, at 2 to 16 ranks; those in common steps give the same numbers in any schedule."""
+    first = {}
+    for seed in range(1000):
+        ranks = 2 + seed % 15
+        found = scheduled(seed, strategy, starts(ranks), {}, **settings)
+        assert np.isfinite(found).all()
+        if strategy is not ad_psgd:
+            assert np.array_equal(first.setdefault(ranks, found), found)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "vectors"),
+    [(d_psgd, 2), (stochastic_gradient_push, 3), (ad_psgd, 4)],
+)
+def test_memory_is_as_documented(strategy, vectors):
+    sessions = {}
+    train(4, strategy, sessions=sessions)
+    weights = 3 if strategy is stochastic_gradient_push else 0
+    assert {mine.memory_bytes for mine in sessions.values()} == {((2 + vectors) * PARAMETERS + weights) * 8}
+
+
+def test_bad_settings_are_refused():
+    with pytest.raises(ValueError, match="did you mean 'torus'"):
+        check_d_psgd(4, graph="torsu")
+    with pytest.raises(ValueError, match="did you mean 'beside'"):
+        check_d_psgd(4, mixing="besides")
+    with pytest.raises(ValueError, match="graph: unknown 'torus'"):
+        check_push(4, graph="torus")
+    with pytest.raises(ValueError, match="graph: unknown 'star'"):
+        ad.check(4, graph="star")

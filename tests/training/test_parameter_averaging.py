@@ -1,0 +1,177 @@
+"""Averaging every step is the big batch for updates linear in the gradient, and for no other."""
+
+import numpy as np
+import pytest
+from contract.tiny import PARAMETERS, RATE, tiny_session
+
+from hpcdl.fabric.inprocess import in_process
+from hpcdl.optim.adagrad import Adagrad
+from hpcdl.optim.adam import Adam
+from hpcdl.optim.nesterov import Nesterov
+from hpcdl.optim.rmsprop import RMSProp
+from hpcdl.optim.schedules import schedule
+from hpcdl.optim.sgd import SGD
+from hpcdl.trace.recorder import Recorder
+from hpcdl.training.parameter_averaging import check, parameter_averaging
+from hpcdl.training.synchronous import synchronous
+
+LINEAR = [
+    SGD,
+    lambda: SGD(weight_decay=0.1),
+    lambda: SGD(momentum=0.9, weight_decay=0.01),
+    lambda: Nesterov(momentum=0.9, weight_decay=0.01),
+]
+OTHERS = [Adagrad, RMSProp, Adam]
+
+
+def train(ranks, strategy, optimizer=SGD, *, recorders=None, sessions=None, keys=None, **settings):
+    """Everybody's parameters."""
+    sessions = {} if sessions is None else sessions
+
+    async def program(comm):
+        recorder = recorders and recorders[comm.rank]
+        sessions[comm.rank] = mine = tiny_session(recorder, optimizer=optimizer(), **{"steps": 10} | (keys or {}))
+        await strategy(comm, mine, **settings)
+        return mine.replica.parameters
+
+    return in_process(ranks).run(program)
+
+
+def from_big_batch(ranks, optimizer, **settings):
+    """The largest difference to synchronous training on one rank."""
+    (alone,) = train(1, synchronous, optimizer)
+    everybody = train(ranks, parameter_averaging, optimizer, **settings)
+    return max(np.abs(mine - alone).max() for mine in everybody)
+
+
+@pytest.mark.parametrize("optimizer_state", ["kept", "averaged"])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 7, 9])
+@pytest.mark.parametrize("optimizer", LINEAR)
+def test_averaging_every_step_is_the_big_batch_for_linear_updates(optimizer, ranks, optimizer_state):
+    """Also with unequal shares: 48 images on 5, 7 and 9 ranks."""
+    assert from_big_batch(ranks, optimizer, optimizer_state=optimizer_state) < 1e-12
+
+
+@pytest.mark.parametrize("optimizer_state", ["kept", "averaged", "reset"])
+@pytest.mark.parametrize("optimizer", OTHERS)
+def test_it_is_not_for_others(optimizer, optimizer_state):
+    assert from_big_batch(4, optimizer, optimizer_state=optimizer_state) > 1e-6
+
+
+@pytest.mark.parametrize("optimizer", LINEAR)
+def test_a_longer_period_is_not_the_big_batch(optimizer):
+    assert from_big_batch(4, optimizer, period=2) > 1e-6
+
+
+def test_a_rank_without_images_does_not_count():
+    keys = {"global_batch": 3, "steps": 4}
+    alone, many = (train(ranks, parameter_averaging, keys=keys)[0] for ranks in (1, 5))
+    assert np.abs(alone - many).max() < 1e-12
+
+
+def by_hand(ranks, steps, averaged_after):
+    """Plain gradient descent of each rank on its share, averaged by images after the given steps."""
+    sessions = [tiny_session() for _ in range(ranks)]
+    consumed = np.zeros(ranks)
+    for step in range(steps):
+        for rank, mine in enumerate(sessions):
+            replica = mine.replica
+            x, labels = mine.batch(step, rank, ranks)
+            consumed[rank] += len(x)
+            for stage in replica.stages:
+                x = stage.forward(x)
+            _, _, dy = replica.loss(x, labels, 1 / len(labels))
+            for stage in reversed(replica.stages):
+                dy = stage.backward(dy)
+            replica.parameters -= RATE * replica.gradients
+        if step + 1 in averaged_after:
+            stacked = np.array([mine.replica.parameters for mine in sessions])
+            average = np.average(stacked, axis=0, weights=consumed)
+            for mine in sessions:
+                mine.replica.parameters[:] = average
+            consumed[:] = 0
+    return sessions[0].replica.parameters
+
+
+@pytest.mark.parametrize("ranks", [2, 5, 7])
+@pytest.mark.parametrize(
+    ("settings", "averaged_after"),
+    [
+        ({"period": 3}, {3, 6, 9, 10}),  # the last step averages what is left
+        ({"period": 100}, {10}),
+        ({"period": 3, "local_from": 4}, {1, 2, 3, 4, 7, 10}),
+    ],
+)
+def test_averages_are_weighted_by_images(ranks, settings, averaged_after):
+    expected = by_hand(ranks, 10, averaged_after)
+    for mine in train(ranks, parameter_averaging, **settings):
+        np.testing.assert_allclose(mine, expected, rtol=0, atol=1e-13)
+
+
+def test_post_local_begins_where_the_rate_first_falls():
+    falling = schedule("step", factor=0.5, at=[0.4])
+    keys = {"learning_rate": lambda step: 0.1 * falling(step, 10)}
+    post = train(3, parameter_averaging, keys=keys, period=3, post_local=True)
+    given = train(3, parameter_averaging, keys=keys, period=3, local_from=4)
+    never = train(3, parameter_averaging, period=3, post_local=True)  # the rate is constant
+    assert np.array_equal(post, given)
+    assert np.array_equal(never, train(3, parameter_averaging))
+
+
+@pytest.mark.parametrize(
+    ("optimizer_state", "equal", "steps"), [("kept", False, 10), ("averaged", True, 10), ("reset", True, 0)]
+)
+def test_state_of_the_optimizer(optimizer_state, equal, steps):
+    """After the average that ends the training."""
+    sessions = {}
+    train(3, parameter_averaging, Adam, sessions=sessions, period=5, optimizer_state=optimizer_state)
+    states = [mine.optimizer.state["mean_square"] for mine in sessions.values()]
+    assert all(np.array_equal(states[0], other) for other in states) == equal
+    assert all(state.any() for state in states) == (optimizer_state != "reset")
+    assert {mine.optimizer.steps for mine in sessions.values()} == {steps}
+
+
+def test_evaluations_test_the_average():
+    """Between two averages of the strategy: the loss of the average, and the distance from it."""
+    recorders = [Recorder(events=False) for _ in range(2)]
+    keys = {"steps": 3, "evaluate_every": 0.5}  # an epoch has two steps
+    train(2, parameter_averaging, recorders=recorders, keys=keys, period=2)
+    assert recorders[0].evaluations == recorders[1].evaluations
+    first, second, third = recorders[0].evaluations
+    assert first.consensus > 1e-3
+    assert np.isnan(second.consensus)
+    assert np.isnan(third.consensus)
+    check_session = tiny_session()
+    check_session.replica.parameters[:] = by_hand(2, 1, {1})
+    assert first.loss == pytest.approx(check_session._test(0, 1)[0] / 4)
+
+
+def test_replicas_that_are_never_combined_go_on_alone():
+    """aggregation = "none" is the ceiling without communication: nobody's parameters are scaled."""
+    keys = {"aggregate": _nothing, "independent": True}
+    one, other = train(2, parameter_averaging, keys=keys, period=2)
+    assert np.abs(one - other).max() > 1e-3
+    assert np.abs(one).max() > 0.1
+
+
+async def _nothing(_comm, _buffer):
+    pass
+
+
+def test_it_keeps_no_vector_of_its_own():
+    sessions = {}
+    train(2, parameter_averaging, sessions=sessions)
+    assert [mine.memory_bytes for mine in sessions.values()] == [2 * PARAMETERS * 8] * 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"period": 0}, "period: must be at least 1"),
+        ({"local_from": -1}, "local_from: must be at least 0"),
+        ({"optimizer_state": "keep"}, "did you mean 'kept'"),
+    ],
+)
+def test_bad_settings_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        check(4, **settings)

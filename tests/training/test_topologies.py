@@ -1,0 +1,96 @@
+"""Graphs for gossip: connected, mixed by doubly stochastic matrices, and pushes that let nobody run away."""
+
+import numpy as np
+import pytest
+
+from hpcdl.training.topologies import GRAPHS, PUSHES, check_graph, colours, metropolis, neighbours, pushes
+
+RANKS = [*range(1, 18), 31, 32, 36]
+
+
+def matrix(links):
+    ranks = len(links)
+    weights = np.zeros((ranks, ranks))
+    for rank in range(ranks):
+        for other, weight in metropolis(links, rank).items():
+            weights[rank, other] = weight
+    return weights
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_mixing_is_symmetric_and_doubly_stochastic_and_reaches_everybody(graph):
+    for ranks in RANKS:
+        for seed in (0, 7):
+            links = neighbours(graph, ranks, seed)
+            assert all(rank not in others for rank, others in enumerate(links))
+            weights = matrix(links)
+            assert np.array_equal(weights, weights.T)
+            assert np.allclose(weights.sum(axis=0), 1, rtol=0, atol=1e-12)
+            assert (weights >= -1e-15).all()
+            assert (np.linalg.matrix_power(weights + np.eye(ranks), ranks) > 0).all()  # connected
+            if ranks > 1:  # and mixing shrinks what differs
+                assert np.sort(np.abs(np.linalg.eigvalsh(weights)))[-2] < 1 - 1e-3
+
+
+def test_weights_are_the_papers():
+    ring = matrix(neighbours("ring", 5))
+    assert np.allclose(ring[0], [1 / 3, 1 / 3, 0, 0, 1 / 3])
+    assert np.allclose(matrix(neighbours("complete", 7)), 1 / 7)
+
+
+def test_graphs_are_what_they_are_called():
+    assert neighbours("ring", 2) == [(1,), (0,)]
+    assert neighbours("torus", 12)[0] == (1, 3, 4, 8)  # 3 rows of 4
+    assert neighbours("torus", 7) == neighbours("ring", 7)
+    assert neighbours("exponential", 11)[0] == (1, 2, 3, 4, 7, 8, 9, 10)
+    assert {len(others) for others in neighbours("complete", 6)} == {5}
+    many = neighbours("random", 64, 3)
+    assert max(map(len, many)) <= 4
+    assert many == neighbours("random", 64, 3) != neighbours("random", 64, 4)
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_links_between_the_colours_reach_everybody(graph):
+    for ranks in RANKS:
+        links = neighbours(graph, ranks, 5)
+        colour = colours(links)
+        joined = np.eye(ranks)
+        for rank, others in enumerate(links):
+            for other in others:
+                joined[rank, other] = colour[rank] != colour[other]
+        assert (np.linalg.matrix_power(joined, ranks) > 0).all()
+
+
+@pytest.mark.parametrize("graph", PUSHES)
+def test_somebody_pushes_to_everybody_at_each_step(graph):
+    for ranks in RANKS:
+        for step in range(12):
+            links = pushes(graph, ranks, step, 9)
+            assert len(links) == ranks
+            assert all(rank not in targets for rank, targets in enumerate(links))
+            assert {target for targets in links for target in targets} == (
+                set(range(ranks)) if ranks > 1 else set()
+            )
+
+
+@pytest.mark.parametrize("graph", PUSHES)
+def test_whoever_stands_still_stops_one_more_rank_each_step(graph):
+    """So that nobody gets p steps ahead of anybody, however eager the messages are."""
+    for ranks in (2, 5, 8, 13):
+        for first in range(6):
+            stopped = {first % ranks}
+            for step in range(first, first + ranks - 1):
+                links = pushes(graph, ranks, step, 9)
+                stopped |= {target for rank in stopped for target in links[rank]}
+            assert stopped == set(range(ranks))
+
+
+def test_random_pushes_are_uneven_and_drawn_anew():
+    first, second = pushes("random", 16, 0, 1), pushes("random", 16, 1, 1)
+    assert first != second
+    assert {len(targets) for targets in first} == {1, 2}
+
+
+def test_an_unknown_graph_is_refused_with_the_nearest():
+    with pytest.raises(ValueError, match="graph: unknown 'rings'; did you mean 'ring'"):
+        check_graph("rings", GRAPHS)
