@@ -10,6 +10,7 @@ import sys
 import tempfile
 import traceback
 import warnings
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -88,6 +89,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--resume", action="store_true", help="keep the finished cases of DIR and run the others")
     run.add_argument("--dry-run", action="store_true", help="check everything, list the cases, run nothing")
+    run.add_argument(
+        "--launches", type=int, default=1, metavar="N", help="start the ranks N times anew, into DIR/launch-1, ..."
+    )
     run.set_defaults(command=_run)
 
     report = commands.add_parser(
@@ -96,7 +100,23 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("runs", nargs="+", type=Path, metavar="RUN")
     report.add_argument("-o", dest="output", type=Path, metavar="PAGE", help="write to PAGE: .md or .csv")
     report.add_argument("--json", action="store_true", help="one JSON document with a record per case")
+    report.add_argument("--together", action="store_true", help="the runs are launches of one suite: pool them")
     report.set_defaults(command=_report)
+
+    predict = commands.add_parser(
+        "predict",
+        help="times on another network, or on more ranks",
+        description="Simulate the collectives and exchanges of a suite or a run on a network: a preset (hpcdl "
+        "list networks), a file that --save wrote, or a run, to whose measured times a network is fitted.",
+    )
+    predict.add_argument("what", type=Path, metavar="SUITE.toml|RUN")
+    predict.add_argument("--network", required=True, metavar="NAME|RUN|FILE.toml")
+    predict.add_argument("--ranks", default="", metavar="N,...", help="ascending (default: each case's own)")
+    predict.add_argument("--ranks-per-host", type=int, metavar="N", help="(default: one, or the measured run's)")
+    predict.add_argument("--case", metavar="GLOB", help="only cases whose name matches")
+    predict.add_argument("--save", type=Path, metavar="FILE.toml", help="write the network to a file")
+    predict.add_argument("--json", action="store_true", help="one JSON document with a record per case")
+    predict.set_defaults(command=_predict)
 
     from hpcdl.launch.catalogue import SUBJECTS
 
@@ -142,7 +162,34 @@ def _run(options: argparse.Namespace, given: list[str]) -> int:
 
     if options.dry_run:
         return _dry_run(options) if is_first(os.environ) else OK
+    if options.launches != 1:
+        return _run_several(options, given, inside=launched(os.environ))
     return _run_in_job(options) if launched(os.environ) else _run_from_shell(options, given)
+
+
+def _run_several(options: argparse.Namespace, given: list[str], *, inside: bool) -> int:
+    """Launch the suite several times, each into a folder of its own, and report the launches together."""
+    from hpcdl.suite import UsageError
+
+    if options.launches < 1:
+        raise UsageError(f"--launches {options.launches}: must be at least 1")
+    if inside:
+        raise UsageError(
+            f"--launches {options.launches}: a job is one launch: submit several, and then hpcdl report --together"
+        )
+    folder = _folder(options, _suite(options))
+    runs = [folder / f"launch-{number}" for number in range(1, options.launches + 1)]
+    worst = OK
+    for run in runs:
+        options.folder, options.launches = run, 1
+        code = _run_from_shell(options, [*given, "-o", str(run), "--launches", "1"])
+        if code not in {OK, FAILED}:
+            return code
+        worst = max(worst, code)
+    options.runs, options.output, options.json, options.together = runs, folder / "report.md", False, True
+    _report(options, given)
+    print(f"launches together: {options.output}")
+    return worst
 
 
 def _suite(options: argparse.Namespace) -> Suite:
@@ -162,7 +209,7 @@ def _dry_run(options: argparse.Namespace) -> int:
 
 def _run_from_shell(options: argparse.Namespace, given: list[str]) -> int:
     """Check everything here, where one process can say what is wrong, then start mpirun."""
-    from hpcdl.launch.mpirun import NoLauncher, self_launch
+    from hpcdl.launch.mpirun import AGAIN, NoLauncher, self_launch
     from hpcdl.suite import UsageError
 
     chosen = _suite(options)
@@ -179,7 +226,11 @@ def _run_from_shell(options: argparse.Namespace, given: list[str]) -> int:
         given = [*given, "-o", str(folder)]
     with tempfile.TemporaryDirectory() as place:
         try:
-            code = self_launch(ranks, given, Path(place) / "status")
+            status, tolerant = Path(place) / "status", any(case.mortal for case in chosen.cases)
+            code = self_launch(ranks, given, status, tolerant=tolerant)
+            while code == AGAIN:
+                status.unlink()
+                code = self_launch(ranks, [*given, "--resume"], status, tolerant=tolerant)
         except NoLauncher as error:
             raise UsageError(str(error)) from None
     if code is None:
@@ -193,6 +244,7 @@ def _run_in_job(options: argparse.Namespace) -> int:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "suspicious MPI execution environment")  # the guard says it better
         from hpcdl.fabric.mpi import Mpi, library_version
+        from hpcdl.fabric.mpi_failure import depart
     from hpcdl.launch.guard import is_first, mismatch
     from hpcdl.launch.mpirun import leave_status
 
@@ -203,7 +255,8 @@ def _run_in_job(options: argparse.Namespace) -> int:
             print(f"hpcdl: {complaint}", file=sys.stderr)
         return leave_status(MISMATCH, mpi.comm.rank)
     try:
-        code = _run_on_all(options, mpi)
+        with ExitStack() as held:
+            code = _run_on_all(options, mpi, held)
     except Exception as error:  # noqa: BLE001 - all of it ends the job
         if isinstance(error, (MemoryError, OSError)):  # the machine's fault, not the program's
             print(f"hpcdl: rank {mpi.comm.rank}: {error}", file=sys.stderr)
@@ -211,12 +264,13 @@ def _run_in_job(options: argparse.Namespace) -> int:
             traceback.print_exc()
         mpi.abort(FAILED)  # the other ranks wait for this one, and would for ever
         return FAILED
-    return leave_status(code, mpi.comm.rank)
+    return depart(mpi.comm, leave_status(code, mpi.comm.rank))
 
 
-def _run_on_all(options: argparse.Namespace, mpi: Mpi) -> int:
+def _run_on_all(options: argparse.Namespace, mpi: Mpi, held: ExitStack) -> int:
     """Rank 0 reads and checks the suite, all others take its word; then all run it."""
     from hpcdl import runner, suite
+    from hpcdl.clerk import claimed
 
     first, library = mpi.comm.rank == 0, mpi.comm.library
     text, complaint, folder = "", "", Path()
@@ -225,6 +279,7 @@ def _run_on_all(options: argparse.Namespace, mpi: Mpi) -> int:
             chosen = _suite(options)
             text = chosen.text
             folder = _writable(_folder(options, chosen), resume=options.resume)
+            held.enter_context(claimed(folder))
         except suite.UsageError as error:
             complaint = str(error)
     text, complaint = library.bcast((text, complaint))
@@ -271,6 +326,7 @@ def _writable(folder: Path, *, resume: bool) -> Path:
 
 def _report(options: argparse.Namespace, _given: list[str]) -> int:
     from hpcdl.analysis.scaling import AmbiguousCaseError
+    from hpcdl.analysis.together import together
     from hpcdl.report.render import render
     from hpcdl.suite import UsageError
     from hpcdl.trace.record import TraceError
@@ -278,7 +334,8 @@ def _report(options: argparse.Namespace, _given: list[str]) -> int:
     output: Path | None = options.output
     form = "json" if options.json else output.suffix.removeprefix(".") if output else "md"
     try:
-        text = render([hpcdl.read(path) for path in options.runs], form)
+        runs = [hpcdl.read(path) for path in options.runs]
+        text = render([together(runs)] if options.together else runs, form)
     except (TraceError, AmbiguousCaseError, ValueError) as error:
         raise UsageError(str(error)) from None
     if output is None:
@@ -288,6 +345,31 @@ def _report(options: argparse.Namespace, _given: list[str]) -> int:
         output.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"-o {output}: {error.strerror}") from None
+    return OK
+
+
+def _predict(options: argparse.Namespace, _given: list[str]) -> int:
+    from hpcdl import prediction
+    from hpcdl.analysis import network_file
+    from hpcdl.report import predictions
+    from hpcdl.report.summary import plain
+    from hpcdl.suite import UsageError
+
+    found = prediction.predict(
+        options.what,
+        options.network,
+        prediction.ascending(options.ranks),
+        glob=options.case,
+        ranks_per_host=options.ranks_per_host,
+    )
+    if options.save:
+        try:
+            origin = found.fitted.origin if found.fitted else {}
+            options.save.write_text(network_file.written(found.network, origin), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"--save {options.save}: {error.strerror}") from None
+    page = predictions.document(found, f"hpcdl: {options.what} on {found.network.name}")
+    print(predictions.render(found) if options.json else plain([page]), end="")
     return OK
 
 

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections import Counter
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from threading import Timer
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import threadpoolctl
 
+from hpcdl.clerk import Clerk
+from hpcdl.fabric.failure import Failure
 from hpcdl.fabric.mpi import Mpi, library_version
-from hpcdl.launch.environment import counters, job, local
+from hpcdl.fabric.mpi_failure import fault_tolerant, regroup
+from hpcdl.launch.environment import local
 from hpcdl.launch.memory import node_memory_bytes, shortage
-from hpcdl.launch.mpirun import on_terminal
+from hpcdl.launch.mpirun import AGAIN, intolerance
 from hpcdl.launch.testbed_settings import emulated
 from hpcdl.nn.backend import backend
 from hpcdl.nn.threads import threads
 from hpcdl.suite import Suite, UsageError
-from hpcdl.trace.recorder import Recorder, from_bytes, to_bytes
+from hpcdl.trace.recorder import Recorder, to_bytes
 from hpcdl.training.journal import Journal
 
 if TYPE_CHECKING:
@@ -33,13 +36,10 @@ if TYPE_CHECKING:
 OK: Final = 0
 FAILED: Final = 1
 INTERRUPTED: Final = 75
+"""Another job can go on, with --resume."""
 
-BAR: Final = 30
-"""Characters of the progress bar."""
 PATIENCE: Final = 3.0
 """Seconds of silence before a user is told what takes so long."""
-CLEAR: Final = "\r\x1b[K"
-"""What wipes the bar: carriage return, erase to the end of the line (ECMA-48)."""
 
 
 class Job:
@@ -48,6 +48,7 @@ class Job:
     def __init__(self, mpi: Mpi) -> None:
         self.mpi = mpi
         self.world = mpi.comm
+        self.rank, self._ranks = self.world.rank, self.world.size
         self._smaller: dict[int, MpiComm] = {self.world.size: self.world}
         self._stop = False
         signal.signal(signal.SIGUSR1, self._note_signal)
@@ -67,6 +68,15 @@ class Job:
             inside = self.world.rank < ranks
             self._smaller[ranks] = self.mpi.run(self.world.split(0 if inside else 1))
         return self._smaller[ranks] if self.world.rank < ranks else None
+
+    @property
+    def lost(self) -> int:
+        """How many ranks have died."""
+        return self._ranks - self.world.size
+
+    def bury(self) -> None:
+        """Go on without the ranks that died in a case. Every rank that is left calls."""
+        self.mpi.comm = self.world = regroup(self.world)
 
     def stopping(self) -> bool:
         """Whether any rank was told to stop: by SIGUSR1, which Slurm can send before the time limit."""
@@ -119,24 +129,33 @@ def run(suite: Suite, folder: Path, mpi: Mpi, *, resume: bool, say: Callable[[st
     if line is not None:
         raise UsageError(line)
     clerk = Clerk(suite, folder, work, resume=resume, say=say) if work.world.rank == 0 else None
-    todo: Sequence[int] = work.world.library.bcast(clerk.todo if clerk else None)
-    for number in todo:
+    todo: list[int] = work.world.library.bcast(clerk.todo if clerk else None)
+    mortal = [number for number in todo if suite.cases[number].mortal]
+    unfit = intolerance(os.environ, library_version()["library"]) if mortal else None
+    if clerk and unfit:
+        clerk.refuse(mortal, unfit)
+    # a death comes last: what is left then is for another job, which has all its ranks
+    todo = [number for number in todo if number not in mortal] + ([] if unfit else mortal)
+    while todo:
+        number = todo.pop(0)
+        case = suite.cases[number]
         if work.stopping():
             if clerk:
-                clerk.finish(complete=False)
+                clerk.finish("interrupted")
             return INTERRUPTED
-        case = suite.cases[number]
         work.prepare(case, clerk.tell if clerk else lambda _line: None)
         comm = work.first(case.processes)
         if clerk:
             clerk.begin(number, case)
-        if comm is not None:
-            traces = _run_case(case, work, comm)
-            if clerk and traces is not None:
-                clerk.keep(number, case, *traces)
-        work.world.rest()
-    failed = clerk.finish(complete=True) if clerk else False
-    return FAILED if work.world.library.bcast(failed) else OK
+        traces = _run_case(case, work, comm)
+        if clerk and traces is not None:
+            clerk.keep(number, case, *traces)
+        if work.lost and todo:
+            if clerk:
+                clerk.finish("a rank has died")
+            return AGAIN
+    failed = clerk.finish("ended" if unfit else None) if clerk else False
+    return FAILED if work.world.library.bcast(failed) else INTERRUPTED if unfit else OK
 
 
 def _lack_of_memory(suite: Suite, ranks: Sequence[dict[str, Any]]) -> str | None:
@@ -149,8 +168,27 @@ def _lack_of_memory(suite: Suite, ranks: Sequence[dict[str, Any]]) -> str | None
     return None
 
 
-def _run_case(case: Case, work: Job, comm: MpiComm) -> tuple[dict[str, Scalar], list[bytes]] | None:
-    """Run one case on the ranks of ``comm``; rank 0 gets its findings and everybody's trace."""
+def _run_case(case: Case, work: Job, comm: MpiComm | None) -> tuple[dict[str, Scalar], list[bytes]] | None:
+    """Run a case on the ranks of ``comm``, others being asleep; rank 0 gets its findings and everybody's trace."""
+    found, mine = ({}, list[bytes]()) if comm is None else _run_here(case, work, comm)
+    if case.mortal:
+        work.bury()
+    else:
+        work.world.rest()
+    packed = work.world.library.gather((work.rank, mine))
+    if packed is None:
+        return None
+    traces = dict(packed)
+    dead = [rank for rank in range(case.processes) if rank not in traces]
+    if case.mortal:
+        failure = Failure(**case.settings["failure"])
+        found["died"] = ", ".join(str(failure) if rank == failure.rank else f"rank {rank}" for rank in dead)
+    nothing = [to_bytes(Recorder().pack())]
+    return found, [trace for rank in range(case.processes) for trace in traces.get(rank, nothing)]
+
+
+def _run_here(case: Case, work: Job, comm: MpiComm) -> tuple[dict[str, Scalar], list[bytes]]:
+    """What this rank found, and its trace, or those of the ranks that it simulated."""
     mpi = work.mpi
     trace = case.settings["trace"]
     recorder = Recorder(events=trace != "steps")
@@ -159,6 +197,8 @@ def _run_case(case: Case, work: Job, comm: MpiComm) -> tuple[dict[str, Scalar], 
     def before_step(step: int) -> None:
         if trace == "alternating":
             mpi.events = None if step % 2 else recorder.events
+        if case.mortal and case.settings["failure"] == {"rank": comm.rank, "step": step}:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     # a training that diverges overflows, and the record shows it; warnings would show it p times a step
     allowed = case.settings["threads"]
@@ -167,12 +207,10 @@ def _run_case(case: Case, work: Job, comm: MpiComm) -> tuple[dict[str, Scalar], 
         comm.library.Barrier()
         mpi.events = recorder.events
         try:
-            found = mpi.run(program(comm))
+            found = mpi.run(program(fault_tolerant(comm) if case.mortal else comm))
         finally:
             mpi.events = None
-    mine = [to_bytes(one.pack()) for one in recorder.virtual or [recorder]]
-    packed = comm.library.gather(mine)
-    return None if packed is None else (found, [trace for rank in packed for trace in rank])
+    return found, [to_bytes(one.pack()) for one in recorder.virtual or [recorder]]
 
 
 @contextmanager
@@ -184,88 +222,3 @@ def _if_it_lasts(say: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-
-
-class Clerk:
-    """Rank 0's paperwork."""
-
-    def __init__(self, suite: Suite, folder: Path, work: Job, *, resume: bool, say: Callable[[str], None]) -> None:
-        from hpcdl.trace import schema  # late: h5py is rank 0's alone
-
-        self._schema = schema
-        self._suite = suite
-        self._folder = folder
-        self._work = work
-        self._say = say
-        self._parts = folder / "parts"
-        self._began = perf_counter()
-        self._failed = False
-        self._terminal = on_terminal()
-        self._environment = job({**library_version(), "ranks": work.world.size, "nodes": work.nodes})
-        self._environment["ranks"] = work.ranks
-        self._parts.mkdir(parents=True, exist_ok=True)
-        # by digest: the numbers of cases change with the suite, with --case and with --set
-        self._there = {path.stem.rpartition("-")[2]: path for path in self._parts.glob("*.h5")} if resume else {}
-        (folder / "run.h5").unlink(missing_ok=True)  # an interrupted run's: the parts will soon say more
-        self._log = (folder / "log.txt").open("a", encoding="utf-8")
-        self.todo = [i for i, case in enumerate(suite.cases) if not (resume and self._finished(i, case))]
-        skipped = len(suite.cases) - len(self.todo)
-        if skipped:
-            self.tell(f"resuming: {skipped} of {len(suite.cases)} cases are there")
-
-    def _part(self, number: int, case: Case) -> Path:
-        return self._there.get(case.digest, self._parts / f"{number:04d}-{case.digest}.h5")
-
-    def _finished(self, number: int, case: Case) -> bool:
-        with suppress(self._schema.TraceError):
-            found = self._schema.read(self._part(number, case))
-            self._failed |= any(one.get("correct") is False for one in found.described)
-            return True
-        return False
-
-    def tell(self, line: str) -> None:
-        """Show a line and log it."""
-        self._say(f"{CLEAR if self._terminal else ''}{line}")
-        print(line, file=self._log, flush=True)
-
-    def begin(self, number: int, case: Case) -> None:
-        """Note that ``case`` starts: a bar on a terminal, a line in the log."""
-        self._began = perf_counter()
-        print(f"{case.name} ...", file=self._log, flush=True)
-        if self._terminal:
-            total = len(self._suite.cases)
-            done = BAR * number // total
-            print(f"{CLEAR}[{'#' * done:.<{BAR}}] {number}/{total} {case.name}", end="", flush=True)
-
-    def keep(self, number: int, case: Case, found: dict[str, Scalar], packed: list[bytes]) -> None:
-        """Write a finished case."""
-        fields = {**case.fields(), "nodes": min(self._work.nodes, case.processes), **found}
-        record = self._schema.CaseRecord(fields, [from_bytes(data) for data in packed])
-        self._schema.write_part(
-            self._part(number, case), record, environment=self._environment, suite_text=self._suite.text
-        )
-        wrong = fields.get("correct") is False
-        self._failed |= wrong
-        place = f"[{number + 1}/{len(self._suite.cases)}]"
-        seconds = perf_counter() - self._began
-        self.tell(f"{place} {case.name}: {seconds:.1f} s{'  WRONG RESULT' if wrong else ''}")
-
-    def finish(self, *, complete: bool) -> bool:
-        """Merge what there is and write the report; tells whether a check failed."""
-        from hpcdl.report.render import render
-
-        self._environment["counters_after"] = counters()
-        parts = [self._part(i, case) for i, case in enumerate(self._suite.cases)]
-        there = [part for part in parts if part.exists()]
-        if not complete:
-            self.tell(f"interrupted after {len(there)} of {len(parts)} cases; go on with --resume")
-        if there:
-            self._schema.merge(
-                there, self._folder / "run.h5", self._environment, self._suite.text, complete=complete
-            )
-            runs = [self._schema.read(self._folder)]
-            (self._folder / "report.md").write_text(render(runs, "markdown"), encoding="utf-8")
-            self._say(render(runs, "summary"))
-            self._say(f"report: {self._folder / 'report.md'}")
-        self._log.close()
-        return self._failed

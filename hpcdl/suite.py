@@ -101,6 +101,11 @@ class Case:
         return 1 if self.settings.get("network") else self.ranks
 
     @property
+    def mortal(self) -> bool:
+        """Whether one of its processes is to die; a simulated rank's death harms none."""
+        return bool(self.settings.get("failure")) and not self.settings.get("network")
+
+    @property
     def digest(self) -> str:
         """Short hash of everything that defines the case: finished cases are recognised by it."""
         text = json.dumps([self.kind, self.settings], sort_keys=True, default=str)

@@ -25,17 +25,34 @@ TRAINING = {
 
 
 class Hand:
-    """A run made by hand; times in ms, one list per rank, one entry per step."""
+    """A run made by hand; times in ms, one list per rank, one entry per step.
+
+    Ranks do not share a clock unless ``common_clock``. ``updates``: by rank, rows of
+    :class:`hpcdl.trace.recorder.Update`. ``memory``: bytes, one per rank.
+    """
 
     def __init__(self, folder):
         self.folder = folder
         self.parts = []
 
-    def case(self, times, evaluations=(), compute=None, waiting=None, images=16, **fields):
+    def case(
+        self,
+        times,
+        evaluations=(),
+        compute=None,
+        waiting=None,
+        images=16,
+        common_clock=False,
+        updates=None,
+        memory=None,
+        **fields,
+    ):
         packed = []
         for rank, durations in enumerate(times):
             recorder = Recorder()
-            clock = 10**9 * (rank + 1)  # ranks do not share a clock
+            recorder.updates += (updates or {}).get(rank, [])
+            recorder.memory_bytes = memory[rank] if memory else 0
+            clock = 10**9 * (1 if common_clock else rank + 1)
             for step, ms in enumerate(durations):
                 end = clock + round(ms * 1e6)
                 worked = 0 if compute is None else round(compute[rank] * 1e6)

@@ -41,7 +41,7 @@ OFFERED = {
 }
 """Folders whose files are offered by name, and must not lean on each other."""
 
-COMPOSERS = {"aggregation.hierarchical", "aggregation.leader", "aggregation.torus"}
+COMPOSERS = {"aggregation.auto", "aggregation.hierarchical", "aggregation.leader", "aggregation.torus"}
 """Those that are made of others."""
 
 

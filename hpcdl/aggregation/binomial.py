@@ -26,7 +26,13 @@ async def binomial(comm: Comm, buffer: Array) -> None:
 
 
 async def reduce(comm: Comm, buffer: Array) -> None:
-    """Sum at rank 0; elsewhere ``buffer`` ends with a part of the sum."""
+    """Sum at rank 0; elsewhere ``buffer`` ends with a part of the sum.
+
+    Messages, busiest rank: 1 if p > 1 else 0
+    Messages, all ranks: p - 1
+    Bytes, all ranks: n*(p - 1)
+    Time, p a power of two: log2(p)*(alpha + n*beta + n*gamma)
+    """
     size, rank = comm.size, comm.rank
     distance = 1
     with comm.scratch(len(buffer), buffer) as inbox:
@@ -40,7 +46,12 @@ async def reduce(comm: Comm, buffer: Array) -> None:
 
 
 async def broadcast(comm: Comm, buffer: Array) -> None:
-    """Send rank 0's ``buffer`` to all."""
+    """Send rank 0's ``buffer`` to all.
+
+    Messages, busiest rank: ceil(log2(p))
+    Bytes, busiest rank: n*ceil(log2(p))
+    Time, p a power of two: log2(p)*(alpha + n*beta)
+    """
     size, rank = comm.size, comm.rank
     distance = rank & -rank or 1 << (size - 1).bit_length()
     if rank:

@@ -35,7 +35,14 @@ async def chain(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) -> Non
 
 
 async def reduce(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) -> None:
-    """Sum at rank 0; elsewhere ``buffer`` ends with a part of the sum."""
+    """Sum at rank 0; elsewhere ``buffer`` ends with a part of the sum.
+
+    k = max(1, ceil(n/segment_bytes))
+    Messages, all ranks: k*(p - 1)
+    Bytes, all ranks: n*(p - 1)
+    Time, p == 1: 0
+    Time: (p - 2 + k)*(alpha + n/k*(beta + gamma))
+    """
     [segments] = segmented(buffer, 1, segment_bytes)
     if comm.size == 1:
         return
@@ -49,7 +56,14 @@ async def reduce(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) -> No
 
 
 async def broadcast(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) -> None:
-    """Send rank 0's ``buffer`` to all."""
+    """Send rank 0's ``buffer`` to all.
+
+    k = max(1, ceil(n/segment_bytes))
+    Messages, all ranks: k*(p - 1)
+    Bytes, all ranks: n*(p - 1)
+    Time, p == 1: 0
+    Time: (p - 2 + k)*(alpha + n/k*beta)
+    """
     [segments] = segmented(buffer, 1, segment_bytes)
     if comm.size == 1:
         return

@@ -21,8 +21,9 @@ async def direct(comm: Comm, buffer: Array) -> None:
 
     Two latencies where a network carries messages of one port beside each other. Where a port takes one message
     after the other, as in the simulation, there are 2*(p - 1) turns as in a ring, or more, for who meets whom is
-    left to chance. The parts of a chunk are added in the order of the ranks' distance, whichever comes first, and
-    until then kept: (p - 1)/p*n bytes.
+    left to chance; the time is stated for two ranks only, for beyond ranks come to the second phase one by one.
+    The parts of a chunk are added in the order of the ranks' distance, whichever comes first, and until then kept:
+    (p - 1)/p*n bytes.
 
     m = alpha + n/p*beta
     Messages, busiest rank: 2*(p - 1)
@@ -35,7 +36,12 @@ async def direct(comm: Comm, buffer: Array) -> None:
 
 
 async def reduce_scatter(comm: Comm, chunks: Sequence[Array]) -> None:
-    """Each rank r ends with the sum of chunk r."""
+    """Each rank r ends with the sum of chunk r.
+
+    Messages, busiest rank: p - 1
+    Bytes, busiest rank: n*(p - 1)/p
+    Time, p <= 2: (p - 1)*(alpha + n/p*beta + n/p*gamma)
+    """
     size, rank = comm.size, comm.rank
     mine = chunks[rank]
     with comm.scratch(len(mine) * (size - 1), mine) as inbox:
@@ -50,7 +56,15 @@ async def reduce_scatter(comm: Comm, chunks: Sequence[Array]) -> None:
 
 
 async def allgather(comm: Comm, chunks: Sequence[Array]) -> None:
-    """All ranks get each rank r's chunk r."""
+    """All ranks get each rank r's chunk r.
+
+    Where ports take one message after the other, each takes the first that both ends are free for: in turn t rank
+    i meets rank i xor t, so that as many turns pass as if p were a power of two.
+
+    Messages, busiest rank: p - 1
+    Bytes, busiest rank: n*(p - 1)/p
+    Time: (2**ceil(log2(p)) - 1)*(alpha + n/p*beta)
+    """
     size, rank = comm.size, comm.rank
     under_way = []
     for distance in range(1, size):
@@ -58,3 +72,24 @@ async def allgather(comm: Comm, chunks: Sequence[Array]) -> None:
         under_way.append(comm.start(comm.exchange(chunks[rank], to, chunks[source], source), shared_tags=True))
     for exchange in under_way:
         await exchange
+
+
+async def all_to_all(comm: Comm, chunks: Sequence[Array]) -> None:
+    """Rank i gets every rank's chunk i; the chunks are equally long. All messages are under way at once.
+
+    Messages, busiest rank: p - 1
+    Bytes, busiest rank: n*(p - 1)/p
+    Time: (2**ceil(log2(p)) - 1)*(alpha + n/p*beta)
+    """
+    size, rank, length = comm.size, comm.rank, len(chunks[0])
+    with comm.scratch((size - 1) * length, chunks[0]) as inbox:
+        under_way = []
+        for distance in range(1, size):
+            to, source = (rank + distance) % size, (rank - distance) % size
+            arriving = inbox[(distance - 1) * length : distance * length]
+            exchange = comm.start(comm.exchange(chunks[to], to, arriving, source), shared_tags=True)
+            under_way.append((exchange, chunks[source], arriving))
+        for exchange, _, _ in under_way:
+            await exchange
+        for _, chunk, arrived in under_way:
+            await comm.get(chunk, arrived, rank)

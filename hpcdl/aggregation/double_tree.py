@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcdl.aggregation.segments import segmented
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from hpcdl.fabric.comm import Array, Comm
 
@@ -35,16 +35,55 @@ async def double_tree(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) 
     Raises ValueError if ``segment_bytes`` is less than 8.
     """
     halves = segmented(buffer, 2, segment_bytes)
-    size, rank = comm.size, comm.rank
-    if size == 1:
+    if comm.size == 1:
         return
-    if size % 2:
-        node = (rank - 1) % size
-        second = _place(node, size).renamed(lambda other: (other + 1) % size)
-    else:
-        second = _place(size - 1 - rank, size).renamed(lambda other: size - 1 - other)
+    second, _ = _second_place(comm.rank, comm.size)
     beside = comm.start(_sum_in_tree(comm, halves[1], second, tag=1), shared_tags=True)
-    await _sum_in_tree(comm, halves[0], _place(rank, size), tag=0)
+    await _sum_in_tree(comm, halves[0], _place(comm.rank, comm.size), tag=0)
+    await beside
+
+
+async def reduce(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) -> None:
+    """Sum at rank 0, to which the root of the second tree also hands its half; elsewhere a part of the sum.
+
+    k = max(1, ceil(n/(2*segment_bytes)))
+    m = alpha + n/(2*k)*beta
+    g = n/(2*k)*gamma
+    Messages, all ranks: 2*k*(p - 1)
+    Bytes, all ranks: n*(p - 1)
+    Time, p == 1: 0
+    Time, p == 2: m + (2*k - 1)*max(m, g) + g
+    """
+    await _in_both(comm, buffer, segment_bytes, _sum_up)
+
+
+async def broadcast(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) -> None:
+    """Send rank 0's ``buffer`` to all, one half by the root of the second tree.
+
+    k = max(1, ceil(n/(2*segment_bytes)))
+    Messages, all ranks: 2*k*(p - 1)
+    Bytes, all ranks: n*(p - 1)
+    Time, p == 1: 0
+    Time, p == 2: 2*k*alpha + n*beta
+    """
+    await _in_both(comm, buffer, segment_bytes, _send_down)
+
+
+async def _in_both(
+    comm: Comm, buffer: Array, segment_bytes: int, way: Callable[..., Coroutine[Any, Any, None]]
+) -> None:
+    """Go up or down both trees, which are both rooted at rank 0: the second one's root is its child."""
+    halves = segmented(buffer, 2, segment_bytes)
+    if comm.size == 1:
+        return
+    second, root = _second_place(comm.rank, comm.size)
+    children = [child for child in second.children if child]
+    if comm.rank == 0:
+        second = _Place([], [root, *children])
+    else:
+        second = _Place([0] if comm.rank == root else second.parents, children)
+    beside = comm.start(way(comm, halves[1], second, 1), shared_tags=True)
+    await way(comm, halves[0], _place(comm.rank, comm.size), 0)
     await beside
 
 
@@ -72,13 +111,30 @@ def _place(node: int, size: int) -> _Place:
     return _Place([parent if parent < size else node - height], [node + reach, *children] if reach else children)
 
 
+def _second_place(rank: int, size: int) -> tuple[_Place, int]:
+    """Of a rank in the second tree, ranks instead of nodes; and its root."""
+    if size % 2:
+        return _place((rank - 1) % size, size).renamed(lambda node: (node + 1) % size), 1
+    return _place(size - 1 - rank, size).renamed(lambda node: size - 1 - node), size - 1
+
+
 async def _sum_in_tree(comm: Comm, segments: list[Array], place: _Place, tag: int) -> None:
+    await _sum_up(comm, segments, place, tag)
+    await _send_down(comm, segments, place, tag)
+
+
+async def _sum_up(comm: Comm, segments: list[Array], place: _Place, tag: int) -> None:
     if not place.children:
         await _hand_up(comm, segments, place.parents[0], tag)
-        await _take_in(comm, segments, place.parents[0], tag)
         return
     with comm.scratch(len(segments[0]), segments[0]) as inbox:
         await (_add_and_pass_up if place.parents else _add_up)(comm, segments, place, inbox, tag)
+
+
+async def _send_down(comm: Comm, segments: list[Array], place: _Place, tag: int) -> None:
+    if not place.children:
+        await _take_in(comm, segments, place.parents[0], tag)
+        return
     await (_pass_down if place.parents else _hand_down)(comm, segments, place, tag)
 
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from hpcdl.aggregation import ring
 from hpcdl.aggregation.composing import halves, part, whole
-from hpcdl.fabric.comm import partition
+from hpcdl.fabric.comm import Parts, partition
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
@@ -43,7 +43,7 @@ async def hierarchical(
     node = await part(comm, number, ("node", ranks_per_node))
     across = await part(comm, place, ("across", ranks_per_node))
     owners = comm.size % ranks_per_node or ranks_per_node
-    chunks = [*partition(buffer, owners), *[buffer[:0]] * (node.size - owners)]
+    chunks = Parts(buffer, [*partition(buffer, owners), *[buffer[:0]] * (node.size - owners)])
     await reduce_scatter(node, chunks)
     if place < owners:
         await allreduce(across, chunks[place])

@@ -23,12 +23,22 @@ async def parameter_server(comm: Comm, buffer: Array) -> None:
 
 
 async def reduce(comm: Comm, buffer: Array) -> None:
-    """Sum at rank 0."""
+    """Sum at rank 0.
+
+    Messages, all ranks: p - 1
+    Bytes, all ranks: n*(p - 1)
+    Time: (p - 1)*(alpha + n*beta + n*gamma)
+    """
     await (_add_up(comm, buffer) if comm.rank == 0 else comm.send(buffer, 0))
 
 
 async def broadcast(comm: Comm, buffer: Array) -> None:
-    """Send rank 0's ``buffer`` to all."""
+    """Send rank 0's ``buffer`` to all.
+
+    Messages, busiest rank: p - 1
+    Bytes, busiest rank: n*(p - 1)
+    Time: (p - 1)*(alpha + n*beta)
+    """
     await (_send_back(comm, buffer) if comm.rank == 0 else _wait(comm, buffer))
 
 

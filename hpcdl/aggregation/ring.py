@@ -30,7 +30,12 @@ async def ring(comm: Comm, buffer: Array) -> None:
 
 
 async def reduce_scatter(comm: Comm, chunks: Sequence[Array]) -> None:
-    """Each rank r ends with the sum of chunk r; the first chunk is the longest."""
+    """Each rank r ends with the sum of chunk r; the first chunk is the longest.
+
+    Messages, busiest rank: p - 1
+    Bytes, busiest rank: n*(p - 1)/p
+    Time: (p - 1)*(alpha + n/p*beta + n/p*gamma)
+    """
     size, rank = comm.size, comm.rank
     left, right = (rank - 1) % size, (rank + 1) % size
     with comm.scratch(len(chunks[0]), chunks[0]) as inbox:
@@ -42,7 +47,12 @@ async def reduce_scatter(comm: Comm, chunks: Sequence[Array]) -> None:
 
 
 async def allgather(comm: Comm, chunks: Sequence[Array]) -> None:
-    """All ranks get each rank r's chunk r."""
+    """All ranks get each rank r's chunk r.
+
+    Messages, busiest rank: p - 1
+    Bytes, busiest rank: n*(p - 1)/p
+    Time: (p - 1)*(alpha + n/p*beta)
+    """
     size, rank = comm.size, comm.rank
     left, right = (rank - 1) % size, (rank + 1) % size
     for step in range(size - 1):

@@ -7,7 +7,7 @@ def bus_factor(collective: str, ranks: int) -> float | None:
     """What algorithm bandwidth S/t is multiplied with to get what the busiest link carries.
 
     S is the whole array: what a rank holds after an allgather, before a reduce-scatter or an all-to-all.
-    allreduce 2(p-1)/p; reduce_scatter, allgather, alltoall (p-1)/p; broadcast, reduce, pairwise exchange 1.
+    allreduce 2(p-1)/p; reduce_scatter, allgather, all_to_all (p-1)/p; broadcast, reduce, pairwise exchange 1.
     None for a collective that has no such factor. ``ranks`` >= 1.
     """
     share = (ranks - 1) / ranks
@@ -15,7 +15,7 @@ def bus_factor(collective: str, ranks: int) -> float | None:
         "allreduce": 2 * share,
         "reduce_scatter": share,
         "allgather": share,
-        "alltoall": share,
+        "all_to_all": share,
         "broadcast": 1.0,
         "reduce": 1.0,
         "exchange": 1.0,

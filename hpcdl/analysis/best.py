@@ -3,115 +3,182 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hpcdl.analysis.fields import ANY, SCHEME, problem, scheme
+from hpcdl.analysis.fields import ANY, method, problem, setting
 from hpcdl.analysis.launches import Launch, launches
+from hpcdl.analysis.statistics import Interval, mean_interval
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from hpcdl.trace.run import Run
 
+QUARTERS: Final = (0.25, 0.5, 0.75, 1.0)
+"""Parts of a budget at which progress is looked at."""
+BUDGETS: Final = {"accuracy_in_time": "training_seconds", "accuracy_in_epochs": "epoch"}
+"""Question to the column of the evaluations that is limited."""
 
-_Scored = tuple[float, "Sequence[Launch]"]
-"""What a candidate reached, and its seeds and launches."""
+
+@dataclass(frozen=True)
+class Candidate:
+    """One method at one scale, all seeds and launches. On one rank all aggregations are the same program."""
+
+    fields: Mapping[str, Any]
+    launches: Sequence[Launch]
+
+    @property
+    def is_evaluated(self) -> bool:
+        """Whether the test set was looked at in every launch."""
+        return all(len(launch.evaluations.get("step", ())) for launch in self.launches)
+
+    def mean(self, of: Callable[[Launch], float], *, most: float = np.inf) -> Interval:
+        """The mean over seeds with Student's 95 % interval, within 0 and ``most``; no bounds for one seed.
+
+        Launches of one seed count by their median.
+        """
+        seeds: dict[Any, list[float]] = {}
+        for launch in self.launches:
+            seeds.setdefault(launch.fields.get("seed"), []).append(of(launch))
+        value, low, high = mean_interval([float(np.median(each)) for each in seeds.values()])
+        return Interval(value, float(np.clip(low, 0, most)), float(np.clip(high, 0, most)))
+
+
+@dataclass(frozen=True)
+class Field:
+    """Candidates that may be compared: one dataset on one network, or a measured one, with the same stragglers."""
+
+    dataset: str
+    setting: tuple[str, ...]
+    told: tuple[str, ...]
+    """Of the setting what not all fields of the run share."""
+    candidates: Sequence[Candidate]
+
+    @property
+    def budgets(self) -> dict[str, float]:
+        """Question to seconds or epochs: the most that all candidates had, so that nobody is judged unfinished."""
+        seen = [launch.evaluations for one in self.candidates if one.is_evaluated for launch in one.launches]
+        if not seen:
+            return {}
+        return {question: min(float(one[column].max()) for one in seen) for question, column in BUDGETS.items()}
 
 
 @dataclass(frozen=True)
 class Winner:
-    """The answer to one question about one dataset."""
+    """The answer to one question about one field."""
 
-    dataset: str
+    field: Field
     question: str
     """``throughput``, ``accuracy``, ``accuracy_in_time`` or ``accuracy_in_epochs``."""
     budget: float | None
-    """Seconds or epochs: the largest amount that every candidate had, so that nobody is judged unfinished."""
-    fields: Mapping[str, Any]
-    value: float
-    """Images per second, or accuracy; the median over seeds and launches."""
-    candidates: int
-    alike: int
-    """How many candidates reached the same value, the winner included."""
+    """Seconds or epochs."""
+    places: Sequence[tuple[Candidate, Interval]]
+    """All candidates, the best first, with images per second or accuracy: mean over seeds, and its interval."""
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        """Of the winner."""
+        return self.places[0][0].fields
+
+    @property
+    def value(self) -> Interval:
+        """What the winner reached."""
+        return self.places[0][1]
+
+    @property
+    def rivals(self) -> list[Candidate]:
+        """Whom the winner cannot be told from: the intervals overlap. A value without interval stands for one."""
+        least = np.fmin(self.value.low, self.value.value)
+        return [one for one, reached in self.places[1:] if np.fmax(reached.high, reached.value) >= least]
 
 
-def winners(run: Run) -> list[Winner]:
-    """Per dataset up to four winners among the training cases.
+def fields_of(run: Run) -> list[Field]:
+    """The training cases of a run, by dataset and by what makes them incomparable.
 
-    A case without communication on more than one rank trains nothing whole and cannot win. Cases on one rank
-    that differ in their aggregation only are one candidate, or the luckiest of them would win. Accuracy
-    within a budget is the best seen until then.
+    A case without communication on more than one rank trains nothing whole, and what broke has finished nothing.
     """
-    groups: dict[str, dict[Any, list[Launch]]] = {}
+    groups: dict[tuple[str, tuple[str, ...]], dict[Any, list[Launch]]] = {}
     for launch in launches(run):
         fields = launch.fields
         alone = fields.get("aggregation") in {"none", None} and int(fields.get("ranks") or 1) > 1
         if fields.get("kind", "train") == "train" and not alone and not fields.get("error"):
-            group = groups.setdefault(str(fields.get("dataset")), {})
-            key = (problem(fields), scheme(fields), fields.get("ranks"))
-            group.setdefault(key, []).append(launch)
+            group = groups.setdefault((str(fields.get("dataset")), setting(fields)), {})
+            group.setdefault((problem(fields), method(fields), fields.get("ranks")), []).append(launch)
+    shared = set.intersection(*(set(where[1]) for where in groups)) if groups else set()
+    return [
+        Field(
+            dataset,
+            parts,
+            tuple(part for part in parts if part not in shared),
+            [Candidate(_pooled(together), together) for together in group.values()],
+        )
+        for (dataset, parts), group in groups.items()
+    ]
+
+
+def winners(run: Run) -> list[Winner]:
+    """Up to four winners in each field.
+
+    Throughput is all measured images by the time they took, so that a pause now and then counts whatever the
+    strategy. Accuracy within a budget is the best seen until then, 0 where the first look came later.
+    """
     found = []
-    for dataset, group in groups.items():
-        found += _throughput(dataset, list(group.values()))
-        found += _accuracies(dataset, [seeds for seeds in group.values() if all(map(_evaluated, seeds))])
+    for field in fields_of(run):
+        measured = [one for one in field.candidates if all(len(launch.seconds) for launch in one.launches)]
+        found += _ranked(field, "throughput", None, measured, lambda launch: launch.images_per_second, np.inf)
+        evaluated = [one for one in field.candidates if one.is_evaluated]
+        found += _ranked(field, "accuracy", None, evaluated, final_accuracy, 1.0)
+        for question, budget in field.budgets.items():
+            found += _ranked(field, question, budget, evaluated, _within(BUDGETS[question], budget), 1.0)
     return found
 
 
-def _throughput(dataset: str, candidates: Sequence[Sequence[Launch]]) -> list[Winner]:
-    rates = [
-        (float(np.median(each)), seeds)
-        for seeds in candidates
-        if (each := [_rate(launch) for launch in seeds if len(launch.seconds)])
-    ]
-    return _best(dataset, "throughput", None, [rate for rate in rates if rate[0] > 0])
+def progress(field: Field, question: str) -> list[tuple[Candidate, list[float | None]]]:
+    """How far each candidate was after each quarter of a budget: the mean over seeds of the best accuracy yet.
+
+    None where a seed had not been looked at by then.
+    """
+    column, budget = BUDGETS[question], field.budgets[question]
+    found = []
+    for one in filter(lambda one: one.is_evaluated, field.candidates):
+        limits = [_within(column, part * budget) for part in QUARTERS]
+        seen = [all(limit(launch) for launch in one.launches) for limit in limits]
+        found.append(
+            (one, [one.mean(limit).value if yes else None for limit, yes in zip(limits, seen, strict=True)])
+        )
+    return found
 
 
-def _rate(launch: Launch) -> float:
-    return float(np.median(launch.images) / np.median(launch.seconds))
-
-
-def _evaluated(launch: Launch) -> bool:
-    return len(launch.evaluations.get("step", ())) > 0
-
-
-def _accuracies(dataset: str, candidates: Sequence[Sequence[Launch]]) -> list[Winner]:
-    if not candidates:
-        return []
-    seconds, epochs = (
-        min(float(launch.evaluations[column].max()) for seeds in candidates for launch in seeds)
-        for column in ("training_seconds", "epoch")
-    )
-    final = [(float(np.median([_final(launch) for launch in seeds])), seeds) for seeds in candidates]
-    return [
-        *_best(dataset, "accuracy", None, final),
-        *_best(dataset, "accuracy_in_time", seconds, _within(candidates, "training_seconds", seconds)),
-        *_best(dataset, "accuracy_in_epochs", epochs, _within(candidates, "epoch", epochs)),
-    ]
-
-
-def _final(launch: Launch) -> float:
+def final_accuracy(launch: Launch) -> float:
+    """Of the last look at the test set."""
     return float(launch.evaluations["accuracy"][np.argmax(launch.evaluations["step"])])
 
 
-def _within(candidates: Iterable[Sequence[Launch]], column: str, budget: float) -> list[_Scored]:
-    """Accuracies within the budget; a launch whose first evaluation came later counts 0."""
-    return [
-        (float(np.median([_until(launch, column, budget) for launch in seeds])), seeds) for seeds in candidates
-    ]
+def _within(column: str, budget: float) -> Callable[[Launch], float]:
+    def best(launch: Launch) -> float:
+        seen = launch.evaluations
+        return float(seen["accuracy"][seen[column] <= budget].max(initial=0.0))
+
+    return best
 
 
-def _until(launch: Launch, column: str, budget: float) -> float:
-    seen = launch.evaluations
-    return float(seen["accuracy"][seen[column] <= budget].max(initial=0.0))
+def _ranked(
+    field: Field,
+    question: str,
+    budget: float | None,
+    candidates: Iterable[Candidate],
+    of: Callable[[Launch], float],
+    most: float,
+) -> list[Winner]:
+    scored = [(one, one.mean(of, most=most)) for one in candidates]
+    places = sorted(scored, key=lambda one: -one[1].value)
+    return [Winner(field, question, budget, places)] if places and places[0][1].value > 0 else []
 
 
-def _best(dataset: str, question: str, budget: float | None, scored: Sequence[_Scored]) -> list[Winner]:
-    if not scored:
-        return []
-    value, seeds = max(scored, key=lambda one: one[0])
-    aggregations = {launch.fields.get(SCHEME[0]) for launch in seeds}
-    fields = {**seeds[0].fields, **({SCHEME[0]: ANY} if len(aggregations) > 1 else {})}
-    alike = sum(other == value for other, _ in scored)
-    return [Winner(dataset, question, budget, fields, value, len(scored), alike)]
+def _pooled(together: Sequence[Launch]) -> Mapping[str, Any]:
+    """The fields of the first, with any aggregation where the others have another."""
+    fields = together[0].fields
+    several = len({launch.fields.get("aggregation") for launch in together}) > 1
+    return {**fields, "aggregation": ANY} if several else fields

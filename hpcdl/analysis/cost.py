@@ -28,7 +28,7 @@ _HOLDS: Final[dict[str, Callable[[int], bool]]] = {
     "p + 1 a power of two": lambda p: (p + 1) & p == 0,
 }
 
-_FUNCTIONS: Final = {"ceil": ceil, "floor": floor, "log2": log2, "max": max, "min": min, "range": range}
+_FUNCTIONS: Final = {f.__name__: f for f in (ceil, floor, log2, max, min, range, sum)}
 
 
 def costs(aggregation: Callable[..., Any], settings: Mapping[str, Any] | None = None) -> dict[str, str]:

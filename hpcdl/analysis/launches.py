@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hpcdl.analysis.statistics import Vector, slowest
+from hpcdl.analysis.fields import batch, keeps_step
+from hpcdl.analysis.pace import pace
+from hpcdl.analysis.statistics import Middle, Vector, center, slowest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import pandas as pd
 
+    from hpcdl.analysis.pace import Pace
     from hpcdl.trace.run import Run
 
 Columns = dict[str, npt.NDArray[Any]]
@@ -23,11 +26,15 @@ Columns = dict[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class Launch:
-    """Vectors hold one entry per measured step (warm-up is left out), in the order of the steps."""
+    """Vectors hold one entry per measured step (warm-up is left out), in the order of the steps.
+
+    Where ranks keep no common step (:func:`hpcdl.analysis.fields.keeps_step`) an entry is a window of
+    :mod:`hpcdl.analysis.pace`, and all numbers are per global batch.
+    """
 
     fields: Mapping[str, Any]
     seconds: Vector
-    """Of the slowest rank."""
+    """Of the slowest rank; or the window's, which no rank has for itself."""
     compute_seconds: Vector
     """Of the rank that computed longest; 0 where it was not measured."""
     mean_compute_seconds: Vector
@@ -43,10 +50,30 @@ class Launch:
     total_steps: int
     warmup_steps: int
     ranks_recorded: int
-    last_loss: float | None
+    measured_steps: int = 0
+    last_loss: float | None = None
     """Mean over the images of the last step."""
-    evaluations: Columns
-    """Those of the lowest rank that has any."""
+    evaluations: Columns = field(default_factory=dict)
+    """Those of the lowest rank that has any, each at the time of the rank that came to it last."""
+    workers: int = 0
+    """Ranks that take steps."""
+    updates: Columns = field(default_factory=dict)
+    """Gradients applied to parameters that were kept for others."""
+    memory_bytes: int = 0
+    """Vectors of the rank that holds most; 0 where it was not stated."""
+    middle: Middle = "median"
+    """What speaks for ``seconds``."""
+    span: tuple[int, int] | None = None
+    """What was measured where ranks keep no common step, ns on rank 0's clock."""
+
+    def typical(self, vector: Vector) -> float:
+        """The middle of one of the vectors."""
+        return center(vector, self.middle)
+
+    @property
+    def images_per_second(self) -> float:
+        """All measured images by the time that they took, whatever the strategy; not a number without any."""
+        return float(self.images.sum() / self.seconds.sum()) if len(self.seconds) else float("nan")
 
 
 def warmup_of(fields: Mapping[str, Any]) -> int:
@@ -59,9 +86,10 @@ def warmup_of(fields: Mapping[str, Any]) -> int:
 
 def launches(run: Run) -> list[Launch]:
     """All cases of a run, in its order, each reduced over ranks."""
-    steps, evaluations = _by_case(run.steps), _by_case(run.evaluations)
+    frames = {"steps": run.steps, "evaluations": run.evaluations, "updates": run.updates, "ranks": run.ranks}
+    tables = {name: _by_case(frame) for name, frame in frames.items()}
     return [
-        _reduce(fields, steps.get(index, {}), evaluations.get(index, {}))
+        _reduce(fields, **{name: table.get(index, {}) for name, table in tables.items()})
         for index, fields in enumerate(run.described)
     ]
 
@@ -77,14 +105,26 @@ def _by_case(frame: pd.DataFrame) -> dict[int, Columns]:
     }
 
 
-def _reduce(fields: Mapping[str, Any], steps: Columns, evaluations: Columns) -> Launch:
+def _reduce(
+    fields: Mapping[str, Any], steps: Columns, evaluations: Columns, updates: Columns, ranks: Columns
+) -> Launch:
     warmup = warmup_of(fields)
-    if evaluations:
-        first = evaluations["rank"] == evaluations["rank"].min()
-        evaluations = {name: column[first] for name, column in evaluations.items()}
     if not steps or fields.get("error"):  # what broke half-way has no step time
-        none = np.empty(0)
-        return Launch(fields, none, none, none, none, none, none, none, 0, warmup, 0, None, {})
+        return _unmeasured(fields, total_steps=0, warmup_steps=warmup, ranks_recorded=0)
+    recorded = [table["rank"] for table in (steps, evaluations, updates) if table]
+    told: dict[str, Any] = {
+        "warmup_steps": warmup,
+        "ranks_recorded": len(np.unique(np.concatenate(recorded))),
+        "last_loss": _last_loss(steps),
+        "evaluations": _latest(evaluations),
+        "workers": len(np.unique(steps["rank"])),
+        "updates": updates,
+        "memory_bytes": int(ranks["memory_bytes"].max(initial=0)) if ranks else 0,
+    }
+    whole = batch(fields)
+    if not keeps_step(fields) and whole:
+        total = round(float(steps["images"].sum()) / whole)
+        return _paced(fields, pace(steps, warmup, whole), whole, total_steps=total, middle="mean", **told)
     measured = {name: column[steps["step"] >= warmup] for name, column in steps.items()}
     number = measured["step"]
     _, seconds = slowest(number, (measured["end"] - measured["begin"]) / 1e9)
@@ -100,11 +140,48 @@ def _reduce(fields: Mapping[str, Any], steps: Columns, evaluations: Columns) -> 
         messages=slowest(number, measured["messages"])[1],
         images=np.bincount(place, measured["images"], len(count)).astype(np.float64),
         total_steps=len(np.unique(steps["step"])),
-        warmup_steps=warmup,
-        ranks_recorded=len(np.unique(steps["rank"])),
-        last_loss=_last_loss(steps),
-        evaluations=evaluations,
+        measured_steps=len(seconds),
+        **told,
     )
+
+
+def _unmeasured(fields: Mapping[str, Any], **told: Any) -> Launch:
+    nothing = np.empty(0)
+    return Launch(fields, nothing, nothing, nothing, nothing, nothing, nothing, nothing, **told)
+
+
+def _paced(fields: Mapping[str, Any], found: Pace | None, whole: float, **told: Any) -> Launch:
+    if found is None:
+        return _unmeasured(fields, **told)
+    count = len(found.seconds)
+    return Launch(
+        fields,
+        seconds=found.seconds,
+        compute_seconds=np.full(count, found.compute.max()),
+        mean_compute_seconds=np.full(count, found.compute.mean()),
+        input_seconds=np.full(count, found.input.max()),
+        bytes_sent=np.full(count, found.bytes.max()),
+        messages=np.full(count, found.messages.max()),
+        images=np.full(count, whole),
+        measured_steps=int(found.batches),
+        span=(found.begin, found.end),
+        **told,
+    )
+
+
+def _latest(evaluations: Columns) -> Columns:
+    """The lowest rank's, at the latest time over ranks: what they found together no rank had before the last."""
+    if not evaluations:
+        return {}
+    by_rank = [np.flatnonzero(evaluations["rank"] == rank) for rank in np.unique(evaluations["rank"])]
+    times = evaluations["training_seconds"].copy()
+    for rows in by_rank[1:]:
+        shared = min(len(rows), len(by_rank[0]))
+        own, others = by_rank[0][:shared], rows[:shared]
+        times[own] = np.maximum(times[own], times[others])
+    return {
+        name: (times if name == "training_seconds" else column)[by_rank[0]] for name, column in evaluations.items()
+    }
 
 
 def _last_loss(steps: Columns) -> float | None:

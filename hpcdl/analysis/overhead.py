@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hpcdl.analysis.fields import CONFIGURATION, problem, scheme
+from hpcdl.analysis.fields import PROBLEM, method, problem
 from hpcdl.analysis.launches import launches
 from hpcdl.analysis.statistics import (
     Interval,
@@ -53,7 +53,7 @@ def tracing(run: Run) -> list[Overhead]:
     found: dict[Key, tuple[Mapping[str, Any], dict[bool, list[Vector]]]] = {}
     for launch in launches(run):
         if ALTERNATING in str(launch.fields.get("configuration")).split(", ") and len(launch.seconds) > 1:
-            key = (problem(launch.fields), scheme(launch.fields), launch.fields.get("ranks"))
+            key = (problem(launch.fields), method(launch.fields), launch.fields.get("ranks"))
             _, sides = found.setdefault(key, (launch.fields, {True: [], False: []}))
             for offset in (0, 1):
                 traced = (launch.warmup_steps + offset) % 2 == 0
@@ -68,7 +68,7 @@ def fabric(run: Run) -> list[Overhead]:
     for launch in launches(run):
         aggregation = launch.fields.get("aggregation")
         if launch.fields.get("kind") == "pairwise" and aggregation in HANDED_ON and len(launch.seconds):
-            key = tuple(launch.fields.get(name) for name in (*CONFIGURATION, "ranks"))
+            key = tuple(launch.fields.get(name) for name in (*PROBLEM, "ranks"))
             found.setdefault(key, {True: [], False: []})[HANDED_ON[aggregation]].append(launch.seconds)
             named.setdefault(key, launch.fields)
     return [_overhead(named[key], both) for key, both in found.items() if both[True] and both[False]]

@@ -1,15 +1,20 @@
 """From a run's frames to the records of ``--json``: one per case and seed, launches taken together.
 
 Definitions. A step takes as long as its slowest rank; ``step_seconds`` is the median over measured steps.
+Where ranks keep no common step it is the mean time in which all ranks together consume a global batch (see
+:mod:`hpcdl.analysis.pace`).
 With T the step time at p ranks and T0 that at the base's p0 ranks: strong scaling (the global batch stays)
 has speedup T0/T and efficiency p0 T0 / (p T); weak scaling (the batch per rank stays) has speedup
-p T0 / (p0 T) and efficiency T0/T. The base are all one-rank cases of the same problem and compression, taken
-together as launches: one rank exchanges nothing, so that every aggregation is the same program there. Failing
-that those without compression, failing that those of any one compression, failing that the same case at its
-smallest scale. What belongs to the base has speedup and efficiency 1 by definition. Exposed communication is
-the step time less that of the case that does not communicate (aggregation "none") on as many ranks; on one
-rank it is 0 by definition. Input is the part of the compute time that goes into waiting for images, of the
-rank that waits longest. Sent bytes and messages are per step, of the rank that sends most.
+p T0 / (p0 T) and efficiency T0/T. The base are the one-rank cases of the same problem, taken together as
+launches: one rank exchanges nothing, so that every aggregation is the same program there. Of several kinds those
+of the same compression are taken, else those without, else those of any one; of these those of the same
+optimizer, else those of any one; of these those of the same strategy, else the synchronous ones, else those of
+any one. Without one-rank cases the base is the same case at its smallest scale. What belongs to the base has
+speedup and efficiency 1 by definition. Exposed communication is the step time less that of the case that does not
+communicate (aggregation "none") on as many ranks, chosen alike by strategy and optimizer; both must keep common
+steps, or neither; on one rank it is 0 by definition. Input is the part of the compute time that goes into waiting
+for images, of the rank that waits longest. Sent bytes and messages are per step, of the rank that sends most, of
+those that take steps.
 Load balance and communication efficiency are those of the POP project (Rosas, Gimenez & Labarta, Scalability
 prediction for fundamental performance factors, 2014).
 """
@@ -23,11 +28,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpcdl.analysis.bandwidth import bus_factor
-from hpcdl.analysis.fields import ANY, CONTRACT, SCHEME, Key, configuration, planned_steps, problem, scaling_of
+from hpcdl.analysis.fields import (
+    ANY,
+    CONTRACT,
+    LOCKSTEP,
+    TRAININGS,
+    Key,
+    batch,
+    configuration,
+    planned_steps,
+    problem,
+    scaling_of,
+)
 from hpcdl.analysis.launches import Launch, launches
+from hpcdl.analysis.outcome import kept, learned
 from hpcdl.analysis.statistics import (
     NOTHING,
     Interval,
+    Middle,
     Vector,
     difference_interval,
     launches_interval,
@@ -54,7 +72,6 @@ class _Point:
     key: Key
     problem: Key
     aggregation: str
-    compression: str
     ranks: int
     seed: Any
     launches: list[Launch]
@@ -68,8 +85,12 @@ class _Point:
         return [launch.seconds for launch in self.launches]
 
     @property
+    def middle(self) -> Middle:
+        return self.launches[0].middle
+
+    @property
     def is_training(self) -> bool:
-        return bool(self.fields.get("kind", "train") == "train")
+        return self.fields.get("kind", "train") in TRAININGS
 
 
 def records(run: Run) -> list[Record]:
@@ -79,8 +100,10 @@ def records(run: Run) -> list[Record]:
     ``seed``, ``launches``, ``planned_steps``, ``warmup_steps``, ``measured_steps``, ``ranks_recorded``,
     ``base_ranks``, ``base_aggregation`` ("any" when several were taken together), ``base_launches``,
     ``base_step_seconds``, ``exposed_communication_seconds_low`` and ``_high``, ``load_balance``,
-    ``communication_efficiency``, ``best_accuracy``, ``time_max_seconds``, ``time_p50_low_seconds``,
-    ``time_p50_high_seconds``, then whatever else the case holds. Raises AmbiguousCaseError.
+    ``communication_efficiency``, ``best_accuracy``, ``memory_bytes_per_rank`` (of the rank that holds most),
+    ``consensus_distance`` (at the end), ``workers``, ``gradients_per_update``, ``staleness_expected``,
+    ``time_p95_seconds``, ``time_max_seconds``, ``time_p50_low_seconds``, ``time_p50_high_seconds``, then whatever
+    else the case holds. Raises AmbiguousCaseError.
     """
     points = _points(launches(run))
     return [_record(point, points, run.path.name) for point in points]
@@ -91,8 +114,7 @@ def _points(found: Iterable[Launch]) -> list[_Point]:
     for launch in found:
         fields = launch.fields
         key, ranks, seed = configuration(fields), int(fields.get("ranks") or 1), fields.get("seed")
-        aggregation, compression = (str(fields.get(name) or "none") for name in SCHEME)
-        empty = _Point(key, problem(fields), aggregation, compression, ranks, seed, [])
+        empty = _Point(key, problem(fields), str(fields.get("aggregation") or "none"), ranks, seed, [])
         point = points.setdefault((key, ranks, seed), empty)
         for other in point.launches:
             if other.fields.get("launch") == fields.get("launch"):
@@ -115,7 +137,7 @@ def _record(point: _Point, points: Sequence[_Point], run: str) -> Record:
         "steps": _whole(point, lambda launch: launch.total_steps),
         "planned_steps": planned_steps(point.fields) if point.is_training else None,
         "warmup_steps": point.launches[0].warmup_steps,
-        "measured_steps": sum(len(launch.seconds) for launch in point.launches),
+        "measured_steps": sum(launch.measured_steps for launch in point.launches),
         "ranks_recorded": min(launch.ranks_recorded for launch in point.launches),
         "bytes_sent_per_rank": _middle(point, lambda launch: launch.bytes_sent),
         "messages_per_rank": _middle(point, lambda launch: launch.messages),
@@ -132,9 +154,9 @@ def _record(point: _Point, points: Sequence[_Point], run: str) -> Record:
 
 
 def _training(point: _Point, points: Sequence[_Point]) -> Record:
-    step = launches_interval(point.seconds)
+    step = launches_interval(point.seconds, point.middle)
     compute = _middle(point, lambda launch: launch.compute_seconds) or None
-    images = _middle(point, lambda launch: launch.images) or _batch(point)
+    images = _middle(point, lambda launch: launch.images) or batch(point.fields)
     exposed = _exposed(point, points)
     return {
         "step_seconds": step.value,
@@ -151,7 +173,8 @@ def _training(point: _Point, points: Sequence[_Point]) -> Record:
         and _middle(point, lambda launch: _share(launch.mean_compute_seconds, launch.compute_seconds)),
         "communication_efficiency": compute
         and _middle(point, lambda launch: _share(launch.compute_seconds, launch.seconds)),
-        **_accuracy(point),
+        **learned(point.launches),
+        **kept(point.launches),
     }
 
 
@@ -163,9 +186,15 @@ def _exposed(point: _Point, points: Sequence[_Point]) -> Interval:
     ceiling = [
         other
         for other in points
-        if other.aggregation == "none" and other.problem == point.problem and other.ranks == point.ranks
+        if (other.aggregation, other.problem, other.ranks) == ("none", point.problem, point.ranks)
+        and other.middle == point.middle
     ]
-    return difference_interval(point.seconds, _same_seed(ceiling, point.seed))
+    ceiling = _nearest(_nearest(ceiling, point, "training", *LOCKSTEP), point, "optimizer")
+    if not ceiling:
+        return NOTHING
+    return difference_interval(
+        point.seconds, _same_seed(ceiling, point.seed), middles=(point.middle, point.middle)
+    )
 
 
 def _scaling(point: _Point, points: Sequence[_Point]) -> Record:
@@ -178,7 +207,7 @@ def _scaling(point: _Point, points: Sequence[_Point]) -> Record:
     itself = any(other is point for other in base)
     low = high = ratio = 1.0
     if not itself:
-        ratio, low, high = ratio_interval(times, point.seconds)
+        ratio, low, high = ratio_interval(times, point.seconds, middles=(base[0].middle, point.middle))
     per_rank = 1 / scale if scaling == "strong" else 1.0
     aggregations = {other.aggregation for other in base}
     return {
@@ -189,7 +218,7 @@ def _scaling(point: _Point, points: Sequence[_Point]) -> Record:
         "base_ranks": base[0].ranks,
         "base_aggregation": ANY if len(aggregations) > 1 else base[0].aggregation,
         "base_launches": len(times),
-        "base_step_seconds": launches_interval(times).value,
+        "base_step_seconds": launches_interval(times, base[0].middle).value,
     }
 
 
@@ -197,49 +226,26 @@ def _base(point: _Point, points: Sequence[_Point]) -> list[_Point]:
     """All seeds of what ``point`` is compared with: measured, at one scale, one program."""
     measured = [other for other in points if other.problem == point.problem and any(map(len, other.seconds))]
     single = [other for other in measured if other.ranks == 1]
-    for compression in (point.compression, "none", *(other.compression for other in single)):
-        if chosen := [other for other in single if other.compression == compression]:
-            return chosen
+    for name, rest in (("compression", ("none",)), ("optimizer", ()), ("training", LOCKSTEP)):
+        single = _nearest(single, point, name, *rest)
+    if single:
+        return single
     own = [other for other in measured if other.key == point.key]
     return [other for other in own if other.ranks == min(one.ranks for one in own)]
+
+
+def _nearest(points: Sequence[_Point], to: _Point, name: str, *rest: str) -> list[_Point]:
+    """Those whose field is the same as that of ``to``, else as the first of ``rest``, else as that of any one."""
+    said = [str(point.fields.get(name) or "none") for point in points]
+    wanted = str(to.fields.get(name) or "none")
+    chosen = next((one for one in (wanted, *rest, *said) if one in said), None)
+    return [point for point, one in zip(points, said, strict=True) if one == chosen]
 
 
 def _same_seed(points: Sequence[_Point], seed: Any) -> list[Vector]:
     """Step times, one vector per launch: those of ``seed`` if it is there, else those of every seed."""
     same = [point for point in points if point.seed == seed]
     return [vector for point in same or points for vector in point.seconds if len(vector)]
-
-
-def _accuracy(point: _Point) -> Record:
-    ends: dict[str, list[float]] = {"loss": [], "accuracy": [], "best": []}
-    reached: list[tuple[float, float, float]] = []
-    target = point.fields.get("target_accuracy")
-    for launch in point.launches:
-        seen = launch.evaluations
-        if seen and len(seen["step"]):
-            last = int(np.argmax(seen["step"]))
-            ends["loss"].append(float(seen["loss"][last]))
-            ends["accuracy"].append(float(seen["accuracy"][last]))
-            ends["best"].append(float(seen["accuracy"].max()))
-            hits = np.flatnonzero(seen["accuracy"] >= (np.inf if target is None else target))
-            if len(hits):
-                first = hits[np.argmin(seen["step"][hits])]
-                columns = (seen["training_seconds"], seen["samples"], seen["epoch"])
-                reached.append((float(columns[0][first]), float(columns[1][first]), float(columns[2][first])))
-        elif launch.last_loss is not None:
-            ends["loss"].append(launch.last_loss)
-    # a target that one launch missed has no median time
-    seconds, samples, epochs = (
-        np.median(reached, axis=0) if len(reached) == len(point.launches) else (None, None, None)
-    )
-    return {
-        "final_loss": _median(ends["loss"]),
-        "final_accuracy": _median(ends["accuracy"]),
-        "best_accuracy": _median(ends["best"]),
-        "seconds_to_target": seconds,
-        "samples_to_target": None if samples is None else int(samples),
-        "epochs_to_target": epochs,
-    }
 
 
 def _collective(point: _Point) -> Record:
@@ -254,6 +260,7 @@ def _collective(point: _Point) -> Record:
         "time_p50_seconds": times.value,
         "time_p50_low_seconds": times.low,
         "time_p50_high_seconds": times.high,
+        "time_p95_seconds": _median([quantile(vector, 0.95) for vector in measured]),
         "time_p99_seconds": _median([quantile(vector, 0.99) for vector in measured]),
         "time_max_seconds": max((float(vector.max()) for vector in measured), default=None),
         "algbw_bytes_per_second": bandwidth,
@@ -267,19 +274,10 @@ def _verdict(point: _Point) -> bool | None:
     return False if False in said else True if all(said) else None
 
 
-def _batch(point: _Point) -> float | None:
-    """Images of a step by what the case says, for traces without a count."""
-    if point.fields.get("global_batch") is not None:
-        return float(point.fields["global_batch"])
-    if point.fields.get("batch_per_rank") is not None:
-        return float(point.fields["batch_per_rank"]) * point.ranks
-    return None
-
-
 def _middle(point: _Point, of: Callable[[Launch], Vector]) -> float | None:
-    """Median over launches of the median over steps."""
-    vectors = [of(launch) for launch in point.launches]
-    return _median([np.median(vector) for vector in vectors if len(vector)])
+    """Median over launches of the median over steps, or of the mean over windows."""
+    vectors = [(launch, of(launch)) for launch in point.launches]
+    return _median([launch.typical(vector) for launch, vector in vectors if len(vector)])
 
 
 def _share(part: Vector, whole: Vector) -> Vector:

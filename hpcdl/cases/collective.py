@@ -5,18 +5,23 @@ With ``network`` it is simulated: size-only payloads, virtual time, any number o
 
 from __future__ import annotations
 
-from functools import partial
+import inspect
+from functools import cache, partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from hpcdl import registry
+from hpcdl.aggregation.collectives import COLLECTIVES, offered, operand
 from hpcdl.analysis import cost
 from hpcdl.fabric.comm import phantom
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.simulated import simulated
-from hpcdl.suite import Key, about, label, try_out
+from hpcdl.measuring.contents import ALIKE, Contents, alike, reals
+from hpcdl.measuring.starts import STARTS, start
+from hpcdl.measuring.tuning import foretold, tune
+from hpcdl.suite import MOST_TRIED, Key, about, label
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -26,13 +31,15 @@ if TYPE_CHECKING:
     from hpcdl.training.journal import Journal
 
 KEYS: Final[dict[str, Key]] = {
-    "collective": Key((str,), "allreduce", choices=("allreduce",)),
+    "collective": Key((str,), "allreduce", choices=COLLECTIVES),
     "aggregation": Key((str, dict), folder="aggregation"),
     "ranks": Key((int,), least=1),
-    "message_bytes": Key((int,), least=0),
+    "message_bytes": Key((int, str)),
     "dtype": Key((str,), "float32", choices=("float32", "float64")),
     "repetitions": Key((int,), 50, least=1),
     "warmup": Key((int,), 5, least=0),
+    "start": Key((str,), "barrier", choices=STARTS),
+    "placement": Key((str,), "in_place", choices=("in_place", "out_of_place")),
     "network": Key((str,), None, choices=tuple(NETWORKS)),
     "ranks_per_host": Key((int,), 1, least=1),
     "threads": Key((int,), 1, least=1),
@@ -42,42 +49,95 @@ KEYS: Final[dict[str, Key]] = {
 
 def check(settings: Mapping[str, Any]) -> None:
     """See :class:`hpcdl.suite.Kind`."""
-    itemsize = np.dtype(settings["dtype"]).itemsize
     with about("message_bytes"):
-        if settings["message_bytes"] % itemsize:
-            raise ValueError(
-                f"{settings['message_bytes']} is not a multiple of {settings['dtype']}'s {itemsize} bytes"
-            )
+        _check_size(settings)
+    name, ranks = settings["aggregation"]["name"], settings["ranks"]
     with about("aggregation"):
-        if settings["aggregation"]["name"] == "none":
+        if name == "none":
             raise ValueError("'none' exchanges nothing, so there is nothing to time")
-        if settings["aggregation"]["name"] == "nccl":
+        if name == "nccl":
             raise ValueError("nccl sums vectors on GPUs, which are a train case's with backend = 'cupy'")
-        try_out(settings["aggregation"], settings["ranks"])
+        run = _scheme(settings)
+        registry.check_settings(run.func, run.keywords)
+        # a user's own is not called before the run: nobody knows what else it does
+        if ":" not in name and ranks <= MOST_TRIED:
+            payload = operand(settings["collective"], phantom(ranks, settings["dtype"]), ranks)
+            simulated(ranks, next(iter(NETWORKS.values()))).run(lambda comm: run(comm, payload))
+
+
+def _check_size(settings: Mapping[str, Any]) -> None:
+    given, itemsize = settings["message_bytes"], _itemsize(settings)
+    if isinstance(given, str):
+        parameters(given)
+    elif given < 0:
+        raise ValueError(f"must be at least 0, not {given}")
+    elif given % itemsize:
+        raise ValueError(f"{given} is not a multiple of {settings['dtype']}'s {itemsize} bytes")
+    operand(settings["collective"], phantom(length(settings), settings["dtype"]), settings["ranks"])
+
+
+@cache
+def parameters(model: str) -> int:
+    """How many numbers the gradient of a model has, for images of the size it is made for. Raises ValueError."""
+    from hpcdl.analysis.volumes import volumes
+
+    network = registry.find("models", model)
+    shape, classes = (given.default for given in list(inspect.signature(network).parameters.values())[:2])
+    weight: int = volumes(network(shape, classes), shape, 1).parameters
+    return weight
+
+
+def length(settings: Mapping[str, Any]) -> int:
+    """Elements of the vector."""
+    given = settings["message_bytes"]
+    return parameters(given) if isinstance(given, str) else int(given) // _itemsize(settings)
+
+
+def _bytes(settings: Mapping[str, Any]) -> int:
+    return length(settings) * _itemsize(settings)
+
+
+def _itemsize(settings: Mapping[str, Any]) -> int:
+    return int(np.dtype(settings["dtype"]).itemsize)
+
+
+def _scheme(settings: Mapping[str, Any]) -> partial[Coroutine[Any, Any, None]]:
+    """The collective with its settings bound. Raises ValueError if the scheme does not have it."""
+    choice = settings["aggregation"]
+    function = offered(settings["collective"], choice["name"])
+    return partial(function, **{key: value for key, value in choice.items() if key != "name"})
 
 
 def memory_bytes(settings: Mapping[str, Any]) -> int:
-    """See :class:`hpcdl.suite.Kind`: the vector and what it is compared with; nothing where it has no content."""
-    return 0 if settings["network"] else 2 * int(settings["message_bytes"])
+    """See :class:`hpcdl.suite.Kind`: the vector, what it was and must become; nothing where it has no content."""
+    vectors = 3 if settings["placement"] == "in_place" else 4
+    return 0 if settings["network"] else vectors * _bytes(settings)
 
 
 def identity(settings: Mapping[str, Any]) -> list[str]:
     """See :class:`hpcdl.suite.Kind`."""
+    size = settings["message_bytes"]
     words = [settings["collective"], label(settings["aggregation"]), f"p{settings['ranks']}"]
-    return [*words, f"{settings['message_bytes']}B"]
+    return [*words, size if isinstance(size, str) else f"{size}B"]
 
 
 def fields(settings: Mapping[str, Any]) -> dict[str, Scalar]:
     """See :class:`hpcdl.suite.Kind`."""
+    size = settings["message_bytes"]
     on = f"{settings['network']}, {settings['ranks_per_host']} a host" if settings["network"] else ""
+    told = [f"simulated on {on}" if on else f"trace={settings['trace']}"]
+    unusual = [key for key in ("start", "placement") if settings[key] != KEYS[key].default]
     return {
         "collective": settings["collective"],
         "aggregation": label(settings["aggregation"]),
-        "message_bytes": settings["message_bytes"],
+        "message_bytes": _bytes(settings),
+        "model": size if isinstance(size, str) else None,
         "dtype": settings["dtype"],
         "threads_per_rank": settings["threads"],
         "network": settings["network"],
-        "configuration": f"simulated on {on}" if on else f"trace={settings['trace']}",
+        "start": None if on else settings["start"],
+        "placement": None if on else settings["placement"],
+        "configuration": ", ".join(told + [f"{key}={settings[key]}" for key in unusual]),
         "warmup_steps": 0 if on else settings["warmup"],
     }
 
@@ -86,63 +146,65 @@ def program(
     settings: Mapping[str, Any], journal: Journal
 ) -> Callable[[Comm], Coroutine[Any, Any, dict[str, Scalar]]]:
     """See :class:`hpcdl.suite.Kind`."""
-    choice = settings["aggregation"]
-    function = registry.find("aggregation", choice["name"])
-    aggregate = partial(function, **{k: v for k, v in choice.items() if k != "name"})
-    size = settings["message_bytes"] // np.dtype(settings["dtype"]).itemsize
-    if settings["network"]:
-        return partial(_simulate, settings, aggregate, size, journal)
-
-    async def measure(comm: Comm) -> dict[str, Scalar]:
-        # whole numbers: their sums are exact in any order, and the loop keeps them small
-        pattern = (np.arange(size) % 17).astype(settings["dtype"])
-        mine = pattern + comm.rank
-        expected = pattern * comm.size + comm.size * (comm.size - 1) // 2
-        buffer = np.empty_like(mine)
-        wrong = np.zeros(1)
-        spans = []
-        before = journal.read()
-        for _ in range(settings["warmup"] + settings["repetitions"]):
-            buffer[:] = mine
-            await comm.native("barrier", buffer)
-            begin = journal.read().time_ns
-            await aggregate(comm, buffer)
-            spans.append((begin, journal.read().time_ns))
-            wrong += not np.array_equal(buffer, expected)
-        after = journal.read()
-        journal.repetitions(
-            spans,
-            (after.messages - before.messages) // len(spans),
-            (after.bytes - before.bytes) // len(spans),
-        )
-        await comm.native("allreduce", wrong)
-        return {"correct": not wrong[0]}
-
-    return measure
+    return partial(_simulate if settings["network"] else _measure, settings, journal)
 
 
-async def _simulate(
-    settings: Mapping[str, Any],
-    aggregate: partial[Coroutine[Any, Any, None]],
-    size: int,
-    journal: Journal,
-    _comm: Comm,
-) -> dict[str, Scalar]:
+async def _measure(settings: Mapping[str, Any], journal: Journal, comm: Comm) -> dict[str, Scalar]:
+    collective, size, dtype = settings["collective"], length(settings), settings["dtype"]
+    scheme, chosen = await _chosen(settings, journal, comm)
+    contents = Contents(collective, comm, size, dtype)
+    # other ranks of the host can map it, which a scheme may make use of
+    buffer = comm.memory.allocate(size, dtype)
+    given = operand(collective, buffer, comm.size)
+    source = contents.before if settings["placement"] == "out_of_place" else None
+    beginning = start(settings["start"], comm, lambda: journal.read().time_ns)
+    wrong = np.zeros(1)
+    spans = []
+    before = journal.read()
+    for _ in range(settings["warmup"] + settings["repetitions"]):
+        buffer[:] = contents.before if source is None else 0
+        begin = await beginning.ready()
+        if source is not None:
+            buffer[:] = source
+        await scheme(comm, given)
+        spans.append((begin, journal.read().time_ns))
+        wrong += not contents.right(buffer)
+    after = journal.read()
+    messages, sent = after.messages - before.messages, after.bytes - before.bytes
+    journal.repetitions(spans, messages // len(spans), sent // len(spans))
+    told = await beginning.told()
+    if collective in ALIKE:
+        buffer[:] = reals(comm.rank, size, dtype)
+        await scheme(comm, given)
+        told["same_bits"] = await alike(comm, buffer)
+    await comm.native("allreduce", wrong)
+    return {"correct": not wrong[0], "chosen": chosen, **told}
+
+
+async def _chosen(
+    settings: Mapping[str, Any], journal: Journal, comm: Comm
+) -> tuple[Callable[..., Coroutine[Any, Any, None]], str | None]:
+    """The scheme, and its name if it was chosen here."""
+    if settings["aggregation"]["name"] != "auto":
+        return _scheme(settings), None
+    size = _bytes(settings)
+    choices = await tune(comm, [size], lambda: journal.read().time_ns, dtype=settings["dtype"])
+    return choices[size], choices.name(size)
+
+
+async def _simulate(settings: Mapping[str, Any], journal: Journal, _comm: Comm) -> dict[str, Scalar]:
     network = NETWORKS[settings["network"]].on(settings["ranks_per_host"])
-    payload = phantom(size, settings["dtype"])
-    world = simulated(settings["ranks"], network)
+    vector, ranks = phantom(length(settings), settings["dtype"]), settings["ranks"]
+    payload: Any = operand(settings["collective"], vector, ranks)
+    scheme, chosen = _scheme(settings), None
+    if settings["aggregation"]["name"] == "auto":
+        choices = foretold(ranks, network, [vector.nbytes], settings["dtype"])
+        scheme, chosen = partial(choices[vector.nbytes]), choices.name(vector.nbytes)
+    world = simulated(ranks, network)
     began = perf_counter()
-    world.run(lambda comm: aggregate(comm, payload))
+    world.run(lambda comm: scheme(comm, payload))
     took = perf_counter() - began
     journal.repetitions([(0, round(world.now * 1e9))], max(world.messages), max(world.bytes))
     link = network.link
-    stated = cost.time(
-        aggregate.func,
-        settings["ranks"],
-        payload.nbytes,
-        link.alpha,
-        link.beta,
-        network.gamma,
-        aggregate.keywords,
-    )
-    return {"simulation_seconds": took, "predicted_seconds": stated}
+    stated = cost.time(scheme.func, ranks, vector.nbytes, link.alpha, link.beta, network.gamma, scheme.keywords)
+    return {"simulation_seconds": took, "predicted_seconds": stated, "chosen": chosen}

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-T = TypeVar("T")
+    from hpcdl.fabric.patience import Patience
 
-POLL_SECONDS: Final = 50e-6
-"""Between looks at what has arrived; the look itself takes the interpreter from the work for some microseconds."""
+T = TypeVar("T")
 
 WORTHWHILE_NS: Final = 300_000
 """Work shorter than this stays on the caller's thread: to hand it over and back takes a tenth of that."""
@@ -22,7 +21,8 @@ WORTHWHILE_NS: Final = 300_000
 class Worker:
     """A thread that does one piece of work at a time; it is started when first needed and never stopped."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
         self._turn = Lock()
         self._given, self._finished = Event(), Event()
         self._work: Callable[[], Any] | None = None
@@ -30,9 +30,11 @@ class Worker:
         self._error: BaseException | None = None
         self._thread: Thread | None = None
 
-    def run(self, work: Callable[[], T], meanwhile: Callable[[], object]) -> T:
+    def run(self, work: Callable[[], T], meanwhile: Callable[[], bool]) -> T:
         """Return what ``work`` returns, or raise what it raises; call ``meanwhile`` again and again until then.
 
+        ``meanwhile`` tells whether something has moved. A look takes the interpreter from the work for some
+        microseconds, so that the next comes the later the longer nothing has.
         Work given from within ``meanwhile``, while there is some already, is done at once.
         """
         if not self._turn.acquire(blocking=False):
@@ -44,9 +46,11 @@ class Worker:
             # in the caller's context: numpy's error settings belong to it
             self._work, self._result, self._error = partial(copy_context().run, work), None, None
             self._finished.clear()
+            self._patience.moved()
             self._given.set()
-            while not self._finished.wait(POLL_SECONDS):
-                meanwhile()
+            while not self._finished.wait(self._patience.pause()):
+                if meanwhile():
+                    self._patience.moved()
             result, error = self._result, self._error
             self._work = self._result = self._error = None  # arrays must not live on here
         finally:

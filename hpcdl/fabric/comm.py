@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator, Hashable
+    from collections.abc import Callable, Coroutine, Generator, Hashable, Iterable, Sequence
     from contextlib import AbstractContextManager
 
 Array = npt.NDArray[Any]
@@ -56,7 +56,7 @@ class Gauge(NamedTuple):
 
 
 class PeerLost(Exception):  # noqa: N818 - named for what happened, as the protocol does
-    """The rank this operation waits for is gone."""
+    """The rank this operation waits for is gone; a receive from any rank tells of each that dies, once."""
 
     def __init__(self, rank: int, detail: str = "") -> None:
         super().__init__(f"rank {rank} is gone{': ' + detail if detail else ''}")
@@ -197,11 +197,22 @@ class Comm(Protocol):
         """The ranks that gave the same ``color``, ordered by ``key`` and then by rank. Every rank must call."""
         ...
 
-    async def native(self, collective: str, buffer: Array) -> None:
-        """The library's own collective, in place on ``buffer``: ``"barrier"``, or a sum.
+    async def survivors(self) -> Comm:
+        """The ranks that are still there, in their order: those that no :class:`PeerLost` tells of.
 
-        That is an ``"allreduce"``, a ``"reduce_scatter allgather"``, or a ``"nonblocking allreduce"``. Called by a
-        main program all but the last block the rank: what it has started there stands still meanwhile.
+        All of them must call, when none of their programs needs this communicator any more. It is this
+        communicator itself where nobody has died.
+        """
+        ...
+
+    async def native(self, collective: str, buffer: Array, counts: Sequence[int] = ()) -> None:
+        """The library's own collective, in place on ``buffer``: ``"barrier"``, or one of these.
+
+        A sum on all ranks: ``"allreduce"``, ``"reduce_scatter allgather"``, ``"nonblocking allreduce"`` or
+        ``"persistent allreduce"``. From or to rank 0: ``"broadcast"``, ``"reduce"``. By parts, of which ``counts``
+        gives each rank's elements: ``"reduce_scatter"``, ``"allgather"``, ``"all_to_all"`` (equal parts only).
+        Called by a main program all but the nonblocking one block the rank: what it has started there stands
+        still.
         """
         ...
 
@@ -268,19 +279,35 @@ def check_exchange(dest: int, source: int, tag: int, ranks: int) -> None:
         check_address(source, tag, ranks)
 
 
-def partition(buffer: Array, parts: int) -> list[Array]:
+class Parts(list[Array]):
+    """Consecutive views of one vector: each rank's part of it."""
+
+    __slots__ = ("whole",)
+
+    def __init__(self, whole: Array, views: Iterable[Array]) -> None:
+        super().__init__(views)
+        self.whole = whole
+
+    @property
+    def counts(self) -> list[int]:
+        """Their lengths, in elements."""
+        return [len(view) for view in self]
+
+
+def partition(buffer: Array, parts: int) -> Parts:
     """Cut a vector into ``parts`` consecutive views whose lengths differ by one at most, longer ones first."""
     quotient, remainder = divmod(len(buffer), parts)
     if type(buffer) is Phantom:
         return _phantom_parts(quotient, remainder, parts, buffer.dtype.str)
     bounds = [i * quotient + min(i, remainder) for i in range(parts + 1)]
-    return [buffer[lo:hi] for lo, hi in pairwise(bounds)]
+    return Parts(buffer, [buffer[lo:hi] for lo, hi in pairwise(bounds)])
 
 
 @cache
-def _phantom_parts(quotient: int, remainder: int, parts: int, dtype: str) -> list[Array]:
+def _phantom_parts(quotient: int, remainder: int, parts: int, dtype: str) -> Parts:
     """One list, of two arrays, for all ranks: a thousand ranks cut a thousand parts each."""
-    return [phantom(quotient + 1, dtype)] * remainder + [phantom(quotient, dtype)] * (parts - remainder)
+    views = [phantom(quotient + 1, dtype)] * remainder + [phantom(quotient, dtype)] * (parts - remainder)
+    return Parts(phantom(quotient * parts + remainder, dtype), views)
 
 
 def _empty(size: int, like: Array) -> Array:

@@ -12,6 +12,7 @@ from collections import defaultdict
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
+from hpcdl.fabric.collectives import COLLECTIVES, collectively
 from hpcdl.fabric.comm import (
     ANY,
     DEPTHS,
@@ -25,12 +26,13 @@ from hpcdl.fabric.comm import (
     check_address,
     check_exchange,
 )
+from hpcdl.fabric.failure import Died, Losses
 from hpcdl.fabric.matching import Mailbox, Post, deliver
 from hpcdl.fabric.shared_memory import OneProcess
 from hpcdl.fabric.window import disseminate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator, Hashable
+    from collections.abc import Callable, Coroutine, Generator, Hashable, Sequence
     from contextlib import AbstractContextManager
 
     import numpy as np
@@ -85,7 +87,7 @@ class _Place:
 class _Group:
     """The members of a communicator: ranks of the world in order, and how deep it was split off."""
 
-    __slots__ = ("depth", "gatherings", "mailboxes", "members")
+    __slots__ = ("depth", "gatherings", "losses", "mailboxes", "members")
 
     def __init__(self, members: tuple[int, ...], depth: int) -> None:
         if depth >= DEPTHS:
@@ -94,15 +96,19 @@ class _Group:
         self.depth = depth
         self.mailboxes: defaultdict[int, Mailbox] = defaultdict(Mailbox)
         self.gatherings: dict[tuple[int, int], _Gathering] = {}
+        self.losses = Losses(members)
 
 
 class _Gathering:
     """A collective that waits for its last rank."""
 
-    __slots__ = ("given", "tasks", "what")
+    __slots__ = ("finish", "given", "size", "tasks", "what")
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, size: int, finish: Callable[[dict[int, Any]], dict[int, Any]]) -> None:
         self.what = what
+        self.size = size
+        self.finish = finish
+        """What everybody gave to what everybody gets."""
         self.tasks: dict[int, Task[Any]] = {}
         self.given: dict[int, Any] = {}
 
@@ -200,8 +206,51 @@ class World:
         for task in self._held.pop(rank, ()):
             self.wake(task, max(when, task.place.time))
 
+    def finish(self, group: _Group, turn: tuple[int, int]) -> None:
+        """End a collective for which all have come that are to come."""
+        gathering = group.gatherings.pop(turn)
+        answers = gathering.finish(gathering.given)
+        collective = gathering.what.removeprefix("native ").replace("survivors", "split")
+        when = self.clock.native(self.now, collective, len(group.members), gathering.size)
+        for rank, waiting in gathering.tasks.items():
+            waiting.place.answer = answers[rank]
+            self.release(waiting.place.rank, when)
+            self.wake(waiting, when)
+
+    def _bury(self, rank: int) -> None:
+        """End all programs of ``rank``; tell those who wait for it."""
+        for task in self._unfinished[rank]:
+            task.done = True
+            task.coroutine.close()
+        self._unfinished[rank].clear()
+        for group in self.groups:
+            if rank not in group.members:
+                continue
+            group.losses.dead.append(group.members.index(rank))
+            for mailbox in list(group.mailboxes.values()):
+                for task, loss in group.losses.withdraw(mailbox):
+                    self._tell(task, loss, group)
+            for turn, gathering in list(group.gatherings.items()):
+                gathering.tasks.pop(group.losses.dead[-1], None)
+                if gathering.what != "survivors":
+                    del group.gatherings[turn]
+                    for task in gathering.tasks.values():
+                        self.release(task.place.rank, self.now)
+                        self._tell(task, PeerLost(rank), group)
+                elif len(gathering.tasks) == len(group.members) - len(group.losses.dead):
+                    self.finish(group, turn)
+
+    def _tell(self, task: Task[Any], loss: PeerLost, group: _Group) -> None:
+        """Let ``task`` go on with an exception in the place of what it waited for."""
+        for mailbox in group.mailboxes.values():
+            mailbox.forget(task)
+        task.place.thrown = loss
+        self.wake(task, max(self.now, task.place.time))
+
     def _resume(self, task: Task[Any]) -> None:
         """Let ``task`` run to its next question."""
+        if task.done:  # its rank has died
+            return
         self.running = task
         place: _Place = task.place
         place.time = self.now
@@ -213,6 +262,9 @@ class World:
                 asked = task.coroutine.throw(thrown)
         except StopIteration as stop:
             task.result = stop.value
+        except Died:
+            self._unfinished[place.rank].discard(task)
+            self._bury(place.rank)
         except Exception as error:  # noqa: BLE001 - handed to whoever joins, or raised by run()
             task.error = error
             self._failed.append(task)
@@ -242,10 +294,7 @@ class World:
                     place: _Place = post.task.place
                     lines.append((place.rank, f"rank {place.rank} {doing} {post}"))
                     if post.peer != ANY and not self._unfinished[group.members[post.peer]]:
-                        for box in group.mailboxes.values():
-                            box.forget(post.task)
-                        place.thrown = PeerLost(group.members[post.peer], lines[-1][1])
-                        self.wake(post.task, self.now)
+                        self._tell(post.task, PeerLost(group.members[post.peer], lines[-1][1]), group)
                         return
             for gathering in group.gatherings.values():
                 missing = [m for i, m in enumerate(group.members) if i not in gathering.tasks]
@@ -265,6 +314,7 @@ class CooperativeComm:
         self._world = world
         self._group = group
         self._mailboxes = group.mailboxes
+        self._losses = group.losses
         self._members = group.members
         self._me = group.members[rank]
         self._gathered: dict[int, int] = {}
@@ -278,6 +328,8 @@ class CooperativeComm:
         if place.time > world.now:
             world.wake(world.running, place.time)
             yield
+        if self._losses.dead:
+            self._check_alive(dest)
         begin = world.now
         place.waiting = 1
         self._post_send(buffer, dest, tag)
@@ -294,6 +346,8 @@ class CooperativeComm:
         if place.time > world.now:
             world.wake(world.running, place.time)
             yield
+        if self._losses.dead:
+            self._check_alive(source)
         begin = world.now
         place.waiting = 1
         self._post_receive(buffer, source, tag)
@@ -313,6 +367,8 @@ class CooperativeComm:
         if place.time > world.now:
             world.wake(world.running, place.time)
             yield
+        if self._losses.dead:
+            self._check_alive(dest, source)
         begin = world.now
         place.waiting = 2
         self._post_receive(incoming, source, tag)
@@ -367,16 +423,27 @@ class CooperativeComm:
 
         return await self._gather("split", (color, key), 0, finish)  # type: ignore[no-any-return]
 
-    async def native(self, collective: str, buffer: Array) -> None:
+    async def survivors(self) -> CooperativeComm:
         """See :class:`hpcdl.fabric.comm.Comm`."""
-        if collective not in ("allreduce", "nonblocking allreduce", "reduce_scatter allgather", "barrier"):
+        group = self._group
+
+        def finish(given: dict[int, None]) -> dict[int, Any]:
+            if not group.losses.dead:
+                return given
+            living = sorted(given)
+            part = self._world.group(tuple(group.members[rank] for rank in living), group.depth)
+            return {old: CooperativeComm(self._world, part, new) for new, old in enumerate(living)}
+
+        return await self._gather("survivors", None, 0, finish) or self
+
+    async def native(self, collective: str, buffer: Array, counts: Sequence[int] = ()) -> None:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        if collective not in COLLECTIVES:
             raise ValueError(f"no native collective {collective!r}")
 
         def finish(given: dict[int, Array]) -> dict[int, Any]:
-            if collective != "barrier" and type(buffer) is not Phantom:
-                total = sum(given[r] for r in range(self.size))
-                for array in given.values():
-                    array[...] = total
+            if type(buffer) is not Phantom:
+                collectively(collective, [given[rank] for rank in range(self.size)], counts)
             return dict.fromkeys(given)
 
         await self._gather(f"native {collective}", buffer, buffer.nbytes, finish)
@@ -415,13 +482,18 @@ class CooperativeComm:
         if world.events is not None:
             self._record("get", begin, peer, into.nbytes)
 
+    def _check_alive(self, *peers: int) -> None:
+        loss = self._losses.of(peers, self.rank, started=self._world.running.space != 0)
+        if loss is not None:
+            raise loss
+
     def _post_send(self, buffer: Array, dest: int, tag: int) -> None:
         task = self._world.running
         send = Post(task, self.rank, dest, tag, buffer)
         address = task.space * self.size + dest
         mailbox = self._mailboxes[address]
         if not mailbox.receives:
-            mailbox.sends.append(send)
+            mailbox.hold_send(send)
             return
         receive = mailbox.take_receive(send)
         if receive is not None:
@@ -434,7 +506,7 @@ class CooperativeComm:
         address = task.space * self.size + self.rank
         mailbox = self._mailboxes[address]
         if not mailbox.sends:
-            mailbox.receives.append(receive)
+            mailbox.hold_receive(receive)
             return
         send = mailbox.take_send(receive)
         if send is not None:
@@ -480,21 +552,17 @@ class CooperativeComm:
         yield
         begin = world.now
         turn = self._gathered[task.space] = self._gathered.get(task.space, 0) + 1
-        gathering = self._group.gatherings.setdefault((task.space, turn), _Gathering(what))
+        if self._losses.dead and what != "survivors":
+            self._check_alive(*range(self.size))
+        gathering = self._group.gatherings.setdefault((task.space, turn), _Gathering(what, size, finish))
         if gathering.what != what:
             raise ValueError(f"rank {self._me} calls {what} where others call {gathering.what}")
         gathering.tasks[self.rank] = task
         gathering.given[self.rank] = given
-        if what not in ("split", "native nonblocking allreduce") and task.space == 0:
+        if what not in ("split", "survivors", "native nonblocking allreduce") and task.space == 0:
             world.hold(self._me)
-        if len(gathering.tasks) == self.size:
-            del self._group.gatherings[task.space, turn]
-            answers = finish(gathering.given)
-            when = world.clock.native(world.now, what.removeprefix("native "), self.size, size)
-            for rank, waiting in gathering.tasks.items():
-                waiting.place.answer = answers[rank]
-                world.release(waiting.place.rank, when)
-                world.wake(waiting, when)
+        if len(gathering.tasks) == self.size - len(self._losses.dead):
+            world.finish(self._group, (task.space, turn))
         answer = yield
         if world.events is not None:
             self._record(what, begin, -1, size)

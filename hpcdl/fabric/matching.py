@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Post:
     """One half of a message, a send or a receive, that waits for the other half."""
 
-    __slots__ = ("buffer", "peer", "rank", "tag", "task")
+    __slots__ = ("buffer", "number", "peer", "rank", "tag", "task")
 
     def __init__(self, task: Task[Any], rank: int, peer: int, tag: int, buffer: Array) -> None:
         self.task = task
@@ -25,6 +25,8 @@ class Post:
         self.peer = peer
         self.tag = tag
         self.buffer = buffer
+        self.number = 0
+        """In the order in which a mailbox got its posts."""
 
     def __str__(self) -> str:
         peer = "anybody" if self.peer == ANY else f"rank {self.peer}"
@@ -32,44 +34,81 @@ class Post:
         return f"{peer}, {tag}, {self.buffer.size} elements"
 
 
-class Mailbox:
-    """Sends to one rank, and its receives, in one tag space; both in the order in which they were posted."""
+Queues = dict[tuple[int, int], list[Post]]
+"""By rank and tag, each in the order of posting; none is empty."""
 
-    __slots__ = ("receives", "sends")
+
+class Mailbox:
+    """Sends to one rank, and its receives, in one tag space."""
+
+    __slots__ = ("_posted", "receives", "sends")
 
     def __init__(self) -> None:
-        self.sends: list[Post] = []
-        self.receives: list[Post] = []
+        self.sends: Queues = {}
+        """By the rank that sends."""
+        self.receives: Queues = {}
+        """By the rank that is to send, which may be anybody, under any tag."""
+        self._posted = 0
+
+    def hold_send(self, send: Post) -> None:
+        """Keep a send that no receive is there for."""
+        self._hold(self.sends, (send.rank, send.tag), send)
+
+    def hold_receive(self, receive: Post) -> None:
+        """Keep a receive that no send is there for."""
+        self._hold(self.receives, (receive.peer, receive.tag), receive)
 
     def take_receive(self, send: Post) -> Post | None:
-        """Take out the receive that ``send`` meets; None queues the send."""
-        for i, receive in enumerate(self.receives):
-            if receive.peer in (ANY, send.rank) and receive.tag in (ANY, send.tag):
-                del self.receives[i]
-                return receive
-        self.sends.append(send)
-        return None
+        """Take out the receive that ``send`` meets; None keeps the send."""
+        rank, tag = send.rank, send.tag
+        keys = [key for key in ((rank, tag), (rank, ANY), (ANY, tag), (ANY, ANY)) if key in self.receives]
+        if not keys:
+            self.hold_send(send)
+            return None
+        return self._take_first(self.receives, keys)
 
     def take_send(self, receive: Post) -> Post | None:
-        """Take out the send that ``receive`` meets; None queues the receive."""
-        for i, send in enumerate(self.sends):
-            if receive.peer in (ANY, send.rank) and receive.tag in (ANY, send.tag):
-                del self.sends[i]
-                return send
-        self.receives.append(receive)
-        return None
+        """Take out the send that ``receive`` meets; None keeps the receive."""
+        peer, tag = receive.peer, receive.tag
+        if ANY in (peer, tag):
+            keys = [(rank, t) for rank, t in self.sends if peer in (ANY, rank) and tag in (ANY, t)]
+        else:
+            keys = [(peer, tag)] if (peer, tag) in self.sends else []
+        if not keys:
+            self.hold_receive(receive)
+            return None
+        return self._take_first(self.sends, keys)
 
     def posts(self) -> Iterator[tuple[str, Post]]:
-        """All that wait, as (what it does, post)."""
-        for post in self.sends:
-            yield "sends to", post
-        for post in self.receives:
-            yield "receives from", post
+        """All that wait, as (what it does, post), in the order of posting."""
+        for doing, queues in (("sends to", self.sends), ("receives from", self.receives)):
+            waiting = [post for queue in queues.values() for post in queue]
+            yield from ((doing, post) for post in sorted(waiting, key=lambda post: post.number))
 
     def forget(self, task: Task[Any]) -> None:
         """Withdraw what ``task`` has posted."""
-        self.sends = [post for post in self.sends if post.task is not task]
-        self.receives = [post for post in self.receives if post.task is not task]
+        for queues in (self.sends, self.receives):
+            for key in list(queues):
+                queues[key] = [post for post in queues[key] if post.task is not task]
+                if not queues[key]:
+                    del queues[key]
+
+    def _hold(self, queues: Queues, key: tuple[int, int], post: Post) -> None:
+        self._posted += 1
+        post.number = self._posted
+        if key in queues:
+            queues[key].append(post)
+        else:
+            queues[key] = [post]
+
+    @staticmethod
+    def _take_first(queues: Queues, keys: list[tuple[int, int]]) -> Post:
+        """Take out what was posted first under any of ``keys``."""
+        key = keys[0] if len(keys) == 1 else min(keys, key=lambda one: queues[one][0].number)
+        queue = queues[key]
+        if len(queue) == 1:
+            del queues[key]
+        return queue.pop(0)
 
 
 def deliver(send: Post, receive: Post) -> None:

@@ -1,23 +1,24 @@
 """The real thing: mpi4py, any array that numpy or cupy gives.
 
-While a rank has one program it calls the library's blocking operations, which is as fast as the library is.
-While started programs are in flight every operation is a non-blocking request and the programs take turns. Work
+While a rank has one program and a core it calls the library's blocking operations, which is as fast as the library
+is. While started programs are in flight every operation is a non-blocking request and the programs take turns; so
+it is where ranks outnumber cores, for a library that blocks spins, and takes the core from who could end it. Work
 given to :meth:`MpiComm.compute` then runs on a second thread, where numpy, BLAS and compiled kernels let go of the
 interpreter, and messages move during it; short work is followed by a look at what has arrived.
 """
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mpi4py import MPI
 
 from hpcdl.fabric.beside import Worker
 from hpcdl.fabric.comm import Event, Gauge, Scratch, Task
 from hpcdl.fabric.mpi_comm import MpiComm
+from hpcdl.fabric.patience import Patience, here
 from hpcdl.fabric.shared_memory import SharedMemory
 
 if TYPE_CHECKING:
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from hpcdl.fabric.transport import Transport
 
 T = TypeVar("T")
-
-_FRUITLESS: Final = 200
-"""Polls in vain before the processor is offered to others: more ranks than cores must not starve a peer."""
 
 
 def library_version() -> dict[str, str]:
@@ -59,14 +57,19 @@ class Mpi:
         self.scratch = Scratch()
         self.memory = SharedMemory()
         self.lent = Scratch(lambda size, like: self.memory.allocate(size, like.dtype))
-        self.worker = Worker()
+        mine = here()
+        ranks_per_core = mine.ranks_per_core(communicator.allgather(mine))
+        self.patience = Patience(ranks_per_core)
+        self.worker = Worker(Patience(ranks_per_core))
         self.lasted: dict[str, int] = {}
         """How long the work of each label took the last time, in ns."""
         self.transport: Transport | None = None
         """For arrays that are not numpy's; chosen when the first one is met."""
         self.running: Task[Any] = None  # type: ignore[assignment]
         self.alone = True
-        """Whether no started program is in flight, so that the library may block."""
+        """Whether no started program is in flight."""
+        self.may_block = not self.patience.crowded
+        """Whether the library may block: the program is alone and the core is its own."""
         self.comm = MpiComm(self, communicator.Dup(), 0)
         self._in_flight = 0
         self._launched = 0
@@ -92,14 +95,11 @@ class Mpi:
         main = self._main = Task(program)
         self._launched = 0
         self._resume(main)
-        fruitless = 0
         while not main.done or (self._in_flight and main.error is None):
             if self.progress():
-                fruitless = 0
+                self.patience.moved()
             else:
-                fruitless += 1
-                if fruitless > _FRUITLESS:
-                    os.sched_yield()
+                self.patience.wait()
         self.memory.let_go()
         failed, self._failed = self._failed, []
         for task in failed:
@@ -113,7 +113,7 @@ class Mpi:
         self._launched += 1
         task.number = self._launched
         self._in_flight += 1
-        self.alone = False
+        self.alone = self.may_block = False
         self._resume(task)
         self.running = starter
         return task
@@ -126,7 +126,13 @@ class Mpi:
             self._resume(self._ready.popleft())
         waiting, self._waiting = self._waiting, []
         for task, may_go_on in waiting:
-            if may_go_on():
+            try:
+                over = may_go_on()
+            except MPI.Exception as error:
+                moved = True
+                self._resume(task, error)
+                continue
+            if over:
                 moved = True
                 self._resume(task)
             else:
@@ -134,11 +140,11 @@ class Mpi:
         self.running = running
         return moved
 
-    def _resume(self, task: Task[Any]) -> None:
-        """Let ``task`` run to its next wait."""
+    def _resume(self, task: Task[Any], failure: MPI.Exception | None = None) -> None:
+        """Let ``task`` run to its next wait; ``failure`` is what the library said of the last one."""
         self.running = task
         try:
-            asked = task.coroutine.send(None)
+            asked = task.coroutine.send(None) if failure is None else task.coroutine.throw(failure)
         except StopIteration as stop:
             task.result = stop.value
         except Exception as error:  # noqa: BLE001 - handed to whoever joins, or raised by run()
@@ -155,3 +161,4 @@ class Mpi:
         if task is not self._main:
             self._in_flight -= 1
             self.alone = self._in_flight == 0
+            self.may_block = self.alone and not self.patience.crowded

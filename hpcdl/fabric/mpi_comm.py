@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from functools import partial
 from time import perf_counter_ns, sleep
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
@@ -21,6 +22,7 @@ from hpcdl.fabric.comm import (
     check_address,
     check_exchange,
 )
+from hpcdl.fabric.mpi_failure import received
 from hpcdl.fabric.mpi_native import Natives
 from hpcdl.fabric.mpi_wire import MpiWire, once
 from hpcdl.fabric.nccl import Nccl
@@ -29,7 +31,7 @@ from hpcdl.fabric.transport import choose
 from hpcdl.fabric.window import disseminate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator, Hashable
+    from collections.abc import Callable, Coroutine, Generator, Hashable, Sequence
     from contextlib import AbstractContextManager
 
     import numpy.typing as npt
@@ -86,11 +88,16 @@ class MpiComm:
         return self._main
 
     def clock_offset_ns(self) -> int:
-        """What to add to this rank's clock to get rank 0's (Cristian 1989): half of the shortest round trip.
+        """What to add to this rank's clock to get rank 0's. Collective."""
+        return self.clock()[0]
 
-        Ranks on one host share a clock; between hosts the error is less than half a round trip. Collective.
+    def clock(self) -> tuple[int, int]:
+        """What to add to this rank's clock to get rank 0's, and how far off that may be, in ns (Cristian 1989).
+
+        Of several round trips the shortest counts, and rank 0 is taken to have answered in the middle of it: the
+        error is at most half of it. Ranks on one host share a clock. Collective.
         """
-        offset = 0
+        offset = error = 0
         for other in range(1, self.size):
             if self.rank == 0:
                 for _ in range(_ROUND_TRIPS):
@@ -104,8 +111,9 @@ class MpiComm:
                     theirs = self._main.recv(source=0)
                     end = perf_counter_ns()
                     trips.append((end - begin, theirs - (begin + end) // 2))
-                offset = min(trips)[1]
-        return offset
+                trip, offset = min(trips)
+                error = -(-trip // 2)
+        return offset, error
 
     def rest(self) -> None:
         """Wait for all ranks asleep, so that ranks with nothing to do leave their cores to others."""
@@ -123,7 +131,7 @@ class MpiComm:
         begin = perf_counter_ns()
         if not isinstance(buffer, np.ndarray):
             yield from self._transport().send(self._wire, buffer, dest, tag)
-        elif mpi.alone:
+        elif mpi.may_block:
             self._main.Send(buffer, dest, tag)
         else:
             channel, wire = self._channel(tag)
@@ -147,7 +155,7 @@ class MpiComm:
                 self._record("recv", begin, answer.source, answer.count * buffer.itemsize)
             return answer
         came_from = MPI.ANY_SOURCE if source == ANY else source
-        if mpi.alone:
+        if mpi.may_block:
             status = self._status
             self._main.Recv(buffer, came_from, MPI.ANY_TAG if tag == ANY else tag, status)
         else:
@@ -179,7 +187,7 @@ class MpiComm:
             if mpi.events is not None:
                 self._record("exchange", begin, dest, outgoing.nbytes)
             return answer
-        if mpi.alone:
+        if mpi.may_block:
             status = self._status
             self._main.Sendrecv(outgoing, dest, tag, incoming, source, tag, status)
         else:
@@ -239,8 +247,16 @@ class MpiComm:
         part = cast("MPI.Intracomm", self._main.Split(color, key))
         return MpiComm(self._mpi, part, self._depth + 1)
 
+    async def survivors(self) -> MpiComm:
+        """See :class:`hpcdl.fabric.comm.Comm`; :mod:`hpcdl.fabric.mpi_failure` is for jobs that outlive a rank."""
+        return self
+
+    def shrink(self) -> MpiComm:
+        """Return the ranks that are still there; each of them must call, and it blocks."""
+        return MpiComm(self._mpi, cast("MPI.Intracomm", self._main.Shrink()), self._depth)
+
     @_operation
-    def native(self, collective: str, buffer: Array) -> Generator[Wait, None, None]:
+    def native(self, collective: str, buffer: Array, counts: Sequence[int] = ()) -> Generator[Wait, None, None]:
         """See :class:`hpcdl.fabric.comm.Comm`.
 
         A started program's collective is the library's non-blocking one. Programs that run beside each other
@@ -250,7 +266,7 @@ class MpiComm:
         # blocking and non-blocking collectives do not match, so the choice hangs on the program, not on alone
         blocking = self._mpi.running.space == 0
         if isinstance(buffer, np.ndarray):
-            yield from self._natives.run(collective, buffer, blocking=blocking)
+            yield from self._natives.run(collective, buffer, counts, blocking=blocking)
         elif collective == "nccl":
             if self._nccl is None:
                 self._nccl = Nccl(self.rank, self.size, self._main.allgather, self._main.bcast)
@@ -260,7 +276,7 @@ class MpiComm:
         else:
             # on a copy: libraries that move device memory do not all reduce it
             host = buffer.get()
-            yield from self._natives.run(collective, host, blocking=blocking)
+            yield from self._natives.run(collective, host, counts, blocking=blocking)
             buffer.set(host)
         if self._mpi.events is not None:
             self._record(f"native {collective}", begin, -1, buffer.nbytes)
@@ -304,6 +320,11 @@ class MpiComm:
         if self._mpi.events is not None:
             self._record("get", begin, peer, into.nbytes)
 
+    @property
+    def channel(self) -> MPI.Intracomm:
+        """The communicator on which the running program's messages travel."""
+        return self._channel(0)[0]
+
     def _channel(self, tag: int) -> tuple[MPI.Intracomm, int]:
         """The communicator and the tag under which the running program's messages travel."""
         space = self._mpi.running.space
@@ -321,12 +342,12 @@ class MpiComm:
         space = self._mpi.running.space
         if space == 0:
             request = self._main.Irecv(buffer, source, MPI.ANY_TAG if tag == ANY else tag)
-            return lambda: request.Test(status)
+            return partial(received, request, status)
         if tag == ANY or self._strays:
             return self._draw(buffer, source, space % _SPACES, tag, status)
         channel, wire = self._channel(tag)
         request = channel.Irecv(buffer, source, wire)
-        return lambda: request.Test(status)
+        return partial(received, request, status)
 
     def _draw(self, buffer: Array, source: int, space: int, tag: int, status: MPI.Status) -> Wait:
         """Receive any tag of one space, which MPI cannot express: draw messages out until one is of that space.

@@ -3,16 +3,22 @@
 A message of n bytes takes ``alpha + n * beta`` (Hockney 1994). Each host has one send port and one receive
 port, and each is busy with one message at a time for that long, so that what converges on one host waits in
 line: a parameter server's incast costs what it costs. Ranks of one host talk over its ``inside`` link, one
-port pair per rank.
+port pair per rank. A host's ports may be slower than the others'.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 GIGABIT: Final = 1e9 / 8
 """Bytes per second."""
+
+EVERY_RANK: Final = 1 << 31
+"""In the place of ranks per host: one host holds them all."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +44,29 @@ class Network:
     """Seconds per byte reduced: read two streams, write one, about 30 GB/s of one core's memory traffic."""
     inside: Link = SHARED_MEMORY
     ranks_per_host: int = 1
+    """Ranks fill the hosts one by one, unless ``hosts`` says otherwise."""
+    hosts: tuple[int, ...] = ()
+    """The host of each of the first ranks, numbered from 0; those beyond fill further hosts."""
+    slow: Mapping[int, float] = field(default_factory=dict)
+    """Hosts whose ports have this share of the others' bandwidth, in and out."""
+
+    def host(self, rank: int) -> int:
+        """Where a rank is."""
+        known = len(self.hosts)
+        if rank < known:
+            return self.hosts[rank]
+        return max(self.hosts, default=-1) + 1 + (rank - known) // self.ranks_per_host
 
     def on(self, ranks_per_host: int) -> Network:
         """The same network with that many ranks on a host, numbered host by host."""
         if ranks_per_host < 1:
             raise ValueError(f"ranks_per_host must be at least 1, not {ranks_per_host}")
-        return replace(self, ranks_per_host=ranks_per_host)
+        return replace(self, ranks_per_host=ranks_per_host, hosts=())
+
+    @property
+    def is_one_host(self) -> bool:
+        """Whether all ranks, however many, are on one host."""
+        return self.ranks_per_host == EVERY_RANK
 
 
 def _network(name: str, latency: float, bandwidth: float, source: str) -> Network:

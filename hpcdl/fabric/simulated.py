@@ -7,9 +7,11 @@ asked for later goes first where it is over before a port's next message, which 
 
 from __future__ import annotations
 
-from math import ceil, inf, log2
-from typing import TYPE_CHECKING
+from bisect import bisect_right
+from math import inf
+from typing import TYPE_CHECKING, Final
 
+from hpcdl.fabric.collectives import seconds
 from hpcdl.fabric.cooperative import World
 
 if TYPE_CHECKING:
@@ -19,60 +21,81 @@ if TYPE_CHECKING:
     from hpcdl.fabric.network import Network
 
 
+ENOUGH: Final = 1 - 1e-9
+"""Of a message's time: what fits but for rounding fits."""
+
+
 class _Port:
     """One end of a link, busy with one message at a time."""
 
-    __slots__ = ("end", "gaps")
+    __slots__ = ("end", "gaps", "least")
 
-    def __init__(self) -> None:
+    def __init__(self, least: float) -> None:
         self.end = 0.0
         """From here on it is free."""
         self.gaps: list[tuple[float, float]] = []
         """So it is between these moments, in order: its next message waits for its other port."""
+        self.least = least * ENOUGH
+        """Seconds below which no message fits into a gap, which is then none."""
 
     def take(self, now: float, begin: float, end: float) -> None:
-        """Be busy from ``begin`` to ``end``."""
-        free = [*self.gaps, (self.end, max(self.end, end))]
-        cut = [(opens, closes) if begin >= closes or end <= opens else (opens, begin) for opens, closes in free]
-        cut += [(end, closes) for opens, closes in free if opens <= begin < closes]
-        self.gaps = sorted((opens, closes) for opens, closes in cut if max(opens, now) < closes)
+        """Be busy from ``begin`` to ``end``; forget what is over ``now``."""
+        gaps = self.gaps
+        if begin >= self.end:
+            if begin - self.end > self.least:
+                gaps.append((self.end, begin))
+        else:
+            place = bisect_right(gaps, (begin, inf)) - 1
+            opens, closes = gaps[place]
+            parts = (opens, begin), (end, closes)
+            gaps[place : place + 1] = [gap for gap in parts if gap[1] - gap[0] > self.least]
         self.end = max(self.end, end)
+        if gaps and gaps[0][1] <= now:
+            self.gaps = [gap for gap in gaps if gap[1] > now]
 
 
 def _first_moment(now: float, takes: float, sending: _Port, receiving: _Port) -> float:
     """From when on both ports are free for long enough."""
-    enough = takes * (1 - 1e-9)  # what fits but for rounding fits
-    free = [[*port.gaps, (port.end, inf)] for port in (sending, receiving)]
-    moments = (max(now, opens) for opens, _ in sorted(free[0] + free[1]))
-    return next(
-        moment
-        for moment in moments
-        if all(any(opens <= moment <= closes - enough for opens, closes in spans) for spans in free)
-    )
+    enough = takes * ENOUGH
+    spans = [*sending.gaps, (sending.end, inf)], [*receiving.gaps, (receiving.end, inf)]
+    start = max(now, spans[0][0][0], spans[1][0][0])
+    one, other = (iter(free[max(bisect_right(free, (start, inf)) - 1, 0) :]) for free in spans)
+    (opens, closes), (opens_too, closes_too) = next(one), next(other)
+    while True:
+        moment = max(now, opens, opens_too)
+        if moment <= min(closes, closes_too) - enough:
+            return moment
+        if closes < closes_too:
+            opens, closes = next(one)
+        else:
+            opens_too, closes_too = next(other)
 
 
 class _VirtualTime:
     def __init__(self, ranks: int, network: Network, compute: Callable[[int, str], float]) -> None:
-        hosts = (ranks - 1) // network.ranks_per_host + 1
-        self._host = [rank // network.ranks_per_host for rank in range(ranks)]
+        self._host = [network.host(rank) for rank in range(ranks)]
+        hosts = max(self._host) + 1
+        self._slow = network.slow
         self._network = network
         self._link = network.link
         self._inside = network.inside
         self._compute = compute
         # ports 0..hosts-1 lead to the network, the others to a rank's neighbours on its host
         self._hosts = hosts
-        self._sending = [_Port() for _ in range(hosts + ranks)]
-        self._receiving = [_Port() for _ in range(hosts + ranks)]
+        least = [network.link.alpha] * hosts + [network.inside.alpha] * ranks
+        self._sending = list(map(_Port, least))
+        self._receiving = list(map(_Port, least))
         self._processor = [0.0] * ranks
 
     def message(self, now: float, source: int, dest: int, size: int) -> float:
-        link = self._link
         out, into = self._host[source], self._host[dest]
         if out == into:
-            link = self._inside
+            takes = self._inside.alpha + size * self._inside.beta
             out, into = self._hosts + source, self._hosts + dest
+        else:
+            share = min(self._slow.get(out, 1.0), self._slow.get(into, 1.0)) if self._slow else 1.0
+            takes = self._link.alpha + size * self._link.beta / share
         sending, receiving = self._sending[out], self._receiving[into]
-        takes = link.alpha + size * link.beta
         if sending.end <= now and receiving.end <= now:
             sending.end = receiving.end = end = now + takes
             return end
@@ -82,20 +105,7 @@ class _VirtualTime:
         return begin + takes
 
     def native(self, now: float, collective: str, ranks: int, size: int) -> float:
-        """The better of recursive doubling and Rabenseifner's algorithm, which is what libraries choose from.
-
-        Splitting takes no time: programs do it once, and what is asked for is how long they take after that.
-        """
-        if collective == "split":
-            return now
-        steps = ceil(log2(ranks))
-        link = self._network.link
-        if collective == "barrier":
-            return now + steps * link.alpha
-        share = size * (ranks - 1) / ranks
-        doubling = steps * (link.alpha + size * (link.beta + self._network.gamma))
-        rabenseifner = 2 * steps * link.alpha + share * (2 * link.beta + self._network.gamma)
-        return now + (rabenseifner if collective == "reduce_scatter allgather" else min(doubling, rabenseifner))
+        return now + seconds(collective, ranks, size, self._network)
 
     def add(self, now: float, rank: int, size: int) -> float:
         end = max(now, self._processor[rank]) + size * self._network.gamma

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from hpcdl.launch.testbed_settings import emulated
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 STATUS: Final = "HPCDL_STATUS_FILE"
 """Where rank 0 leaves the exit code: launchers decorate any other than 0 with a page of their own."""
@@ -23,6 +23,15 @@ STATUS: Final = "HPCDL_STATUS_FILE"
 
 TERMINAL: Final = "HPCDL_TERMINAL"
 """Set when who launched us writes to a terminal: the ranks themselves see a pipe."""
+
+
+AGAIN: Final = 76
+"""Left in the place of an exit code: a rank has died as a case wanted, and what is left to do needs all ranks."""
+
+INTERRUPTED: Final = 75
+
+_TOLERANT: Final = "OMPI_MCA_mpi_ft_enable"
+"""Set by Open MPI's mpirun when it is to go on without ranks that die."""
 
 
 class NoLauncher(Exception):  # noqa: N818 - says what is the matter
@@ -42,10 +51,19 @@ def mpirun() -> Path:
     raise NoLauncher("there is no mpirun: pip install 'hpcdl[mpich]', or load your site's MPI module")
 
 
-def python_command(ranks: int, arguments: Sequence[str]) -> list[str]:
+def intolerance(environment: Mapping[str, str], library: str) -> str | None:
+    """One line about a job that ends when one of its ranks dies; None where the others go on."""
+    if library != "Open MPI":
+        return f"{library} ends the job when a rank dies; Open MPI 5 started by mpirun --with-ft ulfm does not"
+    if environment.get(_TOLERANT) != "1":
+        return "this job ends when a rank dies: start it by mpirun --with-ft ulfm, or let hpcdl run start it"
+    return None
+
+
+def python_command(ranks: int, arguments: Sequence[str], *, tolerant: bool = False) -> list[str]:
     """``mpirun -n ranks python ...`` with the flags that the library needs.
 
-    Raises NoLauncher.
+    ``tolerant``: the others are to go on when a rank dies, where the library can. Raises NoLauncher.
     """
     launcher = mpirun()
     version = subprocess.run([launcher, "--version"], capture_output=True, text=True, check=False).stdout
@@ -56,6 +74,8 @@ def python_command(ranks: int, arguments: Sequence[str]) -> list[str]:
         flags = ["--map-by", ":OVERSUBSCRIBE"]
         if ranks > len(os.sched_getaffinity(0)):
             flags += ["--bind-to", "none"]
+    if "Open MPI" in version and tolerant:
+        flags += ["--with-ft", "ulfm"]
     return [str(launcher), *flags, "-n", str(ranks), sys.executable, *arguments]
 
 
@@ -64,14 +84,14 @@ def launch_environment() -> dict[str, str]:
     return {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
-def self_launch(ranks: int, arguments: Sequence[str], status: Path) -> int | None:
+def self_launch(ranks: int, arguments: Sequence[str], status: Path, *, tolerant: bool = False) -> int | None:
     """Run hpcdl on ``ranks`` ranks; the exit code is what rank 0 leaves in ``status``, None if it left none.
 
     SIGUSR1 is passed on to the launcher, which passes it on to the ranks. Ctrl-C, of which a terminal tells the
     launcher too, and SIGTERM end it, and then raise KeyboardInterrupt. Raises NoLauncher.
     """
     environment = launch_environment() | {STATUS: str(status), TERMINAL: "1" if sys.stdout.isatty() else ""}
-    command = python_command(ranks, ["-m", "hpcdl", *arguments])
+    command = python_command(ranks, ["-m", "hpcdl", *arguments], tolerant=tolerant)
     with subprocess.Popen(command, env=environment) as launcher:
 
         def terminate(_number: int, _frame: object) -> None:
@@ -111,7 +131,7 @@ def leave_status(code: int, rank: int) -> int:
     """The code that this rank is to exit with, once rank 0 has left the true one for who launched us."""
     place = os.environ.get(STATUS)
     if place is None:
-        return code
+        return INTERRUPTED if code == AGAIN else code
     if rank == 0:
         Path(place).write_text(str(code))
     return 0

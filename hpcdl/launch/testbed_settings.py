@@ -36,6 +36,9 @@ def launcher_settings(agent: Path, mpich_hosts: Path, openmpi_hosts: Path) -> di
         "HYDRA_IFACE": INTERFACE,
         "UCX_TLS": "tcp,self",
         "UCX_NET_DEVICES": INTERFACE,
+        # long messages in pieces, between which answers of the other direction find a gap
+        "UCX_RNDV_SCHEME": "am",
+        "MPIR_CVAR_POLLS_BEFORE_YIELD": "10",  # ranks of all hosts share the machine's cores
         "MPIR_CVAR_NOLOCAL": "1",  # ranks that share an emulated host talk through its link's stack as well
     }
     prrte = {
@@ -49,6 +52,10 @@ def launcher_settings(agent: Path, mpich_hosts: Path, openmpi_hosts: Path) -> di
         "OMPI_MCA_pml": "ob1",
         "OMPI_MCA_btl": "tcp,self",
         "OMPI_MCA_btl_tcp_if_include": INTERFACE,
+        # the same: all that is usual but put, which makes one piece of a message, and shorter pieces
+        "OMPI_MCA_btl_tcp_flags": "send,inplace,need-ack,need-csum,hetero-rdma",
+        "OMPI_MCA_btl_tcp_max_send_size": "65536",
+        "OMPI_MCA_mpi_yield_when_idle": "1",  # ranks of all hosts share the machine's cores
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     }

@@ -53,6 +53,9 @@ class Backend:
     record: Callable[[Bound], Bound] | None = field(default=None, kw_only=True)
     """A layer at work to one that does the same with less effort from its second step on."""
 
+    on_host: bool = field(default=True, kw_only=True)
+    """Whether arrays take the memory of the node, not a device's own."""
+
     prepare: Callable[[str], None] | None = field(default=None, kw_only=True)
     """Compile the kernels for a dtype, or load them if this machine has: to be called before anything is timed."""
 

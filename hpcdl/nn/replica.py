@@ -15,7 +15,7 @@ from hpcdl.nn.loss import SoftmaxCrossEntropy
 from hpcdl.nn.precision import carrier, master
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from hpcdl.fabric.comm import Array
     from hpcdl.nn.backend import Backend
@@ -125,7 +125,8 @@ class Replica:
 
     ``layers`` take images of ``shape``, (H, W, C) or (F,). ``dtype`` is float32 or float64;
     or, with a backend that can, bfloat16 or float16: then activations have 16 bits, and the flat vectors, images
-    and predictions are float32.
+    and predictions are float32. ``allocate(size, dtype)`` makes the vectors of parameters and gradients, zeros, in
+    memory of the caller's choice; it is for backends whose arrays are numpy's.
 
     ValueError: a layer that cannot take the shape it gets, two layers of one name, another dtype, no layer.
     """
@@ -138,6 +139,7 @@ class Replica:
         backend: Backend,
         dtype: str = "float32",
         seed: int = 0,
+        allocate: Callable[[int, str], Array] | None = None,
     ) -> None:
         backend.check_precision(dtype)
         if not layers:
@@ -165,7 +167,11 @@ class Replica:
         _distinct(variable.name for variable in (*parameters, *kept))
         self.tensors = _place(parameters)
         self.parameters = backend.asarray(_drawn(parameters, self.dtype, seed))
-        self.gradients = backend.zeros(self.parameters.size, self.dtype)
+        self.gradients = (allocate or backend.zeros)(self.parameters.size, self.dtype)
+        if allocate is not None:
+            elsewhere = allocate(self.parameters.size, self.dtype)
+            elsewhere[:] = self.parameters
+            self.parameters = elsewhere
         self.state = backend.asarray(_drawn(kept, self.dtype, seed))
         """Running statistics, changed by training forwards and used by evaluation; may be empty."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any, Final
 
+from hpcdl.analysis.fields import keeps_step
 from hpcdl.report.document import Section, Table
 from hpcdl.report.quantities import plural, volume
 from hpcdl.report.warnings import UNKNOWN, usable_cores
@@ -23,13 +24,21 @@ METHOD = (
     "measured, not how much launches differ."
 )
 SCALING = (
-    "The base of efficiency and speedup are all cases on one rank, taken together as launches: one rank "
-    "exchanges nothing, so that every aggregation is the same program there (a different compression is not). "
+    "The base of efficiency and speedup are the cases on one rank, taken together as launches: one rank "
+    "exchanges nothing, so that every aggregation is the same program there. A different compression, optimizer "
+    "or strategy is not: the base has the same where there is such, else it trains synchronously, uncompressed. "
     "Their step time is the median of their medians, and efficiency 1 is theirs by definition. Where there is "
-    "no case on one rank the base is the scheme's own smallest scale. Near-linear: the whole interval of the "
+    "no case on one rank the base is the method's own smallest scale. Near-linear: the whole interval of the "
     "efficiency is at least 0.90; not near-linear: all of it is below; undecided: 0.90 is inside. Exposed "
     "communication is the step time less that of the case without communication (aggregation none) on as many "
     "ranks; on one rank it is 0 by definition."
+)
+
+PACE = (
+    "Where ranks keep no common step, or steps are not alike, the step is the mean time in which all ranks "
+    "together consume a global batch, from when the last worker has passed its warm-up steps until the first has "
+    "ended, without the time of looking at the test set; its interval is Student's over windows of equally many "
+    "images."
 )
 
 LAUNCHERS: Final = (
@@ -88,7 +97,9 @@ def method(run: Run, records: Sequence[Record]) -> Section:
         f"{kind}: {plural(warmup, 'warm-up step')} left out, {_range(steps)} measured per case."
         for (kind, warmup), steps in kinds.items()
     ]
-    paragraphs = [METHOD, *([SCALING] if any(record.get("base_ranks") for record in records) else [])]
+    paragraphs = [METHOD]
+    paragraphs += [PACE] if not all(map(keeps_step, records)) else []
+    paragraphs += [SCALING] if any(record.get("base_ranks") for record in records) else []
     points = [*counts, f"Command: `{_command(run.environment.get('command'))}`"]
     return Section("Method and how to reproduce", paragraphs, points, verbatim=run.suite)
 

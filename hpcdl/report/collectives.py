@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hpcdl.report.document import Section, Table
-from hpcdl.report.quantities import NONE, digits, interval, rate, seconds, volume
-from hpcdl.report.seeds import scheme_name
+from hpcdl.report.names import scheme_name
+from hpcdl.report.quantities import NONE, digits, interval, percent, rate, seconds, volume
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -18,7 +18,20 @@ SAID: Final = {True: "yes", False: "NO", None: "not checked"}
 BEST: Final = "fastest"
 TIED: Final = "tied"
 MEASURED: Final = (
-    *("size", "algorithm", "p50", "95 %", "p99", "max", "algbw", "busbw", "of best", "of native", "fastest"),
+    *(
+        "size",
+        "algorithm",
+        "p50",
+        "95 %",
+        "p95",
+        "p99",
+        "max",
+        "algbw",
+        "busbw",
+        "of best",
+        "of native",
+        "fastest",
+    ),
     "correct",
 )
 USUAL: Final = "trace=steps"
@@ -90,9 +103,26 @@ def collectives(records: Sequence[Record]) -> Section:
     tables = [_table(group, rows) for group, rows in groups.items()]
     notes = [
         *([NOTE] if any(not group.network for group in groups) else []),
+        *_windows([record for rows in groups.values() for record in rows]),
         *([SIMULATED_NOTE] if any(group.network for group in groups) else []),
     ]
     return Section("Collectives", notes, tables=tables)
+
+
+def _windows(records: Sequence[Record]) -> list[str]:
+    """How well the ranks began together where they did so at an agreed moment."""
+    windows = [
+        record for record in records if record.get("start") == "window" and record.get("start_lead_seconds")
+    ]
+    if not windows:
+        return []
+    error = max(record["start_error_seconds"] for record in windows)
+    late = max(record["starts_late"] for record in windows)
+    said = (
+        f"start=window: ranks began at an agreed moment of rank 0's clock, known to {seconds(error)}; in at most "
+        f"{percent(late, 1)} of a case's repetitions a rank came too late and began at once."
+    )
+    return [said]
 
 
 def _table(group: Group, rows: Sequence[Record]) -> Table:
@@ -108,9 +138,10 @@ def _measured(record: Record, peers: Sequence[Record]) -> tuple[str, ...]:
     native = [peer for peer in peers if peer["aggregation"] == "native"]
     return (
         volume(record["message_bytes"]),
-        scheme_name(record),
+        _algorithm(record),
         seconds(record["time_p50_seconds"]),
         interval(record["time_p50_low_seconds"], record["time_p50_high_seconds"], seconds),
+        seconds(record.get("time_p95_seconds")),
         seconds(record["time_p99_seconds"]),
         seconds(record["time_max_seconds"]),
         rate(record["algbw_bytes_per_second"]),
@@ -126,7 +157,7 @@ def _simulated(record: Record, peers: Sequence[Record]) -> tuple[str, ...]:
     time, stated = record["time_p50_seconds"], record["predicted_seconds"]
     return (
         volume(record["message_bytes"]),
-        scheme_name(record),
+        _algorithm(record),
         seconds(time),
         rate(record["algbw_bytes_per_second"]),
         rate(record["busbw_bytes_per_second"]),
@@ -136,6 +167,11 @@ def _simulated(record: Record, peers: Sequence[Record]) -> tuple[str, ...]:
         digits(stated / time) if stated is not None and time else NONE,
         seconds(record.get("simulation_seconds")),
     )
+
+
+def _algorithm(record: Record) -> str:
+    """The scheme, and which one it chose where it chooses."""
+    return " = ".join(filter(None, (scheme_name(record), record.get("chosen"))))
 
 
 def _right(records: Iterable[Record]) -> list[Record]:

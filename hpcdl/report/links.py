@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from hpcdl.report.document import Section, Table
-from hpcdl.report.quantities import NONE, rate, seconds, volume
+from hpcdl.report.quantities import NONE, digits, rate, seconds, volume
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hpcdl.analysis.links import Links
+    from hpcdl.analysis.messages import Speeds
 
 WIDEST: Final = 16
 """Ranks whose map still fits a page."""
@@ -26,19 +27,33 @@ NOTE: Final = (
     "its hosts is slow. Nobody is named where ranks outnumber cores."
 )
 
+TRACED: Final = (
+    "From the events of other cases: a message's time is from when both its ends are there until one goes on, and "
+    "its speed that of the usual message of its size. A host is named if that explains most of what is unusual, "
+    "and then its case has a map: rows send, columns receive."
+)
 
-def links(found: Sequence[Links], cores: float | None) -> Section:
-    """A map per case, and who is conspicuous in it; ``cores`` as for :func:`slow`."""
+
+def links(found: Sequence[Links], cores: float | None, traced: Sequence[Speeds] = ()) -> Section:
+    """A map per case, and who is conspicuous in it; ``cores`` as for :func:`slow`.
+
+    Of cases that were ``traced``, those alone in which somebody is conspicuous.
+    """
+    odd = [one for one in traced if _told(one, cores)]
     tables = [Table(_title(one), *_map(one)) for one in found]
-    return Section("Links", [NOTE], points=slow(found, cores), tables=tables) if tables else Section("Links")
+    tables += [Table(f"{one.fields.get('case')}: share of the usual speed", *_shares(one)) for one in odd]
+    notes = [*([NOTE] if found else []), *([TRACED] if odd else [])]
+    return (
+        Section("Links", notes, points=slow(found, cores, traced), tables=tables) if tables else Section("Links")
+    )
 
 
-def slow(found: Sequence[Links], cores: float | None) -> list[str]:
+def slow(found: Sequence[Links], cores: float | None, traced: Sequence[Speeds] = ()) -> list[str]:
     """One line per slow host or link.
 
     None where ranks share the ``cores`` of a node: then who waits for a core looks like a slow host.
     """
-    lines = []
+    lines = [line for one in traced for line in _told(one, cores)]
     for one in found:
         if cores is not None and len(one.seconds) > cores * len(set(one.hosts)):
             continue
@@ -50,6 +65,23 @@ def slow(found: Sequence[Links], cores: float | None) -> list[str]:
                 "the usual speed."
             )
     return lines
+
+
+def _told(one: Speeds, cores: float | None) -> list[str]:
+    if cores is not None and one.crowded(cores):
+        return []
+    return [
+        f"{one.fields.get('case')}: the messages of {one.hosts[host]} run at {share:.2f} of the others' speed."
+        for host, share in one.slow_hosts()
+    ]
+
+
+def _shares(one: Speeds) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    speed = one.relative([host for host, _ in one.slow_hosts()])
+    shown = [[digits(float(v)) if np.isfinite(v) else NONE for v in row] for row in speed]
+    if len(one.hosts) <= WIDEST:
+        return ("", *one.hosts), [(name, *row) for name, row in zip(one.hosts, shown, strict=True)]
+    return ("", "share"), [(one.hosts[host], digits(share)) for host, share in one.slow_hosts()]
 
 
 def _title(one: Links) -> str:

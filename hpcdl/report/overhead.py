@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from hpcdl.analysis.fields import scheme
+from hpcdl.analysis.fields import ANY
 from hpcdl.report.document import Section, Table
+from hpcdl.report.names import scheme_name
 from hpcdl.report.quantities import NONE, digits, interval, seconds, volume
-from hpcdl.report.seeds import scheme_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -45,8 +45,7 @@ def tracing(found: Sequence[Overhead], settings: Settings) -> Section:
 
 
 def _name(fields: Mapping[str, Any]) -> str:
-    aggregation, compression = scheme(fields)
-    name = scheme_name({"aggregation": aggregation, "compression": compression})
+    name = scheme_name({**fields, "aggregation": ANY} if fields.get("ranks") == 1 else fields)
     if (fields.get("kind") or "train") == "train":
         return name
     return f"{fields.get('collective')} {name} {volume(fields.get('message_bytes'))}"

@@ -6,17 +6,23 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.analysis import overhead as costs
-from hpcdl.analysis.best import winners
+from hpcdl.analysis.best import fields_of, winners
+from hpcdl.analysis.launches import launches
 from hpcdl.analysis.links import links as measured_links
+from hpcdl.analysis.messages import speeds
 from hpcdl.analysis.scaling import records
-from hpcdl.report import collectives, overhead, training
+from hpcdl.analysis.staleness import staleness
+from hpcdl.analysis.stragglers import slowed
+from hpcdl.report import collectives, consistency, overhead, training
 from hpcdl.report import links as link_map
 from hpcdl.report.card import card, method
 from hpcdl.report.document import Document, Section
-from hpcdl.report.seeds import Scale, Scheme, problems
+from hpcdl.report.seeds import Method, Scale, problems
 from hpcdl.report.settings import settings
+from hpcdl.report.stragglers import stragglers
 from hpcdl.report.verdict import verdict
 from hpcdl.report.warnings import usable_cores, warnings
+from hpcdl.report.winners import over_time
 from hpcdl.report.winners import winners as winners_table
 
 if TYPE_CHECKING:
@@ -32,18 +38,24 @@ def document(run: Run) -> Document:
     groups = problems(found)
     setting = settings(groups)
     doubts = warnings(run, found)
+    best = winners(run)
+    ages = [(one.fields, age) for one in launches(run) if (age := staleness(one))]
     sections = [
-        verdict(run, found, groups, setting, doubts),
+        verdict(run, found, groups, setting, best, doubts),
+        winners_table(best, setting),
         card(run, doubts),
         training.scaling(groups, setting),
         training.accuracy(groups, setting),
+        over_time(fields_of(run), setting),
         training.split(groups, setting),
+        consistency.memory(groups, setting),
+        consistency.staleness(groups, ages, setting),
+        stragglers(slowed(run)),
         collectives.collectives(found),
         collectives.pairwise(found),
-        link_map.links(measured_links(run), usable_cores(run.environment)),
+        link_map.links(measured_links(run), usable_cores(run.environment), speeds(run)),
         overhead.fabric(costs.fabric(run)),
         overhead.tracing(costs.tracing(run), setting),
-        winners_table(winners(run), setting),
         method(run, found),
     ]
     return Document(f"hpcdl: {run.path.name}", list(filter(None, sections)))
@@ -58,23 +70,24 @@ def summary(run: Run) -> Document:
     groups = problems(found)
     setting = settings(groups)
     doubts = warnings(run, found)
-    ends = [[Scheme(one.name, _ends(one)) for one in schemes] for schemes in groups]
-    is_long = sum(len(scheme.scales) for schemes in groups for scheme in schemes) > LONG
+    ends = [[Method(one.name, _ends(one)) for one in methods] for methods in groups]
+    is_long = sum(len(one.scales) for methods in groups for one in methods) > LONG
     scaling = training.scaling(ends if is_long else groups, setting).brief(
         "nodes", "speedup", "input", "exposed 95 %"
     )
+    slow = link_map.slow(measured_links(run), usable_cores(run.environment), speeds(run))
     sections = [
-        verdict(run, found, groups, setting, doubts),
+        verdict(run, found, groups, setting, winners(run), doubts),
         Section("Warnings", points=list(doubts)),
-        replace(scaling, title="Scaling: largest scale of each scheme") if is_long else scaling,
+        replace(scaling, title="Scaling: largest scale of each method") if is_long else scaling,
         training.accuracy(ends, setting).brief("final loss", "samples"),
         collectives.crossing(found),
-        Section("Slow hosts and links", points=link_map.slow(measured_links(run), usable_cores(run.environment))),
+        Section("Slow hosts and links", points=slow),
         overhead.fabric(costs.fabric(run)).brief("95 %"),
         overhead.tracing(costs.tracing(run), setting).brief("95 %"),
     ]
     return Document(f"hpcdl: {run.path.name}", list(filter(None, sections)))
 
 
-def _ends(scheme: Scheme) -> list[Scale]:
-    return [scale for scale in scheme.scales if scale["ranks"] == 1 or scale is scheme.scales[-1]]
+def _ends(method: Method) -> list[Scale]:
+    return [scale for scale in method.scales if scale["ranks"] == 1 or scale is method.scales[-1]]

@@ -1,4 +1,4 @@
-"""Records put side by side: schemes of one problem, each at several scales, each scale with several seeds."""
+"""Records put side by side: methods for one problem, each at several scales, each scale with several seeds."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hpcdl.analysis.fields import ANY, Key, configuration, problem, scheme
+from hpcdl.analysis.fields import ANY, TRAININGS, Key, configuration, method, problem
+from hpcdl.report.names import Names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from hpcdl.analysis.scaling import Record
 
@@ -20,7 +21,7 @@ NEAR_LINEAR: Final = 0.90
 
 @dataclass(frozen=True)
 class Scale:
-    """One scheme at one number of ranks: one record per seed."""
+    """One method at one number of ranks: one record per seed."""
 
     records: list[Record]
 
@@ -65,8 +66,8 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Scheme:
-    """One way of combining gradients, at rising numbers of ranks."""
+class Method:
+    """One way of solving a problem, at rising numbers of ranks."""
 
     name: str
     scales: list[Scale]
@@ -93,53 +94,49 @@ class Row:
     is_compared: bool = True
     """Whether anything is known of its scaling: a base to which nothing was compared has no efficiency."""
     members: Sequence[Row] = ()
-    """The rows that were pooled into it: schemes that are the same program on one rank."""
+    """The rows that were pooled into it: methods that are the same program on one rank."""
 
 
-def scheme_name(fields: Mapping[str, Any]) -> str:
-    """The aggregation, with its compression where there is one."""
-    aggregation, compression = (fields.get(name) or "none" for name in ("aggregation", "compression"))
-    name = "any scheme" if aggregation == ANY else str(aggregation)
-    return name if compression == "none" else f"{name} + {compression}"
-
-
-def problems(records: Iterable[Record]) -> list[list[Scheme]]:
-    """Training records by problem, then by scheme, then by ranks ascending; first come, first shown."""
+def problems(records: Iterable[Record]) -> list[list[Method]]:
+    """Training records by problem, then by method, then by ranks ascending; first come, first shown."""
     found: dict[Key, dict[Key, dict[int, list[Record]]]] = {}
     for record in records:
-        if (record.get("kind") or "train") == "train":
-            schemes = found.setdefault(problem(record), {})
-            schemes.setdefault(configuration(record), {}).setdefault(record["ranks"], []).append(record)
+        if (record.get("kind") or "train") in TRAININGS:
+            methods = found.setdefault(problem(record), {})
+            methods.setdefault(configuration(record), {}).setdefault(record["ranks"], []).append(record)
     return [
         [
-            Scheme(
-                scheme_name(next(iter(scales.values()))[0]),
-                [Scale(scales[ranks]) for ranks in sorted(scales)],
-            )
-            for scales in schemes.values()
+            Method(names(next(iter(scales.values()))[0]), [Scale(scales[ranks]) for ranks in sorted(scales)])
+            for scales in methods.values()
         ]
-        for schemes in found.values()
+        for methods in found.values()
+        for names in [Names(record for scales in methods.values() for same in scales.values() for record in same)]
     ]
 
 
-def rows(schemes: Sequence[Scheme]) -> list[Row]:
-    """Every scheme at every scale, but what is the same program on one rank in one row, and first."""
+def names_of(methods: Sequence[Method]) -> Names:
+    """How the methods of one table are told apart."""
+    return Names(record for one in methods for scale in one.scales for record in scale.records)
+
+
+def rows(methods: Sequence[Method]) -> list[Row]:
+    """Every method at every scale, but what is the same program on one rank in one row, and first."""
     single: dict[Key, list[Row]] = {}
     others = []
-    for one in schemes:
+    for one in methods:
         for scale in one.scales:
             row = Row(one.name, scale, one.is_ceiling and scale["ranks"] > 1, one.is_compared)
             if scale["ranks"] == 1:
-                single.setdefault(scheme(scale.records[0]), []).append(row)
+                single.setdefault(method(scale.records[0]), []).append(row)
             else:
                 others.append(row)
-    return [*(_pooled(alike) for alike in single.values()), *others]
+    return [*(_pooled(alike, names_of(methods)) for alike in single.values()), *others]
 
 
-def _pooled(alike: Sequence[Row]) -> Row:
+def _pooled(alike: Sequence[Row], names: Names) -> Row:
     if len(alike) == 1:
         return alike[0]
     records = [record for row in alike for record in row.scale.records]
-    name = scheme_name({**records[0], "aggregation": ANY})
+    name = names({**records[0], "aggregation": ANY})
     compared = any(row.is_compared for row in alike)
     return Row(f"1 rank ({name})", Scale(records), is_compared=compared, members=alike)

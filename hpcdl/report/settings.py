@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.analysis.fields import Key, planned_steps, problem
 from hpcdl.report.quantities import digits, plural
+from hpcdl.report.seeds import names_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hpcdl.report.seeds import Scheme
+    from hpcdl.report.seeds import Method
 
 USUAL: Final = "trace=events"
 """The default, not worth a word unless cases differ in it."""
+ABSENT: Final = {"straggler": "no straggler", "failure": "no failure", "simulated": "measured"}
+"""By what a part of the configuration begins with, what is said of a case without it beside others with it."""
 
 
 @dataclass(frozen=True)
@@ -36,43 +39,50 @@ class Settings:
         return ": ".join(filter(None, self.own.get(problem(fields), ())))
 
 
-def settings(groups: Sequence[Sequence[Scheme]]) -> Settings:
+def settings(groups: Sequence[Sequence[Method]]) -> Settings:
     """Compare the problems of ``groups``, as :func:`hpcdl.report.seeds.problems` gives them, word by word."""
-    words = {problem(record): _words(record) for schemes in groups for record in [schemes[0].scales[0].records[0]]}
+    words = {problem(methods[0].scales[0].records[0]): _words(methods) for methods in groups}
     every = list(words.values())
     names = list(dict.fromkeys(name for one in every for name in one))
     shared = [name for name in names if len({one.get(name) for one in every}) == 1]
     common = [every[0][name] for name in shared if name != "suite" and every[0][name] != USUAL]
+    absent = {name: word for name, word in ABSENT.items() if name in names and name not in shared}
     own = {
         key: (
             ascii_uppercase[number] if number < len(ascii_uppercase) else str(number + 1),
-            ", ".join(word for name, word in one.items() if name not in shared),
+            ", ".join(word for name, word in {**absent, **one}.items() if name not in shared),
         )
         for number, (key, one) in enumerate(words.items())
     }
     return Settings(", ".join(common), own if len(own) > 1 else {})
 
 
-def _words(fields: Mapping[str, Any]) -> dict[str, str]:
-    """By what it is about, each part of a problem that is known."""
+def _words(methods: Sequence[Method]) -> dict[str, str]:
+    """By what it is about, each part that is known of a problem, and of what all methods share."""
+    fields = methods[0].scales[0].records[0]
     batch = {
         "strong": f"strong scaling, global batch {fields.get('global_batch')}",
         "weak": f"weak scaling, {_per_rank(fields)} images per rank",
     }.get(fields.get("scaling") or "", "scaling not stated")
-    rate, epochs, target = (fields.get(name) for name in ("learning_rate", "epochs", "target_accuracy"))
+    epochs, target = (fields.get(name) for name in ("epochs", "target_accuracy"))
     said = {
         "suite": f"suite {fields.get('suite')}",
         "task": f"{fields.get('model') or 'unnamed model'} on {fields.get('dataset') or 'unnamed data'}",
         "arithmetic": " ".join(str(fields[name]) for name in ("backend", "dtype") if fields.get(name)),
-        **{name: str(fields.get(name) or "") for name in ("training", "optimizer", "schedule")},
-        "rate": "" if rate is None else f"learning rate {rate:g}",
+        **names_of(methods).common,
         "threads": plural(fields.get("threads_per_rank"), "thread", " per rank"),
         "batch": batch,
         "length": plural(epochs, "epoch") or plural(planned_steps(fields), "step"),
         "target": "" if target is None else f"target accuracy {digits(target)}",
-        **{part.partition("=")[0]: part for part in str(fields.get("configuration") or "").split(", ")},
+        **{_subject(part): part for part in str(fields.get("configuration") or "").split(", ")},
     }
     return {name: word for name, word in said.items() if word}
+
+
+def _subject(part: str) -> str:
+    """What a part of the configuration is about: ``trace`` in ``trace=steps``, ``straggler``."""
+    first = part.partition(" ")[0]
+    return first if first in ABSENT else part.partition("=")[0]
 
 
 def _per_rank(fields: Mapping[str, Any]) -> Any:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 from hpcdl.report.page import summary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from hpcdl.report.document import Section, Table
+    from hpcdl.report.document import Document, Section, Table
     from hpcdl.trace.run import Run
 
 COLUMNS: Final = 120
@@ -18,9 +18,13 @@ COLUMNS: Final = 120
 
 def render(runs: Sequence[Run]) -> str:
     """Wrapped at 120 columns; a table is as wide as it must be."""
+    return plain([summary(run) for run in runs])
+
+
+def plain(pages: Iterable[Document]) -> str:
+    """The same of documents."""
     lines: list[str] = []
-    for run in runs:
-        page = summary(run)
+    for page in pages:
         lines += [page.title, ""]
         for section in page.sections:
             lines += _section(section)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from hpcdl.analysis.fields import ANY
+from hpcdl.analysis.fields import keeps_step, strategy
 from hpcdl.report.document import Section, Table
 from hpcdl.report.quantities import NONE, digits, interval, percent, plural, seconds, spread
-from hpcdl.report.seeds import Row, Scale, Scheme, rows
+from hpcdl.report.seeds import Method, Row, Scale, rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,21 +20,21 @@ EXPOSED: Final = "exposed_communication_seconds"
 """In a record; its bounds have the ending _low and _high."""
 NOISE: Final = "~0"
 ACCURACY: Final = (
-    *("scheme", "ranks", "final accuracy", "best accuracy", "final loss", "target reached"),
+    *("method", "ranks", "final accuracy", "best accuracy", "final loss", "target reached"),
     *("time to target", "samples", "epochs"),
 )
 
 
-def scaling(groups: Sequence[Sequence[Scheme]], settings: Settings) -> Section:
+def scaling(groups: Sequence[Sequence[Method]], settings: Settings) -> Section:
     """One table per problem: how step time and efficiency change with the number of ranks."""
-    tables = [_scaling(schemes, settings) for schemes in groups]
+    tables = [_scaling(methods, settings) for methods in groups]
     return Section("Scaling", tables=tables)
 
 
-def _scaling(schemes: Sequence[Scheme], settings: Settings) -> Table:
-    shown = rows(schemes)
+def _scaling(methods: Sequence[Method], settings: Settings) -> Table:
+    shown = rows(methods)
     header = (
-        *("scheme", "ranks", "nodes", "step", "95 %", "images/s", "speedup", "efficiency", "efficiency 95 %"),
+        *("method", "ranks", "nodes", "step", "95 %", "images/s", "speedup", "efficiency", "efficiency 95 %"),
         *("input", "exposed", "exposed 95 %", "predicted", "near-linear"),
     )
     cells = [
@@ -57,8 +57,8 @@ def _scaling(schemes: Sequence[Scheme], settings: Settings) -> Table:
         for row in shown
         for scale in [row.scale]
     ]
-    first = schemes[0].scales[0].records[0]
-    notes = [*_pools(shown), *_bases(schemes), *_seeds(schemes), *_input(shown), *_noise(cells)]
+    first = methods[0].scales[0].records[0]
+    notes = [*_pools(shown), *_paces(shown), *_bases(methods), *_seeds(methods), *_input(shown), *_noise(cells)]
     return Table(settings.title(first), header, cells, notes=notes).without_empty()
 
 
@@ -72,7 +72,7 @@ def _efficiency(row: Row) -> tuple[str, str, str]:
 
 
 def _step_bounds(row: Row) -> str:
-    """The interval; where a row stands for several schemes, the range of their medians."""
+    """The interval; where a row stands for several methods, the range of their medians."""
     low, high = ("step_seconds_low", "step_seconds_high") if not row.members else ("step_seconds",) * 2
     return interval(row.scale.low(low), row.scale.high(high), seconds)
 
@@ -109,53 +109,60 @@ def _pools(shown: Sequence[Row]) -> list[str]:
     ]
 
 
-def _bases(schemes: Sequence[Scheme]) -> list[str]:
-    """The base case and its absolute time, once where all schemes share it."""
+def _paces(shown: Sequence[Row]) -> list[str]:
+    strategies = [strategy(row.scale.records[0]) for row in shown if not keeps_step(row.scale.records[0])]
+    note = (
+        f"Step of {', '.join(dict.fromkeys(strategies))}: the mean time in which all ranks together consume a "
+        "global batch, since ranks keep no common step or steps are not alike."
+    )
+    return [note] if strategies else []
+
+
+def _bases(methods: Sequence[Method]) -> list[str]:
+    """The base case and its absolute time, once where all methods share it."""
     named: dict[str, list[str]] = {}
-    for scheme in filter(lambda one: one.is_compared, schemes):
-        last = scheme.scales[-1]
+    for one in [one for one in methods if one.is_compared]:
+        last = one.scales[-1]
         if last["base_ranks"] is None:
-            named.setdefault("no base: nothing measured to compare with", []).append(scheme.name)
+            named.setdefault("no base: nothing measured to compare with", []).append(one.name)
             continue
         text = f"base {plural(last['base_ranks'], 'rank')}, step {seconds(last.median('base_step_seconds'))}"
         if last["base_ranks"] > 1:
             text += "; efficiency is relative to that, not to one rank"
-        elif last["base_aggregation"] not in {ANY, last["aggregation"] or "none"}:
-            text += f", aggregation {last['base_aggregation']}"
-        named.setdefault(text, []).append(scheme.name)
+        named.setdefault(text, []).append(one.name)
     if len(named) == 1:
         (text,) = named
         return [f"{text[0].upper()}{text[1:]}."]
     return [f"{', '.join(names)}: {text}." for text, names in named.items()]
 
 
-def _seeds(schemes: Sequence[Scheme]) -> list[str]:
-    most = max(len(scale.records) for scheme in schemes for scale in scheme.scales)
+def _seeds(methods: Sequence[Method]) -> list[str]:
+    most = max(len(scale.records) for one in methods for scale in one.scales)
     if most == 1:
         return []
     return [f"Medians over up to {most} seeds; the bounds are the lowest and the highest of all seeds."]
 
 
-def accuracy(groups: Sequence[Sequence[Scheme]], settings: Settings) -> Section:
+def accuracy(groups: Sequence[Sequence[Method]], settings: Settings) -> Section:
     """One table per problem: how well it was learned, and how soon.
 
     Ranks that do not communicate learn each for itself; they are left out.
     """
     tables = []
-    for schemes in groups:
+    for methods in groups:
         learned = [
             one
-            for row in rows(schemes)
+            for row in rows(methods)
             if row.scale.values("final_accuracy") and not row.is_ceiling
             for one in ([row] if _learned_alike(row.scale) else row.members)
         ]
-        first = schemes[0].scales[0].records[0]
+        first = methods[0].scales[0].records[0]
         target = first["target_accuracy"]
         if not learned:
             continue
         notes = ["No target accuracy was set." if target is None else f"Target accuracy {digits(target)}."]
         if any(len(row.scale.records) > 1 for row in learned):
-            notes.append("Medians, with their range where they differ, over seeds and over pooled schemes.")
+            notes.append("Medians, with their range where they differ, over seeds and over pooled methods.")
         table = Table(settings.title(first), ACCURACY, [_accuracy(row) for row in learned], notes=notes)
         missed = target is not None and any(
             len(row.scale.values("seconds_to_target")) < len(row.scale.records) for row in learned
@@ -198,11 +205,11 @@ def _ranged(scale: Scale, name: str, shown: Callable[[Number], str]) -> str:
     return shown(low) if low == high else spread(scale.median(name), low, high, shown)
 
 
-def split(groups: Sequence[Sequence[Scheme]], settings: Settings) -> Section:
+def split(groups: Sequence[Sequence[Method]], settings: Settings) -> Section:
     """Where the efficiency went: unequal work, or communication."""
     tables = []
-    header = ("scheme", "ranks", "step", "compute", "load balance", "communication", "product")
-    for schemes in groups:
+    header = ("method", "ranks", "step", "compute", "load balance", "communication", "product")
+    for methods in groups:
         cells = [
             (
                 row.name,
@@ -213,12 +220,12 @@ def split(groups: Sequence[Sequence[Scheme]], settings: Settings) -> Section:
                 digits(communication),
                 digits(balance * communication),
             )
-            for row in rows(schemes)
+            for row in rows(methods)
             if (balance := row.scale.median("load_balance")) is not None
             and (communication := row.scale.median("communication_efficiency")) is not None
         ]
         if cells:
-            tables.append(Table(settings.title(schemes[0].scales[0].records[0]), header, cells))
+            tables.append(Table(settings.title(methods[0].scales[0].records[0]), header, cells))
     note = (
         "Load balance: mean over ranks of the compute time, by that of the slowest rank. Communication: "
         "compute time of the slowest rank by the step time. The product is the share of the step in which "

@@ -5,15 +5,19 @@ from __future__ import annotations
 import tomllib
 from typing import TYPE_CHECKING
 
+from hpcdl.analysis.fields import METHOD
 from hpcdl.report import collectives
 from hpcdl.report.document import Section, Table
-from hpcdl.report.quantities import digits, interval, plural
-from hpcdl.report.seeds import NEAR_LINEAR, Scale, Scheme
+from hpcdl.report.names import Names, said
+from hpcdl.report.quantities import NONE, digits, interval, plural
+from hpcdl.report.seeds import NEAR_LINEAR, Method, Scale
 from hpcdl.report.warnings import failures
+from hpcdl.report.winners import answer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hpcdl.analysis.best import Winner
     from hpcdl.analysis.scaling import Record
     from hpcdl.report.settings import Settings
     from hpcdl.trace.run import Run
@@ -22,8 +26,9 @@ if TYPE_CHECKING:
 def verdict(
     run: Run,
     records: Sequence[Record],
-    groups: Sequence[Sequence[Scheme]],
+    groups: Sequence[Sequence[Method]],
     settings: Settings,
+    best: Sequence[Winner],
     doubts: Sequence[str],
 ) -> Section:
     """The first section of every report."""
@@ -36,13 +41,14 @@ def verdict(
         word = f"INCOMPLETE: {plural(len(records), 'case')} finished, others are missing."
     points = [f"FAILED {one}" for one in failed]
     judged = {
-        settings.letter(schemes[0].scales[0].records[0]): [
-            one for one in schemes if one.is_compared and not one.is_ceiling
+        settings.letter(methods[0].scales[0].records[0]): [
+            one for one in methods if one.is_compared and not one.is_ceiling
         ]
-        for schemes in groups
+        for methods in groups
     }
-    for letter, schemes in judged.items():
-        points += [f"{letter}: {line}" if letter else line for line in _standings(schemes)]
+    points += [line for winner in best if (line := answer(winner, settings))]
+    for letter, methods in judged.items():
+        points += [f"{letter}: {line}" if letter else line for line in _standings(methods)]
     points += collectives.fastest(records)
     warned = f"{plural(len(doubts), 'warning')}." if doubts else "No warnings."
     question = _question(run.suite)
@@ -53,7 +59,19 @@ def verdict(
     ]
     own = list(settings.own.values())
     tables = [Table("", ("setting", "differs in"), own, 2)] if own else []
+    tables += _methods([record for record in records if (record.get("kind") or "train") == "train"])
     return Section("Verdict", list(filter(None, paragraphs)), points, tables)
+
+
+def _methods(trained: Sequence[Record]) -> list[Table]:
+    """What each method is, where several strategies are compared; what all share is left out."""
+    names = Names(trained)
+    shown = dict.fromkeys((names(record), *(said(record, name) or NONE for name in METHOD)) for record in trained)
+    if len({record.get("training") for record in trained}) < 2:
+        return []
+    header = ("method", *(name.replace("_", " ") for name in METHOD))
+    alike = [name for name, cells in zip(header, zip(*shown, strict=True), strict=True) if len(set(cells)) == 1]
+    return [Table("", header, list(shown), len(header)).without(*alike)]
 
 
 def _question(suite: str) -> str:
@@ -63,16 +81,16 @@ def _question(suite: str) -> str:
         return ""
 
 
-def _count(judged: Sequence[Sequence[Scheme]]) -> str:
+def _count(judged: Sequence[Sequence[Method]]) -> str:
     """How many hold to their largest scale, in all settings together."""
     if not judged:
         return ""
-    ends = [one.scales[-1] for schemes in judged for one in schemes]
+    ends = [one.scales[-1] for methods in judged for one in methods]
     near = sum(scale.near_linear is True for scale in ends)
     scales = {scale["ranks"] for scale in ends}
     where = f"{ends[0]['ranks']} ranks" if len(scales) == 1 else "their largest scale"
     are = (
-        "scheme is" if len(ends) == 1 else "schemes are" if len(judged) == 1 else "pairs of scheme and setting are"
+        "method is" if len(ends) == 1 else "methods are" if len(judged) == 1 else "pairs of method and setting are"
     )
     open_ = sum(scale.near_linear is None for scale in ends)
     bound = f"(lower bound of efficiency >= {NEAR_LINEAR:.2f})"
@@ -80,10 +98,10 @@ def _count(judged: Sequence[Sequence[Scheme]]) -> str:
     return f"{near} of {len(ends)} {are} near-linear at {where} {bound}{rest}."
 
 
-def _standings(schemes: Sequence[Scheme]) -> list[str]:
-    """One line for all schemes that stand alike, with the efficiency that decided; the best line first."""
+def _standings(methods: Sequence[Method]) -> list[str]:
+    """One line for all methods that stand alike, with the efficiency that decided; the best line first."""
     lines: dict[tuple[int, int, str], list[str]] = {}
-    for one in schemes:
+    for one in methods:
         order, phrase, told = _standing([scale for scale in one.scales if not scale.is_base])
         lines.setdefault((*order, phrase), []).append(f"{one.name} ({_efficiency(told)})")
     return [f"{phrase}: {', '.join(names)}." for (_, _, phrase), names in sorted(lines.items())]

@@ -12,11 +12,11 @@ SEEDS = range(20)
 
 
 MOST_KEPT = 1 << 28
-"""Bytes that all ranks of an allgather may keep: 64 times 64 long vectors would be more than many machines have."""
+"""Bytes that all ranks of an allgather of vectors may keep: 64 times 64 long vectors would be more than many machines have."""
 
 
 def lengths(name, ranks):
-    kept = 4 * ranks * ranks if name == "allgather" else 0
+    kept = 4 * ranks * ranks if name in {"allgather", "bruck"} else 0
     return [length for length in awkward_lengths(ranks) if length * kept <= MOST_KEPT]
 
 

@@ -7,10 +7,12 @@ from hpcdl.analysis.bandwidth import bus_factor
 from hpcdl.analysis.statistics import (
     difference_interval,
     launches_interval,
+    mean_interval,
     median_interval,
     quantile,
     ratio_interval,
     slowest,
+    student_quantile,
 )
 
 
@@ -48,6 +50,37 @@ def test_coverage_of_the_median_interval():
         found = [median_interval(draw(size=n)) for _ in range(2000)]
         covered = np.mean([one.low <= median <= one.high for one in found])
         assert 0.94 < covered < 0.985, (n, covered)
+
+
+@pytest.mark.parametrize(
+    ("freedom", "expected"),
+    [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (5, 2.571), (10, 2.228), (29, 2.045), (120, 1.980)],
+)
+def test_students_quantiles_are_those_of_the_tables(freedom, expected):
+    assert student_quantile(freedom, 0.95) == pytest.approx(expected, abs=5e-4)
+
+
+def test_coverage_of_the_mean_interval():
+    random = np.random.default_rng(0)
+    for n in (2, 3, 20):
+        found = [mean_interval(random.normal(3.0, 2.0, n)) for _ in range(4000)]
+        assert np.mean([one.low <= 3.0 <= one.high for one in found]) == pytest.approx(0.95, abs=0.012)
+
+
+def test_a_single_value_has_a_mean_and_no_interval():
+    found = mean_interval([4.0])
+    assert found.value == 4.0
+    assert math.isnan(found.low)
+    assert all(map(math.isnan, mean_interval([])))
+
+
+def test_means_feel_what_medians_do_not():
+    rare = np.array([1.0] * 19 + [21.0])
+    assert launches_interval([rare]).value == 1.0
+    assert launches_interval([rare], "mean").value == 2.0
+    found = ratio_interval([rare], [np.ones(20)], middles=("mean", "median"))
+    assert found.value == 2.0
+    assert found.low < 2.0 < found.high
 
 
 def test_quantile_of_few():
@@ -128,7 +161,7 @@ def test_bus_factors_are_those_of_nccl_tests():
     assert bus_factor("allreduce", 4) == 1.5
     assert bus_factor("allreduce", 2) == 1.0
     assert bus_factor("allreduce", 1) == 0.0
-    for collective in ("reduce_scatter", "allgather", "alltoall"):
+    for collective in ("reduce_scatter", "allgather", "all_to_all"):
         assert bus_factor(collective, 4) == 0.75
     for collective in ("broadcast", "reduce", "exchange"):
         assert bus_factor(collective, 4) == 1.0

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 import hpcdl as library
+from hpcdl import registry
 
 from .conftest import TRAIN
 
@@ -166,6 +167,57 @@ def test_collectives_and_exchanges(each):
     assert ring["messages_per_rank"] == 4
 
 
+def test_every_collective_from_both_starts(each):
+    """Each by a scheme of ours and by the library; what is alike on all ranks is so to the last bit."""
+    by = {
+        "reduce_scatter": '"circulant"',
+        "allgather": '"halving_doubling"',
+        "broadcast": '"chain"',
+        "reduce": '"double_tree"',
+        "all_to_all": '"bruck"',
+    }
+    tables = [
+        f'{COLLECTIVE}collective = "{name}"\naggregation = [{scheme}, "native"]\nranks = 3\nmessage_bytes = 120\n'
+        'start = ["barrier", "window"]\nplacement = ["in_place", "out_of_place"]'
+        for name, scheme in by.items()
+    ]
+    finished(each("run", each.suite(*tables), "-o", "o"))
+    cases = report(each)
+    assert len(cases) == len(by) * 2 * 2 * 2
+    assert all(case["correct"] for case in cases)
+    for case in cases:
+        alike = case["collective"] in {"allgather", "broadcast"}
+        assert case.get("same_bits") is (True if alike else None)
+        assert case["time_p50_seconds"] <= case["time_p95_seconds"] <= case["time_max_seconds"]
+        factor = 1 if case["collective"] in {"broadcast", "reduce"} else 2 / 3
+        assert case["busbw_bytes_per_second"] == pytest.approx(factor * case["algbw_bytes_per_second"])
+        if case["start"] == "window":
+            assert case["start_lead_seconds"] > 0
+            assert case["start_error_seconds"] > 0
+            assert 0 <= case["starts_late"] <= 1
+
+
+def test_auto_says_what_it_chose_and_a_model_gives_the_size(each):
+    table = f'{COLLECTIVE}aggregation = "auto"\nranks = 2\nmessage_bytes = [4, "lenet5"]\n'
+    finished(each("run", each.suite(table, f'{table}network = "ethernet-10g"'), "-o", "o"))
+    cases = report(each)
+    assert [case["message_bytes"] for case in cases] == [4, 4 * 431_080] * 2
+    assert [case["model"] for case in cases] == [None, "lenet5"] * 2
+    assert all(case["chosen"] in registry.names("aggregation") for case in cases)
+    assert [case["correct"] for case in cases] == [True, True, None, None]
+
+
+def test_launches_are_reported_together(hpcdl):
+    suite = hpcdl.suite(f'{COLLECTIVE}aggregation = "ring"\nranks = 2\nmessage_bytes = 64')
+    finished(hpcdl("run", suite, "-o", "o", "--launches", "2"))
+    one, other = (hpcdl.folder / f"o/launch-{number}" for number in (1, 2))
+    assert (one / "run.h5").exists()
+    pooled = json.loads(finished(hpcdl("report", one, other, "--together", "--json")).stdout)
+    assert [case["launches"] for case in pooled["cases"]] == [2]
+    assert "### allreduce, 2 ranks" in (hpcdl.folder / "o/report.md").read_text()
+    assert "must be at least 1" in finished(hpcdl("run", suite, "-o", "x", "--launches", "0"), 2).stderr
+
+
 def test_a_simulated_ring_takes_what_its_formula_says(hpcdl):
     simulated = '[[case]]\nkind = "collective"\naggregation = "ring"\nranks = 64\nnetwork = "infiniband-hdr"\n'
     finished(hpcdl("run", hpcdl.suite(f"{simulated}message_bytes = [256, 65536, 16777216]"), "-o", "o"))
@@ -258,7 +310,8 @@ def test_idle_ranks_sleep(each):
     one = '[[case]]\nkind = "collective"\naggregation = "sleepy:sleepy"\nrepetitions = 1\nwarmup = 0\n'
     suite = each.suite(*(f"{one}ranks = {p}\nmessage_bytes = {4 * i}" for i, p in enumerate([2, 1, 2])))
     finished(each("run", suite, "-o", "o"))
-    before, after = map(float, (each.folder / "busy-1").read_text().split())
+    # each case calls once in its time and once more to compare the ranks' bits
+    _, before, after, _ = map(float, (each.folder / "busy-1").read_text().split())
     assert after - before < 0.3  # of the two seconds that rank 0 was alone
 
 

@@ -7,31 +7,33 @@ import numpy as np
 import pytest
 
 from hpcdl.fabric.beside import Worker
+from hpcdl.fabric.patience import Patience
 
 
 def test_result_and_error_reach_the_caller():
-    worker = Worker()
-    assert worker.run(lambda: 7, lambda: None) == 7
+    worker = Worker(Patience(1))
+    assert worker.run(lambda: 7, lambda: False) == 7
     with pytest.raises(ZeroDivisionError):
-        worker.run(lambda: 1 // 0, lambda: None)
-    assert worker.run(lambda: None, lambda: None) is None
+        worker.run(lambda: 1 // 0, lambda: False)
+    assert worker.run(lambda: None, lambda: False) is None
 
 
 def test_work_has_the_callers_error_settings():
     with np.errstate(all="raise"), pytest.raises(FloatingPointError):
-        Worker().run(lambda: np.ones(2) / np.zeros(2), lambda: None)
+        Worker(Patience(1)).run(lambda: np.ones(2) / np.zeros(2), lambda: False)
     with np.errstate(all="ignore"):
-        assert np.isinf(Worker().run(lambda: np.ones(2) / np.zeros(2), lambda: None)).all()
+        assert np.isinf(Worker(Patience(1)).run(lambda: np.ones(2) / np.zeros(2), lambda: False)).all()
 
 
 def test_work_is_elsewhere_and_the_caller_is_kept_busy():
     """The work ends only because of what happens meanwhile."""
-    worker, here, seen, enough = Worker(), threading.get_ident(), [], threading.Event()
+    worker, here, seen, enough = Worker(Patience(1)), threading.get_ident(), [], threading.Event()
 
     def meanwhile():
         seen.append(threading.get_ident())
         if len(seen) == 3:
             enough.set()
+        return True
 
     where = worker.run(lambda: enough.wait(60) and threading.get_ident(), meanwhile)
     assert where not in {here, False}
@@ -39,11 +41,12 @@ def test_work_is_elsewhere_and_the_caller_is_kept_busy():
 
 
 def test_work_within_work_is_done_at_once():
-    worker, inner = Worker(), []
+    worker, inner = Worker(Patience(1)), []
 
     def meanwhile():
         if not inner:
-            inner.append(worker.run(threading.get_ident, lambda: None))
+            inner.append(worker.run(threading.get_ident, lambda: False))
+        return True
 
     worker.run(lambda: time.sleep(0.01) or 1, meanwhile)
     assert inner in ([], [threading.get_ident()])

@@ -1,6 +1,8 @@
 """Virtual time: what a network model says a program takes. Links here have round numbers."""
 
 import tracemalloc
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -155,6 +157,27 @@ def test_ranks_of_one_host_share_its_port_to_the_network():
 def test_a_host_has_a_rank_at_least(ranks_per_host):
     with pytest.raises(ValueError, match="ranks_per_host must be at least 1"):
         NETWORK.on(ranks_per_host)
+
+
+def test_a_slow_host_has_slow_ports_both_ways_and_nothing_else():
+    """Host 1 at half the bandwidth: latencies stay, and so does what its ranks say to each other."""
+
+    async def message(comm, source, dest):
+        if comm.rank == source:
+            await comm.send(buffer(), dest)
+        elif comm.rank == dest:
+            await comm.recv(buffer(), source)
+
+    network = replace(NETWORK.on(2), slow={1: 0.5})
+    times = [seconds(6, partial(message, source=s, dest=d), network) for s, d in ((0, 2), (3, 5), (0, 4), (2, 3))]
+    slow = ALPHA + 2 * SIZE * BETA
+    assert times == [close(slow), close(slow), close(MESSAGE), close(ALPHA / 10 + SIZE * BETA / 100)]
+
+
+def test_ranks_are_where_the_network_says():
+    network = replace(NETWORK, hosts=(0, 1, 0), ranks_per_host=2)
+    assert [network.host(rank) for rank in range(7)] == [0, 1, 0, 2, 2, 3, 3]
+    assert [NETWORK.on(3).host(rank) for rank in range(7)] == [0, 0, 0, 1, 1, 1, 2]
 
 
 def test_reductions_take_time():

@@ -60,6 +60,23 @@ def test_flags_are_those_that_the_library_needs(bins, monkeypatch, version, core
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(cores)))
     monkeypatch.setattr(mpirun.sys, "executable", "python")
     assert mpirun.python_command(4, ["-m", "hpcdl"]) == [str(launcher), *flags, "-n", "4", "python", "-m", "hpcdl"]
+    more = ["--with-ft", "ulfm"] if flags else []
+    tolerant = mpirun.python_command(4, ["x.py"], tolerant=True)
+    assert tolerant == [str(launcher), *flags, *more, "-n", "4", "python", "x.py"]
+
+
+def test_who_goes_on_without_a_rank():
+    assert "MPICH ends the job when a rank dies" in mpirun.intolerance({}, "MPICH")
+    assert "--with-ft ulfm" in mpirun.intolerance({}, "Open MPI")
+    assert mpirun.intolerance({"OMPI_MCA_mpi_ft_enable": "1"}, "Open MPI") is None
+
+
+def test_a_job_that_is_to_be_started_again_says_so_to_hpcdl_only(tmp_path, monkeypatch):
+    monkeypatch.delenv(mpirun.STATUS, raising=False)
+    assert mpirun.leave_status(mpirun.AGAIN, 0) == 75
+    monkeypatch.setenv(mpirun.STATUS, str(tmp_path / "status"))
+    assert mpirun.leave_status(mpirun.AGAIN, 0) == 0
+    assert (tmp_path / "status").read_text() == str(mpirun.AGAIN)
 
 
 def test_the_exit_code_comes_from_rank_0_and_not_from_the_launcher(bins, tmp_path):

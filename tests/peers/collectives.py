@@ -17,7 +17,7 @@ from pathlib import Path
 
 from turns import ensembles, mpich, open_mpi, processor, quartiles, serve
 
-SCHEMES = ("ring", "segmented_ring", "halving_doubling", "butterfly", "direct", "auto")
+SCHEMES = ("ring", "segmented_ring", "halving_doubling", "butterfly", "direct", "two_shot", "auto")
 NATIVES = ("native", "native_reduce_scatter_allgather")
 SIZES = tuple(4 << 2 * i for i in range(13))
 """4 B to 64 MiB."""
@@ -28,8 +28,6 @@ def repetitions(size):
 
 
 def play_mpi():
-    import numpy as np
-
     from hpcdl import registry
     from hpcdl.fabric.mpi import Mpi
 
@@ -39,7 +37,7 @@ def play_mpi():
 
     def answer(scheme, size):
         aggregate = registry.find("aggregation", scheme)
-        buffer = np.zeros(size // 4, np.float32)
+        buffer = comm.memory.allocate(size // 4)
         if scheme == "auto":
             aggregate = tuned(mpi, size)
 
@@ -59,7 +57,7 @@ def play_mpi():
 
 
 def tuned(mpi, size):
-    from hpcdl.cases.tuning import tuned_auto
+    from hpcdl.measuring.tuning import tuned_auto
 
     return mpi.run(tuned_auto(mpi.comm, size))
 

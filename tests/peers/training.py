@@ -44,9 +44,10 @@ def play_hpcdl(name, aggregation, bucket_bytes):
         kernels.prepare("float32")
     model = registry.find("models", name)
     dropout = {key: 0.0 for key in registry.settings_of(model) if "dropout" in key}
-    replica = Replica(model(shape, classes, **dropout), shape, backend=kernels, seed=1)
-    batch = draw(shape, classes, BATCHES[name])
     mpi = Mpi()
+    network = model(shape, classes, **dropout)
+    replica = Replica(network, shape, backend=kernels, seed=1, allocate=mpi.memory.allocate)
+    batch = draw(shape, classes, BATCHES[name])
 
     def answer(together, steps):
         recorder = Recorder(events=False)

@@ -19,10 +19,20 @@ def test_who_is_fastest_at_which_size(hand, row):
         "- allreduce, 2 ranks, float32: fastest native from 4 B to 4 KiB; ring or native (tied) at 64 KiB; "
         "ring at 1 MiB." in page
     )
-    assert row(page, "4 KiB", "native")[9:] == ["1.00", "fastest", "yes"]
-    assert row(page, "4 KiB", "ring")[9:] == ["0.500", "", "yes"]
+    assert row(page, "4 KiB", "native")[10:] == ["1.00", "fastest", "yes"]
+    assert row(page, "4 KiB", "ring")[10:] == ["0.500", "", "yes"]
     brief = render([hand.read()], "summary")
     assert "64 KiB  1.00 ms ~  1.00 ms ~" in brief
+
+
+def test_what_was_chosen_and_how_ranks_began(hand, row):
+    start = {"start": "window", "start_lead_seconds": 1e-5, "start_error_seconds": 2e-6, "starts_late": 0.04}
+    operation(hand, "auto", 4, steps(1.0)[2:], correct=True, chosen="butterfly", **start)
+    page = render([hand.read()], "md")
+    assert row(page, "4 B", "auto = butterfly")[-1] == "yes"
+    assert (
+        "rank 0's clock, known to 2.00 us; in at most 4.0 % of a case's repetitions a rank came too late" in page
+    )
 
 
 def test_simulated_operations_stand_apart(hand, row):

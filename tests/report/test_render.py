@@ -76,7 +76,7 @@ def test_markdown_says_what_was_found(run, row):
     assert row(page, "none (no communication)", "4")[-1] == "-"
     assert "- near-linear at 4 ranks: ring (0.952, 0.9" in page
     assert "- near-linear up to 2 ranks, not at 4 ranks: tree (0.667, 0.65" in page
-    assert "1 of 2 schemes are near-linear at 4 ranks (lower bound of efficiency >= 0.90)." in page
+    assert "1 of 2 methods are near-linear at 4 ranks (lower bound of efficiency >= 0.90)." in page
 
 
 def test_markdown_says_what_failed_and_what_to_doubt(run):
@@ -151,7 +151,7 @@ def test_settings_that_differ_get_letters(hand, row):
     assert row(page, "B")[1] == "strong scaling, global batch 128"
     assert "### B: strong scaling, global batch 128" in page
     assert "- B: near-linear at 2 ranks: ring (1.00" in page
-    assert "2 of 2 pairs of scheme and setting are near-linear at 2 ranks" in page
+    assert "2 of 2 pairs of method and setting are near-linear at 2 ranks" in page
 
 
 def test_undecided_is_neither_yes_nor_no(hand, row):
@@ -159,7 +159,7 @@ def test_undecided_is_neither_yes_nor_no(hand, row):
     hand.train([[500.0] * 2 + [43.0, 45.0] * 10] * 2)  # around an efficiency of 0.90
     page = render([hand.read()], "md")
     assert "- undecided at 2 ranks, 0.90 is inside the interval: ring (0.909, 0.888 to 0.931)." in page
-    assert "0 of 1 scheme is near-linear at 2 ranks (lower bound of efficiency >= 0.90), 1 is undecided." in page
+    assert "0 of 1 method is near-linear at 2 ranks (lower bound of efficiency >= 0.90), 1 is undecided." in page
     assert row(page, "ring", "2")[-1] == "undecided"
 
 
@@ -167,15 +167,15 @@ def test_markdown_operations(run, row):
     page = render([run], "md")
     part = page[page.index("## Collectives") :]
     native, ring = row(part, "1 MiB", "native"), row(part, "1 MiB", "ring")
-    assert native[6:] == ["1.05 GB/s", "1.57 GB/s", "1.00", "1.00", "yes"]
-    assert ring[8:] == ["0.500", "0.500", "NO"]
+    assert native[7:] == ["1.05 GB/s", "1.57 GB/s", "1.00", "1.00", "yes"]
+    assert ring[9:] == ["0.500", "0.500", "NO"]
     assert row(part, "64 B", "raw")[2] == "10.0 us"
     assert row(page[page.index("## Cost of the fabric") :], "64 B")[3:6:2] == ["2.00 us", "1.20"]
 
 
 def test_markdown_winners_and_split(run, row):
     page = render([run], "md")
-    assert row(page, "digits", "fastest: most images per second")[5:7] == ["ring", "4"]
+    assert row(page, "digits", "fastest: most images per second")[4:6] == ["ring", "4"]
     split = page[page.index("## Efficiency split") :]
     assert row(split, "tree", "4")[4:] == ["1.00", "0.658", "0.658"]
 
@@ -204,7 +204,7 @@ def test_a_long_summary_keeps_the_largest_scales(hand):
             for ranks in (1, 2, 3, 4, 5):
                 hand.train([steps(80 / ranks)] * ranks, aggregation=scheme, global_batch=batch)
     page = render([hand.read()], "summary")
-    assert "SCALING: LARGEST SCALE OF EACH SCHEME" in page
+    assert "SCALING: LARGEST SCALE OF EACH METHOD" in page
     assert {line.split()[1] for line in page.splitlines() if line.startswith(("ring", "tree"))} == {"5"}
 
 

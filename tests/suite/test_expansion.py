@@ -78,15 +78,25 @@ ANOTHER = {
         "prefetch": 0,
         "threads": 2,
         "trace": "steps",
+        "straggler": {"rank": 1, "factor": 2},
+        "failure": None,
+        "network": None,
+        "ranks_per_host": None,
+        "device": None,
+        "flops": None,
+        "times": None,
+        "jitter": None,
     },
     "collective": {
-        "collective": None,
+        "collective": "allgather",
         "aggregation": "tree",
         "ranks": 4,
-        "message_bytes": 8,
+        "message_bytes": "lenet5",
         "dtype": "float64",
         "repetitions": 7,
         "warmup": 7,
+        "start": "window",
+        "placement": "out_of_place",
         "network": "gemini",
         "ranks_per_host": 2,
         "threads": 2,
@@ -102,13 +112,29 @@ ANOTHER = {
         "threads": 2,
         "trace": "events",
     },
+    "replay": {
+        "model": "cifar_quick",
+        "dataset": "digits",
+        "training": "layerwise",
+        "aggregation": "tree",
+        "ranks": 4,
+        "batch_per_rank": 16,
+        "steps": 7,
+        "warmup": 3,
+        "device": "k20",
+        "flops": 2e9,
+        "times": None,
+        "time_scale": 2,
+        "threads": 2,
+        "trace": "steps",
+    },
 }
-"""Another valid value for every key; None where there is only one."""
+"""Another valid value for every key; None where there is only one, or none without other keys."""
 
 CHANGES = [
     (kind, key, value) for kind, keys in ANOTHER.items() for key, value in keys.items() if value is not None
 ]
-PARTNER = {"batch_per_rank": "global_batch", "epochs": "steps"}
+PARTNER = {"batch_per_rank": "global_batch", "epochs": "steps", "device": "flops"}
 
 
 @pytest.mark.parametrize("kind", list(ANOTHER))

@@ -72,6 +72,17 @@ def test_hosts_have_names_links_and_a_way_to_each_other(testbed):
     testbed.check_nothing_left()
 
 
+@pytest.mark.parametrize("rate", ["1mbit", "200mbit", "10gbit"])
+def test_the_limit_lets_whole_packets_pass(testbed, rate):
+    """Or the kernel cuts each into frames, and the machine's cores are the limit."""
+    known = "cat /proc/sys/net/ipv4/tcp_congestion_control; tc -j qdisc show dev eth0; ip -j -d link show eth0"
+    ended = testbed("ssh", "host1", known, hosts=1, rate=rate)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    congestion, limit, card = ended.stdout.splitlines()
+    assert congestion == "reno"
+    assert 1500 < json.loads(card)[0]["gso_max_size"] < json.loads(limit)[0]["options"]["burst"]
+
+
 def test_links_have_their_rates_in_both_directions(testbed):
     """Headers and acknowledgements take 5 % of a frame."""
     (testbed.folder / "transfers.py").write_text(TRANSFERS)

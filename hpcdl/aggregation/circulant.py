@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
+
+from hpcdl.fabric.comm import partition
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcdl.fabric.comm import Array, Comm, Parts
+
+
+async def circulant(comm: Comm, buffer: Array) -> None:
+    """Reduce-scatter, then allgather, on a circulant graph (Traff 2024; Bruck et al. 1997's allgather). Any p.
+
+    ::
+
+        p = 7   rank 0 -> 4   [4 5 6]      Every rank sends to those 4, 2 and 1 places on, halves of p rounded
+                rank 0 -> 2   [2 3]        up, the sums so far of the chunks that lie beyond; the way back undoes
+                rank 0 -> 1   [1]          the steps in reverse.
+
+    Rabenseifner's cost for any p, without folding: the fewest rounds and the least volume that there can be. Each
+    rank turns its vector, so that its own chunk comes first, and back: two local copies.
+
+    Messages, busiest rank: 2*ceil(log2(p))
+    Bytes, busiest rank: 2*n*(p - 1)/p
+    Time: 2*ceil(log2(p))*alpha + 2*n*(p - 1)/p*beta + n*(p - 1)/p*gamma
+    """
+    if comm.size == 1:
+        return
+    chunks = partition(buffer, comm.size)
+    with comm.scratch(len(buffer), buffer) as turned:
+        edges = await _turn(comm, chunks, turned)
+        await _scatter(comm, turned, edges)
+        await _gather(comm, turned, edges)
+        await _turn_back(comm, chunks, turned)
+
+
+async def reduce_scatter(comm: Comm, chunks: Parts) -> None:
+    """Each rank r ends with the sum of chunk r. Any p.
+
+    Messages, busiest rank: ceil(log2(p))
+    Bytes, busiest rank: n*(p - 1)/p
+    Time: ceil(log2(p))*alpha + n*(p - 1)/p*(beta + gamma)
+    """
+    mine = chunks[comm.rank]
+    with comm.scratch(len(chunks.whole), mine) as turned:
+        edges = await _turn(comm, chunks, turned)
+        await _scatter(comm, turned, edges)
+        await comm.get(mine, turned[: len(mine)], comm.rank)
+
+
+async def allgather(comm: Comm, chunks: Parts) -> None:
+    """All ranks get each rank r's chunk r. Any p.
+
+    Messages, busiest rank: ceil(log2(p))
+    Bytes, busiest rank: n*(p - 1)/p
+    Time: ceil(log2(p))*alpha + n*(p - 1)/p*beta
+    """
+    mine = chunks[comm.rank]
+    with comm.scratch(len(chunks.whole), mine) as turned:
+        await comm.get(turned[: len(mine)], mine, comm.rank)
+        await _gather(comm, turned, _edges(comm, chunks))
+        await _turn_back(comm, chunks, turned)
+
+
+def _edges(comm: Comm, chunks: Sequence[Array]) -> list[int]:
+    """Where chunks begin and end in a vector in which this rank's own comes first."""
+    return list(accumulate((len(chunks[(comm.rank + i) % comm.size]) for i in range(comm.size)), initial=0))
+
+
+async def _turn(comm: Comm, chunks: Parts, turned: Array) -> list[int]:
+    begin = sum(len(chunk) for chunk in chunks[: comm.rank])
+    await comm.get(turned[: len(turned) - begin], chunks.whole[begin:], comm.rank)
+    await comm.get(turned[len(turned) - begin :], chunks.whole[:begin], comm.rank)
+    return _edges(comm, chunks)
+
+
+async def _turn_back(comm: Comm, chunks: Parts, turned: Array) -> None:
+    begin = sum(len(chunk) for chunk in chunks[: comm.rank])
+    await comm.get(chunks.whole[begin:], turned[: len(turned) - begin], comm.rank)
+    await comm.get(chunks.whole[:begin], turned[len(turned) - begin :], comm.rank)
+
+
+def _halves(size: int) -> list[tuple[int, int]]:
+    """7: (7, 4), (4, 2), (2, 1)."""
+    found = [size]
+    while found[-1] > 1:
+        found.append((found[-1] + 1) // 2)
+    return list(pairwise(found))
+
+
+async def _scatter(comm: Comm, turned: Array, edges: Sequence[int]) -> None:
+    with comm.scratch(edges[comm.size // 2], turned) as inbox:
+        for end, skip in _halves(comm.size):
+            arriving = inbox[: edges[end - skip]]
+            to, source = (comm.rank + skip) % comm.size, (comm.rank - skip) % comm.size
+            await comm.exchange(turned[edges[skip] : edges[end]], to, arriving, source)
+            await comm.add(turned[: len(arriving)], arriving)
+
+
+async def _gather(comm: Comm, turned: Array, edges: Sequence[int]) -> None:
+    for end, skip in reversed(_halves(comm.size)):
+        to, source = (comm.rank - skip) % comm.size, (comm.rank + skip) % comm.size
+        await comm.exchange(turned[: edges[end - skip]], to, turned[edges[skip] : edges[end]], source)

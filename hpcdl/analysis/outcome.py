@@ -1,0 +1,74 @@
+"""What a training case came to: how well it learned, and what its ranks kept meanwhile.
+
+Numbers are medians over launches.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpcdl.analysis.staleness import staleness
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcdl.analysis.launches import Launch
+
+
+def learned(launches: Sequence[Launch]) -> dict[str, Any]:
+    """Final loss and accuracy, the best accuracy, and what it took to the target; None for what is not known.
+
+    A target that one launch missed has no median time.
+    """
+    ends: dict[str, list[float]] = {"loss": [], "accuracy": [], "best": []}
+    reached: list[tuple[float, float, float]] = []
+    target = launches[0].fields.get("target_accuracy")
+    for launch in launches:
+        seen = launch.evaluations
+        if seen and len(seen["step"]):
+            last = int(np.argmax(seen["step"]))
+            ends["loss"].append(float(seen["loss"][last]))
+            ends["accuracy"].append(float(seen["accuracy"][last]))
+            ends["best"].append(float(seen["accuracy"].max()))
+            hits = np.flatnonzero(seen["accuracy"] >= (np.inf if target is None else target))
+            if len(hits):
+                first = hits[np.argmin(seen["step"][hits])]
+                columns = (seen["training_seconds"], seen["samples"], seen["epoch"])
+                reached.append((float(columns[0][first]), float(columns[1][first]), float(columns[2][first])))
+        elif launch.last_loss is not None:
+            ends["loss"].append(launch.last_loss)
+    seconds, samples, epochs = np.median(reached, axis=0) if len(reached) == len(launches) else (None, None, None)
+    return {
+        "final_loss": _median(ends["loss"]),
+        "final_accuracy": _median(ends["accuracy"]),
+        "best_accuracy": _median(ends["best"]),
+        "seconds_to_target": seconds,
+        "samples_to_target": None if samples is None else int(samples),
+        "epochs_to_target": epochs,
+    }
+
+
+def kept(launches: Sequence[Launch]) -> dict[str, Any]:
+    """What ranks hold, and how far, in updates and in space, it is from what the others hold."""
+    found = list(filter(None, map(staleness, launches)))
+    last = [
+        float(seen["consensus"][np.argmax(seen["step"])])
+        for launch in launches
+        if len((seen := launch.evaluations).get("step", ()))
+    ]
+    return {
+        "memory_bytes_per_rank": max(launch.memory_bytes for launch in launches) or None,
+        "consensus_distance": _median(list(filter(math.isfinite, last))),
+        "staleness_mean": _median([one.mean for one in found]),
+        "staleness_max": max((one.largest for one in found), default=None),
+        "staleness_expected": _median([one.expected for one in found if one.expected is not None]),
+        "workers": max((len(one.by_worker) for one in found), default=None),
+        "gradients_per_update": _median([one.collect for one in found if one.collect is not None]),
+    }
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return float(np.median(values)) if len(values) else None

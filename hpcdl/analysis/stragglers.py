@@ -1,0 +1,90 @@
+"""What a slow rank costs: the throughput of a case with a straggler by that of the same case without.
+
+Two bounds stand beside it. The straggler takes ``factor`` times as long for its work, and pauses s seconds in a
+share q of its batches: a step of T seconds, C of them its work, becomes one of T + (factor - 1) C + q s. Where
+every step waits for it, throughput falls to the ratio r of the two; where nobody waits, the other W - 1 of W
+workers lose nothing, and it falls to (W - 1 + r) / W.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpcdl.analysis.fields import configuration
+from hpcdl.analysis.launches import Launch, launches
+from hpcdl.analysis.statistics import Interval, Vector, ratio_interval
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hpcdl.analysis.fields import Key
+    from hpcdl.trace.run import Run
+
+
+@dataclass(frozen=True)
+class Slowed:
+    """One method at one scale with one kind of straggler; seeds are launches."""
+
+    fields: Mapping[str, Any]
+    """Of a case with the straggler."""
+    without: float
+    """Images per second, the median over seeds; all that were measured by the time they took."""
+    having: float
+    ratio: Interval
+    """``having`` by ``without``, NaN for bounds where too little was measured."""
+    waiting: float | None
+    """What the ratio is where every step waits; None where work was not measured."""
+    free: float | None
+    """What it is where nobody waits; None likewise."""
+
+
+def slowed(run: Run) -> list[Slowed]:
+    """All cases of a run that differ in their straggler only, in its order."""
+    plain: dict[Key, list[Launch]] = {}
+    slow: dict[Key, list[Launch]] = {}
+    for launch in launches(run):
+        fields = launch.fields
+        if not len(launch.seconds) or fields.get("kind", "train") != "train":
+            continue
+        straggler = fields.get("straggler")
+        told = [
+            part for part in str(fields.get("configuration") or "").split(", ") if part != f"straggler {straggler}"
+        ]
+        key = (configuration({**fields, "configuration": ", ".join(told)}), fields.get("ranks"))
+        group = plain.setdefault(key, []) if straggler is None else slow.setdefault((*key, straggler), [])
+        group.append(launch)
+    return [_compared(plain[*key], having) for (*key, _), having in slow.items() if tuple(key) in plain]
+
+
+def _compared(without: Sequence[Launch], having: Sequence[Launch]) -> Slowed:
+    ratio = ratio_interval(_per_image(without), _per_image(having), middles=("mean", "mean"))
+    waiting = _waiting(without, str(having[0].fields["straggler"]))
+    workers = without[0].workers
+    free = None if waiting is None else (workers - 1 + waiting) / workers
+    return Slowed(having[0].fields, _rate(without), _rate(having), ratio, waiting, free)
+
+
+def _rate(side: Sequence[Launch]) -> float:
+    return float(np.median([one.images_per_second for one in side]))
+
+
+def _per_image(side: Sequence[Launch]) -> list[Vector]:
+    return [one.seconds / one.images for one in side]
+
+
+def _waiting(without: Sequence[Launch], straggler: str) -> float | None:
+    step = float(np.median([one.seconds.mean() for one in without]))
+    work = float(np.median([one.mean_compute_seconds.mean() for one in without]))
+    factor = _number(r"([\d.e+-]+)x slower", straggler, 1.0)
+    pause = _number(r"pauses ([\d.e+-]+) s", straggler, 0.0) * _number(r" in ([\d.e+-]+) of", straggler, 0.0)
+    return step / (step + (factor - 1) * work + pause) if work else None
+
+
+def _number(pattern: str, text: str, otherwise: float) -> float:
+    """What :class:`hpcdl.fabric.straggler.Straggler` says of itself in a record."""
+    found = re.search(pattern, text)
+    return float(found[1]) if found else otherwise

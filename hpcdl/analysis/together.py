@@ -1,0 +1,55 @@
+"""Several runs of one suite taken together: each is a launch of the same cases."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pandas as pd
+
+    from hpcdl.trace.run import Run, Table
+
+
+def together(runs: Sequence[Run]) -> Run:
+    """One run with all launches, in their order; it has the first one's path and environment.
+
+    Raises ValueError for runs of different suites or machines, which are no repetitions.
+    """
+    first, *others = runs
+    for run in others:
+        if run.suite != first.suite:
+            raise ValueError(f"{run.path} is no launch of what {first.path} is: the suites differ")
+        if run.environment.get("key") != first.environment.get("key"):
+            raise ValueError(f"{run.path} is no launch of what {first.path} is: the machines or libraries differ")
+    begins = [0, *accumulate(len(run.described) for run in runs)]
+    described = [{**fields, "launch": number} for number, run in enumerate(runs, 1) for fields in run.described]
+
+    def load(index: int) -> tuple[Table, list[str]]:
+        number = next(i for i, begin in reversed(list(enumerate(begins))) if begin <= index)
+        return runs[number]._load(index - begins[number])  # noqa: SLF001 - another run's, to be read as this one's
+
+    return replace(
+        first,
+        cases=_joined([run.cases.assign(launch=number) for number, run in enumerate(runs, 1)], None),
+        steps=_joined([run.steps for run in runs], begins),
+        evaluations=_joined([run.evaluations for run in runs], begins),
+        updates=_joined([run.updates for run in runs], begins),
+        ranks=_joined([run.ranks for run in runs], begins),
+        complete=all(run.complete for run in runs),
+        described=described,
+        _load=load,
+    )
+
+
+def _joined(frames: Sequence[pd.DataFrame], begins: Sequence[int] | None) -> pd.DataFrame:
+    import pandas as pd
+
+    moved = [
+        frame if begins is None else frame.assign(case_index=frame["case_index"] + begin)
+        for frame, begin in zip(frames, begins or [0] * len(frames), strict=False)
+    ]
+    return pd.concat(moved, ignore_index=True)

@@ -1,0 +1,133 @@
+"""What a train case's settings name, as objects: dataset, layers, schedule, and a session of them all."""
+
+from __future__ import annotations
+
+import math
+from functools import cache, partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from hpcdl import registry
+from hpcdl.nn.backend import backend
+from hpcdl.nn.replica import Replica
+from hpcdl.optim.scaled import LossScaling
+from hpcdl.optim.schedules import schedule
+from hpcdl.training.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from hpcdl.data.dataset import Dataset
+    from hpcdl.fabric.comm import Array
+    from hpcdl.nn.layer import Layer
+    from hpcdl.training.journal import Journal
+
+
+def session(
+    settings: Mapping[str, Any], journal: Journal, allocate: Callable[[int, str], Array] | None = None
+) -> Session:
+    """One rank's side of the training; ``allocate`` is where the host's vectors are to lie, see Replica."""
+    kernels = backend(**settings["backend"])
+    data = dataset(settings["dataset"])
+    replica = Replica(
+        layers(settings, data),
+        data.shape,
+        backend=kernels,
+        dtype=settings["dtype"],
+        seed=settings["seed"],
+        allocate=allocate if kernels.on_host else None,
+    )
+    optimizer = made("optim", settings["optimizer"])
+    if settings["dtype"] == "float16":  # bfloat16 has float32's exponents
+        optimizer = LossScaling(optimizer, replica)
+    rate, length = rates(settings), steps(settings)
+    return Session(
+        replica=replica,
+        optimizer=optimizer,
+        aggregate=named("aggregation", aggregation(settings)),
+        dataset=data,
+        journal=journal,
+        learning_rate=lambda step: settings["learning_rate"] * rate(step, length),
+        global_batch=global_batch(settings),
+        steps=length,
+        seed=settings["seed"],
+        independent=aggregates(settings) and aggregation(settings)["name"] == "none",
+        target_accuracy=settings["target_accuracy"],
+        stop_at_target=settings["stop_at_target"],
+        evaluate_every=settings["evaluate_every"],
+        prefetch=settings["prefetch"],
+    )
+
+
+def of_strategy(settings: Mapping[str, Any], name: str) -> Any:
+    """What the strategy's module offers besides the strategy, None if it does not.
+
+    ``check(ranks, **settings)`` raises ValueError for what cannot run. ``AGGREGATES = False`` says that no
+    aggregation is used, ``SURVIVES = True`` that training goes on when a rank dies. ``title(ranks, **settings)``
+    is what the literature calls the strategy with such settings.
+    """
+    module = registry.find("training", settings["training"]["name"]).__module__
+    return getattr(import_module(module), name, None)
+
+
+def aggregates(settings: Mapping[str, Any]) -> bool:
+    """Whether the strategy sums vectors by an aggregation."""
+    return of_strategy(settings, "AGGREGATES") is not False
+
+
+def aggregation(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the one that was chosen, or the usual one."""
+    return settings["aggregation"] or {"name": "ring"}
+
+
+def named(folder: str, choice: Mapping[str, Any]) -> partial[Any]:
+    """Return a function with its settings bound."""
+    return partial(registry.find(folder, choice["name"]), **settings_of(choice))
+
+
+def made(folder: str, choice: Mapping[str, Any]) -> Any:
+    """Return an object made with its settings."""
+    return registry.find(folder, choice["name"])(**settings_of(choice))
+
+
+def settings_of(choice: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is said besides the name."""
+    return {key: value for key, value in choice.items() if key != "name"}
+
+
+def layers(settings: Mapping[str, Any], data: Dataset) -> Sequence[Layer]:
+    """Return the model for images of that dataset."""
+    model = registry.find("models", settings["model"]["name"])
+    return model(data.shape, data.classes, **settings_of(settings["model"]))  # type: ignore[no-any-return]
+
+
+def dataset(choice: Mapping[str, Any]) -> Dataset:
+    """Return a dataset, each once per process: cases share it."""
+    return _open(tuple((key, tuple(v) if isinstance(v, list) else v) for key, v in sorted(choice.items())))
+
+
+@cache
+def _open(choice: tuple[tuple[str, Any], ...]) -> Dataset:
+    return made("datasets", dict(choice))  # type: ignore[no-any-return]
+
+
+def global_batch(settings: Mapping[str, Any]) -> int:
+    """Images a step, of all ranks together."""
+    return int(settings["global_batch"] or settings["batch_per_rank"] * settings["ranks"])
+
+
+def steps(settings: Mapping[str, Any]) -> int:
+    """Global batches of the whole training."""
+    if settings["steps"] is not None:
+        return int(settings["steps"])
+    per_epoch = len(dataset(settings["dataset"]).train) // global_batch(settings)
+    return max(1, math.ceil(float(settings["epochs"]) * per_epoch - 1e-9))
+
+
+def rates(settings: Mapping[str, Any]) -> Callable[[int, int], float]:
+    """Return the schedule: step and steps to a factor of the learning rate. Raises ValueError, TypeError."""
+    choice = settings["schedule"]
+    table = {"name": choice} if isinstance(choice, str) else dict(choice)
+    if "name" not in table:
+        raise ValueError(f'must be a name or a table such as {{name = "polynomial"}}, not {choice!r}')
+    return schedule(table.pop("name"), **table, global_batch=global_batch(settings))

@@ -1,0 +1,83 @@
+"""How a rank waits: it looks again at once while it has a core for itself, and sleeps in between where it has not.
+
+Who only waits and never sleeps takes the core from the peer it waits for, and from the kernel that carries the
+message. Sleeps grow while nothing moves and are short again as soon as something has.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from time import sleep
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+LOOKS: Final = 200
+"""In vain, before the processor is offered to others."""
+FEW_LOOKS: Final = 10
+"""The same where ranks outnumber cores."""
+
+LEAST: Final = 20e-6
+"""Seconds of a first sleep; the kernel adds its timers' slack, 50 us."""
+MOST_PER_RANK: Final = 50e-6
+"""Seconds that sleeps grow to, times the ranks that share a core: looks, of 10 us, then take a fifth of it."""
+MOST: Final = 1e-3
+"""Seconds that sleeps never exceed: a scheme has tens of dependent messages a step."""
+
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank runs: emulated hosts and containers are one machine if one kernel schedules them."""
+
+    machine: str
+    cores: frozenset[int]
+    """Those it may use."""
+
+    def ranks_per_core(self, places: Iterable[Place]) -> float:
+        """Ranks at ``places``, this one among them, that want these cores, for each of them."""
+        rivals = sum(other.machine == self.machine and bool(other.cores & self.cores) for other in places)
+        return rivals / len(self.cores)
+
+
+def here() -> Place:
+    """Where this process runs."""
+    machine = _BOOT.read_text().strip() if _BOOT.exists() else os.uname().nodename
+    return Place(machine, frozenset(os.sched_getaffinity(0)))
+
+
+class Patience:
+    """Waits of growing length."""
+
+    def __init__(self, ranks_per_core: float) -> None:
+        self.crowded = ranks_per_core > 1
+        """Whether ranks outnumber cores."""
+        self._most = min(MOST, max(LEAST, MOST_PER_RANK * ranks_per_core))
+        self._looks = FEW_LOOKS if self.crowded else LOOKS
+        self._vain = 0
+        self._pause = LEAST
+
+    def moved(self) -> None:
+        """Something has: what follows may come soon."""
+        self._vain = 0
+        self._pause = LEAST
+
+    def pause(self) -> float:
+        """How many seconds to leave others the core after a look in vain."""
+        now = self._pause
+        self._pause = min(1.5 * now, self._most)
+        return now
+
+    def wait(self) -> None:
+        """Let time pass after a look in vain: none at first, then as little as others allow."""
+        self._vain += 1
+        if self._vain <= self._looks:
+            return
+        if self.crowded:
+            sleep(self.pause())
+        else:
+            os.sched_yield()

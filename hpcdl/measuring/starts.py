@@ -1,0 +1,108 @@
+"""When the ranks begin an operation that is timed: after a barrier, or at a moment that was agreed on."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+
+    from hpcdl.fabric.comm import Comm
+    from hpcdl.suite import Scalar
+
+STARTS: Final = ("barrier", "window")
+
+_TRIALS: Final = 30
+
+
+class Start(Protocol):
+    """Lets all ranks begin together."""
+
+    async def ready(self) -> int:
+        """Return when it is time to begin: the moment, on this rank's clock."""
+        ...
+
+    async def told(self) -> dict[str, Scalar]:
+        """What the record says of it."""
+        ...
+
+
+class Barrier:
+    """Each rank begins when the library's barrier lets it go: some a little later than others.
+
+    An operation's time on a rank counts from there; the last rank's lateness is in the others' waiting. No clocks
+    are compared.
+    """
+
+    def __init__(self, comm: Comm, clock: Callable[[], int]) -> None:
+        self._comm = comm
+        self._clock = clock
+        self._nothing: npt.NDArray[Any] = np.empty(0)
+
+    async def ready(self) -> int:
+        """See :class:`Start`."""
+        await self._comm.native("barrier", self._nothing)
+        return self._clock()
+
+    async def told(self) -> dict[str, Scalar]:
+        """See :class:`Start`."""
+        return {}
+
+
+class Window:
+    """All ranks begin at one moment of rank 0's clock (SKaMPI's window; Hunold & Carpen-Amarie 2016, ReproMPI).
+
+    The ranks tell each other the time, and the moment is the latest of those and a lead: twice what it takes the
+    last rank, in most trials, to hear of them. A rank that hears later begins at once; the share of such starts is
+    in the record. While it waits a rank offers its processor to others.
+    """
+
+    def __init__(self, comm: Comm, clock: Callable[[], int]) -> None:
+        self._comm = comm
+        self._clock = clock
+        # half of a round trip between MPI's ranks, which alone have clocks of their own
+        self._offset, self._error = comm.clock()  # type: ignore[attr-defined]
+        self._lead = 0
+        self._late: list[bool] = []
+
+    async def ready(self) -> int:
+        """See :class:`Start`."""
+        if not self._lead:
+            self._lead = await self._longest()
+        moment: int = await self._latest() + self._lead - self._offset
+        now = self._clock()
+        self._late.append(now > moment)
+        while self._clock() < moment:
+            os.sched_yield()
+        return max(moment, now)
+
+    async def told(self) -> dict[str, Scalar]:
+        """See :class:`Start`."""
+        errors = await self._comm.meet(np.array([self._error]))
+        late = (await self._comm.meet(np.array(self._late, np.int64))).any(axis=0)
+        return {
+            "start_lead_seconds": self._lead * 1e-9,
+            "start_error_seconds": float(errors.max()) * 1e-9,
+            "starts_late": float(late.mean()) if late.size else 0.0,
+        }
+
+    async def _latest(self) -> int:
+        """What time it was, on rank 0's clock, when the last rank came here."""
+        return int((await self._comm.meet(np.array([self._clock() + self._offset]))).max())
+
+    async def _longest(self) -> int:
+        trials = []
+        for _ in range(_TRIALS):
+            last = await self._latest()
+            trials.append(self._clock() + self._offset - last)
+        return max(1, 2 * int(np.median((await self._comm.meet(np.array(trials))).max(axis=0))))
+
+
+def start(name: str, comm: Comm, clock: Callable[[], int]) -> Start:
+    """The start of that name; every rank must call."""
+    return Window(comm, clock) if name == "window" else Barrier(comm, clock)

@@ -1,0 +1,69 @@
+"""How long work takes: arithmetic over a rate, or what a run says."""
+
+import pytest
+
+from hpcdl import registry
+from hpcdl.analysis.compute_times import DEVICES, at_rate, recorded
+from hpcdl.analysis.volumes import volumes
+from hpcdl.trace.record import CaseRecord
+from hpcdl.trace.recorder import Recorder, Step
+from hpcdl.trace.schema import merge, read, write_part
+
+SHAPE = (8, 8, 1)
+
+
+def lenet():
+    return registry.find("models", "lenet5")(SHAPE, 10)
+
+
+def test_a_networks_arithmetic_over_a_rate():
+    """All layers together: forward and backward of the whole, a backward being two forwards."""
+    times = at_rate(lenet(), SHAPE, 1e9)
+    assert times.step_seconds(16) == pytest.approx(volumes(lenet(), SHAPE, 16).forward_backward_flop / 1e9)
+    for layer in lenet():
+        forward, backward = (times.seconds(f"{way} {layer.name}", 5) for way in ("forward", "backward"))
+        assert backward == pytest.approx(2 * forward)
+    assert times.seconds("input", 5) == times.seconds("update", 5) == 0
+
+
+def test_the_papers_training_takes_the_papers_time():
+    """GoogLeNet on one K20: 64 epochs of 1.28 million images in 21 days."""
+    layers = registry.find("models", "googlenet")()
+    image = at_rate(layers, (224, 224, 3), DEVICES["k20"].flops).step_seconds(1)
+    assert 64 * 1.28e6 * image / 86400 == pytest.approx(21, rel=0.01)
+
+
+def write(folder, **fields):
+    recorder = Recorder()
+    clock = 0
+    for step in range(3):
+        for label, length in (
+            ("input", 10),
+            ("forward a", 40 + step),
+            ("add", 999),
+            ("backward a", 80),
+            ("update", 7),
+        ):
+            recorder.events.append((0, label, clock, clock + length * 1000, -1, 0))
+            clock += length * 1000
+        recorder.steps.append(Step(step, 0, 0, clock, images=4))
+    case = CaseRecord({"kind": "train", "model": "lenet5", "ranks": 1, **fields}, [recorder.pack()])
+    write_part(folder / "part.h5", case)
+    merge([folder / "part.h5"], folder / "run.h5", {}, "")
+    return read(folder)
+
+
+def test_medians_of_a_run(tmp_path):
+    """Per image, but for updates; reductions are the network's."""
+    times = recorded(write(tmp_path), "lenet5")
+    assert times.seconds("forward a", 8) == pytest.approx(82e-6)
+    assert times.seconds("backward a", 2) == pytest.approx(40e-6)
+    assert times.seconds("update", 2) == times.seconds("update", 8) == pytest.approx(7e-6)
+    assert times.seconds("input", 4) == pytest.approx(10e-6)
+    assert times.seconds("add", 4) == 0
+
+
+@pytest.mark.parametrize("fields", [{"model": "vgg11"}, {"network": "gemini"}, {"kind": "collective"}])
+def test_a_run_that_measured_no_such_training_is_refused(tmp_path, fields):
+    with pytest.raises(ValueError, match="no measured training of 'lenet5'"):
+        recorded(write(tmp_path, **fields), "lenet5")

@@ -1,0 +1,51 @@
+import pytest
+
+from hpcdl.analysis.stragglers import slowed
+
+SLOW = "rank 1 5x slower"
+PAUSES = "rank 1 pauses 0.04 s in 0.25 of its batches"
+WITH = {"straggler": SLOW, "configuration": f"trace=events, straggler {SLOW}"}
+FREE = {"training": "asynchronous", "aggregation": "own", "common_clock": True}
+
+
+def test_every_step_that_waits_is_as_slow_as_theory_says(hand):
+    """8 of 10 ms are work, five times as long with the straggler: 2 + 5 x 8 ms."""
+    hand.train([[10.0] * 30] * 4, compute=[8] * 4, configuration="trace=events")
+    hand.train([[42.0] * 30] * 4, compute=[8, 40, 8, 8], **WITH)
+    (one,) = slowed(hand.read())
+    assert one.ratio.value == pytest.approx(10 / 42)
+    assert one.waiting == pytest.approx(10 / 42)
+    assert one.free == pytest.approx((3 + 10 / 42) / 4)
+    assert (one.without, one.having) == (pytest.approx(6400), pytest.approx(6400 * 10 / 42))
+
+
+def test_workers_that_wait_for_nobody_keep_their_throughput(hand):
+    hand.train([[10.0] * 420] * 4, compute=[10] * 4, configuration="trace=events", **FREE)
+    hand.train([[10.0] * 420, [50.0] * 84, *[[10.0] * 420] * 2], compute=[10, 50, 10, 10], **FREE, **WITH)
+    (one,) = slowed(hand.read())
+    assert one.ratio.value == pytest.approx(3.2 / 4, rel=1e-3)
+    assert one.free == pytest.approx(3.2 / 4)
+    assert one.waiting == pytest.approx(1 / 5)
+
+
+def test_pauses_count_by_their_mean(hand):
+    told = {"straggler": PAUSES, "configuration": f"straggler {PAUSES}"}
+    hand.train([[10.0] * 42] * 2, compute=[10] * 2, configuration="")
+    hand.train([[10.0, 10.0, *[10.0, 10.0, 10.0, 50.0] * 10]] * 2, compute=[10] * 2, **told)
+    (one,) = slowed(hand.read())
+    assert one.ratio.value == pytest.approx(0.5)
+    assert one.waiting == pytest.approx(0.5)
+
+
+def test_cases_that_differ_in_more_are_not_compared(hand):
+    hand.train([[10.0] * 30] * 4, configuration="trace=events")
+    hand.train([[42.0] * 30] * 4, learning_rate=0.5, **WITH)
+    hand.train([[42.0] * 30] * 2, **WITH)
+    assert slowed(hand.read()) == []
+
+
+def test_without_measured_work_there_is_no_theory(hand):
+    hand.train([[10.0] * 30] * 4, configuration="trace=events")
+    hand.train([[42.0] * 30] * 4, **WITH)
+    (one,) = slowed(hand.read())
+    assert (one.waiting, one.free) == (None, None)

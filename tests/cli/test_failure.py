@@ -1,0 +1,96 @@
+"""A rank that is killed: with Open MPI the others finish, elsewhere the case says why it cannot run."""
+
+import fcntl
+import subprocess
+
+import pytest
+
+from hpcdl.trace.schema import read
+
+DOWNPOUR = """
+[[case]]
+kind = "train"
+model = "lenet5"
+dataset = "digits"
+learning_rate = 0.02
+global_batch = 48
+epochs = 4
+ranks = 4
+training = {name = "asynchronous", collect = 1, servers = 1}
+failure = {rank = 3, step = 5}
+seed = [1, 2]
+"""
+USUAL = """
+[[case]]
+kind = "collective"
+aggregation = "ring"
+ranks = 4
+message_bytes = 4
+repetitions = 3
+"""
+
+
+def log(install):
+    return (install.folder / "o/log.txt").read_text()
+
+
+def test_the_others_go_on_without_the_rank_that_died(each):
+    """Each death costs the job a rank, so hpcdl starts another one for what is left."""
+    done = each("run", each.suite(DOWNPOUR, USUAL), "-o", "o", timeout=120)
+    if not each.is_openmpi:
+        assert done.returncode == 75
+        assert log(each).count(": not run: MPICH ends the job when a rank dies; Open MPI 5 started by mpirun") == 2
+        assert len(read(each.folder / "o").described) == 1
+        return
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "a rank has died after 2 of 3 cases" in log(each)
+    run = read(each.folder / "o")
+    assert run.complete
+    deaths = [case.get("died") for case in run.described]
+    assert deaths == ["rank 3 at step 5", "rank 3 at step 5", None]
+    for index in range(2):
+        steps, tests, updates = (
+            frame[frame["case_index"] == index] for frame in (run.steps, run.evaluations, run.updates)
+        )
+        assert set(steps["rank"]) == {0, 1, 2}
+        assert set(tests["rank"]) == {0, 1, 2}
+        assert tests.groupby("rank")["accuracy"].last().nunique() == 1
+        assert tests["accuracy"].iloc[-1] > 0.9
+        assert len(updates) == 4 * run.described[index]["steps"]  # the dead rank's share was done by the others
+        assert (updates["worker"] == 3).sum() <= 5
+
+
+def test_a_job_that_would_end_with_the_rank_says_so(each):
+    """Inside a launcher that was not told to go on."""
+    done = each("run", each.suite(DOWNPOUR, USUAL), "-o", "o", under=each.mpirun(4))
+    assert done.returncode != 0
+    assert log(each).count(": not run: ") == 2
+    assert "--with-ft ulfm" in log(each)
+
+
+def test_two_runs_into_one_folder(hpcdl):
+    folder = hpcdl.folder / "o"
+    folder.mkdir()
+    with (folder / "log.txt").open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        second = hpcdl("run", hpcdl.suite(USUAL), "-o", "o")
+    assert second.returncode == 2
+    assert second.stderr == "hpcdl: -o o: another hpcdl is running into it at this moment\n"
+    assert hpcdl("run", hpcdl.suite(USUAL), "-o", "o").returncode == 0
+
+
+@pytest.mark.parametrize("straggler", ["{rank = 1, factor = 3}", "{rank = 0, probability = 1, seconds = 0.001}"])
+def test_a_slowed_rank_computes_what_it_would_have(hpcdl, straggler):
+    """More slowly, and nothing else."""
+    case = '[[case]]\nkind = "train"\nmodel = "lenet5"\ndataset = "digits"\nlearning_rate = 0.05\n'
+    case += "global_batch = 48\nsteps = 5\nranks = 2\n"
+    file = hpcdl.suite(case, f"{case}straggler = {straggler}\n")
+    subprocess.run(hpcdl.hpcdl("run", file, "-o", "o"), cwd=hpcdl.folder, check=True, capture_output=True)
+    run = read(hpcdl.folder / "o")
+    usual, slow = (
+        run.steps[run.steps["case_index"] == index][["rank", "step", "loss", "correct", "messages"]]
+        for index in (0, 1)
+    )
+    assert slow.to_numpy().tolist() == usual.to_numpy().tolist()
+    assert len(usual) == 10
+    assert [case["straggler"] is None for case in run.described] == [True, False]

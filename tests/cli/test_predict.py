@@ -1,0 +1,173 @@
+"""``hpcdl predict``: other networks, more ranks, and what it says when it cannot."""
+
+import json
+
+import pytest
+
+from hpcdl.cli import main
+from hpcdl.fabric.network import NETWORKS
+from hpcdl.prediction import predict
+
+SCHEMES = ("ring", "tree(arity=4)", "butterfly")
+SUITE = """
+[suite]
+name = "sums"
+[[case]]
+kind = "collective"
+aggregation = ["ring", {name = "tree", arity = 4}, "butterfly"]
+ranks = [2, 4]
+message_bytes = [4096, 1048576]
+"""
+
+
+@pytest.fixture
+def suite(tmp_path):
+    file = tmp_path / "sums.toml"
+    file.write_text(SUITE)
+    return file
+
+
+@pytest.fixture
+def run(hand, suite):
+    """A run whose machine is ethernet-1g to the last digit, on four hosts."""
+    common = {
+        "kind": "collective",
+        "collective": "allreduce",
+        "dtype": "float32",
+        "warmup_steps": 0,
+        "correct": True,
+    }
+    for row in predict(suite, "ethernet-1g").rows:
+        names = ("case", "aggregation", "message_bytes")
+        times = [[1e3 * row["predicted_seconds"]]] * row["ranks"]
+        hand.case(times, **common, **{name: row[name] for name in names})
+    hand.read(
+        {"ranks": [{"hostname": f"n{rank}"} for rank in range(4)], "mpi": {"library": "MPICH", "version": "5"}}
+    )
+    return hand.folder
+
+
+def said(capsys, *arguments):
+    assert main(["predict", *map(str, arguments)]) == 0
+    return capsys.readouterr().out
+
+
+def refused(capsys, *arguments):
+    assert main(["predict", *map(str, arguments)]) == 2
+    line = capsys.readouterr().err
+    assert line.startswith("hpcdl: ")
+    assert line.count("\n") == 1
+    return line
+
+
+def test_a_suite_on_a_preset(capsys, suite):
+    whole = json.loads(said(capsys, suite, "--network", "gemini", "--ranks", "2,8", "--json"))
+    found = {(c["aggregation"], c["message_bytes"], c["ranks"]): c["predicted_seconds"] for c in whole["cases"]}
+    assert set(found) == {(s, n, p) for s in SCHEMES for n in (4096, 1048576) for p in (2, 8)}
+    link, gamma = NETWORKS["gemini"].link, NETWORKS["gemini"].gamma
+    stated = 14 * link.alpha + 1048576 * 7 / 8 * (2 * link.beta + gamma)
+    assert found["ring", 1048576, 8] == pytest.approx(stated)
+    assert whole["network"]["beta_seconds"] == link.beta
+
+
+def test_a_run_predicts_itself_and_more_ranks(capsys, run):
+    whole = json.loads(said(capsys, run, "--network", run, "--ranks", "2,4,32", "--json"))
+    assert whole["network"]["alpha_seconds"] == pytest.approx(NETWORKS["ethernet-1g"].link.alpha, rel=0.01)
+    assert whole["network"]["fit"]["ranks_left_out"]["worst"] < 0.01
+    for case in whole["cases"]:
+        if case["ranks"] == 32:
+            assert case["time_p50_seconds"] is None
+            assert case["times_the_measured_ranks"] == 8
+        else:
+            assert case["predicted_seconds"] == pytest.approx(case["time_p50_seconds"], rel=0.01)
+
+
+def test_what_is_far_beyond_the_measured_ranks_says_so(capsys, run):
+    lines = said(capsys, run, "--network", run, "--ranks", "4,16,17").splitlines()
+    assert [line for line in lines if "EXTRAPOLATED" in line] == [line for line in lines if "  17  " in line] != []
+
+
+def test_a_saved_network_is_the_same(capsys, run, suite, tmp_path):
+    file = tmp_path / "ours.toml"
+    first = said(capsys, suite, "--network", run, "--ranks", "64", "--save", file, "--json")
+    again = said(capsys, suite, "--network", file, "--ranks", "64", "--json")
+    names = ("predicted_seconds", "times_the_measured_ranks")
+    times = [[[case[name] for name in names] for case in json.loads(text)["cases"]] for text in (first, again)]
+    assert times[0] == times[1]
+    assert 'run = "' in file.read_text()
+    assert 'library = "MPICH 5"' in file.read_text()
+
+
+def test_ranks_on_a_host(capsys, suite):
+    one, four = (
+        json.loads(
+            said(capsys, suite, "--network", "ethernet-1g", "--ranks", "4", "--ranks-per-host", n, "--json")
+        )
+        for n in (1, 4)
+    )
+    assert (
+        sum(c["predicted_seconds"] for c in four["cases"]) < sum(c["predicted_seconds"] for c in one["cases"]) / 10
+    )
+
+
+def test_what_does_not_go_with_so_many_ranks_is_told(capsys, tmp_path):
+    file = tmp_path / "s.toml"
+    choice = '[{name = "sharded_parameter_server", servers = 4}, "ring"]'
+    case = f'[[case]]\nkind = "collective"\nranks = 4\nmessage_bytes = 4\naggregation = {choice}'
+    file.write_text(f'[suite]\nname = "s"\n{case}')
+    whole = json.loads(said(capsys, file, "--network", "gemini", "--ranks", "2,4", "--json"))
+    assert len(whole["cases"]) == 3
+    assert whole["left_out"] == [
+        "sharded_parameter_server(servers=4) on 2 ranks: servers = 4 with 2 ranks: must be in 1..2"
+    ]
+
+
+def test_bad_input_is_one_line(capsys, suite, run, tmp_path, hand):
+    assert "did you mean 'ethernet-10g'?" in refused(capsys, suite, "--network", "ethernet10g")
+    for ranks in ("4,2", "0", "2,2", "two", "2,"):
+        assert f"--ranks {ranks}: must be ascending" in refused(
+            capsys, suite, "--network", "gemini", "--ranks", ranks
+        )
+    assert "no such suite file" in refused(capsys, tmp_path / "no.toml", "--network", "gemini")
+    assert "nowhere: no such file" in refused(capsys, tmp_path / "nowhere", "--network", "gemini")
+    assert "--ranks-per-host: ranks_per_host must be" in refused(
+        capsys, suite, "--network", "gemini", "--ranks-per-host", 0
+    )
+    assert "no case of it can be predicted" in refused(capsys, suite, "--network", "gemini", "--case", "nothing*")
+    broken = tmp_path / "broken.toml"
+    for text, what in (
+        ("[network", "not TOML"),
+        ("", "there is no table [network]"),
+        ("[network]\ngamma = -1\n[link]\nalpha = 0\nbeta = 0", "network.gamma"),
+        ("[network]\ngamma = 0\nranks_per_host = 0", "ranks_per_host"),
+        ("[network]\ngamma = 0\n[link]\nalpha = 'x'", "link.alpha"),
+    ):
+        broken.write_text(text)
+        line = refused(capsys, suite, "--network", broken)
+        assert what in line
+        assert "broken.toml" in line
+
+
+def test_a_run_without_measurements_fits_nothing(capsys, hand, suite):
+    hand.train([[1.0] * 5] * 2)
+    hand.read()
+    line = refused(capsys, suite, "--network", hand.folder)
+    assert "0 measured collectives and exchanges" in line
+
+
+def test_a_papers_figures_stand_beside_ours(capsys):
+    page = said(capsys, "suites/firecaffe-cluster.toml", "--network", "gemini")
+    part = page[page.index("REPORTED BY A PAPER") :]
+    rows = [line.split() for line in part.splitlines()]
+    server = {row[1]: (row[2], float(row[3])) for row in rows if row[:1] == ["parameter_server"]}
+    assert [server[p][0] for p in ("2", "128")] == ["95.0", "0.400"]
+    link, gamma, n = NETWORKS["gemini"].link, NETWORKS["gemini"].gamma, 30380704
+    assert server["128"][1] == pytest.approx(1 / (254 * (link.alpha + n * link.beta) + 127 * n * gamma), rel=0.01)
+    speedups = {(row[0], row[1]): row[3:5] for row in rows if row[:1] in (["googlenet"], ["nin"])}
+    assert {key: reported for key, (reported, _) in speedups.items()} == {
+        ("googlenet", "32"): "20x",
+        ("googlenet", "128"): "47x",
+        ("nin", "32"): "23x",
+        ("nin", "128"): "39x",
+    }
+    assert all(1 < float(ours.removesuffix("x")) < int(ranks) for (_, ranks), (_, ours) in speedups.items())

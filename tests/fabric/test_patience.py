@@ -1,0 +1,57 @@
+"""How a rank waits: who shares a core, and how sleeps grow."""
+
+import pytest
+
+from hpcdl.fabric import patience
+from hpcdl.fabric.patience import FEW_LOOKS, LEAST, LOOKS, MOST, Patience, Place, here
+
+
+def test_ranks_share_a_core_only_on_one_machine_and_if_both_may_use_it():
+    bound = [Place("m", frozenset({core})) for core in range(4)]
+    assert [place.ranks_per_core(bound) for place in bound] == [1, 1, 1, 1]
+    free = [Place("m", frozenset({0, 1}))] * 6
+    assert free[0].ranks_per_core(free) == 3
+    assert free[0].ranks_per_core([*free[:2], *[Place("n", frozenset({0, 1}))] * 4]) == 1
+    # one core for all, as when every emulated host binds its first rank to the first core
+    assert bound[0].ranks_per_core([bound[0]] * 5) == 5
+
+
+def test_this_process_is_alone_with_itself():
+    assert 0 < here().ranks_per_core([here()]) <= 1
+    assert not Patience(here().ranks_per_core([here()])).crowded
+
+
+@pytest.mark.parametrize("ranks_per_core", [0.01, 0.5, 1, 1.5, 4, 100])
+def test_pauses_grow_to_a_limit_and_are_short_again_when_something_moved(ranks_per_core):
+    waiting = Patience(ranks_per_core)
+    pauses = [waiting.pause() for _ in range(40)]
+    assert pauses[0] == LEAST
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == pauses[-2] <= MOST
+    waiting.moved()
+    assert waiting.pause() == LEAST
+
+
+def test_the_more_share_a_core_the_longer_they_sleep():
+    longest = []
+    for ranks_per_core in (1, 4, 8, 1000):
+        waiting = Patience(ranks_per_core)
+        longest.append(max(waiting.pause() for _ in range(40)))
+    assert longest == sorted(longest)
+    assert longest[-1] == MOST
+
+
+def test_only_who_shares_a_core_sleeps(monkeypatch):
+    slept, yielded = [], []
+    monkeypatch.setattr(patience, "sleep", slept.append)
+    monkeypatch.setattr(patience.os, "sched_yield", lambda: yielded.append(1))
+    for waiting in (Patience(1), Patience(2)):
+        for _ in range(LOOKS + 3):
+            waiting.wait()
+    assert len(yielded) == 3
+    assert len(slept) == LOOKS + 3 - FEW_LOOKS
+    slept.clear()
+    waiting.moved()
+    for _ in range(FEW_LOOKS):
+        waiting.wait()
+    assert not slept

@@ -1,0 +1,190 @@
+"""Different strategies for one problem, side by side."""
+
+import pytest
+
+from hpcdl.report.names import Names
+from hpcdl.report.render import render
+
+MOMENTUM = "sgd(momentum=0.9)"
+OWN = {"aggregation": "own", "common_clock": True}
+
+
+def downpour(hand, seed=1, accuracy=0.9, **fields):
+    updates = {0: [(10**9 + 10**7 * n, n % 4, n, 3 if n else 0, 0.1) for n in range(120)]}
+    evaluations = [(10, 1.0, 0.5, 0.3, accuracy - 0.1, 640), (20, 2.0, 1.0, 0.3, accuracy, 1280)]
+    method = {"training": "asynchronous(collect=1)", "system": "Downpour", "optimizer": "sgd", **OWN}
+    hand.train(
+        [[10.0] * 60] * 4,
+        **{"updates": updates, "evaluations": evaluations, "memory": [4000] * 4} | method | fields,
+        seed=seed,
+    )
+
+
+def synchronous(hand, ranks=4, seed=1, accuracy=0.8, ms=20.0, **fields):
+    evaluations = [(10, 1.0, 0.6, 0.3, accuracy - 0.1, 640), (20, 2.0, 1.2, 0.3, accuracy, 1280)]
+    whole = {"optimizer": MOMENTUM, "evaluations": evaluations, "memory": [1200] * ranks, "parameters": 100}
+    hand.train([[ms] * 30] * ranks, seed=seed, **whole | fields)
+
+
+def section(page, title):
+    return page[page.index(f"## {title}\n") :].split("\n## ")[0]
+
+
+def test_strategies_share_a_table_and_what_differs_is_in_the_name(hand, row):
+    synchronous(hand, 1, ms=40.0)
+    synchronous(hand)
+    synchronous(hand, aggregation="none", ms=10.0)
+    downpour(hand)
+    page = render([hand.read()], "md")
+    scaling = section(page, "Scaling")
+    assert scaling.count("| method") == 1
+    assert row(scaling, "synchronous, ring", "4")[3] == "20.0 ms"
+    assert row(scaling, "synchronous, none (no communication)", "4")[3] == "10.0 ms"
+    assert row(scaling, "Downpour", "4")[3:8] == ["10.0 ms", "10.0 to 10.0 ms", "6400", "4.00", "1.00"]
+    assert "Step of asynchronous: the mean time in which all ranks together consume a global batch" in scaling
+    assert "Base 1 rank, step 40.0 ms." in scaling
+    assert row(page, "Downpour", "asynchronous(collect=1)") == [
+        *("Downpour", "asynchronous(collect=1)", "own", "sgd"),
+    ]
+
+
+def test_what_each_keeps_and_how_old_its_gradients_are(hand, row):
+    synchronous(hand)
+    downpour(hand, parameters=100)
+    page = render([hand.read()], "md")
+    memory, staleness = section(page, "Memory and consensus"), section(page, "Staleness")
+    assert row(memory, "Downpour")[2:] == ["4.00 kB", "10.0 x"]
+    assert row(memory, "synchronous")[2:] == ["1.20 kB", "3.00 x"]
+    assert row(staleness, "Downpour")[2:9] == ["4", "1.00", "3.00", "3.00", "3", "0.0 %", "0.0 %"]
+    assert "synchronous" not in staleness
+
+
+def test_a_slow_worker_is_told_from_the_others(hand):
+    rows = [(10**9 + 10**7 * n, 3 if n % 10 == 0 else n % 3, n, 20 if n % 10 == 0 else 2, 0.1) for n in range(60)]
+    synchronous(hand)
+    downpour(hand, updates={0: rows}, warmup_steps=0)
+    page = render([hand.read()], "md")
+    assert "worker 3 made 10.0 % of the gradients, of mean staleness 20.0; those of the others had 2.00." in page
+
+
+def test_the_winner_and_whom_it_cannot_be_told_from(hand, row):
+    for seed, more in ((1, 0.0), (2, 0.01), (3, 0.02)):
+        synchronous(hand, seed=seed, accuracy=0.80 + more)
+        synchronous(hand, seed=seed, accuracy=0.90 + more, training="layerwise")
+        downpour(hand, seed=seed, accuracy=0.91 + more)
+    page = render([hand.read()], "md")
+    best = section(page, "What is best")
+    assert row(best, "digits", "highest accuracy")[4:] == [
+        *("Downpour", "4", "0.920", "0.895 to 0.945", "layerwise", "3"),
+    ]
+    assert row(best, "digits", "fastest: most images per second")[4:] == [
+        *("Downpour", "4", "6400 images/s", "6400 to 6400", "-", "3"),
+    ]
+    assert (
+        "- highest accuracy: Downpour (4 ranks, 0.920, 0.895 to 0.945); not distinguishable from layerwise."
+        in page
+    )
+    assert "highest accuracy within a time (1.00 s of training time): Downpour" in page
+
+
+def test_one_seed_is_said_to_be_one(hand, row):
+    synchronous(hand)
+    downpour(hand)
+    best = section(render([hand.read()], "md"), "What is best")
+    assert row(best, "digits", "highest accuracy")[4:8] == ["Downpour", "4", "0.900", "one seed, no interval"]
+
+
+def test_accuracy_over_the_common_time(hand, row):
+    synchronous(hand)
+    downpour(hand)
+    page = section(render([hand.read()], "md"), "Accuracy over time")
+    assert "### digits: 1.00 s of training time" in page
+    assert row(page, "Downpour", "4")[2:] == ["0.800", "0.800", "0.900"]
+    assert row(page, "synchronous", "4")[2:] == ["-", "0.700", "0.700"]
+
+
+def test_virtual_time_is_called_so_and_stands_apart(hand):
+    simulated = {"network": "lan", "configuration": "simulated on lan, 1 a host"}
+    for told in ({}, simulated):
+        synchronous(hand, **told)
+        downpour(hand, **told)
+    page = render([hand.read()], "md")
+    assert "### digits, simulated on lan, 1 a host: 1.00 s of virtual time" in page
+    assert "### digits: 1.00 s of training time" in page
+    assert "- simulated on lan, 1 a host: fastest: most images per second: Downpour" in page
+    assert [line.split("|")[2].strip() for line in page.splitlines() if line.startswith(("| A ", "| B "))][:2] == [
+        *("measured", "simulated on lan, 1 a host"),
+    ]
+    assert section(page, "Scaling").count("| method") == 2
+
+
+def test_who_had_not_been_looked_at_by_then_is_a_candidate_that_loses(hand, row):
+    synchronous(hand, evaluations=[(20, 2.0, 3.0, 0.3, 0.99, 1280)])
+    downpour(hand)
+    best = section(render([hand.read()], "md"), "What is best")
+    assert row(best, "digits", "highest accuracy within a time")[2:] == [
+        *("1.00 s of training time", "lenet5", "Downpour", "4", "0.900", "one seed, no interval", "2"),
+    ]
+
+
+def test_stragglers_beside_their_bounds(hand, row):
+    slow = {"straggler": "rank 1 5x slower", "configuration": "straggler rank 1 5x slower"}
+    synchronous(hand, compute=[20] * 4, configuration="")
+    synchronous(hand, compute=[20, 100, 20, 20], ms=100.0, **slow)
+    page = section(render([hand.read()], "md"), "Stragglers")
+    assert row(page, "ring", "rank 1 5x slower", "4")[3:] == [
+        *("3200", "640", "0.200", "0.200 to 0.200", "0.200", "0.800"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cases", "expected"),
+    [
+        ([{"training": "a", "aggregation": "ring"}], ["ring"]),
+        ([{"training": "a", "aggregation": "own"}], ["a"]),
+        ([{"training": "a", "aggregation": "ring"}, {"training": "a", "aggregation": "tree"}], ["ring", "tree"]),
+        ([{"training": "a", "aggregation": "ring"}, {"training": "b", "aggregation": "own"}], ["a", "b"]),
+        (
+            [{"training": "a(k=1,s=2)", "aggregation": "own"}, {"training": "a(k=3,s=2)", "aggregation": "own"}],
+            ["a(k=1)", "a(k=3)"],
+        ),
+        (
+            [{"training": "a", "optimizer": "sgd"}, {"training": "a", "optimizer": "adam"}],
+            ["sgd", "adam"],
+        ),
+        (  # the optimizer follows from the strategy
+            [{"training": "a", "optimizer": "sgd"}, {"training": "b", "optimizer": "adam"}],
+            ["a", "b"],
+        ),
+        (
+            [
+                {"training": "a", "optimizer": "sgd(momentum=0.9)", "learning_rate": 0.1},
+                {"training": "a", "optimizer": "sgd(momentum=0.5)", "learning_rate": 0.1},
+                {"training": "a", "optimizer": "sgd(momentum=0.5)", "learning_rate": 0.2},
+                {"training": "b", "optimizer": "sgd(momentum=0.5)", "learning_rate": 0.2},
+            ],
+            [
+                *("a, sgd(momentum=0.9)", "a, sgd(momentum=0.5), rate 0.1", "a, sgd(momentum=0.5), rate 0.2"),
+                "b",
+            ],
+        ),
+        (
+            [
+                {"training": "s(c=1)", "system": "Downpour", "aggregation": "own"},
+                {"training": "s(c=1,v=2)", "system": "Downpour", "aggregation": "own"},
+                {"training": "s(c=4)", "system": "softsync", "aggregation": "own"},
+            ],
+            ["Downpour", "Downpour(v=2)", "softsync"],
+        ),
+    ],
+)
+def test_names_tell_what_differs_and_no_more(cases, expected):
+    names = Names([{"ranks": 4, **case} for case in cases])
+    assert [names({"ranks": 4, **case}) for case in cases] == expected
+
+
+def test_a_title_that_changes_with_the_ranks_is_no_name():
+    label = "asynchronous(collect=all)"
+    cases = [{"training": label, "system": f"{ranks}-softsync", "ranks": ranks} for ranks in (2, 4)]
+    names = Names([*cases, {"training": "synchronous", "ranks": 4, "aggregation": "ring"}])
+    assert [names(case) for case in cases] == ["asynchronous", "asynchronous"]

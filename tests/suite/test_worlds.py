@@ -1,0 +1,56 @@
+"""Stragglers, failures and simulated networks that there cannot be are refused in one line."""
+
+import pytest
+
+ASYNCHRONOUS = {"training": "asynchronous"}
+SIMULATED = {"network": "gemini"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"straggler": {"rank": 2, "factor": 5}}, "straggler: rank 2 is not among the 2 ranks of the case"),
+        ({"straggler": {"rank": -1, "factor": 5}}, "straggler: rank -1 is not among the 2 ranks"),
+        ({"straggler": {"rank": 1, "factor": 0.5}}, "straggler: factor: must be at least 1, not 0.5"),
+        ({"straggler": {"rank": 1, "fctor": 5}}, "straggler: unknown setting 'fctor'; did you mean 'factor'?"),
+        ({"straggler": {"factor": 5}}, "straggler: needs a setting 'rank'"),
+        ({"straggler": {"rank": 1}}, "straggler: give a factor of more than 1, or probability and seconds"),
+        ({"straggler": {"rank": 1, "factor": "big"}}, "straggler: setting 'factor' must be float, not 'big'"),
+        ({"straggler": 5}, "straggler: must be dict, not 5"),
+        ({"failure": {"rank": 1, "step": 5}}, "failure: 'synchronous' does not go on when a rank dies"),
+        ({**ASYNCHRONOUS, "failure": {"rank": 0, "step": 5}}, "failure: rank 0 keeps the record and cannot be"),
+        ({**ASYNCHRONOUS, "failure": {"rank": 1}}, "failure: needs a setting 'step'"),
+        ({**ASYNCHRONOUS, "failure": {"rank": 1, "step": -1}}, "failure: step: must be at least 0, not -1"),
+        ({**ASYNCHRONOUS, "failure": {"rank": 2, "step": 1}}, "failure: rank 2 is not among the 2 ranks"),
+        ({"network": "gmini", "flops": 1e9}, "network: unknown 'gmini'; did you mean 'gemini'?"),
+        (SIMULATED, "network: a simulated case needs exactly one of device, flops, times"),
+        ({**SIMULATED, "flops": 1e9, "device": "k20"}, "network: a simulated case needs exactly one of"),
+        ({**SIMULATED, "flops": 0}, "flops: must be more than 0, not 0"),
+        ({**SIMULATED, "device": "k21"}, "device: unknown 'k21'; did you mean 'k20'?"),
+        ({**SIMULATED, "times": "nowhere"}, "times: nowhere"),
+        ({**SIMULATED, "flops": 1e9, "jitter": -1}, "jitter: must be at least 0, not -1"),
+        ({**SIMULATED, "flops": 1e9, "trace": "alternating"}, "trace: a simulated step takes no longer when"),
+        ({"flops": 1e9}, "flops: is for simulated cases, which name a network"),
+        ({"jitter": 0.1}, "jitter: is for simulated cases"),
+        ({"ranks_per_host": 2}, "ranks_per_host: is for simulated cases"),
+    ],
+)
+def test_what_cannot_be_is_refused(written, refused, keys, message):
+    assert message in refused(written(**keys))
+
+
+def test_a_list_of_stragglers_is_a_list_of_cases(parsed):
+    cases = parsed(straggler=[{"rank": 1, "factor": 5}, {"rank": 0, "probability": 0.1, "seconds": 0.2}])
+    assert [case.fields()["straggler"] for case in cases] == [
+        "rank 1 5x slower",
+        "rank 0 pauses 0.2 s in 0.1 of its batches",
+    ]
+    assert len({case.fields()["configuration"] for case in cases}) == 2
+    assert len({case.name for case in cases}) == 2
+
+
+def test_only_real_deaths_cost_a_process(parsed):
+    failure = {"training": "asynchronous", "failure": {"rank": 1, "step": 5}}
+    assert [case.mortal for case in parsed(**failure)] == [True]
+    assert [case.mortal for case in parsed(**failure, network="gemini", device="k20")] == [False]
+    assert [case.mortal for case in parsed()] == [False]
