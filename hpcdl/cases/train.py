@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 
 from hpcdl import registry, simulation
+from hpcdl.aggregation.auto import auto
 from hpcdl.analysis.compute_times import DEVICES
 from hpcdl.analysis.fields import OWN
 from hpcdl.analysis.volumes import FLOAT_BYTES, volumes
@@ -32,6 +33,7 @@ from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.straggler import Delays, Straggler, slowed
 from hpcdl.launch.memory import node_memory_bytes, shortage
 from hpcdl.measuring.links import fitted_bucket_bytes
+from hpcdl.measuring.tuning import tune
 from hpcdl.nn.backend import backend
 from hpcdl.nn.precision import HALF
 from hpcdl.suite import Key, about, label, try_out
@@ -49,6 +51,9 @@ Accident = TypeVar("Accident", Straggler, Failure)
 
 WARMUP_STEPS: Final = 2
 """Steps at the start whose times are kept but not counted: first touch of memory, first connection of peers."""
+
+LADDER: Final = tuple(1 << power for power in range(12, 31, 3))
+"""Bytes at which ``auto`` measures schemes, and at the whole gradient's."""
 
 MOST_STEPS: Final = np.iinfo(STEP["step"]).max
 
@@ -145,6 +150,8 @@ def check(settings: Mapping[str, Any]) -> None:
                 raise ValueError(f"{settings['training']['name']!r} moves its messages itself; leave this key out")
         elif aggregation(settings)["name"] == "nccl":
             _check_nccl(settings["backend"]["name"])
+        elif aggregation(settings)["name"] == "auto" and not chosen.on_host:
+            raise ValueError("'auto' measures sums in the host's memory; name a scheme")
         else:
             try_out(aggregation(settings), ranks)
     simulation.check(settings)
@@ -209,9 +216,11 @@ def program(
 ) -> Callable[[Comm], Coroutine[Any, Any, dict[str, Scalar]]]:
     """See :class:`hpcdl.suite.Kind`."""
     strategy = named("training", settings["training"])
+    measured = aggregates(settings) and aggregation(settings)["name"] == "auto" and not settings["network"]
     straggler, failure = _accident(Straggler, settings), _accident(Failure, settings)
 
     async def train(comm: Comm, mine: Session) -> dict[str, Scalar]:
+        chosen = await _choose(comm, mine) if measured else None
         if "bucket_bytes" in registry.settings_of(strategy.func) and not settings["network"]:
             mine.bucket_bytes = await fitted_bucket_bytes(comm)
         try:
@@ -222,6 +231,7 @@ def program(
         return {
             "parameters": mine.replica.parameters.size,
             "bucket_bytes": mine.bucket_bytes,
+            "chosen": chosen,
             "dataset_source": mine.dataset.source,
             "dataset_digest": mine.dataset.digest,
         }
@@ -235,6 +245,15 @@ def program(
         return train(comm, session(settings, journal, comm.memory.allocate))
 
     return train_here
+
+
+async def _choose(comm: Comm, mine: Session) -> str:
+    """Measure which scheme is best for pieces of the gradient, and let the session use those; tell which."""
+    gradients = mine.replica.gradients
+    sizes = [size for size in LADDER if size < gradients.nbytes]
+    choices = await tune(comm, [*sizes, gradients.nbytes], dtype=gradients.dtype)
+    mine.aggregate = partial(auto, choices=choices)
+    return ", ".join(f"{size} B: {choices.name(size)}" for size in (*sizes, gradients.nbytes))
 
 
 def _accident(kind: type[Accident], settings: Mapping[str, Any]) -> Accident | None:

@@ -95,11 +95,6 @@ async def tune(
     return Choices(times)
 
 
-async def tuned_auto(comm: Comm, size: int) -> Scheme:
-    """The best scheme for ``size`` bytes, measured here and now."""
-    return (await tune(comm, [size]))[size]
-
-
 async def _compare(comm: Comm, buffer: Array, clock: Callable[[], int]) -> dict[str, float]:
     samples: dict[str, list[npt.NDArray[np.int64]]] = {}
     turns: dict[str, int] = {}

@@ -13,6 +13,7 @@ import statistics
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 from turns import ensembles, mpich, open_mpi, processor, quartiles, serve
@@ -30,16 +31,21 @@ def repetitions(size):
 def play_mpi():
     from hpcdl import registry
     from hpcdl.fabric.mpi import Mpi
+    from hpcdl.measuring.tuning import tune
 
     mpi = Mpi()
     comm = mpi.comm
     library = comm.library
 
+    chosen = {}
+
     def answer(scheme, size):
         aggregate = registry.find("aggregation", scheme)
         buffer = comm.memory.allocate(size // 4)
         if scheme == "auto":
-            aggregate = tuned(mpi, size)
+            if size not in chosen:
+                chosen[size] = mpi.run(tune(comm, [size]))
+            aggregate = partial(aggregate, choices=chosen[size])
 
         async def operations(count):
             spans = []
@@ -54,12 +60,6 @@ def play_mpi():
         return mpi.run(operations(repetitions(size)))
 
     serve(library.rank, answer)
-
-
-def tuned(mpi, size):
-    from hpcdl.measuring.tuning import tuned_auto
-
-    return mpi.run(tuned_auto(mpi.comm, size))
 
 
 def play_gloo(rank, ranks, meeting):
