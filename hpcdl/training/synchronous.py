@@ -26,7 +26,7 @@ async def synchronous(comm: Comm, session: Session, *, bucket_bytes: int | None 
     gradients = replica.gradients
     smallest = (session.bucket_bytes if bucket_bytes is None else bucket_bytes) or gradients.nbytes
     elements = max(1, smallest // gradients.itemsize)
-    pieces = buckets([stage.span for stage in replica.stages], elements) or [slice(0, 0)]
+    pieces = buckets([stage.span for stage in replica.stages], elements) or [slice(0, gradients.size)]
     unsent: deque[slice] = deque()
     under_way: deque[Task[Any]] = deque()
 

@@ -96,7 +96,7 @@ def test_the_numbers_are_those_of_a_training_in_this_process(ranks):
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_step_takes_its_arithmetic_and_the_ring(ranks):
-    recorders, found = run(case(ranks=ranks))
+    recorders, found = run(case(ranks=ranks, training='{name = "synchronous", bucket_bytes = 0}'))
     elements = parameters()
     assert found["parameters"] == elements
     assert elements % ranks == 0, "chunks are equal"

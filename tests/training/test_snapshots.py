@@ -65,11 +65,10 @@ def test_parts_make_the_whole():
 
 def test_replicas_are_averaged_and_their_distance_noted():
     """(2, 0, ...) and (0, 0, ...) are 1 away from (1, 0, ...)."""
-    last, rows, sessions = evaluated([[(10, 3, [2, 0, 0, 0, 0], 0)], [(30, 3, [0] * 5, 0)]], "average")
+    last, rows, _ = evaluated([[(10, 3, [2, 0, 0, 0, 0], 0)], [(30, 3, [0] * 5, 0)]], "average")
     assert last.tolist() == [1, 0, 0, 0, 0]
     assert [(row.step, row.consensus, row.loss) for row in rows] == [(3, 1, loss(last))]
     assert rows[0].training_seconds == pytest.approx(30e-9)
-    assert all(session.vectors.keys() == {"snapshot 0"} for session in sessions)
 
 
 def test_the_last_ones_belong_together():
