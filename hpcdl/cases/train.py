@@ -52,6 +52,9 @@ Accident = TypeVar("Accident", Straggler, Failure)
 WARMUP_STEPS: Final = 2
 """Steps at the start whose times are kept but not counted: first touch of memory, first connection of peers."""
 
+IN_MEMORY: Final = ("auto", "two_shot")
+"""Aggregations that are for vectors in the host's memory."""
+
 LADDER: Final = tuple(1 << power for power in range(12, 31, 3))
 """Bytes at which ``auto`` measures schemes, and at the whole gradient's."""
 
@@ -150,8 +153,8 @@ def check(settings: Mapping[str, Any]) -> None:
                 raise ValueError(f"{settings['training']['name']!r} moves its messages itself; leave this key out")
         elif aggregation(settings)["name"] == "nccl":
             _check_nccl(settings["backend"]["name"])
-        elif aggregation(settings)["name"] == "auto" and not chosen.on_host:
-            raise ValueError("'auto' measures sums in the host's memory; name a scheme")
+        elif (name := aggregation(settings)["name"]) in IN_MEMORY and not chosen.on_host:
+            raise ValueError(f"{name!r} sums in the host's memory, and backend {chosen.name!r} is not there")
         else:
             try_out(aggregation(settings), ranks)
     simulation.check(settings)
