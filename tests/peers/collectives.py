@@ -13,7 +13,6 @@ import statistics
 import sys
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 
 from turns import ensembles, mpich, open_mpi, processor, quartiles, serve
@@ -44,8 +43,8 @@ def play_mpi():
         buffer = comm.memory.allocate(size // 4)
         if scheme == "auto":
             if size not in chosen:
-                chosen[size] = mpi.run(tune(comm, [size]))
-            aggregate = partial(aggregate, choices=chosen[size])
+                chosen[size] = mpi.run(tune(comm, [size]))[size]
+            aggregate = chosen[size]  # as a collective case does
 
         async def operations(count):
             spans = []
