@@ -32,7 +32,7 @@ from hpcdl.fabric.failure import Failure
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.straggler import Delays, Straggler, slowed
 from hpcdl.launch.memory import node_memory_bytes, shortage
-from hpcdl.measuring.links import fitted_bucket_bytes
+from hpcdl.measuring.links import fitted_bucket_bytes, one_host
 from hpcdl.measuring.tuning import tune
 from hpcdl.nn.backend import backend
 from hpcdl.nn.precision import HALF
@@ -224,7 +224,8 @@ def program(
 
     async def train(comm: Comm, mine: Session) -> dict[str, Scalar]:
         chosen = await _choose(comm, mine) if measured else None
-        if "bucket_bytes" in registry.settings_of(strategy.func) and not settings["network"]:
+        cuts = "bucket_bytes" in registry.settings_of(strategy.func)
+        if cuts and not settings["network"] and not await one_host(comm):
             mine.bucket_bytes = await fitted_bucket_bytes(comm)
         try:
             await strategy(comm, mine)

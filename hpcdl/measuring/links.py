@@ -42,6 +42,16 @@ async def measure_link(comm: Comm, clock: Callable[[], int] = perf_counter_ns) -
     return short, max(long - short, 1e-9) / (LONG - SHORT)
 
 
+async def one_host(comm: Comm) -> bool:
+    """Whether all ranks share a host's memory. Every rank calls.
+
+    Then messages are copies by the cores that compute, so that nothing hides behind computing: beside backward they
+    only disturb it.
+    """
+    hosts = (await comm.meet(comm.memory.place(np.empty(0))))[:, 0]
+    return bool((hosts == hosts[0]).all())
+
+
 async def fitted_bucket_bytes(comm: Comm, clock: Callable[[], int] = perf_counter_ns) -> int | None:
     """Return the least bytes of a bucket on these ranks; None on one rank. Every rank calls."""
     if comm.size == 1:

@@ -20,7 +20,7 @@ async def synchronous(comm: Comm, session: Session, *, bucket_bytes: int | None 
     plain sum over ranks is the gradient of the mean loss and no rank divides. All ranks make the same update
     and stay equal. The gradient is exchanged in pieces of about ``bucket_bytes``, each as soon as backward has
     completed it and beside the rest of backward; with 0 in one piece after it. Unless it is given the length is
-    what the links between the ranks say, see :mod:`hpcdl.training.bucketing`.
+    what the links between hosts say, see :mod:`hpcdl.training.bucketing`; within a host it is one piece.
     """
     replica = session.replica
     gradients = replica.gradients

@@ -4,7 +4,7 @@ import pytest
 
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.simulated import simulated
-from hpcdl.measuring.links import fitted_bucket_bytes, measure_link
+from hpcdl.measuring.links import fitted_bucket_bytes, measure_link, one_host
 from hpcdl.training.bucketing import bucket_bytes
 
 
@@ -25,6 +25,10 @@ def test_alpha_and_beta_are_the_networks(name, ranks):
         assert alpha == pytest.approx(network.link.alpha + 8 * network.link.beta, abs=2e-9)
         assert beta == pytest.approx(network.link.beta, rel=1e-3)
         assert size == pytest.approx(bucket_bytes(alpha, beta, ranks), rel=1e-9)
+
+
+def test_ranks_of_one_process_share_a_host():
+    assert simulated(3, NETWORKS["gemini"]).run(one_host) == [True] * 3
 
 
 def test_one_rank_has_no_link():
