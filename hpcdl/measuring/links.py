@@ -45,8 +45,8 @@ async def measure_link(comm: Comm, clock: Callable[[], int] = perf_counter_ns) -
 async def one_host(comm: Comm) -> bool:
     """Whether all ranks share a host's memory. Every rank calls.
 
-    Then messages are copies by the cores that compute, so that nothing hides behind computing: beside backward they
-    only disturb it.
+    Then messages are copies by the cores that compute: nothing hides behind computing, and beside backward they
+    disturb it.
     """
     hosts = (await comm.meet(comm.memory.place(np.empty(0))))[:, 0]
     return bool((hosts == hosts[0]).all())
