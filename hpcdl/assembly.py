@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from functools import cache, partial
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcdl import registry
+from hpcdl.analysis.compute_times import DEVICES, ComputeTimes, at_rate, recorded
 from hpcdl.nn.backend import backend
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.scaled import LossScaling
 from hpcdl.optim.schedules import schedule
+from hpcdl.suite import label
 from hpcdl.training.session import Session
 
 if TYPE_CHECKING:
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
     from hpcdl.data.dataset import Dataset
     from hpcdl.fabric.comm import Array
+    from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer
     from hpcdl.training.journal import Journal
 
@@ -109,6 +113,26 @@ def dataset(choice: Mapping[str, Any]) -> Dataset:
 @cache
 def _open(choice: tuple[tuple[str, Any], ...]) -> Dataset:
     return made("datasets", dict(choice))  # type: ignore[no-any-return]
+
+
+def compute_times(settings: Mapping[str, Any], network: Sequence[Layer], shape: Shape) -> ComputeTimes:
+    """How long the work of ``network`` takes by the settings times, flops or device. Raises ValueError."""
+    if settings["times"] is not None:
+        from hpcdl.trace.record import TraceError
+        from hpcdl.trace.schema import read  # late: h5py is for those who read a run
+
+        try:
+            return recorded(read(Path(settings["times"])), label(settings["model"]))
+        except (TraceError, OSError) as error:
+            raise ValueError(str(error)) from None
+    return at_rate(network, shape, settings["flops"] or DEVICES[settings["device"]].flops)
+
+
+def times_told(settings: Mapping[str, Any]) -> str:
+    """What the record says of where they come from."""
+    if settings["flops"] is not None:
+        return f"{settings['flops']:g} FLOP/s"
+    return f"{settings['times'] or settings['device']}'s times"
 
 
 def global_batch(settings: Mapping[str, Any]) -> int:

@@ -9,24 +9,22 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hpcdl.analysis.compute_times import DEVICES, ComputeTimes, at_rate, recorded
-from hpcdl.assembly import dataset, layers, session
+from hpcdl.assembly import compute_times, dataset, layers, session, times_told
 from hpcdl.fabric.comm import INPUT, Gauge
 from hpcdl.fabric.failure import Died, Failure
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.simulated import simulated
 from hpcdl.fabric.straggler import Delays, Straggler
-from hpcdl.suite import label
 from hpcdl.training.bucketing import bucket_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
+    from hpcdl.analysis.compute_times import ComputeTimes
     from hpcdl.fabric.comm import Comm
     from hpcdl.fabric.network import Network
     from hpcdl.suite import Scalar
@@ -52,7 +50,7 @@ def check(settings: Mapping[str, Any]) -> None:
     if settings["trace"] == "alternating":
         raise ValueError("trace: a simulated step takes no longer when it is traced")
     try:
-        compute_times(settings)
+        _times(settings)
     except (ValueError, OSError) as error:
         raise ValueError(f"{given[0]}: {error}") from None
 
@@ -62,30 +60,18 @@ def network(settings: Mapping[str, Any]) -> Network:
     return NETWORKS[settings["network"]].on(settings["ranks_per_host"])
 
 
-def compute_times(settings: Mapping[str, Any]) -> ComputeTimes:
+def _times(settings: Mapping[str, Any]) -> ComputeTimes:
     """How long work takes on a rank that is not slowed. Raises ValueError."""
-    if settings["times"] is not None:
-        from hpcdl.trace.record import TraceError
-        from hpcdl.trace.schema import read  # late: h5py is for those who read a run
-
-        try:
-            return recorded(read(Path(settings["times"])), label(settings["model"]))
-        except TraceError as error:
-            raise ValueError(str(error)) from None
     data = dataset(settings["dataset"])
-    flops = settings["flops"] or DEVICES[settings["device"]].flops
-    return at_rate(layers(settings, data), data.shape, flops)
+    return compute_times(settings, layers(settings, data), data.shape)
 
 
 def told(settings: Mapping[str, Any]) -> str:
     """What the record says of the simulation."""
-    source = next(
-        f"{settings[key]:g} FLOP/s" if key == "flops" else f"{settings[key]}'s times"
-        for key in TIMES
-        if settings[key] is not None
-    )
     jitter = f", jitter {settings['jitter']:g}" if settings["jitter"] else ""
-    return f"simulated on {settings['network']}, {settings['ranks_per_host']} a host, {source}{jitter}"
+    return (
+        f"simulated on {settings['network']}, {settings['ranks_per_host']} a host, {times_told(settings)}{jitter}"
+    )
 
 
 class Pace:
@@ -139,7 +125,7 @@ async def simulate(
     ranks, cluster = settings["ranks"], network(settings)
     sessions: list[Session] = []
     pace = Pace(
-        compute_times(settings),
+        _times(settings),
         lambda rank: sessions[rank].images,
         ranks,
         jitter=settings["jitter"],

@@ -7,16 +7,15 @@ strategy does: an interconnect is tested under the traffic of a training, with n
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from hpcdl import registry
-from hpcdl.analysis.compute_times import DEVICES, ComputeTimes, at_rate, recorded
+from hpcdl.analysis.compute_times import DEVICES, ComputeTimes
 from hpcdl.analysis.fields import LOCKSTEP
 from hpcdl.analysis.volumes import FLOAT_BYTES, volumes
-from hpcdl.assembly import dataset, named
+from hpcdl.assembly import compute_times, dataset, named, times_told
 from hpcdl.fabric.asleep import asleep, oversleep
 from hpcdl.measuring.links import fitted_bucket_bytes
 from hpcdl.replay import Session, replica
@@ -92,11 +91,6 @@ def identity(settings: Mapping[str, Any]) -> list[str]:
 
 def fields(settings: Mapping[str, Any]) -> dict[str, Scalar]:
     """See :class:`hpcdl.suite.Kind`."""
-    source = next(
-        f"{settings[key]:g} FLOP/s" if key == "flops" else f"{settings[key]}'s times"
-        for key in TIMES
-        if settings[key] is not None
-    )
     scale = f" x {settings['time_scale']:g}" if settings["time_scale"] != 1 else ""
     return {
         **{key: label(settings[key]) for key in ("model", "training", "aggregation")},
@@ -113,7 +107,7 @@ def fields(settings: Mapping[str, Any]) -> dict[str, Scalar]:
         "warmup_steps": settings["warmup"],
         "modelled_compute_seconds": _times(settings).step_seconds(settings["batch_per_rank"])
         * settings["time_scale"],
-        "configuration": f"replayed with {source}{scale}, trace={settings['trace']}",
+        "configuration": f"replayed with {times_told(settings)}{scale}, trace={settings['trace']}",
     }
 
 
@@ -168,13 +162,5 @@ def _network(settings: Mapping[str, Any]) -> tuple[Shape, Sequence[Layer]]:
 
 def _times(settings: Mapping[str, Any]) -> ComputeTimes:
     """How long work takes. Raises ValueError."""
-    if settings["times"] is not None:
-        from hpcdl.trace.record import TraceError
-        from hpcdl.trace.schema import read  # late: h5py is for those who read a run
-
-        try:
-            return recorded(read(Path(settings["times"])), label(settings["model"]))
-        except (TraceError, OSError) as error:
-            raise ValueError(str(error)) from None
     shape, layers = _network(settings)
-    return at_rate(layers, shape, settings["flops"] or DEVICES[settings["device"]].flops)
+    return compute_times(settings, layers, shape)
