@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.fabric.comm import partition
 from hpcdl.training.backpropagation import gradient
-from hpcdl.training.delay_compensation import ADAPTIVE, CONSTANT, AdaptiveStrength, DelayCompensation
 from hpcdl.training.running_statistics import share_statistics
-from hpcdl.training.server_client import Servers
-from hpcdl.training.server_messages import Layout
-from hpcdl.training.shard_server import Rules, Server
+from hpcdl.training.servers.client import Servers
+from hpcdl.training.servers.delay_compensation import ADAPTIVE, CONSTANT, AdaptiveStrength, DelayCompensation
+from hpcdl.training.servers.messages import Layout
+from hpcdl.training.servers.server import Rules, Server
 from hpcdl.training.snapshots import Snapshots
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ async def asynchronous(
     beside their work, or by the last ranks that do nothing else (``dedicated``). ``scale_rate = "staleness"``
     divides a gradient's rate by its staleness where that is more than 1 (Zhang, Gupta et al. 2016).
     ``delay_compensation``, ``"constant"`` or ``"adaptive"`` with lambda = ``strength``, is
-    :mod:`hpcdl.training.delay_compensation`. In a ``warm_start`` of so many mini-batches worker 0 trains alone.
+    :mod:`hpcdl.training.servers.delay_compensation`. In a ``warm_start`` of so many mini-batches worker 0 trains
+    alone.
 
     An update has the session's rate however few gradients it is the mean of, so there are W / ``collect`` such
     steps to a global batch. All workers together train on steps x W mini-batches, the fast ones on more; the rate

@@ -8,10 +8,10 @@ import numpy as np
 
 from hpcdl.fabric.comm import partition
 from hpcdl.training.backpropagation import gradient
-from hpcdl.training.coordinator import ORDER, REPORT, LbfgsCoordinator, Order, Report, What
+from hpcdl.training.coordination.coordinator import ORDER, REPORT, LbfgsCoordinator, Order, Report, What
+from hpcdl.training.coordination.portions import Portions
+from hpcdl.training.coordination.vector_shards import WEIGHTS, Shard, fetch, push
 from hpcdl.training.journal import Moment
-from hpcdl.training.portions import Portions
-from hpcdl.training.vector_shards import WEIGHTS, Shard, fetch, push
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm

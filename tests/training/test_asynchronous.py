@@ -24,7 +24,7 @@ from hpcdl.optim.adagrad import Adagrad
 from hpcdl.optim.sgd import SGD
 from hpcdl.trace.recorder import Recorder, Update
 from hpcdl.training.asynchronous import asynchronous, check, title
-from hpcdl.training.delay_compensation import AdaptiveStrength, DelayCompensation
+from hpcdl.training.servers.delay_compensation import AdaptiveStrength, DelayCompensation
 from hpcdl.training.synchronous import synchronous
 
 

@@ -7,7 +7,7 @@ from itertools import chain
 
 import pytest
 
-from hpcdl.training.portions import Portions
+from hpcdl.training.coordination.portions import Portions
 
 SHARDS = 3
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcdl.fabric.comm import PeerLost
-from hpcdl.training.server_messages import (
+from hpcdl.training.servers.messages import (
     ANSWER,
     GRADIENT,
     LEAVE,
@@ -19,7 +19,7 @@ from hpcdl.training.server_messages import (
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm, Task
-    from hpcdl.training.server_messages import Layout
+    from hpcdl.training.servers.messages import Layout
     from hpcdl.training.session import Session
 
 

@@ -12,8 +12,8 @@ import numpy as np
 from hpcdl.fabric.comm import ANY, PeerLost
 from hpcdl.optim.lbfgs import Kind, Operation, difference, two_loop
 from hpcdl.optim.line_search import strong_wolfe
-from hpcdl.training.portions import Portions
-from hpcdl.training.vector_shards import DIRECTION, PAIRS, SLOPE, SUM, TRIAL, WEIGHTS, Shards
+from hpcdl.training.coordination.portions import Portions
+from hpcdl.training.coordination.vector_shards import DIRECTION, PAIRS, SLOPE, SUM, TRIAL, WEIGHTS, Shards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from hpcdl.fabric.comm import ANY, PeerLost, partition
-from hpcdl.training.server_messages import (
+from hpcdl.training.servers.messages import (
     ANSWER,
     GRADIENT,
     LEAVE,
@@ -22,8 +22,8 @@ from hpcdl.training.server_messages import (
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.training.delay_compensation import DelayCompensation
-    from hpcdl.training.server_messages import Layout
+    from hpcdl.training.servers.delay_compensation import DelayCompensation
+    from hpcdl.training.servers.messages import Layout
     from hpcdl.training.session import Session
     from hpcdl.training.snapshots import Snapshots
 
