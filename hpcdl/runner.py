@@ -13,6 +13,7 @@ import numpy as np
 import threadpoolctl
 
 from hpcdl.clerk import Clerk
+from hpcdl.exit_codes import FAILED, INTERRUPTED, OK
 from hpcdl.fabric.failure import Failure
 from hpcdl.fabric.mpi import Mpi, library_version
 from hpcdl.fabric.mpi_failure import fault_tolerant, regroup
@@ -32,11 +33,6 @@ if TYPE_CHECKING:
 
     from hpcdl.fabric.mpi_comm import MpiComm
     from hpcdl.suite import Case, Scalar
-
-OK: Final = 0
-FAILED: Final = 1
-INTERRUPTED: Final = 75
-"""Another job can go on, with --resume."""
 
 PATIENCE: Final = 3.0
 """Seconds of silence before a user is told what takes so long."""
