@@ -21,7 +21,10 @@ async def direct(comm: Comm, buffer: Array) -> None:
 
     Two latencies where a network carries messages of one port beside each other. Where a port takes one message
     after the other, as in the simulation, there are 2*(p - 1) turns as in a ring, or more, for who meets whom is
-    left to chance; the time is stated for two ranks only, for beyond ranks come to the second phase one by one.
+    left to chance. Beyond two ranks they come to the second phase one by one, and its time has no closed form. The
+    last to come has p - 1 sums to send, so that it takes (p - 1)*m more than the first phase at least; a message
+    finds each of its ports taken by p - 2 others at most, so that it takes (2*p - 3)*m more at most.
+
     The parts of a chunk are added in the order of the ranks' distance, whichever comes first, and until then kept:
     (p - 1)/p*n bytes.
 
@@ -38,14 +41,22 @@ async def direct(comm: Comm, buffer: Array) -> None:
 async def reduce_scatter(comm: Comm, chunks: Sequence[Array]) -> None:
     """Each rank r ends with the sum of chunk r.
 
+    Where ports take one message after the other, a rank has met its next neighbours after p - 1 turns, those one
+    further a turn later at most, and all after N - 1, as in :func:`allgather`. It adds in that order.
+
+    N = 2**ceil(log2(p))
+    m = alpha + n/p*beta
+    g = n/p*gamma
     Messages, busiest rank: p - 1
     Bytes, busiest rank: n*(p - 1)/p
-    Time, p <= 2: (p - 1)*(alpha + n/p*beta + n/p*gamma)
+    Time: max((p - 1)*(m + g), (N - 1)*m + (2*p - N - 1)*g)
     """
     size, rank = comm.size, comm.rank
     mine = chunks[rank]
+    if size == 1:
+        return
     with comm.scratch(len(mine) * (size - 1), mine) as inbox:
-        arriving = [inbox[len(mine) * i : len(mine) * (i + 1)] for i in range(size - 1)]
+        arriving = partition(inbox, size - 1)
         under_way = []
         for distance, part in enumerate(arriving, 1):
             to, source = (rank + distance) % size, (rank - distance) % size
@@ -58,8 +69,9 @@ async def reduce_scatter(comm: Comm, chunks: Sequence[Array]) -> None:
 async def allgather(comm: Comm, chunks: Sequence[Array]) -> None:
     """All ranks get each rank r's chunk r.
 
-    Where ports take one message after the other, each takes the first that both ends are free for: in turn t rank
-    i meets rank i xor t, so that as many turns pass as if p were a power of two.
+    Where ports take one message after the other, each takes the first that both ends are free for. Who meets whom
+    in which turn is a table whose entries are the least that are in neither their row nor their column so far, as
+    that of i xor j is, and as many turns pass as if p were a power of two.
 
     Messages, busiest rank: p - 1
     Bytes, busiest rank: n*(p - 1)/p
@@ -81,12 +93,13 @@ async def all_to_all(comm: Comm, chunks: Sequence[Array]) -> None:
     Bytes, busiest rank: n*(p - 1)/p
     Time: (2**ceil(log2(p)) - 1)*(alpha + n/p*beta)
     """
-    size, rank, length = comm.size, comm.rank, len(chunks[0])
-    with comm.scratch((size - 1) * length, chunks[0]) as inbox:
+    size, rank = comm.size, comm.rank
+    if size == 1:
+        return
+    with comm.scratch((size - 1) * len(chunks[0]), chunks[0]) as inbox:
         under_way = []
-        for distance in range(1, size):
+        for distance, arriving in enumerate(partition(inbox, size - 1), 1):
             to, source = (rank + distance) % size, (rank - distance) % size
-            arriving = inbox[(distance - 1) * length : distance * length]
             exchange = comm.start(comm.exchange(chunks[to], to, arriving, source), shared_tags=True)
             under_way.append((exchange, chunks[source], arriving))
         for exchange, _, _ in under_way:

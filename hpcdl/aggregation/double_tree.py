@@ -23,14 +23,19 @@ async def double_tree(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) 
          / \                  / \
         1   3                2   4
 
-    A ring's bandwidth, nearly, and a latency that grows with log2(p): about 2*n*beta + 4*log2(p)*alpha and what
-    filling the pipelines costs.
+    A ring's bandwidth, nearly, and a latency that grows with log2(p). Beyond two ranks the trees wait for each
+    other's messages, and no closed form of the time is known; the simulation, where a port takes one message after
+    the other, keeps it within these bounds. 4*k*(p - 1)/p*m at least: so many messages pass through the mean port.
+    (4*ceil(log2(p)) + 6*(k - 1))*(m + g) at most: the first segments take two messages a level, up and down; after
+    that a rank gets two and sends two for each segment, and two of its other tree may come first.
 
     k = max(1, ceil(n/(2*segment_bytes)))
+    m = alpha + n/(2*k)*beta
+    g = n/(2*k)*gamma
     Messages, all ranks: 4*k*(p - 1)
     Bytes, all ranks: 2*n*(p - 1)
     Time, p == 1: 0
-    Time, p == 2: 2*k*alpha + n*beta + n/2*gamma
+    Time, p == 2: 2*k*m + k*g
 
     Raises ValueError if ``segment_bytes`` is less than 8.
     """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -79,7 +79,9 @@ class Task(Generic[T]):
         "waiters",
     )
 
-    def __init__(self, coroutine: Coroutine[Any, Any, T], space: int = 0) -> None:
+    def __init__(
+        self, coroutine: Coroutine[Any, Any, T], space: int = 0, started: dict[Comm, int] | None = None
+    ) -> None:
         self.coroutine = coroutine
         self.space = space
         """Tag space, from :func:`tag_space`; 0 is a rank's main program's."""
@@ -87,20 +89,18 @@ class Task(Generic[T]):
         """For traces: in the order in which this rank started them, 0 being its main program's."""
         self.place: Any = None
         """What the interpreter keeps about it: its rank, its clock."""
-        self.started: dict[Comm, int] = {}
-        """How many programs it has started on each communicator."""
+        self.started = {} if started is None else started
+        """How many programs have been started on each communicator under its tag space."""
         self.done = False
         self.joined = False
         self.result: T | None = None
         self.error: BaseException | None = None
-        self.waiters: list[Task[Any]] = []
+        self.waiters: tuple[Task[Any], ...] = ()  # of a million tasks few are waited for: not a list each
 
     def starts(self, work: Coroutine[Any, Any, U], comm: Comm, depth: int, *, shared_tags: bool) -> Task[U]:
         """A task for what this program starts on ``comm``, a communicator split off ``depth`` times."""
         if shared_tags:
-            task = Task(work, self.space)
-            task.started = self.started
-            return task
+            return Task(work, self.space, self.started)
         self.started[comm] = number = self.started.get(comm, 0) + 1
         return Task(work, tag_space(self.space, depth, number))
 
@@ -348,6 +348,10 @@ class _Loan:
 
 class Phantom(np.ndarray[Any, np.dtype[Any]]):
     """An array that has a size but no memory of its own: a size-only payload for simulation."""
+
+    def __imul__(self, _factor: object) -> Self:  # type: ignore[misc]
+        """Leave it as it is: there are no numbers to scale."""
+        return self
 
 
 def phantom(size: int, dtype: npt.DTypeLike = np.float32) -> Array:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import random
 
-from hpcdl.fabric.cooperative import World
+from hpcdl.fabric.cooperative import CooperativeComm
+from hpcdl.fabric.world import World
 
 
 class _Chance:
@@ -33,4 +34,4 @@ class _Chance:
 
 def in_process(ranks: int, seed: int = 0) -> World:
     """A world of ``ranks`` ranks that interleave as ``seed`` says."""
-    return World(ranks, _Chance(seed))
+    return World(ranks, _Chance(seed), CooperativeComm)

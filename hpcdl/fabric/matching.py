@@ -41,7 +41,7 @@ Queues = dict[tuple[int, int], list[Post]]
 class Mailbox:
     """Sends to one rank, and its receives, in one tag space."""
 
-    __slots__ = ("_posted", "receives", "sends")
+    __slots__ = ("_open", "_posted", "receives", "sends")
 
     def __init__(self) -> None:
         self.sends: Queues = {}
@@ -49,6 +49,8 @@ class Mailbox:
         self.receives: Queues = {}
         """By the rank that is to send, which may be anybody, under any tag."""
         self._posted = 0
+        self._open = 0
+        """How many of the receives leave the sender or the tag open."""
 
     def hold_send(self, send: Post) -> None:
         """Keep a send that no receive is there for."""
@@ -56,28 +58,35 @@ class Mailbox:
 
     def hold_receive(self, receive: Post) -> None:
         """Keep a receive that no send is there for."""
+        if ANY in (receive.peer, receive.tag):
+            self._open += 1
         self._hold(self.receives, (receive.peer, receive.tag), receive)
 
     def take_receive(self, send: Post) -> Post | None:
         """Take out the receive that ``send`` meets; None keeps the send."""
-        rank, tag = send.rank, send.tag
-        keys = [key for key in ((rank, tag), (rank, ANY), (ANY, tag), (ANY, ANY)) if key in self.receives]
-        if not keys:
-            self.hold_send(send)
-            return None
-        return self._take_first(self.receives, keys)
+        key = rank, tag = send.rank, send.tag
+        if self._open:
+            keys = key, (rank, ANY), (ANY, tag), (ANY, ANY)
+            receive = _take_first(self.receives, [key for key in keys if key in self.receives])
+            if receive is not None and ANY in (receive.peer, receive.tag):
+                self._open -= 1
+        else:
+            receive = _take(self.receives, key)
+        if receive is None:
+            self._hold(self.sends, key, send)
+        return receive
 
     def take_send(self, receive: Post) -> Post | None:
         """Take out the send that ``receive`` meets; None keeps the receive."""
-        peer, tag = receive.peer, receive.tag
-        if ANY in (peer, tag):
+        key = peer, tag = receive.peer, receive.tag
+        if ANY in key:
             keys = [(rank, t) for rank, t in self.sends if peer in (ANY, rank) and tag in (ANY, t)]
+            send = _take_first(self.sends, keys)
         else:
-            keys = [(peer, tag)] if (peer, tag) in self.sends else []
-        if not keys:
+            send = _take(self.sends, key)
+        if send is None:
             self.hold_receive(receive)
-            return None
-        return self._take_first(self.sends, keys)
+        return send
 
     def posts(self) -> Iterator[tuple[str, Post]]:
         """All that wait, as (what it does, post), in the order of posting."""
@@ -92,6 +101,7 @@ class Mailbox:
                 queues[key] = [post for post in queues[key] if post.task is not task]
                 if not queues[key]:
                     del queues[key]
+        self._open = sum(len(queue) for key, queue in self.receives.items() if ANY in key)
 
     def _hold(self, queues: Queues, key: tuple[int, int], post: Post) -> None:
         self._posted += 1
@@ -101,14 +111,21 @@ class Mailbox:
         else:
             queues[key] = [post]
 
-    @staticmethod
-    def _take_first(queues: Queues, keys: list[tuple[int, int]]) -> Post:
-        """Take out what was posted first under any of ``keys``."""
-        key = keys[0] if len(keys) == 1 else min(keys, key=lambda one: queues[one][0].number)
-        queue = queues[key]
-        if len(queue) == 1:
-            del queues[key]
-        return queue.pop(0)
+
+def _take(queues: Queues, key: tuple[int, int]) -> Post | None:
+    """Take out what was posted first under ``key``."""
+    queue = queues.pop(key, None)
+    if queue is None:
+        return None
+    post = queue.pop(0)
+    if queue:
+        queues[key] = queue
+    return post
+
+
+def _take_first(queues: Queues, keys: list[tuple[int, int]]) -> Post | None:
+    """Take out what was posted first under any of ``keys``, all of which are there."""
+    return _take(queues, min(keys, key=lambda key: queues[key][0].number)) if keys else None
 
 
 def deliver(send: Post, receive: Post) -> None:

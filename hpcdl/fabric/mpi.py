@@ -152,7 +152,7 @@ class Mpi:
             self._failed.append(task)
         else:
             if isinstance(asked, Task):
-                asked.waiters.append(task)
+                asked.waiters += (task,)
             else:
                 self._waiting.append((task, asked))
             return

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import types
 from functools import partial
 from time import perf_counter_ns, sleep
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import numpy as np
 from mpi4py import MPI
@@ -26,7 +25,8 @@ from hpcdl.fabric.mpi_failure import received
 from hpcdl.fabric.mpi_native import Natives
 from hpcdl.fabric.mpi_wire import MpiWire, once
 from hpcdl.fabric.nccl import Nccl
-from hpcdl.fabric.pipeline import Wait, both
+from hpcdl.fabric.operation import operation
+from hpcdl.fabric.pipeline import both
 from hpcdl.fabric.transport import choose
 from hpcdl.fabric.window import disseminate
 
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
     from hpcdl.fabric.comm import Comm, Memory
     from hpcdl.fabric.mpi import Mpi
+    from hpcdl.fabric.pipeline import Wait
     from hpcdl.fabric.transport import Transport
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 _TAG_LIMIT: Final = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767  # what MPI promises at least
@@ -49,11 +49,6 @@ _SPACES: Final = 1 << ((_TAG_LIMIT + 1) // TAGS).bit_length() - 1
 """A power of two, so that what differs in a tag space's lower digits differs in MPI's tag."""
 
 _ROUND_TRIPS: Final = 10
-
-
-def _operation(generator: Callable[P, Generator[Wait, None, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """An ``async def`` whose body may yield to the interpreter: half the cost of awaiting something that does."""
-    return types.coroutine(generator)  # type: ignore[return-value]
 
 
 class MpiComm:
@@ -123,7 +118,7 @@ class MpiComm:
             sleep(pause)
             pause = min(2 * pause, 0.02)
 
-    @_operation
+    @operation
     def send(self, buffer: Array, dest: int, tag: int = 0) -> Generator[Wait, None, None]:
         """See :class:`hpcdl.fabric.comm.Comm`."""
         check_address(dest, tag, self.size)  # the library would take -1 for nobody, or for anybody
@@ -143,7 +138,7 @@ class MpiComm:
         if mpi.events is not None:
             self._record("send", begin, dest, buffer.nbytes)
 
-    @_operation
+    @operation
     def recv(self, buffer: Array, source: int = ANY, tag: int = ANY) -> Generator[Wait, None, Status]:
         """See :class:`hpcdl.fabric.comm.Comm`."""
         check_address(source, tag, self.size, ANY)
@@ -168,7 +163,7 @@ class MpiComm:
             self._record("recv", begin, answer.source, status.count)
         return answer
 
-    @_operation
+    @operation
     def exchange(
         self, outgoing: Array, dest: int, incoming: Array, source: int, tag: int = 0
     ) -> Generator[Wait, None, Status]:
@@ -237,7 +232,7 @@ class MpiComm:
         mpi = self._mpi
         return mpi.launch(mpi.running.starts(work, self, self._depth, shared_tags=shared_tags))
 
-    @_operation
+    @operation
     def split(self, color: int, key: int = 0) -> Generator[Wait, None, MpiComm]:
         """See :class:`hpcdl.fabric.comm.Comm`."""
         # MPI_Comm_split blocks: enter it when all ranks are there, and progress started programs until then
@@ -255,7 +250,7 @@ class MpiComm:
         """Return the ranks that are still there; each of them must call, and it blocks."""
         return MpiComm(self._mpi, cast("MPI.Intracomm", self._main.Shrink()), self._depth)
 
-    @_operation
+    @operation
     def native(self, collective: str, buffer: Array, counts: Sequence[int] = ()) -> Generator[Wait, None, None]:
         """See :class:`hpcdl.fabric.comm.Comm`.
 

@@ -12,7 +12,8 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.fabric.collectives import seconds
-from hpcdl.fabric.cooperative import World
+from hpcdl.fabric.cooperative import CooperativeComm
+from hpcdl.fabric.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,50 +26,47 @@ ENOUGH: Final = 1 - 1e-9
 """Of a message's time: what fits but for rounding fits."""
 
 
-class _Port:
-    """One end of a link, busy with one message at a time."""
+_Port = list[float]
+"""When one end of a link is free: it opens, closes, opens, ..., opens, and closes at infinity.
 
-    __slots__ = ("end", "gaps", "least")
-
-    def __init__(self, least: float) -> None:
-        self.end = 0.0
-        """From here on it is free."""
-        self.gaps: list[tuple[float, float]] = []
-        """So it is between these moments, in order: its next message waits for its other port."""
-        self.least = least * ENOUGH
-        """Seconds below which no message fits into a gap, which is then none."""
-
-    def take(self, now: float, begin: float, end: float) -> None:
-        """Be busy from ``begin`` to ``end``; forget what is over ``now``."""
-        gaps = self.gaps
-        if begin >= self.end:
-            if begin - self.end > self.least:
-                gaps.append((self.end, begin))
-        else:
-            place = bisect_right(gaps, (begin, inf)) - 1
-            opens, closes = gaps[place]
-            parts = (opens, begin), (end, closes)
-            gaps[place : place + 1] = [gap for gap in parts if gap[1] - gap[0] > self.least]
-        self.end = max(self.end, end)
-        if gaps and gaps[0][1] <= now:
-            self.gaps = [gap for gap in gaps if gap[1] > now]
+It carries one message at a time. Between its messages it is free while the next one waits for its other port; gaps
+too short for any message are left out.
+"""
 
 
-def _first_moment(now: float, takes: float, sending: _Port, receiving: _Port) -> float:
-    """From when on both ports are free for long enough."""
+def _first_moment(now: float, takes: float, sending: _Port, receiving: _Port) -> tuple[float, int, int]:
+    """From when on both ports are free for long enough, and where in each of them that is."""
     enough = takes * ENOUGH
-    spans = [*sending.gaps, (sending.end, inf)], [*receiving.gaps, (receiving.end, inf)]
-    start = max(now, spans[0][0][0], spans[1][0][0])
-    one, other = (iter(free[max(bisect_right(free, (start, inf)) - 1, 0) :]) for free in spans)
-    (opens, closes), (opens_too, closes_too) = next(one), next(other)
+    moment = max(now, sending[0], receiving[0])
+    at = bisect_right(sending, moment) - 1 & ~1
+    at_too = bisect_right(receiving, moment) - 1 & ~1
+    closes, closes_too = sending[at + 1], receiving[at_too + 1]
     while True:
-        moment = max(now, opens, opens_too)
-        if moment <= min(closes, closes_too) - enough:
-            return moment
         if closes < closes_too:
-            opens, closes = next(one)
+            if moment <= closes - enough:
+                return moment, at, at_too
+            at += 2
+            opens, closes = sending[at], sending[at + 1]
         else:
-            opens_too, closes_too = next(other)
+            if moment <= closes_too - enough:
+                return moment, at, at_too
+            at_too += 2
+            opens, closes_too = receiving[at_too], receiving[at_too + 1]
+        moment = max(moment, opens)
+
+
+def _take(port: _Port, at: int, begin: float, end: float, least: float) -> None:
+    """Be busy from ``begin`` to ``end``, while ``port`` was free from ``at`` on; leave no gaps up to ``least``."""
+    opens, closes = port[at : at + 2]
+    if begin - opens > least:
+        if closes - end > least:
+            port[at + 1 : at + 1] = begin, end
+        else:
+            port[at + 1] = begin
+    elif closes - end > least:
+        port[at] = end
+    else:
+        del port[at : at + 2]
 
 
 class _VirtualTime:
@@ -82,39 +80,48 @@ class _VirtualTime:
         self._compute = compute
         # ports 0..hosts-1 lead to the network, the others to a rank's neighbours on its host
         self._hosts = hosts
-        least = [network.link.alpha] * hosts + [network.inside.alpha] * ranks
-        self._sending = list(map(_Port, least))
-        self._receiving = list(map(_Port, least))
-        self._processor = [0.0] * ranks
+        self._sending: list[_Port] = [[0.0, inf] for _ in range(hosts + ranks)]
+        self._receiving: list[_Port] = [[0.0, inf] for _ in range(hosts + ranks)]
+        # a rank's arithmetic on messages need not wait for the end of a layer, which may be far: beside work it
+        # is done between two looks of the thread that moves messages
+        self._working = [0.0] * ranks
+        self._adding = [0.0] * ranks
 
     def message(self, now: float, source: int, dest: int, size: int) -> float:
         out, into = self._host[source], self._host[dest]
         if out == into:
-            takes = self._inside.alpha + size * self._inside.beta
+            link = self._inside
+            takes = link.alpha + size * link.beta
             out, into = self._hosts + source, self._hosts + dest
         else:
+            link = self._link
             share = min(self._slow.get(out, 1.0), self._slow.get(into, 1.0)) if self._slow else 1.0
-            takes = self._link.alpha + size * self._link.beta / share
+            takes = link.alpha + size * link.beta / share
         sending, receiving = self._sending[out], self._receiving[into]
-        if sending.end <= now and receiving.end <= now:
-            sending.end = receiving.end = end = now + takes
+        if sending[-2] <= now and receiving[-2] <= now:
+            sending[-2] = receiving[-2] = end = now + takes
             return end
-        begin = _first_moment(now, takes, sending, receiving)
-        sending.take(now, begin, begin + takes)
-        receiving.take(now, begin, begin + takes)
-        return begin + takes
+        begin, at, at_too = _first_moment(now, takes, sending, receiving)
+        end = begin + takes
+        least = link.alpha * ENOUGH
+        _take(sending, at, begin, end, least)
+        _take(receiving, at_too, begin, end, least)
+        for port in (sending, receiving):
+            if port[1] <= now:
+                del port[: bisect_right(port, now) & ~1]
+        return end
 
     def native(self, now: float, collective: str, ranks: int, size: int) -> float:
         return now + seconds(collective, ranks, size, self._network)
 
     def add(self, now: float, rank: int, size: int) -> float:
-        end = max(now, self._processor[rank]) + size * self._network.gamma
-        self._processor[rank] = end
+        end = max(now, self._adding[rank]) + size * self._network.gamma
+        self._adding[rank] = end
         return end
 
     def compute(self, now: float, rank: int, label: str) -> float:
-        end = max(now, self._processor[rank]) + self._compute(rank, label)
-        self._processor[rank] = end
+        end = max(now, self._working[rank]) + self._compute(rank, label)
+        self._working[rank] = end
         return end
 
 
@@ -130,4 +137,4 @@ def simulated(
     ``compute(rank, label)`` gives the seconds that a piece of local work takes; a straggler is a rank for which
     it gives more.
     """
-    return World(ranks, _VirtualTime(ranks, network, compute), events)
+    return World(ranks, _VirtualTime(ranks, network, compute), CooperativeComm, events)

@@ -47,6 +47,16 @@ class Straggler:
         )
         return " ".join(words)
 
+    @property
+    def fields(self) -> dict[str, str | float]:
+        """What a record says of it: in words, how many times as slow, and a pause of how long how often."""
+        return {
+            "straggler": str(self),
+            "straggler_factor": self.factor,
+            "straggler_pause_seconds": self.seconds,
+            "straggler_pause_share": self.probability,
+        }
+
 
 class Delays:
     """What a straggler loses, piece of work by piece of work; the same pauses for the same ``seed``."""

@@ -1,12 +1,13 @@
 """What a docstring says an aggregation costs is what it costs: in messages, in bytes, and in virtual time."""
 
-from math import ceil
+from math import ceil, log2
 
 import numpy as np
 import pytest
 from contract.aggregations import OF_A_LIBRARY, SCHEMES, SEGMENTED, UNCOSTED, scheme
 
 from hpcdl import registry
+from hpcdl.aggregation.direct import direct, reduce_scatter
 from hpcdl.aggregation.ring import ring
 from hpcdl.aggregation.tree import tree
 from hpcdl.analysis import cost
@@ -15,7 +16,7 @@ from hpcdl.fabric.inprocess import in_process
 from hpcdl.fabric.network import NETWORKS, Link, Network
 from hpcdl.fabric.simulated import simulated
 
-RANKS = [*range(1, 18), 32, 64]
+RANKS = [*range(1, 10), 12, 15, 16, 17, 31, 64]
 COSTED = [name for name in registry.names("aggregation") if name not in UNCOSTED]
 NODES = [(name, {"ranks_per_node": size}) for name in ("hierarchical", "leader") for size in (1, 3, 4, 100)]
 SHORT_SEGMENTS = [(name, {"segment_bytes": 128}) for name in SEGMENTED]
@@ -69,10 +70,10 @@ def test_messages_of_vectors_shorter_than_the_ranks(name, settings, length, rank
 
 
 @pytest.mark.parametrize("ranks", RANKS)
-@pytest.mark.parametrize("length", [1009, 10_007])
 @pytest.mark.parametrize(("name", "settings"), COUNTED)
-def test_messages_and_bytes_where_nothing_divides(name, settings, length, ranks):
+def test_messages_and_bytes_where_nothing_divides(name, settings, ranks):
     """A rank's bytes are right to one chunk, the p-th part of the vector rounded up; the messages are exact."""
+    length = 1009
     sent = counted(name, ranks, length, **settings)
     chunk = 4 * ceil(length / ranks)
     for what, which, formula in volumes(name, **settings):
@@ -160,6 +161,30 @@ def test_direct_takes_little_longer_than_in_rounds(ranks):
         world.run(lambda comm, name=name: scheme(name)(comm, payload))
         seconds.append(world.now)
     assert seconds[1] < 1.6 * seconds[0]
+
+
+@pytest.mark.parametrize("network", MODELS)
+@pytest.mark.parametrize("ranks", RANKS[1:])
+def test_direct_s_second_phase_has_bounds(ranks, network):
+    payload, link = phantom(6400 * ranks), network.link
+    world = simulated(ranks, network)
+    world.run(lambda comm: direct(comm, payload))
+    first = cost.time(reduce_scatter, ranks, payload.nbytes, link.alpha, link.beta, network.gamma)
+    message = link.alpha + payload.nbytes / ranks * link.beta
+    turns = (world.now - first) / message
+    assert (ranks - 1) * (1 - 1e-9) <= turns <= (2 * ranks - 3) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("segments", [1, 2, 32])
+@pytest.mark.parametrize("ranks", [*RANKS[1:], 31, 33])
+def test_double_tree_s_time_has_bounds(ranks, segments):
+    for network in MODELS:
+        payload, link = phantom(800 * segments), network.link
+        world = simulated(ranks, network)
+        world.run(lambda comm, payload=payload: scheme("double_tree")(comm, payload, segment_bytes=1600))
+        message, addition = link.alpha + 1600 * link.beta, 1600 * network.gamma
+        most = (4 * ceil(log2(ranks)) + 6 * (segments - 1)) * (message + addition)
+        assert 4 * segments * (ranks - 1) / ranks * message * (1 - 1e-9) <= world.now <= most
 
 
 @pytest.mark.parametrize(("ranks", "rows"), [(6, 1), (6, 2), (6, 3), (16, 2), (12, 12)])

@@ -168,22 +168,14 @@ def test_segments_of_any_length(name, length, ranks):
 PLAIN = [name for name in SCHEMES if name not in {"hierarchical", "leader", "torus"}]
 
 
-@pytest.mark.parametrize("ranks", [1, 4, 7, 12])
-@pytest.mark.parametrize("outer", PLAIN)
+@pytest.mark.parametrize(("where", "ranks_per_node"), [("outer", 3), ("inner", 4)])
+@pytest.mark.parametrize("scheme", PLAIN)
 @pytest.mark.parametrize("name", ["hierarchical", "leader"])
-def test_any_scheme_across_nodes(name, outer, ranks):
-    rows, expected = operands(ranks, 23)
-    aggregate(name, rows, 4, outer=outer, ranks_per_node=3)
-    assert (rows == expected).all()
-
-
-@pytest.mark.parametrize("ranks", [1, 4, 7, 12])
-@pytest.mark.parametrize("inner", PLAIN)
-@pytest.mark.parametrize("name", ["hierarchical", "leader"])
-def test_any_scheme_inside_nodes(name, inner, ranks):
-    rows, expected = operands(ranks, 23)
-    aggregate(name, rows, 4, inner=inner, ranks_per_node=4)
-    assert (rows == expected).all()
+def test_any_scheme_across_nodes_and_inside(name, scheme, where, ranks_per_node):
+    for ranks in (1, 4, 7, 12):
+        rows, expected = operands(ranks, 23)
+        aggregate(name, rows, 4, **{where: scheme, "ranks_per_node": ranks_per_node})
+        assert (rows == expected).all(), ranks
 
 
 @pytest.mark.parametrize("ranks", [*range(1, 13), 31])

@@ -1,7 +1,7 @@
 """A rank that dies: who needs it is told, everybody else goes on."""
 
-import numpy as np
 import pytest
+from contract.losses import lost, number
 
 from hpcdl.fabric.comm import ANY, PeerLost
 from hpcdl.fabric.failure import Died
@@ -16,17 +16,6 @@ WORLDS.append(lambda ranks: simulated(ranks, NETWORKS["ethernet-10g"]))
 @pytest.fixture(params=WORLDS, ids=[*map(str, range(20)), "simulated"])
 def world_of(request):
     return request.param
-
-
-def number(value=0.0):
-    return np.array([float(value)])
-
-
-async def lost(operation):
-    """The rank that stood in the way of an operation."""
-    with pytest.raises(PeerLost) as caught:
-        await operation
-    return caught.value.rank
 
 
 def test_operations_with_a_dead_rank_raise_before_and_after_its_death(world_of):

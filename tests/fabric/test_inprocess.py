@@ -7,8 +7,8 @@ import pytest
 
 from hpcdl.aggregation.ring import ring
 from hpcdl.fabric.comm import PeerLost
-from hpcdl.fabric.cooperative import Deadlock
 from hpcdl.fabric.inprocess import in_process
+from hpcdl.fabric.world import Deadlock
 
 SEEDS = range(5)
 

@@ -4,8 +4,8 @@ import atexit
 import os
 import signal
 
-import numpy as np
 import pytest
+from contract.losses import lost, number
 from mpi4py import MPI
 
 from hpcdl.fabric.comm import ANY, PeerLost
@@ -20,17 +20,6 @@ pytestmark = [
         reason="needs four ranks, and a job that outlives one of them",
     ),
 ]
-
-
-def number(value=0.0):
-    return np.array([float(value)])
-
-
-async def lost(operation):
-    """The rank that stood in the way of an operation."""
-    with pytest.raises(PeerLost) as caught:
-        await operation
-    return caught.value.rank
 
 
 async def serve(comm):
