@@ -5,21 +5,26 @@ The network is a preset, one in a file, or one fitted to what a run measured; se
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
-from functools import cached_property
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl import registry, suite
-from hpcdl.analysis.cells import cells, hosts, of_a_library, program_of
+from hpcdl.analysis.cells import cells, of_a_library, program_of
+from hpcdl.analysis.compute_times import ComputeTimes, Recorded
 from hpcdl.analysis.fields import CONTRACT
-from hpcdl.analysis.fitting import CannotFitError, Fit, fit, summary
+from hpcdl.analysis.fitted import Fitted, fitted
+from hpcdl.analysis.fitting import CannotFitError
 from hpcdl.analysis.network_file import NetworkFileError, loaded
 from hpcdl.analysis.scaling import AmbiguousCaseError, records
+from hpcdl.assembly import compute_times
 from hpcdl.fabric.network import NETWORKS, Network
 from hpcdl.fabric.simulated import simulated
+from hpcdl.predicted_steps import predicted_steps
+from hpcdl.simulation import TIMES
 from hpcdl.suite import UsageError
 from hpcdl.trace.record import TraceError
 
@@ -27,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hpcdl.analysis.scaling import Record
+    from hpcdl.nn.geometry import Shape
+    from hpcdl.nn.layer import Layer
     from hpcdl.trace.run import Run
 
 FAR: Final = 4
@@ -37,57 +44,15 @@ PROGRAM: Final = ("kind", "collective", "pattern", "aggregation", "compression",
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """A network that explains a run, and how well."""
-
-    found: Fit
-    run: str
-    date: str
-    library: str
-
-    @property
-    def network(self) -> Network:
-        """Named after the run."""
-        source = f"fitted to {len(self.found.cells)} times of {', '.join(filter(None, (self.run, self.date)))}"
-        return replace(self.found.network, name=f"fitted to {self.run}", source=source)
-
-    @property
-    def most_ranks(self) -> int:
-        """The largest number of ranks it has seen."""
-        return max(cell.ranks for cell in self.found.cells)
-
-    @cached_property
-    def errors(self) -> dict[str, dict[str, Any]]:
-        """Median and worst relative error of the times themselves, and of times predicted from the others'."""
-        return {
-            "fitted": summary(self.found.errors),
-            "scheme_and_ranks_left_out": summary(self.found.left_out(lambda cell: (cell.scheme, cell.ranks))),
-            "ranks_left_out": summary(self.found.left_out(lambda cell: cell.ranks)),
-        }
-
-    @property
-    def origin(self) -> dict[str, Any]:
-        """What a file of this network says about it."""
-        each = {
-            f"{what}_{which}": self.errors[what][which] for what in self.errors for which in ("median", "worst")
-        }
-        return {
-            "run": self.run,
-            "date": self.date,
-            "library": self.library,
-            "times": len(self.found.cells),
-            "most_ranks": self.most_ranks,
-            **{f"error_{name}": value for name, value in each.items()},
-        }
-
-
-@dataclass(frozen=True)
 class Prediction:
     """Rows are records with ``predicted_seconds``; a measured time stands beside it where there is one."""
 
     network: Network
     fitted: Fitted | None
     rows: list[Record]
+    """Collectives and exchanges."""
+    steps: list[Record]
+    """Training steps."""
     left_out: list[str] = field(default_factory=list)
     """What could not be predicted, and why."""
 
@@ -103,14 +68,6 @@ def ascending(text: str) -> list[int]:
     return ranks
 
 
-def fitted(run: Run) -> Fitted:
-    """Fit a network to a run. Raises CannotFitError."""
-    mpi = run.environment.get("mpi")
-    library = f"{mpi.get('library', '')} {mpi.get('version', '')}".strip() if isinstance(mpi, dict) else ""
-    found = fit(cells(records(run)), hosts(run))
-    return Fitted(found, run.path.name, str(run.environment.get("date") or ""), library)
-
-
 def predict(
     what: Path,
     network: str,
@@ -123,8 +80,8 @@ def predict(
 
     ``ranks``: the case's own unless given. Raises UsageError, one line.
     """
-    subject = _records(what)
-    cluster, explained, most = _network(network)
+    subject, run = _records(what)
+    cluster, explained, most, source = _network(network)
     if ranks_per_host is not None:
         if cluster.is_one_host:
             raise UsageError(
@@ -134,9 +91,25 @@ def predict(
             cluster = cluster.on(ranks_per_host)
         except ValueError as error:
             raise UsageError(f"--ranks-per-host: {error}") from None
+    wanted = [record for record in subject if glob is None or fnmatch(str(record.get("case")), glob)]
+    rows, left_out = _operations(wanted, cluster, ranks, most)
+    steps, others = predicted_steps(
+        wanted, partial(_times, [Recorded(one) for one in (run, source) if one]), cluster, ranks, most
+    )
+    left_out += others
+    if not rows and not steps:
+        reason = f": {left_out[0]}" if left_out else ""
+        raise UsageError(f"{what}: no case of it can be predicted{reason}")
+    return Prediction(cluster, explained, rows, steps, list(dict.fromkeys(left_out)))
+
+
+def _operations(
+    wanted: Sequence[Record], cluster: Network, ranks: Sequence[int], most: int | None
+) -> tuple[list[Record], list[str]]:
+    """Rows for collectives and exchanges; what could not be predicted, and why."""
     programs: dict[tuple[Any, ...], dict[int, Record]] = {}
-    for record in subject:
-        if glob is None or fnmatch(str(record.get("case")), glob):
+    for record in wanted:
+        if record["kind"] != "train":
             programs.setdefault(tuple(map(record.get, PROGRAM)), {})[record["ranks"]] = record
     rows: list[Record] = []
     left_out: list[str] = []
@@ -144,26 +117,35 @@ def predict(
         first = next(iter(known.values()))
         for p in ranks if ranks and first["kind"] == "collective" else sorted(known):
             like = known.get(p, first)
+            began = perf_counter()
+            world = simulated(p, cluster)
             try:
                 program = program_of(like, p)
+                if program is not None:
+                    world.run(program)
             except ValueError as error:
                 left_out.append(f"{like['aggregation']} on {p} ranks: {error}")
                 continue
             if program is None:
                 left_out.append(f"{like.get('case')}: no prediction for such a case")
                 break
-            began = perf_counter()
-            world = simulated(p, cluster)
-            try:
-                world.run(program)
-            except ValueError as error:
-                left_out.append(f"{like['aggregation']} on {p} ranks: {error}")
-                continue
             rows.append(_row(like, known.get(p), p, cluster, most, world.now, perf_counter() - began))
-    if not rows:
-        reason = f": {left_out[0]}" if left_out else ""
-        raise UsageError(f"{what}: no case of it can be predicted{reason}")
-    return Prediction(cluster, explained, rows, list(dict.fromkeys(left_out)))
+    return rows, left_out
+
+
+def _times(
+    runs: Sequence[Recorded], record: Record, ranks: int, network: Sequence[Layer], shape: Shape
+) -> ComputeTimes:
+    """How long the work of a training case takes: what the case says, else what one of ``runs`` measured."""
+    said = {name: record.get(name) for name in TIMES}
+    if any(said.values()):
+        return compute_times({"model": record["model"], **said}, network, shape)
+    for measured in runs:
+        try:
+            return measured(record, ranks)
+        except ValueError:
+            continue
+    raise ValueError("nothing says how long its computing takes: predict a run that recorded events of it")
 
 
 def _row(
@@ -188,17 +170,18 @@ def _row(
     }
 
 
-def _records(what: Path) -> list[Record]:
-    """The cases of a suite file, or the records of a run."""
+def _records(what: Path) -> tuple[list[Record], Run | None]:
+    """The cases of a suite file, or the records of a run and the run."""
     if what.suffix == ".toml":
-        return [dict(case.fields()) for case in suite.load(what).cases]
-    return _reduced(_read(what))
+        return [dict(case.fields()) for case in suite.load(what).cases], None
+    run = _read(what)
+    return _reduced(run), run
 
 
-def _network(name: str) -> tuple[Network, Fitted | None, int | None]:
-    """The network, the fit if it is made now, and the most ranks that it was fitted to."""
+def _network(name: str) -> tuple[Network, Fitted | None, int | None, Run | None]:
+    """The network, the fit if it is made now, the most ranks that it was fitted to, and the run it is from."""
     if name in NETWORKS:
-        return NETWORKS[name], None, None
+        return NETWORKS[name], None, None, None
     path = Path(name)
     if not path.exists():
         raise UsageError(
@@ -209,14 +192,13 @@ def _network(name: str) -> tuple[Network, Fitted | None, int | None]:
             cluster, most = loaded(path)
         except NetworkFileError as error:
             raise UsageError(f"--network {error}") from None
-        return cluster, None, most
+        return cluster, None, most, None
     run = _read(path)
-    _reduced(run)
     try:
-        found = fitted(run)
+        found = fitted(run, cells(_reduced(run)))
     except (CannotFitError, ValueError) as error:
         raise UsageError(f"--network {path}: {error}") from None
-    return found.network, found, found.most_ranks
+    return found.network, found, found.most_ranks, run
 
 
 def _read(path: Path) -> Run:

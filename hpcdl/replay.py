@@ -8,11 +8,13 @@ step, at the ends of every stage and here and there between, so that sums that a
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from hpcdl.analysis.volumes import volumes
+from hpcdl.fabric.comm import phantom
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -60,6 +62,25 @@ class Stage:
             self._marks.wrong += int(np.count_nonzero(found != self._marks.total(self._steps - 1)))
 
 
+class Outline:
+    """A layer of which only the size is there, for gradients that have no numbers to mark."""
+
+    def __init__(self, name: str, span: slice) -> None:
+        self.name = name
+        self.span = span
+
+    def forward(self, x: Array) -> Array:
+        """Return ``x``."""
+        return x
+
+    def backward(self, dy: Array) -> Array:
+        """Return ``dy``."""
+        return dy
+
+    def look(self) -> None:
+        """See nothing."""
+
+
 @dataclass
 class Marks:
     """What one rank writes into its gradients, and what it is to find there."""
@@ -85,11 +106,11 @@ class Marks:
 
 @dataclass
 class Replica:
-    """Stages that share a vector of gradients; there are no parameters."""
+    """Stages that share a vector of gradients; parameters are there where they are exchanged."""
 
-    stages: Sequence[Stage]
-    gradients: NDArray[np.float32]
-    parameters: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
+    stages: Sequence[Stage | Outline]
+    gradients: Array
+    parameters: Array = field(default_factory=lambda: np.empty(0, np.float32))
 
     def loss(self, x: Array, _labels: Array, _scale: float) -> tuple[float, int, Array]:
         """Return no loss, no right answer, and a gradient for the stages to hand on."""
@@ -100,17 +121,27 @@ def replica(
     layers: Sequence[Layer], shape: Shape, rank: int, ranks: int, *, summed: bool
 ) -> tuple[Replica, Marks]:
     """Make a stand-in for the network of ``layers`` on images of ``shape``."""
-    sizes = []
-    for layer in layers:
-        sizes.append(volumes([layer], shape, 1).parameters)
-        shape = layer.output(shape)
-    ends = np.cumsum([0, *sizes]).tolist()
-    marks = Marks(np.zeros(ends[-1], np.float32), rank, ranks, summed)
-    stages = [
-        Stage(layer.name, slice(begin, end), marks)
-        for layer, begin, end in zip(layers, ends[:-1], ends[1:], strict=True)
-    ]
+    spans = _spans(layers, shape)
+    marks = Marks(np.zeros(spans[-1].stop, np.float32), rank, ranks, summed)
+    stages = [Stage(layer.name, span, marks) for layer, span in zip(layers, spans, strict=True)]
     return Replica(stages, marks.gradients), marks
+
+
+def outline(layers: Sequence[Layer], shape: Shape, dtype: str) -> Replica:
+    """Make one of sizes only, for as many simulated ranks as there may be: its vectors take no memory."""
+    spans = _spans(layers, shape)
+    stages = [Outline(layer.name, span) for layer, span in zip(layers, spans, strict=True)]
+    vector = phantom(spans[-1].stop, dtype)
+    return Replica(stages, vector, vector)
+
+
+def _spans(layers: Sequence[Layer], shape: Shape) -> list[slice]:
+    """Where each layer's parameters are in the vector of all. ValueError: shapes that do not fit."""
+    ends = [0]
+    for layer in layers:
+        ends.append(ends[-1] + volumes([layer], shape, 1).parameters)
+        shape = layer.output(shape)
+    return [slice(begin, end) for begin, end in pairwise(ends)]
 
 
 class Updates:
@@ -125,13 +156,14 @@ class Session:
     """One rank's side of a replayed case; see :class:`hpcdl.training.session.Session`."""
 
     replica: Replica
-    marks: Marks
     aggregate: Callable[[Comm, Array], Coroutine[Any, Any, None]]
     journal: Journal
     batch_per_rank: int
     global_batch: int
     steps: int
     bucket_bytes: int | None = None
+    independent: bool = False
+    """Whether replicas are never combined."""
     optimizer: Updates = field(default_factory=Updates)
 
     def learning_rate(self, _step: int) -> float:

@@ -16,7 +16,7 @@ from hpcdl.analysis.links import rounds
 from hpcdl.fabric.comm import phantom
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Mapping
+    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 
     from hpcdl.fabric.comm import Comm
     from hpcdl.trace.run import Run
@@ -39,6 +39,8 @@ class Cell:
     """Median of the slowest rank."""
     program: Program
     """With a size-only payload."""
+    messages: int = 0
+    """Of all ranks together, about what simulating it costs; 0 where they were not counted."""
 
 
 def cells(records: Iterable[Mapping[str, Any]]) -> list[Cell]:
@@ -47,20 +49,37 @@ def cells(records: Iterable[Mapping[str, Any]]) -> list[Cell]:
     Left out are simulated cases, failed and wrong ones, one rank, and what a library decides or a measurement did
     (``auto``).
     """
-    found = []
-    for record in records:
-        program = None if record.get("network") or record.get("error") else program_of(record, record["ranks"])
-        seconds = record["time_p50_seconds"]
-        scheme = str(record["aggregation"])
-        if (
-            program
-            and seconds
-            and record["correct"] is not False
-            and scheme != "auto"
-            and not of_a_library(scheme)
-        ):
-            found.append(Cell(scheme, record["ranks"], record["message_bytes"], seconds, program))
-    return [cell for cell in found if cell.ranks > 1]
+    return [cell for record in records if (cell := cell_of(record))]
+
+
+def cell_of(record: Mapping[str, Any]) -> Cell | None:
+    """The cell of one record, None for one of those that are left out."""
+    ranks, seconds, scheme = record["ranks"], record["time_p50_seconds"], str(record["aggregation"])
+    if record.get("network") or record.get("error") or record["correct"] is False or not seconds or ranks < 2:
+        return None
+    program = None if scheme == "auto" or of_a_library(scheme) else program_of(record, ranks)
+    if program is None:
+        return None
+    messages = round(ranks * (record.get("messages_per_rank") or 0))
+    return Cell(scheme, ranks, record["message_bytes"], seconds, program, messages)
+
+
+def cheapest(cells: Sequence[Cell], messages: int) -> list[Cell]:
+    """As many as can be simulated with so many messages, in their order.
+
+    Each number of ranks gives those of its own that cost least, one after the other.
+    """
+    turns: dict[int, int] = {}
+    order = []
+    for place in sorted(range(len(cells)), key=lambda place: cells[place].messages):
+        turn = turns[cells[place].ranks] = turns.get(cells[place].ranks, 0) + 1
+        order.append((turn, place))
+    places = []
+    for _, place in sorted(order):
+        if cells[place].messages <= messages:
+            messages -= cells[place].messages
+            places.append(place)
+    return [cells[place] for place in sorted(places)]
 
 
 def of_a_library(scheme: str) -> bool:

@@ -7,7 +7,7 @@ NAME", "loss", "backward NAME", "update", "update NAME".
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.analysis.volumes import volumes
 from hpcdl.fabric.comm import INPUT
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer
     from hpcdl.trace.run import Run
+
+PLACE: Final = ("dataset", "backend", "dtype", "threads_per_rank")
+"""Fields of a case that change how long its work takes; the model and the batch apart."""
 
 FORWARD: Final = 2
 """Floating-point operations of a multiply-add."""
@@ -58,6 +61,8 @@ class ComputeTimes:
 
     per_image: Mapping[str, float]
     per_call: Mapping[str, float] = field(default_factory=dict)
+    source: str = ""
+    """The measured case that they are from."""
 
     def seconds(self, label: str, images: int) -> float:
         """How long the work called ``label`` takes on a batch of ``images``."""
@@ -89,17 +94,66 @@ def recorded(run: Run, model: str) -> ComputeTimes:
     An update takes the same time whatever the batch; all else is taken as proportional to it. ValueError: a run
     without such a case.
     """
-    for index, case in enumerate(run.described):
-        if case.get("kind") != "train" or case.get("model") != model or case.get("network"):
-            continue
-        events = run.events_of(index)
-        steps = run.steps[run.steps["case_index"] == index]
-        images = float(steps["images"].median()) if len(steps) else 0.0
-        if not len(events) or not images:
-            continue
-        ours = events[events["label"].astype(str).str.match(rf"({INPUT}|loss|update|forward .*|backward .*)")]
-        medians = (ours["end"] - ours["begin"]).groupby(ours["label"].astype(str)).median() * 1e-9
-        update = {str(label): float(time) for label, time in medians.items() if str(label).startswith("update")}
-        rest = {str(label): float(time) / images for label, time in medians.items() if str(label) not in update}
-        return ComputeTimes(rest, update)
+    for index in _trainings(run, model):
+        if (found := _medians(run, index)) is not None:
+            return found
     raise ValueError(f"{run.path} has no measured training of {model!r} with events")
+
+
+class Recorded:
+    """The same for any case and number of ranks; what a case recorded is read once."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._read: dict[int, ComputeTimes | None] = {}
+
+    def __call__(self, like: Mapping[str, Any], ranks: int) -> ComputeTimes:
+        """Return the times of a case with the model and the :data:`PLACE` of ``like``, its strategy if possible.
+
+        They are those on the most ranks below ``ranks``: in them is what ranks on shared cores cost each other,
+        and nothing of what is predicted. ValueError: a run without such a case.
+        """
+        cases = self._run.described
+
+        def distance(index: int) -> tuple[bool, bool, int]:
+            measured = int(cases[index].get("ranks") or 1)
+            below = measured < ranks
+            return (
+                cases[index].get("training") != like.get("training"),
+                not below,
+                -measured if below else measured,
+            )
+
+        fit = [
+            index
+            for index in _trainings(self._run, str(like["model"]))
+            if not cases[index].get("straggler")
+            and all(cases[index].get(name) == like.get(name) for name in PLACE)
+        ]
+        for index in sorted(fit, key=distance):
+            if index not in self._read:
+                self._read[index] = _medians(self._run, index)
+            if (found := self._read[index]) is not None:
+                return found
+        raise ValueError(f"{self._run.path} has no measured training of {like['model']!r} with events")
+
+
+def _trainings(run: Run, model: str) -> list[int]:
+    return [
+        index
+        for index, case in enumerate(run.described)
+        if case.get("kind") == "train" and case.get("model") == model and not case.get("network")
+    ]
+
+
+def _medians(run: Run, index: int) -> ComputeTimes | None:
+    events = run.events_of(index)
+    steps = run.steps[run.steps["case_index"] == index]
+    images = float(steps["images"].median()) if len(steps) else 0.0
+    if not len(events) or not images:
+        return None
+    ours = events[events["label"].astype(str).str.match(rf"({INPUT}|loss|update|forward .*|backward .*)")]
+    medians = (ours["end"] - ours["begin"]).groupby(ours["label"].astype(str)).median() * 1e-9
+    update = {str(label): float(time) for label, time in medians.items() if str(label).startswith("update")}
+    rest = {str(label): float(time) / images for label, time in medians.items() if str(label) not in update}
+    return ComputeTimes(rest, update, str(run.described[index].get("case")))

@@ -1,10 +1,11 @@
 """The network that explains measured times best: alpha, beta and gamma fitted through the simulation itself.
 
 A simulated time is the longest chain of messages and reductions, so that it is piecewise linear in the prices:
-near any network it is ``coefficients @ prices``. The coefficients are read off by raising one price a little; the
-prices come from a linear fit to the measured times; both in turn until nothing changes (Gauss and Newton's method,
-whose linear pieces are exact here). Errors count relative to the measured time, no price is negative (Lawson &
-Hanson, Solving Least Squares Problems, 1974, chapter 23), and errors far beyond the usual count less (Huber 1964).
+near any network it is ``coefficients @ prices``. The coefficients are the time's derivatives, which one simulation
+carries along; the prices come from a linear fit to the measured times; both in turn until nothing changes (Gauss
+and Newton's method, whose linear pieces are exact here). An error is the logarithm of predicted by measured time,
+so that twice and half the time are equally wrong; no price is negative (Lawson & Hanson, Solving Least Squares
+Problems, 1974, chapter 23), and errors far beyond the usual count less (Huber 1964).
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from hpcdl.analysis.cells import cheapest
+from hpcdl.analysis.dual import Dual
 from hpcdl.fabric.network import EVERY_RANK, Link, Network
 from hpcdl.fabric.simulated import simulated
 
@@ -32,8 +35,17 @@ PRICES: Final = ("alpha", "beta", "gamma", "inside alpha", "inside beta")
 BEGIN: Final = np.array([1e-5, 1e-9, 1e-10, 1e-6, 1e-10])
 """Where the fit begins; any order of magnitude will do."""
 
-STEP: Final = 1e-6
-"""How much a price is raised, as a share of itself, to see what it weighs."""
+FREE: Final = 1e-4 * BEGIN
+"""Simulated instead of less, so that of chains that take equally long the one that pays most is seen."""
+
+ENOUGH: Final = 10_000
+"""Messages that each step of the search may simulate; cells that are beyond it count at its end only."""
+
+FAR_OFF: Final = 100
+"""Times too much or too little beyond which nothing pulls harder."""
+
+MANY: Final = 4
+"""Cells for each price, at least, among those by which prices are sought."""
 
 PATIENCE: Final = 5
 """Steps in a row that bring less than 1 % before the fit is good enough."""
@@ -69,7 +81,7 @@ class Fit:
     @property
     def network(self) -> Network:
         """The network of these prices."""
-        return _priced(self.layout, self.prices)
+        return _priced(self.layout, self.prices.tolist())
 
     @property
     def pays(self) -> list[str]:
@@ -88,9 +100,14 @@ class Fit:
         return [PRICES[price] for price, in_it in zip(paid, (free > DISTINCT).any(axis=0), strict=True) if in_it]
 
     @property
+    def predicted(self) -> Vector:
+        """(cells,): seconds on the fitted network."""
+        return self.coefficients @ self.prices
+
+    @property
     def errors(self) -> Vector:
         """(cells,): the fitted time's error as a share of the measured one."""
-        return self.coefficients @ self.prices / self.measured - 1
+        return self.predicted / self.measured - 1
 
     def left_out(self, group_of: Callable[[Cell], Hashable]) -> Vector:
         """(cells,): the same, each cell predicted by the prices that all groups but its own come to.
@@ -105,7 +122,8 @@ class Fit:
             unpaid = self.coefficients[~mine].sum(axis=0) == 0
             known = self.coefficients[:, unpaid].sum(axis=1) == 0
             if (~mine).sum() >= (~unpaid).sum() and known[mine].any():
-                network = _priced(self.layout, _solve(self.coefficients[~mine], measured[~mine]))
+                prices = _solve(self.coefficients[~mine], measured[~mine])
+                network = _priced(self.layout, prices.tolist())
                 for place in map(int, np.flatnonzero(mine & known)):
                     errors[place] = seconds(self.cells[place], network) / measured[place] - 1
         return errors
@@ -117,8 +135,14 @@ def fit(cells: Sequence[Cell], hosts: Sequence[int] = ()) -> Fit:
     Raises CannotFitError where there are fewer cells than prices to find.
     """
     layout = _layout(hosts)
-    squares = _descend(_at(cells, layout, BEGIN), robust=False)  # robust at once, most cells may pass for odd ones
-    return _descend(squares, robust=True)
+    begin = _at(cells, layout, BEGIN)
+    if len(cells) < (wanted := max(len(begin.pays), 1)):
+        raise CannotFitError(f"{len(cells)} measured collectives and exchanges cannot tell {wanted} prices")
+    light = _at(cheapest(cells, ENOUGH), layout, BEGIN)
+    if len(light.cells) < MANY * wanted or light.pays != begin.pays:
+        light = begin
+    squares = _descend(light, robust=False)  # robust at once, most cells may pass for odd ones
+    return _at(cells, layout, _descend(squares, robust=True).prices)
 
 
 def _descend(best: Fit, *, robust: bool) -> Fit:
@@ -126,11 +150,10 @@ def _descend(best: Fit, *, robust: bool) -> Fit:
     patience, off = PATIENCE, _size(best.errors, robust=robust)
     aim = _solve(best.coefficients, best.measured, robust=robust)
     while patience and not np.allclose(aim, best.prices, rtol=1e-7, atol=0):
-        network = _priced(best.layout, aim)
-        errors = np.array([seconds(cell, network) for cell in best.cells]) / best.measured - 1
-        if (size := _size(errors, robust=robust)) < off:
+        tried = _at(best.cells, best.layout, aim)
+        if (size := _size(tried.errors, robust=robust)) < off:
             patience = PATIENCE if size < 0.99 * off else patience - 1
-            best, off = _at(best.cells, best.layout, aim), size
+            best, off = tried, size
             aim = _solve(best.coefficients, best.measured, robust=robust)
         else:
             patience -= 1
@@ -139,17 +162,20 @@ def _descend(best: Fit, *, robust: bool) -> Fit:
 
 
 def _size(errors: Vector, *, robust: bool) -> float:
-    return float(np.mean(np.abs(errors) if robust else errors**2))
+    logarithms = np.log((1 + errors).clip(1 / FAR_OFF, FAR_OFF))
+    return float(np.mean(np.abs(logarithms) if robust else logarithms**2))
 
 
 def _at(cells: Sequence[Cell], layout: Network, prices: Vector) -> Fit:
-    """What the times are made of near ``prices``. Raises CannotFitError for fewer cells than prices to find."""
-    network = _priced(layout, prices)
-    coefficients = np.array([_coefficients(cell, network, prices) for cell in cells]).reshape(-1, len(PRICES))
-    found = Fit(cells, prices, coefficients, layout)
-    if len(cells) < (wanted := max(len(found.pays), 1)):
-        raise CannotFitError(f"{len(cells)} measured collectives and exchanges cannot tell {wanted} prices")
-    return found
+    """What the times are made of near ``prices``."""
+    each = zip(prices.clip(FREE).tolist(), np.eye(len(PRICES)).tolist(), strict=True)
+    network = _priced(layout, [Dual(price, tuple(row)) for price, row in each])
+    coefficients = [_slope(seconds(cell, network)) for cell in cells]
+    return Fit(cells, prices, np.array(coefficients).reshape(-1, len(PRICES)), layout)
+
+
+def _slope(time: float) -> tuple[float, ...]:
+    return time.slope if isinstance(time, Dual) else (0.0,) * len(PRICES)
 
 
 def seconds(cell: Cell, network: Network) -> float:
@@ -166,42 +192,35 @@ def _layout(hosts: Sequence[int]) -> Network:
     return Network("fitted", Link(0.0, 0.0), source="", ranks_per_host=ranks_per_host, hosts=placed)
 
 
-def _priced(layout: Network, prices: Vector) -> Network:
-    alpha, beta, gamma, *inside = map(float, prices)
+def _priced(layout: Network, prices: Sequence[float]) -> Network:
+    alpha, beta, gamma, *inside = prices
     link = Link(*inside) if layout.is_one_host else Link(alpha, beta)
     return replace(layout, link=link, gamma=gamma, inside=Link(*inside))
 
 
-def _coefficients(cell: Cell, network: Network, prices: Vector) -> Vector:
-    """What each price weighs in the time of ``cell`` near ``prices``, found by raising it a little."""
-    found = np.zeros(len(PRICES))
-    here = [network.host(rank) for rank in range(cell.ranks)]
-    between, inside = len(set(here)) > 1, len(set(here)) < cell.ranks
-    time = seconds(cell, network)
-    for price, is_paid in enumerate((between, between, True, inside, inside)):
-        if is_paid:
-            raised = prices.copy()
-            raised[price] += STEP * max(prices[price], BEGIN[price] / 100)
-            found[price] = (seconds(cell, _priced(network, raised)) - time) / (raised[price] - prices[price])
-    found[np.abs(found * prices.clip(BEGIN / 100)) < 1e-7 * time] = 0  # rounding
-    return found
-
-
 def _solve(coefficients: Matrix, measured: Vector, *, robust: bool = True) -> Vector:
-    """Prices, none negative, of least relative error, robust or squared; 0 for a price that nobody pays."""
+    """Prices, none negative, by which predicted and measured times differ least, in their ratio's logarithm.
+
+    Robust or squared; 0 for a price that nobody pays.
+    """
     rows = coefficients / measured[:, None]
     size = np.linalg.norm(rows, axis=0)
     size[size == 0] = 1
     weights = np.ones(len(rows))
     prices = np.zeros(len(size))
-    for _ in range(100 if robust else 1):
+    for _ in range(100):
         following = _non_negative(rows / size * weights[:, None], weights)
         if np.allclose(following, prices, rtol=1e-9, atol=0):
             break
         prices = following
-        off = np.abs(rows / size @ prices - 1)
-        usual = HUBER * max(float(np.median(off)) / 0.6745, 1e-12)
-        weights = np.sqrt(usual / np.maximum(off, usual))
+        ratio = (rows / size @ prices).clip(1 / FAR_OFF, FAR_OFF)
+        off = np.abs(np.log(ratio))
+        # weighted so, a difference pulls at the prices as the square of the logarithm does
+        pull = np.divide(np.log(ratio), ratio - 1, out=np.ones_like(ratio), where=ratio != 1)
+        weights = np.sqrt(pull / ratio)
+        if robust:
+            usual = HUBER * max(float(np.median(off)) / 0.6745, 1e-12)
+            weights *= np.sqrt(usual / np.maximum(off, usual))
     return np.asarray(prices / size, np.float64)
 
 

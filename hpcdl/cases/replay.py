@@ -128,7 +128,6 @@ def program(
         stand_in, marks = replica(layers, shape, comm.rank, comm.size, summed=summed)
         session = Session(
             stand_in,
-            marks,
             aggregate=named("aggregation", settings["aggregation"]),
             journal=journal,
             batch_per_rank=batch,

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 from hpcdl.analysis import overhead as costs
 from hpcdl.analysis.best import fields_of, winners
+from hpcdl.analysis.fitted import beside
 from hpcdl.analysis.launches import launches
 from hpcdl.analysis.links import links as measured_links
 from hpcdl.analysis.messages import speeds
 from hpcdl.analysis.scaling import records
 from hpcdl.analysis.staleness import staleness
 from hpcdl.analysis.stragglers import slowed
-from hpcdl.report import collectives, consistency, overhead, training
+from hpcdl.report import collectives, consistency, overhead, predictions, training
 from hpcdl.report import links as link_map
 from hpcdl.report.card import card, method
 from hpcdl.report.document import Document, Section
@@ -53,6 +54,7 @@ def document(run: Run) -> Document:
         stragglers(slowed(run)),
         collectives.collectives(found),
         collectives.pairwise(found),
+        predictions.beside(beside(run, found)),
         link_map.links(measured_links(run), usable_cores(run.environment), speeds(run)),
         overhead.fabric(costs.fabric(run)),
         overhead.tracing(costs.tracing(run), setting),

@@ -5,11 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hpcdl.analysis.cells import Cell, program_of
-from hpcdl.analysis.fitting import EVERY_RANK, CannotFitError, fit, seconds, summary
+from hpcdl import registry
+from hpcdl.analysis.cells import Cell, cheapest, of_a_library, program_of
+from hpcdl.analysis.dual import Dual
+from hpcdl.analysis.fitting import ENOUGH, EVERY_RANK, CannotFitError, fit, seconds, summary
 from hpcdl.fabric.network import NETWORKS, Link, Network
 
 SCHEMES = ("ring", "tree", "butterfly", "hierarchical")
+OURS = [name for name in registry.names("aggregation") if name not in {"auto", "none"} and not of_a_library(name)]
 SIZES = (4, 65536, 4194304)
 SLOW_ADDER = Network("slow adder", Link(2e-5, 1e-9), source="none", gamma=3e-9, inside=Link(1e-6, 4e-10))
 
@@ -52,6 +55,47 @@ def test_within_one_host():
     assert found.network.is_one_host
     assert found.pays == ["gamma", "inside alpha", "inside beta"]
     assert prices(found.network)[2:] == pytest.approx(prices(network)[2:], rel=0.01)
+
+
+@pytest.mark.parametrize("hosts", [[0] * 6, range(6), [0, 0, 0, 1, 1, 1], [0, 1, 0, 1, 2, 2]], ids=str)
+def test_a_time_is_its_derivatives_times_the_prices(hosts):
+    """A sum of prices is homogeneous (Euler): nothing that a simulation charges escapes the derivatives."""
+    layout = replace(SLOW_ADDER, hosts=tuple(hosts))
+    variables = np.eye(5).tolist()
+    alpha, beta, gamma, *inside = (Dual(*one) for one in zip(prices(layout), map(tuple, variables), strict=True))
+    charged = replace(layout, link=Link(alpha, beta), gamma=gamma, inside=Link(*inside))
+    for scheme in OURS:
+        for one in (cell(scheme, p, size) for p in (2, 5, 6) for size in (4, 65536)):
+            time = seconds(one, charged)
+            assert float(time) == seconds(one, layout)
+            assert np.dot(time.slope, prices(layout)) == pytest.approx(float(time), rel=1e-9), scheme
+
+
+def test_twice_and_half_the_time_are_equally_wrong():
+    """Times that scatter widely around a network's: by their share of the measured time all would seem too short."""
+    found = fit(timed(SLOW_ADDER, noise=0.6, ranks=(2, 3, 4, 5, 6)), range(6))
+    assert np.median(found.predicted / found.measured) == pytest.approx(1, abs=0.1)
+    sent_and_reduced = np.array([2, 1]) @ prices(found.network)[1:3] / (np.array([2, 1]) @ prices(SLOW_ADDER)[1:3])
+    assert sent_and_reduced == pytest.approx(1, abs=0.2)
+
+
+def test_what_is_dear_to_simulate_is_predicted_by_the_others():
+    times = timed(SLOW_ADDER)
+    dear = [replace(one, messages=ENOUGH + 1 if one.ranks == 6 else 10) for one in times]
+    assert [one.ranks for one in cheapest(dear, ENOUGH)] == [one.ranks for one in dear if one.ranks < 6]
+    found = fit(dear, range(6))
+    assert len(found.predicted) == len(times)
+    assert prices(found.network)[:3] == pytest.approx(prices(SLOW_ADDER)[:3], rel=1e-3)
+    assert summary(found.errors)["worst"] < 1e-3
+
+
+def test_each_number_of_ranks_gives_its_cheapest():
+    cells = [
+        replace(cell("ring", p, 4), messages=m) for p, m in ((2, 1), (2, 3), (2, 2), (8, 90), (8, 50), (8, 70))
+    ]
+    assert [(one.ranks, one.messages) for one in cheapest(cells, 54)] == [(2, 1), (2, 2), (8, 50)]
+    assert cheapest(cells, 1000) == cells
+    assert cheapest(cells, 0) == []
 
 
 def test_noise_goes_into_the_errors_and_not_into_the_prices():

@@ -1,10 +1,11 @@
 import pytest
 
 from hpcdl.analysis.stragglers import slowed
+from hpcdl.fabric.straggler import Straggler
 
-SLOW = "rank 1 5x slower"
-PAUSES = "rank 1 pauses 0.04 s in 0.25 of its batches"
-WITH = {"straggler": SLOW, "configuration": f"trace=events, straggler {SLOW}"}
+SLOW = Straggler(rank=1, factor=5)
+PAUSES = Straggler(rank=1, probability=0.25, seconds=0.04)
+WITH = {**SLOW.fields, "configuration": f"trace=events, straggler {SLOW}"}
 FREE = {"training": "asynchronous", "aggregation": "own", "common_clock": True}
 
 
@@ -29,7 +30,7 @@ def test_workers_that_wait_for_nobody_keep_their_throughput(hand):
 
 
 def test_pauses_count_by_their_mean(hand):
-    told = {"straggler": PAUSES, "configuration": f"straggler {PAUSES}"}
+    told = {**PAUSES.fields, "configuration": f"straggler {PAUSES}"}
     hand.train([[10.0] * 42] * 2, compute=[10] * 2, configuration="")
     hand.train([[10.0, 10.0, *[10.0, 10.0, 10.0, 50.0] * 10]] * 2, compute=[10] * 2, **told)
     (one,) = slowed(hand.read())

@@ -171,3 +171,26 @@ def test_a_papers_figures_stand_beside_ours(capsys):
         ("nin", "128"): "39x",
     }
     assert all(1 < float(ours.removesuffix("x")) < int(ranks) for (_, ranks), (_, ours) in speedups.items())
+
+
+def test_a_training_that_ran_is_predicted_on_other_networks_and_more_ranks(hpcdl):
+    train = (
+        '[[case]]\nkind = "train"\nmodel = "lenet5"\ndataset = "digits"\nlearning_rate = 0.05\nglobal_batch = 48'
+    )
+    file = hpcdl.suite(f'{train}\nranks = [1, 2]\nsteps = 6\naggregation = "ring"')
+    ran = hpcdl("run", file, "-o", "run")
+    assert ran.returncode == 0, ran.stderr
+    found = {}
+    for network in ("ethernet-1g", "ethernet-100g"):
+        said = hpcdl("predict", "run", "--network", network, "--ranks", "2,4", "--json")
+        assert said.returncode == 0, said.stderr
+        found[network] = json.loads(said.stdout)["cases"]
+    for slow, fast in zip(*found.values(), strict=True):
+        assert slow["predicted_seconds"] > fast["predicted_seconds"] > fast["compute_seconds"] > 0
+    two, four = found["ethernet-1g"]
+    assert (two["ranks"], four["ranks"]) == (2, 4)
+    assert two["step_seconds"] > 0
+    assert four["step_seconds"] is None
+    # a ring over more ranks sends more, and there is less to hide it behind
+    exposed = [one["predicted_seconds"] - one["compute_seconds"] for one in (two, four)]
+    assert exposed[1] > exposed[0] > 0

@@ -2,6 +2,7 @@
 
 import pytest
 
+from hpcdl.fabric.straggler import Straggler
 from hpcdl.report.names import Names
 from hpcdl.report.render import render
 
@@ -128,7 +129,8 @@ def test_who_had_not_been_looked_at_by_then_is_a_candidate_that_loses(hand, row)
 
 
 def test_stragglers_beside_their_bounds(hand, row):
-    slow = {"straggler": "rank 1 5x slower", "configuration": "straggler rank 1 5x slower"}
+    straggler = Straggler(rank=1, factor=5)
+    slow = {**straggler.fields, "configuration": f"straggler {straggler}"}
     synchronous(hand, compute=[20] * 4, configuration="")
     synchronous(hand, compute=[20, 100, 20, 20], ms=100.0, **slow)
     page = section(render([hand.read()], "md"), "Stragglers")

@@ -35,7 +35,6 @@ def play(ranks, strategy, aggregate, *, seed=0, steps=3):
         recorder, ticks = Recorder(), count()
         session = replay.Session(
             stand_in,
-            marks,
             aggregate=aggregate,
             journal=Journal(recorder, lambda: Gauge(next(ticks), 0, 0, 0, 0)),
             batch_per_rank=5,

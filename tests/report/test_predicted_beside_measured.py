@@ -1,0 +1,96 @@
+"""A run whose machine is a model network, so that what is predicted and what was measured can be told apart."""
+
+import json
+
+import pytest
+
+from hpcdl import suite
+from hpcdl.analysis.cells import Cell, program_of
+from hpcdl.analysis.fitting import seconds
+from hpcdl.fabric.network import Link, Network
+from hpcdl.report.render import render
+
+MACHINE = Network("machine", Link(3e-5, 1e-9), source="none", gamma=2e-9)
+SUITE = """
+[suite]
+name = "sums"
+[[case]]
+kind = "collective"
+aggregation = {schemes}
+ranks = [2, 4]
+message_bytes = [4096, 65536, 1048576]
+"""
+
+
+def measured(hand, schemes=("ring", "tree", "butterfly", "native"), slow=None):
+    """Measure each scheme on the machine; ``slow`` takes twice as long, ``native`` whatever it likes."""
+    for case in suite.parse(SUITE.format(schemes=json.dumps(list(schemes))), "s.toml").cases:
+        fields = dict(case.fields())
+        scheme, ranks, size = (fields[name] for name in ("aggregation", "ranks", "message_bytes"))
+        time = seconds(Cell(scheme, ranks, size, 0.0, program_of(fields, ranks)), MACHINE)
+        time *= 2 if scheme == slow else 1
+        hand.case([[1e3 * time] * 6] * fields.pop("ranks"), **{**fields, "warmup_steps": 0, "correct": True})
+    return hand.read({"ranks": [{"hostname": f"n{rank}"} for rank in range(4)]})
+
+
+def test_each_time_stands_beside_its_prediction(hand, row):
+    page = render([measured(hand)], "md")
+    part = page[page.index("## Predicted beside measured") : page.index("## Method")]
+    assert row(part, "alpha")[1] == "30.0 us"
+    assert row(part, "beta")[1] == "1.00 GB/s"
+    assert row(part, "gamma")[1] == "500 MB/s"
+    ring = 2 * 3 * 3e-5 + 2 * 3 / 4 * 1048576 * 1e-9 + 3 / 4 * 1048576 * 2e-9
+    assert row(part, "1 MiB", "ring", "4")[3:] == [f"{1e3 * ring:.2f} ms"] * 2 + ["1.00"]
+    assert row(part, "tree", "2")[2:] == ["1.00", "1.00", "1.00", "3"]
+    assert "native" not in part
+    assert "Half of the 18 predicted times are within 0.0 % of the measured ones" in part
+
+
+def test_an_algorithm_that_the_network_does_not_explain_is_seen(hand, row):
+    page = render(
+        [measured(hand, schemes=("ring", "tree", "butterfly", "binomial", "direct"), slow="direct")], "md"
+    )
+    part = page[page.index("### Predicted by measured time") :]
+    assert float(row(part, "direct", "4")[2]) < 0.7
+    assert float(row(part, "ring", "4")[2]) == pytest.approx(1, abs=0.1)
+
+
+def test_json_has_the_network_and_its_predictions(hand):
+    whole = json.loads(render([measured(hand)], "json"))
+    (network,) = whole["networks"]
+    assert network["run"] == hand.folder.name
+    assert network["alpha_seconds"] == pytest.approx(3e-5, rel=1e-3)
+    assert network["fit"]["fitted"]["of"] == 18
+    for case in whole["cases"]:
+        if case["aggregation"] == "native":
+            assert case["predicted_seconds"] is None
+        else:
+            assert case["predicted_seconds"] == pytest.approx(case["time_p50_seconds"], rel=1e-3)
+
+
+def test_what_takes_long_to_simulate_is_counted(hand, monkeypatch):
+    monkeypatch.setattr("hpcdl.analysis.fitted.AFFORDABLE", 5 * (3 * 2 + 3 * 4))
+    page = render([measured(hand)], "md")
+    assert "Half of the 10 predicted times" in page
+    assert "- 8 measured times more would take long to simulate; hpcdl predict does it." in page
+
+
+def test_too_few_times_are_passed_over(hand):
+    """Three prices and six times: they would fit whatever they were."""
+    run = measured(hand, schemes=["ring"])
+    assert "Predicted beside measured" not in render([run], "md")
+    assert json.loads(render([run], "json"))["networks"] == []
+
+
+def test_somebodys_own_scheme_is_never_called_for_a_report(hand, tmp_path, monkeypatch):
+    (tmp_path / "own_scheme.py").write_text("async def loud(comm, buffer):\n    raise AssertionError\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    common = {"kind": "collective", "collective": "allreduce", "dtype": "float32", "message_bytes": 4}
+    hand.case([[1.0] * 6] * 2, aggregation="own_scheme:loud", **common)
+    assert "Half of the 18 predicted times" in render([measured(hand)], "md")
+
+
+def test_a_scheme_that_is_not_here_hides_no_other(hand):
+    hand.case([[1.0] * 6] * 2, kind="collective", collective="allreduce", aggregation="gone", message_bytes=4)
+    page = render([measured(hand)], "md")
+    assert "Half of the 18 predicted times" in page

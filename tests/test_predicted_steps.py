@@ -1,0 +1,193 @@
+"""Predicted training steps: closed forms, and whose computing they are made of."""
+
+import json
+
+import numpy as np
+import pytest
+
+from hpcdl import registry
+from hpcdl.cli import main
+from hpcdl.fabric.network import NETWORKS
+from hpcdl.prediction import predict
+from hpcdl.trace.record import CaseRecord
+from hpcdl.trace.recorder import Recorder, Step
+from hpcdl.trace.schema import merge, write_part
+
+NETWORK = "ethernet-10g"
+SHAPE = (8, 8, 1)
+FORWARD, BACKWARD, UPDATE, INPUT = 100_000, 300_000, 50_000, 20_000
+"""ns of a layer, and of a step, on 64 images."""
+LAYERS = [layer.name for layer in registry.find("models", "lenet5")(SHAPE, 10)]
+COMMON = {
+    "suite": "s",
+    "kind": "train",
+    "model": "lenet5",
+    "dataset": "digits",
+    "backend": "numpy",
+    "dtype": "float32",
+    "compression": "none",
+    "optimizer": "sgd",
+    "threads_per_rank": 1,
+    "scaling": "strong",
+    "global_batch": 64,
+    "seed": 1,
+    "warmup_steps": 0,
+}
+
+
+class Trained:
+    """A run made by hand; ``slower``: how much longer than on one rank its computing takes, per image."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.parts = []
+
+    def case(self, ranks=1, slower=1.0, step_ms=10.0, **fields):
+        scale = slower / ranks if fields.get("scaling") != "weak" else slower
+        recorder = Recorder()
+        labels = [("input", INPUT)] + [(f"forward {name}", FORWARD) for name in LAYERS]
+        labels += [(f"backward {name}", BACKWARD) for name in reversed(LAYERS)]
+        clock = 0
+        for step in range(4):
+            for label, length in labels:
+                recorder.events.append((0, label, clock, clock + round(scale * length), -1, 0))
+                clock += round(scale * length)
+            recorder.events.append((0, "update", clock, clock + UPDATE, -1, 0))
+            images = 64 if fields.get("scaling") == "weak" else 64 // ranks
+            recorder.steps.append(Step(step, 0, step * 10**9, step * 10**9 + round(step_ms * 1e6), images=images))
+        said = {**COMMON, "case": f"train-{len(self.parts)}", "ranks": ranks, **fields}
+        part = self.folder / f"part{len(self.parts)}.h5"
+        write_part(part, CaseRecord(said, [recorder.pack()] * ranks))
+        self.parts.append(part)
+        return self
+
+    def merged(self):
+        merge(self.parts, self.folder / "run.h5", {}, "")
+        return self.folder
+
+
+@pytest.fixture
+def trained(tmp_path):
+    return Trained(tmp_path)
+
+
+def computing(images, slower=1.0):
+    return 1e-9 * (slower * images / 64 * (INPUT + len(LAYERS) * (FORWARD + BACKWARD)) + UPDATE)
+
+
+def ring(ranks):
+    """2 (p - 1) messages of a p-th of the gradient, half of them reduced."""
+    layers, shape, elements = registry.find("models", "lenet5")(SHAPE, 10), SHAPE, 0
+    for layer in layers:
+        elements += sum(int(np.prod(variable.shape)) for variable in layer.declare(shape))
+        shape = layer.output(shape)
+    assert elements % ranks == 0, "chunks are equal"
+    network, chunk = NETWORKS[NETWORK], elements // ranks * 4
+    return (ranks - 1) * (2 * (network.link.alpha + chunk * network.link.beta) + chunk * network.gamma)
+
+
+def steps(folder, *ranks, network=NETWORK):
+    found = predict(folder, network, ranks)
+    return {(row["training"], row["aggregation"], row["ranks"]): row for row in found.steps}, found
+
+
+AT_ONCE = "synchronous(bucket_bytes=0)"
+
+
+def test_one_piece_after_backward_takes_computing_and_the_ring(trained):
+    rows, _ = steps(trained.case(training=AT_ONCE, aggregation="ring").merged(), 1, 2, 4)
+    for ranks in (1, 2, 4):
+        row = rows[AT_ONCE, "ring", ranks]
+        stated = computing(64 // ranks) + (ring(ranks) if ranks > 1 else 0)
+        assert row["predicted_seconds"] == pytest.approx(stated, abs=1e-8)
+        assert row["predicted_images_per_second"] == pytest.approx(64 / stated, rel=1e-4)
+    assert rows[AT_ONCE, "ring", 1]["step_seconds"] == pytest.approx(0.01)
+    assert rows[AT_ONCE, "ring", 2]["step_seconds"] is None
+
+
+def test_weak_scaling_computes_as_much_on_any_number_of_ranks(trained):
+    weak = {"scaling": "weak", "batch_per_rank": 64}
+    rows, _ = steps(trained.case(training=AT_ONCE, aggregation="ring", **weak).merged(), 1, 4)
+    assert rows[AT_ONCE, "ring", 4]["predicted_seconds"] == pytest.approx(computing(64) + ring(4), abs=1e-8)
+    assert rows[AT_ONCE, "ring", 4]["global_batch"] == 256
+
+
+def test_without_communication_there_is_computing_only(trained):
+    rows, _ = steps(trained.case(training=AT_ONCE, aggregation="none").merged(), 4)
+    assert rows[AT_ONCE, "none", 4]["predicted_seconds"] == pytest.approx(computing(16), abs=1e-8)
+
+
+def test_what_overlaps_takes_between_the_longer_and_the_sum(trained):
+    names = ("layerwise", "synchronous")
+    for name in names:
+        trained.case(training=name, aggregation="ring")
+    rows, _ = steps(trained.merged(), 4)
+    for name in names:
+        hidden = rows[name, "ring", 4]["predicted_seconds"]
+        assert max(computing(16) - UPDATE * 1e-9, ring(4)) < hidden < computing(16) + 2 * ring(4)
+
+
+def test_an_average_every_fourth_step_costs_a_quarter(trained):
+    name = "parameter_averaging(period=4)"
+    rows, _ = steps(trained.case(training=name, aggregation="ring").merged(), 2)
+    assert rows[name, "ring", 2]["predicted_seconds"] == pytest.approx(computing(32) + ring(2) / 4, abs=1e-8)
+
+
+def test_computing_is_that_on_the_next_smaller_number_of_ranks(trained):
+    for ranks, slower in ((1, 1.0), (2, 1.5), (4, 3.0)):
+        trained.case(ranks, slower, training=AT_ONCE, aggregation="none")
+    rows, _ = steps(trained.merged(), 1, 2, 4, 8)
+    for ranks, slower in ((1, 1.0), (2, 1.0), (4, 1.5), (8, 3.0)):
+        found = rows[AT_ONCE, "none", ranks]["compute_seconds"]
+        assert found == pytest.approx(computing(64 // ranks, slower), rel=1e-4)
+
+
+def test_times_of_another_machine_part_are_not_taken(trained):
+    trained.case(training=AT_ONCE, aggregation="ring")
+    trained.case(training=AT_ONCE, aggregation="ring", backend="numba", slower=0.25)
+    _, found = steps(trained.merged(), 1)
+    times = {row["backend"]: row["compute_seconds"] for row in found.steps}
+    assert times["numba"] == pytest.approx(computing(64, 0.25), rel=1e-4)
+    assert times["numpy"] == pytest.approx(computing(64), rel=1e-4)
+
+
+def test_what_sizes_do_not_decide_is_left_out(trained):
+    trained.case(training=AT_ONCE, aggregation="ring")
+    trained.case(training="asynchronous", aggregation="own")
+    trained.case(training="synchronous", aggregation="auto")
+    trained.case(training="parameter_averaging(period=4,local_from=9)", aggregation="ring")
+    trained.case(training=AT_ONCE, aggregation="ring", straggler="rank 1 x 4", configuration="straggler")
+    _, found = steps(trained.merged(), 2, 128)
+    assert [row["ranks"] for row in found.steps] == [2]
+    reasons = " | ".join(found.left_out)
+    for reason in (
+        "asynchronous with own: only steps of synchronous, layerwise,",
+        "auto measures",
+        "its period changes",
+        "straggler",
+        "64 images is less than one a rank",
+    ):
+        assert reason in reasons
+
+
+def test_a_suite_takes_its_times_from_the_run_or_says_that_there_are_none(trained, tmp_path, capsys):
+    file = tmp_path / "suite.toml"
+    case = (
+        'kind = "train"\nmodel = "lenet5"\ndataset = "digits"\nlearning_rate = 0.1\nglobal_batch = 64\nsteps = 9'
+    )
+    file.write_text(f'[suite]\nname = "s"\n[[case]]\n{case}\nranks = [2, 4]\n')
+    assert main(["predict", str(file), "--network", NETWORK]) == 2
+    assert "nothing says how long its computing takes" in capsys.readouterr().err
+    file.write_text(f'[suite]\nname = "s"\n[[case]]\n{case}\nranks = 2\nnetwork = "gemini"\nflops = 1e9\n')
+    assert main(["predict", str(file), "--network", NETWORK, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["cases"]
+    assert row["predicted_seconds"] > row["compute_seconds"] > 0
+    assert row["step_seconds"] is None
+
+
+def test_the_page_shows_both_and_warns_of_what_is_far(trained, capsys):
+    trained.case(2, training=AT_ONCE, aggregation="ring", step_ms=1e3 * (computing(32) + ring(2)))
+    assert main(["predict", str(trained.merged()), "--network", NETWORK, "--ranks", "2,8,16"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(AT_ONCE)]
+    assert lines[0].split()[7] == "1.00"
+    assert ["EXTRAPOLATED" in line for line in lines] == [False, False, True]
