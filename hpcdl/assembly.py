@@ -6,10 +6,11 @@ import math
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl import registry
 from hpcdl.analysis.compute_times import DEVICES, ComputeTimes, at_rate, recorded
+from hpcdl.fabric import nccl
 from hpcdl.nn.backend import backend
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.scaled import LossScaling
@@ -22,9 +23,13 @@ if TYPE_CHECKING:
 
     from hpcdl.data.dataset import Dataset
     from hpcdl.fabric.comm import Array
+    from hpcdl.nn.backend import Backend
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer
     from hpcdl.training.journal import Journal
+
+IN_MEMORY: Final = ("auto", "two_shot")
+"""Aggregations that are for vectors in the host's memory."""
 
 
 def session(
@@ -66,12 +71,25 @@ def session(
 def of_strategy(settings: Mapping[str, Any], name: str) -> Any:
     """What the strategy's module offers besides the strategy, None if it does not.
 
-    ``check(ranks, **settings)`` raises ValueError for what cannot run. ``AGGREGATES = False`` says that no
-    aggregation is used, ``SURVIVES = True`` that training goes on when a rank dies. ``title(ranks, **settings)``
-    is what the literature calls the strategy with such settings.
+    ``AGGREGATES = False`` says that no aggregation is used, ``STOPS = False`` that there is no common step after
+    which all could stop at the target, ``SURVIVES = True`` that training goes on when a rank dies. For the
+    functions see :func:`ask_strategy`.
     """
     module = registry.find("training", settings["training"]["name"]).__module__
     return getattr(import_module(module), name, None)
+
+
+def ask_strategy(settings: Mapping[str, Any], question: str) -> Any:
+    """What a function of the strategy's module answers, None if there is no such function.
+
+    ``check(ranks, settings)`` raises ValueError for what cannot run; ``title(ranks, settings)`` is what the
+    literature calls the strategy with such settings. Either is handed all settings of the strategy, the defaults
+    of those that the suite leaves out among them. ValueError: the suite leaves out one that has no default.
+    """
+    choice = settings["training"]
+    in_full = registry.in_full(registry.find("training", choice["name"]), settings_of(choice))
+    answer = of_strategy(settings, question)
+    return answer(settings["ranks"], in_full) if answer is not None else None
 
 
 def aggregates(settings: Mapping[str, Any]) -> bool:
@@ -155,3 +173,13 @@ def rates(settings: Mapping[str, Any]) -> Callable[[int, int], float]:
     if "name" not in table:
         raise ValueError(f'must be a name or a table such as {{name = "polynomial"}}, not {choice!r}')
     return schedule(table.pop("name"), **table, global_batch=global_batch(settings))
+
+
+def check_place(scheme: str, backend: Backend) -> None:
+    """Raise ValueError for an aggregation that cannot sum vectors where ``backend`` has them."""
+    if scheme in IN_MEMORY and not backend.on_host:
+        raise ValueError(f"{scheme!r} sums in the host's memory, and backend {backend.name!r} is not there")
+    if scheme == "nccl":
+        if backend.on_host:
+            raise ValueError(f"nccl sums vectors on GPUs, and backend {backend.name!r} has none there")
+        nccl.library()

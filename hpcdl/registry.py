@@ -101,6 +101,18 @@ def settings_of(thing: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     return {name: p for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
 
 
+def in_full(thing: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings of ``thing``: those given, and the defaults of the others.
+
+    ValueError: one that has no default is not given.
+    """
+    full = {name: settings.get(name, parameter.default) for name, parameter in settings_of(thing).items()}
+    for name, value in full.items():
+        if value is inspect.Parameter.empty:
+            raise ValueError(f"needs a setting {name!r}")
+    return full
+
+
 def check_settings(thing: Callable[..., Any], settings: Mapping[str, Any]) -> None:
     """Raise ValueError, in one line, for a setting that ``thing`` does not have, or of another type."""
     valid = settings_of(thing)

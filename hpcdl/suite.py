@@ -340,10 +340,10 @@ def about(key: str) -> Iterator[None]:
 def try_out(choice: Mapping[str, Any], ranks: int) -> None:
     """Simulate an aggregation of ours on that many ranks, to raise the ValueError that the run would.
 
-    A user's own is not called before the run: nobody knows what else it does. Nor is any on more ranks than
-    can be simulated in no time.
+    A user's own is not called before the run: nobody knows what else it does. NCCL cannot be simulated, and
+    nothing is on more ranks than can be in no time.
     """
-    if ":" not in choice["name"] and ranks <= MOST_TRIED:
+    if ":" not in choice["name"] and choice["name"] != "nccl" and ranks <= MOST_TRIED:
         aggregate = registry.find("aggregation", choice["name"])
         settings = {key: value for key, value in choice.items() if key != "name"}
         world = simulated(ranks, next(iter(NETWORKS.values())))

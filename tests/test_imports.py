@@ -24,7 +24,7 @@ ONLY_IN = {
     "pandas": ["analysis/*", "report/*", "trace/run.py"],
     "matplotlib": ["analysis/*", "report/*"],
     "scipy": ["analysis/*"],
-    "rich": ["cli.py"],
+    "rich": ["commands/*"],
 }
 """Libraries, and the only places for them."""
 
@@ -76,7 +76,8 @@ def test_imports_are_seen():
     assert set(imports(ROOT / "fabric/inprocess.py")) == {
         "__future__.annotations",
         "random",
-        "hpcdl.fabric.cooperative.World",
+        "hpcdl.fabric.cooperative.CooperativeComm",
+        "hpcdl.fabric.world.World",
     }
     assert {"h5py", "hpcdl.trace.run.Run", "hpcdl.trace.recorder.UPDATE"} <= set(imports(ROOT / "trace/schema.py"))
 
@@ -129,6 +130,17 @@ def test_kinds_of_case_do_not_import_each_other():
         assert not {kind for kind in kinds for name in imports(path) if within(name, kind)}, place(path)
 
 
+def test_a_command_costs_nothing_until_it_is_given():
+    """Every rank declares all of them; several launches of a run are reported by ``report``."""
+    for path in files("commands"):
+        at_once = {"hpcdl.exit_codes", *(["hpcdl.launch.catalogue"] if path.stem == "list" else [])}
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        early = {node.module for node in tree.body if isinstance(node, ast.ImportFrom)}
+        assert {module for module in early if within(module, "hpcdl")} <= at_once, place(path)
+        others = {name for name in imports(path) if within(name, "hpcdl.commands")}
+        assert not others or path.stem == "run", place(path)
+
+
 def test_no_module_has_a_name_that_says_nothing():
     nothing = {"utils", "helpers", "base", "manager", "common", "misc"}
     parts = {part for path in FILES for part in path.relative_to(ROOT).with_suffix("").parts}
@@ -155,9 +167,10 @@ def test_a_worker_rank_loads_little():
     """One of a thousand must start quickly: whatever it may be told to run, with numpy kernels."""
     loaded = loaded_by(
         [
-            "import pkgutil, importlib, hpcdl.runner, hpcdl.cli, hpcdl.cases, hpcdl.launch, hpcdl.suite",
-            "for kind in pkgutil.iter_modules(hpcdl.cases.__path__):",
-            "    importlib.import_module(f'hpcdl.cases.{kind.name}')",
+            "import pkgutil, importlib, hpcdl.runner, hpcdl.cli, hpcdl.cases, hpcdl.commands",
+            "for folder in (hpcdl.cases, hpcdl.commands):",
+            "    for module in pkgutil.iter_modules(folder.__path__):",
+            "        importlib.import_module(f'{folder.__name__}.{module.name}')",
             "from hpcdl import registry",
             "for what in registry.FOLDERS: registry.names(what)",
             "from hpcdl.nn.backend import backend",

@@ -8,7 +8,6 @@ workers lose nothing, and it falls to (W - 1 + r) / W.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +36,7 @@ class Slowed:
     ratio: Interval
     """``having`` by ``without``, NaN for bounds where too little was measured."""
     waiting: float | None
-    """What the ratio is where every step waits; None where work was not measured."""
+    """What the ratio is where every step waits; None where work was not measured, or no number says how slow."""
     free: float | None
     """What it is where nobody waits; None likewise."""
 
@@ -62,7 +61,7 @@ def slowed(run: Run) -> list[Slowed]:
 
 def _compared(without: Sequence[Launch], having: Sequence[Launch]) -> Slowed:
     ratio = ratio_interval(_per_image(without), _per_image(having), middles=("mean", "mean"))
-    waiting = _waiting(without, str(having[0].fields["straggler"]))
+    waiting = _waiting(without, having[0].fields)
     workers = without[0].workers
     free = None if waiting is None else (workers - 1 + waiting) / workers
     return Slowed(having[0].fields, _rate(without), _rate(having), ratio, waiting, free)
@@ -76,15 +75,12 @@ def _per_image(side: Sequence[Launch]) -> list[Vector]:
     return [one.seconds / one.images for one in side]
 
 
-def _waiting(without: Sequence[Launch], straggler: str) -> float | None:
+def _waiting(without: Sequence[Launch], fields: Mapping[str, Any]) -> float | None:
+    """The ratio where every step waits, if the straggler is as its case's ``fields`` say; None as in Slowed."""
+    factor = fields.get("straggler_factor")
+    if factor is None:
+        return None
+    pause = fields["straggler_pause_seconds"] * fields["straggler_pause_share"]
     step = float(np.median([one.seconds.mean() for one in without]))
     work = float(np.median([one.mean_compute_seconds.mean() for one in without]))
-    factor = _number(r"([\d.e+-]+)x slower", straggler, 1.0)
-    pause = _number(r"pauses ([\d.e+-]+) s", straggler, 0.0) * _number(r" in ([\d.e+-]+) of", straggler, 0.0)
     return step / (step + (factor - 1) * work + pause) if work else None
-
-
-def _number(pattern: str, text: str, otherwise: float) -> float:
-    """What :class:`hpcdl.fabric.straggler.Straggler` says of itself in a record."""
-    found = re.search(pattern, text)
-    return float(found[1]) if found else otherwise

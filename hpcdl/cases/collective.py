@@ -15,12 +15,14 @@ import numpy as np
 from hpcdl import registry
 from hpcdl.aggregation.collectives import COLLECTIVES, offered, operand
 from hpcdl.analysis import cost
+from hpcdl.assembly import check_place
 from hpcdl.fabric.comm import phantom
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.simulated import simulated
 from hpcdl.measuring.contents import ALIKE, Contents, alike, reals
 from hpcdl.measuring.starts import STARTS, start
 from hpcdl.measuring.tuning import foretold, tune
+from hpcdl.nn.backend import backend
 from hpcdl.suite import MOST_TRIED, Key, about, label
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ KEYS: Final[dict[str, Key]] = {
     "ranks": Key((int,), least=1),
     "message_bytes": Key((int, str)),
     "dtype": Key((str,), "float32", choices=("float32", "float64")),
+    "backend": Key((str, dict), {"name": "numpy"}, folder="backends"),
     "repetitions": Key((int,), 50, least=1),
     "warmup": Key((int,), 5, least=0),
     "start": Key((str,), "barrier", choices=STARTS),
@@ -52,15 +55,16 @@ def check(settings: Mapping[str, Any]) -> None:
     with about("message_bytes"):
         _check_size(settings)
     name, ranks = settings["aggregation"]["name"], settings["ranks"]
+    with about("backend"):
+        chosen = backend(**settings["backend"])
     with about("aggregation"):
         if name == "none":
             raise ValueError("'none' exchanges nothing, so there is nothing to time")
-        if name == "nccl":
-            raise ValueError("nccl sums vectors on GPUs, which are a train case's with backend = 'cupy'")
+        check_place(name, chosen)
         run = _scheme(settings)
         registry.check_settings(run.func, run.keywords)
         # a user's own is not called before the run: nobody knows what else it does
-        if ":" not in name and ranks <= MOST_TRIED:
+        if ":" not in name and name != "nccl" and ranks <= MOST_TRIED:
             payload = operand(settings["collective"], phantom(ranks, settings["dtype"]), ranks)
             simulated(ranks, next(iter(NETWORKS.values()))).run(lambda comm: run(comm, payload))
 
@@ -110,7 +114,8 @@ def _scheme(settings: Mapping[str, Any]) -> partial[Coroutine[Any, Any, None]]:
 
 def memory_bytes(settings: Mapping[str, Any]) -> int:
     """See :class:`hpcdl.suite.Kind`: the vector, what it was and must become; nothing where it has no content."""
-    vectors = 3 if settings["placement"] == "in_place" else 4
+    out = settings["placement"] == "out_of_place"
+    vectors = 3 + out if backend(**settings["backend"]).on_host else 3
     return 0 if settings["network"] else vectors * _bytes(settings)
 
 
@@ -126,18 +131,20 @@ def fields(settings: Mapping[str, Any]) -> dict[str, Scalar]:
     size = settings["message_bytes"]
     on = f"{settings['network']}, {settings['ranks_per_host']} a host" if settings["network"] else ""
     told = [f"simulated on {on}" if on else f"trace={settings['trace']}"]
-    unusual = [key for key in ("start", "placement") if settings[key] != KEYS[key].default]
+    usual = {"start": "barrier", "placement": "in_place", "backend": {"name": "numpy"}}
+    unusual = [key for key in usual if settings[key] != usual[key]]
     return {
         "collective": settings["collective"],
         "aggregation": label(settings["aggregation"]),
         "message_bytes": _bytes(settings),
         "model": size if isinstance(size, str) else None,
         "dtype": settings["dtype"],
+        "backend": None if on else label(settings["backend"]),
         "threads_per_rank": settings["threads"],
         "network": settings["network"],
         "start": None if on else settings["start"],
         "placement": None if on else settings["placement"],
-        "configuration": ", ".join(told + [f"{key}={settings[key]}" for key in unusual]),
+        "configuration": ", ".join(told + [f"{key}={label(settings[key])}" for key in unusual]),
         "warmup_steps": 0 if on else settings["warmup"],
     }
 
@@ -151,32 +158,36 @@ def program(
 
 async def _measure(settings: Mapping[str, Any], journal: Journal, comm: Comm) -> dict[str, Scalar]:
     collective, size, dtype = settings["collective"], length(settings), settings["dtype"]
+    place = backend(**settings["backend"])
     scheme, chosen = await _chosen(settings, journal, comm)
     contents = Contents(collective, comm, size, dtype)
-    # other ranks of the host can map it, which a scheme may make use of
-    buffer = comm.memory.allocate(size, dtype)
+    # in the host's memory other ranks of the host can map it, which a scheme may make use of
+    buffer = comm.memory.allocate(size, dtype) if place.on_host else place.zeros(size, dtype)
+    operands = place.asarray(contents.before)
     given = operand(collective, buffer, comm.size)
-    source = contents.before if settings["placement"] == "out_of_place" else None
+    out_of_place = settings["placement"] == "out_of_place"
     beginning = start(settings["start"], comm, lambda: journal.read().time_ns)
     wrong = np.zeros(1)
     spans = []
     before = journal.read()
     for _ in range(settings["warmup"] + settings["repetitions"]):
-        buffer[:] = contents.before if source is None else 0
+        buffer[:] = 0 if out_of_place else operands
+        place.to_host(buffer[:1])  # waits for the device
         begin = await beginning.ready()
-        if source is not None:
-            buffer[:] = source
+        if out_of_place:
+            buffer[:] = operands
         await scheme(comm, given)
+        place.to_host(buffer[:1])
         spans.append((begin, journal.read().time_ns))
-        wrong += not contents.right(buffer)
+        wrong += not contents.right(place.to_host(buffer))
     after = journal.read()
     messages, sent = after.messages - before.messages, after.bytes - before.bytes
     journal.repetitions(spans, messages // len(spans), sent // len(spans))
     told = await beginning.told()
     if collective in ALIKE:
-        buffer[:] = reals(comm.rank, size, dtype)
+        buffer[:] = place.asarray(reals(comm.rank, size, dtype))
         await scheme(comm, given)
-        told["same_bits"] = await alike(comm, buffer)
+        told["same_bits"] = await alike(comm, place.to_host(buffer))
     await comm.native("allreduce", wrong)
     return {"correct": not wrong[0], "chosen": chosen, **told}
 

@@ -15,6 +15,8 @@ from hpcdl.analysis.volumes import FLOAT_BYTES, volumes
 from hpcdl.assembly import (
     aggregates,
     aggregation,
+    ask_strategy,
+    check_place,
     dataset,
     global_batch,
     layers,
@@ -23,11 +25,9 @@ from hpcdl.assembly import (
     of_strategy,
     rates,
     session,
-    settings_of,
     steps,
 )
 from hpcdl.data.dataset import Dataset
-from hpcdl.fabric import nccl
 from hpcdl.fabric.failure import Failure
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.straggler import Delays, Straggler, slowed
@@ -51,9 +51,6 @@ Accident = TypeVar("Accident", Straggler, Failure)
 
 WARMUP_STEPS: Final = 2
 """Steps at the start whose times are kept but not counted: first touch of memory, first connection of peers."""
-
-IN_MEMORY: Final = ("auto", "two_shot")
-"""Aggregations that are for vectors in the host's memory."""
 
 LADDER: Final = tuple(1 << power for power in range(12, 31, 3))
 """Bytes at which ``auto`` measures schemes, and at the whole gradient's."""
@@ -145,17 +142,16 @@ def check(settings: Mapping[str, Any]) -> None:
     with about("schedule"):
         rates(settings)
     with about("training"):
-        if (check_strategy := of_strategy(settings, "check")) is not None:
-            check_strategy(settings["ranks"], **settings_of(settings["training"]))
+        ask_strategy(settings, "check")
+    if settings["stop_at_target"] and of_strategy(settings, "STOPS") is False:
+        name = settings["training"]["name"]
+        raise ValueError(f"stop_at_target: {name!r} has no common step after which to stop; leave this key out")
     with about("aggregation"):
         if not aggregates(settings):
             if settings["aggregation"] is not None:
                 raise ValueError(f"{settings['training']['name']!r} moves its messages itself; leave this key out")
-        elif aggregation(settings)["name"] == "nccl":
-            _check_nccl(settings["backend"]["name"])
-        elif (name := aggregation(settings)["name"]) in IN_MEMORY and not chosen.on_host:
-            raise ValueError(f"{name!r} sums in the host's memory, and backend {chosen.name!r} is not there")
         else:
+            check_place(aggregation(settings)["name"], chosen)
             try_out(aggregation(settings), ranks)
     simulation.check(settings)
     _accident(Straggler, settings)
@@ -191,7 +187,6 @@ def fields(settings: Mapping[str, Any]) -> dict[str, Scalar]:
     called = ("model", "dataset", "backend", "training", "optimizer", "schedule")
     plain = ("dtype", "compression", "learning_rate", "epochs", "target_accuracy", "batch_per_rank", "network")
     straggler, failure = _accident(Straggler, settings), _accident(Failure, settings)
-    title = of_strategy(settings, "title")
     told = [
         simulation.told(settings) if settings["network"] else f"trace={settings['trace']}",
         f"straggler {straggler}" if straggler else "",
@@ -207,9 +202,9 @@ def fields(settings: Mapping[str, Any]) -> dict[str, Scalar]:
         "steps": steps(settings),
         "warmup_steps": 0 if settings["network"] else min(WARMUP_STEPS, steps(settings) - 1),
         **{key: settings[key] for key in ("ranks_per_host", "jitter", *simulation.TIMES) if settings["network"]},
-        "straggler": str(straggler) if straggler else None,
+        **(straggler.fields if straggler else {"straggler": None}),
         "failure": str(failure) if failure else None,
-        "system": title(settings["ranks"], **settings_of(settings["training"])) if title else None,
+        "system": ask_strategy(settings, "title"),
         "configuration": ", ".join(filter(None, told)),
     }
 
@@ -267,10 +262,7 @@ def _accident(kind: type[Accident], settings: Mapping[str, Any]) -> Accident | N
         return None
     with about(key):
         registry.check_settings(kind, settings[key])
-        for name, parameter in registry.settings_of(kind).items():
-            if parameter.default is parameter.empty and name not in settings[key]:
-                raise ValueError(f"needs a setting {name!r}")
-        accident = kind(**settings[key])
+        accident = kind(**registry.in_full(kind, settings[key]))
         if not 0 <= accident.rank < settings["ranks"]:
             raise ValueError(f"rank {accident.rank} is not among the {settings['ranks']} ranks of the case")
     return accident
@@ -286,9 +278,3 @@ def _check_failure(settings: Mapping[str, Any]) -> None:
             raise ValueError(f"{name!r} does not go on when a rank dies")
         if failure.rank == 0:
             raise ValueError("rank 0 keeps the record and cannot be the one that dies")
-
-
-def _check_nccl(backend_name: str) -> None:
-    if backend_name != "cupy":
-        raise ValueError(f"nccl sums vectors on GPUs, and backend {backend_name!r} has none there")
-    nccl.library()

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -11,12 +11,13 @@ from hpcdl.training.snapshots import Snapshots
 from hpcdl.training.topologies import GRAPHS, check_graph, colours, neighbours
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from hpcdl.fabric.comm import Array, Comm, Task
     from hpcdl.training.session import Session
 
 AGGREGATES = False
+STOPS = False
 
 _OFFER: Final = 1
 _ANSWER: Final = 2
@@ -91,9 +92,9 @@ async def ad_psgd(comm: Comm, session: Session, *, graph: str = "ring") -> None:
     await snapshots.evaluate(comm)
 
 
-def check(_ranks: int, *, graph: str = "ring") -> None:
+def check(_ranks: int, settings: Mapping[str, Any]) -> None:
     """Raise ValueError for a graph that there is not."""
-    check_graph(graph, GRAPHS)
+    check_graph(settings["graph"], GRAPHS)
 
 
 async def work(comm: Comm, session: Session, held: Held, snapshots: Snapshots, asked: Sequence[int]) -> int:

@@ -13,11 +13,14 @@ from hpcdl.training.servers.server import Rules, Server
 from hpcdl.training.snapshots import Snapshots
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hpcdl.fabric.comm import Comm
     from hpcdl.training.session import Session
 
 AGGREGATES: Final = False
 SURVIVES: Final = True
+STOPS: Final = False
 
 ALL: Final = "all"
 """As many gradients to an update as there are workers."""
@@ -64,8 +67,11 @@ async def asynchronous(
 
     An update has the session's rate however few gradients it is the mean of, so there are W / ``collect`` such
     steps to a global batch. All workers together train on steps x W mini-batches, the fast ones on more; the rate
-    follows those that were applied. The servers' snapshots are tested after the end, so ``stop_at_target`` stops
-    nothing. Where a worker dies the others do its mini-batches; where a server dies PeerLost is raised.
+    follows those that were applied. The servers' snapshots are tested after the end.
+
+    Where a worker dies the others do its mini-batches. Shards agree on nothing, as in DistBelief: a worker that
+    dies while it pushes leaves this one gradient with some of its servers and not with others, and whether others
+    train on the mini-batches again is the first server's word. Where a server dies PeerLost is raised.
     """
     if session.replica.loss_scale != 1:
         raise ValueError("asynchronous training has no loss scaling; float32 and bfloat16 need none")
@@ -142,32 +148,20 @@ def _compensation(
     return DelayCompensation(backups, AdaptiveStrength(mean_square, ADAPTIVE if strength is None else strength))
 
 
-def check(
-    ranks: int,
-    *,
-    collect: int | str = 1,
-    bound: int | None = None,
-    n_fetch: int = 1,
-    n_push: int = 1,
-    overlap: bool = False,
-    servers: int = 1,
-    dedicated: bool = False,
-    scale_rate: str = "none",
-    delay_compensation: str = "none",
-    strength: float | None = None,
-    warm_start: int = 0,
-) -> None:
+def check(ranks: int, settings: Mapping[str, Any]) -> None:
     """Raise ValueError for settings of :func:`asynchronous` that cannot be."""
-    workers = Layout.of(ranks, servers, dedicated=dedicated).workers
+    workers = Layout.of(ranks, settings["servers"], dedicated=settings["dedicated"]).workers
+    collect, bound, overlap = settings["collect"], settings["bound"], settings["overlap"]
     if isinstance(collect, str):
         _check_choice("collect", collect, ALL)
     elif not 1 <= collect <= workers:
         raise ValueError(f"collect: must be 1 to {workers}, the number of workers, or {ALL!r}, not {collect}")
-    for name, value, least in (("n_fetch", n_fetch, 1), ("n_push", n_push, 1), ("warm_start", warm_start, 0)):
-        if value < least:
-            raise ValueError(f"{name}: must be at least {least}, not {value}")
-    _check_choice("scale_rate", scale_rate, "none", "staleness")
-    _check_choice("delay_compensation", delay_compensation, "none", "constant", "adaptive")
+    for name, least in {"n_fetch": 1, "n_push": 1, "warm_start": 0}.items():
+        if settings[name] < least:
+            raise ValueError(f"{name}: must be at least {least}, not {settings[name]}")
+    _check_choice("scale_rate", settings["scale_rate"], "none", "staleness")
+    _check_choice("delay_compensation", settings["delay_compensation"], "none", "constant", "adaptive")
+    n_fetch, n_push = settings["n_fetch"], settings["n_push"]
     if bound is not None:
         if overlap:
             raise ValueError("overlap: a worker that goes on with old parameters keeps no bound")
@@ -175,8 +169,8 @@ def check(
         least = n_fetch + n_push - 2
         if bound < least:
             raise ValueError(f"bound: must be at least n_fetch + n_push - 2 = {least}, not {bound}")
-    if delay_compensation == "none":
-        if strength is not None:
+    if settings["delay_compensation"] == "none":
+        if settings["strength"] is not None:
             raise ValueError("strength: is for delay_compensation")
     elif n_fetch > 1 or n_push > 1 or overlap:
         raise ValueError(
@@ -189,19 +183,11 @@ def _check_choice(name: str, value: str, *valid: str) -> None:
         raise ValueError(f"{name}: must be {' or '.join(map(repr, valid))}, not {value!r}")
 
 
-def title(
-    ranks: int,
-    *,
-    collect: int | str = 1,
-    bound: int | None = None,
-    servers: int = 1,
-    dedicated: bool = False,
-    delay_compensation: str = "none",
-    **_others: Any,
-) -> str:
+def title(ranks: int, settings: Mapping[str, Any]) -> str:
     """Return what the literature calls it: Downpour, 2-softsync, SSP(3), BSP, DC-ASGD."""
-    workers = Layout.of(ranks, servers, dedicated=dedicated).workers
-    gradients = workers if collect == ALL else int(collect)
+    workers = Layout.of(ranks, settings["servers"], dedicated=settings["dedicated"]).workers
+    gradients = workers if settings["collect"] == ALL else int(settings["collect"])
+    bound = settings["bound"]
     if gradients == workers and bound == 0:
         return "BSP"
     if bound is not None:
@@ -209,4 +195,4 @@ def title(
     if gradients > 1:
         splits = [n for n in range(1, workers + 1) if workers // n == gradients]
         return f"{splits[0]}-softsync" if splits else f"softsync collecting {gradients}"
-    return {"none": "Downpour", "constant": "DC-ASGD", "adaptive": "DC-ASGD-a"}[delay_compensation]
+    return {"none": "Downpour", "constant": "DC-ASGD", "adaptive": "DC-ASGD-a"}[settings["delay_compensation"]]

@@ -36,6 +36,12 @@ def bucket_bytes(alpha: float, beta: float, ranks: int, *, latency: float = LATE
     return math.ceil(ranks * alpha / (beta * latency))
 
 
+def check_bucket_bytes(given: int | None) -> None:
+    """Raise ValueError for a length that is none."""
+    if given is not None and given < 0:
+        raise ValueError(f"bucket_bytes: must be at least 0, not {given}")
+
+
 def buckets(spans: Sequence[slice], smallest: int) -> list[slice]:
     """Cut the gradient into slices of about ``smallest`` elements or more, in the order in which to send them.
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpcdl.registry import nearest
 from hpcdl.training.backpropagation import gradient
@@ -60,9 +60,10 @@ async def d_psgd(comm: Comm, session: Session, *, graph: str = "ring", mixing: s
             return
 
 
-def check(_ranks: int, *, graph: str = "ring", mixing: str = "beside") -> None:
+def check(_ranks: int, settings: Mapping[str, Any]) -> None:
     """Raise ValueError for a graph or a mixing that there is not."""
-    check_graph(graph, GRAPHS)
+    check_graph(settings["graph"], GRAPHS)
+    mixing = settings["mixing"]
     if mixing not in _MIXINGS:
         raise ValueError(f"mixing: unknown {mixing!r}{nearest(mixing, _MIXINGS)}")
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hpcdl.training.session import Session
 
 AGGREGATES = False
+STOPS = False
 
 _NOTE: Final = 1
 _UPDATE: Final = 2

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.training.backpropagation import gradient
 from hpcdl.training.quota import KEEPER, evaluations_due, hand_out, numbered_steps
@@ -9,10 +9,13 @@ from hpcdl.training.running_statistics import share_statistics
 from hpcdl.training.snapshots import Snapshots
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hpcdl.fabric.comm import Array, Comm, Task
     from hpcdl.training.session import Session
 
 AGGREGATES = False
+STOPS = False
 
 BETA: Final = 0.9
 """The moving rate times the number of workers, as the paper recommends."""
@@ -64,13 +67,14 @@ async def elastic_averaging(
     await snapshots.evaluate(comm, "sum")
 
 
-def check(ranks: int, *, period: int = 4, moving_rate: float | None = None, dedicated: bool = False) -> None:
+def check(ranks: int, settings: Mapping[str, Any]) -> None:
     """Raise ValueError for settings that make no training."""
-    if period < 1:
-        raise ValueError(f"period: must be at least 1, not {period}")
+    if settings["period"] < 1:
+        raise ValueError(f"period: must be at least 1, not {settings['period']}")
+    moving_rate = settings["moving_rate"]
     if moving_rate is not None and not 0 < moving_rate <= 1:
         raise ValueError(f"moving_rate: must be more than 0 and at most 1, not {moving_rate}")
-    if dedicated and ranks == 1:
+    if settings["dedicated"] and ranks == 1:
         raise ValueError("dedicated: with one rank nobody is left to train")
 
 

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpcdl.registry import nearest
 from hpcdl.training.backpropagation import gradient
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.training.session import Session
 
@@ -74,14 +76,12 @@ async def parameter_averaging(
                 return
 
 
-def check(
-    _ranks: int, *, period: int = 1, optimizer_state: str = "kept", local_from: int = 0, **_: object
-) -> None:
+def check(_ranks: int, settings: Mapping[str, Any]) -> None:
     """Raise ValueError for settings that make no training."""
-    if period < 1:
-        raise ValueError(f"period: must be at least 1, not {period}")
-    if local_from < 0:
-        raise ValueError(f"local_from: must be at least 0, not {local_from}")
+    for name, least in {"period": 1, "local_from": 0}.items():
+        if settings[name] < least:
+            raise ValueError(f"{name}: must be at least {least}, not {settings[name]}")
+    optimizer_state = settings["optimizer_state"]
     if optimizer_state not in _STATES:
         raise ValueError(f"optimizer_state: unknown {optimizer_state!r}{nearest(optimizer_state, _STATES)}")
 

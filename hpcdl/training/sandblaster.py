@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from hpcdl.training.coordination.vector_shards import WEIGHTS, Shard, fetch, pus
 from hpcdl.training.journal import Moment
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.training.session import Session
 
@@ -78,27 +80,13 @@ async def sandblaster(
         await seat.test(await comm.survivors(), last, is_worker=is_worker)
 
 
-def check(
-    ranks: int,
-    *,
-    servers: int = 0,
-    history: int = 10,
-    portions_per_worker: int = 8,
-    push_every: int = 4,
-    backup: bool = True,  # noqa: ARG001 - takes the strategy's settings, and has nothing to say against either
-    search: int = 20,
-) -> None:
+def check(ranks: int, settings: Mapping[str, Any]) -> None:
     """Raise ValueError for settings that cannot run on so many ranks."""
-    least = {
-        "servers": (servers, 0),
-        "history": (history, 0),
-        "portions_per_worker": (portions_per_worker, 1),
-        "push_every": (push_every, 1),
-        "search": (search, 1),
-    }
-    for name, (value, bound) in least.items():
-        if value < bound:
-            raise ValueError(f"{name}: must be at least {bound}, not {value}")
+    least = {"servers": 0, "history": 0, "portions_per_worker": 1, "push_every": 1, "search": 1}
+    for name, bound in least.items():
+        if settings[name] < bound:
+            raise ValueError(f"{name}: must be at least {bound}, not {settings[name]}")
+    servers = settings["servers"]
     if servers and ranks < servers + 2:
         raise ValueError(f"servers: {servers} of them, a coordinator and a worker need more than {ranks} ranks")
 

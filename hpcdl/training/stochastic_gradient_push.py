@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpcdl.training.backpropagation import gradient
 from hpcdl.training.topologies import PUSHES, check_graph, pushes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.training.session import Session
     from hpcdl.training.topologies import Links
@@ -52,9 +54,9 @@ async def stochastic_gradient_push(comm: Comm, session: Session, *, graph: str =
             return
 
 
-def check(_ranks: int, *, graph: str = "exponential") -> None:
+def check(_ranks: int, settings: Mapping[str, Any]) -> None:
     """Raise ValueError for a graph that there is not."""
-    check_graph(graph, PUSHES)
+    check_graph(settings["graph"], PUSHES)
 
 
 async def _push(comm: Comm, biased: Array, part: Array, incoming: Array, links: Links) -> None:

@@ -5,9 +5,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hpcdl.training.backpropagation import gradient
-from hpcdl.training.bucketing import buckets
+from hpcdl.training.bucketing import buckets, check_bucket_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hpcdl.fabric.comm import Comm, Task
     from hpcdl.nn.replica import Stage
     from hpcdl.training.session import Session
@@ -48,7 +50,6 @@ async def synchronous(comm: Comm, session: Session, *, bucket_bytes: int | None 
             return
 
 
-def check(_ranks: int, *, bucket_bytes: int | None = None) -> None:
+def check(_ranks: int, settings: Mapping[str, Any]) -> None:
     """Raise ValueError for a length that is none."""
-    if bucket_bytes is not None and bucket_bytes < 0:
-        raise ValueError(f"bucket_bytes: must be at least 0, not {bucket_bytes}")
+    check_bucket_bytes(settings["bucket_bytes"])

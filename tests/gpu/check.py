@@ -23,7 +23,15 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 
-PARTS = {"probes": 60, "contract": 120, "exact": 90, "networks": 240, "transports": 120, "training": 120}
+PARTS = {
+    "probes": 60,
+    "contract": 120,
+    "exact": 90,
+    "networks": 240,
+    "transports": 120,
+    "collectives": 120,
+    "training": 120,
+}
 """Names and the most seconds of each, in order of what is needed first."""
 
 
@@ -54,6 +62,7 @@ class Results:
     def __init__(self, folder, part, until):
         self._path = folder / "results.jsonl"
         self._part = part
+        self.place = folder
         self._until = until
         self.failed = False
 

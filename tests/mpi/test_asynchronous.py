@@ -6,6 +6,7 @@ from contract import bowl
 from contract.training import STEPS, TOLERANCE, difference, session
 
 from hpcdl.optim.sgd import SGD
+from hpcdl.registry import in_full
 from hpcdl.trace.recorder import Recorder, Update
 from hpcdl.training.asynchronous import asynchronous, check
 
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.mpi
 
 def train(mpi, make, **numbers):
     """This rank's session and recorder, and the updates of all ranks."""
-    check(mpi.comm.size, **numbers)
+    check(mpi.comm.size, in_full(asynchronous, numbers))
     recorder = Recorder(events=False)
     mine = make(recorder=recorder)
     mpi.run(asynchronous(mpi.comm, mine, **numbers))

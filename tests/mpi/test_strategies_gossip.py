@@ -5,6 +5,7 @@ import pytest
 from contract.tiny import starts, tiny_session
 from contract.training import GLOBAL_BATCH, TOLERANCE, difference, session
 
+from hpcdl.fabric.inprocess import in_process
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.ad_psgd import ad_psgd
 from hpcdl.training.d_psgd import d_psgd
@@ -12,6 +13,7 @@ from hpcdl.training.decentralized import decentralized
 from hpcdl.training.elastic_averaging import elastic_averaging
 from hpcdl.training.parameter_averaging import parameter_averaging
 from hpcdl.training.stochastic_gradient_push import stochastic_gradient_push
+from hpcdl.training.synchronous_elastic_averaging import synchronous_elastic_averaging
 from hpcdl.training.topologies import GRAPHS, PUSHES
 
 pytestmark = pytest.mark.mpi
@@ -87,6 +89,17 @@ def test_workers_and_centre_together_stay_where_they_are(dedicated, mpi):
     np.testing.assert_allclose(after, before, rtol=0, atol=1e-11)
 
 
+def test_springs_pull_as_they_do_in_one_process(mpi):
+    async def train(comm):
+        mine = tiny_session(steps=20)
+        await synchronous_elastic_averaging(comm, mine, period=3)
+        return mine.replica.parameters, mine.vectors["centre"]
+
+    expected = np.array(in_process(mpi.comm.size).run(train))
+    found = together(mpi, mpi.run(train(mpi.comm)))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13)
+
+
 def test_decentralized_ranks_end_equal(mpi):
     recorder = Recorder(events=False)
     mine = tiny_session(recorder, steps=100)
@@ -103,6 +116,7 @@ def test_decentralized_ranks_end_equal(mpi):
     [
         (parameter_averaging, {"period": 4}),
         (elastic_averaging, {"moving_rate": 0.2}),
+        (synchronous_elastic_averaging, {"period": 2}),
         (d_psgd, {}),
         (stochastic_gradient_push, {}),
         (ad_psgd, {}),

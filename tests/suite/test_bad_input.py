@@ -99,6 +99,12 @@ WRONG_VALUES = [
     ("collective", {"start": "windows"}, "start: unknown 'windows'; did you mean 'window'?"),
     ("collective", {"placement": "inplace"}, "placement: unknown 'inplace'; did you mean 'in_place'?"),
     ("collective", {"dtype": "float16"}, "dtype: unknown 'float16'; did you mean 'float"),
+    ("collective", {"backend": "cuda"}, "backend: unknown 'cuda'"),
+    (
+        "collective",
+        {"aggregation": "nccl"},
+        "aggregation: nccl sums vectors on GPUs, and backend 'numpy' has none",
+    ),
     ("collective", {"repetitions": 0}, "repetitions: must be at least 1, not 0"),
     ("collective", {"global_batch": 4}, "global_batch: unknown key"),
     ("pairwise", {"ranks": 3}, "ranks: a pair has 2, not 3; pattern = 'all_pairs' or 'bisection' takes more"),

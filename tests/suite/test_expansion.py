@@ -93,6 +93,7 @@ ANOTHER = {
         "ranks": 4,
         "message_bytes": "lenet5",
         "dtype": "float64",
+        "backend": "numba",
         "repetitions": 7,
         "warmup": 7,
         "start": "window",

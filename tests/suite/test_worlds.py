@@ -39,6 +39,17 @@ def test_what_cannot_be_is_refused(written, refused, keys, message):
     assert message in refused(written(**keys))
 
 
+def test_how_slow_a_straggler_is_stands_in_numbers_too(parsed):
+    slow, pausing, none = (
+        parsed(straggler=straggler)[0].fields()
+        for straggler in ({"rank": 1, "factor": 1.25}, {"rank": 0, "probability": 1e-9, "seconds": 2}, None)
+    )
+    numbers = ("straggler_factor", "straggler_pause_seconds", "straggler_pause_share")
+    assert [slow[name] for name in numbers] == [1.25, 0, 0]
+    assert [pausing[name] for name in numbers] == [1, 2, 1e-9]
+    assert not none.keys() & set(numbers)
+
+
 def test_a_list_of_stragglers_is_a_list_of_cases(parsed):
     cases = parsed(straggler=[{"rank": 1, "factor": 5}, {"rank": 0, "probability": 0.1, "seconds": 0.2}])
     assert [case.fields()["straggler"] for case in cases] == [

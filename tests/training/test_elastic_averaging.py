@@ -7,6 +7,7 @@ from contract.tiny import PARAMETERS, RATE, replicas, starts, tiny_session
 from hpcdl.fabric.inprocess import in_process
 from hpcdl.optim.nesterov import Nesterov
 from hpcdl.optim.sgd import SGD
+from hpcdl.registry import in_full
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.elastic_averaging import check, elastic_averaging
 
@@ -123,4 +124,4 @@ def test_memory_is_as_documented():
 )
 def test_bad_settings_are_refused(ranks, settings, message):
     with pytest.raises(ValueError, match=message):
-        check(ranks, **settings)
+        check(ranks, in_full(elastic_averaging, settings))

@@ -11,6 +11,7 @@ from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.simulated import simulated
 from hpcdl.optim.nesterov import Nesterov
 from hpcdl.optim.sgd import SGD
+from hpcdl.registry import in_full
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training import ad_psgd as ad
 from hpcdl.training.ad_psgd import ad_psgd
@@ -323,10 +324,10 @@ def test_memory_is_as_documented(strategy, vectors):
 
 def test_bad_settings_are_refused():
     with pytest.raises(ValueError, match="did you mean 'torus'"):
-        check_d_psgd(4, graph="torsu")
+        check_d_psgd(4, in_full(d_psgd, {"graph": "torsu"}))
     with pytest.raises(ValueError, match="did you mean 'beside'"):
-        check_d_psgd(4, mixing="besides")
+        check_d_psgd(4, in_full(d_psgd, {"mixing": "besides"}))
     with pytest.raises(ValueError, match="graph: unknown 'torus'"):
-        check_push(4, graph="torus")
+        check_push(4, {"graph": "torus"})
     with pytest.raises(ValueError, match="graph: unknown 'star'"):
-        ad.check(4, graph="star")
+        ad.check(4, {"graph": "star"})

@@ -11,6 +11,7 @@ from hpcdl.optim.nesterov import Nesterov
 from hpcdl.optim.rmsprop import RMSProp
 from hpcdl.optim.schedules import schedule
 from hpcdl.optim.sgd import SGD
+from hpcdl.registry import in_full
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parameter_averaging import check, parameter_averaging
 from hpcdl.training.synchronous import synchronous
@@ -174,4 +175,4 @@ def test_it_keeps_no_vector_of_its_own():
 )
 def test_bad_settings_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
-        check(4, **settings)
+        check(4, in_full(parameter_averaging, settings))

@@ -19,6 +19,7 @@ from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.sigmoid import Sigmoid
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.sgd import SGD
+from hpcdl.registry import in_full
 from hpcdl.trace.recorder import Evaluation, Recorder, Step
 from hpcdl.training.journal import Journal
 from hpcdl.training.sandblaster import check, sandblaster
@@ -313,13 +314,13 @@ def test_memory_is_what_the_docstring_says(ranks, servers):
 )
 def test_what_cannot_run_is_refused_in_one_line(ranks, settings, text):
     with pytest.raises(ValueError, match=text) as caught:
-        check(ranks, **settings)
+        check(ranks, in_full(sandblaster, settings))
     assert "\n" not in str(caught.value)
 
 
 def test_what_can_run_is_not():
     for ranks, servers in LAYOUTS:
-        check(ranks, servers=servers)
+        check(ranks, in_full(sandblaster, {"servers": servers}))
 
 
 def test_a_scaled_loss_is_refused():

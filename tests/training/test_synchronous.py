@@ -46,17 +46,22 @@ def test_the_reference_has_learned(dtype):
     assert difference(untrained, dtype) > 0.1
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4, 5, 8])
 @pytest.mark.parametrize(("dtype", "bucket_bytes"), [("float64", None), ("float32", TWO_BUCKETS)])
-@pytest.mark.parametrize("aggregation", SCHEMES)
+@pytest.mark.parametrize(
+    ("aggregation", "ranks"),
+    [(name, 3) for name in SCHEMES]
+    + [(name, p) for name in ("ring", "halving_doubling", "tree") for p in (2, 4, 5, 8)],
+)
 def test_equals_one_rank_with_the_whole_batch(aggregation, dtype, bucket_bytes, ranks):
     first, *others = train(ranks, aggregation, dtype, bucket_bytes=bucket_bytes)
     assert difference(first, dtype) < TOLERANCE[dtype]
     assert all(np.array_equal(first, other) for other in others)
 
 
-@pytest.mark.parametrize(("dtype", "bucket_bytes"), [("float64", MANY), ("float32", None), ("float32", MANY)])
-@pytest.mark.parametrize("aggregation", SCHEMES)
+@pytest.mark.parametrize(
+    ("aggregation", "dtype", "bucket_bytes"),
+    [("ring", "float64", MANY), ("ring", "float32", None), *((name, "float32", MANY) for name in SCHEMES)],
+)
 def test_equals_one_rank_in_one_piece_and_in_many(aggregation, dtype, bucket_bytes):
     first, *others = train(3, aggregation, dtype, bucket_bytes=bucket_bytes)
     assert difference(first, dtype) < TOLERANCE[dtype]

@@ -1,0 +1,47 @@
+"""What a strategy's module says of its settings, and who asks it."""
+
+import pytest
+
+STRATEGIES = """
+async def mine(comm, session, *, pace: int = 3, gait: str): ...
+
+def check(ranks, settings):
+    if settings["pace"] > ranks:
+        raise ValueError(f"pace: {settings['pace']} on {ranks} ranks")
+
+def title(ranks, settings):
+    return f"{settings['gait']} at {settings['pace']}"
+"""
+
+
+@pytest.fixture(autouse=True)
+def _strategies(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "my_strategies.py").write_text(STRATEGIES)
+
+
+def mine(**settings):
+    return {"name": "my_strategies:mine", **settings}
+
+
+def test_a_users_own_is_asked_about_all_its_settings(parsed):
+    titles = [
+        parsed(training=mine(gait="trot", **pace), ranks=4)[0].fields()["system"] for pace in ({}, {"pace": 2})
+    ]
+    assert titles == ["trot at 3", "trot at 2"]
+
+
+def test_defaults_are_checked_too(refused, written):
+    assert refused(written(training=mine(gait="trot"))) == "[[case]] 1: training: pace: 3 on 2 ranks"
+
+
+def test_a_setting_without_a_default_must_be_given(refused, written):
+    assert refused(written(training=mine())) == "[[case]] 1: training: needs a setting 'gait'"
+
+
+@pytest.mark.parametrize("name", ["asynchronous", "elastic_averaging", "decentralized", "ad_psgd"])
+def test_training_without_a_common_step_does_not_stop_at_its_target(refused, written, parsed, name):
+    wish = {"target_accuracy": 0.9, "stop_at_target": True}
+    message = f"[[case]] 1: stop_at_target: '{name}' has no common step after which to stop; leave this key out"
+    assert refused(written(training=name, **wish)) == message
+    assert parsed(training=["synchronous", "layerwise", "sandblaster"], **wish)

@@ -1,0 +1,139 @@
+"""Synchronous EASGD: all workers and a centre that every rank keeps draw each other at once."""
+
+import numpy as np
+import pytest
+from contract.tiny import PARAMETERS, RATE, tiny_session
+
+from hpcdl import registry
+from hpcdl.fabric.inprocess import in_process
+from hpcdl.optim.nesterov import Nesterov
+from hpcdl.optim.sgd import SGD
+from hpcdl.registry import in_full
+from hpcdl.trace.recorder import Recorder
+from hpcdl.training.elastic_averaging import elastic_averaging
+from hpcdl.training.synchronous_elastic_averaging import check, synchronous_elastic_averaging
+
+
+def train(
+    ranks, *, seed=0, optimizer=SGD, strategy=synchronous_elastic_averaging, recorders=None, keys=None, **own
+):
+    """Everybody's sessions."""
+
+    async def program(comm):
+        recorder = recorders and recorders[comm.rank]
+        mine = tiny_session(recorder, optimizer=optimizer(), **keys or {})
+        await strategy(comm, mine, **own)
+        return mine
+
+    return in_process(ranks, seed).run(program)
+
+
+def found(sessions):
+    """The workers' parameters, and the centre, which all have the same."""
+    centres = np.array([mine.vectors["centre"] for mine in sessions])
+    assert np.abs(centres - centres[0]).max() < 1e-15
+    return np.array([mine.replica.parameters for mine in sessions]), centres[0]
+
+
+def simulated(ranks, steps, period, beta, optimizer):
+    """Equations (2) and (3), of arrays."""
+    mine = tiny_session()
+    replica, rules = mine.replica, [optimizer() for _ in range(ranks)]
+    centre = replica.parameters.copy()
+    workers = [centre.copy() for _ in range(ranks)]
+    for t in range(steps):
+        springs = [beta / ranks * (x - centre) if t % period == 0 else 0 * x for x in workers]
+        for rank, (x, rule) in enumerate(zip(workers, rules, strict=True)):
+            replica.parameters[:] = x
+            images, labels = mine.batch(t, rank, ranks)
+            for stage in replica.stages:
+                images = stage.forward(images)
+            _, _, dy = replica.loss(images, labels, 1 / len(labels))
+            for stage in reversed(replica.stages):
+                dy = stage.backward(dy)
+            rule.update(x, replica.gradients, RATE)
+        for x, spring in zip(workers, springs, strict=True):
+            np.subtract(x, spring, out=x)
+        centre += sum(springs)
+    return np.array(workers), centre
+
+
+@pytest.mark.parametrize("optimizer", [SGD, lambda: Nesterov(momentum=0.9)])
+@pytest.mark.parametrize(("period", "beta"), [(1, 0.9), (1, 0.4), (3, 0.9)])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 6])
+def test_it_is_the_papers_equations(ranks, period, beta, optimizer):
+    workers, centre = found(train(ranks, optimizer=optimizer, keys={"steps": 7}, period=period, beta=beta))
+    expected_workers, expected_centre = simulated(ranks, 7, period, beta, optimizer)
+    np.testing.assert_allclose(workers, expected_workers, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(centre, expected_centre, rtol=0, atol=1e-13)
+    assert np.abs(workers - centre).max() > 1e-6
+
+
+def test_one_worker_is_the_asynchronous_algorithm():
+    keys = {"steps": 11}
+    workers, centre = found(train(1, keys=keys, period=3, beta=0.4))
+    other = train(1, strategy=elastic_averaging, keys=keys, period=3, moving_rate=0.4)
+    other_workers, other_centre = found(other)
+    np.testing.assert_allclose(workers, other_workers, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(centre, other_centre, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("ranks", [2, 5, 8])
+def test_workers_and_centre_together_stay_where_they_are(ranks):
+    """Once there are no gradients the sum of all x and c is kept, and the springs shorten by 1 - beta - beta / p."""
+    keys = {"learning_rate": lambda step: RATE if step < 4 else 0.0}
+    before, centre_before = found(train(ranks, keys={"steps": 4, **keys}, beta=0.3))
+    after, centre_after = found(train(ranks, keys={"steps": 5, **keys}, beta=0.3))
+    total = before.sum(axis=0) + centre_before
+    np.testing.assert_allclose(after.sum(axis=0) + centre_after, total, rtol=0, atol=1e-13)
+    # the mean is drawn by beta / p, the centre by beta
+    shorter = (1 - 0.3 - 0.3 / ranks) * (before.mean(axis=0) - centre_before)
+    np.testing.assert_allclose(after.mean(axis=0) - centre_after, shorter, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("aggregation", ["tree", "butterfly", "double_tree", "parameter_server", "native"])
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_any_aggregation_carries_it(aggregation, ranks):
+    scheme = registry.find("aggregation", aggregation)
+    workers, centre = found(train(ranks, seed=5, keys={"steps": 6, "aggregate": scheme}, period=2))
+    expected_workers, expected_centre = simulated(ranks, 6, 2, 0.9, SGD)
+    np.testing.assert_allclose(workers, expected_workers, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(centre, expected_centre, rtol=0, atol=1e-13)
+
+
+def test_the_centre_is_tested_and_the_workers_stay_as_they_are():
+    recorders = [Recorder(events=False) for _ in range(3)]
+    keys = {"steps": 6, "evaluate_every": 1.0}
+    workers, centre = found(train(3, recorders=recorders, keys=keys))
+    np.testing.assert_allclose(workers, simulated(3, 6, 1, 0.9, SGD)[0], rtol=0, atol=1e-13)
+    assert [row.step for row in recorders[0].evaluations] == [2, 4, 6]
+    last = tiny_session(start=centre)
+    assert recorders[0].evaluations[-1].loss == pytest.approx(last._test(0, 1)[0] / 4)
+
+
+def test_without_an_aggregation_every_rank_is_alone_with_its_centre():
+    keys = {"steps": 5, "aggregate": registry.find("aggregation", "none"), "independent": True}
+    alone = train(3, keys=keys, beta=0.4)
+    shares = [mine.vectors["centre"] for mine in alone]
+    assert not np.array_equal(shares[0], shares[1])
+    for mine in alone:
+        spring = mine.replica.parameters - mine.vectors["centre"]
+        assert np.linalg.norm(spring) < np.linalg.norm(mine.replica.parameters - tiny_session().replica.parameters)
+
+
+def test_memory_is_as_documented():
+    sessions = train(3)
+    assert [mine.memory_bytes for mine in sessions] == [(2 + 3) * PARAMETERS * 8] * 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"period": 0}, "period: must be at least 1"),
+        ({"beta": 0.0}, "beta: must be more than 0"),
+        ({"beta": 1.5}, "at most 1"),
+    ],
+)
+def test_bad_settings_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        check(4, in_full(synchronous_elastic_averaging, settings))
