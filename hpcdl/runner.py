@@ -76,6 +76,7 @@ class Job:
 
     def stopping(self) -> bool:
         """Whether any rank was told to stop: by SIGUSR1, which Slurm can send before the time limit."""
+        self.world.rest()  # rank 0 may be writing, and who waits in a library's collective spins
         return bool(self.world.library.allreduce(int(self._stop)))
 
     def prepare(self, case: Case, tell: Callable[[str], None]) -> None:

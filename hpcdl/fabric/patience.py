@@ -22,8 +22,8 @@ FEW_LOOKS: Final = 10
 
 LEAST: Final = 20e-6
 """Seconds of a first sleep; the kernel adds its timers' slack, 50 us."""
-MOST_PER_RANK: Final = 50e-6
-"""Seconds that sleeps grow to, times the ranks that share a core: looks, of 10 us, then take a fifth of it."""
+MOST_PER_RANK: Final = 100e-6
+"""Seconds that sleeps grow to, times the ranks that share a core: looks, of 10 us, then take a tenth of it."""
 MOST: Final = 1e-3
 """Seconds that sleeps never exceed: a scheme has tens of dependent messages a step."""
 
