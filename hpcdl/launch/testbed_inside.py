@@ -67,6 +67,8 @@ ip link set {INTERFACE} gso_max_size "$4"
 tc qdisc add dev {INTERFACE} $3
 echo {CONGESTION} >/proc/sys/net/ipv4/tcp_congestion_control
 echo {UNSENT} >/proc/sys/net/ipv4/tcp_notsent_lowat
+echo {UNSENT} >/proc/sys/net/ipv4/tcp_limit_output_bytes
+echo 0 >/proc/sys/net/ipv4/tcp_slow_start_after_idle
 echo ready
 exec sleep infinity
 """
