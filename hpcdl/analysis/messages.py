@@ -132,22 +132,39 @@ def of_events(events: pd.DataFrame, fields: Mapping[str, Any], names: Sequence[s
         hosts = [f"rank {rank}" for rank in range(ranks)]
     if not len(messages):
         return None
-    classes = [_times(one, len(hosts)) for one in _by_size(messages)]
+    classes = [_times(messages[one], len(hosts)) for one in _by_size(messages["bytes"])]
     return Speeds(fields, hosts, several, classes)
 
 
 def matched(events: pd.DataFrame) -> Table | None:
-    """(messages,) of dtype :data:`MESSAGE`; None where the ends of too many are not found, or do not meet."""
+    """(messages,) of dtype :data:`MESSAGE`; None where the ends of too many are not found, or do not meet.
+
+    Ends are looked for among messages of equal size: those of a probe, of pieces and of whole vectors do not mix.
+    """
     rows = events[(events["peer"] >= 0) & (events["bytes"] >= LEAST)]
-    label = rows["label"].astype(str).to_numpy()
     columns = {name: rows[name].to_numpy(np.int64) for name in ("rank", "peer", "begin", "end", "bytes")}
-    sends = _ordered({name: column[label != "recv"] for name, column in columns.items()}, label[label != "recv"])
-    receives = _ordered({name: column[label == "recv"] for name, column in columns.items()})
+    label = rows["label"].astype(str).to_numpy()
     found: list[tuple[int, int, int, int]] = []
     total = 0
+    for one in _by_size(columns["bytes"]):
+        sending = one[label[one] != "recv"]
+        sends = _ordered({name: column[sending] for name, column in columns.items()}, label[sending])
+        receiving = one[label[one] == "recv"]
+        receives = _ordered({name: column[receiving] for name, column in columns.items()})
+        total += len(sends)
+        found += _matched(sends, receives)
+    if not total or len(found) < MATCHED * total:
+        return None
+    messages = np.array(found, MESSAGE)
+    seen = messages[messages["ns"] > 0]
+    return seen if len(seen) >= SEEN * len(messages) else None
+
+
+def _matched(sends: Table, receives: Table) -> list[tuple[int, int, int, int]]:
+    """Messages of one size; those are left out whose other ends cannot be told."""
+    found: list[tuple[int, int, int, int]] = []
     for dest in np.unique(sends["peer"]).tolist():
         coming = sends[sends["peer"] == dest]
-        total += len(coming)
         exchanges = sends[(sends["rank"] == dest) & sends["both"]]
         rest = []
         for source in np.unique(coming["rank"]).tolist():
@@ -168,11 +185,7 @@ def matched(events: pd.DataFrame) -> Table | None:
                 left = left[np.argsort(left["begin"], kind="stable")]
             if len(left) == len(exchanges):
                 found += _paired(left, exchanges)
-    if not total or len(found) < MATCHED * total:
-        return None
-    messages = np.array(found, MESSAGE)
-    seen = messages[messages["ns"] > 0]
-    return seen if len(seen) >= SEEN * len(messages) else None
+    return found
 
 
 def _ordered(columns: Mapping[str, npt.NDArray[np.int64]], label: npt.NDArray[Any] | None = None) -> Table:
@@ -193,11 +206,12 @@ def _paired(sends: Table, receives: Table) -> list[tuple[int, int, int, int]]:
     return [(int(source), int(dest), int(size), int(ns)) for source, dest, size, ns in rows]
 
 
-def _by_size(messages: Table) -> list[Table]:
-    """Cut where the sizes, in order, jump."""
-    ordered = messages[np.argsort(messages["bytes"], kind="stable")]
-    jumps = np.flatnonzero(np.diff(ordered["bytes"]) > SIZES * ordered["bytes"][:-1]) + 1
-    return np.split(ordered, jumps)
+def _by_size(sizes: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
+    """Where the equal ones among ``sizes`` are: cut where they, in order, jump."""
+    order = np.argsort(sizes, kind="stable")
+    ordered = sizes[order]
+    jumps = np.flatnonzero(np.diff(ordered) > SIZES * ordered[:-1]) + 1
+    return np.split(order, jumps)
 
 
 def _times(messages: Table, hosts: int) -> Matrix:
