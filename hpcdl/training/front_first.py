@@ -53,6 +53,8 @@ class FrontFirst:
         self._stages: dict[str, Task[None]] = {}
         self._line: list[Task[None]] = []
         """This step's pieces, in the order in which they begin."""
+        self._gates: list[Task[None]] = []
+        """What each of them waits for, where few may be under way."""
         self._begun = self._over = 0
 
     async def begin(self) -> None:
@@ -61,6 +63,7 @@ class FrontFirst:
             self._early = await self._agreed
         self._stages.clear()
         self._line.clear()
+        self._gates.clear()
         self._begun = self._over = 0
 
     def complete(self, stage: str) -> None:
@@ -88,22 +91,28 @@ class FrontFirst:
             return
         mine = []
         for piece in self._pieces[stage]:
-            before = self._line[-self._width] if len(self._line) >= self._width else None
-            mine.append(self._comm.start(self._in_turn(piece, before)))
+            if self._width < self._all:
+                # after the gate before it too: the library's collectives must begin in one order on all ranks
+                room = self._line[-self._width :] if len(self._line) >= self._width else []
+                self._gates.append(self._comm.start(_joined([*self._gates[-1:], *room[:1]])))
+            mine.append(self._comm.start(self._in_turn(piece, self._gates[-1:])))
             self._line.append(mine[-1])
         self._stages[stage] = self._comm.start(self._after(stage, mine))
 
-    async def _in_turn(self, piece: slice, before: Task[None] | None) -> None:
-        if before is not None:
-            await before
+    async def _in_turn(self, piece: slice, gate: Sequence[Task[None]]) -> None:
+        await _joined(gate)
         self._begun += 1
         await self._add_up(piece)
         self._over += 1
 
     async def _after(self, stage: str, pieces: Sequence[Task[None]]) -> None:
-        for piece in pieces:
-            await piece
+        await _joined(pieces)
         await self._then(stage)
 
     async def _agree(self, wanted: int) -> int:
         return int((await self._comm.meet(np.array([wanted]))).min())
+
+
+async def _joined(tasks: Sequence[Task[None]]) -> None:
+    for task in tasks:
+        await task

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from hpcdl import registry
-from hpcdl.analysis.messages import matched, of_events
+from hpcdl.analysis.messages import LEAST, matched, of_events
 from hpcdl.fabric.comm import phantom
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.simulated import simulated
@@ -16,13 +16,19 @@ SCHEMES = ("ring", "halving_doubling", "tree", "parameter_server", "butterfly")
 ETHERNET = NETWORKS["ethernet-1g"]
 
 
-def traced(scheme, ranks, slow, noise=0.0, length=1 << 22, steps=8):
-    """Events of a training: some work, then the gradient's sum; ranks do not work equally fast."""
+def traced(scheme, ranks, slow, noise=0.0, length=1 << 22, steps=8, probes=0):
+    """Events of a training: some work, then the gradient's sum; ranks do not work equally fast.
+
+    ``probes``: exchanges around a ring before it, which tell how long pieces are to be.
+    """
     random = np.random.default_rng(ranks)
     aggregate = registry.find("aggregation", scheme)
     events = [[] for _ in range(ranks)]
 
     async def program(comm):
+        probe, right, left = phantom(LEAST // 4), (comm.rank + 1) % ranks, (comm.rank - 1) % ranks
+        for _ in range(probes):
+            await comm.exchange(probe, right, probe, left)
         for _ in range(steps):
             await comm.compute("backward", lambda: None)
             await aggregate(comm, phantom(length))
@@ -44,6 +50,13 @@ def test_a_slow_port_is_named_with_its_factor(scheme, ranks, culprit, share):
     ((host, found),) = traced(scheme, ranks, {culprit: share}, noise=0.02).slow_hosts()
     assert host == culprit
     assert found == pytest.approx(share, rel=0.1)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_probes_of_a_training_do_not_hide_it(scheme):
+    ((host, found),) = traced(scheme, 8, {6: 0.6}, noise=0.02, probes=8).slow_hosts()
+    assert host == 6
+    assert found == pytest.approx(0.6, rel=0.1)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -27,11 +27,19 @@ def test_equals_one_rank_with_the_whole_batch(aggregation, dtype, bucket_bytes, 
     _check(mpi, mine, recorder, dtype)
 
 
-@pytest.mark.parametrize(("aggregation", "dtype"), [("ring", "float64"), ("halving_doubling", "float32")])
-def test_so_is_layer_wise_exchange(aggregation, dtype, mpi):
+@pytest.mark.parametrize(
+    ("aggregation", "dtype", "bucket_bytes"),
+    [
+        ("ring", "float64", None),
+        ("halving_doubling", "float32", 20_000),
+        ("native", "float32", 20_000),
+        ("native_reduce_scatter_allgather", "float32", 20_000),
+    ],
+)
+def test_so_is_layer_wise_exchange(aggregation, dtype, bucket_bytes, mpi):
     recorder = Recorder(events=False)
     mine = session(aggregation, dtype, recorder)
-    mpi.run(layerwise(mpi.comm, mine))
+    mpi.run(layerwise(mpi.comm, mine, bucket_bytes=bucket_bytes))
     _check(mpi, mine, recorder, dtype)
 
 
