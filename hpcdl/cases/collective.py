@@ -142,6 +142,7 @@ def fields(settings: Mapping[str, Any]) -> dict[str, Scalar]:
         "backend": None if on else label(settings["backend"]),
         "threads_per_rank": settings["threads"],
         "network": settings["network"],
+        **({"ranks_per_host": settings["ranks_per_host"]} if on else {}),
         "start": None if on else settings["start"],
         "placement": None if on else settings["placement"],
         "configuration": ", ".join(told + [f"{key}={label(settings[key])}" for key in unusual]),
