@@ -27,7 +27,8 @@ async def double_tree(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) 
     other's messages, and no closed form of the time is known; the simulation, where a port takes one message after
     the other, keeps it within these bounds. 4*k*(p - 1)/p*m at least: so many messages pass through the mean port.
     (4*ceil(log2(p)) + 6*(k - 1))*(m + g) at most: the first segments take two messages a level, up and down; after
-    that a rank gets two and sends two for each segment, and two of its other tree may come first.
+    that a rank gets two and sends two for each segment, and two of its other tree may come first. That is
+    what simulations of up to 64 ranks show, unproven.
 
     k = max(1, ceil(n/(2*segment_bytes)))
     m = alpha + n/(2*k)*beta
