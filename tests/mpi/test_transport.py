@@ -6,7 +6,7 @@ from contract.aggregations import SCHEMES, scheme
 from contract.operands import awkward_lengths, operands
 from fabric.staging import Faraway, SlowCopies
 
-from hpcdl.cases.train import IN_MEMORY
+from hpcdl.assembly import IN_MEMORY
 from hpcdl.fabric.comm import ANY
 from hpcdl.fabric.mpi import Mpi
 from hpcdl.fabric.transport import Staged
