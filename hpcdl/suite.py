@@ -337,13 +337,18 @@ def about(key: str) -> Iterator[None]:
         raise ValueError(f"{key}: {error}") from None
 
 
-def try_out(choice: Mapping[str, Any], ranks: int) -> None:
-    """Simulate an aggregation of ours on that many ranks, to raise the ValueError that the run would.
+def can_be_tried(aggregation: str, ranks: int) -> bool:
+    """Whether an aggregation may be simulated before the run, to raise the ValueError that the run would.
 
     A user's own is not called before the run: nobody knows what else it does. NCCL cannot be simulated, and
     nothing is on more ranks than can be in no time.
     """
-    if ":" not in choice["name"] and choice["name"] != "nccl" and ranks <= MOST_TRIED:
+    return ":" not in aggregation and aggregation != "nccl" and ranks <= MOST_TRIED
+
+
+def try_out(choice: Mapping[str, Any], ranks: int) -> None:
+    """Simulate an aggregation on that many ranks, if :func:`can_be_tried`."""
+    if can_be_tried(choice["name"], ranks):
         aggregate = registry.find("aggregation", choice["name"])
         settings = {key: value for key, value in choice.items() if key != "name"}
         world = simulated(ranks, next(iter(NETWORKS.values())))

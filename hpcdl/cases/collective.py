@@ -23,7 +23,7 @@ from hpcdl.measuring.contents import ALIKE, Contents, alike, reals
 from hpcdl.measuring.starts import STARTS, start
 from hpcdl.measuring.tuning import foretold, tune
 from hpcdl.nn.backend import backend
-from hpcdl.suite import MOST_TRIED, Key, about, label
+from hpcdl.suite import Key, about, can_be_tried, label
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -63,8 +63,7 @@ def check(settings: Mapping[str, Any]) -> None:
         check_place(name, chosen)
         run = _scheme(settings)
         registry.check_settings(run.func, run.keywords)
-        # a user's own is not called before the run: nobody knows what else it does
-        if ":" not in name and name != "nccl" and ranks <= MOST_TRIED:
+        if can_be_tried(name, ranks):
             payload = operand(settings["collective"], phantom(ranks, settings["dtype"]), ranks)
             simulated(ranks, next(iter(NETWORKS.values()))).run(lambda comm: run(comm, payload))
 
@@ -131,8 +130,7 @@ def fields(settings: Mapping[str, Any]) -> dict[str, Scalar]:
     size = settings["message_bytes"]
     on = f"{settings['network']}, {settings['ranks_per_host']} a host" if settings["network"] else ""
     told = [f"simulated on {on}" if on else f"trace={settings['trace']}"]
-    usual = {"start": "barrier", "placement": "in_place", "backend": {"name": "numpy"}}
-    unusual = [key for key in usual if settings[key] != usual[key]]
+    unusual = [key for key in ("start", "placement", "backend") if settings[key] != KEYS[key].default]
     return {
         "collective": settings["collective"],
         "aggregation": label(settings["aggregation"]),
