@@ -1,8 +1,10 @@
 """Messages put together from the two ranks' events, and from them which host is slow.
 
-A message can begin when both its ends are there, and is over when the first of the two goes on: what is between is
-an upper bound of its time on the link, whatever the ends waited for before and after. So a ring in which everybody
-waits for the slowest still shows which two of its links are slow. Times are compared among messages of equal size.
+A message is over when it has arrived. It can begin when its sender is there and the one before it on the same link
+has arrived; and, where a library lets large messages wait for their receiver (rendezvous), when that is there too.
+Where a socket takes them up they set out before. What is between is an upper bound of a message's time on the
+link, whatever its ends waited for before and after. So a ring in which everybody waits for the slowest still shows
+which two of its links are slow. Times are compared among messages of equal size.
 """
 
 from __future__ import annotations
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from hpcdl.trace.run import Run
 
 Matrix = npt.NDArray[np.float64]
-Table = npt.NDArray[Any]
 
 LEAST: Final = 1 << 18
 """Bytes below which a message's time is its latency, or that of a copy into a library's or a socket's buffer."""
@@ -34,13 +35,26 @@ MATCHED: Final = 0.9
 SEEN: Final = 0.5
 """Share of the messages whose ends must meet: those are sent when both are there, and show the link."""
 
+FASTEST: Final = 0.1
+"""Quantile of the times of messages whose receivers were there first: no link is faster, but for noise."""
+
+EARLY: Final = 0.8
+"""A message that comes to a late receiver in less than this share of it had set out before."""
+
+EXCEPTIONS: Final = 0.1
+"""Share of late receivers' messages that may seem so by chance; more, and a socket takes them up."""
+
+WAITED: Final = 0.1
+"""Share of such a message's time that a receiver must wait for it: else it may have been there long before."""
+
 SIZES: Final = 0.02
 """Sizes that differ by less than this share are equal: parts of a vector that does not divide."""
 
 NAMED: Final = 0.5
 """Share of what is unusual about the links that a host must explain to be named."""
 
-MESSAGE: Final = np.dtype([("source", int), ("dest", int), ("bytes", int), ("ns", int)])
+MESSAGE: Final = ["size", "source", "dest", "number"]
+"""What the two ends of a message have in common."""
 
 
 @dataclass(frozen=True)
@@ -126,99 +140,67 @@ def of_events(events: pd.DataFrame, fields: Mapping[str, Any], names: Sequence[s
     several = len(hosts) > 1
     if several:  # ranks of a host share its port, and what they say to each other does not pass it
         where = np.array([hosts.index(name) for name in names])
-        messages["source"], messages["dest"] = where[messages["source"]], where[messages["dest"]]
+        messages = messages.assign(source=where[messages["source"]], dest=where[messages["dest"]])
         messages = messages[messages["source"] != messages["dest"]]
     else:
         hosts = [f"rank {rank}" for rank in range(ranks)]
     if not len(messages):
         return None
-    classes = [_times(messages[one], len(hosts)) for one in _by_size(messages["bytes"])]
+    sizes = _classes(messages["bytes"].to_numpy())
+    classes = [_times(one, len(hosts)) for _, one in messages.groupby(sizes)]
     return Speeds(fields, hosts, several, classes)
 
 
-def matched(events: pd.DataFrame) -> Table | None:
-    """(messages,) of dtype :data:`MESSAGE`; None where the ends of too many are not found, or do not meet.
+def matched(events: pd.DataFrame) -> pd.DataFrame | None:
+    """Columns source, dest, bytes, ns; None where the ends of too many are not found, or do not meet.
 
-    Ends are looked for among messages of equal size: those of a probe, of pieces and of whole vectors do not mix.
+    The n-th message of one size from a rank to another is the n-th of that size which the other receives from it:
+    those of a probe, of pieces and of whole vectors do not mix. Of one that the library kept for a late receiver
+    the ends never meet: it says nothing.
     """
-    rows = events[(events["peer"] >= 0) & (events["bytes"] >= LEAST)]
-    columns = {name: rows[name].to_numpy(np.int64) for name in ("rank", "peer", "begin", "end", "bytes")}
-    label = rows["label"].astype(str).to_numpy()
-    found: list[tuple[int, int, int, int]] = []
-    total = 0
-    for one in _by_size(columns["bytes"]):
-        sending = one[label[one] != "recv"]
-        sends = _ordered({name: column[sending] for name, column in columns.items()}, label[sending])
-        receiving = one[label[one] == "recv"]
-        receives = _ordered({name: column[receiving] for name, column in columns.items()})
-        total += len(sends)
-        found += _matched(sends, receives)
-    if not total or len(found) < MATCHED * total:
+    rows = events[(events["peer"] >= 0) & (events["bytes"] >= LEAST) & events["label"].isin(["send", "recv"])]
+    rows = rows.assign(size=_classes(rows["bytes"].to_numpy())).sort_values("begin", kind="stable")
+    sending = rows["label"] == "send"
+    sends = _numbered(rows[sending].rename(columns={"rank": "source", "peer": "dest"}))
+    found = sends.merge(_numbered(rows[~sending].rename(columns={"rank": "dest", "peer": "source"})), on=MESSAGE)
+    if not len(sends) or len(found) < MATCHED * len(sends):
         return None
-    messages = np.array(found, MESSAGE)
-    seen = messages[messages["ns"] > 0]
-    return seen if len(seen) >= SEEN * len(messages) else None
+    found = found[(found["begin_y"] <= found["end_x"]) & (found["begin_y"] < found["end_y"])]
+    return _timed(found) if len(found) >= SEEN * len(sends) else None
 
 
-def _matched(sends: Table, receives: Table) -> list[tuple[int, int, int, int]]:
-    """Messages of one size; those are left out whose other ends cannot be told."""
-    found: list[tuple[int, int, int, int]] = []
-    for dest in np.unique(sends["peer"]).tolist():
-        coming = sends[sends["peer"] == dest]
-        exchanges = sends[(sends["rank"] == dest) & sends["both"]]
-        rest = []
-        for source in np.unique(coming["rank"]).tolist():
-            one = coming[coming["rank"] == source]
-            there = receives[(receives["rank"] == dest) & (receives["peer"] == source)]
-            mutual = exchanges[exchanges["peer"] == source]
-            if len(there) == len(one):
-                found += _paired(one, there)
-            elif len(mutual) == len(one) and one["both"].all():
-                found += _paired(one, mutual)
-            else:
-                rest.append(one)
-        if rest:
-            left = np.concatenate(rest)
-            left = left[np.argsort(left["end"], kind="stable")]
-            # a rank's exchanges with different ranks on its two sides: one comes in with each, in their order
-            if len(rest) == 1:
-                left = left[np.argsort(left["begin"], kind="stable")]
-            if len(left) == len(exchanges):
-                found += _paired(left, exchanges)
+def _timed(found: pd.DataFrame) -> pd.DataFrame:
+    """Messages with their times; of ``found``, x is the sender's end and y the receiver's."""
+    sent, asked, arrived = found["begin_x"], found["begin_y"], found["end_y"]
+    free = found.groupby(["source", "dest"])["end_y"].shift()
+    since = np.fmax(sent, free)  # the first one finds its link free
+    ns = arrived - np.fmax(since, asked)
+    late = asked > sent
+    fastest = ns[~late].groupby(found["size"]).quantile(FASTEST)
+    sooner = ns < EARLY * found["size"].map(fastest)
+    if sooner[late].sum() > EXCEPTIONS * late.sum():
+        ns = arrived - since
+        found = found[arrived - asked > WAITED * ns]
+    return found[["source", "dest"]].assign(bytes=found["bytes_x"], ns=ns)
+
+
+def _numbered(ends: pd.DataFrame) -> pd.DataFrame:
+    return ends.assign(number=ends.groupby(MESSAGE[:-1]).cumcount())
+
+
+def _classes(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Equal numbers for equal ``sizes``: they change where the sizes, in order, jump."""
+    order = np.argsort(sizes, kind="stable")
+    ordered = sizes[order]
+    found = np.empty(len(sizes), np.int64)
+    found[order] = np.cumsum(np.diff(ordered, prepend=ordered[:1]) > SIZES * ordered)
     return found
 
 
-def _ordered(columns: Mapping[str, npt.NDArray[np.int64]], label: npt.NDArray[Any] | None = None) -> Table:
-    """Rows in the order in which they began."""
-    rows = np.zeros(len(columns["rank"]), [*((name, np.int64) for name in columns), ("both", bool)])
-    for name, column in columns.items():
-        rows[name] = column
-    if label is not None:
-        rows["both"] = label == "exchange"
-    return rows[np.argsort(rows["begin"], kind="stable")]
-
-
-def _paired(sends: Table, receives: Table) -> list[tuple[int, int, int, int]]:
-    """Messages; of one that the library kept for a late receiver the ends never meet: its time is 0 or less."""
-    begin = np.maximum(sends["begin"], receives["begin"])
-    end = np.minimum(sends["end"], receives["end"])
-    rows = zip(sends["rank"], sends["peer"], sends["bytes"], end - begin, strict=True)
-    return [(int(source), int(dest), int(size), int(ns)) for source, dest, size, ns in rows]
-
-
-def _by_size(sizes: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
-    """Where the equal ones among ``sizes`` are: cut where they, in order, jump."""
-    order = np.argsort(sizes, kind="stable")
-    ordered = sizes[order]
-    jumps = np.flatnonzero(np.diff(ordered) > SIZES * ordered[:-1]) + 1
-    return np.split(order, jumps)
-
-
-def _times(messages: Table, hosts: int) -> Matrix:
+def _times(messages: pd.DataFrame, hosts: int) -> Matrix:
     found = np.full((hosts, hosts), np.nan)
-    for source, dest in np.unique(messages[["source", "dest"]]).tolist():
-        mine = (messages["source"] == source) & (messages["dest"] == dest)
-        found[source, dest] = np.median(messages["ns"][mine]) * 1e-9
+    medians = messages.groupby(["source", "dest"], as_index=False)["ns"].median()
+    found[medians["source"], medians["dest"]] = medians["ns"] * 1e-9
     return found
 
 

@@ -59,7 +59,7 @@ class CooperativeComm:
         self._post_send(buffer, dest, tag)
         yield
         if world.events is not None:
-            self._record("send", begin, dest, buffer.nbytes)
+            self._record("send", begin, dest, buffer.nbytes, place.sent)
 
     @operation
     def recv(self, buffer: Array, source: int = ANY, tag: int = ANY) -> Generator[None, Any, Status]:
@@ -77,7 +77,7 @@ class CooperativeComm:
         self._post_receive(buffer, source, tag)
         status: Status = yield
         if world.events is not None:
-            self._record("recv", begin, status.source, status.count * buffer.itemsize)
+            self._record("recv", begin, status.source, status.count * buffer.itemsize, place.arrived)
         return status
 
     @operation
@@ -99,7 +99,8 @@ class CooperativeComm:
         self._post_send(outgoing, dest, tag)
         status: Status = yield
         if world.events is not None:
-            self._record("exchange", begin, dest, outgoing.nbytes)
+            self._record("recv", begin, source, status.count * incoming.itemsize, place.arrived)
+            self._record("send", begin, dest, outgoing.nbytes, place.sent)
         return status
 
     async def add(self, into: Array, addend: Array) -> None:
@@ -256,11 +257,13 @@ class CooperativeComm:
         # what Status(...) does, at half its cost; a large simulation does little else
         place.answer = tuple.__new__(Status, (send.rank, send.tag, outgoing.size))
         place.waiting -= 1
+        place.arrived = when
         place.time = max(place.time, when)
         if not place.waiting:
             world.wake(receive.task, place.time)
         place = send.task.place
         place.waiting -= 1
+        place.sent = when
         place.time = max(place.time, when)
         if not place.waiting:
             world.wake(send.task, place.time)
@@ -292,9 +295,9 @@ class CooperativeComm:
             self._record(what, begin, -1, size)
         return answer
 
-    def _record(self, label: str, begin: float, peer: int, size: int) -> None:
+    def _record(self, label: str, begin: float, peer: int, size: int, end: float | None = None) -> None:
         task = self._world.running
-        end = task.place.time
+        end = task.place.time if end is None else end
         self._world.events[self._me].append(  # type: ignore[index]
             (task.number, label, round(begin * 1e9), round(end * 1e9), peer, size)
         )

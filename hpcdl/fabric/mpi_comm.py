@@ -180,24 +180,34 @@ class MpiComm:
             mpi.messages += 1
             mpi.bytes += outgoing.nbytes
             if mpi.events is not None:
-                self._record("exchange", begin, dest, outgoing.nbytes)
+                self._record("recv", begin, answer.source, answer.count * incoming.itemsize)
+                self._record("send", begin, dest, outgoing.nbytes)
             return answer
-        if mpi.may_block:
+        if mpi.may_block and mpi.events is None:
             status = self._status
             self._main.Sendrecv(outgoing, dest, tag, incoming, source, tag, status)
         else:
             status = MPI.Status()
-            received = self._receive(incoming, source, tag, status)
-            channel, wire = self._channel(tag)
-            sent = channel.Isend(outgoing, dest, wire).Test
-            if not received():
-                yield received
-            if not sent():
-                yield sent
+            if mpi.may_block:
+                receiving = self._main.Irecv(incoming, source, tag)
+                sending = self._main.Isend(outgoing, dest, tag)
+                receiving.Wait(status)
+            else:
+                received = self._receive(incoming, source, tag, status)
+                channel, wire = self._channel(tag)
+                sending = channel.Isend(outgoing, dest, wire)
+                if not received():
+                    yield received
+            if mpi.events is not None:
+                self._record("recv", begin, status.source, status.count)
+            if mpi.may_block:
+                sending.Wait()
+            elif not sending.Test():
+                yield sending.Test
         mpi.messages += 1
         mpi.bytes += outgoing.nbytes
         if mpi.events is not None:
-            self._record("exchange", begin, dest, outgoing.nbytes)
+            self._record("send", begin, dest, outgoing.nbytes)
         return Status(status.source, tag, status.count // incoming.itemsize)
 
     async def add(self, into: Array, addend: Array) -> None:

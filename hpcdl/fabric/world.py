@@ -54,7 +54,7 @@ class Clock(Protocol):
 class Place:
     """What the world keeps about a task."""
 
-    __slots__ = ("answer", "rank", "thrown", "time", "waiting")
+    __slots__ = ("answer", "arrived", "rank", "sent", "thrown", "time", "waiting")
 
     def __init__(self, rank: int, time: float) -> None:
         self.rank = rank
@@ -62,6 +62,9 @@ class Place:
         self.answer: Any = None
         self.thrown: BaseException | None = None
         self.waiting = 0
+        """Halves of an exchange, or of a message, that are not over."""
+        self.arrived = self.sent = time
+        """When the last receive and the last send were over."""
 
 
 class Group:

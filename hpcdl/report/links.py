@@ -28,9 +28,9 @@ NOTE: Final = (
 )
 
 TRACED: Final = (
-    "From the events of other cases: a message's time is from when both its ends are there until one goes on, and "
-    "its speed that of the usual message of its size. A host is named if that explains most of what is unusual, "
-    "and then its case has a map: rows send, columns receive."
+    "From the events of other cases: a message's time is from when it can begin until it has arrived, and its "
+    "speed that of the usual message of its size. A host is named if that explains most of what is unusual, and "
+    "then its case has a map: rows send, columns receive."
 )
 
 

@@ -39,7 +39,9 @@ def traced(scheme, ranks, slow, noise=0.0, length=1 << 22, steps=8, probes=0):
     world.run(program)
     names = ("rank", "task", "label", "begin", "end", "peer", "bytes")
     frame = pd.DataFrame([(rank, *event) for rank, mine in enumerate(events) for event in mine], columns=names)
-    frame["end"] += (np.abs(random.normal(0, noise, len(frame))) * (frame["end"] - frame["begin"])).astype(int)
+    frame["end"] += (
+        np.abs(random.normal(0, noise, len(frame))) * frame["bytes"] * ETHERNET.link.beta * 1e9
+    ).astype(int)
     return of_events(frame, {}, [f"host{rank}" for rank in range(ranks)])
 
 
@@ -70,20 +72,37 @@ def test_two_slow_ports():
     assert dict(found) == {3: pytest.approx(0.5, rel=0.1), 10: pytest.approx(0.7, rel=0.1)}
 
 
-def test_clocks_and_ends_of_one_message():
-    """The sender comes at 2 and the receiver at 5; the sender goes on at 9, the receiver, who does more, at 12."""
-    rows = [(0, "send", 2, 9, 1, 1 << 20), (1, "recv", 5, 12, 0, 1 << 20), (1, "recv", 1, 2, 0, 100)]
-    frame = pd.DataFrame(rows, columns=("rank", "label", "begin", "end", "peer", "bytes"))
-    assert matched(frame).tolist() == [(0, 1, 1 << 20, 4)]
+def times(rows):
+    """What is known of the messages among ``rows``, (rank, label, begin, end, peer), all of one size."""
+    frame = pd.DataFrame(rows, columns=("rank", "label", "begin", "end", "peer")).assign(bytes=1 << 20)
+    found = matched(frame)
+    return None if found is None else found[["source", "dest", "ns"]].to_numpy().tolist()
+
+
+def test_a_message_begins_with_its_later_end_and_is_over_when_it_has_arrived():
+    """The sender comes at 2 and the receiver at 5; the sender goes on at 9, it arrives at 12."""
+    assert times([(0, "send", 2, 9, 1), (1, "recv", 5, 12, 0)]) == [[0, 1, 7]]
+
+
+def test_a_message_begins_when_the_one_before_it_has_arrived():
+    rows = [(0, "send", 2, 9, 1), (1, "recv", 1, 12, 0), (0, "send", 9, 17, 1), (1, "recv", 8, 22, 0)]
+    assert times(rows) == [[0, 1, 10], [0, 1, 10]]
 
 
 def test_a_message_that_waited_in_a_buffer_says_nothing():
     """The first sender has gone before its receiver comes."""
-    rows = [(0, "send", 2, 4, 1, 1 << 20), (1, "recv", 5, 6, 0, 1 << 20), (0, "send", 7, 9, 1, 1 << 20)]
-    rows += [(1, "recv", 6, 12, 0, 1 << 20)]
-    names = ("rank", "label", "begin", "end", "peer", "bytes")
-    assert matched(pd.DataFrame(rows, columns=names)).tolist() == [(0, 1, 1 << 20, 2)]
-    assert matched(pd.DataFrame(rows[:2], columns=names)) is None
+    rows = [(0, "send", 2, 4, 1), (1, "recv", 5, 6, 0), (0, "send", 7, 9, 1), (1, "recv", 6, 12, 0)]
+    assert times(rows) == [[0, 1, 5]]
+    assert times(rows[:2]) is None
+
+
+def test_what_a_socket_takes_up_sets_out_before_its_receiver_comes():
+    """A message takes 80 from 0 to 1, and 130 to rank 2, which comes when 50 of them are over."""
+    rows = []
+    for start in range(0, 2000, 200):
+        rows += [(0, "send", start, start + 80, 1), (1, "recv", start, start + 80, 0)]
+        rows += [(1, "send", start + 20, start + 150, 2), (2, "recv", start + 100, start + 150, 1)]
+    assert times(rows) == 10 * [[0, 1, 80], [1, 2, 130]]
 
 
 def test_what_cannot_be_matched_says_nothing():

@@ -83,7 +83,7 @@ def test_one_job_runs_all_scales_and_leaves_a_run_folder(each):
     }
     assert expected <= set(run.steps.columns)
     assert run.steps.groupby(["case_index", "rank"]).size().tolist() == [8] * 6
-    assert run.events["label"].isin(["exchange", "add", "input", "update"]).any()
+    assert run.events["label"].isin(["send", "add", "input", "update"]).any()
     # the same training at every scale: rank shares of one global batch
     losses = run.evaluations.groupby("case_index")["loss"].last()
     assert losses.max() - losses.min() < 1e-3 * losses.max()

@@ -384,7 +384,8 @@ def test_events_have_their_times():
         [
             (0, "forward", 0, 250_000_000, -1, 0),
             (1, "send", 250_000_000, 255_000_000, 1, SIZE),
-            (0, "exchange", 255_000_000, 255_140_000, 0, SIZE),
+            (0, "recv", 255_000_000, 255_140_000, 0, SIZE),
+            (0, "send", 255_000_000, 255_140_000, 0, SIZE),
             (0, "native barrier", 255_140_000, 256_400_000, -1, 0),
         ],
         [
@@ -420,3 +421,17 @@ def test_events_name_the_started_program():
             (3, "third"),
             (4, "fourth"),
         }
+
+
+def test_the_halves_of_an_exchange_have_their_own_ends():
+    """Around a ring of three in which rank 2 comes late: rank 0 waits for it, and has sent long before."""
+
+    async def program(comm):
+        await comm.compute("forward", lambda: None)
+        await comm.exchange(buffer(), (comm.rank + 1) % 3, buffer(), (comm.rank - 1) % 3)
+
+    events = [[], [], []]
+    seconds(3, program, compute=lambda rank, _label: 1.0 if rank == 2 else 0.25, events=events)
+    ends = [{label: end for _, label, _, end, *_ in mine if label != "forward"} for mine in events]
+    early, late = 255_000_000, 1_005_000_000
+    assert ends == [{"recv": late, "send": early}, {"recv": early, "send": late}, {"recv": late, "send": late}]

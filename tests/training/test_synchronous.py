@@ -149,7 +149,7 @@ def backward_and_exchanges(bucket_bytes):
 
     simulated(2, network, compute=lambda *_: 0.1, events=events).run(program)
     done = [end for _, label, _, end, *_ in events[0] if label == "backward conv1"]
-    return done[0], [(task, begin) for task, label, begin, *_ in events[0] if label == "exchange"]
+    return done[0], [(task, begin) for task, label, begin, *_ in events[0] if label == "send"]
 
 
 def test_without_buckets_the_exchange_follows_backward():
