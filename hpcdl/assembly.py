@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from functools import cache, partial
 from importlib import import_module
@@ -123,6 +124,21 @@ def layers(settings: Mapping[str, Any], data: Dataset) -> Sequence[Layer]:
     return model(data.shape, data.classes, **settings_of(settings["model"]))  # type: ignore[no-any-return]
 
 
+def architecture(model: Mapping[str, Any], data: Mapping[str, Any] | None) -> tuple[Shape, Sequence[Layer]]:
+    """The shape of images and the layers; without a dataset those for which the model is published.
+
+    Raises ValueError for a model that has no images of its own.
+    """
+    if data is not None:
+        found = dataset(data)
+        return found.shape, layers({"model": model}, found)
+    publish = registry.find("models", model["name"])
+    shape, classes = (one.default for one in list(inspect.signature(publish).parameters.values())[:2])
+    if shape is inspect.Parameter.empty or classes is inspect.Parameter.empty:
+        raise ValueError(f"{model['name']!r} has no image size of its own; name a dataset")
+    return shape, publish(shape, classes, **settings_of(model))
+
+
 def dataset(choice: Mapping[str, Any]) -> Dataset:
     """Return a dataset, each once per process: cases share it."""
     return _open(tuple((key, tuple(v) if isinstance(v, list) else v) for key, v in sorted(choice.items())))
@@ -134,16 +150,21 @@ def _open(choice: tuple[tuple[str, Any], ...]) -> Dataset:
 
 
 def compute_times(settings: Mapping[str, Any], network: Sequence[Layer], shape: Shape) -> ComputeTimes:
-    """How long the work of ``network`` takes by the settings times, flops or device. Raises ValueError."""
+    """How long the work of ``network`` takes by the settings times, flops or device, and the time_scale if any.
+
+    Raises ValueError.
+    """
     if settings["times"] is not None:
         from hpcdl.trace.record import TraceError
         from hpcdl.trace.schema import read  # late: h5py is for those who read a run
 
         try:
-            return recorded(read(Path(settings["times"])), label(settings["model"]))
+            found = recorded(read(Path(settings["times"])), label(settings["model"]))
         except (TraceError, OSError) as error:
             raise ValueError(str(error)) from None
-    return at_rate(network, shape, settings["flops"] or DEVICES[settings["device"]].flops)
+    else:
+        found = at_rate(network, shape, settings["flops"] or DEVICES[settings["device"]].flops)
+    return found.scaled(settings.get("time_scale") or 1)
 
 
 def times_told(settings: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 from hpcdl import registry
 from hpcdl.analysis.cells import chosen, of_a_library
 from hpcdl.analysis.fields import LOCKSTEP, configuration
-from hpcdl.assembly import dataset, layers
+from hpcdl.assembly import architecture
 from hpcdl.data.dataset import DataError
 from hpcdl.fabric.comm import Gauge
 from hpcdl.fabric.simulated import simulated
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
     Times = Callable[[Record, int, Sequence[Layer], Shape], ComputeTimes]
     """How long the work of a case takes on so many ranks. Raises ValueError where nothing says it."""
+
+STEPPING: Final = ("train", "replay")
+"""Kinds of case whose steps are a training's."""
 
 STRATEGIES: Final = (*LOCKSTEP, "parameter_averaging")
 """Those whose messages depend on sizes and counts alone."""
@@ -76,7 +79,7 @@ def predicted_steps(
     """
     groups: dict[Any, dict[int, list[Record]]] = {}
     for record in records:
-        if record["kind"] == "train":
+        if record["kind"] in STEPPING:
             # on one rank too the aggregation tells cases apart: more ranks may be asked for
             key = configuration({**record, "ranks": None})
             groups.setdefault(key, {}).setdefault(record["ranks"], []).append(record)
@@ -144,12 +147,14 @@ def _training(record: Mapping[str, Any]) -> Training:
             raise ValueError(f"{key}: the case is not like its others")
     if scheme == "auto":
         raise ValueError("auto measures and chooses where it runs")
-    data = dataset(_table(record["dataset"]))
+    # of a replay that names no dataset the record has the shape of its images
+    data = None if str(record["dataset"])[0].isdigit() else _table(record["dataset"])
+    shape, layers = architecture(_table(record["model"]), data)
     return Training(
         partial(registry.find("training", name), **settings),
         partial(registry.find("aggregation", scheme), **own),
-        layers({"model": _table(record["model"])}, data),
-        data.shape,
+        layers,
+        shape,
         {"bfloat16": "float16"}.get(str(record["dtype"]), str(record["dtype"])),
         cycle=int(settings.get("period", 1)),
         independent=scheme == "none",

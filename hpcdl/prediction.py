@@ -23,7 +23,7 @@ from hpcdl.analysis.scaling import AmbiguousCaseError, records
 from hpcdl.assembly import compute_times
 from hpcdl.fabric.network import NETWORKS, Network
 from hpcdl.fabric.simulated import simulated
-from hpcdl.predicted_steps import predicted_steps
+from hpcdl.predicted_steps import STEPPING, predicted_steps
 from hpcdl.simulation import TIMES
 from hpcdl.suite import UsageError
 from hpcdl.trace.record import TraceError
@@ -109,7 +109,7 @@ def _operations(
     """Rows for collectives and exchanges; what could not be predicted, and why."""
     programs: dict[tuple[Any, ...], dict[int, Record]] = {}
     for record in wanted:
-        if record["kind"] != "train":
+        if record["kind"] not in STEPPING:
             programs.setdefault(tuple(map(record.get, PROGRAM)), {})[record["ranks"]] = record
     rows: list[Record] = []
     left_out: list[str] = []
@@ -137,9 +137,9 @@ def _times(
     runs: Sequence[Recorded], record: Record, ranks: int, network: Sequence[Layer], shape: Shape
 ) -> ComputeTimes:
     """How long the work of a training case takes: what the case says, else what one of ``runs`` measured."""
-    said = {name: record.get(name) for name in TIMES}
-    if any(said.values()):
-        return compute_times({"model": record["model"], **said}, network, shape)
+    said = {name: record.get(name) for name in (*TIMES, "time_scale", "model")}
+    if any(said[name] for name in TIMES):
+        return compute_times(said, network, shape)
     for measured in runs:
         try:
             return measured(record, ranks)

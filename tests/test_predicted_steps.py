@@ -191,3 +191,25 @@ def test_the_page_shows_both_and_warns_of_what_is_far(trained, capsys):
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(AT_ONCE)]
     assert lines[0].split()[7] == "1.00"
     assert ["EXTRAPOLATED" in line for line in lines] == [False, False, True]
+
+
+@pytest.mark.parametrize(("scale", "ranks"), [(1.0, 2), (2.5, 3)])
+def test_a_replay_takes_the_times_it_was_told(tmp_path, scale, ranks):
+    """On images of the model's own size: arithmetic at a rate, times the scale, and the ring after it."""
+    suite = tmp_path / "replay.toml"
+    suite.write_text(
+        '[suite]\nname = "replay"\n[[case]]\nkind = "replay"\nmodel = "lenet5"\nflops = 1e11\nsteps = 5\n'
+        f"time_scale = {scale}\nbatch_per_rank = 16\nranks = {ranks}\naggregation = ['ring', 'none']\n"
+        'training = {name = "synchronous", bucket_bytes = 0}\n'
+    )
+    rows, found = steps(suite)
+    # 2293 k multiply-adds an image (LeCun's shapes with 20 and 50 filters), forward and twice that backward
+    multiply_adds = 24 * 24 * 20 * 25 + 8 * 8 * 50 * 500 + 800 * 500 + 500 * 10
+    arithmetic = scale * 16 * 6 * multiply_adds / 1e11
+    assert rows[AT_ONCE, "none", ranks]["predicted_seconds"] == pytest.approx(arithmetic, abs=1e-8)
+    parameters = 20 * 26 + 50 * 501 + 500 * 801 + 10 * 501
+    network = NETWORKS[NETWORK]
+    sent = 2 * (ranks - 1) * (network.link.alpha + parameters * 4 / ranks * network.link.beta)
+    reduced = (ranks - 1) * parameters * 4 / ranks * network.gamma
+    assert rows[AT_ONCE, "ring", ranks]["predicted_seconds"] == pytest.approx(arithmetic + sent + reduced, rel=1e-4)
+    assert found.left_out == []

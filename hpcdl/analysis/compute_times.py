@@ -68,6 +68,12 @@ class ComputeTimes:
         """How long the work called ``label`` takes on a batch of ``images``."""
         return self.per_image.get(label, 0.0) * images + self.per_call.get(label, 0.0)
 
+    def scaled(self, factor: float) -> ComputeTimes:
+        """All of them times ``factor``."""
+        per_image = {label: factor * one for label, one in self.per_image.items()}
+        per_call = {label: factor * one for label, one in self.per_call.items()}
+        return ComputeTimes(per_image, per_call, self.source)
+
     def step_seconds(self, images: int) -> float:
         """All of it, once each."""
         return sum(self.per_image.values()) * images + sum(self.per_call.values())

@@ -6,7 +6,7 @@ strategy does: an interconnect is tested under the traffic of a training, with n
 
 from __future__ import annotations
 
-import inspect
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -15,18 +15,16 @@ from hpcdl import registry
 from hpcdl.analysis.compute_times import DEVICES, ComputeTimes
 from hpcdl.analysis.fields import LOCKSTEP
 from hpcdl.analysis.volumes import FLOAT_BYTES, volumes
-from hpcdl.assembly import compute_times, dataset, named, times_told
+from hpcdl.assembly import architecture, compute_times, named, times_told
 from hpcdl.fabric.asleep import asleep, oversleep
 from hpcdl.measuring.links import fitted_bucket_bytes
 from hpcdl.replay import Session, replica
 from hpcdl.suite import Key, about, label, try_out
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Mapping
 
     from hpcdl.fabric.comm import Comm
-    from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.layer import Layer
     from hpcdl.suite import Scalar
     from hpcdl.training.journal import Journal
 
@@ -65,7 +63,7 @@ def check(settings: Mapping[str, Any]) -> None:
         name = settings["training"]["name"]
         raise ValueError(f"training: {name!r} cannot be replayed{registry.nearest(name, LOCKSTEP)}")
     with about("model"):
-        shape, layers = _network(settings)
+        shape, layers = architecture(settings["model"], settings["dataset"])
         for layer in layers:
             layer.declare(shape)
             shape = layer.output(shape)
@@ -79,7 +77,7 @@ def check(settings: Mapping[str, Any]) -> None:
 
 def memory_bytes(settings: Mapping[str, Any]) -> int:
     """See :class:`hpcdl.suite.Kind`: gradients, and as much again for a scheme's inbox."""
-    shape, layers = _network(settings)
+    shape, layers = architecture(settings["model"], settings["dataset"])
     return 2 * FLOAT_BYTES * volumes(layers, shape, 1).parameters
 
 
@@ -96,7 +94,7 @@ def fields(settings: Mapping[str, Any]) -> dict[str, Scalar]:
         **{key: label(settings[key]) for key in ("model", "training", "aggregation")},
         "dataset": label(settings["dataset"])
         if settings["dataset"]
-        else "x".join(map(str, _network(settings)[0])),
+        else "x".join(map(str, architecture(settings["model"], settings["dataset"])[0])),
         "dtype": "float32",
         "compression": "none",
         "batch_per_rank": settings["batch_per_rank"],
@@ -105,8 +103,8 @@ def fields(settings: Mapping[str, Any]) -> dict[str, Scalar]:
         "threads_per_rank": settings["threads"],
         "steps": settings["steps"],
         "warmup_steps": settings["warmup"],
-        "modelled_compute_seconds": _times(settings).step_seconds(settings["batch_per_rank"])
-        * settings["time_scale"],
+        **{key: settings[key] for key in (*TIMES, "time_scale")},
+        "modelled_compute_seconds": _times(settings).step_seconds(settings["batch_per_rank"]),
         "configuration": f"replayed with {times_told(settings)}{scale}, trace={settings['trace']}",
     }
 
@@ -116,12 +114,9 @@ def program(
 ) -> Callable[[Comm], Coroutine[Any, Any, dict[str, Scalar]]]:
     """See :class:`hpcdl.suite.Kind`."""
     strategy = named("training", settings["training"])
-    shape, layers = _network(settings)
-    times, batch = _times(settings), settings["batch_per_rank"]
-    scale: float = settings["time_scale"]
-
-    def seconds(work: str) -> float:
-        return times.seconds(work, batch) * scale
+    shape, layers = architecture(settings["model"], settings["dataset"])
+    batch = settings["batch_per_rank"]
+    seconds = partial(_times(settings).seconds, images=batch)
 
     async def play(comm: Comm) -> dict[str, Scalar]:
         summed = settings["aggregation"]["name"] != "none"
@@ -145,21 +140,7 @@ def program(
     return play
 
 
-def _network(settings: Mapping[str, Any]) -> tuple[Shape, Sequence[Layer]]:
-    """The shape of images, the dataset's or what the model is published for, and the layers."""
-    choice = settings["model"]
-    own = {key: value for key, value in choice.items() if key != "name"}
-    model = registry.find("models", choice["name"])
-    if settings["dataset"] is not None:
-        data = dataset(settings["dataset"])
-        return data.shape, model(data.shape, data.classes, **own)
-    shape, classes = (p.default for p in list(inspect.signature(model).parameters.values())[:2])
-    if shape is inspect.Parameter.empty or classes is inspect.Parameter.empty:
-        raise ValueError(f"{choice['name']!r} has no image size of its own; name a dataset")
-    return shape, model(shape, classes, **own)
-
-
 def _times(settings: Mapping[str, Any]) -> ComputeTimes:
     """How long work takes. Raises ValueError."""
-    shape, layers = _network(settings)
+    shape, layers = architecture(settings["model"], settings["dataset"])
     return compute_times(settings, layers, shape)

@@ -148,7 +148,7 @@ def steps(rows: Sequence[Record], *, compared: bool) -> Section:
     groups: dict[str, list[Record]] = {}
     for row in rows:
         batch = row["global_batch"] // (1 if row["scaling"] == "strong" else row["ranks"])
-        what = f"{row['model']} on {row['dataset']}, {row['backend']}, {row['dtype']}"
+        what = ", ".join(filter(None, (f"{row['model']} on {row['dataset']}", row["backend"], row["dtype"])))
         groups.setdefault(f"{what}, {row['scaling']} scaling, {batch} images", []).append(row)
     tables = [
         Table(title, STEPS, [_step(row) for row in group], 2).without_empty() for title, group in groups.items()
