@@ -215,6 +215,8 @@ async def _simulate(settings: Mapping[str, Any], journal: Journal, _comm: Comm) 
     world.run(lambda comm: scheme(comm, payload))
     took = perf_counter() - began
     journal.repetitions([(0, round(world.now * 1e9))], max(world.messages), max(world.bytes))
-    link = network.link
-    stated = cost.time(scheme.func, ranks, vector.nbytes, link.alpha, link.beta, network.gamma, scheme.keywords)
+    stated = None
+    if (link := network.common_link(ranks)) is not None:  # formulas know one link
+        prices = (link.alpha, link.beta, network.gamma)
+        stated = cost.time(scheme.func, ranks, vector.nbytes, *prices, scheme.keywords)
     return {"simulation_seconds": took, "predicted_seconds": stated, "chosen": chosen}

@@ -57,6 +57,11 @@ class Network:
             return self.hosts[rank]
         return max(self.hosts, default=-1) + 1 + (rank - known) // self.ranks_per_host
 
+    def common_link(self, ranks: int) -> Link | None:
+        """What all messages among the first ``ranks`` ranks travel on; None where some do within a host."""
+        hosts = {self.host(rank) for rank in range(ranks)}
+        return self.link if len(hosts) == ranks else self.inside if len(hosts) == 1 else None
+
     def on(self, ranks_per_host: int) -> Network:
         """The same network with that many ranks on a host, numbered host by host."""
         if ranks_per_host < 1:

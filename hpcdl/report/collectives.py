@@ -55,8 +55,8 @@ NOTE: Final = (
 )
 SIMULATED_NOTE: Final = (
     "Simulated: the same program in virtual time on a model of the network, nothing was measured. Closed "
-    "form: the cost that the algorithm's docstring states, with the model's numbers; share: closed form by "
-    "simulated; simulated in: the time that the simulation itself took."
+    "form: the cost that the algorithm's docstring states, with the model's numbers, where all messages travel "
+    "alike; share: closed form by simulated; simulated in: the time that the simulation itself took."
 )
 
 
