@@ -7,9 +7,11 @@ a random number makes a seeded interleaving (:mod:`hpcdl.fabric.inprocess`), vir
 
 from __future__ import annotations
 
+import gc
 from collections import defaultdict
+from contextlib import contextmanager
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from hpcdl.fabric.comm import ANY, DEPTHS, Event, PeerLost, Scratch, Task
 from hpcdl.fabric.failure import Died, Losses
@@ -17,11 +19,15 @@ from hpcdl.fabric.matching import Mailbox
 from hpcdl.fabric.shared_memory import OneProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterator
 
     from hpcdl.fabric.comm import Comm
 
 T = TypeVar("T")
+
+
+SELDOM: Final = (100_000, 50, 100)
+"""When cycles of garbage are looked for: tasks come by the million and make none, and looking took a third."""
 
 
 class Deadlock(Exception):  # noqa: N818 - the standard term
@@ -96,6 +102,16 @@ class Gathering:
         self.given: dict[int, Any] = {}
 
 
+@contextmanager
+def _collecting_seldom() -> Iterator[None]:
+    usual = gc.get_threshold()
+    gc.set_threshold(*SELDOM)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+
+
 class World:
     """``ranks`` ranks under a ``clock``; ``seen_by`` makes what a rank, the third argument, sees of a group.
 
@@ -140,23 +156,28 @@ class World:
         self._launched = [0] * self.ranks
         comms = [self.seen_by(self, everybody, rank) for rank in range(self.ranks)]
         mains = [self.launch(Task(program(comm)), comm.rank, self.now) for comm in comms]
-        try:
-            while self._under_way:
-                if not self._moments:
-                    self._stuck()
-                self.now = heappop(self._moments)
-                for task in self._agenda.pop(self.now):
-                    if self._held and task.place.rank in self._held:
-                        self._held[task.place.rank].append(task)
-                    else:
-                        self._resume(task)
-        finally:
-            for tasks in self._unfinished:
-                for task in tasks:
-                    task.coroutine.close()
+        with _collecting_seldom():
+            try:
+                self._go_on()
+            finally:
+                for tasks in self._unfinished:
+                    for task in tasks:
+                        task.coroutine.close()
         self.now = max(self.now, self._end)
         self._complain([*mains, *self._failed])
         return [main.result for main in mains]  # type: ignore[misc]
+
+    def _go_on(self) -> None:
+        """Take up what is due, moment by moment, until nobody has anything to do."""
+        while self._under_way:
+            if not self._moments:
+                self._stuck()
+            self.now = heappop(self._moments)
+            for task in self._agenda.pop(self.now):
+                if self._held and task.place.rank in self._held:
+                    self._held[task.place.rank].append(task)
+                else:
+                    self._resume(task)
 
     def group(self, members: tuple[int, ...], depth: int) -> Group:
         """Make a group known, so that a deadlock report sees its mailboxes."""
