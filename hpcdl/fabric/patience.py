@@ -23,7 +23,11 @@ FEW_LOOKS: Final = 10
 LEAST: Final = 20e-6
 """Seconds of a first sleep; the kernel adds its timers' slack, 50 us."""
 MOST_PER_RANK: Final = 100e-6
-"""Seconds that sleeps grow to, times the ranks that share a core: looks, of 10 us, then take a tenth of it."""
+"""Seconds that sleeps grow to, times the ranks that share a core, while they are few;"""
+ENOUGH: Final = 2
+"""so few: of work that takes the core meanwhile, looks of 10 us take a tenth."""
+LEAST_PER_RANK: Final = 40e-6
+"""The same where they are many: looks of all take a quarter of the core, and nobody has it for himself."""
 MOST: Final = 1e-3
 """Seconds that sleeps never exceed: a scheme has tens of dependent messages a step."""
 
@@ -56,7 +60,8 @@ class Patience:
     def __init__(self, ranks_per_core: float) -> None:
         self.crowded = ranks_per_core > 1
         """Whether ranks outnumber cores."""
-        self._most = min(MOST, max(LEAST, MOST_PER_RANK * ranks_per_core))
+        most = max(LEAST, MOST_PER_RANK * min(ranks_per_core, ENOUGH), LEAST_PER_RANK * ranks_per_core)
+        self._most = min(MOST, most)
         self._looks = FEW_LOOKS if self.crowded else LOOKS
         self._vain = 0
         self._pause = LEAST
