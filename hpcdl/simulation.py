@@ -155,4 +155,5 @@ async def simulate(
     for mine in sessions:
         mine.bucket_bytes = bucket_bytes(cluster.link.alpha, cluster.link.beta, ranks)
     first, *_ = world.run(lambda comm: train(comm, sessions[comm.rank]))
-    return {**first, "nodes": -(-ranks // cluster.ranks_per_host), "died": ", ".join(died)}
+    told = {"died": ", ".join(died)} if failure else {}
+    return {**first, "nodes": -(-ranks // cluster.ranks_per_host), **told}

@@ -24,6 +24,19 @@ def failures(records: Sequence[Record]) -> list[str]:
     ]
 
 
+def deaths(run: Run) -> list[str]:
+    """Of each case in which a rank was to die: who died, before which of its steps, or that nobody did."""
+    doomed = [fields for fields in run.described if fields.get("failure")]
+    return list(
+        dict.fromkeys(
+            f"case {_name(fields)}: {fields['died']} died, and the others went on."
+            if fields.get("died")
+            else f"case {_name(fields)}: nobody died; {fields['failure']} was to."
+            for fields in doomed
+        )
+    )
+
+
 def warnings(run: Run, records: Sequence[Record]) -> list[str]:
     """Everything that makes the numbers doubtful, worst first."""
     measured = [record for record in records if not record.get("network")]  # the others are simulated
@@ -35,7 +48,7 @@ def warnings(run: Run, records: Sequence[Record]) -> list[str]:
     ]
 
 
-def _name(record: Record) -> str:
+def _name(record: Mapping[str, Any]) -> str:
     seed = "" if record["seed"] is None else f", seed {record['seed']}"
     return f"{record['case'] or record['aggregation']} ({record['ranks']} ranks{seed})"
 
@@ -55,7 +68,8 @@ def _incomplete(run: Run, records: Sequence[Record]) -> Iterator[str]:
     if not run.complete:
         yield "the run is not complete: cases of the suite are missing."
     for record in records:
-        if 0 < record["ranks_recorded"] < record["ranks"]:
+        living = record["ranks"] - bool(record.get("died"))
+        if 0 < record["ranks_recorded"] < living:
             yield f"case {_name(record)}: only {plural(record['ranks_recorded'], 'rank')} left a trace."
         elif record["measured_steps"] < 6 and not record.get("error"):
             steps = plural(record["measured_steps"], "measured step")

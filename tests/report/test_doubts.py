@@ -1,3 +1,5 @@
+import pytest
+
 from hpcdl.report.card import card
 from hpcdl.report.render import render
 from hpcdl.report.warnings import grown, usable_cores
@@ -11,6 +13,19 @@ def test_oversubscription(hand):
     hand.train([steps(20)] * 4, threads_per_rank=3)
     page = render([hand.read({"cpu": {"physical_cores": 8}})], "md")
     assert "OVERSUBSCRIBED: 8 cores per node; 4 ranks want 12" in page
+
+
+@pytest.mark.parametrize("shown", ["md", "summary"])
+def test_who_died_is_said_and_nobody_else_is_missed(hand, shown):
+    async_ = {"training": "asynchronous", "failure": "rank 1 at step 8"}
+    hand.train([steps(20), []], case="a", died="rank 1 at step 8", **async_)
+    hand.train([steps(20), steps(20)], case="b", died="", seed=2, **async_)
+    hand.train([steps(20), [], []], case="c", died="rank 1 at step 8", **async_)
+    page = " ".join(render([hand.read()], shown).split())
+    assert "case a (2 ranks, seed 1): rank 1 at step 8 died, and the others went on." in page
+    assert "case b (2 ranks, seed 2): nobody died; rank 1 at step 8 was to." in page
+    assert "case a (2 ranks, seed 1): only" not in page
+    assert "case c (3 ranks, seed 1): only 1 rank left a trace" in page
 
 
 def test_usable_cores():
