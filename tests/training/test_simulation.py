@@ -126,6 +126,9 @@ def test_a_certain_pause_is_in_every_step():
     slow, _ = run(case(straggler="{rank = 0, probability = 1, seconds = 0.25}"))
     for before, after in zip(steps(usual[3]), steps(slow[3]), strict=True):
         assert (after.end - after.begin) - (before.end - before.begin) == pytest.approx(0.25e9, abs=10)
+    before, after = steps(usual[0])[0], steps(slow[0])[0]
+    assert after.compute_ns - before.compute_ns == pytest.approx(0.25e9, abs=10)
+    assert after.input_ns == before.input_ns  # nobody waited for images
 
 
 @pytest.mark.parametrize("training", ['"synchronous"', '{name = "asynchronous"}'])
