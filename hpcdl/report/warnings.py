@@ -74,9 +74,14 @@ def _incomplete(run: Run, records: Sequence[Record]) -> Iterator[str]:
         elif record["measured_steps"] < 6 and not record.get("error"):
             steps = plural(record["measured_steps"], "measured step")
             yield f"case {_name(record)}: {steps}, too few for an interval."
-    dropped = int(run.ranks["dropped"].sum()) if "dropped" in run.ranks else 0
-    if dropped:
-        yield f"{dropped} events were dropped at the limit; steps are not affected."
+    spoilt = {
+        "dropped": ("event", "steps and updates are all there"),
+        "dropped_updates": ("update", "staleness is that of the first ones; steps and accuracy are all there"),
+    }
+    for name, (word, rest) in spoilt.items():
+        dropped = int(run.ranks[name].sum()) if name in run.ranks else 0
+        if dropped:
+            yield f"{plural(dropped, word)} dropped at the limit: {rest}."
 
 
 def _oversubscribed(run: Run, records: Sequence[Record]) -> Iterator[str]:

@@ -28,6 +28,14 @@ def test_who_died_is_said_and_nobody_else_is_missed(hand, shown):
     assert "case c (3 ranks, seed 1): only 1 rank left a trace" in page
 
 
+def test_what_was_dropped_is_said_apart(hand):
+    hand.train([steps(20)], dropped=(3, 0))
+    hand.train([steps(20)], seed=2, dropped=(4, 1))
+    page = render([hand.read()], "md")
+    assert "7 events dropped at the limit: steps and updates are all there." in page
+    assert "1 update dropped at the limit: staleness is that of the first ones" in page
+
+
 def test_usable_cores():
     assert usable_cores({}) is None
     assert usable_cores({"cpu": {"physical_cores": 8, "quota_cores": 1.5}}) == 1.5
