@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hpcdl import registry, simulation
+from hpcdl import accidents, registry, simulation
 from hpcdl.aggregation.auto import auto
 from hpcdl.analysis.compute_times import DEVICES
 from hpcdl.analysis.fields import OWN
@@ -28,9 +28,8 @@ from hpcdl.assembly import (
     steps,
 )
 from hpcdl.data.dataset import Dataset
-from hpcdl.fabric.failure import Failure
 from hpcdl.fabric.network import NETWORKS
-from hpcdl.fabric.straggler import Delays, Straggler, slowed
+from hpcdl.fabric.straggler import Delays, slowed
 from hpcdl.launch.memory import node_memory_bytes, shortage
 from hpcdl.measuring.links import fitted_bucket_bytes, one_host
 from hpcdl.measuring.tuning import tune
@@ -47,15 +46,11 @@ if TYPE_CHECKING:
     from hpcdl.training.journal import Journal
     from hpcdl.training.session import Session
 
-Accident = TypeVar("Accident", Straggler, Failure)
-
 WARMUP_STEPS: Final = 2
 """Steps at the start whose times are kept but not counted: first touch of memory, first connection of peers."""
 
 LADDER: Final = tuple(1 << power for power in range(12, 31, 3))
 """Bytes at which ``auto`` measures schemes, and at the whole gradient's."""
-
-KEEPER: Final = "rank 0 keeps the record and cannot be the one that dies"
 
 MOST_STEPS: Final = np.iinfo(STEP["step"]).max
 
@@ -124,6 +119,9 @@ def check(settings: Mapping[str, Any]) -> None:
     with about("backend"):
         chosen = backend(**settings["backend"])
     with about("dtype"):
+        if settings["dtype"] == "float16" and of_strategy(settings, "SCALES_LOSS") is False:
+            name = settings["training"]["name"]
+            raise ValueError(f"{name!r} has no loss scaling, which float16 needs; bfloat16 and float32 need none")
         chosen.check_precision(settings["dtype"])
     with about("model"):
         shape: tuple[int, ...] = data.shape
@@ -136,6 +134,9 @@ def check(settings: Mapping[str, Any]) -> None:
         if (line := shortage(memory_bytes(settings), 1, node_memory_bytes())) is not None:
             raise ValueError(f"{batch // ranks} images a rank: {line}")
     with about("optimizer"):
+        own = of_strategy(settings, "OPTIMIZER")
+        if own is not None and settings["optimizer"] is not KEYS["optimizer"].default:  # the very one if not given
+            raise ValueError(f"{settings['training']['name']!r} goes by {own}; leave this key out")
         optimizer = made("optim", settings["optimizer"])
         if not hasattr(optimizer, "update"):
             raise TypeError(
@@ -145,9 +146,13 @@ def check(settings: Mapping[str, Any]) -> None:
         rates(settings)
     with about("training"):
         ask_strategy(settings, "check")
-    if settings["stop_at_target"] and of_strategy(settings, "STOPS") is False:
-        name = settings["training"]["name"]
-        raise ValueError(f"stop_at_target: {name!r} has no common step after which to stop; leave this key out")
+    if settings["stop_at_target"]:
+        with about("stop_at_target"):
+            if target is None:
+                raise ValueError("there is no target_accuracy to stop at")
+            if of_strategy(settings, "STOPS") is False:
+                name = settings["training"]["name"]
+                raise ValueError(f"{name!r} has no common step after which to stop; leave this key out")
     with about("aggregation"):
         if not aggregates(settings):
             if settings["aggregation"] is not None:
@@ -156,8 +161,7 @@ def check(settings: Mapping[str, Any]) -> None:
             check_place(aggregation(settings)["name"], chosen)
             try_out(aggregation(settings), ranks)
     simulation.check(settings)
-    _accident(Straggler, settings)
-    _check_failure(settings)
+    accidents.check(settings)
 
 
 def memory_bytes(settings: Mapping[str, Any]) -> int:
@@ -186,9 +190,9 @@ def identity(settings: Mapping[str, Any]) -> list[str]:
 
 def fields(settings: Mapping[str, Any]) -> dict[str, Scalar]:
     """See :class:`hpcdl.suite.Kind`."""
-    called = ("model", "dataset", "backend", "training", "optimizer", "schedule")
+    called = ("model", "dataset", "backend", "training", "schedule")
     plain = ("dtype", "compression", "learning_rate", "epochs", "target_accuracy", "batch_per_rank", "network")
-    straggler, failure = _accident(Straggler, settings), _accident(Failure, settings)
+    straggler, failure = accidents.straggler(settings), accidents.failure(settings)
     told = [
         simulation.told(settings) if settings["network"] else f"trace={settings['trace']}",
         f"straggler {straggler}" if straggler else "",
@@ -196,6 +200,7 @@ def fields(settings: Mapping[str, Any]) -> dict[str, Scalar]:
     ]
     return {
         **{key: label(settings[key]) for key in called},
+        "optimizer": of_strategy(settings, "OPTIMIZER") or label(settings["optimizer"]),
         **{key: settings[key] for key in plain},
         "aggregation": label(aggregation(settings)) if aggregates(settings) else OWN,
         "global_batch": global_batch(settings),
@@ -217,7 +222,7 @@ def program(
     """See :class:`hpcdl.suite.Kind`."""
     strategy = named("training", settings["training"])
     measured = aggregates(settings) and aggregation(settings)["name"] == "auto" and not settings["network"]
-    straggler, failure = _accident(Straggler, settings), _accident(Failure, settings)
+    straggler, failure = accidents.straggler(settings), accidents.failure(settings)
 
     async def train(comm: Comm, mine: Session) -> dict[str, Scalar]:
         chosen = await _choose(comm, mine) if measured else None
@@ -255,35 +260,3 @@ async def _choose(comm: Comm, mine: Session) -> str:
     choices = await tune(comm, [*sizes, gradients.nbytes], dtype=gradients.dtype)
     mine.aggregate = partial(auto, choices=choices)
     return ", ".join(f"{size} B: {choices.name(size)}" for size in (*sizes, gradients.nbytes))
-
-
-def _accident(kind: type[Accident], settings: Mapping[str, Any]) -> Accident | None:
-    """The straggler or the failure of a case, None if it has none. Raises ValueError."""
-    key = kind.__name__.lower()
-    if settings[key] is None:
-        return None
-    with about(key):
-        registry.check_settings(kind, settings[key])
-        accident = kind(**registry.in_full(kind, settings[key]))
-        if not 0 <= accident.rank < settings["ranks"]:
-            raise ValueError(f"rank {accident.rank} is not among the {settings['ranks']} ranks of the case")
-    return accident
-
-
-def _check_failure(settings: Mapping[str, Any]) -> None:
-    failure = _accident(Failure, settings)
-    if failure is None:
-        return
-    with about("failure"):
-        name = settings["training"]["name"]
-        mortal = ask_strategy(settings, "mortal")
-        if mortal is None:
-            raise ValueError(f"{name!r} does not go on when a rank dies")
-        others = mortal[1:] if 0 in mortal else mortal  # rank 0 keeps the record
-        if failure.rank not in others:
-            who = f"these may die: {others[0]} to {others[-1]}" if others else "with such settings none may die"
-            why = f"{name!r} does not go on without rank {failure.rank}" if failure.rank else KEEPER
-            raise ValueError(f"rank: {why}; {who}")
-        most = steps(settings) * ask_strategy(settings, "most_steps")
-        if failure.step >= most:
-            raise ValueError(f"step: {failure.step}, but no rank of this training takes more than {most} steps")

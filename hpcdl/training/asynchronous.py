@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hpcdl.training.session import Session
 
 AGGREGATES: Final = False
+SCALES_LOSS: Final = False
 STOPS: Final = False
 
 ALL: Final = "all"
@@ -177,15 +178,19 @@ def check(ranks: int, settings: Mapping[str, Any]) -> None:
         )
 
 
+def workers(ranks: int, settings: Mapping[str, Any]) -> range:
+    """Return who trains on images."""
+    return range(Layout.of(ranks, settings["servers"], dedicated=settings["dedicated"]).workers)
+
+
 def mortal(ranks: int, settings: Mapping[str, Any]) -> range:
     """Return who may die: the workers that keep no shard."""
-    layout = Layout.of(ranks, settings["servers"], dedicated=settings["dedicated"])
-    return range(0 if settings["dedicated"] else layout.servers, layout.workers)
+    return workers(ranks, settings)[0 if settings["dedicated"] else settings["servers"] :]
 
 
 def most_steps(ranks: int, settings: Mapping[str, Any]) -> int:
     """Return how many steps one worker can take of a global batch: all mini-batches, were it alone."""
-    return Layout.of(ranks, settings["servers"], dedicated=settings["dedicated"]).workers
+    return len(workers(ranks, settings))
 
 
 def _check_choice(name: str, value: str, *valid: str) -> None:

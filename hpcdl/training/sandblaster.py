@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from hpcdl.training.session import Session
 
 AGGREGATES = False
+SCALES_LOSS = False
+OPTIMIZER = "L-BFGS"
 COORDINATOR = 0
 """Its rank."""
 
@@ -91,15 +93,20 @@ def check(ranks: int, settings: Mapping[str, Any]) -> None:
         raise ValueError(f"servers: {servers} of them, a coordinator and a worker need more than {ranks} ranks")
 
 
+def workers(ranks: int, settings: Mapping[str, Any]) -> range:
+    """Return who computes gradients."""
+    return _roles(ranks, settings["servers"])[1]
+
+
 def mortal(ranks: int, settings: Mapping[str, Any]) -> range:
     """Return who may die: a worker that keeps no shard, if there is another one."""
-    holders, workers = _roles(ranks, settings["servers"])
-    return workers if workers != holders and len(workers) > 1 else range(0)
+    able = workers(ranks, settings)
+    return able if settings["servers"] and len(able) > 1 else range(0)
 
 
 def most_steps(ranks: int, settings: Mapping[str, Any]) -> int:
     """Return how many steps one worker can take of a global batch: a portion each."""
-    return int(settings["portions_per_worker"]) * len(_roles(ranks, settings["servers"])[1])
+    return int(settings["portions_per_worker"]) * len(workers(ranks, settings))
 
 
 def _roles(ranks: int, servers: int) -> tuple[range, range]:

@@ -72,7 +72,7 @@ ANOTHER = {
         "epochs": 2,
         "steps": 4,
         "target_accuracy": 0.5,
-        "stop_at_target": True,
+        "stop_at_target": None,
         "evaluate_every": 2,
         "seed": 2,
         "prefetch": 0,

@@ -45,3 +45,22 @@ def test_training_without_a_common_step_does_not_stop_at_its_target(refused, wri
     message = f"[[case]] 1: stop_at_target: '{name}' has no common step after which to stop; leave this key out"
     assert refused(written(training=name, **wish)) == message
     assert parsed(training=["synchronous", "layerwise", "sandblaster"], **wish)
+
+
+def test_without_a_target_nothing_stops(refused, written):
+    said = "[[case]] 1: stop_at_target: there is no target_accuracy to stop at"
+    assert refused(written(stop_at_target=True)) == said
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", {"name": "sgd", "weight_decay": 2e-4}])
+def test_l_bfgs_takes_no_optimizer(refused, written, parsed, optimizer):
+    said = "[[case]] 1: optimizer: 'sandblaster' goes by L-BFGS; leave this key out"
+    assert refused(written(training="sandblaster", optimizer=optimizer)) == said
+    assert parsed(training="sandblaster")[0].fields()["optimizer"] == "L-BFGS"
+    assert refused(written(training="sandblaster"), ["case.optimizer.momentum=0.9"]) == said
+
+
+@pytest.mark.parametrize("name", ["asynchronous", "sandblaster"])
+def test_what_scales_no_loss_is_not_for_float16(refused, written, name):
+    said = f"'{name}' has no loss scaling, which float16 needs; bfloat16 and float32 need none"
+    assert refused(written(training=name, dtype="float16")) == f"[[case]] 1: dtype: {said}"

@@ -73,6 +73,22 @@ def test_who_may_die_is_said(written, refused, training, rank, who):
 
 
 @pytest.mark.parametrize(
+    ("training", "idle", "who"),
+    [
+        (asynchronous(dedicated=True), 3, "0 to 2"),
+        (sandblaster(servers=1), 0, "2 to 3"),
+        (sandblaster(servers=1), 1, "2 to 3"),
+    ],
+)
+def test_who_has_no_batches_does_not_pause_before_them(written, refused, parsed, training, idle, who):
+    keys, pauses = {"training": training, "ranks": 4}, {"probability": 0.5, "seconds": 0.1}
+    said = f"straggler: rank: rank {idle} has no batches to pause before; these have: {who}"
+    assert refused(written(**keys, straggler={"rank": idle, **pauses})) == f"[[case]] 1: {said}"
+    assert parsed(**keys, straggler={"rank": 2, **pauses})
+    assert parsed(**keys, straggler={"rank": idle, "factor": 2})  # updates take longer
+
+
+@pytest.mark.parametrize(
     ("training", "most"),
     [(asynchronous(), 3 * 4), (asynchronous(dedicated=True), 3 * 3), (sandblaster(servers=1), 3 * 2 * 8)],
 )
