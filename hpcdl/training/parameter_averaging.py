@@ -28,7 +28,7 @@ async def parameter_averaging(
 
     An average comes every ``period`` steps (Deeplearning4j; Su & Chen 2015; local and post-local SGD: Lin et al.
     2020, arXiv 1808.07217). It is weighted by the images that each rank has consumed since the last one, so shares
-    need not be equal.
+    need not be equal; a test between two averages is of such an average, too.
 
     A rank's gradient is the mean over its own share of the batch, and the rate is the session's. With ``period``
     1, shares that do not change and an optimizer that is linear in the gradient (SGD, Nesterov, with decay), each
@@ -67,7 +67,8 @@ async def parameter_averaging(
                 since = images = 0
         if session.evaluation_due(step + 1):
             if since and not session.independent:
-                stop = await session.evaluate_average(comm, step + 1, replica.parameters)
+                weight = comm.size * images / (since * session.global_batch)
+                stop = await session.evaluate_average(comm, step + 1, replica.parameters, weight=weight)
             else:
                 stop = await session.evaluate(comm, step + 1)
             if stop:

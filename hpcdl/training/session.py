@@ -156,9 +156,14 @@ class Session:
         reached = self.target_accuracy is not None and right >= self.target_accuracy
         return bool(self.stop_at_target and reached)
 
-    async def evaluate_average(self, comm: Comm, steps: float, mine: Array, *, at: Moment | None = None) -> bool:
-        """Test the average over ranks of ``mine``, which stays as it is; note how far the ranks are from it."""
-        average = mine.copy()
+    async def evaluate_average(
+        self, comm: Comm, steps: float, mine: Array, *, weight: float = 1, at: Moment | None = None
+    ) -> bool:
+        """Test the average over ranks of ``mine``, which stays as it is; note how far the ranks are from it.
+
+        ``weight`` is this rank's in the average; all ranks' add up to their number.
+        """
+        average = mine * weight
         await comm.native("allreduce", average)
         average /= comm.size
         squares = np.array([float(((mine - average) ** 2).sum())])

@@ -132,19 +132,20 @@ def test_state_of_the_optimizer(optimizer_state, equal, steps):
     assert {mine.optimizer.steps for mine in sessions.values()} == {steps}
 
 
-def test_evaluations_test_the_average():
-    """Between two averages of the strategy: the loss of the average, and the distance from it."""
-    recorders = [Recorder(events=False) for _ in range(2)]
+@pytest.mark.parametrize("ranks", [2, 5, 7])
+def test_evaluations_test_the_average(ranks):
+    """Between two averages of the strategy: the loss of the average, weighted by images, and the distance from it."""
+    recorders = [Recorder(events=False) for _ in range(ranks)]
     keys = {"steps": 3, "evaluate_every": 0.5}  # an epoch has two steps
-    train(2, parameter_averaging, recorders=recorders, keys=keys, period=2)
-    assert recorders[0].evaluations == recorders[1].evaluations
+    train(ranks, parameter_averaging, recorders=recorders, keys=keys, period=2)
+    assert recorders[0].evaluations == recorders[-1].evaluations
     first, second, third = recorders[0].evaluations
     assert first.consensus > 1e-3
     assert np.isnan(second.consensus)
     assert np.isnan(third.consensus)
     check_session = tiny_session()
-    check_session.replica.parameters[:] = by_hand(2, 1, {1})
-    assert first.loss == pytest.approx(check_session._test(0, 1)[0] / 4)
+    check_session.replica.parameters[:] = by_hand(ranks, 1, {1})
+    assert first.loss == pytest.approx(check_session._test(0, 1)[0] / 4, rel=1e-12)
 
 
 def test_replicas_that_are_never_combined_go_on_alone():
