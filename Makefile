@@ -39,6 +39,7 @@ test-mpich: $(VENV)/ready-to-test  ## the contract tests under MPICH's mpirun
 test-openmpi: $(OTHER)/ready-to-test  ## the contract tests under Open MPI's mpirun
 	@set -e; for ranks in $(RANKS); do echo "Open MPI, $$ranks ranks"; \
 	  $(OPENMPI_RUN) -n $$ranks $(OTHER)/bin/python $(MPI_TESTS); done
+	$(OPENMPI_RUN) --with-ft ulfm -n 4 $(OTHER)/bin/python $(MPI_TESTS)/test_failure.py
 
 check: $(VENV)/ready-to-test  ## ruff and mypy
 	$(BIN)/ruff check
