@@ -151,8 +151,8 @@ def run(suite: Suite, folder: Path, mpi: Mpi, *, resume: bool, say: Callable[[st
             if clerk:
                 clerk.finish("a rank has died")
             return AGAIN
-    failed = clerk.finish("ended" if unfit else None) if clerk else False
-    return FAILED if work.world.library.bcast(failed) else INTERRUPTED if unfit else OK
+    failed = clerk.finish() if clerk else False
+    return FAILED if work.world.library.bcast(failed) else OK
 
 
 def _lack_of_memory(suite: Suite, ranks: Sequence[dict[str, Any]]) -> str | None:

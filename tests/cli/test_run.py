@@ -279,6 +279,24 @@ def test_a_scheme_that_computes_wrongly_is_reported(mine):
     finished(mine("run", suite, "-o", "o", "--resume"), 1)
 
 
+def test_resuming_some_cases_keeps_the_others(hpcdl):
+    suite = hpcdl.suite(f'{COLLECTIVE}aggregation = ["ring", "tree"]\nranks = 2\nmessage_bytes = [64, 128]')
+    finished(hpcdl("run", suite, "-o", "o"))
+    next((hpcdl.folder / "o/parts").glob("*.h5")).unlink()
+    finished(hpcdl("run", suite, "-o", "o", "--resume", "--case", "*ring-*"))
+    assert len(report(hpcdl)) >= 3
+    finished(hpcdl("run", suite, "-o", "o", "--resume"))
+    assert len(report(hpcdl)) == 4
+
+
+def test_a_run_of_another_suite_is_not_gone_on_with(hpcdl):
+    case = f'{COLLECTIVE}aggregation = "ring"\nranks = 2\nmessage_bytes = 64'
+    finished(hpcdl("run", hpcdl.suite(case, name="mine"), "-o", "o"))
+    ended = finished(hpcdl("run", hpcdl.suite(case, name="other"), "-o", "o", "--resume"), 2)
+    assert "-o o: holds a run of the suite 'mine', and this is 'other'" in ended.stderr
+    assert len(report(hpcdl)) == 1
+
+
 def test_worker_ranks_import_little(mine):
     """A thousand ranks that import pandas keep a file server busy for minutes."""
     finished(mine("run", mine.suite(TRAIN, 'steps = 3\nranks = 3\naggregation = "mine:nosy"'), "-o", "o"))
