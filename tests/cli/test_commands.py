@@ -41,7 +41,11 @@ def test_list_as_text_and_as_json(capsys, what):
     assert document.keys() == {"schema", what}
     assert document["schema"] == 1
     assert text[0] == f"{what}:"
-    assert [line.split()[0] for line in text[1:]] == [entry["name"] for entry in document[what]]
+    named = [line for line in text[1:] if line[2] != " "]
+    assert [line.split()[0] for line in named] == [entry["name"] for entry in document[what]]
+    told = [line.strip() for line in text[1:] if line not in named]
+    settings = [entry["settings"] for entry in document[what] if entry.get("settings")]
+    assert [{part.split(" ")[0] for part in line.split(", ")} for line in told] == [set(one) for one in settings]
     assert all(entry["summary"] for entry in document[what])
 
 
