@@ -1,6 +1,7 @@
 """Every command but ``run``, as a user meets it."""
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def test_list_as_text_and_as_json(capsys, what):
     assert [line.split()[0] for line in named] == [entry["name"] for entry in document[what]]
     told = [line.strip() for line in text[1:] if line not in named]
     settings = [entry["settings"] for entry in document[what] if entry.get("settings")]
-    assert [{part.split(" ")[0] for part in line.split(", ")} for line in told] == [set(one) for one in settings]
+    assert [re.findall(r"(\w+) [=(]", line) for line in told] == [list(one) for one in settings]
     assert all(entry["summary"] for entry in document[what])
 
 
