@@ -126,7 +126,9 @@ def test_reports_of_what_is_no_run(refused, tmp_path):
 
 def test_reports_that_cannot_be_written(refused, hand):
     hand.train([[2.0] * 8]).read()
-    assert refused(".", "-o", "x.htlm").startswith("no report format 'htlm'")
+    assert refused(".", "-o", "x.htlm") == "-o x.htlm: must end in .md or .csv or .json"
+    assert refused(".", "-o", "x") == "-o x: must end in .md or .csv or .json"
+    assert refused(".", "--json", "-o", "x.md") == "-o x.md: must end in .json"
     assert refused(".", "-o", "nowhere/x.md") == "-o nowhere/x.md: No such file or directory"
 
 
