@@ -73,8 +73,7 @@ def of_strategy(settings: Mapping[str, Any], name: str) -> Any:
     """What the strategy's module offers besides the strategy, None if it does not.
 
     ``AGGREGATES = False`` says that no aggregation is used, ``STOPS = False`` that there is no common step after
-    which all could stop at the target, ``SURVIVES = True`` that training goes on when a rank dies. For the
-    functions see :func:`ask_strategy`.
+    which all could stop at the target. For the functions see :func:`ask_strategy`.
     """
     module = registry.find("training", settings["training"]["name"]).__module__
     return getattr(import_module(module), name, None)
@@ -84,8 +83,10 @@ def ask_strategy(settings: Mapping[str, Any], question: str) -> Any:
     """What a function of the strategy's module answers, None if there is no such function.
 
     ``check(ranks, settings)`` raises ValueError for what cannot run; ``title(ranks, settings)`` is what the
-    literature calls the strategy with such settings. Either is handed all settings of the strategy, the defaults
-    of those that the suite leaves out among them. ValueError: the suite leaves out one that has no default.
+    literature calls the strategy with such settings; ``mortal(ranks, settings)`` is the range of ranks without
+    any one of which training goes on, and then ``most_steps(ranks, settings)`` how many steps one of them can take
+    of a global batch. Each is handed all settings of the strategy, the defaults of those that the suite leaves out
+    among them. ValueError: the suite leaves out one that has no default.
     """
     choice = settings["training"]
     in_full = registry.in_full(registry.find("training", choice["name"]), settings_of(choice))

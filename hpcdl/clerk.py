@@ -104,7 +104,9 @@ class Clerk:
         self._failed |= wrong
         place = f"[{number + 1}/{len(self._suite.cases)}]"
         seconds = perf_counter() - self._began
-        self.tell(f"{place} {case.name}: {seconds:.1f} s{'  WRONG RESULT' if wrong else ''}")
+        words = ["WRONG RESULT"] if wrong else []
+        words += [f"{found.get('died') or 'nobody'} died"] if case.settings.get("failure") else []
+        self.tell("  ".join([f"{place} {case.name}: {seconds:.1f} s", *words]))
 
     def refuse(self, numbers: Sequence[int], why: str) -> None:
         """Say of cases that they cannot be run, which is a failure."""

@@ -105,12 +105,14 @@ class Pace:
         if label == INPUT and self._deviation:
             self._factor[rank] = self._random[rank].lognormal(-(self._deviation**2) / 2, self._deviation)
         seconds = self._factor[rank] * self._times.seconds(label, self._images(rank))
+        pause = 0.0
         if rank in self._delays:
-            seconds += self._delays[rank].after(label, seconds)
-        self.compute_seconds[rank] += seconds
+            seconds += self._delays[rank].after(seconds)
+            pause = self._delays[rank].before(label)
+        self.compute_seconds[rank] += pause + seconds
         if label == INPUT:
             self.input_seconds[rank] += seconds
-        return seconds
+        return pause + seconds
 
 
 async def simulate(
@@ -155,4 +157,5 @@ async def simulate(
     for mine in sessions:
         mine.bucket_bytes = bucket_bytes(cluster.link.alpha, cluster.link.beta, ranks)
     first, *_ = world.run(lambda comm: train(comm, sessions[comm.rank]))
-    return {**first, "nodes": -(-ranks // cluster.ranks_per_host), "died": ", ".join(died)}
+    told = {"died": ", ".join(died)} if failure else {}
+    return {**first, "nodes": -(-ranks // cluster.ranks_per_host), **told}

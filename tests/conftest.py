@@ -28,7 +28,7 @@ class Hand:
     """A run made by hand; times in ms, one list per rank, one entry per step.
 
     Ranks do not share a clock unless ``common_clock``. ``updates``: by rank, rows of
-    :class:`hpcdl.trace.recorder.Update`. ``memory``: bytes, one per rank.
+    :class:`hpcdl.trace.recorder.Update`. ``memory``: bytes, one per rank. ``dropped``: events and updates, of each.
     """
 
     def __init__(self, folder):
@@ -45,6 +45,7 @@ class Hand:
         common_clock=False,
         updates=None,
         memory=None,
+        dropped=(0, 0),
         **fields,
     ):
         packed = []
@@ -52,6 +53,7 @@ class Hand:
             recorder = Recorder()
             recorder.updates += (updates or {}).get(rank, [])
             recorder.memory_bytes = memory[rank] if memory else 0
+            recorder.dropped, recorder.dropped_updates = dropped
             clock = 10**9 * (1 if common_clock else rank + 1)
             for step, ms in enumerate(durations):
                 end = clock + round(ms * 1e6)

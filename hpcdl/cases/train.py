@@ -55,6 +55,8 @@ WARMUP_STEPS: Final = 2
 LADDER: Final = tuple(1 << power for power in range(12, 31, 3))
 """Bytes at which ``auto`` measures schemes, and at the whole gradient's."""
 
+KEEPER: Final = "rank 0 keeps the record and cannot be the one that dies"
+
 MOST_STEPS: Final = np.iinfo(STEP["step"]).max
 
 KEYS: Final[dict[str, Key]] = {
@@ -274,7 +276,14 @@ def _check_failure(settings: Mapping[str, Any]) -> None:
         return
     with about("failure"):
         name = settings["training"]["name"]
-        if of_strategy(settings, "SURVIVES") is not True:
+        mortal = ask_strategy(settings, "mortal")
+        if mortal is None:
             raise ValueError(f"{name!r} does not go on when a rank dies")
-        if failure.rank == 0:
-            raise ValueError("rank 0 keeps the record and cannot be the one that dies")
+        others = mortal[1:] if 0 in mortal else mortal  # rank 0 keeps the record
+        if failure.rank not in others:
+            who = f"these may die: {others[0]} to {others[-1]}" if others else "with such settings none may die"
+            why = f"{name!r} does not go on without rank {failure.rank}" if failure.rank else KEEPER
+            raise ValueError(f"rank: {why}; {who}")
+        most = steps(settings) * ask_strategy(settings, "most_steps")
+        if failure.step >= most:
+            raise ValueError(f"step: {failure.step}, but no rank of this training takes more than {most} steps")

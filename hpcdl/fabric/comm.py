@@ -34,6 +34,9 @@ ANY: Final = -1
 INPUT: Final = "input"
 """The label of the work that waits for a step's images and hands them to the device."""
 
+PAUSE: Final = "pause"
+"""The label of a straggler's pause: a real rank's messages move meanwhile, however short the last one was."""
+
 
 class Status(NamedTuple):
     """What a receive got: who sent it, under which tag, how many elements."""

@@ -14,6 +14,7 @@ from hpcdl.fabric.comm import (
     ANY,
     DEPTHS,
     INPUT,
+    PAUSE,
     TAGS,
     Array,
     Status,
@@ -222,10 +223,8 @@ class MpiComm:
         mpi = self._mpi
         running = mpi.running
         begin = perf_counter_ns()
-        if mpi.alone or mpi.transport is not None or mpi.lasted.get(label, 0) < WORTHWHILE_NS:
-            result = work()
-        else:
-            result = mpi.worker.run(work, mpi.progress)
+        pays = label == PAUSE or (mpi.transport is None and mpi.lasted.get(label, 0) >= WORTHWHILE_NS)
+        result = mpi.worker.run(work, mpi.progress) if pays and not mpi.alone else work()
         end = perf_counter_ns()
         mpi.lasted[label] = end - begin
         mpi.compute_ns += end - begin

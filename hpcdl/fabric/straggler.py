@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from hpcdl.fabric.comm import INPUT
+from hpcdl.fabric.comm import INPUT, PAUSE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,11 +66,14 @@ class Delays:
         self._straggler = straggler
         self._random = random.Random(f"straggler {straggler.rank} {seed}")
 
-    def after(self, label: str, took: float) -> float:
-        """Seconds lost by work called ``label`` that would have taken ``took``; call it once for each piece."""
+    def before(self, label: str) -> float:
+        """Seconds of the pause before work called ``label``; call it once for each piece."""
         how = self._straggler
-        pauses = label == INPUT and self._random.random() < how.probability
-        return (how.factor - 1) * took + (how.seconds if pauses else 0.0)
+        return how.seconds if label == INPUT and self._random.random() < how.probability else 0.0
+
+    def after(self, took: float) -> float:
+        """Seconds lost by work that would have taken ``took``."""
+        return (self._straggler.factor - 1) * took
 
 
 class _Slowed:
@@ -91,11 +95,13 @@ class _Slowed:
 
     async def compute(self, label: str, work: Callable[[], T]) -> T:
         """See :class:`hpcdl.fabric.comm.Comm`."""
+        if pause := self._delays.before(label):
+            await self._comm.compute(PAUSE, partial(self._pause, pause))
 
         def slow_work() -> T:
             begin = self._clock()
             result = work()
-            self._pause(self._delays.after(label, self._clock() - begin))
+            self._pause(self._delays.after(self._clock() - begin))
             return result
 
         return await self._comm.compute(label, slow_work)
@@ -118,7 +124,8 @@ def slowed(
 ) -> Comm:
     """Return ``comm`` with local work that takes longer by ``delays``; all else is the communicator's own.
 
-    The loss is slept through where the work is done, so that messages move meanwhile as they do during work.
+    The loss is slept through where the work is done, so that messages move meanwhile as they do during work, and
+    during pauses always.
     Reductions (:meth:`hpcdl.fabric.comm.Comm.add`) belong to the exchange and are not slowed.
     """
     return cast("Comm", _Slowed(comm, delays, clock=clock, pause=pause))

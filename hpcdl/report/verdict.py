@@ -11,7 +11,7 @@ from hpcdl.report.document import Section, Table
 from hpcdl.report.names import Names, said
 from hpcdl.report.quantities import NONE, digits, interval, plural
 from hpcdl.report.seeds import NEAR_LINEAR, Method, Scale
-from hpcdl.report.warnings import failures
+from hpcdl.report.warnings import deaths, failures
 from hpcdl.report.winners import answer
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def verdict(
         word = "Nothing failed."
     else:
         word = f"INCOMPLETE: {plural(len(records), 'case')} finished, others are missing."
-    points = [f"FAILED {one}" for one in failed]
+    points = [f"FAILED {one}" for one in failed] + deaths(run)
     judged = {
         settings.letter(methods[0].scales[0].records[0]): [
             one for one in methods if one.is_compared and not one.is_ceiling

@@ -69,7 +69,10 @@ UPDATE: Final = np.dtype(
 )
 
 EVENT_LIMIT: Final = 200_000
-"""Events, and updates, kept per rank and case unless told otherwise (7.2 MB packed)."""
+"""Events kept per rank and case unless told otherwise (7.2 MB packed)."""
+
+UPDATE_LIMIT: Final = 200_000
+"""Updates likewise (7.2 MB packed), however many ranks a process simulates: few ranks have any."""
 
 Event = tuple[int, str, int, int, int, int]
 """(task, label, begin ns, end ns, peer or -1, bytes)."""
@@ -143,14 +146,17 @@ class Recorder:
     ``evaluations`` takes :class:`Evaluation`, ``updates`` takes :class:`Update`, or plain tuples in their order.
     """
 
-    def __init__(self, *, events: bool = True, limit: int = EVENT_LIMIT) -> None:
+    def __init__(self, *, events: bool = True, limit: int = EVENT_LIMIT, update_limit: int = UPDATE_LIMIT) -> None:
         self.events: list[Event] | None = [] if events else None
         self.steps: list[tuple[Any, ...]] = []
         self.evaluations: list[tuple[Any, ...]] = []
         self.updates: list[tuple[Any, ...]] = []
         self.limit = limit
+        self.update_limit = update_limit
         self.dropped = 0
-        """Events and updates not kept because ``limit`` was reached."""
+        """Events not kept because ``limit`` was reached."""
+        self.dropped_updates = 0
+        """Updates not kept because ``update_limit`` was reached."""
         self.memory_bytes = 0
         """What this rank holds in vectors as long as the parameters or longer, or parts of such; 0: not stated."""
         self.virtual: list[Recorder] = []
@@ -159,7 +165,7 @@ class Recorder:
         """To be added to this rank's clock to get rank 0's."""
 
     def trim(self) -> None:
-        """Drop and count events and updates beyond the limit; called between steps, it bounds the memory.
+        """Drop and count events and updates beyond their limits; called between steps, it bounds the memory.
 
         The first ones stay: a trace with a hole in its middle cannot be read. The list stays the same object,
         so whoever holds it may go on appending.
@@ -167,16 +173,16 @@ class Recorder:
         if self.events is not None and len(self.events) > self.limit:
             self.dropped += len(self.events) - self.limit
             del self.events[self.limit :]
-        if len(self.updates) > self.limit:
-            self.dropped += len(self.updates) - self.limit
-            del self.updates[self.limit :]
+        if len(self.updates) > self.update_limit:
+            self.dropped_updates += len(self.updates) - self.update_limit
+            del self.updates[self.update_limit :]
 
     def pack(self) -> Packed:
         """The trace as arrays.
 
         Keys: ``events`` (n, :data:`EVENT`), ``labels`` (m, UTF-8 bytes), ``steps`` (s, :data:`STEP`),
-        ``evaluations`` (e, :data:`EVALUATION`), ``updates`` (u, :data:`UPDATE`), and three scalars of shape (),
-        ``dropped``, ``clock_offset_ns`` and ``memory_bytes`` (int64).
+        ``evaluations`` (e, :data:`EVALUATION`), ``updates`` (u, :data:`UPDATE`), and four scalars of shape (),
+        ``dropped``, ``dropped_updates``, ``clock_offset_ns`` and ``memory_bytes`` (int64).
         """
         self.trim()
         numbers: dict[str, int] = {}
@@ -192,6 +198,7 @@ class Recorder:
             "evaluations": np.array([Evaluation(*row) for row in self.evaluations], EVALUATION),
             "updates": np.array([Update(*row) for row in self.updates], UPDATE),
             "dropped": np.array(self.dropped, np.int64),
+            "dropped_updates": np.array(self.dropped_updates, np.int64),
             "memory_bytes": np.array(self.memory_bytes, np.int64),
             "clock_offset_ns": np.array(self.clock_offset_ns, np.int64),
         }

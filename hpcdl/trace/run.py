@@ -39,7 +39,7 @@ class Run:
     updates: pd.DataFrame
     """case_index, rank, and the columns of :data:`hpcdl.trace.recorder.UPDATE`."""
     ranks: pd.DataFrame
-    """case_index, rank, dropped (events and updates not kept), clock_offset_ns, memory_bytes."""
+    """case_index, rank, dropped and dropped_updates (not kept), clock_offset_ns, memory_bytes."""
     environment: dict[str, Any]
     suite: str
     """The text of the suite file."""

@@ -19,7 +19,7 @@ integer nanoseconds on the clock of the rank that wrote them; sizes are bytes. S
                             consensus float64
     /cases/000000/updates   (rows,) rank int32, then the columns of UPDATE:
                             time int64 [ns]; worker int32; version, staleness int64; learning_rate float64
-    /cases/000000/ranks     (ranks,) rank int32; dropped int64 (events and updates not kept);
+    /cases/000000/ranks     (ranks,) rank int32; dropped, dropped_updates int64 (events and updates not kept);
                             clock_offset_ns int64 (add it to this rank's clock to get rank 0's);
                             memory_bytes int64 (held in vectors; 0: not stated)
 
@@ -53,7 +53,13 @@ SCHEMA: Final = 2
 CHUNK: Final = 1 << 15
 """Rows per compressed chunk: 1.3 MB of events."""
 RANK: Final = np.dtype(
-    [("rank", np.int32), ("dropped", np.int64), ("clock_offset_ns", np.int64), ("memory_bytes", np.int64)]
+    [
+        ("rank", np.int32),
+        ("dropped", np.int64),
+        ("dropped_updates", np.int64),
+        ("clock_offset_ns", np.int64),
+        ("memory_bytes", np.int64),
+    ]
 )
 
 
@@ -164,9 +170,9 @@ def _write_case(group: h5py.Group, record: CaseRecord) -> None:
     _write(group, "evaluations", _with_rank([packed["evaluations"] for packed in record.ranks], EVALUATION))
     _write(group, "updates", _with_rank([packed["updates"] for packed in record.ranks], UPDATE))
     group["labels"] = np.array(list(numbers), f"S{max(map(len, numbers), default=1)}")
+    names = RANK.names or ()
     group["ranks"] = np.array(
-        [(rank, p["dropped"], p["clock_offset_ns"], p["memory_bytes"]) for rank, p in enumerate(record.ranks)],
-        RANK,
+        [(rank, *(packed[name] for name in names[1:])) for rank, packed in enumerate(record.ranks)], RANK
     )
 
 

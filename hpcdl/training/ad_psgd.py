@@ -8,7 +8,7 @@ import numpy as np
 from hpcdl.training.backpropagation import gradient
 from hpcdl.training.quota import KEEPER, evaluations_due, hand_out, numbered_steps
 from hpcdl.training.snapshots import Snapshots
-from hpcdl.training.topologies import GRAPHS, check_graph, colours, neighbours
+from hpcdl.training.topologies import check_graph, colours, neighbours
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -94,7 +94,7 @@ async def ad_psgd(comm: Comm, session: Session, *, graph: str = "ring") -> None:
 
 def check(_ranks: int, settings: Mapping[str, Any]) -> None:
     """Raise ValueError for a graph that there is not."""
-    check_graph(settings["graph"], GRAPHS)
+    check_graph(settings["graph"])
 
 
 async def work(comm: Comm, session: Session, held: Held, snapshots: Snapshots, asked: Sequence[int]) -> int:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from hpcdl.training.session import Session
 
 AGGREGATES: Final = False
-SURVIVES: Final = True
 STOPS: Final = False
 
 ALL: Final = "all"
@@ -176,6 +175,17 @@ def check(ranks: int, settings: Mapping[str, Any]) -> None:
         raise ValueError(
             "delay_compensation: needs n_fetch = 1, n_push = 1 and no overlap, so that it knows the delay"
         )
+
+
+def mortal(ranks: int, settings: Mapping[str, Any]) -> range:
+    """Return who may die: the workers that keep no shard."""
+    layout = Layout.of(ranks, settings["servers"], dedicated=settings["dedicated"])
+    return range(0 if settings["dedicated"] else layout.servers, layout.workers)
+
+
+def most_steps(ranks: int, settings: Mapping[str, Any]) -> int:
+    """Return how many steps one worker can take of a global batch: all mini-batches, were it alone."""
+    return Layout.of(ranks, settings["servers"], dedicated=settings["dedicated"]).workers
 
 
 def _check_choice(name: str, value: str, *valid: str) -> None:

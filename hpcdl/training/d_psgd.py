@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcdl.registry import nearest
 from hpcdl.training.backpropagation import gradient
-from hpcdl.training.topologies import GRAPHS, check_graph, metropolis, neighbours
+from hpcdl.training.topologies import check_graph, metropolis, neighbours
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,7 +62,7 @@ async def d_psgd(comm: Comm, session: Session, *, graph: str = "ring", mixing: s
 
 def check(_ranks: int, settings: Mapping[str, Any]) -> None:
     """Raise ValueError for a graph or a mixing that there is not."""
-    check_graph(settings["graph"], GRAPHS)
+    check_graph(settings["graph"])
     mixing = settings["mixing"]
     if mixing not in _MIXINGS:
         raise ValueError(f"mixing: unknown {mixing!r}{nearest(mixing, _MIXINGS)}")

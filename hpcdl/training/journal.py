@@ -55,7 +55,11 @@ class Journal:
 
         Together they keep as many events as a process may.
         """
-        recorder = Recorder(events=self._recorder.events is not None, limit=self._recorder.limit // ranks)
+        recorder = Recorder(
+            events=self._recorder.events is not None,
+            limit=self._recorder.limit // ranks,
+            update_limit=self._recorder.update_limit,
+        )
         self._recorder.virtual.append(recorder)
         return Journal(recorder, read, before_step)
 

@@ -91,6 +91,17 @@ def check(ranks: int, settings: Mapping[str, Any]) -> None:
         raise ValueError(f"servers: {servers} of them, a coordinator and a worker need more than {ranks} ranks")
 
 
+def mortal(ranks: int, settings: Mapping[str, Any]) -> range:
+    """Return who may die: a worker that keeps no shard, if there is another one."""
+    holders, workers = _roles(ranks, settings["servers"])
+    return workers if workers != holders and len(workers) > 1 else range(0)
+
+
+def most_steps(ranks: int, settings: Mapping[str, Any]) -> int:
+    """Return how many steps one worker can take of a global batch: a portion each."""
+    return int(settings["portions_per_worker"]) * len(_roles(ranks, settings["servers"])[1])
+
+
 def _roles(ranks: int, servers: int) -> tuple[range, range]:
     """Who holds shards, and who works."""
     if servers == 0:

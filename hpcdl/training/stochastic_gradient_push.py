@@ -4,7 +4,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hpcdl.training.backpropagation import gradient
-from hpcdl.training.topologies import PUSHES, check_graph, pushes
+from hpcdl.training.topologies import check_graph, pushes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,10 +29,11 @@ async def stochastic_gradient_push(comm: Comm, session: Session, *, graph: str =
     ``graph``: see :func:`hpcdl.training.topologies.pushes`. A rank's gradient is the mean over its own share of
     the batch. Evaluations test the average of z over ranks.
 
-    Messages per rank and step: one, on a random graph one or two, on the complete graph p - 1; each the parameters
-    and the weight. Every step somebody pushes to every rank, and a rank waits for that: whoever stands still stops
-    one more rank each step at least, so nobody is p steps ahead, and nobody is sent more meanwhile. Memory: three
-    vectors, ``biased``, ``part`` and ``incoming``, each one element longer than the parameters.
+    Messages per rank and step: one, on a torus and a random graph one or two, on the complete graph p - 1; each
+    the parameters and the weight. Every step somebody pushes to every rank, and a rank waits for that: whoever
+    stands still stops one more rank each step at least, so nobody is p steps ahead, and nobody is sent more
+    meanwhile.
+    Memory: three vectors, ``biased``, ``part`` and ``incoming``, each one element longer than the parameters.
     """
     replica = session.replica
     z = replica.parameters
@@ -56,7 +57,7 @@ async def stochastic_gradient_push(comm: Comm, session: Session, *, graph: str =
 
 def check(_ranks: int, settings: Mapping[str, Any]) -> None:
     """Raise ValueError for a graph that there is not."""
-    check_graph(settings["graph"], PUSHES)
+    check_graph(settings["graph"])
 
 
 async def _push(comm: Comm, biased: Array, part: Array, incoming: Array, links: Links) -> None:

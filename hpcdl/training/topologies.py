@@ -56,13 +56,11 @@ _GRAPHS: Final[dict[str, Callable[[int, int], Iterator[tuple[int, int]]]]] = {
 
 GRAPHS: Final = tuple(_GRAPHS)
 
-PUSHES: Final = ("ring", "exponential", "complete", "random")
 
-
-def check_graph(graph: str, valid: Collection[str]) -> None:
-    """Raise ValueError, in one line, for a graph that is not ``valid``."""
-    if graph not in valid:
-        raise ValueError(f"graph: unknown {graph!r}{nearest(graph, valid)}")
+def check_graph(graph: str) -> None:
+    """Raise ValueError, in one line, for a graph that is not one of :data:`GRAPHS`."""
+    if graph not in GRAPHS:
+        raise ValueError(f"graph: unknown {graph!r}{nearest(graph, GRAPHS)}")
 
 
 def neighbours(graph: str, ranks: int, seed: int = 0) -> Links:
@@ -72,7 +70,7 @@ def neighbours(graph: str, ranks: int, seed: int = 0) -> Links:
     ``"complete"``; ``"random"``, two cycles through all ranks in an order that ``seed`` gives: nearly every such
     graph expands well (Friedman 2008). ValueError: another graph.
     """
-    check_graph(graph, GRAPHS)
+    check_graph(graph)
     linked: list[set[int]] = [set() for _ in range(ranks)]
     for one, other in _GRAPHS[graph](ranks, seed):
         linked[one].add(other)
@@ -110,14 +108,19 @@ def colours(links: Sequence[Collection[int]]) -> list[int]:
 def pushes(graph: str, ranks: int, step: int, seed: int = 0) -> Links:
     """To whom each rank pushes at ``step``.
 
-    ``"ring"``: to the next rank. ``"exponential"``: to one peer, at the distance 1, 2, 4, ... in turn (Assran et
-    al. 2019, appendix A). ``"complete"``: to all others. ``"random"``: along a cycle through all ranks, drawn anew
-    for each step, and half of the ranks to one more peer, so that some get more than others. ValueError: another
-    graph.
+    ``"ring"``: to the next rank. ``"torus"``: to the next one in the row and in the column. ``"exponential"``: to
+    one peer, at the distance 1, 2, 4, ... in turn (Assran et al. 2019, appendix A). ``"complete"``: to all others.
+    ``"random"``: along a cycle through all ranks, drawn anew for each step, and half of the ranks to one more,
+    so that some get more than others. ValueError: another graph.
     """
-    check_graph(graph, PUSHES)
+    check_graph(graph)
     if ranks == 1:
         return [()]
+    if graph == "torus":
+        towards: list[set[int]] = [set() for _ in range(ranks)]
+        for rank, other in _torus(ranks, seed):
+            towards[rank].add(other)
+        return [tuple(sorted(others - {rank})) for rank, others in enumerate(towards)]
     if graph == "complete":
         return [tuple(other for other in range(ranks) if other != rank) for rank in range(ranks)]
     if graph == "random":

@@ -20,6 +20,18 @@ training = {name = "asynchronous", collect = 1, servers = 1}
 failure = {rank = 3, step = 5}
 seed = [1, 2]
 """
+SANDBLASTER = """
+[[case]]
+kind = "train"
+model = "lenet5"
+dataset = "digits"
+learning_rate = 1.0
+global_batch = 720
+steps = 20
+ranks = 4
+training = {name = "sandblaster", servers = 1}
+failure = {rank = 3, step = 5}
+"""
 USUAL = """
 [[case]]
 kind = "collective"
@@ -48,6 +60,10 @@ def test_the_others_go_on_without_the_rank_that_died(each):
     assert run.complete
     deaths = [case.get("died") for case in run.described]
     assert deaths == ["rank 3 at step 5", "rank 3 at step 5", None]
+    assert log(each).count(" s  rank 3 at step 5 died\n") == 2
+    page = (each.folder / "o/report.md").read_text()
+    assert page.count("): rank 3 at step 5 died, and the others went on.") == 2
+    assert "left a trace" not in page
     for index in range(2):
         steps, tests, updates = (
             frame[frame["case_index"] == index] for frame in (run.steps, run.evaluations, run.updates)
@@ -58,6 +74,19 @@ def test_the_others_go_on_without_the_rank_that_died(each):
         assert tests["accuracy"].iloc[-1] > 0.9
         assert len(updates) == 4 * run.described[index]["steps"]  # the dead rank's share was done by the others
         assert (updates["worker"] == 3).sum() <= 5
+
+
+def test_l_bfgs_goes_on_without_a_worker_that_died(each):
+    if not each.is_openmpi:
+        pytest.skip("its job would end with the rank")
+    done = each("run", each.suite(SANDBLASTER), "-o", "o", timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = read(each.folder / "o")
+    assert [case["died"] for case in run.described] == ["rank 3 at step 5"]
+    assert set(run.steps["rank"]) == {2}
+    assert set(run.evaluations["rank"]) == {0, 1, 2}
+    assert run.evaluations["step"].max() == 20
+    assert run.evaluations["accuracy"].iloc[-1] > 0.5
 
 
 def test_a_job_that_would_end_with_the_rank_says_so(each):

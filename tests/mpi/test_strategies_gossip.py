@@ -14,7 +14,7 @@ from hpcdl.training.elastic_averaging import elastic_averaging
 from hpcdl.training.parameter_averaging import parameter_averaging
 from hpcdl.training.stochastic_gradient_push import stochastic_gradient_push
 from hpcdl.training.synchronous_elastic_averaging import synchronous_elastic_averaging
-from hpcdl.training.topologies import GRAPHS, PUSHES
+from hpcdl.training.topologies import GRAPHS
 
 pytestmark = pytest.mark.mpi
 
@@ -54,7 +54,7 @@ def test_d_psgd_keeps_the_mean(graph, mixing, mpi):
     np.testing.assert_allclose(found - found.mean(axis=0), 0, atol=1e-3)
 
 
-@pytest.mark.parametrize("graph", PUSHES)
+@pytest.mark.parametrize("graph", GRAPHS)
 def test_push_keeps_the_mean_and_tends_to_it(graph, mpi):
     ranks = mpi.comm.size
     own, found, mine = moved(mpi, stochastic_gradient_push, {"steps": 40 * ranks, **STILL}, graph=graph)

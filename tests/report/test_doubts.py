@@ -1,3 +1,5 @@
+import pytest
+
 from hpcdl.report.card import card
 from hpcdl.report.render import render
 from hpcdl.report.warnings import grown, usable_cores
@@ -11,6 +13,48 @@ def test_oversubscription(hand):
     hand.train([steps(20)] * 4, threads_per_rank=3)
     page = render([hand.read({"cpu": {"physical_cores": 8}})], "md")
     assert "OVERSUBSCRIBED: 8 cores per node; 4 ranks want 12" in page
+
+
+@pytest.mark.parametrize("shown", ["md", "summary"])
+def test_who_died_is_said_and_nobody_else_is_missed(hand, shown):
+    async_ = {"training": "asynchronous", "failure": "rank 1 at step 8"}
+    hand.train([steps(20), []], case="a", died="rank 1 at step 8", **async_)
+    hand.train([steps(20), steps(20)], case="b", died="", seed=2, **async_)
+    hand.train([steps(20), [], []], case="c", died="rank 1 at step 8", **async_)
+    page = " ".join(render([hand.read()], shown).split())
+    assert "case a (2 ranks, seed 1): rank 1 at step 8 died, and the others went on." in page
+    assert "case b (2 ranks, seed 2): nobody died; rank 1 at step 8 was to." in page
+    assert "case a (2 ranks, seed 1): only" not in page
+    assert "case c (3 ranks, seed 1): only 1 rank left a trace" in page
+
+
+def test_what_was_dropped_is_said_apart(hand):
+    hand.train([steps(20)], dropped=(3, 0))
+    hand.train([steps(20)], seed=2, dropped=(4, 1))
+    page = render([hand.read()], "md")
+    assert "7 events dropped at the limit: steps and updates are all there." in page
+    assert "1 update dropped at the limit: staleness is that of the first ones" in page
+
+
+def test_a_machine_that_stood_still(hand):
+    hand.train([[*steps(20), 150_000.0]], case="frozen")
+    hand.train([[*steps(20), 900.0]], seed=2, case="jolted")
+    page = " ".join(render([hand.read()], "md").split())
+    assert "case frozen: a step took 2.50 min, 7500 times the median." in page
+    assert "case jolted" not in page
+
+
+def test_a_ceiling_that_is_none(hand):
+    hand.train([steps(20)] * 2, aggregation="none")
+    hand.train([steps(15)] * 2, aggregation="ring")
+    hand.train([steps(19.9)] * 2, aggregation="tree")
+    page = " ".join(render([hand.read()], "md").split())
+    assert "on 2 ranks 1 case took less time than training without communication" in page
+
+
+def test_what_is_simulated_has_no_clock_to_doubt(hand):
+    hand.train([steps(20)], network="gemini")
+    assert "governor" not in render([hand.read({"cpu": {"governor": "powersave"}})], "md").split("| fact")[0]
 
 
 def test_usable_cores():

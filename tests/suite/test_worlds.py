@@ -18,7 +18,7 @@ SIMULATED = {"network": "gemini"}
         ({"straggler": {"rank": 1, "factor": "big"}}, "straggler: setting 'factor' must be float, not 'big'"),
         ({"straggler": 5}, "straggler: must be dict, not 5"),
         ({"failure": {"rank": 1, "step": 5}}, "failure: 'synchronous' does not go on when a rank dies"),
-        ({**ASYNCHRONOUS, "failure": {"rank": 0, "step": 5}}, "failure: rank 0 keeps the record and cannot be"),
+        ({**ASYNCHRONOUS, "failure": {"rank": 0, "step": 5}}, "failure: rank: rank 0 keeps the record and cannot"),
         ({**ASYNCHRONOUS, "failure": {"rank": 1}}, "failure: needs a setting 'step'"),
         ({**ASYNCHRONOUS, "failure": {"rank": 1, "step": -1}}, "failure: step: must be at least 0, not -1"),
         ({**ASYNCHRONOUS, "failure": {"rank": 2, "step": 1}}, "failure: rank 2 is not among the 2 ranks"),
@@ -37,6 +37,50 @@ SIMULATED = {"network": "gemini"}
 )
 def test_what_cannot_be_is_refused(written, refused, keys, message):
     assert message in refused(written(**keys))
+
+
+def asynchronous(**settings):
+    return {"name": "asynchronous", **settings}
+
+
+def sandblaster(**settings):
+    return {"name": "sandblaster", **settings}
+
+
+@pytest.mark.parametrize(
+    ("training", "rank", "who"),
+    [
+        (asynchronous(), 0, "rank 0 keeps the record and cannot be the one that dies; these may die: 1 to 3"),
+        (asynchronous(servers=2), 1, "'asynchronous' does not go on without rank 1; these may die: 2 to 3"),
+        (asynchronous(dedicated=True), 3, "'asynchronous' does not go on without rank 3; these may die: 1 to 2"),
+        (
+            asynchronous(servers=4),
+            3,
+            "'asynchronous' does not go on without rank 3; with such settings none may die",
+        ),
+        (sandblaster(), 1, "'sandblaster' does not go on without rank 1; with such settings none may die"),
+        (sandblaster(servers=1), 1, "'sandblaster' does not go on without rank 1; these may die: 2 to 3"),
+        (
+            sandblaster(servers=2),
+            3,
+            "'sandblaster' does not go on without rank 3; with such settings none may die",
+        ),
+    ],
+)
+def test_who_may_die_is_said(written, refused, training, rank, who):
+    failure = {"rank": rank, "step": 1}
+    assert refused(written(training=training, ranks=4, failure=failure)) == f"[[case]] 1: failure: rank: {who}"
+
+
+@pytest.mark.parametrize(
+    ("training", "most"),
+    [(asynchronous(), 3 * 4), (asynchronous(dedicated=True), 3 * 3), (sandblaster(servers=1), 3 * 2 * 8)],
+)
+def test_a_step_that_nobody_reaches_is_no_death(written, refused, parsed, training, most):
+    keys = {"training": training, "ranks": 4, "global_batch": 96}
+    said = f"failure: step: {most}, but no rank of this training takes more than {most} steps"
+    assert refused(written(**keys, failure={"rank": 2, "step": most})) == f"[[case]] 1: {said}"
+    assert parsed(**keys, failure={"rank": 2, "step": most - 1})[0].mortal
 
 
 def test_how_slow_a_straggler_is_stands_in_numbers_too(parsed):

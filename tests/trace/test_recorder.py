@@ -45,6 +45,14 @@ def test_limit_keeps_the_first_events_and_counts_the_others():
     assert packed["dropped"] == 11
 
 
+def test_updates_have_a_limit_and_a_count_of_their_own():
+    recorder = Recorder(limit=1, update_limit=3)
+    recorder.updates.extend(Update(time, 0, time, 0, 0.5) for time in range(5))
+    packed = recorder.pack()
+    assert packed["updates"]["time"].tolist() == [0, 1, 2]
+    assert (packed["dropped"], packed["dropped_updates"]) == (0, 2)
+
+
 def test_without_events():
     recorder = Recorder(events=False)
     assert recorder.events is None

@@ -20,6 +20,7 @@ def traced(ranks, *, case="one", events=3, labels=("send", "recv")):
         recorder = Recorder()
         recorder.clock_offset_ns = 1000 * rank
         recorder.dropped = rank
+        recorder.dropped_updates = 2 * rank
         for i in range(events):
             # ranks meet the labels in different orders, so their tables differ
             label = labels[(i + rank) % len(labels)]
@@ -59,6 +60,7 @@ def test_round_trip(tmp_path):
     assert run.updates["worker"].tolist() == [1, 0, -1]
     assert (run.updates["version"] - run.updates["staleness"]).tolist() == [3] * 3
     assert run.ranks["dropped"].tolist() == [0, 1, 2]
+    assert run.ranks["dropped_updates"].tolist() == [0, 2, 4]
     assert run.ranks["memory_bytes"].tolist() == [0, 64, 128]
     events = run.events
     assert events["label"].tolist() == [

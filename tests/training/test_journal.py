@@ -52,6 +52,17 @@ def test_repetitions_are_steps_timed_by_the_caller():
     assert rows == [(0, 10, 20, 3, 64), (1, 30, 45, 3, 64)]
 
 
+def test_simulated_ranks_share_the_limit_of_events_and_not_that_of_updates():
+    """Of 10 ranks one may be the only server."""
+    recorder, notes = journal(limit=30, update_limit=20)
+    server = notes.virtual(lambda: Gauge(0, 0, 0, 0, 0), 10)
+    for version in range(25):
+        server.update(1, version, 0, 0.5)
+    (virtual,) = recorder.virtual
+    assert (len(virtual.updates), virtual.dropped_updates, virtual.dropped) == (20, 5, 0)
+    assert virtual.limit == 3
+
+
 def test_a_step_trims_the_events():
     recorder, notes = journal(*[Gauge(0, 0, 0, 0, 0)] * 2, limit=3)
     recorder.events += [(0, "add", 0, 0, -1, 0)] * 5

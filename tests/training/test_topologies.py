@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hpcdl.training.topologies import GRAPHS, PUSHES, check_graph, colours, metropolis, neighbours, pushes
+from hpcdl.training.topologies import GRAPHS, check_graph, colours, metropolis, neighbours, pushes
 
 RANKS = [*range(1, 18), 31, 32, 36]
 
@@ -61,7 +61,7 @@ def test_links_between_the_colours_reach_everybody(graph):
         assert (np.linalg.matrix_power(joined, ranks) > 0).all()
 
 
-@pytest.mark.parametrize("graph", PUSHES)
+@pytest.mark.parametrize("graph", GRAPHS)
 def test_somebody_pushes_to_everybody_at_each_step(graph):
     for ranks in RANKS:
         for step in range(12):
@@ -73,7 +73,7 @@ def test_somebody_pushes_to_everybody_at_each_step(graph):
             )
 
 
-@pytest.mark.parametrize("graph", PUSHES)
+@pytest.mark.parametrize("graph", GRAPHS)
 def test_whoever_stands_still_stops_one_more_rank_each_step(graph):
     """So that nobody gets p steps ahead of anybody, however eager the messages are."""
     for ranks in (2, 5, 8, 13):
@@ -85,6 +85,13 @@ def test_whoever_stands_still_stops_one_more_rank_each_step(graph):
             assert stopped == set(range(ranks))
 
 
+def test_pushes_on_a_torus_go_right_and_down():
+    assert pushes("torus", 12, 5)[0] == (1, 4)  # 3 rows of 4
+    assert pushes("torus", 12, 5)[11] == (3, 8)
+    assert pushes("torus", 4, 0) == [(1, 2), (0, 3), (0, 3), (1, 2)]
+    assert pushes("torus", 7, 0) == pushes("ring", 7, 0)
+
+
 def test_random_pushes_are_uneven_and_drawn_anew():
     first, second = pushes("random", 16, 0, 1), pushes("random", 16, 1, 1)
     assert first != second
@@ -93,4 +100,4 @@ def test_random_pushes_are_uneven_and_drawn_anew():
 
 def test_an_unknown_graph_is_refused_with_the_nearest():
     with pytest.raises(ValueError, match="graph: unknown 'rings'; did you mean 'ring'"):
-        check_graph("rings", GRAPHS)
+        check_graph("rings")
