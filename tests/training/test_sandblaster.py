@@ -1,5 +1,6 @@
 """Sandblaster is L-BFGS on one processor, whoever computes what, and whoever is slow or dies."""
 
+from collections import Counter
 from math import ceil
 
 import numpy as np
@@ -21,6 +22,9 @@ from hpcdl.nn.replica import Replica
 from hpcdl.optim.sgd import SGD
 from hpcdl.registry import in_full
 from hpcdl.trace.recorder import Evaluation, Recorder, Step
+from hpcdl.training import sandblaster as module
+from hpcdl.training.coordination.coordinator import LbfgsCoordinator
+from hpcdl.training.coordination.vector_shards import DIRECTION, PAIRS, SLOPE, SUM, Shard
 from hpcdl.training.journal import Journal
 from hpcdl.training.sandblaster import check, sandblaster
 
@@ -104,6 +108,54 @@ def test_backup_tasks_take_over_from_a_slow_worker():
         assert bool(in_vain) == backup
         took[backup] = world.now
     assert took[True] < took[False] / 2
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_parameters_come_once_for_a_gradient_and_portions_leave_together(workers, monkeypatch):
+    """A lone worker of 12 portions sends after 4 and after 8 of them; then, near the end, after 10, 11 and 12."""
+    begun = {"fetch": [], "push": []}
+    for what, calls in begun.items():
+        original = getattr(module, what)
+
+        async def counted(comm, *arguments, calls=calls, original=original):
+            calls.append(comm.rank)
+            await original(comm, *arguments)
+
+        monkeypatch.setattr(module, what, counted)
+    settings = {"servers": 1, "portions_per_worker": 12, "push_every": 4}
+    descend(in_process(2 + workers, 5), settings=settings)
+    fetches, pushes = (Counter(calls) for calls in begun.values())
+    assert max(fetches.values()) <= valley.STEPS
+    if workers == 1:
+        assert fetches == {2: valley.STEPS}
+        assert pushes == {2: 5 * valley.STEPS}
+    assert pushes.total() < 12 * workers * valley.STEPS * 2 / 3
+
+
+@pytest.mark.parametrize("history", [0, 1, 3])
+def test_a_pair_that_is_not_kept_costs_no_other(history):
+    """Five pairs of growing steps, then one of negative curvature: the newest ``history`` of the five stay."""
+
+    async def program(comm):
+        mine = valley.session()
+        shard = Shard(mine, slice(0, valley.SIZE), history, 1)
+        serving = comm.start(shard.serve(comm, 0), shared_tags=True)
+        coordinator = LbfgsCoordinator(comm, mine, workers=[0], servers=[0], book=None)
+        coordinator._free.extend((PAIRS + 2 * i, PAIRS + 2 * i + 1) for i in range(history))
+        for size in (1.0, 2.0, 3.0, 4.0, 5.0, -1.0):
+            shard.vectors[DIRECTION][:] = size
+            shard.vectors[SLOPE][:] = 1.0
+            shard.vectors[SUM][:] = 1.0 + size**2
+            await coordinator._remember(0.5)
+        await coordinator._shards.stop()
+        await serving
+        return [
+            (shard.vectors[pair.s][0], shard.vectors[pair.y][0], pair.curvature) for pair in coordinator._pairs
+        ]
+
+    (kept,) = in_process(1).run(program)
+    expected = [(size / 2, size**2, valley.SIZE * size**3 / 2) for size in (1.0, 2.0, 3.0, 4.0, 5.0)]
+    assert kept == expected[5 - history :]
 
 
 def network(*, batch_norm=False):
