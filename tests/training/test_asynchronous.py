@@ -7,6 +7,7 @@ from itertools import groupby, pairwise
 import numpy as np
 import pytest
 from contract import bowl, training
+from contract.schedules import SCHEDULES, ranks_in
 
 from hpcdl import registry
 from hpcdl.fabric.comm import PeerLost
@@ -146,15 +147,14 @@ def batch_gradient(size, global_batch, clock, worker, workers):
     return len(images), images.reshape(len(images), -1).sum(axis=0)
 
 
-@pytest.mark.parametrize("bound", [0, 1, 3])
-def test_no_worker_is_further_ahead_than_the_bound(bound):
+def test_no_worker_is_further_ahead_than_the_bound():
     """Read off the trace of 1000 schedules: at clock c a worker has every other's updates of clocks <= c - s - 1.
 
     And all of its own.
     """
-    furthest = 0
-    for seed in range(1000):
-        workers = 2 + seed % 5
+    furthest = {0: 0, 1: 0, 3: 0}
+    for seed in SCHEDULES:
+        workers, bound = 2 + seed % 5, [*furthest][seed % 3]
         run = Run(in_process(workers, seed), numbers={"bound": bound}, size=1, steps=4)
         updates = run.updates()
         done = np.zeros((len(updates) + 1, workers), int)  # by version and worker
@@ -165,15 +165,15 @@ def test_no_worker_is_further_ahead_than_the_bound(bound):
             seen, clock = done[version - update.staleness], done[version, update.worker]
             assert seen[update.worker] == clock
             assert seen.min() >= clock - bound
-            furthest = max(furthest, clock - seen.min())
-    assert furthest == bound  # it is made use of
+            furthest[bound] = max(furthest[bound], clock - seen.min())
+    assert all(most == bound for bound, most in furthest.items())  # it is made use of
 
 
 def test_a_thousand_schedules_end():
     """At 2 to 16 ranks, with every setting: nobody waits for ever, no message and no mini-batch is left over."""
-    for seed in range(1000):
+    for seed in SCHEDULES:
         random = np.random.default_rng(seed)
-        ranks = 2 + seed % 15
+        ranks = ranks_in(seed)
         numbers, workers = random_numbers(random, ranks)
         run = Run(in_process(ranks, seed), numbers=numbers, size=int(random.integers(1, 6)), steps=4)
         assert np.isfinite(run.parameters).all()
@@ -403,8 +403,8 @@ def test_adaptive_strength_by_hand():
     ids=str,
 )
 def test_the_others_do_what_a_dead_worker_leaves_undone(numbers):
-    """200 schedules: whoever dies, and whenever, all mini-batches are trained on."""
-    for seed in range(200):
+    """96 schedules: whoever dies, and whenever, all mini-batches are trained on."""
+    for seed in range(96):
         servers = numbers.get("servers", 1)
         dies = 0 if "warm_start" in numbers else seed % 4, seed // 4 % 6
         run = Run(in_process(4 + servers, seed), dies=dies, numbers={"dedicated": True, **numbers}, size=3)
