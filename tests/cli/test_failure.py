@@ -3,6 +3,8 @@
 import fcntl
 import subprocess
 
+import pytest
+
 from hpcdl.trace.schema import read
 
 DOWNPOUR = """
