@@ -109,7 +109,8 @@ class Clerk:
         self.tell("  ".join([f"{place} {case.name}: {seconds:.1f} s", *words]))
 
     def refuse(self, numbers: Sequence[int], why: str) -> None:
-        """Say of cases that they are not run."""
+        """Say of cases that they cannot be run, which is a failure."""
+        self._failed |= bool(numbers)
         for number in numbers:
             self.tell(f"{self._suite.cases[number].name}: not run: {why}")
 
@@ -125,9 +126,13 @@ class Clerk:
         there = [part for part in parts if part.exists()]
         if unfinished:
             self.tell(f"{unfinished} after {len(there)} of {len(parts)} cases; go on with --resume")
+        complete = len(there) == len(parts)
+        # what an earlier part of the run did of the cases that were not chosen now
+        earlier = (case for case in self._suite.others if case.digest in self._there)
+        there += [self._part(0, case) for case in earlier if self._finished(0, case)]
         if there:
             self._schema.merge(
-                there, self._folder / "run.h5", self._environment, self._suite.text, complete=not unfinished
+                there, self._folder / "run.h5", self._environment, self._suite.text, complete=complete
             )
             runs = [self._schema.read(self._folder)]
             (self._folder / "report.md").write_text(render(runs, "markdown"), encoding="utf-8")

@@ -126,6 +126,7 @@ def run(suite: Suite, folder: Path, mpi: Mpi, *, resume: bool, say: Callable[[st
     if line is not None:
         raise UsageError(line)
     clerk = Clerk(suite, folder, work, resume=resume, say=say) if work.world.rank == 0 else None
+    work.world.rest()  # rank 0 has read what the folder holds
     todo: list[int] = work.world.library.bcast(clerk.todo if clerk else None)
     mortal = [number for number in todo if suite.cases[number].mortal]
     unfit = intolerance(os.environ, library_version()["library"]) if mortal else None
@@ -151,8 +152,9 @@ def run(suite: Suite, folder: Path, mpi: Mpi, *, resume: bool, say: Callable[[st
             if clerk:
                 clerk.finish("a rank has died")
             return AGAIN
-    failed = clerk.finish("ended" if unfit else None) if clerk else False
-    return FAILED if work.world.library.bcast(failed) else INTERRUPTED if unfit else OK
+    failed = clerk.finish() if clerk else False
+    work.world.rest()
+    return FAILED if work.world.library.bcast(failed) else OK
 
 
 def _lack_of_memory(suite: Suite, ranks: Sequence[dict[str, Any]]) -> str | None:

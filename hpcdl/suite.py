@@ -141,6 +141,8 @@ class Suite:
     question: str
     text: str
     cases: tuple[Case, ...]
+    others: tuple[Case, ...] = ()
+    """Those that were not chosen: a run folder may hold them."""
 
     def matching(self, glob: str) -> Suite:
         """Only the cases whose name is ``glob`` or matches it; raises UsageError if there is none."""
@@ -149,7 +151,8 @@ class Suite:
             raise UsageError(
                 f"--case {glob!r} matches none of {len(self.cases)} cases, such as {self.cases[0].name!r}"
             )
-        return Suite(self.name, self.question, self.text, chosen)
+        others = tuple(case for case in self.cases if case not in chosen)
+        return Suite(self.name, self.question, self.text, chosen, others)
 
 
 def kinds() -> tuple[str, ...]:

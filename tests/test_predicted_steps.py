@@ -211,5 +211,7 @@ def test_a_replay_takes_the_times_it_was_told(tmp_path, scale, ranks):
     network = NETWORKS[NETWORK]
     sent = 2 * (ranks - 1) * (network.link.alpha + parameters * 4 / ranks * network.link.beta)
     reduced = (ranks - 1) * parameters * 4 / ranks * network.gamma
-    assert rows[AT_ONCE, "ring", ranks]["predicted_seconds"] == pytest.approx(arithmetic + sent + reduced, rel=1e-4)
+    assert rows[AT_ONCE, "ring", ranks]["predicted_seconds"] == pytest.approx(
+        arithmetic + sent + reduced, rel=1e-4
+    )
     assert found.left_out == []

@@ -50,8 +50,17 @@ KEYS: Final[dict[str, Key]] = {
 }
 
 
+MEASURED: Final = ("backend", "start", "placement", "threads")
+"""Keys that say nothing of a simulated case."""
+
+
 def check(settings: Mapping[str, Any]) -> None:
     """See :class:`hpcdl.suite.Kind`."""
+    for key in MEASURED if settings["network"] else ():
+        if settings[key] != KEYS[key].default:
+            raise ValueError(
+                f"{key}: goes with measured cases, and network = {settings['network']!r} simulates this one"
+            )
     with about("message_bytes"):
         _check_size(settings)
     name, ranks = settings["aggregation"]["name"], settings["ranks"]

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from hpcdl.exit_codes import OK
-from hpcdl.launch.catalogue import SUBJECTS, USUAL_BATCH, catalogue, described
+from hpcdl.launch.catalogue import SUBJECTS, USUAL_BATCH, catalogue, described, settings
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -52,4 +52,6 @@ def execute(options: argparse.Namespace) -> int:
         width = max((len(entry["name"]) for entry in entries), default=0)
         for entry in entries:
             print(f"  {entry['name']:{width}}  {described(entry, weighed=bool(options.batch))}")
+            if options.what and not options.batch and (line := settings(entry)):
+                print(f"  {'':{width}}  {line}")
     return OK

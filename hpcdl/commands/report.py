@@ -19,7 +19,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "report", help="tables from runs", description="Print a report of one or more runs."
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
-    parser.add_argument("-o", dest="output", type=Path, metavar="PAGE", help="write to PAGE: .md or .csv")
+    parser.add_argument("-o", dest="output", type=Path, metavar="PAGE", help="write to PAGE: .md, .csv or .json")
     parser.add_argument("--json", action="store_true", help="one JSON document with a record per case")
     parser.add_argument("--together", action="store_true", help="the runs are launches of one suite: pool them")
     parser.set_defaults(command=execute)
@@ -28,13 +28,26 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
     output: Path | None = options.output
-    form = "json" if options.json else output.suffix.removeprefix(".") if output else "md"
+    form = _form(output, json=options.json)
     text = rendered(options.runs, form, launches=options.together)
     if output is None:
         print(text)
     else:
         write(text, output)
     return OK
+
+
+def _form(output: Path | None, *, json: bool) -> str:
+    """The format that was asked for. Raises UsageError for a page that ends in none."""
+    from hpcdl.suite import UsageError
+
+    known = ["json"] if json else ["md", "csv", "json"]
+    if output is None:
+        return known[0]
+    form = output.suffix.removeprefix(".")
+    if form not in known:
+        raise UsageError(f"-o {output}: must end in {' or '.join(f'.{one}' for one in known)}")
+    return form
 
 
 def rendered(folders: Sequence[Path], form: str, *, launches: bool) -> str:

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import traceback
 import warnings
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -119,7 +119,7 @@ def _from_shell(options: argparse.Namespace, given: list[str]) -> int:
         raise UsageError(
             f"-n {ranks}: the suite {chosen.name!r} has cases of {needed} ranks; see --case and --set"
         )
-    folder = _writable(_folder(options, chosen), resume=options.resume)
+    folder = _writable(_folder(options, chosen), chosen.name, resume=options.resume)
     if options.folder is None:
         given = [*given, "-o", str(folder)]
     with tempfile.TemporaryDirectory() as place:
@@ -176,7 +176,7 @@ def _on_all(options: argparse.Namespace, mpi: Mpi, held: ExitStack) -> int:
         try:
             chosen = _suite(options)
             text = chosen.text
-            folder = _writable(_folder(options, chosen), resume=options.resume)
+            folder = _writable(_folder(options, chosen), chosen.name, resume=options.resume)
             held.enter_context(claimed(folder))
         except suite.UsageError as error:
             complaint = str(error)
@@ -204,8 +204,11 @@ def _folder(options: argparse.Namespace, chosen: Suite) -> Path:
     return Path("runs") / f"{chosen.name}-{dt.datetime.now(dt.UTC):%Y%m%d-%H%M%S}"
 
 
-def _writable(folder: Path, *, resume: bool) -> Path:
-    """Make the run folder. Raises UsageError if it cannot be written to, or holds a run that is not resumed."""
+def _writable(folder: Path, suite: str, *, resume: bool) -> Path:
+    """Make the run folder.
+
+    Raises UsageError if it cannot be written to, or holds a run that is not resumed, or one of another suite.
+    """
     from hpcdl.suite import UsageError
 
     try:
@@ -217,6 +220,20 @@ def _writable(folder: Path, *, resume: bool) -> Path:
     for place in (folder / "parts", folder / "log.txt", folder / "run.h5", folder / "report.md"):
         if place.exists() and place.is_dir() != (place.name == "parts"):
             raise UsageError(f"-o {folder}: {place.name} is in the way")
-    if not resume and (folder / "parts").exists():
-        raise UsageError(f"-o {folder}: holds a run already; add --resume or choose another folder")
+    if (folder / "parts").exists():
+        if not resume:
+            raise UsageError(f"-o {folder}: holds a run already; add --resume or choose another folder")
+        if (other := _suite_of(folder)) not in {None, suite}:
+            raise UsageError(f"-o {folder}: holds a run of the suite {other!r}, and this is {suite!r}")
     return folder
+
+
+def _suite_of(folder: Path) -> str | None:
+    """The name of the suite whose finished cases are there."""
+    from hpcdl.trace.record import TraceError
+    from hpcdl.trace.schema import read
+
+    for part in sorted((folder / "parts").glob("*.h5")):
+        with suppress(TraceError):
+            return str(read(part).described[0].get("suite"))
+    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,17 +11,21 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+@lru_cache(maxsize=4)  # ranks in one process share it
 def epoch_order(images: int, epoch: int, seed: int) -> NDArray[np.int64]:
     """A permutation of 0 .. images - 1, (images,), that depends on ``seed`` and ``epoch`` alone.
 
     Every rank computes it alone, and the number of ranks is not in it, so a training on p ranks sees the
     images in the order in which one rank would. It is made from raw generator output, which numpy keeps for
     ever; the order of ``Generator.permutation`` it does not (NEP 19). Source: Goyal et al. 2017, section 3.
+    The last few are kept, and may not be written to.
 
     Raises ValueError if ``images``, ``epoch`` or ``seed`` is negative.
     """
     keys = np.random.PCG64([seed, epoch]).random_raw(images)
-    return np.argsort(keys, kind="stable").astype(np.int64, copy=False)
+    order = np.argsort(keys, kind="stable").astype(np.int64, copy=False)
+    order.flags.writeable = False
+    return order
 
 
 def steps_per_epoch(images: int, global_batch: int) -> int:

@@ -60,7 +60,7 @@ class Mpi:
         mine = here()
         ranks_per_core = mine.ranks_per_core(communicator.allgather(mine))
         self.patience = Patience(ranks_per_core)
-        self.worker = Worker(Patience(ranks_per_core))
+        self.worker = Worker(Patience(ranks_per_core, at_work=True))
         self.lasted: dict[str, int] = {}
         """How long the work of each label took the last time, in ns."""
         self.transport: Transport | None = None

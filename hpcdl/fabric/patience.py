@@ -28,6 +28,8 @@ ENOUGH: Final = 2
 """so few: of work that takes the core meanwhile, looks of 10 us take a tenth."""
 LEAST_PER_RANK: Final = 40e-6
 """The same where they are many: looks of all take a quarter of the core, and nobody has it for himself."""
+MOST_AT_WORK: Final = 300e-6
+"""Seconds that pauses grow to at least while the rank works: looks then cost the work a twentieth."""
 MOST: Final = 1e-3
 """Seconds that sleeps never exceed: a scheme has tens of dependent messages a step."""
 
@@ -55,13 +57,13 @@ def here() -> Place:
 
 
 class Patience:
-    """Waits of growing length."""
+    """Waits of growing length; ``at_work``: what is paused for is the rank's own work."""
 
-    def __init__(self, ranks_per_core: float) -> None:
+    def __init__(self, ranks_per_core: float, *, at_work: bool = False) -> None:
         self.crowded = ranks_per_core > 1
         """Whether ranks outnumber cores."""
-        most = max(LEAST, MOST_PER_RANK * min(ranks_per_core, ENOUGH), LEAST_PER_RANK * ranks_per_core)
-        self._most = min(MOST, most)
+        few, many = MOST_PER_RANK * min(ranks_per_core, ENOUGH), LEAST_PER_RANK * ranks_per_core
+        self._most = min(MOST, max(MOST_AT_WORK if at_work else LEAST, few, many))
         self._looks = FEW_LOOKS if self.crowded else LOOKS
         self._vain = 0
         self._pause = LEAST

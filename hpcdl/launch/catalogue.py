@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import tomllib
 from dataclasses import asdict
 from pathlib import Path
@@ -33,8 +34,13 @@ def catalogue(what: str, batches: Sequence[int] = (USUAL_BATCH,)) -> list[dict[s
     found = []
     for name in registry.names(what):
         thing = registry.find(what, name)
-        settings = {key: str(p.annotation) for key, p in registry.settings_of(thing).items()}
-        entry: dict[str, Any] = {"name": name, "summary": registry.summary(thing), "settings": settings}
+        parameters = registry.settings_of(thing)
+        entry: dict[str, Any] = {
+            "name": name,
+            "summary": registry.summary(thing),
+            "settings": {key: str(one.annotation) for key, one in parameters.items()},
+            "defaults": {key: one.default for key, one in parameters.items() if one.default is not one.empty},
+        }
         if what == "aggregation":
             from hpcdl.analysis.cost import costs
 
@@ -57,6 +63,15 @@ def described(entry: dict[str, Any], *, weighed: bool) -> str:
     flop = entry["forward_backward_flop"] / 1e12
     return (
         f"{size:9}  batch {entry['batch']:5}  |W|{weights}  |D|{data}  {flop:9.3f} TFLOP  activations{activations}"
+    )
+
+
+def settings(entry: dict[str, Any]) -> str:
+    """One line on what a suite may set, with the values it has otherwise; empty where there is nothing."""
+    known = entry.get("defaults", {})
+    return ", ".join(
+        f"{key} = {json.dumps(known[key])}" if known.get(key) is not None else f"{key} ({kind})"
+        for key, kind in entry.get("settings", {}).items()
     )
 
 

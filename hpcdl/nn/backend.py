@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from hpcdl.nn import geometry, kernels, ops
@@ -83,6 +84,7 @@ def backend(name: str, **settings: Any) -> Backend:
     return chosen
 
 
-def backends() -> list[str]:
+@cache
+def backends() -> tuple[str, ...]:
     """List the names of all backends, usable here or not."""
-    return sorted(entry.name for entry in pkgutil.iter_modules(kernels.__path__) if entry.ispkg)
+    return tuple(sorted(entry.name for entry in pkgutil.iter_modules(kernels.__path__) if entry.ispkg))

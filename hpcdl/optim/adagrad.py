@@ -27,6 +27,8 @@ class Adagrad:
     State: ``sum_of_squares``.
     """
 
+    look_ahead = 0.0
+
     def __init__(self, *, epsilon: float = 1e-10, weight_decay: float = 0.0) -> None:
         """Take ``epsilon`` > 0 (as a gradient) and ``weight_decay`` >= 0; raises ValueError otherwise."""
         self.epsilon = positive("epsilon", epsilon)

@@ -26,6 +26,8 @@ class Adam:
     State: ``mean`` (m) and ``mean_square`` (s); t is ``steps`` + 1, so a checkpoint must hold ``steps``.
     """
 
+    look_ahead = 0.0
+
     def __init__(
         self, *, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, weight_decay: float = 0.0
     ) -> None:

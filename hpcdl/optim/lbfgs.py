@@ -80,16 +80,16 @@ CAUTION = 1e-6
 """Curvature along a step, per squared length of it, below which a pair is not kept."""
 
 
-def difference(old: int, new: int, direction: int, length: float, s: int, y: int) -> Program[Pair | None]:
-    """Put length x direction into ``s`` and the change from gradient ``old`` to ``new`` into ``y``.
+def difference(old: int, new: int, direction: int, length: float) -> Program[Pair | None]:
+    """Make of ``direction`` the step, itself x length, and of the gradient ``old`` its change to ``new``.
 
-    Returns the pair, or None where s . y is too small (Li and Fukushima 2001, cautious update): such a pair would
-    spoil H, which has to stay positive definite.
+    Returns the pair that these two are, or None where s . y is too small (Li and Fukushima 2001, cautious update):
+    such a pair would spoil H, which has to stay positive definite.
     """
-    yield Operation(Kind.COPY, direction, s)
+    s, y = direction, old
     yield Operation(Kind.SCALE, s, s, length)
-    yield Operation(Kind.COPY, new, y)
-    yield Operation(Kind.AXPY, old, y, -1.0)
+    yield Operation(Kind.SCALE, y, y, -1.0)
+    yield Operation(Kind.AXPY, new, y, 1.0)
     curvature = yield Operation(Kind.DOT, s, y)
     if curvature <= CAUTION * (yield Operation(Kind.DOT, s, s)):
         return None

@@ -32,6 +32,11 @@ class Nesterov:
         self.state: dict[str, Array] = {}
         self.steps = 0
 
+    @property
+    def look_ahead(self) -> float:
+        """The momentum."""
+        return self.momentum
+
     def update(self, parameters: Array, gradients: Array, learning_rate: float) -> None:
         """Change ``parameters`` (n,) in place; see :class:`hpcdl.optim.protocol.Optimizer`."""
         rate = float(learning_rate)

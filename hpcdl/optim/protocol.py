@@ -24,6 +24,11 @@ class Optimizer(Protocol):
     steps: int
     """Updates made so far; with ``state`` the whole memory of the optimizer, and what a checkpoint holds."""
 
+    @property
+    def look_ahead(self) -> float:
+        """How many times ``state["velocity"]`` the parameters are ahead of the rule; 0 but for Nesterov's."""
+        ...
+
     def update(self, parameters: Array, gradients: Array, learning_rate: float) -> None:
         """Change ``parameters`` (n,) in place by one step along ``gradients`` (n,), which stay as they are.
 

@@ -25,6 +25,8 @@ class RMSProp:
     State: ``mean_square``.
     """
 
+    look_ahead = 0.0
+
     def __init__(self, *, smoothing: float = 0.99, epsilon: float = 1e-8, weight_decay: float = 0.0) -> None:
         """Take ``smoothing`` in [0, 1), ``epsilon`` > 0, ``weight_decay`` >= 0; else raises ValueError."""
         self.smoothing = fraction("smoothing", smoothing)

@@ -51,6 +51,11 @@ class LossScaling:
         return self._optimizer.state
 
     @property
+    def look_ahead(self) -> float:
+        """The optimizer's."""
+        return self._optimizer.look_ahead
+
+    @property
     def steps(self) -> int:
         """Updates made, those left out not counted."""
         return self._optimizer.steps

@@ -27,6 +27,8 @@ class SGD:
     State: ``velocity``; none if momentum is 0.
     """
 
+    look_ahead = 0.0
+
     def __init__(self, *, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
         """Take ``momentum`` in [0, 1) and ``weight_decay`` >= 0; raises ValueError otherwise."""
         self.momentum = fraction("momentum", momentum)

@@ -208,7 +208,7 @@ def _ranged(scale: Scale, name: str, shown: Callable[[Number], str]) -> str:
 def split(groups: Sequence[Sequence[Method]], settings: Settings) -> Section:
     """Where the efficiency went: unequal work, or communication."""
     tables = []
-    header = ("method", "ranks", "step", "compute", "load balance", "communication", "product")
+    header = ("method", "ranks", "step", "compute", "load balance", "communication efficiency", "product")
     for methods in groups:
         cells = [
             (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hpcdl.report.quantities import plural
+from hpcdl.analysis.launches import warmup_of
+from hpcdl.report.quantities import plural, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +14,14 @@ if TYPE_CHECKING:
     from hpcdl.trace.run import Run
 
 UNKNOWN = "unknown"
+
+STALL = 100
+"""Times the median beyond which a step is no step like the others, """
+STALL_SECONDS = 1.0
+"""if it lasts so long at all."""
+
+CEILING = 0.05
+"""Share of a step by which one that communicates may be faster than one that does not, of chance."""
 
 
 def failures(records: Sequence[Record]) -> list[str]:
@@ -44,7 +53,9 @@ def warnings(run: Run, records: Sequence[Record]) -> list[str]:
         *_emulated(run.environment),
         *_incomplete(run, measured),
         *_oversubscribed(run, measured),
-        *_machine(run.environment),
+        *_stalls(run),
+        *_above_the_ceiling(measured),
+        *(_machine(run.environment) if measured or not records else ()),
     ]
 
 
@@ -103,6 +114,34 @@ def _oversubscribed(run: Run, records: Sequence[Record]) -> Iterator[str]:
     if worst:
         scales = ", ".join(f"{ranks} ranks want {wanted}" for ranks, wanted in sorted(worst.items()))
         yield f"OVERSUBSCRIBED: {cores:g} cores per node; {scales}. These cases do not measure scaling."
+
+
+def _stalls(run: Run) -> Iterator[str]:
+    """Steps that took so much longer than their like that something else must have had the machine."""
+    for index, fields in enumerate(run.described):
+        steps = run.steps[run.steps["case_index"] == index]
+        steps = steps[steps["step"] >= warmup_of(fields)]
+        times = (steps["end"] - steps["begin"]) * 1e-9
+        if fields.get("network") or not len(times):
+            continue
+        longest, usual = float(times.max()), float(times.median())
+        if longest > STALL_SECONDS and longest > STALL * usual:
+            times_the_usual = f"{longest / usual:.0f} times the median" if usual else "the median being 0 s"
+            yield f"case {fields.get('case')}: a step took {seconds(longest)}, {times_the_usual}."
+
+
+def _above_the_ceiling(records: Sequence[Record]) -> Iterator[str]:
+    """Training that exchanges something cannot be faster than the same without."""
+    faster: dict[int, int] = {}
+    for record in records:
+        high, step = record.get("exposed_communication_seconds_high"), record.get("step_seconds")
+        if high is not None and step and high < -CEILING * step:
+            faster[record["ranks"]] = faster.get(record["ranks"], 0) + 1
+    for ranks, cases in faster.items():
+        yield (
+            f"on {ranks} ranks {plural(cases, 'case')} took less time than training without communication: they "
+            "were not measured under like conditions. Repeat the run, with --launches if it stays so."
+        )
 
 
 def usable_cores(environment: Mapping[str, Any]) -> float | None:

@@ -54,13 +54,16 @@ async def asynchronous(
 
     A worker, one of W, trains on its share of one global batch after another: it fetches parameters every
     ``n_fetch`` steps, descends by its own gradient between, and pushes what has accrued after step 0 and every
-    ``n_push`` steps. A push goes on beside the next gradient. A fetch comes after the push of the step before, as
-    one exchange, and is waited for, so that the mean staleness is (W - 1) / ``collect``; with ``overlap`` it, too,
-    goes on beside the next gradient, as Downpour's does, and what it brings is used a step later.
+    ``n_push`` steps. A fetch is one exchange with the push of the same step, if there is one, and is waited for,
+    which with ``n_fetch`` 1 happens in every step and makes the mean staleness (W - 1) / ``collect``. A push
+    without a fetch goes on beside the next gradient. With ``overlap`` all exchanges do, as in Downpour, and what a
+    fetch brings is used a step later.
 
     The parameters are in ``servers`` shards, each with an optimizer of its own. They are kept by the first ranks
     beside their work, or by the last ranks that do nothing else (``dedicated``). ``scale_rate = "staleness"``
-    divides a gradient's rate by its staleness where that is more than 1 (Zhang, Gupta et al. 2016).
+    divides a gradient's rate by its staleness where that is more than 1 (Zhang, Gupta et al. 2016). In an update
+    of several gradients each of them is divided instead: but for weight decay that is the same for SGD and
+    Nesterov, whereas Adagrad, RMSProp and Adam, which divide by the gradients' size, make little of it.
     ``delay_compensation``, ``"constant"`` or ``"adaptive"`` with lambda = ``strength``, is
     :mod:`hpcdl.training.servers.delay_compensation`. In a ``warm_start`` of so many mini-batches worker 0 trains
     alone.
@@ -69,9 +72,12 @@ async def asynchronous(
     steps to a global batch. All workers together train on steps x W mini-batches, the fast ones on more; the rate
     follows those that were applied. The servers' snapshots are tested after the end.
 
-    Where a worker dies the others do its mini-batches. Shards agree on nothing, as in DistBelief: a worker that
-    dies while it pushes leaves this one gradient with some of its servers and not with others, and whether others
-    train on the mini-batches again is the first server's word. Where a server dies PeerLost is raised.
+    Where a worker dies the others do its mini-batches, and if it was worker 0 a warm start is over. What a worker
+    with ``n_push`` > 1 has trained on and not pushed is done again as well, unless the others have left: at the
+    end they wait until all mini-batches are trained on, not until all are pushed. Shards agree on nothing, as in
+    DistBelief: a worker that dies while it pushes leaves this one push with some of its servers and not with
+    others, and whether others train on the mini-batches again is the first server's word. Where a server dies
+    PeerLost is raised.
     """
     if session.replica.loss_scale != 1:
         raise ValueError("asynchronous training has no loss scaling; float32 and bfloat16 need none")

@@ -3,6 +3,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from hpcdl.optim.position import position
 from hpcdl.training.backpropagation import gradient
 from hpcdl.training.quota import KEEPER, evaluations_due, hand_out, numbered_steps
 from hpcdl.training.running_statistics import share_statistics
@@ -40,8 +41,8 @@ async def elastic_averaging(
         x  <-  x - a (x - c)        c  <-  c + a (x - c)
 
     with a = ``moving_rate``, 0.9 / workers unless given, and x takes its gradient step, also from the old x: the
-    exchange lies beside the gradient. With SGD this is EASGD; with Nesterov (0.99 in the paper) EAMSGD, where the
-    spring pulls at the parameters looked ahead to, which that optimizer keeps.
+    exchange lies beside the gradient. With SGD this is EASGD; with Nesterov (0.99 in the paper) EAMSGD, algorithm
+    2, where x is without the look-ahead at which the gradient is taken.
 
     Rank 0 keeps the centre, beside its own training or, ``dedicated``, instead of it. It moves the centre by one
     worker at a time, so that sum of all x and c changes by gradient steps only. The training's steps x workers
@@ -90,7 +91,7 @@ async def work(comm: Comm, session: Session, worker: int, workers: int, period: 
         with session.journal.step(session.epoch(step), rate) as outcome:
             visit = None
             if own % period == 0:
-                spring[:] = x
+                position(session.optimizer, x, spring)
                 visit = comm.start(pull(comm, spring), shared_tags=True)
             await gradient(comm, session, partial(session.input, own, worker, workers), outcome)
             await comm.compute("update", partial(session.optimizer.update, x, replica.gradients, rate))
@@ -102,7 +103,7 @@ async def work(comm: Comm, session: Session, worker: int, workers: int, period: 
 
 
 async def pull(comm: Comm, spring: Array) -> None:
-    """Visit the centre with the parameters in ``spring``; leave there what to add to them."""
+    """Visit the centre with the position in ``spring``; leave there what to add to them."""
     await comm.send(spring, KEEPER, _VISIT)
     await comm.recv(spring, KEEPER, _PULL)
 

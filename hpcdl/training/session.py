@@ -60,7 +60,6 @@ class Session:
     images: int = field(default=0, init=False)
     """In the batch that was asked for last; what simulated work scales with."""
     _ahead: tuple[tuple[int, int], Prefetch[_Batch]] | None = field(default=None, init=False)
-    _order: tuple[int, NDArray[np.int64]] = field(default=(-1, np.empty(0, np.int64)), init=False)
     _evaluated: int = field(default=0, init=False)
 
     @property
@@ -111,9 +110,8 @@ class Session:
     def _make_batch(self, step: int, rank: int, ranks: int) -> _Batch:
         """The same, without a trace in the replica: it may be another thread that calls."""
         epoch, within = divmod(step, self.steps_per_epoch)
-        if self._order[0] != epoch:
-            self._order = (epoch, epoch_order(len(self.dataset.train), epoch, self.seed))
-        mine = share(self._order[1], within, self.global_batch, rank, ranks)
+        order = epoch_order(len(self.dataset.train), epoch, self.seed)
+        mine = share(order, within, self.global_batch, rank, ranks)
         return self.dataset.train.batch(mine, self.replica.dtype, (self.seed, epoch))
 
     def evaluation_due(self, steps: int) -> bool:

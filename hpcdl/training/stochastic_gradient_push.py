@@ -29,9 +29,10 @@ async def stochastic_gradient_push(comm: Comm, session: Session, *, graph: str =
     ``graph``: see :func:`hpcdl.training.topologies.pushes`. A rank's gradient is the mean over its own share of
     the batch. Evaluations test the average of z over ranks.
 
-    Messages per rank and step: one, on a torus and a random graph up to two, on the complete graph p - 1; each the
-    parameters and the weight. Every step somebody pushes to every rank, and a rank waits for that: whoever stands
-    still stops one more rank each step at least, so nobody is p steps ahead, and nobody is sent more meanwhile.
+    Messages per rank and step: one, on a torus and a random graph one or two, on the complete graph p - 1; each
+    the parameters and the weight. Every step somebody pushes to every rank, and a rank waits for that: whoever
+    stands still stops one more rank each step at least, so nobody is p steps ahead, and nobody is sent more
+    meanwhile.
     Memory: three vectors, ``biased``, ``part`` and ``incoming``, each one element longer than the parameters.
     """
     replica = session.replica

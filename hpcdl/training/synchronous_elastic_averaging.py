@@ -3,6 +3,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from hpcdl.optim.position import position
 from hpcdl.training.backpropagation import gradient
 
 if TYPE_CHECKING:
@@ -23,8 +24,9 @@ async def synchronous_elastic_averaging(
         x_i  <-  x_i - a (x_i - c)        c  <-  c + a sum of (x_i - c)
 
     with a = ``beta`` / p, so that c keeps 1 - beta of itself and takes beta of the workers' mean; and x_i takes
-    its gradient step, also from the old x_i: equations (2) and (3). The gradient is the mean over the worker's own
-    share of the batch.
+    its gradient step, also from the old x_i: equations (2) and (3). With Nesterov, equation (5), x_i is without
+    the look-ahead at which the gradient is taken. The gradient is the mean over the worker's own share of the
+    batch.
 
     Every rank keeps the centre, and moves it by the sum over ranks, which the session's aggregation makes beside
     the gradient. The sum of all x_i and c changes by gradient steps only. The centre is what is tested.
@@ -42,7 +44,7 @@ async def synchronous_elastic_averaging(
         with session.journal.step(session.epoch(step), rate) as outcome:
             summing = None
             if step % period == 0:
-                spring[:] = x
+                position(session.optimizer, x, spring)
                 spring -= centre
                 spring *= moving_rate
                 springs[:] = spring

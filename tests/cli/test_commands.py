@@ -1,6 +1,7 @@
 """Every command but ``run``, as a user meets it."""
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -41,7 +42,11 @@ def test_list_as_text_and_as_json(capsys, what):
     assert document.keys() == {"schema", what}
     assert document["schema"] == 1
     assert text[0] == f"{what}:"
-    assert [line.split()[0] for line in text[1:]] == [entry["name"] for entry in document[what]]
+    named = [line for line in text[1:] if line[2] != " "]
+    assert [line.split()[0] for line in named] == [entry["name"] for entry in document[what]]
+    told = [line.strip() for line in text[1:] if line not in named]
+    settings = [entry["settings"] for entry in document[what] if entry.get("settings")]
+    assert [re.findall(r"(\w+) [=(]", line) for line in told] == [list(one) for one in settings]
     assert all(entry["summary"] for entry in document[what])
 
 
@@ -121,7 +126,9 @@ def test_reports_of_what_is_no_run(refused, tmp_path):
 
 def test_reports_that_cannot_be_written(refused, hand):
     hand.train([[2.0] * 8]).read()
-    assert refused(".", "-o", "x.htlm").startswith("no report format 'htlm'")
+    assert refused(".", "-o", "x.htlm") == "-o x.htlm: must end in .md or .csv or .json"
+    assert refused(".", "-o", "x") == "-o x: must end in .md or .csv or .json"
+    assert refused(".", "--json", "-o", "x.md") == "-o x.md: must end in .json"
     assert refused(".", "-o", "nowhere/x.md") == "-o nowhere/x.md: No such file or directory"
 
 

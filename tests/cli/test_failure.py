@@ -50,7 +50,7 @@ def test_the_others_go_on_without_the_rank_that_died(each):
     """Each death costs the job a rank, so hpcdl starts another one for what is left."""
     done = each("run", each.suite(DOWNPOUR, USUAL), "-o", "o", timeout=120)
     if not each.is_openmpi:
-        assert done.returncode == 75
+        assert done.returncode == 1
         assert log(each).count(": not run: MPICH ends the job when a rank dies; Open MPI 5 started by mpirun") == 2
         assert len(read(each.folder / "o").described) == 1
         return
@@ -105,21 +105,22 @@ def test_two_runs_into_one_folder(hpcdl):
         second = hpcdl("run", hpcdl.suite(USUAL), "-o", "o")
     assert second.returncode == 2
     assert second.stderr == "hpcdl: -o o: another hpcdl is running into it at this moment\n"
-    assert hpcdl("run", hpcdl.suite(USUAL), "-o", "o").returncode == 0
+    assert hpcdl("run", hpcdl.suite(USUAL), "-o", "o", "--set", "case.ranks=1").returncode == 0
 
 
-@pytest.mark.parametrize("straggler", ["{rank = 1, factor = 3}", "{rank = 0, probability = 1, seconds = 0.001}"])
-def test_a_slowed_rank_computes_what_it_would_have(hpcdl, straggler):
+def test_a_slowed_rank_computes_what_it_would_have(hpcdl):
     """More slowly, and nothing else."""
+    stragglers = ["{rank = 1, factor = 3}", "{rank = 0, probability = 1, seconds = 0.001}"]
     case = '[[case]]\nkind = "train"\nmodel = "lenet5"\ndataset = "digits"\nlearning_rate = 0.05\n'
     case += "global_batch = 48\nsteps = 5\nranks = 2\n"
-    file = hpcdl.suite(case, f"{case}straggler = {straggler}\n")
+    file = hpcdl.suite(case, *(f"{case}straggler = {straggler}\n" for straggler in stragglers))
     subprocess.run(hpcdl.hpcdl("run", file, "-o", "o"), cwd=hpcdl.folder, check=True, capture_output=True)
     run = read(hpcdl.folder / "o")
-    usual, slow = (
+    usual, *slow = (
         run.steps[run.steps["case_index"] == index][["rank", "step", "loss", "correct", "messages"]]
-        for index in (0, 1)
+        for index in range(3)
     )
-    assert slow.to_numpy().tolist() == usual.to_numpy().tolist()
+    for one in slow:
+        assert one.to_numpy().tolist() == usual.to_numpy().tolist()
     assert len(usual) == 10
-    assert [case["straggler"] is None for case in run.described] == [True, False]
+    assert [case["straggler"] is None for case in run.described] == [True, False, False]

@@ -12,24 +12,29 @@ import pytest
 
 import hpcdl as library
 
-CASES = 40
+CASES = 20
 SUITE = (
     '[[case]]\nkind = "collective"\naggregation = ["slow:slow_ring", "slow:slow_tree"]\nranks = 2\n'
     f"message_bytes = [{', '.join(str(4 * size) for size in range(CASES // 2))}]\nrepetitions = 5\nwarmup = 0\n"
 )
 SLOW = """
+import os
 import time
 from hpcdl.aggregation.ring import ring
 from hpcdl.aggregation.tree import tree
 
+PAUSE = float(os.environ.get("PAUSE", "0.04"))
+
 async def slow_ring(comm, buffer):
-    time.sleep(0.01)
+    time.sleep(PAUSE)
     await ring(comm, buffer)
 
 async def slow_tree(comm, buffer):
-    time.sleep(0.01)
+    time.sleep(PAUSE)
     await tree(comm, buffer)
 """
+QUICK = {"PAUSE": "0"}
+"""For a run that is not to be stopped."""
 
 
 @pytest.fixture(autouse=True)
@@ -123,7 +128,7 @@ def test_killed_ten_times(hpcdl):
     assert len(kept) < CASES
     assert len(names(hpcdl.folder / "o")) == len(kept)  # readable without run.h5, too
 
-    ended = hpcdl("run", suite, "-o", "o", "--resume")
+    ended = hpcdl("run", suite, "-o", "o", "--resume", **QUICK)
     assert ended.returncode == 0, ended.stderr
     assert f"resuming: {len(kept)} of {CASES} cases are there" in ended.stdout
     check_complete(hpcdl, kept)
@@ -143,7 +148,7 @@ def stopped(hpcdl, suite, send):
 
 
 def resumed(hpcdl, suite, kept):
-    ended = hpcdl("run", suite, "-o", "o", "--resume")
+    ended = hpcdl("run", suite, "-o", "o", "--resume", **QUICK)
     assert ended.returncode == 0, ended.stderr
     check_complete(hpcdl, kept)
 
@@ -196,7 +201,7 @@ def test_ranks_told_under_mpirun(hpcdl):
 def test_a_case_is_known_by_what_it_is_and_not_by_its_place(hpcdl):
     """A suite may be run in portions, and cases may be added in front."""
     suite = hpcdl.suite(SUITE)
-    assert hpcdl("run", suite, "-o", "o", "--case", "*tree-p2-?B").returncode == 0
+    assert hpcdl("run", suite, "-o", "o", "--case", "*tree-p2-?B", **QUICK).returncode == 0
     kept = content(parts(hpcdl))
     assert len(kept) == 3  # of 0, 4 and 8 bytes
     resumed(hpcdl, suite, kept)

@@ -30,7 +30,8 @@ def test_each_model_is_weighed_once_on_images_of_its_own_size(models):
     found = {entry["name"]: entry for entry in models()}
     assert len(found) == len(models())
     assert all(
-        entry.keys() == {"name", "summary", "settings", "shape", "classes", *WEIGHED} for entry in found.values()
+        entry.keys() == {"name", "summary", "settings", "defaults", "shape", "classes", *WEIGHED}
+        for entry in found.values()
     )
     assert found["alexnet"]["shape"] == [227, 227, 3]
     assert found["alexnet"]["settings"] == {"groups": "int", "dropout": "float"}

@@ -106,23 +106,23 @@ def test_one_job_runs_all_scales_and_leaves_a_run_folder(each):
         assert len(list(csv.reader(file))) == 4
 
 
-def test_augmented_images_from_a_file_are_the_same_on_any_number_of_ranks(each):
+def test_augmented_images_from_a_file_are_the_same_on_any_number_of_ranks(hpcdl):
     """Each rank reads its share of an HDF5 file, ahead or not; every scale sees the same training."""
     random = np.random.default_rng(0)
-    with h5py.File(each.folder / "images.h5", "w") as file:
+    with h5py.File(hpcdl.folder / "images.h5", "w") as file:
         for split, count in (("train", 200), ("test", 40)):
             file[f"{split}/labels"] = labels = random.integers(0, 4, count)
             noise = random.integers(0, 60, (count, 20, 20, 3))
             file[f"{split}/images"] = (noise + 50 * labels[:, None, None, None]).astype(np.uint8)
     data = '{name = "hdf5", path = "images.h5", crop = 16, crop_padding = 1, flip = true}'
     text = TRAIN.replace('"digits"', data).replace("lenet5", "cifar_quick")
-    suite = each.suite(text, "steps = 10\nranks = [1, 2, 3]\nprefetch = [0, 2]\nevaluate_every = 1")
-    finished(each("run", suite, "-o", "o"))
-    losses = library.read(each.folder / "o").evaluations.groupby("case_index")["loss"].last()
+    suite = hpcdl.suite(text, "steps = 10\nranks = [1, 2, 3]\nprefetch = [0, 2]\nevaluate_every = 1")
+    finished(hpcdl("run", suite, "-o", "o"))
+    losses = library.read(hpcdl.folder / "o").evaluations.groupby("case_index")["loss"].last()
     assert len(losses) == 6
     assert losses.max() - losses.min() < 1e-3 * losses.max()
     assert losses[::2].tolist() == losses[1::2].tolist()  # made when they are wanted, and ahead
-    assert "prefetch=0" in report(each)[0]["configuration"]
+    assert "prefetch=0" in report(hpcdl)[0]["configuration"]
 
 
 def test_inside_mpirun_its_ranks_are_used(each):
@@ -197,10 +197,10 @@ def test_every_collective_from_both_starts(each):
             assert 0 <= case["starts_late"] <= 1
 
 
-def test_auto_says_what_it_chose_and_a_model_gives_the_size(each):
+def test_auto_says_what_it_chose_and_a_model_gives_the_size(hpcdl):
     table = f'{COLLECTIVE}aggregation = "auto"\nranks = 2\nmessage_bytes = [4, "lenet5"]\n'
-    finished(each("run", each.suite(table, f'{table}network = "ethernet-10g"'), "-o", "o"))
-    cases = report(each)
+    finished(hpcdl("run", hpcdl.suite(table, f'{table}network = "ethernet-10g"'), "-o", "o"))
+    cases = report(hpcdl)
     assert [case["message_bytes"] for case in cases] == [4, 4 * 431_080] * 2
     assert [case["model"] for case in cases] == [None, "lenet5"] * 2
     assert all(case["chosen"] in registry.names("aggregation") for case in cases)
@@ -279,6 +279,24 @@ def test_a_scheme_that_computes_wrongly_is_reported(mine):
     finished(mine("run", suite, "-o", "o", "--resume"), 1)
 
 
+def test_resuming_some_cases_keeps_the_others(hpcdl):
+    suite = hpcdl.suite(f'{COLLECTIVE}aggregation = ["ring", "tree"]\nranks = 2\nmessage_bytes = [64, 128]')
+    finished(hpcdl("run", suite, "-o", "o"))
+    next((hpcdl.folder / "o/parts").glob("*.h5")).unlink()
+    finished(hpcdl("run", suite, "-o", "o", "--resume", "--case", "*ring-*"))
+    assert len(report(hpcdl)) >= 3
+    finished(hpcdl("run", suite, "-o", "o", "--resume"))
+    assert len(report(hpcdl)) == 4
+
+
+def test_a_run_of_another_suite_is_not_gone_on_with(hpcdl):
+    case = f'{COLLECTIVE}aggregation = "ring"\nranks = 2\nmessage_bytes = 64'
+    finished(hpcdl("run", hpcdl.suite(case, name="mine"), "-o", "o"))
+    ended = finished(hpcdl("run", hpcdl.suite(case, name="other"), "-o", "o", "--resume"), 2)
+    assert "-o o: holds a run of the suite 'mine', and this is 'other'" in ended.stderr
+    assert len(report(hpcdl)) == 1
+
+
 def test_worker_ranks_import_little(mine):
     """A thousand ranks that import pandas keep a file server busy for minutes."""
     finished(mine("run", mine.suite(TRAIN, 'steps = 3\nranks = 3\naggregation = "mine:nosy"'), "-o", "o"))
@@ -335,13 +353,13 @@ def test_a_bar_on_a_terminal_and_lines_in_a_pipe(each):
     assert "\x1b" not in (each.folder / "seen" / "log.txt").read_text()
 
 
-def test_a_map_of_all_links(each):
+def test_a_map_of_all_links(hpcdl):
     """Three ranks, so that one rests in every round."""
     case = '[[case]]\nkind = "pairwise"\npattern = "all_pairs"\nmessage_bytes = 65536\nranks = 3\n'
-    finished(each("run", each.suite(f"{case}repetitions = 5\nwarmup = 2"), "-o", "o"))
-    (case,) = report(each)
+    finished(hpcdl("run", hpcdl.suite(f"{case}repetitions = 5\nwarmup = 2"), "-o", "o"))
+    (case,) = report(hpcdl)
     assert (case["correct"], case["collective"]) == (True, "exchange of all pairs")
-    text = (each.folder / "o" / "report.md").read_text()
+    text = (hpcdl.folder / "o" / "report.md").read_text()
     rows = text.partition("### all pairs, 3 ranks, 64 KiB")[2].split("\n##")[0].split("\n")[2:]
     rows = [row for row in rows if row.startswith("|") and not row.startswith("|:")]
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]

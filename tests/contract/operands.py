@@ -1,12 +1,21 @@
 """Vectors to be summed over ranks, and their sum by integer arithmetic."""
 
+from functools import lru_cache
+
 import numpy as np
+
+
+@lru_cache(maxsize=8)
+def _drawn(ranks, length):
+    """Numbers below and their sum; one job's tests draw the same few again and again, on every rank."""
+    values = np.random.default_rng([ranks, length]).integers(-1000, 1001, (ranks, length))
+    return values.astype(np.int16), values.sum(axis=0)
 
 
 def operands(ranks, length, dtype="float32"):
     """A row per rank, (ranks, length), of whole numbers small enough for exact sums, and the sum of the rows."""
-    values = np.random.default_rng([ranks, length]).integers(-1000, 1001, (ranks, length))
-    return values.astype(dtype), values.sum(axis=0).astype(dtype)
+    values, total = _drawn(ranks, length)
+    return values.astype(dtype), total.astype(dtype)
 
 
 def awkward_lengths(ranks):
@@ -32,7 +41,7 @@ def outcome(collective, rows):
     return after
 
 
-def as_wanted(collective, found, rows):
-    """Whether vectors are what the collective makes of ``rows``."""
-    wanted = outcome(collective, rows)
+def as_wanted(collective, found, rows, rank=slice(None)):
+    """Whether vectors, of one ``rank`` or of all, are what the collective makes of ``rows``."""
+    wanted = outcome(collective, rows)[rank]
     return bool(((found == wanted) | np.isnan(wanted)).all())

@@ -21,9 +21,10 @@ def test_this_process_is_alone_with_itself():
     assert not Patience(here().ranks_per_core([here()])).crowded
 
 
+@pytest.mark.parametrize("at_work", [False, True])
 @pytest.mark.parametrize("ranks_per_core", [0.01, 0.5, 1, 1.5, 4, 100])
-def test_pauses_grow_to_a_limit_and_are_short_again_when_something_moved(ranks_per_core):
-    waiting = Patience(ranks_per_core)
+def test_pauses_grow_to_a_limit_and_are_short_again_when_something_moved(ranks_per_core, at_work):
+    waiting = Patience(ranks_per_core, at_work=at_work)
     pauses = [waiting.pause() for _ in range(40)]
     assert pauses[0] == LEAST
     assert pauses == sorted(pauses)
@@ -39,6 +40,12 @@ def test_the_more_share_a_core_the_longer_they_sleep():
         longest.append(max(waiting.pause() for _ in range(40)))
     assert longest == sorted(longest)
     assert longest[-1] == MOST
+
+
+@pytest.mark.parametrize("ranks_per_core", [0.5, 1, 2])
+def test_who_works_looks_less_often(ranks_per_core):
+    idle, busy = Patience(ranks_per_core), Patience(ranks_per_core, at_work=True)
+    assert max(busy.pause() for _ in range(40)) > max(idle.pause() for _ in range(40))
 
 
 def test_only_who_shares_a_core_sleeps(monkeypatch):

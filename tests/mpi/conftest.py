@@ -6,7 +6,9 @@ A rank that fails leaves the others waiting, so the first failure, or a test tha
 import faulthandler
 import os
 import sys
+from functools import cache
 
+import numpy as np
 import pytest
 from mpi4py import MPI
 from threadpoolctl import threadpool_limits
@@ -69,6 +71,20 @@ class OverMpi:
 def mpi():
     with threadpool_limits(1):  # ranks are enough for the cores
         yield Mpi()
+
+
+@pytest.fixture(scope="session")
+def difference(mpi):
+    """The largest to the parameters of one rank with the whole batch, which rank 0 trains for all. Collective."""
+    from contract import training  # late: its asserts are to be rewritten
+
+    @cache
+    def by_one_rank(dtype):
+        found = training.by_one_rank(dtype) if mpi.comm.rank == 0 else None
+        mpi.comm.rest()
+        return mpi.comm.library.bcast(found)
+
+    return lambda parameters, dtype: np.abs(parameters - by_one_rank(dtype)).max()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from contract import bowl
-from contract.training import STEPS, TOLERANCE, difference, session
+from contract.training import STEPS, TOLERANCE, session
 
 from hpcdl.optim.sgd import SGD
 from hpcdl.registry import in_full
@@ -27,7 +27,7 @@ def train(mpi, make, **numbers):
 
 @pytest.mark.parametrize("dedicated", [False, True])
 @pytest.mark.parametrize("servers", [1, 2])
-def test_all_gradients_and_bound_0_is_one_rank_with_the_whole_batch(servers, dedicated, mpi):
+def test_all_gradients_and_bound_0_is_one_rank_with_the_whole_batch(servers, dedicated, mpi, difference):
     ranks = mpi.comm.size
     if servers > ranks - dedicated:
         pytest.skip("too few ranks")

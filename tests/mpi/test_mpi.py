@@ -131,19 +131,23 @@ def test_every_operation_is_an_event(mpi):
         mpi.run(program(mpi.comm))
     finally:
         mpi.events = None
-    right = (mpi.comm.rank + 1) % mpi.comm.size
+    left, right = (mpi.comm.rank - 1) % mpi.comm.size, (mpi.comm.rank + 1) % mpi.comm.size
     expected = [
         (0, "forward", -1, 0),
-        (0, "exchange", right, 80),
-        (1, "exchange", right, 24),
+        (0, "recv", left, 80),
+        (0, "send", right, 80),
+        (1, "recv", left, 24),
+        (1, "send", right, 24),
         (2, "add", -1, 16),
         (0, "native barrier", -1, 0),
     ]
     if mpi.comm.size > 1 and mpi.comm.rank < 2:
         expected.append((0, "recv", 0, 32) if mpi.comm.rank else (0, "send", 1, 32))
     assert [(task, label, peer, size) for task, label, _, _, peer, size in events] == expected
-    times = [time for _, _, begin, end, _, _ in events for time in (begin, end)]
-    assert times == sorted(times)
+    begins, ends = ([event[at] for event in events] for at in (2, 3))
+    assert begins == sorted(begins)
+    assert ends == sorted(ends)
+    assert all(begin <= end for begin, end in zip(begins, ends, strict=True))
 
 
 class Mistake(Exception):

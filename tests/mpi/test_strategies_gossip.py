@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from contract.tiny import starts, tiny_session
-from contract.training import GLOBAL_BATCH, TOLERANCE, difference, session
+from contract.training import GLOBAL_BATCH, TOLERANCE, session
 
 from hpcdl.fabric.inprocess import in_process
 from hpcdl.trace.recorder import Recorder
@@ -34,13 +34,13 @@ def moved(mpi, strategy, keys, **settings):
 
 
 @pytest.mark.parametrize("aggregation", ["ring", "tree", "native"])
-def test_averaging_every_step_is_the_big_batch(aggregation, mpi):
+def test_averaging_every_step_is_the_big_batch(aggregation, mpi, difference):
     mine = session(aggregation, "float64")
     mpi.run(parameter_averaging(mpi.comm, mine))
     assert difference(mine.replica.parameters, "float64") < TOLERANCE["float64"]
 
 
-def test_d_psgd_on_the_complete_graph_is_synchronous_training(mpi):
+def test_d_psgd_on_the_complete_graph_is_synchronous_training(mpi, difference):
     mine = session("none", "float64")
     mpi.run(d_psgd(mpi.comm, mine, graph="complete", mixing="after"))
     assert difference(mine.replica.parameters, "float64") < TOLERANCE["float64"]

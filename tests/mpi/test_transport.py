@@ -104,5 +104,6 @@ def test_counts_and_events(staged):
     after = staged.gauge()
     assert (after.messages - before.messages, after.bytes - before.bytes) == (1, 24_000)
     assert [(task, label, peer, size) for task, label, _, _, peer, size in events] == [
-        (0, "exchange", right, 24_000)
+        (0, "recv", left, 24_000),
+        (0, "send", right, 24_000),
     ]

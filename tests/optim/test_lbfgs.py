@@ -55,11 +55,14 @@ def direction(gradient, steps, changes, parts):
     for i, (s, y) in enumerate(zip(steps, changes, strict=True)):
         # a step of half of twice s, from gradient g to g + y
         vectors[DIRECTION][:] = 2 * s
+        vectors[GRADIENT][:] = gradient
         vectors[NEW][:] = gradient + y
-        pair = run(difference(GRADIENT, NEW, DIRECTION, 0.5, FIRST + 2 * i, FIRST + 2 * i + 1), shards)
+        pair = run(difference(GRADIENT, NEW, DIRECTION, 0.5), shards)
         assert pair.curvature == pytest.approx(s @ y)
         assert pair.square == pytest.approx(y @ y)
-        pairs.append(pair)
+        vectors[FIRST + 2 * i][:], vectors[FIRST + 2 * i + 1][:] = vectors[pair.s], vectors[pair.y]
+        pairs.append(pair._replace(s=FIRST + 2 * i, y=FIRST + 2 * i + 1))
+    vectors[GRADIENT][:] = gradient
     run(two_loop(GRADIENT, DIRECTION, pairs), shards)
     np.testing.assert_array_equal(vectors[GRADIENT], gradient)
     return vectors[DIRECTION]
@@ -75,6 +78,18 @@ def test_the_direction_is_that_of_the_matrix(count, parts):
     np.testing.assert_allclose(found, -inverse_hessian(steps, changes) @ gradient, rtol=0, atol=1e-8)
 
 
+@pytest.mark.parametrize("count", [1, 2, 5, 10])
+def test_the_direction_is_scipys(count):
+    """SciPy's H begins with 1, ours with gamma = s . y / y . y: H(S, Y) from gamma is gamma H(S / gamma, Y) from 1."""
+    optimize = pytest.importorskip("scipy.optimize")
+    steps, changes = steps_and_changes(13, count, seed=count)
+    gradient = np.random.default_rng(9).normal(size=13)
+    gamma = (steps[-1] @ changes[-1]) / (changes[-1] @ changes[-1])
+    theirs = optimize.LbfgsInvHessProduct(steps / gamma, changes)
+    found = direction(gradient, steps, changes, parts=3)
+    np.testing.assert_allclose(found, -gamma * (theirs @ gradient), rtol=0, atol=1e-8)
+
+
 def test_conjugate_steps_through_the_whole_space_give_newtons_direction():
     """With exact steps along n conjugate directions BFGS knows the inverse of an n-dimensional quadratic."""
     size = 6
@@ -88,8 +103,8 @@ def test_conjugate_steps_through_the_whole_space_give_newtons_direction():
 @pytest.mark.parametrize("factor", [-1.0, 0.0, CAUTION / 2])
 def test_a_pair_without_curvature_is_not_kept(factor):
     step = np.array([3.0, -4.0])
-    vectors = [np.zeros(2), step.copy(), factor * step, np.zeros(2), np.zeros(2)]
-    assert run(difference(GRADIENT, NEW, DIRECTION, 1.0, FIRST, FIRST + 1), [vectors]) is None
+    vectors = [np.zeros(2), step.copy(), factor * step]
+    assert run(difference(GRADIENT, NEW, DIRECTION, 1.0), [vectors]) is None
 
 
 def test_operations_do_what_they_say():

@@ -36,6 +36,27 @@ def test_what_was_dropped_is_said_apart(hand):
     assert "1 update dropped at the limit: staleness is that of the first ones" in page
 
 
+def test_a_machine_that_stood_still(hand):
+    hand.train([[*steps(20), 150_000.0]], case="frozen")
+    hand.train([[*steps(20), 900.0]], seed=2, case="jolted")
+    page = " ".join(render([hand.read()], "md").split())
+    assert "case frozen: a step took 2.50 min, 7500 times the median." in page
+    assert "case jolted" not in page
+
+
+def test_a_ceiling_that_is_none(hand):
+    hand.train([steps(20)] * 2, aggregation="none")
+    hand.train([steps(15)] * 2, aggregation="ring")
+    hand.train([steps(19.9)] * 2, aggregation="tree")
+    page = " ".join(render([hand.read()], "md").split())
+    assert "on 2 ranks 1 case took less time than training without communication" in page
+
+
+def test_what_is_simulated_has_no_clock_to_doubt(hand):
+    hand.train([steps(20)], network="gemini")
+    assert "governor" not in render([hand.read({"cpu": {"governor": "powersave"}})], "md").split("| fact")[0]
+
+
 def test_usable_cores():
     assert usable_cores({}) is None
     assert usable_cores({"cpu": {"physical_cores": 8, "quota_cores": 1.5}}) == 1.5

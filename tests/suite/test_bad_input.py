@@ -105,6 +105,11 @@ WRONG_VALUES = [
         {"aggregation": "nccl"},
         "aggregation: nccl sums vectors on GPUs, and backend 'numpy' has none",
     ),
+    (
+        "collective",
+        {"network": "gemini", "start": "window"},
+        "start: goes with measured cases, and network = 'gemini' simulates this one",
+    ),
     ("collective", {"repetitions": 0}, "repetitions: must be at least 1, not 0"),
     ("collective", {"global_batch": 4}, "global_batch: unknown key"),
     ("pairwise", {"ranks": 3}, "ranks: a pair has 2, not 3; pattern = 'all_pairs' or 'bisection' takes more"),

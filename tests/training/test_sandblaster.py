@@ -1,10 +1,12 @@
 """Sandblaster is L-BFGS on one processor, whoever computes what, and whoever is slow or dies."""
 
+from collections import Counter
 from math import ceil
 
 import numpy as np
 import pytest
 from contract import bowl, valley
+from contract.schedules import SCHEDULES, ranks_in
 from contract.training import digits
 
 from hpcdl.fabric.comm import Gauge, PeerLost
@@ -21,6 +23,9 @@ from hpcdl.nn.replica import Replica
 from hpcdl.optim.sgd import SGD
 from hpcdl.registry import in_full
 from hpcdl.trace.recorder import Evaluation, Recorder, Step
+from hpcdl.training import sandblaster as module
+from hpcdl.training.coordination.coordinator import LbfgsCoordinator
+from hpcdl.training.coordination.vector_shards import DIRECTION, PAIRS, SLOPE, SUM, Shard
 from hpcdl.training.journal import Journal
 from hpcdl.training.sandblaster import check, sandblaster
 
@@ -59,17 +64,17 @@ def test_equals_lbfgs_by_a_plain_loop(ranks, servers):
     assert np.abs(found - start).max() > 0.1
 
 
-@pytest.mark.parametrize("seeds", [range(k, 1000, 10) for k in range(10)], ids=str)
+@pytest.mark.parametrize("seeds", [SCHEDULES[k::10] for k in range(10)], ids=str)
 def test_no_schedule_of_a_thousand_deadlocks_or_counts_a_portion_twice(seeds):
     """2 to 16 ranks; one that counts twice, or not at all, would change where L-BFGS ends."""
     for seed in seeds:
-        ranks = 2 + seed % 15
+        ranks = ranks_in(seed)
         servers = seed // 15 % min(4, ranks - 1)
         settings = {
             "servers": servers,
             "portions_per_worker": 1 + seed % 2,
             "push_every": 1 + seed % 3,
-            "backup": seed % 7 > 0,
+            "backup": seed % 5 > 0,
         }
         sessions, recorders = descend(in_process(ranks, seed), steps=3, settings=settings)
         close = valley.by_one_loop(steps=3)
@@ -104,6 +109,54 @@ def test_backup_tasks_take_over_from_a_slow_worker():
         assert bool(in_vain) == backup
         took[backup] = world.now
     assert took[True] < took[False] / 2
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_parameters_come_once_for_a_gradient_and_portions_leave_together(workers, monkeypatch):
+    """A lone worker of 12 portions sends after 4 and after 8 of them; then, near the end, after 10, 11 and 12."""
+    begun = {"fetch": [], "push": []}
+    for what, calls in begun.items():
+        original = getattr(module, what)
+
+        async def counted(comm, *arguments, calls=calls, original=original):
+            calls.append(comm.rank)
+            await original(comm, *arguments)
+
+        monkeypatch.setattr(module, what, counted)
+    settings = {"servers": 1, "portions_per_worker": 12, "push_every": 4}
+    descend(in_process(2 + workers, 5), settings=settings)
+    fetches, pushes = (Counter(calls) for calls in begun.values())
+    assert max(fetches.values()) <= valley.STEPS
+    if workers == 1:
+        assert fetches == {2: valley.STEPS}
+        assert pushes == {2: 5 * valley.STEPS}
+    assert pushes.total() < 12 * workers * valley.STEPS * 2 / 3
+
+
+@pytest.mark.parametrize("history", [0, 1, 3])
+def test_a_pair_that_is_not_kept_costs_no_other(history):
+    """Five pairs of growing steps, then one of negative curvature: the newest ``history`` of the five stay."""
+
+    async def program(comm):
+        mine = valley.session()
+        shard = Shard(mine, slice(0, valley.SIZE), history, 1)
+        serving = comm.start(shard.serve(comm, 0), shared_tags=True)
+        coordinator = LbfgsCoordinator(comm, mine, workers=[0], servers=[0], book=None)
+        coordinator._free.extend((PAIRS + 2 * i, PAIRS + 2 * i + 1) for i in range(history))
+        for size in (1.0, 2.0, 3.0, 4.0, 5.0, -1.0):
+            shard.vectors[DIRECTION][:] = size
+            shard.vectors[SLOPE][:] = 1.0
+            shard.vectors[SUM][:] = 1.0 + size**2
+            await coordinator._remember(0.5)
+        await coordinator._shards.stop()
+        await serving
+        return [
+            (shard.vectors[pair.s][0], shard.vectors[pair.y][0], pair.curvature) for pair in coordinator._pairs
+        ]
+
+    (kept,) = in_process(1).run(program)
+    expected = [(size / 2, size**2, valley.SIZE * size**3 / 2) for size in (1.0, 2.0, 3.0, 4.0, 5.0)]
+    assert kept == expected[5 - history :]
 
 
 def network(*, batch_norm=False):

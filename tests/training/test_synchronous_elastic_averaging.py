@@ -35,35 +35,34 @@ def found(sessions):
     return np.array([mine.replica.parameters for mine in sessions]), centres[0]
 
 
-def simulated(ranks, steps, period, beta, optimizer):
-    """Equations (2) and (3), of arrays."""
+def simulated(ranks, steps, period, beta, momentum=0.0):
+    """Equations (2) and (3), with ``momentum`` (5), of arrays; workers as they are looked ahead to."""
     mine = tiny_session()
-    replica, rules = mine.replica, [optimizer() for _ in range(ranks)]
+    replica = mine.replica
     centre = replica.parameters.copy()
-    workers = [centre.copy() for _ in range(ranks)]
+    workers, velocities = np.array([centre] * ranks), np.zeros((ranks, PARAMETERS))
     for t in range(steps):
-        springs = [beta / ranks * (x - centre) if t % period == 0 else 0 * x for x in workers]
-        for rank, (x, rule) in enumerate(zip(workers, rules, strict=True)):
-            replica.parameters[:] = x
+        springs = beta / ranks * (workers - centre) * (t % period == 0)
+        for rank, (x, v) in enumerate(zip(workers, velocities, strict=True)):
+            replica.parameters[:] = x + momentum * v
             images, labels = mine.batch(t, rank, ranks)
             for stage in replica.stages:
                 images = stage.forward(images)
             _, _, dy = replica.loss(images, labels, 1 / len(labels))
             for stage in reversed(replica.stages):
                 dy = stage.backward(dy)
-            rule.update(x, replica.gradients, RATE)
-        for x, spring in zip(workers, springs, strict=True):
-            np.subtract(x, spring, out=x)
-        centre += sum(springs)
-    return np.array(workers), centre
+            v[:] = momentum * v - RATE * replica.gradients
+        workers += velocities - springs
+        centre += springs.sum(axis=0)
+    return workers + momentum * velocities, centre
 
 
-@pytest.mark.parametrize("optimizer", [SGD, lambda: Nesterov(momentum=0.9)])
+@pytest.mark.parametrize(("optimizer", "momentum"), [(SGD, 0), (lambda: Nesterov(momentum=0.9), 0.9)])
 @pytest.mark.parametrize(("period", "beta"), [(1, 0.9), (1, 0.4), (3, 0.9)])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 6])
-def test_it_is_the_papers_equations(ranks, period, beta, optimizer):
+def test_it_is_the_papers_equations(ranks, period, beta, optimizer, momentum):
     workers, centre = found(train(ranks, optimizer=optimizer, keys={"steps": 7}, period=period, beta=beta))
-    expected_workers, expected_centre = simulated(ranks, 7, period, beta, optimizer)
+    expected_workers, expected_centre = simulated(ranks, 7, period, beta, momentum)
     np.testing.assert_allclose(workers, expected_workers, rtol=0, atol=1e-13)
     np.testing.assert_allclose(centre, expected_centre, rtol=0, atol=1e-13)
     assert np.abs(workers - centre).max() > 1e-6
@@ -96,7 +95,7 @@ def test_workers_and_centre_together_stay_where_they_are(ranks):
 def test_any_aggregation_carries_it(aggregation, ranks):
     scheme = registry.find("aggregation", aggregation)
     workers, centre = found(train(ranks, seed=5, keys={"steps": 6, "aggregate": scheme}, period=2))
-    expected_workers, expected_centre = simulated(ranks, 6, 2, 0.9, SGD)
+    expected_workers, expected_centre = simulated(ranks, 6, 2, 0.9)
     np.testing.assert_allclose(workers, expected_workers, rtol=0, atol=1e-13)
     np.testing.assert_allclose(centre, expected_centre, rtol=0, atol=1e-13)
 
@@ -105,7 +104,7 @@ def test_the_centre_is_tested_and_the_workers_stay_as_they_are():
     recorders = [Recorder(events=False) for _ in range(3)]
     keys = {"steps": 6, "evaluate_every": 1.0}
     workers, centre = found(train(3, recorders=recorders, keys=keys))
-    np.testing.assert_allclose(workers, simulated(3, 6, 1, 0.9, SGD)[0], rtol=0, atol=1e-13)
+    np.testing.assert_allclose(workers, simulated(3, 6, 1, 0.9)[0], rtol=0, atol=1e-13)
     assert [row.step for row in recorders[0].evaluations] == [2, 4, 6]
     last = tiny_session(start=centre)
     assert recorders[0].evaluations[-1].loss == pytest.approx(last._test(0, 1)[0] / 4)

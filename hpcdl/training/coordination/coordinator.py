@@ -175,17 +175,21 @@ class LbfgsCoordinator:
                 return stop.value, length, loss
 
     async def _remember(self, length: float) -> None:
-        """Keep the step along the direction and the change of the gradient, in the place of the oldest pair."""
+        """Keep the step along the direction and the change of the gradient, if need be in the oldest pair's place.
+
+        Direction and slope, which have done their service, are made into them.
+        """
+        if not (self._free or self._pairs):
+            return
+        pair = await self._shards.run(difference(SLOPE, SUM, DIRECTION, length))
+        if pair is None:
+            return
         if not self._free:
-            if not self._pairs:
-                return
             oldest = self._pairs.popleft()
             self._free.append((oldest.s, oldest.y))
-        s, y = self._free[0]
-        pair = await self._shards.run(difference(SLOPE, SUM, DIRECTION, length, s, y))
-        if pair is not None:
-            self._free.popleft()
-            self._pairs.append(pair)
+        s, y = self._free.popleft()
+        await self._shards.do(Operation(Kind.COPY, pair.s, s), Operation(Kind.COPY, pair.y, y))
+        self._pairs.append(pair._replace(s=s, y=y))
 
     async def _gradient(self, length: float) -> float:
         """Have the gradient at the parameters tried summed by the servers; return the mean loss there."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from hpcdl.training.servers.messages import Layout
     from hpcdl.training.session import Session
     from hpcdl.training.snapshots import Snapshots
+
+
+_FIRST: Final = 0
+"""The worker that has the warm start."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,26 +149,36 @@ class Server:
             gradient /= self._layout.workers
         staleness = self._version - request.version
         scale = 1 / max(1, staleness) if self._rules.scale_rate else 1.0
-        if scale != 1:
-            gradient *= scale
         self._collected.append(_Gradient(worker, request.batches, staleness, scale, gradient))
 
+    def _warming(self) -> bool:
+        """Whether the first worker trains alone.
+
+        Where it dies nobody takes its place: that one would get ahead of the others by more than the bound, and
+        servers need not agree on how much there was left to do.
+        """
+        return self._applied < self._rules.warm_start and _FIRST in self._running
+
     def _goal(self) -> int:
-        if self._applied < self._rules.warm_start:
-            return 1
-        return min(self._rules.collect, len(self._running))
+        return 1 if self._warming() else min(self._rules.collect, len(self._running))
 
     async def _update(self) -> None:
         """Apply the mean of what has been collected, summed in the order of the workers' numbers."""
         session, workers = self._session, self._layout.workers
         first, *others = sorted(self._collected, key=lambda gradient: gradient.worker)
+        rate, scale = session.learning_rate(min(self._applied // workers, session.steps - 1)), first.scale
+        if others and self._rules.scale_rate:  # an update has one rate, its gradients have their own
+            scale = 1.0
+            for one in self._collected:
+                vector = one.vector
+                vector *= one.scale
         total = first.vector
         for other in others:
             await self._comm.add(total, other.vector)
         if len(self._collected) != workers:
             total *= workers / len(self._collected)
-        rate = session.learning_rate(min(self._applied // workers, session.steps - 1))
-        await self._comm.compute("update", partial(session.optimizer.update, self._shard, total, rate))
+        update = partial(session.optimizer.update, self._shard, total, rate * scale)
+        await self._comm.compute("update", update)
         for one in (first, *others):
             session.journal.update(one.worker, self._version, one.staleness, rate * one.scale)
         self._version += 1
@@ -190,7 +204,7 @@ class Server:
         if self._budget == 0:
             under_way = any(one.granted > one.finished for one in self._running.values())
             return request.left > 0 or not under_way  # what a dying worker leaves undone is for those who wait
-        if self._applied < self._rules.warm_start and worker != min(self._running):
+        if self._warming() and worker != _FIRST:
             return False
         if self._rules.bound is None:
             return True
