@@ -1,5 +1,7 @@
 """Updates sent to everybody: each is applied once by all, who end with the same parameters."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from contract.schedules import ranks_in
@@ -65,6 +67,24 @@ def test_the_trace_has_every_update_on_every_rank(ranks):
         assert max(row.staleness for recorder in recorders for row in recorder.updates) > 0
     assert [row.step for row in recorders[0].evaluations] == [4, 8, 12]
     assert recorders[0].evaluations[-1].consensus < 1e-12
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_staleness_is_the_number_of_updates_that_one_was_computed_without(ranks, seed):
+    """Read off the traces alone: an update was computed with what its maker's trace has before it, and no more."""
+    recorders = [Recorder(events=False) for _ in range(ranks)]
+    train(ranks, seed=seed, recorders=recorders, steps=6)
+    order = [[row.worker for row in recorder.updates] for recorder in recorders]
+    known = [
+        [Counter(seen[:place]) for place, worker in enumerate(seen) if worker == rank]
+        for rank, seen in enumerate(order)
+    ]
+    for recorder, seen in zip(recorders, order, strict=True):
+        for place, row in enumerate(recorder.updates):
+            here = Counter(seen[:place])
+            assert row.version == place
+            assert row.staleness == (here - known[row.worker][here[row.worker]]).total()
 
 
 @pytest.mark.parametrize("optimizer", [lambda: SGD(momentum=0.9, weight_decay=0.01), Nesterov])
