@@ -199,8 +199,13 @@ def rates(settings: Mapping[str, Any]) -> Callable[[int, int], float]:
     return schedule(table.pop("name"), **table, global_batch=global_batch(settings))
 
 
-def check_place(scheme: str, backend: Backend) -> None:
-    """Raise ValueError for an aggregation that cannot sum vectors where ``backend`` has them."""
+def check_place(scheme: str, backend: Backend, settings: Mapping[str, Any]) -> None:
+    """Raise ValueError for an aggregation that cannot sum vectors where ``backend`` or the simulation has them."""
+    if scheme == "two_shot" and settings["network"] and settings["ranks_per_host"] < settings["ranks"]:
+        inside = settings["ranks_per_host"]
+        raise ValueError(
+            f"'two_shot' is for ranks of one host, and has {inside} of {settings['ranks']} on one here"
+        )
     if scheme in IN_MEMORY and not backend.on_host:
         raise ValueError(f"{scheme!r} sums in the host's memory, and backend {backend.name!r} is not there")
     if scheme == "nccl":

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from hpcdl.analysis.links import CONSPICUOUS
-
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -50,6 +48,10 @@ WAITED: Final = 0.1
 SIZES: Final = 0.02
 """Sizes that differ by less than this share are equal: parts of a vector that does not divide."""
 
+SLOW: Final = 0.8
+"""A host whose messages have less than this share of the others' speed may be named: those that share a link with
+others, as pieces beside backward do, seem a fifth slower or faster than they are."""
+
 NAMED: Final = 0.5
 """Share of what is unusual about the links that a host must explain to be named."""
 
@@ -66,7 +68,7 @@ class Speeds:
     """What is compared: of each host its name, of each rank where there is only one host."""
     several_hosts: bool
     classes: Sequence[Matrix]
-    """For each size (p, p): median seconds from row to column; NaN where nothing of that size went."""
+    """For each size (p, p): usual seconds from row to column; NaN where nothing of that size went."""
 
     def crowded(self, cores: float) -> bool:
         """Whether ranks outnumber the ``cores`` of their hosts."""
@@ -109,7 +111,7 @@ class Speeds:
             share = float(np.nanmedian(speed[mine]))
             unusual = np.nansum(np.abs(np.log(speed)))
             left = np.nansum(np.abs(np.log(speed / np.where(mine, share, 1))))
-            if share < CONSPICUOUS and left < (1 - NAMED) * unusual:
+            if share < SLOW and left < (1 - NAMED) * unusual:
                 candidates.append((left, host, share))
         if not candidates:
             return None
@@ -198,9 +200,12 @@ def _classes(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def _times(messages: pd.DataFrame, hosts: int) -> Matrix:
+    """(hosts, hosts): interquartile means, for of two messages that share a link one seems slow and one fast."""
     found = np.full((hosts, hosts), np.nan)
-    medians = messages.groupby(["source", "dest"], as_index=False)["ns"].median()
-    found[medians["source"], medians["dest"]] = medians["ns"] * 1e-9
+    for _, one in messages.groupby(["source", "dest"]):
+        ns = np.sort(one["ns"].to_numpy())
+        cut = len(ns) // 4
+        found[one["source"].iloc[0], one["dest"].iloc[0]] = ns[cut : len(ns) - cut].mean() * 1e-9
     return found
 
 

@@ -69,7 +69,7 @@ def check(settings: Mapping[str, Any]) -> None:
     with about("aggregation"):
         if name == "none":
             raise ValueError("'none' exchanges nothing, so there is nothing to time")
-        check_place(name, chosen)
+        check_place(name, chosen, settings)
         run = _scheme(settings)
         registry.check_settings(run.func, run.keywords)
         if can_be_tried(name, ranks):

@@ -158,7 +158,7 @@ def check(settings: Mapping[str, Any]) -> None:
             if settings["aggregation"] is not None:
                 raise ValueError(f"{settings['training']['name']!r} moves its messages itself; leave this key out")
         else:
-            check_place(aggregation(settings)["name"], chosen)
+            check_place(aggregation(settings)["name"], chosen, settings)
             try_out(aggregation(settings), ranks)
     simulation.check(settings)
     accidents.check(settings)

@@ -107,6 +107,11 @@ WRONG_VALUES = [
     ),
     (
         "collective",
+        {"network": "gemini", "aggregation": "two_shot", "ranks": 4, "ranks_per_host": 2},
+        "aggregation: 'two_shot' is for ranks of one host, and has 2 of 4 on one here",
+    ),
+    (
+        "collective",
         {"network": "gemini", "start": "window"},
         "start: goes with measured cases, and network = 'gemini' simulates this one",
     ),
