@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-SELDOM: Final = (100_000, 50, 100)
+SELDOM: Final = (1_000_000, 100, 1000)
 """When cycles of garbage are looked for: tasks come by the million and make none, and looking took a third."""
 
 
