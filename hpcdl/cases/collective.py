@@ -5,7 +5,6 @@ With ``network`` it is simulated: size-only payloads, virtual time, any number o
 
 from __future__ import annotations
 
-import inspect
 from functools import cache, partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +14,7 @@ import numpy as np
 from hpcdl import registry
 from hpcdl.aggregation.collectives import COLLECTIVES, offered, operand
 from hpcdl.analysis import cost
-from hpcdl.assembly import check_place
+from hpcdl.assembly import architecture, check_place
 from hpcdl.fabric.comm import phantom
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.simulated import simulated
@@ -93,10 +92,8 @@ def parameters(model: str) -> int:
     """How many numbers the gradient of a model has, for images of the size it is made for. Raises ValueError."""
     from hpcdl.analysis.volumes import volumes
 
-    network = registry.find("models", model)
-    shape, classes = (given.default for given in list(inspect.signature(network).parameters.values())[:2])
-    weight: int = volumes(network(shape, classes), shape, 1).parameters
-    return weight
+    shape, layers = architecture({"name": model}, None)
+    return volumes(layers, shape, 1).parameters
 
 
 def length(settings: Mapping[str, Any]) -> int:
