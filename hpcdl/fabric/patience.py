@@ -1,7 +1,8 @@
 """How a rank waits: it looks again at once while it has a core for itself, and sleeps in between where it has not.
 
 Who only waits and never sleeps takes the core from the peer it waits for, and from the kernel that carries the
-message. Sleeps grow while nothing moves and are short again as soon as something has.
+message. Sleeps grow while nothing moves and are short again as soon as something has. A scheme's steps last alike,
+so that about when the last one would be over now, looks are close.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from time import sleep
+from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 LOOKS: Final = 200
 """In vain, before the processor is offered to others."""
@@ -59,22 +60,33 @@ def here() -> Place:
 class Patience:
     """Waits of growing length; ``at_work``: what is paused for is the rank's own work."""
 
-    def __init__(self, ranks_per_core: float, *, at_work: bool = False) -> None:
+    def __init__(
+        self, ranks_per_core: float, *, at_work: bool = False, clock: Callable[[], float] = perf_counter
+    ) -> None:
         self.crowded = ranks_per_core > 1
         """Whether ranks outnumber cores."""
         few, many = MOST_PER_RANK * min(ranks_per_core, ENOUGH), LEAST_PER_RANK * ranks_per_core
         self._most = min(MOST, max(MOST_AT_WORK if at_work else LEAST, few, many))
         self._looks = FEW_LOOKS if self.crowded else LOOKS
+        self._at_work = at_work
+        self._clock = clock
+        self._moved = clock()
+        self._lasts = 0.0
         self._vain = 0
         self._pause = LEAST
 
     def moved(self) -> None:
-        """Something has: what follows may come soon."""
+        """Something has: what follows may come soon, or take as long as this has."""
         self._vain = 0
         self._pause = LEAST
+        now = self._clock()
+        self._lasts, self._moved = now - self._moved, now
 
     def pause(self) -> float:
         """How many seconds to leave others the core after a look in vain."""
+        left = 0.0 if self._at_work else self._lasts - (self._clock() - self._moved)
+        if left > LEAST:
+            return min(left / 2, self._most)
         now = self._pause
         self._pause = min(1.5 * now, self._most)
         return now

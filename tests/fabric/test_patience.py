@@ -24,13 +24,34 @@ def test_this_process_is_alone_with_itself():
 @pytest.mark.parametrize("at_work", [False, True])
 @pytest.mark.parametrize("ranks_per_core", [0.01, 0.5, 1, 1.5, 4, 100])
 def test_pauses_grow_to_a_limit_and_are_short_again_when_something_moved(ranks_per_core, at_work):
-    waiting = Patience(ranks_per_core, at_work=at_work)
+    waiting = Patience(ranks_per_core, at_work=at_work, clock=lambda: 0.0)
     pauses = [waiting.pause() for _ in range(40)]
     assert pauses[0] == LEAST
     assert pauses == sorted(pauses)
     assert pauses[-1] == pauses[-2] <= MOST
     waiting.moved()
     assert waiting.pause() == LEAST
+
+
+def test_looks_are_close_when_a_step_as_long_as_the_last_one_ends():
+    now = 0.0
+    waiting = Patience(8, clock=lambda: now)
+    now = 0.005
+    waiting.moved()
+    looks = []
+    while now < 0.02:
+        now += waiting.pause()
+        looks.append(now)
+    late = {when: min(look for look in looks if look >= when) - when for when in (0.007, 0.0099, 0.01, 0.015)}
+    assert late[0.0099] < 4 * LEAST
+    assert late[0.01] <= LEAST
+    assert max(late.values()) <= max(LEAST, 8 * patience.LEAST_PER_RANK)
+    # not while the rank works: then a step lasts as long as the work
+    now = 0.0
+    busy = Patience(8, at_work=True, clock=lambda: now)
+    now = 0.005
+    busy.moved()
+    assert busy.pause() == LEAST
 
 
 def test_the_more_share_a_core_the_longer_they_sleep():
