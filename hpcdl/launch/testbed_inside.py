@@ -49,7 +49,7 @@ and behind megabytes the two directions of an exchange take turns. But they must
 its core with others, looks again."""
 QUEUED: Final = 32768
 """Bytes that a socket may have in its link's queue at once: answers of the host's other connections wait behind
-those. With 128 KiB a ring under Open MPI on 16 hosts at 100mbit, which asks for each message, took a sixth longer."""
+those. With 128 KiB a ring under Open MPI on 16 hosts at 100mbit, which asks each time, took a sixth longer."""
 CONGESTION: Final = "reno"
 """Every kernel has it and namespaces may choose it; BBR takes what bursts through a token bucket for the rate."""
 
