@@ -10,6 +10,7 @@ from contract import bowl, training
 from contract.schedules import SCHEDULES, ranks_in
 
 from hpcdl import registry
+from hpcdl.data.sharding import EQUAL, Shares
 from hpcdl.fabric.comm import PeerLost
 from hpcdl.fabric.failure import Died
 from hpcdl.fabric.inprocess import in_process
@@ -141,9 +142,9 @@ def test_mean_staleness_is_what_theory_says(collect):
 
 
 @cache
-def batch_gradient(size, global_batch, clock, worker, workers):
+def batch_gradient(size, global_batch, clock, worker, workers, shares=EQUAL):
     """Images of a worker's share of one batch: how many, and their sum."""
-    images, _ = bowl.session(size=size, global_batch=global_batch).batch(clock, worker, workers)
+    images, _ = bowl.session(size=size, global_batch=global_batch, shares=shares).batch(clock, worker, workers)
     return len(images), images.reshape(len(images), -1).sum(axis=0)
 
 
@@ -182,6 +183,12 @@ def test_a_thousand_schedules_end():
         assert (final.step, final.samples) == (4, 4 * bowl.IMAGES)
 
 
+def loss_of(parameters):
+    """Of the five test images."""
+    images, _ = bowl.noise(5).test.batch(np.arange(5), "float64")
+    return ((parameters - images.reshape(5, -1)) ** 2).sum() / 2 / 5
+
+
 # what is computed
 
 
@@ -207,43 +214,49 @@ CORRECTIONS = {
 }
 
 
-def replayed(run, rate, correct=PLAIN, *, n_fetch=1, adagrad=False, size=5, global_batch=bowl.IMAGES):
+def replayed(
+    run, rate, correct=PLAIN, *, n_fetch=1, adagrad=False, size=5, global_batch=bowl.IMAGES, shares=EQUAL
+):
     """Parameters of a training, recomputed from its trace: updates of some gradients, each computed long before.
 
     ``rate(batches, update)`` is that of one gradient, ``batches`` having been applied before its update. With
     ``n_fetch`` > 1 each gradient must be an update of its own.
     """
     workers = len(run.sessions)
+    weights = shares.among(workers)
     history = [bowl.Bowl(size, "float64").parameters]
     clocks, fetched, local = [0] * workers, [-1] * workers, [None] * workers
-    squares = 0.0
+    squares, applied = 0.0, 0
     for version, together in groupby(run.updates(), lambda update: update.version):
         assert version == len(history) - 1
-        gradients, rates = [], []
+        gradients, rates, together_parts = [], [], 0
         for update in together:
             worker, base = update.worker, update.version - update.staleness
             if n_fetch == 1 or fetched[worker] != base:
                 fetched[worker], local[worker] = base, history[base]
-            rates.append(rate(sum(clocks) - len(rates), update))
-            images, total = batch_gradient(size, global_batch, clocks[worker], worker, workers)
-            gradient = (images * local[worker] - total) / (global_batch / workers)
-            local[worker] = local[worker] - rates[-1] * gradient
-            gradients.append(correct(gradient, history[-1] - history[base]))
+            rates.append(rate(applied, update))
+            images, total = batch_gradient(size, global_batch, clocks[worker], worker, workers, shares)
+            relative = images * workers / global_batch
+            gradient = local[worker] - total / images
+            local[worker] = local[worker] - rates[-1] * relative * gradient
+            gradients.append(relative * correct(gradient, history[-1] - history[base]))
             clocks[worker] += 1
+            together_parts += weights[worker]
+        applied += together_parts
         squares += np.mean(gradients, axis=0) ** 2 if adagrad else 0
         step = np.mean([own * gradient for own, gradient in zip(rates, gradients, strict=True)], axis=0)
         history.append(history[-1] - (step / np.sqrt(squares) if adagrad else step))
     return history[-1]
 
 
-def assert_replayed(run, rate, **keys):
+def assert_replayed(run, rate, shares=EQUAL, **keys):
     """The trace has the rates that it should have, and they give the parameters."""
-    np.testing.assert_allclose(run.parameters, replayed(run, rate, **keys), rtol=1e-12)
-    applied = 0
+    np.testing.assert_allclose(run.parameters, replayed(run, rate, shares=shares, **keys), rtol=1e-12)
+    applied, weights = 0, shares.among(len(run.sessions))
     for _, together in groupby(run.updates(), lambda update: update.version):
         rows = list(together)
         assert [row.learning_rate for row in rows] == pytest.approx([rate(applied, row) for row in rows])
-        applied += len(rows)
+        applied += sum(weights[row.worker] for row in rows)
     assert max(update.staleness for update in run.updates()) > 0
 
 
@@ -274,6 +287,47 @@ def test_a_trace_tells_how_the_parameters_came_about(numbers, scale_rate, seed):
     run = Run(in_process(3, seed), numbers={"servers": 1, "scale_rate": scale_rate, **numbers, **strength})
     assert_replayed(run, RATES[scale_rate], correct=CORRECTIONS[kind]() if kind else PLAIN)
     assert run.images == 6 * bowl.IMAGES
+
+
+UNEQUAL = Shares(weights=(4, 1))
+"""Of three workers 32, 8 and 8 images of 48."""
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(
+    "numbers",
+    [{}, {"bound": 1}, {"collect": 2}, {"delay_compensation": "adaptive", "strength": STRENGTH}],
+    ids=str,
+)
+def test_so_it_does_where_shares_are_unequal(numbers, seed):
+    """Each image counts as much as another, and steps are counted in images: the last batch may be too large."""
+    rate = lambda batches, update: bowl.RATE / (1 + min(batches // 6, 5))
+    run = Run(in_process(3, seed), shares=UNEQUAL, numbers=numbers)
+    correct = CORRECTIONS["adaptive"]() if "strength" in numbers else PLAIN
+    assert_replayed(run, rate, shares=UNEQUAL, correct=correct)
+    assert 6 * bowl.IMAGES <= run.images < 6 * bowl.IMAGES + 32
+    assert [(row.step, row.samples) for row in run.recorders[2].evaluations] == [(6, 6 * bowl.IMAGES)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_all_gradients_and_bound_0_is_synchronous_with_unequal_shares_too(seed):
+    native = registry.find("aggregation", "native")
+    expected = Run(in_process(3), strategy=synchronous, aggregate=native, shares=UNEQUAL).parameters
+    run = Run(in_process(4, seed), shares=UNEQUAL, numbers={"collect": "all", "bound": 0, "dedicated": True})
+    assert np.array_equal(run.parameters, expected)
+    whole = Run(in_process(1), strategy=synchronous, aggregate=native).parameters
+    np.testing.assert_allclose(expected, whole, rtol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_servers_agree_where_shares_are_unequal_and_when_a_worker_dies(seed):
+    """They see gradients in other orders, and have one snapshot of each moment all the same."""
+    shares, numbers = Shares(weights=(1, 5, 2)), {"servers": 2, "dedicated": True}
+    for dies in (None, (1, seed % 6)):
+        run = Run(in_process(6, seed), shares=shares, dies=dies, numbers=numbers, evaluate_every=2)
+        evaluations = run.recorders[0].evaluations
+        assert [row.step for row in evaluations] == [2, 4, 6]
+        assert evaluations[-1].loss == pytest.approx(loss_of(run.sessions[0].replica.parameters))
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -505,8 +559,7 @@ def test_evaluations_are_of_moments_past():
         assert [(row.step, row.samples) for row in recorder.evaluations] == [
             (n, n * bowl.IMAGES) for n in (2, 4, 6)
         ]
-    distance = run.parameters - bowl.noise(5).test.batch(np.arange(5), "float64")[0].reshape(5, -1)
-    assert run.recorders[0].evaluations[-1].loss == pytest.approx((distance**2).sum() / 2 / 5)
+    assert run.recorders[0].evaluations[-1].loss == pytest.approx(loss_of(run.parameters))
 
 
 def test_servers_have_no_say_in_running_statistics():
