@@ -76,8 +76,8 @@ def of_strategy(settings: Mapping[str, Any], name: str) -> Any:
 
     ``AGGREGATES = False`` says that no aggregation is used, ``STOPS = False`` that there is no common step after
     which all could stop at the target, ``SCALES_LOSS = False`` that it cannot train in float16, ``OPTIMIZER =
-    "L-BFGS"`` what it goes by instead of the case's optimizer, ``WEIGHS = True`` that a rank counts by its images, so
-    that shares need not be equal. For the functions see :func:`ask_strategy`.
+    "L-BFGS"`` what it goes by instead of the case's optimizer, ``WEIGHS = True`` that a rank counts by its images,
+    so that shares need not be equal. For the functions see :func:`ask_strategy`.
     """
     module = registry.find("training", settings["training"]["name"]).__module__
     return getattr(import_module(module), name, None)

@@ -62,9 +62,10 @@ async def asynchronous(
 
     The parameters are in ``servers`` shards, each with an optimizer of its own. They are kept by the first ranks
     beside their work, or by the last ranks that do nothing else (``dedicated``). ``scale_rate = "staleness"``
-    divides a gradient's rate by its staleness where that is more than 1 (Zhang, Gupta et al. 2016). In an update
-    of several gradients each of them is divided instead: but for weight decay that is the same for SGD and
-    Nesterov, whereas Adagrad, RMSProp and Adam, which divide by the gradients' size, make little of it.
+    divides a gradient's rate by its staleness where that is more than 1 (Zhang, Gupta et al. 2016). An update of
+    several gradients has the mean of their rates, and takes their mean weighted by these: for optimizers linear in
+    the gradient the paper's mean of rate x gradient, and for Adagrad, RMSProp and Adam, which divide by the
+    gradients' size, the rate is scaled all the same.
     ``delay_compensation``, ``"constant"`` or ``"adaptive"`` with lambda = ``strength``, is
     :mod:`hpcdl.training.servers.delay_compensation`. In a ``warm_start`` of so many mini-batches worker 0 trains
     alone.

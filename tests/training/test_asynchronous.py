@@ -22,6 +22,8 @@ from hpcdl.nn.layers.flatten import Flatten
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.adagrad import Adagrad
+from hpcdl.optim.adam import Adam
+from hpcdl.optim.rmsprop import RMSProp
 from hpcdl.optim.sgd import SGD
 from hpcdl.registry import in_full
 from hpcdl.trace.recorder import Recorder, Update
@@ -243,7 +245,7 @@ def replayed(
             clocks[worker] += 1
             together_parts += weights[worker]
         applied += together_parts
-        squares += np.mean(gradients, axis=0) ** 2 if adagrad else 0
+        squares += np.average(gradients, axis=0, weights=rates) ** 2 if adagrad else 0
         step = np.mean([own * gradient for own, gradient in zip(rates, gradients, strict=True)], axis=0)
         history.append(history[-1] - (step / np.sqrt(squares) if adagrad else step))
     return history[-1]
@@ -331,12 +333,34 @@ def test_servers_agree_where_shares_are_unequal_and_when_a_worker_dies(seed):
 
 
 @pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("collect", [1, 2, 3])
 @pytest.mark.parametrize("scale_rate", RATES)
-def test_so_it_does_with_adagrad(scale_rate, seed):
-    """Which divides by the gradients' size: a rate that is scaled says something, a scaled gradient would not."""
+def test_so_it_does_with_adagrad(scale_rate, collect, seed):
+    """Which divides by the gradients' size: a rate that is scaled says something, scaled gradients would not."""
     make = lambda **rest: bowl.session(optimizer=Adagrad(), **rest)
-    run = Run(in_process(3, seed), make, numbers={"scale_rate": scale_rate})
+    run = Run(in_process(3, seed), make, numbers={"scale_rate": scale_rate, "collect": collect})
     assert_replayed(run, RATES[scale_rate], adagrad=True)
+
+
+@pytest.mark.parametrize("optimizer", [Adagrad, Adam, RMSProp, SGD])
+def test_any_optimizer_is_given_the_mean_of_its_gradients_rates(optimizer):
+    """With decay too, which goes at that rate as well."""
+
+    class Watched(optimizer):
+        def update(self, parameters, gradients, learning_rate):
+            rates.append(learning_rate)
+            super().update(parameters, gradients, learning_rate)
+
+    rates = []
+    make = lambda **rest: bowl.session(
+        optimizer=Watched(weight_decay=0.1), learning_rate=lambda step: 0.25, **rest
+    )
+    run = Run(in_process(7, 1), make, numbers={"scale_rate": "staleness", "collect": 2, "dedicated": True})
+    updates = run.updates(6)
+    for version, rate in enumerate(rates):
+        own = [max(1, update.staleness) for update in updates if update.version == version]
+        assert rate == pytest.approx(np.mean([0.25 / age for age in own]))
+    assert min(rates) < 0.1
 
 
 @pytest.mark.parametrize("workers", [2, 3])

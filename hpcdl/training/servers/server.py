@@ -174,15 +174,19 @@ class Server:
         return 1 if self._warming() else min(self._rules.collect, len(self._running))
 
     async def _update(self) -> None:
-        """Apply the mean of what has been collected, summed in the order of the workers' numbers."""
+        """Apply the mean of what has been collected, summed in the order of the workers' numbers.
+
+        Where gradients have rates of their own the update's is their mean, and the gradients' mean is weighted by
+        them: (1/c) sum of rate_l g_l (Zhang, Gupta et al. 2016), as a rate that an optimizer can be given.
+        """
         session, workers, parts = self._session, self._layout.workers, self._rules.parts
         first, *others = sorted(self._collected, key=lambda gradient: gradient.worker)
-        rate, scale = session.learning_rate(min(self._applied // parts, session.steps - 1)), first.scale
-        if others and self._rules.scale_rate:  # an update has one rate, its gradients have their own
-            scale = 1.0
-            for one in self._collected:
-                vector = one.vector
-                vector *= one.scale
+        rate = session.learning_rate(min(self._applied // parts, session.steps - 1))
+        scale = sum(one.scale for one in self._collected) / len(self._collected)
+        for one in self._collected:
+            vector = one.vector
+            if one.scale != scale:  # by as much as its rate is more or less than the update's, the mean of theirs
+                vector *= one.scale / scale
         total = first.vector
         for other in others:
             await self._comm.add(total, other.vector)
