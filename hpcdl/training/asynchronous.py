@@ -58,7 +58,8 @@ async def asynchronous(
     ``n_push`` steps. A fetch is one exchange with the push of the same step, if there is one, and is waited for,
     which with ``n_fetch`` 1 happens in every step and makes the mean staleness (W - 1) / ``collect``. A push
     without a fetch goes on beside the next gradient. With ``overlap`` all exchanges do, as in Downpour, and what a
-    fetch brings is used a step later.
+    fetch brings is used a step later: the mean staleness is (2 W - 1) / ``collect``
+    (:mod:`hpcdl.analysis.staleness`).
 
     The parameters are in ``servers`` shards, each with an optimizer of its own. They are kept by the first ranks
     beside their work, or by the last ranks that do nothing else (``dedicated``). ``scale_rate = "staleness"``

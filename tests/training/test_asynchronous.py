@@ -125,10 +125,13 @@ def test_so_it_is_for_a_network():
 # staleness
 
 
-@pytest.mark.parametrize("collect", [30, 15, 2, 1])
-def test_mean_staleness_is_what_theory_says(collect):
-    """(W - 1) / collect, whatever the jitter and whoever is slow, where parameters are pulled right after a push."""
-    workers = 30
+@pytest.mark.parametrize(("overlap", "under_way"), [(False, 1), (True, 2)])
+@pytest.mark.parametrize(("workers", "collect"), [(30, 30), (30, 15), (30, 2), (30, 1), (7, 3), (4, 1), (1, 1)])
+def test_mean_staleness_is_what_theory_says(workers, collect, overlap, under_way):
+    """(W - 1) / collect where parameters are pulled right after a push, (2 W - 1) / collect beside the next gradient.
+
+    Whatever the jitter and whoever is slow.
+    """
     random = np.random.default_rng(collect)
     pace = random.uniform(0.5, 2, workers + 1)
     world = simulated(
@@ -136,11 +139,11 @@ def test_mean_staleness_is_what_theory_says(collect):
         NETWORKS["ethernet-10g"],
         compute=lambda rank, label: pace[rank] * random.lognormal(-7) if label == "loss" else 0.0,
     )
-    numbers = {"collect": collect, "dedicated": True}
+    numbers = {"collect": collect, "dedicated": True, "overlap": overlap}
     run = Run(world, size=2, steps=200, global_batch=30, numbers=numbers)
     staleness = [update.staleness for update in run.updates(workers)]
     assert len(staleness) == 200 * workers
-    assert np.mean(staleness) == pytest.approx((workers - 1) / collect, rel=0.02)
+    assert np.mean(staleness) == pytest.approx((under_way * workers - 1) / collect, rel=0.02)
 
 
 @cache
