@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl import registry
 from hpcdl.analysis.compute_times import DEVICES, ComputeTimes, at_rate, recorded
+from hpcdl.data.sharding import EQUAL, Shares
 from hpcdl.fabric import nccl
 from hpcdl.nn.backend import backend
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.scaled import LossScaling
 from hpcdl.optim.schedules import schedule
-from hpcdl.suite import label
+from hpcdl.suite import about, label
 from hpcdl.training.session import Session
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def session(
         global_batch=global_batch(settings),
         steps=length,
         seed=settings["seed"],
+        shares=shares(settings),
         independent=aggregates(settings) and aggregation(settings)["name"] == "none",
         target_accuracy=settings["target_accuracy"],
         stop_at_target=settings["stop_at_target"],
@@ -74,7 +76,8 @@ def of_strategy(settings: Mapping[str, Any], name: str) -> Any:
 
     ``AGGREGATES = False`` says that no aggregation is used, ``STOPS = False`` that there is no common step after
     which all could stop at the target, ``SCALES_LOSS = False`` that it cannot train in float16, ``OPTIMIZER =
-    "L-BFGS"`` what it goes by instead of the case's optimizer. For the functions see :func:`ask_strategy`.
+    "L-BFGS"`` what it goes by instead of the case's optimizer, ``WEIGHS = True`` that a rank counts by its images,
+    so that shares need not be equal. For the functions see :func:`ask_strategy`.
     """
     module = registry.find("training", settings["training"]["name"]).__module__
     return getattr(import_module(module), name, None)
@@ -180,6 +183,16 @@ def times_told(settings: Mapping[str, Any]) -> str:
 def global_batch(settings: Mapping[str, Any]) -> int:
     """Images a step, of all ranks together."""
     return int(settings["global_batch"] or settings["batch_per_rank"] * settings["ranks"])
+
+
+def shares(settings: Mapping[str, Any]) -> Shares:
+    """How a batch is shared out. Raises ValueError, led by the key."""
+    choice = settings["shares"]
+    if choice is None:
+        return EQUAL
+    with about("shares"):
+        registry.check_settings(Shares, choice)
+        return Shares(weights=tuple(registry.in_full(Shares, choice)["weights"]))
 
 
 def steps(settings: Mapping[str, Any]) -> int:

@@ -142,7 +142,7 @@ def _training(record: Mapping[str, Any]) -> Training:
         raise ValueError("the optimizer's state, which is averaged too, is of unknown size")
     if settings.get("local_from") or settings.get("post_local"):
         raise ValueError("its period changes on the way")
-    for key in ("straggler", "failure", "jitter"):
+    for key in ("straggler", "failure", "jitter", "shares"):
         if record.get(key):
             raise ValueError(f"{key}: the case is not like its others")
     if scheme == "auto":

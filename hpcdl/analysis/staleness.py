@@ -1,9 +1,17 @@
 """How old the parameters are from which gradients were computed, in updates that have been made since.
 
 Staleness of a gradient: version of the parameters it was applied to, less the version it was computed from
-(Zhang, Gupta, Lian & Liu, IJCAI 2016). Where each of W workers pulls right after it pushed and each update takes
-``collect`` gradients, the mean of the long run is (W - 1) / collect, whatever the times: of the gradients that are
-pushed, each is pushed between pull and push of each other worker's gradient once on average.
+(Zhang, Gupta, Lian & Liu, IJCAI 2016). Where W workers push each gradient and wait for nobody, the mean of the long
+run follows from how many gradients of a worker are on their way at a time, from the pull of their parameters to their
+push:
+
+    1, pulling right after the push       (W - 1) / collect
+    2, pulling beside the next gradient   (2 W - 1) / collect
+
+whatever the times. Number the pushes in the order in which they come. The nth finds floor((n - 1) / collect) updates
+made, and what is pulled with it has seen floor(n / collect). Each pull is for one gradient, which is pushed m pushes
+later in the mean, m being the gradients that are on their way at a time, W or 2 W; so the sums of the two over all
+pushes differ by (m - 1) / collect to a push.
 """
 
 from __future__ import annotations
@@ -22,8 +30,8 @@ if TYPE_CHECKING:
 
 SERVED: Final = "asynchronous"
 """The strategy that keeps parameters on servers."""
-FREELY: Final = {"bound": "None", "n_fetch": "1", "n_push": "1", "overlap": "False"}
-"""Its settings with which workers pull right after they pushed and wait for nobody."""
+FREELY: Final = {"bound": "None", "n_fetch": "1", "n_push": "1"}
+"""Its settings with which workers pull with each push and wait for nobody."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +47,7 @@ class Staleness:
     collect: float | None
     """Gradients to an update, the mean; None where no server collects them."""
     expected: float | None
-    """(W - 1) / collect, None where workers wait or fetch more seldom than they push."""
+    """What the law says that applies, None where workers wait, or fetch or push more seldom than they compute."""
 
 
 def staleness(launch: Launch) -> Staleness | None:
@@ -55,6 +63,7 @@ def staleness(launch: Launch) -> Staleness | None:
     collect = int(inside.sum()) / np.unique(where, axis=1).shape[1]
     workers = {int(one): old[inside & (worker == one)] for one in np.unique(worker[inside])}
     name, settings = parts(str(launch.fields.get("training") or ""))
+    under_way = len(workers) * (2 if settings.get("overlap") == "True" else 1)
     free = all(settings.get(key, value) == value for key, value in FREELY.items())
     return Staleness(
         mean=float(old[inside].mean()),
@@ -62,5 +71,5 @@ def staleness(launch: Launch) -> Staleness | None:
         shares=tuple((np.bincount(old[inside].clip(0)) / inside.sum()).tolist()),
         by_worker={one: (len(its), float(its.mean())) for one, its in workers.items()},
         collect=collect if name == SERVED else None,
-        expected=(len(workers) - 1) / collect if name == SERVED and free else None,
+        expected=(under_way - 1) / collect if name == SERVED and free else None,
     )

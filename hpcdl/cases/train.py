@@ -25,9 +25,11 @@ from hpcdl.assembly import (
     of_strategy,
     rates,
     session,
+    shares,
     steps,
 )
 from hpcdl.data.dataset import Dataset
+from hpcdl.data.sharding import EQUAL, bounds
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.straggler import Delays, slowed
 from hpcdl.launch.memory import node_memory_bytes, shortage
@@ -68,6 +70,7 @@ KEYS: Final[dict[str, Key]] = {
     "ranks": Key((int,), least=1),
     "global_batch": Key((int,), None, least=1),
     "batch_per_rank": Key((int,), None, least=1),
+    "shares": Key((dict,), None),
     "epochs": Key((int, float), None, least=0),
     "steps": Key((int,), None, least=1),
     "target_accuracy": Key((int, float), None, least=0),
@@ -130,9 +133,6 @@ def check(settings: Mapping[str, Any]) -> None:
             shape = layer.output(shape)
         if shape != (data.classes,):
             raise ValueError(f"ends in {shape}, but {data.name} has {data.classes} classes")
-    with about("batch_per_rank" if settings["global_batch"] is None else "global_batch"):
-        if (line := shortage(memory_bytes(settings), 1, node_memory_bytes())) is not None:
-            raise ValueError(f"{batch // ranks} images a rank: {line}")
     with about("optimizer"):
         own = of_strategy(settings, "OPTIMIZER")
         if own is not None and settings["optimizer"] is not KEYS["optimizer"].default:  # the very one if not given
@@ -146,6 +146,10 @@ def check(settings: Mapping[str, Any]) -> None:
         rates(settings)
     with about("training"):
         ask_strategy(settings, "check")
+    _check_shares(settings)
+    with about("batch_per_rank" if settings["global_batch"] is None else "global_batch"):
+        if (line := shortage(memory_bytes(settings), 1, node_memory_bytes())) is not None:
+            raise ValueError(f"{_images(settings)} images a rank: {line}")
     if settings["stop_at_target"]:
         with about("stop_at_target"):
             if target is None:
@@ -164,6 +168,35 @@ def check(settings: Mapping[str, Any]) -> None:
     accidents.check(settings)
 
 
+def _check_shares(settings: Mapping[str, Any]) -> None:
+    given = shares(settings)
+    if given == EQUAL:
+        return
+    with about("shares"):
+        if not of_strategy(settings, "WEIGHS"):
+            able = [
+                name for name in registry.names("training") if of_strategy({"training": {"name": name}}, "WEIGHS")
+            ]
+            name = settings["training"]["name"]
+            raise ValueError(f"{name!r} counts all ranks alike; these count images: {', '.join(able)}")
+        batch, workers = global_batch(settings), _workers(settings)
+        if len(given.weights) > workers:
+            raise ValueError(f"weights: {len(given.weights)} of them, but {workers} to share a batch")
+        if not np.diff(bounds(batch, workers, given)).all():
+            raise ValueError(f"weights: with {given} somebody would have none of {batch} images")
+
+
+def _workers(settings: Mapping[str, Any]) -> int:
+    """How many ranks share a batch."""
+    workers = ask_strategy(settings, "workers")
+    return settings["ranks"] if workers is None else len(workers)
+
+
+def _images(settings: Mapping[str, Any]) -> int:
+    """In the largest share of a batch."""
+    return int(np.diff(bounds(global_batch(settings), _workers(settings), shares(settings))).max())
+
+
 def memory_bytes(settings: Mapping[str, Any]) -> int:
     """See :class:`hpcdl.suite.Kind`: parameters, gradients, activations, of all ranks where they are simulated.
 
@@ -172,10 +205,11 @@ def memory_bytes(settings: Mapping[str, Any]) -> int:
     if not backend(**settings["backend"]).on_host:
         return 0
     data = dataset(settings["dataset"])
-    share = global_batch(settings) // settings["ranks"]
-    weight = volumes(layers(settings, data), data.shape, share)
+    simulated = bool(settings["network"])
+    images = global_batch(settings) // settings["ranks"] if simulated else _images(settings)
+    weight = volumes(layers(settings, data), data.shape, images)
     size = np.dtype(settings["dtype"]).itemsize
-    here = settings["ranks"] if settings["network"] else 1
+    here = settings["ranks"] if simulated else 1
     return here * int(size * 2 * weight.parameters + weight.activation_bytes * size // FLOAT_BYTES)
 
 
@@ -193,8 +227,10 @@ def fields(settings: Mapping[str, Any]) -> dict[str, Scalar]:
     called = ("model", "dataset", "backend", "training", "schedule")
     plain = ("dtype", "compression", "learning_rate", "epochs", "target_accuracy", "batch_per_rank", "network")
     straggler, failure = accidents.straggler(settings), accidents.failure(settings)
+    unequal = None if shares(settings) == EQUAL else str(shares(settings))
     told = [
         simulation.told(settings) if settings["network"] else f"trace={settings['trace']}",
+        f"shares {unequal}" if unequal else "",
         f"straggler {straggler}" if straggler else "",
         f"failure {failure}" if failure else "",
     ]
@@ -204,6 +240,7 @@ def fields(settings: Mapping[str, Any]) -> dict[str, Scalar]:
         **{key: settings[key] for key in plain},
         "aggregation": label(aggregation(settings)) if aggregates(settings) else OWN,
         "global_batch": global_batch(settings),
+        "shares": unequal,
         "scaling": "strong" if settings["batch_per_rank"] is None else "weak",
         "threads_per_rank": settings["threads"],
         "steps": steps(settings),

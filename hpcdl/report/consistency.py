@@ -83,9 +83,10 @@ def staleness(
             tables.append(Table(title, header, cells, notes=notes).without_empty())
     note = (
         "Staleness of a gradient: updates that the parameters saw from when they were fetched for it until it was "
-        "applied. Expected: (workers - 1) / gradients an update, the long-run mean where workers wait for nobody "
-        "and fetch after every push. Shares are of the gradients applied within the measured span, the maximum is "
-        "of the whole training."
+        "applied. Expected: the long-run mean where workers wait for nobody and fetch with every push, which is "
+        "(workers - 1) / gradients an update, and with overlap, where parameters are used a step after they were "
+        "fetched, (2 workers - 1) / gradients an update. Shares are of the gradients applied within the measured "
+        "span, the maximum is of the whole training."
     )
     return Section("Staleness", [note] if tables else [], tables=tables)
 

@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
 USUAL: Final = "trace=events"
 """The default, not worth a word unless cases differ in it."""
-ABSENT: Final = {"straggler": "no straggler", "failure": "no failure", "simulated": "measured"}
+ABSENT: Final = {
+    "straggler": "no straggler",
+    "failure": "no failure",
+    "shares": "equal shares",
+    "simulated": "measured",
+}
 """By what a part of the configuration begins with, what is said of a case without it beside others with it."""
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 AGGREGATES: Final = False
 SCALES_LOSS: Final = False
 STOPS: Final = False
+WEIGHS: Final = True
 
 ALL: Final = "all"
 """As many gradients to an update as there are workers."""
@@ -57,20 +58,24 @@ async def asynchronous(
     ``n_push`` steps. A fetch is one exchange with the push of the same step, if there is one, and is waited for,
     which with ``n_fetch`` 1 happens in every step and makes the mean staleness (W - 1) / ``collect``. A push
     without a fetch goes on beside the next gradient. With ``overlap`` all exchanges do, as in Downpour, and what a
-    fetch brings is used a step later.
+    fetch brings is used a step later: the mean staleness is (2 W - 1) / ``collect``
+    (:mod:`hpcdl.analysis.staleness`).
 
     The parameters are in ``servers`` shards, each with an optimizer of its own. They are kept by the first ranks
     beside their work, or by the last ranks that do nothing else (``dedicated``). ``scale_rate = "staleness"``
-    divides a gradient's rate by its staleness where that is more than 1 (Zhang, Gupta et al. 2016). In an update
-    of several gradients each of them is divided instead: but for weight decay that is the same for SGD and
-    Nesterov, whereas Adagrad, RMSProp and Adam, which divide by the gradients' size, make little of it.
+    divides a gradient's rate by its staleness where that is more than 1 (Zhang, Gupta et al. 2016). An update of
+    several gradients has the mean of their rates, and takes their mean weighted by these: for optimizers linear in
+    the gradient the paper's mean of rate x gradient, and for Adagrad, RMSProp and Adam, which divide by the
+    gradients' size, the rate is scaled all the same.
     ``delay_compensation``, ``"constant"`` or ``"adaptive"`` with lambda = ``strength``, is
     :mod:`hpcdl.training.servers.delay_compensation`. In a ``warm_start`` of so many mini-batches worker 0 trains
     alone.
 
     An update has the session's rate however few gradients it is the mean of, so there are W / ``collect`` such
     steps to a global batch. All workers together train on steps x W mini-batches, the fast ones on more; the rate
-    follows those that were applied. The servers' snapshots are tested after the end.
+    follows those that were applied. The servers' snapshots are tested after the end. Where shares are unequal each
+    image counts as much as another: a worker's gradient is its share's part of the global one, times W, and its
+    mini-batch as many steps as it is of a global batch. The last one may be more than what is left.
 
     Where a worker dies the others do its mini-batches, and if it was worker 0 a warm start is over. What a worker
     with ``n_push`` > 1 has trained on and not pushed is done again as well, unless the others have left: at the
@@ -82,8 +87,10 @@ async def asynchronous(
     if session.replica.loss_scale != 1:
         raise ValueError("asynchronous training has no loss scaling; float32 and bfloat16 need none")
     layout = Layout.of(comm.size, servers, dedicated=dedicated)
-    warm_start = min(warm_start, session.steps * layout.workers)
+    weights = session.shares.among(layout.workers)
+    warm_start = min(warm_start, -(-session.steps * sum(weights) // weights[0]))
     rules = Rules(
+        weights=weights,
         collect=layout.workers if collect == ALL else int(collect),
         bound=bound,
         scale_rate=scale_rate == "staleness",
@@ -97,7 +104,7 @@ async def asynchronous(
 
     async def work() -> None:
         shards = Servers(comm, session, layout, warm_start if comm.rank else 0, overlap=overlap)
-        await _work(comm, session, layout, shards, n_fetch=n_fetch, n_push=n_push, ahead=int(overlap))
+        await _work(comm, session, shards, rules, n_fetch=n_fetch, n_push=n_push, ahead=int(overlap))
 
     if not layout.works(comm.rank):
         await serve()
@@ -113,22 +120,22 @@ async def asynchronous(
 
 
 async def _work(
-    comm: Comm, session: Session, layout: Layout, servers: Servers, *, n_fetch: int, n_push: int, ahead: int
+    comm: Comm, session: Session, servers: Servers, rules: Rules, *, n_fetch: int, n_push: int, ahead: int
 ) -> None:
     """Train as long as the servers grant mini-batches; a fetch is begun when ``ahead`` of them are left."""
-    replica = session.replica
+    replica, workers = session.replica, len(rules.weights)
     servers.begin(push=False, wanted=n_fetch + ahead)
     await servers.settle()
     step = 0
     while servers.left:
-        rate = session.learning_rate(min(servers.applied // layout.workers, session.steps - 1))
+        rate = session.learning_rate(min(servers.applied // rules.parts, session.steps - 1))
         with session.journal.step(session.epoch(servers.clock), rate) as outcome:
-            inputs = partial(session.input, servers.clock, comm.rank, layout.workers)
+            inputs = partial(session.input, servers.clock, comm.rank, workers)
             await gradient(comm, session, inputs, outcome, scale=1 / session.global_batch)
             await servers.accrue(replica.gradients)
             if n_fetch + ahead > 1:  # or these parameters are replaced before they are used
-                # scaled for the mean over all workers; a step of its own is of the mean over its share
-                replica.gradients *= rate * layout.workers
+                # as a server does that applies this gradient alone
+                replica.gradients *= rate * workers
                 replica.parameters -= replica.gradients
             await servers.settle()
             push, fetch = step % n_push == 0, servers.left <= ahead

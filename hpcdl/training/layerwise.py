@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from hpcdl.nn.replica import Stage
     from hpcdl.training.session import Session
 
+WEIGHS: Final = True
+
 BUCKETS: Final = 4
 """To a piece: what the next forward can hide need not be cut as small as what only backward can."""
 

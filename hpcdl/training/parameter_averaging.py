@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.registry import nearest
 from hpcdl.training.backpropagation import gradient
@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.training.session import Session
 
-_STATES = ("kept", "averaged", "reset")
+WEIGHS: Final = True
+
+_STATES: Final = ("kept", "averaged", "reset")
 
 
 async def parameter_averaging(

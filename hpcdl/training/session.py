@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from hpcdl.data.prefetch import Prefetch
-from hpcdl.data.sharding import epoch_order, share, steps_per_epoch
+from hpcdl.data.sharding import EQUAL, Shares, epoch_order, share, steps_per_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -45,6 +45,8 @@ class Session:
     global_batch: int
     steps: int
     seed: int
+    shares: Shares = EQUAL
+    """Of a batch, the ranks'."""
     independent: bool = False
     """Whether replicas are never combined (aggregation ``none``), so that each has its own accuracy."""
     target_accuracy: float | None = None
@@ -111,7 +113,7 @@ class Session:
         """The same, without a trace in the replica: it may be another thread that calls."""
         epoch, within = divmod(step, self.steps_per_epoch)
         order = epoch_order(len(self.dataset.train), epoch, self.seed)
-        mine = share(order, within, self.global_batch, rank, ranks)
+        mine = share(order, within, self.global_batch, rank, ranks, self.shares)
         return self.dataset.train.batch(mine, self.replica.dtype, (self.seed, epoch))
 
     def evaluation_due(self, steps: int) -> bool:

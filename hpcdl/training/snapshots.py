@@ -34,8 +34,13 @@ class Snapshots:
         session.journal.begin()
 
     def take(self, steps: int, vector: Array, start: int = 0) -> None:
-        """Copy ``vector``, which holds the parameters from number ``start`` on, after ``steps`` global batches."""
+        """Copy ``vector``, which holds the parameters from number ``start`` on, after ``steps`` global batches.
+
+        It replaces a copy that was taken after as many.
+        """
         session = self._session
+        if self._taken and self._taken[-1].moment.steps == steps:
+            self._taken.pop()
         moment = session.journal.moment()._replace(steps=steps)
         self._taken.append(_Snapshot(moment, start, vector.copy()))
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.training.backpropagation import gradient
 from hpcdl.training.bucketing import buckets, check_bucket_bytes
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from hpcdl.fabric.comm import Comm, Task
     from hpcdl.nn.replica import Stage
     from hpcdl.training.session import Session
+
+WEIGHS: Final = True
 
 
 async def synchronous(comm: Comm, session: Session, *, bucket_bytes: int | None = None) -> None:

@@ -30,7 +30,15 @@ def test_what_is_expected_of_workers_that_wait_for_nobody(hand, collect, expecte
     assert (one["workers"], one["gradients_per_update"], one["staleness_expected"]) == (4, collect, expected)
 
 
-@pytest.mark.parametrize("setting", ["bound=3", "n_fetch=2", "n_push=5", "overlap=True"])
+@pytest.mark.parametrize(("collect", "expected"), [(1, 7.0), (2, 3.5), (4, 1.75)])
+def test_with_overlap_each_worker_has_two_gradients_under_way(hand, collect, expected):
+    rows = [(n % 4, n // collect, 1) for n in range(80)]
+    served(hand, f"asynchronous(collect={collect},overlap=True)", rows, warmup_steps=0)
+    (one,) = records(hand.read())
+    assert one["staleness_expected"] == expected
+
+
+@pytest.mark.parametrize("setting", ["bound=3", "n_fetch=2", "n_push=5"])
 def test_nothing_is_expected_of_workers_that_wait_or_fetch_seldom(hand, setting):
     served(hand, f"asynchronous(collect=1,{setting})", [(n % 4, n, 3) for n in range(80)])
     (one,) = records(hand.read())

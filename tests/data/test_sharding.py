@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hpcdl.data.sharding import epoch_order, share, steps_per_epoch
+from hpcdl.data.sharding import Shares, epoch_order, share, steps_per_epoch
 
 RANKS = [*range(1, 18), 32, 64]
 
@@ -48,6 +48,32 @@ def test_shares_one_after_another_are_the_batch_whatever_the_ranks(ranks, global
             assert set(sizes) == {global_batch // ranks}
         seen.extend(batch.tolist())
     assert len(set(seen)) == len(seen) == steps * global_batch
+
+
+@pytest.mark.parametrize("weights", [(1,), (7,), (3, 1), (1, 5, 2), (1, 100, 1)])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8, 64])
+def test_unequal_shares_are_the_batch_too_and_as_large_as_their_weights_say(ranks, weights):
+    order, shares = epoch_order(331, 0, 0), Shares(weights=weights)
+    whole = sum(shares.among(ranks))
+    seen = []
+    for step in range(3):
+        parts = [share(order, step, 100, rank, ranks, shares) for rank in range(ranks)]
+        for part, weight in zip(parts, shares.among(ranks), strict=True):
+            assert abs(len(part) - weight * 100 / whole) < 1
+        seen.extend(np.concatenate(parts).tolist())
+    assert seen == order[:300].tolist()
+
+
+def test_the_last_weight_is_that_of_all_others():
+    three = Shares(weights=(3, 1))
+    assert [three.among(ranks) for ranks in (1, 2, 4)] == [(3,), (3, 1), (3, 1, 1, 1)]
+    assert str(three) == "3:1"
+
+
+@pytest.mark.parametrize("weights", [(), (0,), (1, -1), (1.5,), (True,), ("1",)])
+def test_weights_are_whole_numbers(weights):
+    with pytest.raises(ValueError, match=r"^weights: must be whole numbers of at least 1, not \["):
+        Shares(weights=weights)
 
 
 @pytest.mark.parametrize("ranks", RANKS)

@@ -69,6 +69,7 @@ ANOTHER = {
         "ranks": 4,
         "global_batch": 32,
         "batch_per_rank": 32,
+        "shares": {"weights": [3, 1]},
         "epochs": 2,
         "steps": 4,
         "target_accuracy": 0.5,

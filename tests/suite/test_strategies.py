@@ -64,3 +64,41 @@ def test_l_bfgs_takes_no_optimizer(refused, written, parsed, optimizer):
 def test_what_scales_no_loss_is_not_for_float16(refused, written, name):
     said = f"'{name}' has no loss scaling, which float16 needs; bfloat16 and float32 need none"
     assert refused(written(training=name, dtype="float16")) == f"[[case]] 1: dtype: {said}"
+
+
+SHARES = {"weights": [3, 1]}
+"""On any number of ranks."""
+
+
+@pytest.mark.parametrize("name", ["synchronous", "layerwise", "parameter_averaging", "asynchronous"])
+def test_shares_may_be_unequal_where_a_rank_counts_by_its_images(parsed, name):
+    cases = parsed(training=name, shares=SHARES, ranks=[2, 4])
+    assert [case.fields()["shares"] for case in cases] == ["3:1", "3:1"]
+    assert all("shares 3:1" in case.fields()["configuration"].split(", ") for case in cases)
+    assert parsed(training=name)[0].fields()["shares"] is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["ad_psgd", "d_psgd", "decentralized", "elastic_averaging", "sandblaster", "synchronous_elastic_averaging"],
+)
+def test_elsewhere_they_are_refused(refused, written, name):
+    these = "asynchronous, layerwise, parameter_averaging, synchronous"
+    said = f"[[case]] 1: shares: '{name}' counts all ranks alike; these count images: {these}"
+    assert refused(written(training=name, shares=SHARES)) == said
+
+
+@pytest.mark.parametrize(
+    ("shares", "changed", "said"),
+    [
+        ({"weights": [1, 1, 1]}, {}, "weights: 3 of them, but 2 to share a batch"),
+        (SHARES, {"training": {"name": "asynchronous", "dedicated": True}}, "weights: 2 of them, but 1 to share"),
+        ({"weights": [1, 99]}, {}, "weights: with 1:99 somebody would have none of 64 images"),
+        ({"weights": [2, 0]}, {}, "weights: must be whole numbers of at least 1, not [2, 0]"),
+        ({"weights": 3}, {}, "setting 'weights' must be tuple[int, ...], not 3"),
+        ({"weigths": [3, 1]}, {}, "unknown setting 'weigths'; did you mean 'weights'?"),
+        ({}, {}, "needs a setting 'weights'"),
+    ],
+)
+def test_shares_that_cannot_be(refused, written, shares, changed, said):
+    assert refused(written(shares=shares, **changed)).startswith(f"[[case]] 1: shares: {said}")

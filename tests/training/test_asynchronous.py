@@ -10,6 +10,7 @@ from contract import bowl, training
 from contract.schedules import SCHEDULES, ranks_in
 
 from hpcdl import registry
+from hpcdl.data.sharding import EQUAL, Shares
 from hpcdl.fabric.comm import PeerLost
 from hpcdl.fabric.failure import Died
 from hpcdl.fabric.inprocess import in_process
@@ -21,6 +22,8 @@ from hpcdl.nn.layers.flatten import Flatten
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.adagrad import Adagrad
+from hpcdl.optim.adam import Adam
+from hpcdl.optim.rmsprop import RMSProp
 from hpcdl.optim.sgd import SGD
 from hpcdl.registry import in_full
 from hpcdl.trace.recorder import Recorder, Update
@@ -122,10 +125,13 @@ def test_so_it_is_for_a_network():
 # staleness
 
 
-@pytest.mark.parametrize("collect", [30, 15, 2, 1])
-def test_mean_staleness_is_what_theory_says(collect):
-    """(W - 1) / collect, whatever the jitter and whoever is slow, where parameters are pulled right after a push."""
-    workers = 30
+@pytest.mark.parametrize(("overlap", "under_way"), [(False, 1), (True, 2)])
+@pytest.mark.parametrize(("workers", "collect"), [(30, 30), (30, 15), (30, 2), (30, 1), (7, 3), (4, 1), (1, 1)])
+def test_mean_staleness_is_what_theory_says(workers, collect, overlap, under_way):
+    """(W - 1) / collect where parameters are pulled right after a push, (2 W - 1) / collect beside the next gradient.
+
+    Whatever the jitter and whoever is slow.
+    """
     random = np.random.default_rng(collect)
     pace = random.uniform(0.5, 2, workers + 1)
     world = simulated(
@@ -133,17 +139,17 @@ def test_mean_staleness_is_what_theory_says(collect):
         NETWORKS["ethernet-10g"],
         compute=lambda rank, label: pace[rank] * random.lognormal(-7) if label == "loss" else 0.0,
     )
-    numbers = {"collect": collect, "dedicated": True}
+    numbers = {"collect": collect, "dedicated": True, "overlap": overlap}
     run = Run(world, size=2, steps=200, global_batch=30, numbers=numbers)
     staleness = [update.staleness for update in run.updates(workers)]
     assert len(staleness) == 200 * workers
-    assert np.mean(staleness) == pytest.approx((workers - 1) / collect, rel=0.02)
+    assert np.mean(staleness) == pytest.approx((under_way * workers - 1) / collect, rel=0.02)
 
 
 @cache
-def batch_gradient(size, global_batch, clock, worker, workers):
+def batch_gradient(size, global_batch, clock, worker, workers, shares=EQUAL):
     """Images of a worker's share of one batch: how many, and their sum."""
-    images, _ = bowl.session(size=size, global_batch=global_batch).batch(clock, worker, workers)
+    images, _ = bowl.session(size=size, global_batch=global_batch, shares=shares).batch(clock, worker, workers)
     return len(images), images.reshape(len(images), -1).sum(axis=0)
 
 
@@ -182,6 +188,12 @@ def test_a_thousand_schedules_end():
         assert (final.step, final.samples) == (4, 4 * bowl.IMAGES)
 
 
+def loss_of(parameters):
+    """Of the five test images."""
+    images, _ = bowl.noise(5).test.batch(np.arange(5), "float64")
+    return ((parameters - images.reshape(5, -1)) ** 2).sum() / 2 / 5
+
+
 # what is computed
 
 
@@ -207,43 +219,49 @@ CORRECTIONS = {
 }
 
 
-def replayed(run, rate, correct=PLAIN, *, n_fetch=1, adagrad=False, size=5, global_batch=bowl.IMAGES):
+def replayed(
+    run, rate, correct=PLAIN, *, n_fetch=1, adagrad=False, size=5, global_batch=bowl.IMAGES, shares=EQUAL
+):
     """Parameters of a training, recomputed from its trace: updates of some gradients, each computed long before.
 
     ``rate(batches, update)`` is that of one gradient, ``batches`` having been applied before its update. With
     ``n_fetch`` > 1 each gradient must be an update of its own.
     """
     workers = len(run.sessions)
+    weights = shares.among(workers)
     history = [bowl.Bowl(size, "float64").parameters]
     clocks, fetched, local = [0] * workers, [-1] * workers, [None] * workers
-    squares = 0.0
+    squares, applied = 0.0, 0
     for version, together in groupby(run.updates(), lambda update: update.version):
         assert version == len(history) - 1
-        gradients, rates = [], []
+        gradients, rates, together_parts = [], [], 0
         for update in together:
             worker, base = update.worker, update.version - update.staleness
             if n_fetch == 1 or fetched[worker] != base:
                 fetched[worker], local[worker] = base, history[base]
-            rates.append(rate(sum(clocks) - len(rates), update))
-            images, total = batch_gradient(size, global_batch, clocks[worker], worker, workers)
-            gradient = (images * local[worker] - total) / (global_batch / workers)
-            local[worker] = local[worker] - rates[-1] * gradient
-            gradients.append(correct(gradient, history[-1] - history[base]))
+            rates.append(rate(applied, update))
+            images, total = batch_gradient(size, global_batch, clocks[worker], worker, workers, shares)
+            relative = images * workers / global_batch
+            gradient = local[worker] - total / images
+            local[worker] = local[worker] - rates[-1] * relative * gradient
+            gradients.append(relative * correct(gradient, history[-1] - history[base]))
             clocks[worker] += 1
-        squares += np.mean(gradients, axis=0) ** 2 if adagrad else 0
+            together_parts += weights[worker]
+        applied += together_parts
+        squares += np.average(gradients, axis=0, weights=rates) ** 2 if adagrad else 0
         step = np.mean([own * gradient for own, gradient in zip(rates, gradients, strict=True)], axis=0)
         history.append(history[-1] - (step / np.sqrt(squares) if adagrad else step))
     return history[-1]
 
 
-def assert_replayed(run, rate, **keys):
+def assert_replayed(run, rate, shares=EQUAL, **keys):
     """The trace has the rates that it should have, and they give the parameters."""
-    np.testing.assert_allclose(run.parameters, replayed(run, rate, **keys), rtol=1e-12)
-    applied = 0
+    np.testing.assert_allclose(run.parameters, replayed(run, rate, shares=shares, **keys), rtol=1e-12)
+    applied, weights = 0, shares.among(len(run.sessions))
     for _, together in groupby(run.updates(), lambda update: update.version):
         rows = list(together)
         assert [row.learning_rate for row in rows] == pytest.approx([rate(applied, row) for row in rows])
-        applied += len(rows)
+        applied += sum(weights[row.worker] for row in rows)
     assert max(update.staleness for update in run.updates()) > 0
 
 
@@ -276,13 +294,76 @@ def test_a_trace_tells_how_the_parameters_came_about(numbers, scale_rate, seed):
     assert run.images == 6 * bowl.IMAGES
 
 
+UNEQUAL = Shares(weights=(4, 1))
+"""Of three workers 32, 8 and 8 images of 48."""
+
+
 @pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(
+    "numbers",
+    [{}, {"bound": 1}, {"collect": 2}, {"delay_compensation": "adaptive", "strength": STRENGTH}],
+    ids=str,
+)
+def test_so_it_does_where_shares_are_unequal(numbers, seed):
+    """Each image counts as much as another, and steps are counted in images: the last batch may be too large."""
+    rate = lambda batches, update: bowl.RATE / (1 + min(batches // 6, 5))
+    run = Run(in_process(3, seed), shares=UNEQUAL, numbers=numbers)
+    correct = CORRECTIONS["adaptive"]() if "strength" in numbers else PLAIN
+    assert_replayed(run, rate, shares=UNEQUAL, correct=correct)
+    assert 6 * bowl.IMAGES <= run.images < 6 * bowl.IMAGES + 32
+    assert [(row.step, row.samples) for row in run.recorders[2].evaluations] == [(6, 6 * bowl.IMAGES)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_all_gradients_and_bound_0_is_synchronous_with_unequal_shares_too(seed):
+    native = registry.find("aggregation", "native")
+    expected = Run(in_process(3), strategy=synchronous, aggregate=native, shares=UNEQUAL).parameters
+    run = Run(in_process(4, seed), shares=UNEQUAL, numbers={"collect": "all", "bound": 0, "dedicated": True})
+    assert np.array_equal(run.parameters, expected)
+    whole = Run(in_process(1), strategy=synchronous, aggregate=native).parameters
+    np.testing.assert_allclose(expected, whole, rtol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_servers_agree_where_shares_are_unequal_and_when_a_worker_dies(seed):
+    """They see gradients in other orders, and have one snapshot of each moment all the same."""
+    shares, numbers = Shares(weights=(1, 5, 2)), {"servers": 2, "dedicated": True}
+    for dies in (None, (1, seed % 6)):
+        run = Run(in_process(6, seed), shares=shares, dies=dies, numbers=numbers, evaluate_every=2)
+        evaluations = run.recorders[0].evaluations
+        assert [row.step for row in evaluations] == [2, 4, 6]
+        assert evaluations[-1].loss == pytest.approx(loss_of(run.sessions[0].replica.parameters))
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("collect", [1, 2, 3])
 @pytest.mark.parametrize("scale_rate", RATES)
-def test_so_it_does_with_adagrad(scale_rate, seed):
-    """Which divides by the gradients' size: a rate that is scaled says something, a scaled gradient would not."""
+def test_so_it_does_with_adagrad(scale_rate, collect, seed):
+    """Which divides by the gradients' size: a rate that is scaled says something, scaled gradients would not."""
     make = lambda **rest: bowl.session(optimizer=Adagrad(), **rest)
-    run = Run(in_process(3, seed), make, numbers={"scale_rate": scale_rate})
+    run = Run(in_process(3, seed), make, numbers={"scale_rate": scale_rate, "collect": collect})
     assert_replayed(run, RATES[scale_rate], adagrad=True)
+
+
+@pytest.mark.parametrize("optimizer", [Adagrad, Adam, RMSProp, SGD])
+def test_any_optimizer_is_given_the_mean_of_its_gradients_rates(optimizer):
+    """With decay too, which goes at that rate as well."""
+
+    class Watched(optimizer):
+        def update(self, parameters, gradients, learning_rate):
+            rates.append(learning_rate)
+            super().update(parameters, gradients, learning_rate)
+
+    rates = []
+    make = lambda **rest: bowl.session(
+        optimizer=Watched(weight_decay=0.1), learning_rate=lambda step: 0.25, **rest
+    )
+    run = Run(in_process(7, 1), make, numbers={"scale_rate": "staleness", "collect": 2, "dedicated": True})
+    updates = run.updates(6)
+    for version, rate in enumerate(rates):
+        own = [max(1, update.staleness) for update in updates if update.version == version]
+        assert rate == pytest.approx(np.mean([0.25 / age for age in own]))
+    assert min(rates) < 0.1
 
 
 @pytest.mark.parametrize("workers", [2, 3])
@@ -505,8 +586,7 @@ def test_evaluations_are_of_moments_past():
         assert [(row.step, row.samples) for row in recorder.evaluations] == [
             (n, n * bowl.IMAGES) for n in (2, 4, 6)
         ]
-    distance = run.parameters - bowl.noise(5).test.batch(np.arange(5), "float64")[0].reshape(5, -1)
-    assert run.recorders[0].evaluations[-1].loss == pytest.approx((distance**2).sum() / 2 / 5)
+    assert run.recorders[0].evaluations[-1].loss == pytest.approx(loss_of(run.parameters))
 
 
 def test_servers_have_no_say_in_running_statistics():

@@ -10,6 +10,7 @@ from contract.training import TOLERANCE, by_one_rank, difference, session
 from hpcdl import registry
 from hpcdl.aggregation.halving_doubling import halving_doubling
 from hpcdl.analysis.compute_times import DEVICES, at_rate
+from hpcdl.data.sharding import Shares
 from hpcdl.fabric.inprocess import in_process
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.simulated import simulated
@@ -28,6 +29,12 @@ def train(ranks, aggregation, dtype, *, seed=0, recorders=None, bucket_bytes=Non
         return mine.replica.parameters
 
     return in_process(ranks, seed).run(program)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_so_it_does_with_unequal_shares(ranks):
+    for parameters in train(ranks, "ring", "float64", shares=Shares(weights=(5, 1))):
+        assert difference(parameters, "float64") < TOLERANCE["float64"]
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])

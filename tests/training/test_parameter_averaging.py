@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from contract.tiny import PARAMETERS, RATE, tiny_session
 
+from hpcdl.data.sharding import EQUAL, Shares
 from hpcdl.fabric.inprocess import in_process
 from hpcdl.optim.adagrad import Adagrad
 from hpcdl.optim.adam import Adam
@@ -70,9 +71,19 @@ def test_a_rank_without_images_does_not_count():
     assert np.abs(alone - many).max() < 1e-12
 
 
-def by_hand(ranks, steps, averaged_after):
+@pytest.mark.parametrize("weights", [(3, 1), (1, 2, 7), (1, 40, 1)])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+@pytest.mark.parametrize("optimizer", LINEAR)
+def test_so_it_is_with_unequal_shares(optimizer, ranks, weights):
+    """The average weighted by images is the gradient of the mean loss, however the images are shared out."""
+    (alone,) = train(1, synchronous, optimizer)
+    everybody = train(ranks, parameter_averaging, optimizer, keys={"shares": Shares(weights=weights)})
+    assert max(np.abs(mine - alone).max() for mine in everybody) < 1e-12
+
+
+def by_hand(ranks, steps, averaged_after, shares=EQUAL):
     """Plain gradient descent of each rank on its share, averaged by images after the given steps."""
-    sessions = [tiny_session() for _ in range(ranks)]
+    sessions = [tiny_session(shares=shares) for _ in range(ranks)]
     consumed = np.zeros(ranks)
     for step in range(steps):
         for rank, mine in enumerate(sessions):
@@ -94,6 +105,7 @@ def by_hand(ranks, steps, averaged_after):
     return sessions[0].replica.parameters
 
 
+@pytest.mark.parametrize("weights", [(1,), (5, 1), (1, 3)])
 @pytest.mark.parametrize("ranks", [2, 5, 7])
 @pytest.mark.parametrize(
     ("settings", "averaged_after"),
@@ -103,9 +115,10 @@ def by_hand(ranks, steps, averaged_after):
         ({"period": 3, "local_from": 4}, {1, 2, 3, 4, 7, 10}),
     ],
 )
-def test_averages_are_weighted_by_images(ranks, settings, averaged_after):
-    expected = by_hand(ranks, 10, averaged_after)
-    for mine in train(ranks, parameter_averaging, **settings):
+def test_averages_are_weighted_by_images(ranks, settings, averaged_after, weights):
+    shares = Shares(weights=weights)
+    expected = by_hand(ranks, 10, averaged_after, shares)
+    for mine in train(ranks, parameter_averaging, keys={"shares": shares}, **settings):
         np.testing.assert_allclose(mine, expected, rtol=0, atol=1e-13)
 
 

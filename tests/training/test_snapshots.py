@@ -82,3 +82,10 @@ def test_the_last_ones_belong_together():
     )
     assert last.tolist() == [3, 4, 7, 8, 9]
     assert [row.step for row in rows] == [2, 3]
+
+
+def test_a_later_one_after_as_many_steps_takes_the_place_of_the_one_before():
+    taken = [[(10, 1, [1] * 5, 0), (20, 2, [2] * 5, 0), (30, 2, [3] * 5, 0)]]
+    last, rows, _ = evaluated(taken, "sum")
+    assert last.tolist() == [3] * 5
+    assert [(row.step, row.loss) for row in rows] == [(1, loss([1] * 5)), (2, loss([3] * 5))]

@@ -16,6 +16,7 @@ from contract.training import (
     session,
 )
 
+from hpcdl.data.sharding import Shares
 from hpcdl.fabric.inprocess import in_process
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.simulated import simulated
@@ -73,10 +74,11 @@ def test_one_rank_does_what_the_plain_loop_does():
         assert np.array_equal(*train(1, aggregation, "float32"), by_one_rank("float32"))
 
 
-@pytest.mark.parametrize("ranks", [7, 9])
-def test_shares_need_not_be_equal(ranks):
+@pytest.mark.parametrize("weights", [(1,), (3, 1), (1, 1, 7)])
+@pytest.mark.parametrize("ranks", [2, 7, 9])
+def test_shares_need_not_be_equal(ranks, weights):
     """The gradient is scaled by the global batch, not by a rank's share."""
-    for parameters in train(ranks, "ring", "float64"):
+    for parameters in train(ranks, "ring", "float64", shares=Shares(weights=weights)):
         assert difference(parameters, "float64") < TOLERANCE["float64"]
 
 

@@ -36,7 +36,7 @@ class Servers:
         self.left = 0
         """Mini-batches granted and not finished."""
         self.applied = 0
-        """Mini-batches that the parameters had seen when they were sent."""
+        """Parts of global batches that the parameters had seen when they were sent."""
         self._comm = comm
         self._layout = layout
         self._parameters = session.replica.parameters

@@ -56,7 +56,7 @@ class Answer(NamedTuple):
     version: int
     """Updates that the shard has seen."""
     applied: int
-    """Mini-batches in those updates."""
+    """Parts of global batches in those updates; see :attr:`hpcdl.training.servers.server.Rules.weights`."""
 
     @staticmethod
     def room() -> npt.NDArray[np.int64]:

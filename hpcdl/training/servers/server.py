@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -36,6 +37,8 @@ _FIRST: Final = 0
 class Rules:
     """What a server goes by."""
 
+    weights: tuple[int, ...]
+    """Parts of a global batch that each worker's mini-batch is: 1 where shares are equal."""
     collect: int
     """Gradients of an update; once fewer workers are left, as many as those."""
     bound: int | None
@@ -45,10 +48,15 @@ class Rules:
     warm_start: int
     """Mini-batches that the first worker trains on before the others begin."""
 
+    @property
+    def parts(self) -> int:
+        """What the weights of a global batch come to."""
+        return sum(self.weights)
+
 
 class _Gradient(NamedTuple):
     worker: int
-    batches: int
+    parts: int
     staleness: int
     scale: float
     vector: Array
@@ -96,7 +104,7 @@ class Server:
         self._applied = 0
         self._measured = -1
         # the first server hands out the mini-batches, lest two of them disagree
-        self._budget = session.steps * layout.workers if comm.rank == layout.first else math.inf
+        self._budget = session.steps * rules.parts if comm.rank == layout.first else sys.maxsize
         begun = [0, *[rules.warm_start] * (layout.workers - 1)]
         self._running = {worker: _Worker(clock, clock, clock) for worker, clock in enumerate(begun)}
         self._held: list[tuple[int, Request]] = []
@@ -143,13 +151,15 @@ class Server:
         """Receive a gradient."""
         gradient = self._inboxes[len(self._collected)]
         await self._comm.recv(gradient, worker, GRADIENT)
+        weight = self._rules.weights[worker]
         if self._compensation is not None:
-            gradient *= self._layout.workers  # from a share of the mean to the worker's own mean
+            share = self._rules.parts / weight  # from a share of the mean to the worker's own mean
+            gradient *= share
             self._compensation.correct(worker, gradient, self._shard)
-            gradient /= self._layout.workers
+            gradient /= share
         staleness = self._version - request.version
         scale = 1 / max(1, staleness) if self._rules.scale_rate else 1.0
-        self._collected.append(_Gradient(worker, request.batches, staleness, scale, gradient))
+        self._collected.append(_Gradient(worker, weight * request.batches, staleness, scale, gradient))
 
     def _warming(self) -> bool:
         """Whether the first worker trains alone.
@@ -157,21 +167,26 @@ class Server:
         Where it dies nobody takes its place: that one would get ahead of the others by more than the bound, and
         servers need not agree on how much there was left to do.
         """
-        return self._applied < self._rules.warm_start and _FIRST in self._running
+        warm = self._applied < self._rules.warm_start * self._rules.weights[_FIRST]
+        return warm and _FIRST in self._running
 
     def _goal(self) -> int:
         return 1 if self._warming() else min(self._rules.collect, len(self._running))
 
     async def _update(self) -> None:
-        """Apply the mean of what has been collected, summed in the order of the workers' numbers."""
-        session, workers = self._session, self._layout.workers
+        """Apply the mean of what has been collected, summed in the order of the workers' numbers.
+
+        Where gradients have rates of their own the update's is their mean, and the gradients' mean is weighted by
+        them: (1/c) sum of rate_l g_l (Zhang, Gupta et al. 2016), as a rate that an optimizer can be given.
+        """
+        session, workers, parts = self._session, self._layout.workers, self._rules.parts
         first, *others = sorted(self._collected, key=lambda gradient: gradient.worker)
-        rate, scale = session.learning_rate(min(self._applied // workers, session.steps - 1)), first.scale
-        if others and self._rules.scale_rate:  # an update has one rate, its gradients have their own
-            scale = 1.0
-            for one in self._collected:
-                vector = one.vector
-                vector *= one.scale
+        rate = session.learning_rate(min(self._applied // parts, session.steps - 1))
+        scale = sum(one.scale for one in self._collected) / len(self._collected)
+        for one in self._collected:
+            vector = one.vector
+            if one.scale != scale:  # by as much as its rate is more or less than the update's, the mean of theirs
+                vector *= one.scale / scale
         total = first.vector
         for other in others:
             await self._comm.add(total, other.vector)
@@ -182,13 +197,13 @@ class Server:
         for one in (first, *others):
             session.journal.update(one.worker, self._version, one.staleness, rate * one.scale)
         self._version += 1
-        self._applied += sum(one.batches for one in self._collected)
+        self._applied += sum(one.parts for one in self._collected)
         self._collected.clear()
-        if session.evaluation_due(self._applied // workers):
+        if session.evaluation_due(self._applied // parts):
             self._measure()
 
     def _measure(self) -> None:
-        self._snapshots.take(self._applied // self._layout.workers, self._shard, self._start)
+        self._snapshots.take(self._applied // self._rules.parts, self._shard, self._start)
         self._measured = self._applied
 
     async def _release(self) -> None:
@@ -201,7 +216,7 @@ class Server:
                 self._held.append((worker, request))
 
     def _may_go_on(self, worker: int, request: Request) -> bool:
-        if self._budget == 0:
+        if self._budget <= 0:
             under_way = any(one.granted > one.finished for one in self._running.values())
             return request.left > 0 or not under_way  # what a dying worker leaves undone is for those who wait
         if self._warming() and worker != _FIRST:
@@ -212,8 +227,9 @@ class Server:
         return min(others, default=math.inf) >= request.clock + request.wanted - 1 - self._rules.bound
 
     async def _answer(self, worker: int, request: Request) -> None:
-        granted = int(min(request.wanted, self._budget))
-        self._budget -= granted
+        weight = self._rules.weights[worker]
+        granted = max(0, min(request.wanted, -(-self._budget // weight)))
+        self._budget -= granted * weight
         self._running[worker].granted += granted
         await self._comm.send(np.array(Answer(granted, self._version, self._applied)), worker, ANSWER)
         await self._comm.send(self._shard, worker, PARAMETERS)
@@ -224,5 +240,5 @@ class Server:
         """Count no longer on a worker that has left or died; what it was granted and has not pushed is free."""
         gone = self._running.pop(worker, None)
         if gone is not None:
-            self._budget += gone.granted - gone.pushed
+            self._budget += (gone.granted - gone.pushed) * self._rules.weights[worker]
             self._held = [(other, request) for other, request in self._held if other != worker]
