@@ -75,6 +75,12 @@ WRONG_VALUES = [
         "global_batch: 100000 images a rank: needs at least ",
     ),
     ("collective", {"message_bytes": 6}, "message_bytes: 6 is not a multiple of float32's 4 bytes"),
+    (
+        "collective",
+        {"message_bytes": 1 << 50},
+        "message_bytes: 1125899906842624 on a rank: needs at least 5066549.",
+    ),
+    ("pairwise", {"message_bytes": 1 << 50}, "message_bytes: 1125899906842624 to a rank: needs at least 3377699."),
     ("collective", {"message_bytes": -4}, "message_bytes: must be at least 0, not -4"),
     ("collective", {"network": "infiniband"}, "network: unknown 'infiniband'; did you mean 'infiniband-"),
     ("collective", {"aggregation": "none"}, "aggregation: 'none' exchanges nothing"),
