@@ -31,7 +31,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument("suite", type=Path, metavar="SUITE.toml")
     parser.add_argument(
-        "-n", dest="ranks", type=int, metavar="RANKS", help="ranks to start (default: what the suite needs)"
+        "-n", "--ranks", type=int, metavar="RANKS", help="ranks to start (default: what the suite needs)"
     )
     parser.add_argument(
         "-o", dest="folder", type=Path, metavar="DIR", help="run folder (default: runs/SUITE-TIME)"
