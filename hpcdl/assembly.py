@@ -158,14 +158,15 @@ def _open(choice: tuple[tuple[str, Any], ...]) -> Dataset:
 def compute_times(settings: Mapping[str, Any], network: Sequence[Layer], shape: Shape) -> ComputeTimes:
     """How long the work of ``network`` takes by the settings times, flops or device, and the time_scale if any.
 
-    Raises ValueError.
+    Where ``scale_to_batch`` is false, times must be of the case's own batch. Raises ValueError.
     """
     if settings["times"] is not None:
         from hpcdl.trace.record import TraceError
         from hpcdl.trace.schema import read  # late: h5py is for those who read a run
 
+        images = settings["batch_per_rank"] if settings.get("scale_to_batch") is False else None
         try:
-            found = recorded(read(Path(settings["times"])), label(settings["model"]))
+            found = recorded(read(Path(settings["times"])), label(settings["model"]), shape, images)
         except (TraceError, OSError) as error:
             raise ValueError(str(error)) from None
     else:

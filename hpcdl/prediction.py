@@ -137,7 +137,7 @@ def _times(
     runs: Sequence[Recorded], record: Record, ranks: int, network: Sequence[Layer], shape: Shape
 ) -> ComputeTimes:
     """How long the work of a training case takes: what the case says, else what one of ``runs`` measured."""
-    said = {name: record.get(name) for name in (*TIMES, "time_scale", "model")}
+    said = {name: record.get(name) for name in (*TIMES, "time_scale", "scale_to_batch", "batch_per_rank", "model")}
     if any(said[name] for name in TIMES):
         return compute_times(said, network, shape)
     for measured in runs:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections import Counter
 from contextlib import contextmanager
 from threading import Timer
 from typing import TYPE_CHECKING, Any, Final
@@ -18,9 +17,8 @@ from hpcdl.fabric.failure import Failure
 from hpcdl.fabric.mpi import Mpi, library_version
 from hpcdl.fabric.mpi_failure import fault_tolerant, regroup
 from hpcdl.launch.environment import local
-from hpcdl.launch.memory import node_memory_bytes, shortage
+from hpcdl.launch.memory import lack_of_memory
 from hpcdl.launch.mpirun import AGAIN, intolerance
-from hpcdl.launch.testbed_settings import emulated
 from hpcdl.nn.backend import backend
 from hpcdl.nn.threads import threads
 from hpcdl.suite import Suite, UsageError
@@ -28,7 +26,7 @@ from hpcdl.trace.recorder import Recorder, to_bytes
 from hpcdl.training.journal import Journal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from hpcdl.fabric.mpi_comm import MpiComm
@@ -122,7 +120,8 @@ def run(suite: Suite, folder: Path, mpi: Mpi, *, resume: bool, say: Callable[[st
             f"cases with --case or --set case.ranks=..."
         )
     work = Job(mpi)
-    line = work.world.library.bcast(None if work.ranks is None else _lack_of_memory(suite, work.ranks))
+    hosts = [(rank["slurm_node"], rank["hostname"]) for rank in work.ranks or ()]
+    line = work.world.library.bcast(lack_of_memory(suite.cases, hosts) if hosts else None)
     if line is not None:
         raise UsageError(line)
     clerk = Clerk(suite, folder, work, resume=resume, say=say) if work.world.rank == 0 else None
@@ -155,16 +154,6 @@ def run(suite: Suite, folder: Path, mpi: Mpi, *, resume: bool, say: Callable[[st
     failed = clerk.finish() if clerk else False
     work.world.rest()
     return FAILED if work.world.library.bcast(failed) else OK
-
-
-def _lack_of_memory(suite: Suite, ranks: Sequence[dict[str, Any]]) -> str | None:
-    """One line about a case whose ranks do not fit into their fullest node; the suite's check knew of one rank."""
-    for case in suite.cases:
-        hosts = Counter((rank["slurm_node"], rank["hostname"]) for rank in ranks[: case.processes])
-        most = case.processes if emulated() else max(hosts.values())  # emulated hosts share one machine's memory
-        if (line := shortage(case.module.memory_bytes(case.settings), most, node_memory_bytes())) is not None:
-            return f"case {case.name!r}: {line} on a node"
-    return None
 
 
 def _run_case(case: Case, work: Job, comm: MpiComm | None) -> tuple[dict[str, Scalar], list[bytes]] | None:

@@ -133,7 +133,8 @@ def test_kinds_of_case_do_not_import_each_other():
 def test_a_command_costs_nothing_until_it_is_given():
     """Every rank declares all of them; several launches of a run are reported by ``report``."""
     for path in files("commands"):
-        at_once = {"hpcdl.exit_codes", *(["hpcdl.launch.catalogue"] if path.stem == "list" else [])}
+        its_own = ["hpcdl.arguments", "hpcdl.launch.catalogue"] if path.stem == "list" else []
+        at_once = {"hpcdl.exit_codes", *its_own}
         tree = ast.parse(path.read_text(encoding="utf-8"))
         early = {node.module for node in tree.body if isinstance(node, ast.ImportFrom)}
         assert {module for module in early if within(module, "hpcdl")} <= at_once, place(path)

@@ -94,16 +94,32 @@ def at_rate(layers: Sequence[Layer], shape: Shape, flops: float) -> ComputeTimes
     return ComputeTimes(found)
 
 
-def recorded(run: Run, model: str) -> ComputeTimes:
-    """Return the medians of the first training of ``model`` in a run that recorded events.
+def recorded(run: Run, model: str, shape: Shape, images: int | None = None) -> ComputeTimes:
+    """Return the medians of the first training of ``model`` on images of ``shape`` in a run that recorded events.
 
-    An update takes the same time whatever the batch; all else is taken as proportional to it. ValueError: a run
-    without such a case.
+    Of one with so many ``images`` on a rank, or of any: an update takes the same time whatever the batch, and all
+    else is taken as proportional to it. ValueError: a run without such a case, and what it holds instead.
     """
+    held, near = [], False
     for index in _trainings(run, model):
-        if (found := _medians(run, index)) is not None:
+        found, batch = _medians(run, index), _images_per_rank(run, index)
+        if found is None:
+            continue
+        if (size := run.described[index].get("image_shape")) == shape_told(shape) and images in {None, batch}:
             return found
-    raise ValueError(f"{run.path} has no measured training of {model!r} with events")
+        near |= size == shape_told(shape)
+        held.append(f"images of {size or 'unknown size'} at {batch:g} a rank")
+    if not held:
+        raise ValueError(f"{run.path} has no measured training of {model!r} with events")
+    wanted = f"images of {shape_told(shape)}" + ("" if images is None else f" at {images} a rank")
+    others = ", ".join(dict.fromkeys(held))
+    remedy = "; scale_to_batch = true takes them in proportion" if near else ""
+    raise ValueError(f"{run.path} holds {model!r} on {others}, and this case has {wanted}{remedy}")
+
+
+def shape_told(shape: Shape) -> str:
+    """How records name the shape of an image: ``28x28x1``."""
+    return "x".join(map(str, shape))
 
 
 class Recorded:
@@ -152,10 +168,14 @@ def _trainings(run: Run, model: str) -> list[int]:
     ]
 
 
-def _medians(run: Run, index: int) -> ComputeTimes | None:
-    events = run.events_of(index)
+def _images_per_rank(run: Run, index: int) -> float:
+    """Of a step; 0 where there is none."""
     steps = run.steps[run.steps["case_index"] == index]
-    images = float(steps["images"].median()) if len(steps) else 0.0
+    return float(steps["images"].median()) if len(steps) else 0.0
+
+
+def _medians(run: Run, index: int) -> ComputeTimes | None:
+    events, images = run.events_of(index), _images_per_rank(run, index)
     if not len(events) or not images:
         return None
     ours = events[events["label"].astype(str).str.match(rf"({INPUT}|loss|update|forward .*|backward .*)")]

@@ -5,6 +5,7 @@ With ``network`` it is simulated: size-only payloads, virtual time, any number o
 
 from __future__ import annotations
 
+import math
 from functools import cache, partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
@@ -14,10 +15,12 @@ import numpy as np
 from hpcdl import registry
 from hpcdl.aggregation.collectives import COLLECTIVES, offered, operand
 from hpcdl.analysis import cost
+from hpcdl.analysis.scratch import scratch_bytes
 from hpcdl.assembly import architecture, check_place
 from hpcdl.fabric.comm import phantom
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.simulated import simulated
+from hpcdl.launch.memory import node_memory_bytes, shortage
 from hpcdl.measuring.contents import ALIKE, Contents, alike, reals
 from hpcdl.measuring.starts import STARTS, start
 from hpcdl.measuring.tuning import foretold, tune
@@ -49,6 +52,11 @@ KEYS: Final[dict[str, Key]] = {
 }
 
 
+SEGMENT_BYTES: Final = 65536
+"""Of schemes that cut vectors, as they are by default."""
+SEGMENTS: Final = 16
+"""To a vector on which a scheme is tried: enough that a segment's inbox is little beside it."""
+
 MEASURED: Final = ("backend", "start", "placement", "threads")
 """Keys that say nothing of a simulated case."""
 
@@ -62,7 +70,7 @@ def check(settings: Mapping[str, Any]) -> None:
             )
     with about("message_bytes"):
         _check_size(settings)
-    name, ranks = settings["aggregation"]["name"], settings["ranks"]
+    name = settings["aggregation"]["name"]
     with about("backend"):
         chosen = backend(**settings["backend"])
     with about("aggregation"):
@@ -71,9 +79,10 @@ def check(settings: Mapping[str, Any]) -> None:
         check_place(name, chosen, settings)
         run = _scheme(settings)
         registry.check_settings(run.func, run.keywords)
-        if can_be_tried(name, ranks):
-            payload = operand(settings["collective"], phantom(ranks, settings["dtype"]), ranks)
-            simulated(ranks, next(iter(NETWORKS.values()))).run(lambda comm: run(comm, payload))
+        needed = memory_bytes(settings)  # tries the scheme
+    with about("message_bytes"):
+        if (line := shortage(needed, 1, node_memory_bytes())) is not None:
+            raise ValueError(f"{_bytes(settings)} on a rank: {line}")
 
 
 def _check_size(settings: Mapping[str, Any]) -> None:
@@ -118,10 +127,31 @@ def _scheme(settings: Mapping[str, Any]) -> partial[Coroutine[Any, Any, None]]:
 
 
 def memory_bytes(settings: Mapping[str, Any]) -> int:
-    """See :class:`hpcdl.suite.Kind`: the vector, what it was and must become; nothing where it has no content."""
-    out = settings["placement"] == "out_of_place"
-    vectors = 3 + out if backend(**settings["backend"]).on_host else 3
-    return 0 if settings["network"] else vectors * _bytes(settings)
+    """See :class:`hpcdl.suite.Kind`: the vector, what it was and must become, and what its scheme borrows.
+
+    Where bits are compared random numbers come in the place of the first two, made in float64. Nothing where
+    vectors have no content. Raises ValueError where the scheme does, if it can be tried.
+    """
+    size, borrowed = _bytes(settings), _borrowed(settings)
+    if settings["network"]:
+        return 0
+    drawn = 2 + 8 // _itemsize(settings) if settings["collective"] in ALIKE else 0
+    return math.ceil(size * (max(3, drawn) + borrowed))
+
+
+def _borrowed(settings: Mapping[str, Any]) -> float:
+    """Vectors that the scheme borrows, the mean over ranks; long ones are taken to be like one of some segments.
+
+    0 for a scheme that cannot be tried. Raises ValueError where the scheme does.
+    """
+    ranks, scheme = int(settings["ranks"]), _scheme(settings)
+    if not can_be_tried(settings["aggregation"]["name"], ranks):
+        return 0.0
+    segment: int = registry.in_full(scheme.func, scheme.keywords).get("segment_bytes", SEGMENT_BYTES)
+    most = SEGMENTS * max(1, segment // _itemsize(settings))
+    size = ranks * max(1, min(length(settings), most) // ranks)
+    payload = operand(settings["collective"], phantom(size, settings["dtype"]), ranks)
+    return scratch_bytes(lambda comm: scheme(comm, payload), ranks) / (ranks * size * _itemsize(settings))
 
 
 def identity(settings: Mapping[str, Any]) -> list[str]:
@@ -189,6 +219,7 @@ async def _measure(settings: Mapping[str, Any], journal: Journal, comm: Comm) ->
     messages, sent = after.messages - before.messages, after.bytes - before.bytes
     journal.repetitions(spans, messages // len(spans), sent // len(spans))
     told = await beginning.told()
+    del contents, operands  # what follows needs as much
     if collective in ALIKE:
         buffer[:] = place.asarray(reals(comm.rank, size, dtype))
         await scheme(comm, given)

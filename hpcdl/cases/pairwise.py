@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hpcdl.analysis.links import rounds
+from hpcdl.launch.memory import node_memory_bytes, shortage
 from hpcdl.suite import Key
 
 if TYPE_CHECKING:
@@ -41,11 +42,13 @@ def check(settings: Mapping[str, Any]) -> None:
         raise ValueError(f"ranks: a pair has 2, not {ranks}; pattern = 'all_pairs' or 'bisection' takes more")
     if pattern == "bisection" and ranks % 2:
         raise ValueError(f"ranks: {ranks} ranks have no two equal halves")
+    if (line := shortage(memory_bytes(settings), 1, node_memory_bytes())) is not None:
+        raise ValueError(f"message_bytes: {settings['message_bytes']} to a rank: {line}")
 
 
 def memory_bytes(settings: Mapping[str, Any]) -> int:
-    """See :class:`hpcdl.suite.Kind`: one message goes and one comes."""
-    return 2 * int(settings["message_bytes"])
+    """See :class:`hpcdl.suite.Kind`: one message goes, one comes, and which bytes of it are right."""
+    return 3 * int(settings["message_bytes"])
 
 
 def identity(settings: Mapping[str, Any]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hpcdl import registry
-from hpcdl.analysis.compute_times import DEVICES, ComputeTimes
+from hpcdl.analysis.compute_times import DEVICES, ComputeTimes, shape_told
 from hpcdl.analysis.fields import LOCKSTEP
 from hpcdl.analysis.volumes import FLOAT_BYTES, volumes
 from hpcdl.assembly import architecture, compute_times, named, times_told
@@ -44,6 +44,7 @@ KEYS: Final[dict[str, Key]] = {
     "flops": Key((int, float), None),
     "times": Key((str,), None),
     "time_scale": Key((int, float), 1.0),
+    "scale_to_batch": Key((bool,), False),
     "threads": Key((int,), 1, least=1),
     "trace": Key((str,), "events", choices=("events", "steps", "alternating")),
 }
@@ -57,6 +58,8 @@ def check(settings: Mapping[str, Any]) -> None:
     for key in ("flops", "time_scale"):
         if settings[key] is not None and not settings[key] > 0:
             raise ValueError(f"{key}: must be more than 0, not {settings[key]}")
+    if settings["scale_to_batch"] and settings["times"] is None:
+        raise ValueError("scale_to_batch: goes with times, which may be of another batch")
     if settings["warmup"] >= settings["steps"]:
         raise ValueError(f"warmup: {settings['warmup']} of {settings['steps']} steps leave none to measure")
     if settings["training"]["name"] not in LOCKSTEP:
@@ -90,11 +93,12 @@ def identity(settings: Mapping[str, Any]) -> list[str]:
 def fields(settings: Mapping[str, Any]) -> dict[str, Scalar]:
     """See :class:`hpcdl.suite.Kind`."""
     scale = f" x {settings['time_scale']:g}" if settings["time_scale"] != 1 else ""
+    scale += " in proportion to the batch" if settings["scale_to_batch"] else ""
     return {
         **{key: label(settings[key]) for key in ("model", "training", "aggregation")},
         "dataset": label(settings["dataset"])
         if settings["dataset"]
-        else "x".join(map(str, architecture(settings["model"], settings["dataset"])[0])),
+        else shape_told(architecture(settings["model"], settings["dataset"])[0]),
         "dtype": "float32",
         "compression": "none",
         "batch_per_rank": settings["batch_per_rank"],
@@ -103,7 +107,7 @@ def fields(settings: Mapping[str, Any]) -> dict[str, Scalar]:
         "threads_per_rank": settings["threads"],
         "steps": settings["steps"],
         "warmup_steps": settings["warmup"],
-        **{key: settings[key] for key in (*TIMES, "time_scale")},
+        **{key: settings[key] for key in (*TIMES, "time_scale", "scale_to_batch")},
         "modelled_compute_seconds": _times(settings).step_seconds(settings["batch_per_rank"]),
         "configuration": f"replayed with {times_told(settings)}{scale}, trace={settings['trace']}",
     }

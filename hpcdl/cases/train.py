@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcdl import accidents, registry, simulation
 from hpcdl.aggregation.auto import auto
-from hpcdl.analysis.compute_times import DEVICES
+from hpcdl.analysis.compute_times import DEVICES, shape_told
 from hpcdl.analysis.fields import OWN
 from hpcdl.analysis.volumes import FLOAT_BYTES, volumes
 from hpcdl.assembly import (
@@ -236,6 +236,7 @@ def fields(settings: Mapping[str, Any]) -> dict[str, Scalar]:
     ]
     return {
         **{key: label(settings[key]) for key in called},
+        "image_shape": shape_told(dataset(settings["dataset"]).shape),
         "optimizer": of_strategy(settings, "OPTIMIZER") or label(settings["optimizer"]),
         **{key: settings[key] for key in plain},
         "aggregation": label(aggregation(settings)) if aggregates(settings) else OWN,

@@ -6,6 +6,7 @@ import argparse
 import json
 from typing import Any
 
+from hpcdl.arguments import chosen
 from hpcdl.exit_codes import OK
 from hpcdl.launch.catalogue import SUBJECTS, USUAL_BATCH, catalogue, described, settings
 
@@ -13,7 +14,7 @@ from hpcdl.launch.catalogue import SUBJECTS, USUAL_BATCH, catalogue, described, 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
     parser = commands.add_parser("list", help="what a suite can name", description="List what a suite can name.")
-    parser.add_argument("what", nargs="?", choices=SUBJECTS, metavar="WHAT", help=", ".join(SUBJECTS))
+    parser.add_argument("what", nargs="?", type=_subject, metavar="WHAT", help=", ".join(SUBJECTS))
     parser.add_argument("--json", action="store_true", help="one JSON document")
     parser.add_argument(
         "--batch",
@@ -22,6 +23,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="weigh models for these many images a step: parameters, |W|, |D|, arithmetic, activations",
     )
     parser.set_defaults(command=execute)
+
+
+def _subject(word: str) -> str:
+    return chosen(word, SUBJECTS)
 
 
 def _batches(text: str) -> list[int]:

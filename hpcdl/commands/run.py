@@ -31,7 +31,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument("suite", type=Path, metavar="SUITE.toml")
     parser.add_argument(
-        "-n", dest="ranks", type=int, metavar="RANKS", help="ranks to start (default: what the suite needs)"
+        "-n", "--ranks", type=int, metavar="RANKS", help="ranks to start (default: what the suite needs)"
     )
     parser.add_argument(
         "-o", dest="folder", type=Path, metavar="DIR", help="run folder (default: runs/SUITE-TIME)"
@@ -98,10 +98,19 @@ def _suite(options: argparse.Namespace) -> Suite:
 
 
 def _dry_run(options: argparse.Namespace) -> int:
+    """List the cases. Raises UsageError, after the list, if they would run on this node and do not fit into it."""
+    from hpcdl.launch.guard import in_batch_job, launched
+    from hpcdl.launch.memory import lack_of_memory
+    from hpcdl.suite import UsageError
+
     chosen = _suite(options)
     for case in chosen.cases:
         print(f"{case.name}  ({case.processes} ranks, {case.digest})")
-    print(f"{len(chosen.cases)} cases, {max(case.processes for case in chosen.cases)} ranks")
+    most = max(case.processes for case in chosen.cases)
+    print(f"{len(chosen.cases)} cases, {most} ranks", flush=True)
+    alone = not launched(os.environ) and not in_batch_job(os.environ)
+    if alone and (line := lack_of_memory(chosen.cases, ["here"] * most)) is not None:
+        raise UsageError(line)
     return OK
 
 

@@ -17,6 +17,9 @@ _SAYS_HOW_MANY: Final = {
 """Number of processes: number of this one, launcher. The nearest comes first: an mpirun inside a Slurm job has its
 daemons started by srun, one per node."""
 
+_BATCH_JOBS: Final = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "PE_HOSTFILE")
+"""Set where a batch system has lent nodes, of which there may be several."""
+
 _INTERACTIVE_STEP: Final = "4294967290"
 """The step that salloc opens a user's shell in."""
 
@@ -33,6 +36,11 @@ def _told(environment: Mapping[str, str]) -> str | None:
 def launched(environment: Mapping[str, str]) -> bool:
     """Whether this process is one of a launcher's, rather than a user's."""
     return _told(environment) is not None or "PMIX_RANK" in environment
+
+
+def in_batch_job(environment: Mapping[str, str]) -> bool:
+    """Whether a batch system has lent the nodes on which ranks would be started."""
+    return any(name in environment for name in _BATCH_JOBS)
 
 
 def is_first(environment: Mapping[str, str]) -> bool:

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcdl.launch.testbed_settings import emulated
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from hpcdl.suite import Case
 
 
 def node_memory_bytes() -> int:
@@ -34,3 +43,16 @@ def shortage(needed: int, ranks: int, available: int) -> str | None:
         return None
     each = f"{ranks} ranks x {needed / 1e9:.2f} GB" if ranks > 1 else f"{needed / 1e9:.2f} GB"
     return f"needs at least {each} of memory, and there are {available / 1e9:.2f} GB"
+
+
+def lack_of_memory(cases: Sequence[Case], hosts: Sequence[Hashable]) -> str | None:
+    """One line about a case whose ranks do not fit into their fullest node, None if all fit.
+
+    ``hosts`` says where each rank is, first ranks first.
+    """
+    for case in cases:
+        taken = hosts[: case.processes]
+        most = len(taken) if emulated() else max(Counter(taken).values())  # emulated hosts share one memory
+        if (line := shortage(case.module.memory_bytes(case.settings), most, node_memory_bytes())) is not None:
+            return f"case {case.name!r}: {line} on a node"
+    return None

@@ -1,8 +1,10 @@
 """How long work takes: arithmetic over a rate, or what a run says."""
 
+import json
+
 import pytest
 
-from hpcdl import registry
+from hpcdl import registry, suite
 from hpcdl.analysis.compute_times import DEVICES, at_rate, recorded
 from hpcdl.analysis.volumes import volumes
 from hpcdl.trace.record import CaseRecord
@@ -47,7 +49,8 @@ def write(folder, **fields):
             recorder.events.append((0, label, clock, clock + length * 1000, -1, 0))
             clock += length * 1000
         recorder.steps.append(Step(step, 0, 0, clock, images=4))
-    case = CaseRecord({"kind": "train", "model": "lenet5", "ranks": 1, **fields}, [recorder.pack()])
+    said = {"kind": "train", "model": "lenet5", "image_shape": "8x8x1", "ranks": 1}
+    case = CaseRecord({**said, **fields}, [recorder.pack()])
     write_part(folder / "part.h5", case)
     merge([folder / "part.h5"], folder / "run.h5", {}, "")
     return read(folder)
@@ -55,7 +58,7 @@ def write(folder, **fields):
 
 def test_medians_of_a_run(tmp_path):
     """Per image, but for updates; reductions are the network's."""
-    times = recorded(write(tmp_path), "lenet5")
+    times = recorded(write(tmp_path), "lenet5", SHAPE)
     assert times.seconds("forward a", 8) == pytest.approx(82e-6)
     assert times.seconds("backward a", 2) == pytest.approx(40e-6)
     assert times.seconds("update", 2) == times.seconds("update", 8) == pytest.approx(7e-6)
@@ -66,4 +69,47 @@ def test_medians_of_a_run(tmp_path):
 @pytest.mark.parametrize("fields", [{"model": "vgg11"}, {"network": "gemini"}, {"kind": "collective"}])
 def test_a_run_that_measured_no_such_training_is_refused(tmp_path, fields):
     with pytest.raises(ValueError, match="no measured training of 'lenet5'"):
-        recorded(write(tmp_path, **fields), "lenet5")
+        recorded(write(tmp_path, **fields), "lenet5", SHAPE)
+
+
+@pytest.mark.parametrize(
+    ("shape", "images", "said"),
+    [
+        ((28, 28, 1), None, "on images of 8x8x1 at 4 a rank, and this case has images of 28x28x1"),
+        ((28, 28, 1), 4, "on images of 8x8x1 at 4 a rank, and this case has images of 28x28x1 at 4 a rank"),
+        (
+            SHAPE,
+            5,
+            "and this case has images of 8x8x1 at 5 a rank; scale_to_batch = true takes them in proportion",
+        ),
+    ],
+)
+def test_times_of_other_images_or_another_batch_are_refused(tmp_path, shape, images, said):
+    run = write(tmp_path)
+    with pytest.raises(ValueError, match="holds 'lenet5' on images of 8x8x1 at 4 a rank") as refused:
+        recorded(run, "lenet5", shape, images)
+    assert str(refused.value).endswith(said)
+    assert recorded(run, "lenet5", SHAPE, 4) == recorded(run, "lenet5", SHAPE)
+
+
+def test_a_run_that_does_not_say_what_images_it_had_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="on images of unknown size at 4 a rank"):
+        recorded(write(tmp_path, image_shape=None), "lenet5", SHAPE)
+
+
+def test_a_replay_takes_times_of_its_own_images_and_batch(tmp_path):
+    write(tmp_path)
+
+    def case(**keys):
+        said = {"kind": "replay", "model": "lenet5", "times": str(tmp_path), "ranks": 2, **keys}
+        lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in said.items())
+        (found,) = suite.parse(f'[suite]\nname = "s"\n[[case]]\n{lines}', "s.toml").cases
+        return found.fields()["modelled_compute_seconds"]
+
+    assert case(dataset="digits", batch_per_rank=4) == pytest.approx(138e-6)
+    assert case(dataset="digits", batch_per_rank=8, scale_to_batch=True) == pytest.approx(269e-6)
+    for keys in ({"batch_per_rank": 4}, {"dataset": "digits", "batch_per_rank": 8}):
+        with pytest.raises(suite.UsageError) as refused:
+            case(**keys)
+        assert str(refused.value).startswith(f"s.toml: [[case]] 1: times: {tmp_path}")
+        assert "holds 'lenet5' on images of 8x8x1 at 4 a rank, and" in str(refused.value)

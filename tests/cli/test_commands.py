@@ -23,16 +23,6 @@ def test_version(hpcdl):
     assert hpcdl("--version").stdout == "hpcdl 0.1.0\n"
 
 
-@pytest.mark.parametrize(
-    "arguments", [[], ["rum"], ["run"], ["list", "aggregations"], ["run", "s.toml", "-n", "two"]]
-)
-def test_usage_errors_of_the_command_line_itself(capsys, arguments):
-    with pytest.raises(SystemExit) as stopped:
-        main(arguments)
-    assert stopped.value.code == 2
-    assert "error: " in capsys.readouterr().err.splitlines()[-1]
-
-
 @pytest.mark.parametrize("what", SUBJECTS)
 def test_list_as_text_and_as_json(capsys, what):
     assert main(["list", what]) == 0

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from hpcdl.cli import main
+from hpcdl.launch.memory import node_memory_bytes
 
 from .conftest import TRAIN
 
@@ -53,6 +54,35 @@ def refused(tmp_path, monkeypatch, capsys):
 )
 def test_arguments_that_do_not_fit_the_suite(refused, arguments, said):
     assert said in refused(FINE, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("", "hpcdl: no command; there are: check, list, predict, report, run, testbed"),
+        ("rnu s.toml", "hpcdl: rnu: unknown command; did you mean 'run'?"),
+        ("--versoin", "hpcdl: --versoin: unknown option; did you mean '--version'?"),
+        ("-x run", "hpcdl: -x: unknown option; did you mean '-h'?"),
+        ("run", "hpcdl run: the following arguments are required: SUITE.toml"),
+        ("run --ranksx 3", "hpcdl run: --ranksx: unknown option; did you mean '--ranks'?"),
+        ("run s.toml --dry-rum", "hpcdl run: --dry-rum: unknown option; did you mean '--dry-run'?"),
+        ("run s.toml t.toml", "hpcdl run: t.toml: one argument too many"),
+        ("run s.toml -n", "hpcdl run: -n/--ranks: expected one argument"),
+        ("run s.toml -n two", "hpcdl run: -n/--ranks: invalid int value: 'two'"),
+        ("list agregation", "hpcdl list: WHAT: unknown 'agregation'; did you mean 'aggregation'?"),
+        ("predict s.toml --netwrok=gemini", "hpcdl predict: --netwrok: unknown option; did you mean '--network'?"),
+        ("testbed --hosts 2 -- x --rate 3", "hpcdl testbed: the following arguments are required: --rate"),
+    ],
+)
+def test_arguments_that_nobody_understands(monkeypatch, capsys, line, said):
+    for rank, told in ((None, f"{said}\n"), ("0", f"{said}\n"), ("1", "")):
+        if rank is not None:
+            monkeypatch.setenv("PMI_SIZE", "2")
+            monkeypatch.setenv("PMI_RANK", rank)
+        with pytest.raises(SystemExit) as ended:
+            main(line.split())
+        assert ended.value.code == 2
+        assert capsys.readouterr() == ("", told)
 
 
 def test_a_folder_that_holds_a_run_is_not_written_over(refused, tmp_path):
@@ -138,9 +168,10 @@ def test_a_plug_in_that_raises_ends_all_ranks(hpcdl):
 
 
 def test_more_memory_than_there_is(hpcdl):
-    """Said by the ranks, who know how many share a node, and by none of them twice."""
-    suite = hpcdl.suite('[[case]]\nkind = "pairwise"\nmessage_bytes = 8_000_000_000_000_000')
+    """One rank fits and two do not: said by the ranks, who know how many share a node, and by none of them twice."""
+    size = node_memory_bytes() // 4
+    suite = hpcdl.suite(f'[[case]]\nkind = "pairwise"\nmessage_bytes = {size}')
     ended = hpcdl("run", suite, "-o", "o")
     assert ended.returncode == 2
-    assert ended.stderr.count("needs at least 2 ranks x 16000000.00 GB of memory, and there are ") == 1
+    assert ended.stderr.count(f"needs at least 2 ranks x {3 * size / 1e9:.2f} GB of memory, and there are ") == 1
     assert ended.stderr.count("\n") == 1

@@ -127,6 +127,7 @@ ANOTHER = {
         "flops": 2e9,
         "times": None,
         "time_scale": 2,
+        "scale_to_batch": None,
         "threads": 2,
         "trace": "steps",
     },
