@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hpcdl import registry
-from hpcdl.aggregation.collectives import COLLECTIVES, offered, operand
+from hpcdl.aggregation.collectives import COLLECTIVES, OF_A_LIBRARY, offered, operand, operands_apart
 from hpcdl.analysis import cost
 from hpcdl.assembly import architecture, check_place
 from hpcdl.fabric.comm import phantom
@@ -169,8 +169,12 @@ async def _measure(settings: Mapping[str, Any], journal: Journal, comm: Comm) ->
     # in the host's memory other ranks of the host can map it, which a scheme may make use of
     buffer = comm.memory.allocate(size, dtype) if place.on_host else place.zeros(size, dtype)
     operands = place.asarray(contents.before)
-    given = operand(collective, buffer, comm.size)
     out_of_place = settings["placement"] == "out_of_place"
+    apart = out_of_place and (chosen or settings["aggregation"]["name"]) in OF_A_LIBRARY
+    copied = out_of_place and not apart
+    given = operand(collective, buffer, comm.size)
+    if apart:
+        given = operands_apart(collective, operands, buffer, comm.size)
     beginning = start(settings["start"], comm, lambda: journal.read().time_ns)
     wrong = np.zeros(1)
     spans = []
@@ -179,7 +183,7 @@ async def _measure(settings: Mapping[str, Any], journal: Journal, comm: Comm) ->
         buffer[:] = 0 if out_of_place else operands
         place.to_host(buffer[:1])  # waits for the device
         begin = await beginning.ready()
-        if out_of_place:
+        if copied:
             buffer[:] = operands
         await scheme(comm, given)
         place.to_host(buffer[:1])
@@ -189,8 +193,10 @@ async def _measure(settings: Mapping[str, Any], journal: Journal, comm: Comm) ->
     messages, sent = after.messages - before.messages, after.bytes - before.bytes
     journal.repetitions(spans, messages // len(spans), sent // len(spans))
     told = await beginning.told()
+    if out_of_place:
+        told["copied"] = copied or collective == "broadcast"  # of which MPI has none with two vectors
     if collective in ALIKE:
-        buffer[:] = place.asarray(reals(comm.rank, size, dtype))
+        (operands if apart else buffer)[:] = place.asarray(reals(comm.rank, size, dtype))
         await scheme(comm, given)
         told["same_bits"] = await alike(comm, place.to_host(buffer))
     await comm.native("allreduce", wrong)
