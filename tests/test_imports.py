@@ -34,6 +34,9 @@ ARRAYS_ONLY = ["nn", "optim", "compression"]
 PROGRAMS = ["aggregation", "training"]
 """They ask, and never know who answers: no interpreter, no clock, no thread, no file."""
 
+ASKED = ("comm", "apart", "window")
+"""Modules of the fabric that programs ask by."""
+
 WORLDLY = {"time", "datetime", "threading", "multiprocessing", "subprocess", "socket", "os", "pathlib", "io"}
 
 OFFERED = {
@@ -107,9 +110,7 @@ def test_programs_do_not_know_their_interpreter(folder):
     for path in files(folder):
         names = set(imports(path))
         fabric = {name for name in names if within(name, "hpcdl.fabric")}
-        asked = {
-            name for name in fabric if within(name, "hpcdl.fabric.comm") or within(name, "hpcdl.fabric.window")
-        }
+        asked = {name for name in fabric if any(within(name, f"hpcdl.fabric.{one}") for one in ASKED)}
         assert fabric == asked, place(path)
         assert not {name.partition(".")[0] for name in names} & WORLDLY, place(path)
 

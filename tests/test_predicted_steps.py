@@ -1,13 +1,16 @@
 """Predicted training steps: closed forms, and whose computing they are made of."""
 
 import json
+from itertools import product
 
 import numpy as np
 import pytest
 
-from hpcdl import registry
+from hpcdl import registry, suite
 from hpcdl.cli import main
+from hpcdl.fabric.comm import phantom
 from hpcdl.fabric.network import NETWORKS
+from hpcdl.fabric.simulated import simulated
 from hpcdl.prediction import predict
 from hpcdl.trace.record import CaseRecord
 from hpcdl.trace.recorder import Recorder, Step
@@ -196,13 +199,13 @@ def test_the_page_shows_both_and_warns_of_what_is_far(trained, capsys):
 @pytest.mark.parametrize(("scale", "ranks"), [(1.0, 2), (2.5, 3)])
 def test_a_replay_takes_the_times_it_was_told(tmp_path, scale, ranks):
     """On images of the model's own size: arithmetic at a rate, times the scale, and the ring after it."""
-    suite = tmp_path / "replay.toml"
-    suite.write_text(
+    file = tmp_path / "replay.toml"
+    file.write_text(
         '[suite]\nname = "replay"\n[[case]]\nkind = "replay"\nmodel = "lenet5"\nflops = 1e11\nsteps = 5\n'
         f"time_scale = {scale}\nbatch_per_rank = 16\nranks = {ranks}\naggregation = ['ring', 'none']\n"
         'training = {name = "synchronous", bucket_bytes = 0}\n'
     )
-    rows, found = steps(suite)
+    rows, found = steps(file)
     # 2293 k multiply-adds an image (LeCun's shapes with 20 and 50 filters), forward and twice that backward
     multiply_adds = 24 * 24 * 20 * 25 + 8 * 8 * 50 * 500 + 800 * 500 + 500 * 10
     arithmetic = scale * 16 * 6 * multiply_adds / 1e11
@@ -214,4 +217,31 @@ def test_a_replay_takes_the_times_it_was_told(tmp_path, scale, ranks):
     assert rows[AT_ONCE, "ring", ranks]["predicted_seconds"] == pytest.approx(
         arithmetic + sent + reduced, rel=1e-4
     )
+    assert found.left_out == []
+
+
+def test_a_runs_replays_are_predicted_by_prices_of_its_collectives(hand, tmp_path):
+    """What was measured took place on links of known prices."""
+    for scheme, ranks, size in product(("ring", "halving_doubling"), (2, 4), (1 << 14, 1 << 18, 1 << 22)):
+        world = simulated(ranks, NETWORKS["ethernet-1g"])
+        aggregate = registry.find("aggregation", scheme)
+        world.run(lambda comm, aggregate=aggregate, size=size: aggregate(comm, phantom(size // 4)))
+        what = {"collective": "allreduce", "aggregation": scheme, "message_bytes": size, "correct": True}
+        hand.case([[world.now * 1e3] * 3] * ranks, suite="s", kind="collective", dtype="float32", **what)
+    file = tmp_path / "replay.toml"
+    file.write_text(
+        '[suite]\nname = "s"\n[[case]]\nkind = "replay"\nmodel = "nin_cifar"\nflops = 2e12\nsteps = 5\nwarmup = 1\n'
+        'batch_per_rank = 64\nranks = [2, 4]\naggregation = ["ring", "halving_doubling"]\n'
+        'training = [{name = "synchronous", bucket_bytes = 0}, "synchronous", "layerwise"]\n'
+    )
+    took, _ = steps(file, network="ethernet-1g")
+    for case in suite.load(file).cases:
+        fields = {name: value for name, value in case.fields().items() if value is not None}
+        row = took[fields["training"], fields["aggregation"], fields["ranks"]]
+        hand.case([[1e3 * row["predicted_seconds"]] * 5] * fields["ranks"], **fields)
+    hand.read({"ranks": [{"hostname": f"host{rank}"} for rank in range(4)]})
+    rows, found = steps(hand.folder, network=str(hand.folder))
+    assert len(rows) == 12
+    for row in rows.values():
+        assert row["predicted_seconds"] == pytest.approx(row["step_seconds"], rel=0.01)
     assert found.left_out == []

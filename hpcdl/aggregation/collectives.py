@@ -13,15 +13,21 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl import registry
-from hpcdl.fabric.comm import partition
+from hpcdl.fabric.apart import Apart
+from hpcdl.fabric.comm import Parts, partition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from hpcdl.fabric.comm import Array, Parts
+    from hpcdl.fabric.comm import Array
 
 BY_PARTS: Final = ("reduce_scatter", "allgather", "all_to_all")
 """Called with the parts of the vector, the others with the vector."""
+
+OF_A_LIBRARY: Final = (
+    *("native", "native_nonblocking", "native_persistent", "native_reduce_scatter_allgather", "nccl"),
+)
+"""Schemes that are a library's calls, which may read one vector and write another."""
 
 COLLECTIVES: Final = ("allreduce", *BY_PARTS, "broadcast", "reduce")
 
@@ -63,3 +69,9 @@ def operand(collective: str, buffer: Array, ranks: int) -> Array | Parts:
     if collective == "all_to_all" and len(buffer) % ranks:
         raise ValueError(f"{len(buffer)} elements make no {ranks} equal parts, which an all_to_all exchanges")
     return partition(buffer, ranks) if collective in BY_PARTS else buffer
+
+
+def operands_apart(collective: str, operand: Array, result: Array, ranks: int) -> Array | Parts:
+    """What a library's collective is called with out of place: see :class:`hpcdl.fabric.apart.Apart`."""
+    both: Any = Apart(operand, result)  # only the fabric looks into it
+    return Parts(both, partition(result, ranks)) if collective in BY_PARTS else both

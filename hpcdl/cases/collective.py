@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hpcdl import registry
-from hpcdl.aggregation.collectives import COLLECTIVES, offered, operand
+from hpcdl.aggregation.collectives import COLLECTIVES, OF_A_LIBRARY, offered, operand, operands_apart
 from hpcdl.analysis import cost
 from hpcdl.analysis.scratch import scratch_bytes
 from hpcdl.assembly import architecture, check_place
@@ -199,8 +199,12 @@ async def _measure(settings: Mapping[str, Any], journal: Journal, comm: Comm) ->
     # in the host's memory other ranks of the host can map it, which a scheme may make use of
     buffer = comm.memory.allocate(size, dtype) if place.on_host else place.zeros(size, dtype)
     operands = place.asarray(contents.before)
-    given = operand(collective, buffer, comm.size)
     out_of_place = settings["placement"] == "out_of_place"
+    apart = out_of_place and (chosen or settings["aggregation"]["name"]) in OF_A_LIBRARY
+    copied = out_of_place and not apart
+    given = operand(collective, buffer, comm.size)
+    if apart:
+        given = operands_apart(collective, operands, buffer, comm.size)
     beginning = start(settings["start"], comm, lambda: journal.read().time_ns)
     wrong = np.zeros(1)
     spans = []
@@ -209,7 +213,7 @@ async def _measure(settings: Mapping[str, Any], journal: Journal, comm: Comm) ->
         buffer[:] = 0 if out_of_place else operands
         place.to_host(buffer[:1])  # waits for the device
         begin = await beginning.ready()
-        if out_of_place:
+        if copied:
             buffer[:] = operands
         await scheme(comm, given)
         place.to_host(buffer[:1])
@@ -219,9 +223,12 @@ async def _measure(settings: Mapping[str, Any], journal: Journal, comm: Comm) ->
     messages, sent = after.messages - before.messages, after.bytes - before.bytes
     journal.repetitions(spans, messages // len(spans), sent // len(spans))
     told = await beginning.told()
+    if out_of_place:
+        told["copied"] = copied or collective == "broadcast"  # of which MPI has none with two vectors
+    sent_from = operands if apart else buffer
     del contents, operands  # what follows needs as much
     if collective in ALIKE:
-        buffer[:] = place.asarray(reals(comm.rank, size, dtype))
+        sent_from[:] = place.asarray(reals(comm.rank, size, dtype))
         await scheme(comm, given)
         told["same_bits"] = await alike(comm, place.to_host(buffer))
     await comm.native("allreduce", wrong)

@@ -6,6 +6,8 @@ from itertools import accumulate, pairwise
 from math import ceil, log2
 from typing import TYPE_CHECKING, Final
 
+from hpcdl.fabric.apart import Apart, ends
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -22,10 +24,15 @@ COLLECTIVES: Final = ("barrier", *SUMS, "broadcast", "reduce", *BY_PARTS)
 """All that :meth:`hpcdl.fabric.comm.Comm.native` knows."""
 
 
-def collectively(collective: str, buffers: Sequence[Array], counts: Sequence[int]) -> None:
+def collectively(collective: str, vectors: Sequence[Array | Apart], counts: Sequence[int]) -> None:
     """Do to the ranks' vectors, which are all equally long, what ``collective`` does."""
     if collective == "barrier":
         return
+    buffers = []
+    for operand, result in map(ends, vectors):
+        if operand is not None:
+            result[...] = operand
+        buffers.append(result)
     if collective in SUMS:
         total = sum(buffers)
         for buffer in buffers:

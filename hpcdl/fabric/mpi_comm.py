@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 import numpy as np
 from mpi4py import MPI
 
+from hpcdl.fabric.apart import ends
 from hpcdl.fabric.beside import WORTHWHILE_NS
 from hpcdl.fabric.comm import (
     ANY,
@@ -269,19 +270,21 @@ class MpiComm:
         begin = perf_counter_ns()
         # blocking and non-blocking collectives do not match, so the choice hangs on the program, not on alone
         blocking = self._mpi.running.space == 0
-        if isinstance(buffer, np.ndarray):
-            yield from self._natives.run(collective, buffer, counts, blocking=blocking)
+        operand, result = ends(buffer)
+        if isinstance(result, np.ndarray):
+            yield from self._natives.run(collective, operand, result, counts, blocking=blocking)
         elif collective == "nccl":
             if self._nccl is None:
                 self._nccl = Nccl(self.rank, self.size, self._main.allgather, self._main.bcast)
-            done = self._nccl.allreduce(buffer)
+            done = self._nccl.allreduce(operand, result)
             if not done():
                 yield done
         else:
             # on a copy: libraries that move device memory do not all reduce it
-            host = buffer.get()
-            yield from self._natives.run(collective, host, counts, blocking=blocking)
-            buffer.set(host)
+            source: Any = result if operand is None else operand
+            host = source.get()
+            yield from self._natives.run(collective, None, host, counts, blocking=blocking)
+            result.set(host)
         if self._mpi.events is not None:
             self._record(f"native {collective}", begin, -1, buffer.nbytes)
 

@@ -66,8 +66,10 @@ class Nccl:
             "int64": nccl.NCCL_INT64,
         }
 
-    def allreduce(self, buffer: Array) -> Wait:
-        """Begin to sum ``buffer`` over the ranks, in place; returns what tells whether it is done.
+    def allreduce(self, operand: Array | None, buffer: Array) -> Wait:
+        """Begin to sum ``operand`` over the ranks into ``buffer``; returns what tells whether it is done.
+
+        None: what is there is summed, in place.
 
         ValueError: a type that NCCL does not add.
         """
@@ -76,7 +78,9 @@ class Nccl:
             raise ValueError(f"NCCL sums {', '.join(self._types)}, not {buffer.dtype}")
         stream = self._cupy.cuda.get_current_stream()
         if buffer.size:
-            address = buffer.data.ptr  # type: ignore[attr-defined]
-            self._group.allReduce(address, address, buffer.size, kind, self._nccl.NCCL_SUM, stream.ptr)
+            source: Any = buffer if operand is None else operand
+            into: Any = buffer
+            addresses = source.data.ptr, into.data.ptr
+            self._group.allReduce(*addresses, buffer.size, kind, self._nccl.NCCL_SUM, stream.ptr)
         done = stream.record()
         return lambda: bool(done.done)

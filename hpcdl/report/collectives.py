@@ -104,6 +104,7 @@ def collectives(records: Sequence[Record]) -> Section:
     notes = [
         *([NOTE] if any(not group.network for group in groups) else []),
         *_windows([record for rows in groups.values() for record in rows]),
+        *_copies([record for rows in groups.values() for record in rows]),
         *([SIMULATED_NOTE] if any(group.network for group in groups) else []),
     ]
     return Section("Collectives", notes, tables=tables)
@@ -121,6 +122,19 @@ def _windows(records: Sequence[Record]) -> list[str]:
     said = (
         f"start=window: ranks began at an agreed moment of rank 0's clock, known to {seconds(error)}; in at most "
         f"{percent(late, 1)} of a case's repetitions a rank came too late and began at once."
+    )
+    return [said]
+
+
+def _copies(records: Sequence[Record]) -> list[str]:
+    """Who copies where operand and result are apart."""
+    apart = [record for record in records if record.get("placement") == "out_of_place"]
+    copying = dict.fromkeys(scheme_name(record) for record in apart if record.get("copied"))
+    if not copying:
+        return []
+    said = (
+        "placement=out_of_place: the library's calls read one vector and write another. In place by nature, so "
+        f"that the operand is copied first, within the time: {', '.join(copying)}."
     )
     return [said]
 

@@ -31,7 +31,8 @@ STEPS: Final = (
 )
 STEPS_NOTE: Final = (
     "Predicted: the strategy itself in virtual time, messages on the model of the network; computing takes what a "
-    "measured case says, on the next smaller number of ranks if there is one, in proportion to a rank's images."
+    "replay was told, or what a measured case says, on the next smaller number of ranks if there is one, in "
+    "proportion to a rank's images."
 )
 BESIDE: Final = (
     "Predicted: the same programs in virtual time on one model of the network, whose few prices are fitted to all "

@@ -4,9 +4,10 @@ from math import ceil
 
 import numpy as np
 import pytest
-from contract.aggregations import OF_A_LIBRARY, OTHERS, called
+from contract.aggregations import OF_A_LIBRARY, ON_HOSTS, OTHERS, called, called_apart
 from contract.operands import as_wanted, awkward_lengths, operands
 
+from hpcdl import registry
 from hpcdl.aggregation.collectives import COLLECTIVES, offered, operand, schemes
 from hpcdl.analysis import cost
 from hpcdl.fabric.comm import phantom
@@ -51,6 +52,26 @@ def test_does_what_mpi_says(collective, name, ranks):
                 lambda comm, buffers=buffers: called(collective, name, comm, buffers[comm.rank])
             )
             assert as_wanted(collective, buffers, rows), f"{length} elements, seed {seed}"
+
+
+def test_a_librarys_schemes_are_named_so():
+    names = [name for name in registry.names("aggregation") if name.startswith(("native", "nccl"))]
+    assert names == sorted(OF_A_LIBRARY)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+@pytest.mark.parametrize(("collective", "name"), ON_HOSTS)
+def test_a_librarys_operand_apart_stays_as_it_is(collective, name, ranks):
+    for length in lengths(collective, ranks):
+        rows, _ = operands(ranks, length)
+        given, results = rows.copy(), np.full_like(rows, np.nan)
+        in_process(ranks).run(
+            lambda comm, given=given, results=results: called_apart(
+                collective, name, comm, given[comm.rank], results[comm.rank]
+            )
+        )
+        assert as_wanted(collective, results, rows), f"{length} elements"
+        assert (given == rows).all()
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 8])

@@ -1,7 +1,7 @@
 """Which aggregations are held to what: all that the folder offers, so that a new file is tested as it is."""
 
 from hpcdl import registry
-from hpcdl.aggregation.collectives import COLLECTIVES, offered, operand, schemes
+from hpcdl.aggregation.collectives import COLLECTIVES, OF_A_LIBRARY, offered, operand, operands_apart, schemes
 
 SCHEMES = [name for name in registry.names("aggregation") if name not in {"none", "nccl"}]
 """All that sum; ``none`` says that it does not, and ``nccl`` sums on GPUs only."""
@@ -11,11 +11,8 @@ SEGMENTED = [
 ]
 """Those that cut vectors into segments."""
 
-OF_A_LIBRARY = [name for name in registry.names("aggregation") if name.startswith("native") or name == "nccl"]
-"""A library's own, which state no cost."""
-
 UNCOSTED = [*OF_A_LIBRARY, "auto"]
-"""And the one that costs what it chooses."""
+"""Those that state no cost: a library's own, and the one that costs what it chooses."""
 
 
 def scheme(name):
@@ -28,6 +25,20 @@ OTHERS = [
 """What schemes offer besides their allreduce."""
 
 
+ON_HOSTS = [
+    (collective, name)
+    for collective in COLLECTIVES
+    for name in schemes(collective)
+    if name in OF_A_LIBRARY and name != "nccl"
+]
+"""What the MPI library offers."""
+
+
 def called(collective, name, comm, buffer, **settings):
     """A scheme's collective on a whole vector."""
     return offered(collective, name)(comm, operand(collective, buffer, comm.size), **settings)
+
+
+def called_apart(collective, name, comm, given, result):
+    """A library's collective that reads one vector and writes another."""
+    return offered(collective, name)(comm, operands_apart(collective, given, result, comm.size))

@@ -28,7 +28,9 @@ def outcome(collective, rows):
     ranks, length = rows.shape
     owner = np.repeat(range(ranks), [length // ranks + (rank < length % ranks) for rank in range(ranks)])
     after = np.full(rows.shape, np.nan)
-    if collective == "reduce":
+    if collective == "allreduce":
+        after[:] = rows.sum(axis=0)
+    elif collective == "reduce":
         after[0] = rows.sum(axis=0)
     elif collective == "broadcast":
         after[:] = rows[0]

@@ -69,9 +69,12 @@ def measured(monkeypatch, **keys):
 @pytest.mark.parametrize("placement", ["in_place", "out_of_place"])
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_vectors_on_a_device_are_summed_and_checked_there(monkeypatch, name, placement):
-    for scheme in set(schemes(name)) & {"ring", "tree", "direct", "bruck"}:
+    for scheme in set(schemes(name)) & {"ring", "tree", "direct", "bruck", "native", "native_persistent"}:
         told = measured(monkeypatch, collective=name, aggregation=scheme, placement=placement)
         assert all(one["correct"] for one in told)
+        copied = not scheme.startswith("native") or name == "broadcast"
+        assert {one.get("copied") for one in told} == {None if placement == "in_place" else copied}
+        assert all(one.get("same_bits") is not False for one in told)
 
 
 def test_a_wrong_sum_on_a_device_is_noticed(monkeypatch):

@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
-from contract.aggregations import OTHERS, SCHEMES, called, scheme
+from contract.aggregations import ON_HOSTS, OTHERS, SCHEMES, called, called_apart, scheme
 from contract.operands import as_wanted, awkward_lengths, operands
 
 from hpcdl.fabric import mpi_native
+from hpcdl.fabric.collectives import SUMS
+from hpcdl.fabric.comm import Scratch
 from hpcdl.fabric.inprocess import in_process
 
 pytestmark = pytest.mark.mpi
@@ -114,6 +116,66 @@ def test_other_collectives_messages_and_bytes_are_those_of_one_process(collectiv
     after = mpi.gauge()
     assert after.messages - before.messages == world.messages[rank]
     assert after.bytes - before.bytes == world.bytes[rank]
+
+
+@pytest.mark.parametrize(("collective", "name"), ON_HOSTS)
+def test_a_librarys_operand_apart_stays_as_it_is(collective, name, mpi):
+    """By a main program's calls and by started programs'."""
+    comm = mpi.comm
+    fitting = comm.size if collective == "all_to_all" else 1
+    given = [operands(comm.size, length // fitting * fitting)[0] for length in awkward_lengths(comm.size)]
+    mine = [rows[comm.rank].copy() for rows in given]
+
+    async def program(results, *, started):
+        calls = [called_apart(collective, name, comm, *both) for both in zip(mine, results, strict=True)]
+        for call in [comm.start(call) for call in calls] if started else calls:
+            await call
+
+    for started in (False, True):
+        results = [np.full_like(vector, np.nan) for vector in mine]
+        mpi.run(program(results, started=started))
+        for rows, vector, result in zip(given, mine, results, strict=True):
+            assert as_wanted(collective, result, rows, comm.rank), f"{len(vector)} elements"
+            assert (vector == rows[comm.rank]).all()
+
+
+class Spy:
+    """A communicator that remembers the vectors that it was called with."""
+
+    def __init__(self, communicator):
+        self._communicator = communicator
+        self.vectors = []
+
+    def __getattr__(self, name):
+        found = getattr(self._communicator, name)
+        if not name[0].isupper():
+            return found
+
+        def call(*arguments):
+            self.vectors += [one[0] if isinstance(one, list) else one for one in arguments]
+            return found(*arguments)
+
+        return call
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+@pytest.mark.parametrize("collective", [*SUMS, "reduce", "reduce_scatter", "allgather", "all_to_all"])
+def test_mpi_is_given_operand_and_result_themselves(collective, blocking, mpi):
+    """No copy: what the library reads lies within the operand, and what it writes within the result."""
+    main = mpi.comm.library
+    spies = [Spy(main), Spy(main.Dup()), Spy(main.Dup())]
+    natives = mpi_native.Natives(Scratch(lambda *_: pytest.fail("scratch")), *spies)
+    operand, result = np.ones((2, 6 * mpi.comm.size))
+    waits = natives.run(collective, operand, result, [6] * mpi.comm.size, blocking=blocking)
+    for wait in waits:
+        while not wait():
+            pass
+    read, written = [
+        [one for spy in spies for one in spy.vectors if isinstance(one, np.ndarray) and np.shares_memory(one, of)]
+        for of in (operand, result)
+    ]
+    assert len(read) == 1
+    assert written or (collective == "reduce" and mpi.comm.rank)
 
 
 def test_persistent_requests_are_kept_and_freed(mpi, monkeypatch):

@@ -35,6 +35,14 @@ def test_what_was_chosen_and_how_ranks_began(hand, row):
     )
 
 
+def test_who_copies_where_operand_and_result_are_apart(hand):
+    apart = {"placement": "out_of_place", "configuration": "trace=steps, placement=out_of_place"}
+    operation(hand, "ring", 4, steps(2.0)[2:], copied=True, **apart)
+    operation(hand, "native", 4, steps(1.0)[2:], copied=False, **apart)
+    page = render([hand.read()], "md")
+    assert "so that the operand is copied first, within the time: ring." in page
+
+
 def test_simulated_operations_stand_apart(hand, row):
     operation(hand, "ring", 4, steps(2.0)[2:], correct=True)
     network = {"network": "infiniband-hdr", "configuration": "simulated on infiniband-hdr, 1 a host"}
