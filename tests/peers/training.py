@@ -2,7 +2,8 @@
 
 Run by ``make peers-training``; prints a Markdown table. Two ranks, one thread each, fixed batches. Each ensemble also
 trains its two replicas without any exchange; its share is the throughput of the pair by that of the two independent
-replicas in the same round. A turn is several steps, from the first rank's begin to the last rank's end.
+replicas in the same round. A turn is several steps, from the first rank's begin to the last rank's end; one that
+does not count goes before an ensemble's two, whose order changes every round.
 """
 
 import argparse
@@ -118,7 +119,8 @@ def compare(name, rounds, aggregation, bucket_bytes):
             rates = {(who, together): [] for who in found for together in (True, False)}
             for number in range(rounds + 1):
                 for who, ensemble in found.items():
-                    for together in (True, False):
+                    ensemble.play(together=True, steps=1)  # who has waited has lost its caches, and pages to reclaim
+                    for together in (True, False) if number % 2 else (False, True):
                         spans = ensemble.play(together=together, steps=steps)
                         took = (max(end for _, end in spans) - min(begin for begin, _ in spans)) * 1e-9
                         if number:  # the first round warms up
