@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hpcdl import registry
-from hpcdl.assembly import ask_strategy, steps
+from hpcdl.assembly import steps
 from hpcdl.fabric.failure import Failure
 from hpcdl.fabric.straggler import Straggler
+from hpcdl.strategy import ask_strategy
 from hpcdl.suite import about
 
 if TYPE_CHECKING:
@@ -60,8 +61,6 @@ def _check_pauses(rank: int, settings: Mapping[str, Any]) -> None:
 
 def _check_death(dying: Failure, settings: Mapping[str, Any]) -> None:
     name, mortal = settings["training"]["name"], ask_strategy(settings, "mortal")
-    if mortal is None:
-        raise ValueError(f"{name!r} does not go on when a rank dies")
     others = mortal[1:] if 0 in mortal else mortal
     if dying.rank not in others:
         who = f"these may die: {others[0]} to {others[-1]}" if others else "with such settings none may die"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import math
 from functools import cache, partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +16,7 @@ from hpcdl.nn.backend import backend
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.scaled import LossScaling
 from hpcdl.optim.schedules import schedule
+from hpcdl.strategy import aggregates
 from hpcdl.suite import about, label
 from hpcdl.training.session import Session
 
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer
     from hpcdl.training.journal import Journal
+
+USUAL: Final = {"aggregation": {"name": "ring"}, "optimizer": {"name": "sgd"}}
+"""What keys stand for that are left out, where a check asks whether they are."""
 
 IN_MEMORY: Final = ("auto", "two_shot")
 """Aggregations that are for vectors in the host's memory."""
@@ -48,19 +51,18 @@ def session(
         seed=settings["seed"],
         allocate=allocate if kernels.on_host else None,
     )
-    optimizer = made("optim", settings["optimizer"])
+    update = made("optim", optimizer(settings))
     if settings["dtype"] == "float16":  # bfloat16 has float32's exponents
-        optimizer = LossScaling(optimizer, replica)
-    rate, length = rates(settings), steps(settings)
+        update = LossScaling(update, replica)
     return Session(
         replica=replica,
-        optimizer=optimizer,
+        optimizer=update,
         aggregate=named("aggregation", aggregation(settings)),
         dataset=data,
         journal=journal,
-        learning_rate=lambda step: settings["learning_rate"] * rate(step, length),
+        learning_rate=learning_rate(settings),
         global_batch=global_batch(settings),
-        steps=length,
+        steps=steps(settings),
         seed=settings["seed"],
         shares=shares(settings),
         independent=aggregates(settings) and aggregation(settings)["name"] == "none",
@@ -71,42 +73,14 @@ def session(
     )
 
 
-def of_strategy(settings: Mapping[str, Any], name: str) -> Any:
-    """What the strategy's module offers besides the strategy, None if it does not.
-
-    ``AGGREGATES = False`` says that no aggregation is used, ``STOPS = False`` that there is no common step after
-    which all could stop at the target, ``SCALES_LOSS = False`` that it cannot train in float16, ``OPTIMIZER =
-    "L-BFGS"`` what it goes by instead of the case's optimizer, ``WEIGHS = True`` that a rank counts by its images,
-    so that shares need not be equal. For the functions see :func:`ask_strategy`.
-    """
-    module = registry.find("training", settings["training"]["name"]).__module__
-    return getattr(import_module(module), name, None)
-
-
-def ask_strategy(settings: Mapping[str, Any], question: str) -> Any:
-    """What a function of the strategy's module answers, None if there is no such function.
-
-    ``check(ranks, settings)`` raises ValueError for what cannot run; ``title(ranks, settings)`` is what the
-    literature calls the strategy with such settings; ``workers(ranks, settings)`` is the range of ranks that have
-    batches, if not all do; ``mortal(ranks, settings)`` the range of ranks without any one of which training goes
-    on, and then ``most_steps(ranks, settings)`` how many steps one of them can take of a global batch. Each is
-    handed all settings of the strategy, the defaults of those that the suite leaves out among them. ValueError:
-    the suite leaves out one that has no default.
-    """
-    choice = settings["training"]
-    in_full = registry.in_full(registry.find("training", choice["name"]), settings_of(choice))
-    answer = of_strategy(settings, question)
-    return answer(settings["ranks"], in_full) if answer is not None else None
-
-
-def aggregates(settings: Mapping[str, Any]) -> bool:
-    """Whether the strategy sums vectors by an aggregation."""
-    return of_strategy(settings, "AGGREGATES") is not False
-
-
 def aggregation(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the one that was chosen, or the usual one."""
-    return settings["aggregation"] or {"name": "ring"}
+    return settings["aggregation"] or USUAL["aggregation"]
+
+
+def optimizer(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the one that was chosen, or the usual one."""
+    return settings["optimizer"] or USUAL["optimizer"]
 
 
 def named(folder: str, choice: Mapping[str, Any]) -> partial[Any]:
@@ -202,6 +176,12 @@ def steps(settings: Mapping[str, Any]) -> int:
         return int(settings["steps"])
     per_epoch = len(dataset(settings["dataset"]).train) // global_batch(settings)
     return max(1, math.ceil(float(settings["epochs"]) * per_epoch - 1e-9))
+
+
+def learning_rate(settings: Mapping[str, Any]) -> Callable[[int], float]:
+    """Return the rate of each step. Raises ValueError, TypeError."""
+    factor, length = rates(settings), steps(settings)
+    return lambda step: settings["learning_rate"] * factor(step, length)
 
 
 def rates(settings: Mapping[str, Any]) -> Callable[[int, int], float]:

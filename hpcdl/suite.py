@@ -49,6 +49,8 @@ class Key:
     """The registry folder whose names (or tables with a ``name``) are its values."""
     choices: tuple[str, ...] = ()
     least: Any = None
+    usual: Any = None
+    """What a ``default`` of None stands for once the case is checked, which asks whether the key is given."""
 
 
 class Kind(Protocol):
@@ -241,7 +243,8 @@ def _override(text: str, head: dict[str, Any], written: list[dict[str, Any]]) ->
             if path[1] in pair:
                 table.pop(pair[1 - pair.index(path[1])], None)
         key = _keys_of(table).get(path[1])
-        held = table.get(path[1], key.default if key and isinstance(key.default, dict) else {})
+        usual = (key.usual or key.default) if key else None
+        held = table.get(path[1], usual if isinstance(usual, dict) else {})
         try:
             table[path[1]] = _changed(held, path[2:], parsed)
         except TypeError as error:
@@ -299,6 +302,7 @@ def _case(suite: str, values: dict[str, Any], where: str) -> Case:
         module.check(settings)
     except ValueError as error:
         raise UsageError(f"{where}: {error}") from None
+    settings = {name: key.usual if settings[name] is None else settings[name] for name, key in module.KEYS.items()}
     return Case(suite, "-".join([kind, *module.identity(settings)]), kind, settings)
 
 

@@ -1,17 +1,17 @@
 """How old the parameters are from which gradients were computed, in updates that have been made since.
 
 Staleness of a gradient: version of the parameters it was applied to, less the version it was computed from
-(Zhang, Gupta, Lian & Liu, IJCAI 2016). Where W workers push each gradient and wait for nobody, the mean of the long
-run follows from how many gradients of a worker are on their way at a time, from the pull of their parameters to their
-push:
+(Zhang, Gupta, Lian & Liu, IJCAI 2016). Where W workers push each gradient and wait for nobody, the mean of the
+long run follows from how many gradients of a worker are on their way at a time, from the pull of their parameters
+to their push:
 
     1, pulling right after the push       (W - 1) / collect
     2, pulling beside the next gradient   (2 W - 1) / collect
 
-whatever the times. Number the pushes in the order in which they come. The nth finds floor((n - 1) / collect) updates
-made, and what is pulled with it has seen floor(n / collect). Each pull is for one gradient, which is pushed m pushes
-later in the mean, m being the gradients that are on their way at a time, W or 2 W; so the sums of the two over all
-pushes differ by (m - 1) / collect to a push.
+whatever the times. Number the pushes in the order in which they come. The nth finds floor((n - 1) / collect)
+updates made, and what is pulled with it has seen floor(n / collect). Each pull is for one gradient, which is
+pushed m pushes later in the mean, m being the gradients that are on their way at a time, W or 2 W; so the sums of
+the two over all pushes differ by (m - 1) / collect to a push.
 """
 
 from __future__ import annotations

@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hpcdl import accidents, registry, simulation
+from hpcdl import accidents, registry, simulation, strategy
 from hpcdl.aggregation.auto import auto
 from hpcdl.analysis.compute_times import DEVICES, shape_told
 from hpcdl.analysis.fields import OWN
 from hpcdl.analysis.volumes import FLOAT_BYTES, volumes
 from hpcdl.assembly import (
-    aggregates,
+    USUAL,
     aggregation,
-    ask_strategy,
     check_place,
     dataset,
     global_batch,
     layers,
+    learning_rate,
     made,
     named,
-    of_strategy,
+    optimizer,
     rates,
     session,
     shares,
@@ -37,6 +37,7 @@ from hpcdl.measuring.links import fitted_bucket_bytes, one_host
 from hpcdl.measuring.tuning import tune
 from hpcdl.nn.backend import backend
 from hpcdl.nn.precision import HALF
+from hpcdl.strategy import aggregates, ask_strategy, of_strategy
 from hpcdl.suite import Key, about, label, try_out
 from hpcdl.trace.recorder import STEP
 
@@ -62,9 +63,9 @@ KEYS: Final[dict[str, Key]] = {
     "backend": Key((str, dict), {"name": "numpy"}, folder="backends"),
     "dtype": Key((str,), "float32", choices=("float32", "float64", *HALF)),
     "training": Key((str, dict), {"name": "synchronous"}, folder="training"),
-    "aggregation": Key((str, dict), None, folder="aggregation"),
+    "aggregation": Key((str, dict), None, folder="aggregation", usual=USUAL["aggregation"]),
     "compression": Key((str,), "none", choices=("none",)),
-    "optimizer": Key((str, dict), {"name": "sgd"}, folder="optim"),
+    "optimizer": Key((str, dict), None, folder="optim", usual=USUAL["optimizer"]),
     "schedule": Key((str, dict), {"name": "constant"}),
     "learning_rate": Key((int, float), least=0),
     "ranks": Key((int,), least=1),
@@ -108,6 +109,8 @@ def check(settings: Mapping[str, Any]) -> None:
     target = settings["target_accuracy"]
     if target is not None and target > 1:
         raise ValueError(f"target_accuracy: must be at most 1, not {target}")
+    if target is None and settings["stop_at_target"]:
+        raise ValueError("stop_at_target: there is no target_accuracy to stop at")
     with about("dataset"):
         data = dataset(settings["dataset"])
         if not isinstance(data, Dataset):
@@ -121,10 +124,8 @@ def check(settings: Mapping[str, Any]) -> None:
             raise ValueError(f"{length} steps are more than a trace can count")
     with about("backend"):
         chosen = backend(**settings["backend"])
+    strategy.check(settings)
     with about("dtype"):
-        if settings["dtype"] == "float16" and of_strategy(settings, "SCALES_LOSS") is False:
-            name = settings["training"]["name"]
-            raise ValueError(f"{name!r} has no loss scaling, which float16 needs; bfloat16 and float32 need none")
         chosen.check_precision(settings["dtype"])
     with about("model"):
         shape: tuple[int, ...] = data.shape
@@ -134,34 +135,21 @@ def check(settings: Mapping[str, Any]) -> None:
         if shape != (data.classes,):
             raise ValueError(f"ends in {shape}, but {data.name} has {data.classes} classes")
     with about("optimizer"):
-        own = of_strategy(settings, "OPTIMIZER")
-        if own is not None and settings["optimizer"] is not KEYS["optimizer"].default:  # the very one if not given
-            raise ValueError(f"{settings['training']['name']!r} goes by {own}; leave this key out")
-        optimizer = made("optim", settings["optimizer"])
-        if not hasattr(optimizer, "update"):
-            raise TypeError(
-                f"{settings['optimizer']['name']!r} makes a {type(optimizer).__name__}, not an optimizer"
-            )
+        choice = optimizer(settings)
+        rule = made("optim", choice)
+        if not hasattr(rule, "update"):
+            raise TypeError(f"{choice['name']!r} makes a {type(rule).__name__}, not an optimizer")
     with about("schedule"):
         rates(settings)
     with about("training"):
         ask_strategy(settings, "check")
+        ask_strategy(settings, "check_rates", learning_rate(settings), length)
     _check_shares(settings)
     with about("batch_per_rank" if settings["global_batch"] is None else "global_batch"):
         if (line := shortage(memory_bytes(settings), 1, node_memory_bytes())) is not None:
             raise ValueError(f"{_images(settings)} images a rank: {line}")
-    if settings["stop_at_target"]:
-        with about("stop_at_target"):
-            if target is None:
-                raise ValueError("there is no target_accuracy to stop at")
-            if of_strategy(settings, "STOPS") is False:
-                name = settings["training"]["name"]
-                raise ValueError(f"{name!r} has no common step after which to stop; leave this key out")
-    with about("aggregation"):
-        if not aggregates(settings):
-            if settings["aggregation"] is not None:
-                raise ValueError(f"{settings['training']['name']!r} moves its messages itself; leave this key out")
-        else:
+    if aggregates(settings):
+        with about("aggregation"):
             check_place(aggregation(settings)["name"], chosen, settings)
             try_out(aggregation(settings), ranks)
     simulation.check(settings)
@@ -173,12 +161,6 @@ def _check_shares(settings: Mapping[str, Any]) -> None:
     if given == EQUAL:
         return
     with about("shares"):
-        if not of_strategy(settings, "WEIGHS"):
-            able = [
-                name for name in registry.names("training") if of_strategy({"training": {"name": name}}, "WEIGHS")
-            ]
-            name = settings["training"]["name"]
-            raise ValueError(f"{name!r} counts all ranks alike; these count images: {', '.join(able)}")
         batch, workers = global_batch(settings), _workers(settings)
         if len(given.weights) > workers:
             raise ValueError(f"weights: {len(given.weights)} of them, but {workers} to share a batch")
@@ -237,7 +219,7 @@ def fields(settings: Mapping[str, Any]) -> dict[str, Scalar]:
     return {
         **{key: label(settings[key]) for key in called},
         "image_shape": shape_told(dataset(settings["dataset"]).shape),
-        "optimizer": of_strategy(settings, "OPTIMIZER") or label(settings["optimizer"]),
+        "optimizer": of_strategy(settings, "OPTIMIZER") or label(optimizer(settings)),
         **{key: settings[key] for key in plain},
         "aggregation": label(aggregation(settings)) if aggregates(settings) else OWN,
         "global_batch": global_batch(settings),
@@ -258,17 +240,17 @@ def program(
     settings: Mapping[str, Any], journal: Journal
 ) -> Callable[[Comm], Coroutine[Any, Any, dict[str, Scalar]]]:
     """See :class:`hpcdl.suite.Kind`."""
-    strategy = named("training", settings["training"])
+    run = named("training", settings["training"])
     measured = aggregates(settings) and aggregation(settings)["name"] == "auto" and not settings["network"]
     straggler, failure = accidents.straggler(settings), accidents.failure(settings)
 
     async def train(comm: Comm, mine: Session) -> dict[str, Scalar]:
         chosen = await _choose(comm, mine) if measured else None
-        cuts = "bucket_bytes" in registry.settings_of(strategy.func)
+        cuts = "bucket_bytes" in registry.settings_of(run.func)
         if cuts and not settings["network"] and not await one_host(comm):
             mine.bucket_bytes = await fitted_bucket_bytes(comm)
         try:
-            await strategy(comm, mine)
+            await run(comm, mine)
         finally:
             mine.close()
         mine.journal.memory(mine.memory_bytes)

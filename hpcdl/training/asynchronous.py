@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.fabric.comm import partition
 from hpcdl.training.backpropagation import gradient
-from hpcdl.training.running_statistics import share_statistics
 from hpcdl.training.servers.client import Servers
 from hpcdl.training.servers.delay_compensation import ADAPTIVE, CONSTANT, AdaptiveStrength, DelayCompensation
 from hpcdl.training.servers.messages import Layout
@@ -104,7 +103,7 @@ async def asynchronous(
 
     async def work() -> None:
         shards = Servers(comm, session, layout, warm_start if comm.rank else 0, overlap=overlap)
-        await _work(comm, session, shards, rules, n_fetch=n_fetch, n_push=n_push, ahead=int(overlap))
+        await _work(comm, session, shards, rules, snapshots, n_fetch=n_fetch, n_push=n_push, ahead=int(overlap))
 
     if not layout.works(comm.rank):
         await serve()
@@ -115,12 +114,19 @@ async def asynchronous(
     else:
         await work()
     everybody = await comm.survivors()
-    await share_statistics(everybody, session, worked=layout.works(comm.rank))
-    session.replica.parameters[:] = await snapshots.evaluate(everybody, "sum")
+    session.replica.parameters[:] = await snapshots.evaluate(everybody, "sum", worked=layout.works(comm.rank))
 
 
 async def _work(
-    comm: Comm, session: Session, servers: Servers, rules: Rules, *, n_fetch: int, n_push: int, ahead: int
+    comm: Comm,
+    session: Session,
+    servers: Servers,
+    rules: Rules,
+    snapshots: Snapshots,
+    *,
+    n_fetch: int,
+    n_push: int,
+    ahead: int,
 ) -> None:
     """Train as long as the servers grant mini-batches; a fetch is begun when ``ahead`` of them are left."""
     replica, workers = session.replica, len(rules.weights)
@@ -128,7 +134,9 @@ async def _work(
     await servers.settle()
     step = 0
     while servers.left:
-        rate = session.learning_rate(min(servers.applied // rules.parts, session.steps - 1))
+        applied = servers.applied // rules.parts
+        snapshots.note(applied)
+        rate = session.learning_rate(min(applied, session.steps - 1))
         with session.journal.step(session.epoch(servers.clock), rate) as outcome:
             inputs = partial(session.input, servers.clock, comm.rank, workers)
             await gradient(comm, session, inputs, outcome, scale=1 / session.global_batch)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Final
 from hpcdl.optim.position import position
 from hpcdl.training.backpropagation import gradient
 from hpcdl.training.quota import KEEPER, evaluations_due, hand_out, numbered_steps
-from hpcdl.training.running_statistics import share_statistics
 from hpcdl.training.snapshots import Snapshots
 
 if TYPE_CHECKING:
@@ -61,11 +60,10 @@ async def elastic_averaging(
         beside.append(comm.start(hand_out(comm, session.steps * workers, workers), shared_tags=True))
         beside.append(comm.start(keep(comm, session, snapshots, workers, period, rate), shared_tags=True))
     if comm.rank >= first:
-        await work(comm, session, comm.rank - first, workers, period)
+        await work(comm, session, snapshots, comm.rank - first, workers, period)
     for task in beside:
         await task
-    await share_statistics(comm, session, worked=comm.rank >= first)
-    await snapshots.evaluate(comm, "sum")
+    await snapshots.evaluate(comm, "sum", worked=comm.rank >= first)
 
 
 def check(ranks: int, settings: Mapping[str, Any]) -> None:
@@ -79,7 +77,7 @@ def check(ranks: int, settings: Mapping[str, Any]) -> None:
         raise ValueError("dedicated: with one rank nobody is left to train")
 
 
-async def work(comm: Comm, session: Session, worker: int, workers: int, period: int) -> None:
+async def work(comm: Comm, session: Session, snapshots: Snapshots, worker: int, workers: int, period: int) -> None:
     """Train, and visit the centre every ``period`` steps, until all steps are made."""
     replica = session.replica
     x = replica.parameters
@@ -87,6 +85,7 @@ async def work(comm: Comm, session: Session, worker: int, workers: int, period: 
     own = 0
     async for number in numbered_steps(comm):
         step = number // workers
+        snapshots.note(step)
         rate = session.learning_rate(step)
         with session.journal.step(session.epoch(step), rate) as outcome:
             visit = None

@@ -7,7 +7,7 @@ from hpcdl.registry import nearest
 from hpcdl.training.backpropagation import gradient
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.training.session import Session
@@ -41,13 +41,13 @@ async def parameter_averaging(
     its means, is the same on all ranks as it is; a reset begins it anew.
 
     Before step ``local_from`` the period is 1, with ``post_local`` also before the first step at which the
-    learning rate falls (one that falls all the time wants ``local_from`` instead). The last step ends in an
+    learning rate falls (one that never falls, or always, wants ``local_from`` instead). The last step ends in an
     average.
 
     Memory: no vector of its own.
     """
     replica, optimizer = session.replica, session.optimizer
-    begin = max(local_from, _first_drop(session) if post_local else 0)
+    begin = max(local_from, _first_drop(session.learning_rate, session.steps) if post_local else 0)
     since = images = 0
     for step in range(session.steps):
         rate = session.learning_rate(step)
@@ -89,12 +89,24 @@ def check(_ranks: int, settings: Mapping[str, Any]) -> None:
         raise ValueError(f"optimizer_state: unknown {optimizer_state!r}{nearest(optimizer_state, _STATES)}")
 
 
+def check_rates(rate: Callable[[int], float], steps: int, settings: Mapping[str, Any]) -> None:
+    """Raise ValueError where there would be no step of local training, or with ``post_local`` no other."""
+    if settings["period"] == 1:
+        return
+    if settings["local_from"] >= steps:
+        raise ValueError(f"local_from: {settings['local_from']}, but there are {steps} steps, none of them local")
+    if settings["post_local"]:
+        first = _first_drop(rate, steps)
+        if first in {1, steps}:
+            when = "never" if first == steps else "always"
+            raise ValueError(f"post_local: the learning rate {when} falls; give local_from, the first local step")
+
+
 async def _average(comm: Comm, session: Session, vector: Array, weight: float) -> None:
     vector *= weight
     await session.aggregate(comm, vector)
 
 
-def _first_drop(session: Session) -> int:
+def _first_drop(rate: Callable[[int], float], steps: int) -> int:
     """The first step whose rate is below that of the step before it; the training's length if there is none."""
-    rate = session.learning_rate
-    return next((step for step in range(1, session.steps) if rate(step) < rate(step - 1)), session.steps)
+    return next((step for step in range(1, steps) if rate(step) < rate(step - 1)), steps)

@@ -12,6 +12,7 @@ from hpcdl.training.coordination.coordinator import ORDER, REPORT, LbfgsCoordina
 from hpcdl.training.coordination.portions import Portions
 from hpcdl.training.coordination.vector_shards import WEIGHTS, Shard, fetch, push
 from hpcdl.training.journal import Moment
+from hpcdl.training.running_statistics import share_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -148,10 +149,7 @@ class _Seat:
         if self.shard is not None:
             replica.parameters[self.shard.span] = self.shard.vectors[WEIGHTS]
         await comm.native("allreduce", replica.parameters)
-        if replica.state.size:  # an evaluation averages it over all ranks, and who does not work has seen no image
-            workers = np.array([float(is_worker)])
-            await comm.native("allreduce", workers)
-            replica.state *= is_worker * comm.size / float(workers[0])
+        await share_statistics(comm, self.session, worked=is_worker)
         return await self.session.evaluate(comm, order.number, at=Moment(order.number, int(order.training_ns)))
 
 

@@ -116,9 +116,13 @@ class Session:
         mine = share(order, within, self.global_batch, rank, ranks, self.shares)
         return self.dataset.train.batch(mine, self.replica.dtype, (self.seed, epoch))
 
+    def turn(self, steps: int) -> int:
+        """How often the test set is to be looked at within ``steps`` steps, but for the end."""
+        return int(steps / self.steps_per_epoch / self.evaluate_every + 1e-9)
+
     def evaluation_due(self, steps: int) -> bool:
         """Whether the test set is to be looked at after ``steps`` steps."""
-        turn = int(steps / self.steps_per_epoch / self.evaluate_every + 1e-9)
+        turn = self.turn(steps)
         due = turn > self._evaluated or steps == self.steps
         self._evaluated = turn
         return due

@@ -119,7 +119,9 @@ def compare(name, rounds, aggregation, bucket_bytes):
             rates = {(who, together): [] for who in found for together in (True, False)}
             for number in range(rounds + 1):
                 for who, ensemble in found.items():
-                    ensemble.play(together=True, steps=1)  # who has waited has lost its caches, and pages to reclaim
+                    ensemble.play(
+                        together=True, steps=1
+                    )  # who has waited has lost its caches, and pages to reclaim
                     for together in (True, False) if number % 2 else (False, True):
                         spans = ensemble.play(together=together, steps=steps)
                         took = (max(end for _, end in spans) - min(begin for begin, _ in spans)) * 1e-9

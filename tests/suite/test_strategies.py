@@ -102,3 +102,39 @@ def test_elsewhere_they_are_refused(refused, written, name):
 )
 def test_shares_that_cannot_be(refused, written, shares, changed, said):
     assert refused(written(shares=shares, **changed)).startswith(f"[[case]] 1: shares: {said}")
+
+
+LOCAL = {"name": "parameter_averaging", "period": 4}
+
+
+@pytest.mark.parametrize(
+    ("post_local", "schedule", "said"),
+    [
+        ({"post_local": True}, "constant", "post_local: the learning rate never falls"),
+        ({"post_local": True}, {"name": "step", "at": [0.99]}, "post_local: the learning rate never falls"),
+        (
+            {"post_local": True},
+            {"name": "constant", "warmup": 0.5, "warmup_from": 0.1},
+            "post_local: the learning",
+        ),
+        ({"post_local": True}, "polynomial", "post_local: the learning rate always falls"),
+        ({"local_from": 20}, "constant", "local_from: 20, but there are 20 steps, none of them local"),
+    ],
+)
+def test_what_never_becomes_local_is_refused(refused, written, post_local, schedule, said):
+    message = refused(written(training={**LOCAL, **post_local}, schedule=schedule, steps=20))
+    assert message.startswith(f"[[case]] 1: training: {said}")
+    assert "post_local" not in said or message.endswith(" falls; give local_from, the first local step")
+
+
+@pytest.mark.parametrize(
+    ("post_local", "schedule"),
+    [
+        ({"post_local": True}, {"name": "step", "at": [0.5]}),
+        ({"post_local": True}, {"name": "polynomial", "warmup": 0.5, "warmup_from": 0.1}),
+        ({"post_local": True, "period": 1}, "constant"),
+        ({"local_from": 19}, "constant"),
+    ],
+)
+def test_what_does_is_not(parsed, post_local, schedule):
+    assert parsed(training={**LOCAL, **post_local}, schedule=schedule, steps=20)

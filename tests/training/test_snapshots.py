@@ -2,12 +2,23 @@
 
 import numpy as np
 import pytest
-from contract import bowl
+from contract import bowl, training
 
 from hpcdl.fabric.comm import Gauge
 from hpcdl.fabric.inprocess import in_process
+from hpcdl.nn.backend import backend
+from hpcdl.nn.layers.batch_norm import BatchNorm
+from hpcdl.nn.layers.flatten import Flatten
+from hpcdl.nn.layers.linear import Linear
+from hpcdl.nn.replica import Replica
+from hpcdl.optim.sgd import SGD
 from hpcdl.trace.recorder import Evaluation, Recorder
+from hpcdl.training.ad_psgd import ad_psgd
+from hpcdl.training.asynchronous import asynchronous
+from hpcdl.training.decentralized import decentralized
+from hpcdl.training.elastic_averaging import elastic_averaging
 from hpcdl.training.journal import Journal
+from hpcdl.training.parameter_averaging import parameter_averaging
 from hpcdl.training.snapshots import Snapshots
 
 
@@ -89,3 +100,73 @@ def test_a_later_one_after_as_many_steps_takes_the_place_of_the_one_before():
     last, rows, _ = evaluated(taken, "sum")
     assert last.tolist() == [3] * 5
     assert [(row.step, row.loss) for row in rows] == [(1, loss([1] * 5)), (2, loss([3] * 5))]
+
+
+def normalised(recorder=None, **settings):
+    """A session of a network with running statistics."""
+    layers = [BatchNorm("norm"), Flatten("flatten"), Linear("fc", 10)]
+    replica = Replica(layers, (8, 8, 1), backend=backend("numpy"), dtype="float64", seed=1)
+    defaults = {"replica": replica, "optimizer": SGD(), "learning_rate": lambda _step: 0.05}
+    return training.session("ring", "float64", recorder, **defaults | settings)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "ranks", "settings", "rate"),
+    [
+        (ad_psgd, 1, {}, 0.05),
+        (decentralized, 1, {}, 0.05),
+        (elastic_averaging, 1, {"period": 1}, 0.0),  # its centre is behind, so the statistics alone shall change
+        (elastic_averaging, 2, {"period": 1, "dedicated": True}, 0.0),
+        (asynchronous, 1, {}, 0.05),
+        (asynchronous, 2, {"dedicated": True}, 0.05),
+        (asynchronous, 3, {"collect": "all", "bound": 0}, 0.05),
+        (asynchronous, 5, {"collect": "all", "bound": 0, "dedicated": True, "servers": 2}, 0.05),
+        (parameter_averaging, 3, {"period": 2}, 0.05),
+    ],
+)
+def test_a_snapshot_says_what_a_training_that_ends_there_does(strategy, ranks, settings, rate):
+    """With batch normalisation: its running statistics are of that moment, too."""
+
+    def losses(steps):
+        recorder = Recorder(events=False)
+
+        async def program(comm):
+            every = 1 / (len(training.digits().train) // training.GLOBAL_BATCH)
+            keys = {"steps": steps, "evaluate_every": every, "learning_rate": lambda _step: rate}
+            await strategy(comm, normalised(None if comm.rank else recorder, **keys), **settings)
+
+        in_process(ranks).run(program)
+        return [Evaluation(*row).loss for row in recorder.evaluations]
+
+    whole = losses(5)
+    assert len(set(whole)) == 5
+    assert whole == pytest.approx([losses(steps)[-1] for steps in range(1, 6)], rel=1e-9)
+
+
+def test_statistics_are_those_of_the_ranks_that_worked():
+    """Rank 0 keeps the parameters, the others the statistics, as they are when each knows that it is time."""
+    recorder, test = Recorder(events=False), normalised()
+    noted = {  # after how many steps, and what; the second one passes by two evaluations at once
+        1: [(1, 0.0), (2, 2.0), (3, 0.0), (5, 4.0), (5, 0.0), (19, 7.0)],
+        2: [(1, 0.0), (4, 6.0), (5, 0.0), (19, 9.0)],
+    }
+
+    async def program(comm):
+        session = normalised(None if comm.rank else recorder, evaluate_every=2 / 11, steps=6)  # every second step
+        snapshots = Snapshots(session)
+        if comm.rank == 0:
+            for steps in (2, 4, 6):
+                snapshots.take(steps, session.replica.parameters)
+        for steps, value in noted.get(comm.rank, []):
+            session.replica.state[:] = value
+            snapshots.note(steps)
+        await snapshots.evaluate(comm, "sum", worked=comm.rank > 0)
+        return session.replica.state
+
+    states = in_process(3).run(program)
+    expected = []
+    for value in (4.0, 5.0, 8.0):
+        test.replica.state[:] = value
+        expected.append(test._test(0, 1)[0] / len(test.dataset.test))
+    assert [Evaluation(*row).loss for row in recorder.evaluations] == pytest.approx(expected)
+    assert all((state == 8).all() for state in states)
