@@ -113,7 +113,7 @@ def step_seconds(training: Training, ranks: int, images: int, network: Network, 
 
     async def train(comm: Any) -> None:
         def gauge() -> Gauge:
-            return Gauge(round(world.running.place.time * 1e9), 0, 0, 0, 0)
+            return Gauge(round(world.running.time * 1e9), 0, 0, 0, 0)
 
         session = Session(
             outline(training.layers, training.shape, training.dtype),

@@ -138,7 +138,7 @@ async def simulate(
     def gauge(rank: int) -> Gauge:
         now, computed, waited = (
             round(seconds * 1e9)
-            for seconds in (world.running.place.time, pace.compute_seconds[rank], pace.input_seconds[rank])
+            for seconds in (world.running.time, pace.compute_seconds[rank], pace.input_seconds[rank])
         )
         return Gauge(now, world.messages[rank], world.bytes[rank], computed, waited)
 

@@ -70,17 +70,35 @@ class Task(Generic[T]):
     """A program under way; ``await task`` joins it: returns what it returned or raises what it raised."""
 
     __slots__ = (
+        "answer",
+        "arrived",
         "coroutine",
         "done",
         "error",
         "joined",
         "number",
-        "place",
+        "rank",
         "result",
+        "sent",
         "space",
         "started",
+        "thrown",
+        "time",
         "waiters",
+        "waiting",
     )
+
+    # where all ranks are in one process, the world's; see :mod:`hpcdl.fabric.world`
+    rank: int
+    time: float
+    answer: Any
+    thrown: BaseException | None
+    waiting: int
+    """Halves of an exchange, or of a message, that are not over."""
+    arrived: float
+    """When the last receive was over."""
+    sent: float
+    """When the last send was over."""
 
     def __init__(
         self, coroutine: Coroutine[Any, Any, T], space: int = 0, started: dict[Comm, int] | None = None
@@ -90,8 +108,6 @@ class Task(Generic[T]):
         """Tag space, from :func:`tag_space`; 0 is a rank's main program's."""
         self.number = 0
         """For traces: in the order in which this rank started them, 0 being its main program's."""
-        self.place: Any = None
-        """What the interpreter keeps about it: its rank, its clock."""
         self.started = {} if started is None else started
         """How many programs have been started on each communicator under its tag space."""
         self.done = False

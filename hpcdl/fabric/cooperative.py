@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from hpcdl.fabric.comm import Comm, Memory, Task
     from hpcdl.fabric.matching import Mailbox
-    from hpcdl.fabric.world import Group, Place, World
+    from hpcdl.fabric.world import Group, World
 
 T = TypeVar("T")
 
@@ -48,36 +48,36 @@ class CooperativeComm:
         """See :class:`hpcdl.fabric.comm.Comm`."""
         check_address(dest, tag, self.size)
         world = self._world
-        place: Place = world.running.place
-        if place.time > world.now:
-            world.wake(world.running, place.time)
+        task = world.running
+        if task.time > world.now:
+            world.wake(task, task.time)
             yield
         if self._losses.dead:
             self._check_alive(dest)
         begin = world.now
-        place.waiting = 1
+        task.waiting = 1
         self._post_send(buffer, dest, tag)
         yield
         if world.events is not None:
-            self._record("send", begin, dest, buffer.nbytes, place.sent)
+            self._record("send", begin, dest, buffer.nbytes, task.sent)
 
     @operation
     def recv(self, buffer: Array, source: int = ANY, tag: int = ANY) -> Generator[None, Any, Status]:
         """See :class:`hpcdl.fabric.comm.Comm`."""
         check_address(source, tag, self.size, ANY)
         world = self._world
-        place: Place = world.running.place
-        if place.time > world.now:
-            world.wake(world.running, place.time)
+        task = world.running
+        if task.time > world.now:
+            world.wake(task, task.time)
             yield
         if self._losses.dead:
             self._check_alive(source)
         begin = world.now
-        place.waiting = 1
+        task.waiting = 1
         self._post_receive(buffer, source, tag)
         status: Status = yield
         if world.events is not None:
-            self._record("recv", begin, status.source, status.count * buffer.itemsize, place.arrived)
+            self._record("recv", begin, status.source, status.count * buffer.itemsize, task.arrived)
         return status
 
     @operation
@@ -87,20 +87,20 @@ class CooperativeComm:
         """See :class:`hpcdl.fabric.comm.Comm`."""
         check_exchange(dest, source, tag, self.size)
         world = self._world
-        place: Place = world.running.place
-        if place.time > world.now:
-            world.wake(world.running, place.time)
+        task = world.running
+        if task.time > world.now:
+            world.wake(task, task.time)
             yield
         if self._losses.dead:
             self._check_alive(dest, source)
         begin = world.now
-        place.waiting = 2
+        task.waiting = 2
         self._post_receive(incoming, source, tag)
         self._post_send(outgoing, dest, tag)
         status: Status = yield
         if world.events is not None:
-            self._record("recv", begin, source, status.count * incoming.itemsize, place.arrived)
-            self._record("send", begin, dest, outgoing.nbytes, place.sent)
+            self._record("recv", begin, source, status.count * incoming.itemsize, task.arrived)
+            self._record("send", begin, dest, outgoing.nbytes, task.sent)
         return status
 
     async def add(self, into: Array, addend: Array) -> None:
@@ -108,10 +108,10 @@ class CooperativeComm:
         if type(into) is not Phantom:
             into += addend
         world = self._world
-        place: Place = world.running.place
-        begin = place.time
+        task = world.running
+        begin = task.time
         # nobody else can see this rank's arithmetic: its own time goes ahead, the world's stays
-        place.time = world.clock.add(begin, self._me, into.nbytes)
+        task.time = world.clock.add(begin, self._me, into.nbytes)
         if world.events is not None:
             self._record("add", begin, -1, into.nbytes)
 
@@ -119,10 +119,10 @@ class CooperativeComm:
     def compute(self, label: str, work: Callable[[], T]) -> Generator[None, Any, T]:
         """See :class:`hpcdl.fabric.comm.Comm`."""
         world = self._world
-        place: Place = world.running.place
-        begin = place.time
+        task = world.running
+        begin = task.time
         result = work()
-        world.wake(world.running, world.clock.compute(begin, self._me, label))
+        world.wake(task, world.clock.compute(begin, self._me, label))
         yield
         if world.events is not None:
             self._record(label, begin, -1, 0)
@@ -131,8 +131,9 @@ class CooperativeComm:
     def start(self, work: Coroutine[Any, Any, T], *, shared_tags: bool = False) -> Task[T]:
         """See :class:`hpcdl.fabric.comm.Comm`."""
         world = self._world
-        task = world.running.starts(work, self, self._group.depth, shared_tags=shared_tags)
-        return world.launch(task, self._me, world.running.place.time)  # after its starter's arithmetic
+        starter = world.running
+        task = starter.starts(work, self, self._group.depth, shared_tags=shared_tags)
+        return world.launch(task, self._me, starter.time)  # after its starter's arithmetic
 
     async def split(self, color: int, key: int = 0) -> CooperativeComm:
         """See :class:`hpcdl.fabric.comm.Comm`."""
@@ -194,15 +195,15 @@ class CooperativeComm:
     def get(self, into: Array, theirs: Array, peer: int) -> Generator[None, Any, None]:
         """See :class:`hpcdl.fabric.comm.Comm`."""
         world = self._world
-        place: Place = world.running.place
-        if place.time > world.now:
-            world.wake(world.running, place.time)
+        task = world.running
+        if task.time > world.now:
+            world.wake(task, task.time)
             yield
         begin = world.now
         if type(into) is not Phantom:
             into[:] = theirs
         if peer != self.rank:
-            world.wake(world.running, world.clock.message(begin, self._members[peer], self._me, into.nbytes))
+            world.wake(task, world.clock.message(begin, self._members[peer], self._me, into.nbytes))
             yield
         if world.events is not None:
             self._record("get", begin, peer, into.nbytes)
@@ -217,9 +218,6 @@ class CooperativeComm:
         send = Post(task, self.rank, dest, tag, buffer)
         address = task.space * self.size + dest
         mailbox = self._mailboxes[address]
-        if not mailbox.receives:
-            mailbox.hold_send(send)
-            return
         receive = mailbox.take_receive(send)
         if receive is not None:
             self._meet(send, receive)
@@ -230,9 +228,6 @@ class CooperativeComm:
         receive = Post(task, self.rank, source, tag, buffer)
         address = task.space * self.size + self.rank
         mailbox = self._mailboxes[address]
-        if not mailbox.sends:
-            mailbox.hold_receive(receive)
-            return
         send = mailbox.take_send(receive)
         if send is not None:
             self._meet(send, receive)
@@ -253,20 +248,20 @@ class CooperativeComm:
         world.messages[source] += 1
         world.bytes[source] += size
         when = world.clock.message(world.now, source, self._members[receive.rank], size)
-        place: Place = receive.task.place
+        task = receive.task
         # what Status(...) does, at half its cost; a large simulation does little else
-        place.answer = tuple.__new__(Status, (send.rank, send.tag, outgoing.size))
-        place.waiting -= 1
-        place.arrived = when
-        place.time = max(place.time, when)
-        if not place.waiting:
-            world.wake(receive.task, place.time)
-        place = send.task.place
-        place.waiting -= 1
-        place.sent = when
-        place.time = max(place.time, when)
-        if not place.waiting:
-            world.wake(send.task, place.time)
+        task.answer = tuple.__new__(Status, (send.rank, send.tag, outgoing.size))
+        task.waiting -= 1
+        task.arrived = when
+        task.time = max(task.time, when)
+        if not task.waiting:
+            world.wake(task, task.time)
+        task = send.task
+        task.waiting -= 1
+        task.sent = when
+        task.time = max(task.time, when)
+        if not task.waiting:
+            world.wake(task, task.time)
 
     @operation
     def _gather(
@@ -275,7 +270,7 @@ class CooperativeComm:
         """Wait for all ranks' ``given``; the last one turns them into each rank's answer."""
         world = self._world
         task = world.running
-        world.wake(task, task.place.time)
+        world.wake(task, task.time)
         yield
         begin = world.now
         turn = self._gathered[task.space] = self._gathered.get(task.space, 0) + 1
@@ -297,7 +292,7 @@ class CooperativeComm:
 
     def _record(self, label: str, begin: float, peer: int, size: int, end: float | None = None) -> None:
         task = self._world.running
-        end = task.place.time if end is None else end
+        end = task.time if end is None else end
         self._world.events[self._me].append(  # type: ignore[index]
             (task.number, label, round(begin * 1e9), round(end * 1e9), peer, size)
         )

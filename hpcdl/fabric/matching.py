@@ -52,16 +52,6 @@ class Mailbox:
         self._open = 0
         """How many of the receives leave the sender or the tag open."""
 
-    def hold_send(self, send: Post) -> None:
-        """Keep a send that no receive is there for."""
-        self._hold(self.sends, (send.rank, send.tag), send)
-
-    def hold_receive(self, receive: Post) -> None:
-        """Keep a receive that no send is there for."""
-        if ANY in (receive.peer, receive.tag):
-            self._open += 1
-        self._hold(self.receives, (receive.peer, receive.tag), receive)
-
     def take_receive(self, send: Post) -> Post | None:
         """Take out the receive that ``send`` meets; None keeps the send."""
         key = rank, tag = send.rank, send.tag
@@ -79,13 +69,15 @@ class Mailbox:
     def take_send(self, receive: Post) -> Post | None:
         """Take out the send that ``receive`` meets; None keeps the receive."""
         key = peer, tag = receive.peer, receive.tag
-        if ANY in key:
+        is_open = ANY in key
+        if is_open:
             keys = [(rank, t) for rank, t in self.sends if peer in (ANY, rank) and tag in (ANY, t)]
             send = _take_first(self.sends, keys)
         else:
             send = _take(self.sends, key)
         if send is None:
-            self.hold_receive(receive)
+            self._open += is_open
+            self._hold(self.receives, key, receive)
         return send
 
     def posts(self) -> Iterator[tuple[str, Post]]:

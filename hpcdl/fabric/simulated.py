@@ -40,24 +40,26 @@ def _first_moment(now: float, takes: float, sending: _Port, receiving: _Port) ->
     moment = max(now, sending[0], receiving[0])
     at = bisect_right(sending, moment) - 1 & ~1
     at_too = bisect_right(receiving, moment) - 1 & ~1
-    closes, closes_too = sending[at + 1], receiving[at_too + 1]
-    while True:
-        if closes < closes_too:
-            if moment <= closes - enough:
-                return moment, at, at_too
+    latest = sending[at + 1] - enough
+    latest_too = receiving[at_too + 1] - enough
+    # where hundreds of messages wait at a port a simulation does little else; max() would take as long again
+    while moment > latest or moment > latest_too:
+        while moment > latest:
             at += 2
-            opens, closes = sending[at], sending[at + 1]
-        else:
-            if moment <= closes_too - enough:
-                return moment, at, at_too
+            latest = sending[at + 1] - enough
+            if sending[at] > moment:  # noqa: PLR1730 - see above
+                moment = sending[at]
+        while moment > latest_too:
             at_too += 2
-            opens, closes_too = receiving[at_too], receiving[at_too + 1]
-        moment = max(moment, opens)
+            latest_too = receiving[at_too + 1] - enough
+            if receiving[at_too] > moment:  # noqa: PLR1730 - see above
+                moment = receiving[at_too]
+    return moment, at, at_too
 
 
 def _take(port: _Port, at: int, begin: float, end: float, least: float) -> None:
     """Be busy from ``begin`` to ``end``, while ``port`` was free from ``at`` on; leave no gaps up to ``least``."""
-    opens, closes = port[at : at + 2]
+    opens, closes = port[at], port[at + 1]
     if begin - opens > least:
         if closes - end > least:
             port[at + 1 : at + 1] = begin, end

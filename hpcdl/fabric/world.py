@@ -57,22 +57,6 @@ class Clock(Protocol):
         ...
 
 
-class Place:
-    """What the world keeps about a task."""
-
-    __slots__ = ("answer", "arrived", "rank", "sent", "thrown", "time", "waiting")
-
-    def __init__(self, rank: int, time: float) -> None:
-        self.rank = rank
-        self.time = time
-        self.answer: Any = None
-        self.thrown: BaseException | None = None
-        self.waiting = 0
-        """Halves of an exchange, or of a message, that are not over."""
-        self.arrived = self.sent = time
-        """When the last receive and the last send were over."""
-
-
 class Group:
     """The members of a communicator: ranks of the world in order, and how deep it was split off."""
 
@@ -174,8 +158,8 @@ class World:
                 self._stuck()
             self.now = heappop(self._moments)
             for task in self._agenda.pop(self.now):
-                if self._held and task.place.rank in self._held:
-                    self._held[task.place.rank].append(task)
+                if self._held and task.rank in self._held:
+                    self._held[task.rank].append(task)
                 else:
                     self._resume(task)
 
@@ -187,7 +171,9 @@ class World:
 
     def launch(self, task: Task[T], rank: int, when: float) -> Task[T]:
         """Put a program into the queue, to begin at ``when``."""
-        task.place = Place(rank, when)
+        task.rank = rank
+        task.time = when
+        task.answer = task.thrown = None
         task.number = self._launched[rank]
         self._launched[rank] += 1
         self._unfinished[rank].add(task)
@@ -211,7 +197,7 @@ class World:
     def release(self, rank: int, when: float) -> None:
         """End a :meth:`hold` at ``when``, if there is one."""
         for task in self._held.pop(rank, ()):
-            self.wake(task, max(when, task.place.time))
+            self.wake(task, max(when, task.time))
 
     def finish(self, group: Group, turn: tuple[int, int]) -> None:
         """End a collective for which all have come that are to come."""
@@ -220,8 +206,8 @@ class World:
         collective = gathering.what.removeprefix("native ").replace("survivors", "split")
         when = self.clock.native(self.now, collective, len(group.members), gathering.size)
         for rank, waiting in gathering.tasks.items():
-            waiting.place.answer = answers[rank]
-            self.release(waiting.place.rank, when)
+            waiting.answer = answers[rank]
+            self.release(waiting.rank, when)
             self.wake(waiting, when)
 
     def _bury(self, rank: int) -> None:
@@ -243,7 +229,7 @@ class World:
                 if gathering.what != "survivors":
                     del group.gatherings[turn]
                     for task in gathering.tasks.values():
-                        self.release(task.place.rank, self.now)
+                        self.release(task.rank, self.now)
                         self._tell(task, PeerLost(rank), group)
                 elif len(gathering.tasks) == len(group.members) - len(group.losses.dead):
                     self.finish(group, turn)
@@ -252,26 +238,25 @@ class World:
         """Let ``task`` go on with an exception in the place of what it waited for."""
         for mailbox in group.mailboxes.values():
             mailbox.forget(task)
-        task.place.thrown = loss
-        self.wake(task, max(self.now, task.place.time))
+        task.thrown = loss
+        self.wake(task, max(self.now, task.time))
 
     def _resume(self, task: Task[Any]) -> None:
         """Let ``task`` run to its next question."""
         if task.done:  # its rank has died
             return
         self.running = task
-        place: Place = task.place
-        place.time = self.now
+        task.time = self.now
         try:
-            if place.thrown is None:
-                asked = task.coroutine.send(place.answer)
+            if task.thrown is None:
+                asked = task.coroutine.send(task.answer)
             else:
-                thrown, place.thrown = place.thrown, None
+                thrown, task.thrown = task.thrown, None
                 asked = task.coroutine.throw(thrown)
         except StopIteration as stop:
             task.result = stop.value
         except Died:
-            self._bury(place.rank)
+            self._bury(task.rank)
         except Exception as error:  # noqa: BLE001 - handed to whoever joins, or raised by run()
             task.error = error
             self._failed.append(task)
@@ -279,15 +264,15 @@ class World:
             if asked is not None:
                 asked.waiters += (task,)
             return
-        task.done = True
-        self._end = max(self._end, place.time)  # after arithmetic its own time is ahead of the world's
-        unfinished = self._unfinished[place.rank]
-        if task in unfinished:  # not so if its rank has just died
-            unfinished.remove(task)
+        if task.time > self.now:  # after arithmetic
+            self._end = max(self._end, task.time)
+        if not task.done:  # otherwise its rank has just died
+            task.done = True
+            self._unfinished[task.rank].remove(task)
             self._under_way -= 1
         for waiter in task.waiters:
-            waiter.place.answer = None
-            self.wake(waiter, max(place.time, waiter.place.time))
+            waiter.answer = None
+            self.wake(waiter, max(task.time, waiter.time))
 
     def _complain(self, tasks: list[Task[Any]]) -> None:
         for task in tasks:
@@ -301,14 +286,14 @@ class World:
         for group in self.groups:
             for mailbox in group.mailboxes.values():
                 for doing, post in mailbox.posts():
-                    place: Place = post.task.place
-                    lines.append((place.rank, f"rank {place.rank} {doing} {post}"))
+                    rank = post.task.rank
+                    lines.append((rank, f"rank {rank} {doing} {post}"))
                     if post.peer != ANY and not self._unfinished[group.members[post.peer]]:
                         self._tell(post.task, PeerLost(group.members[post.peer], lines[-1][1]), group)
                         return
             for gathering in group.gatherings.values():
                 missing = [m for i, m in enumerate(group.members) if i not in gathering.tasks]
                 for task in gathering.tasks.values():
-                    rank = task.place.rank
+                    rank = task.rank
                     lines.append((rank, f"rank {rank} is in {gathering.what}; ranks {missing} have not called it"))
         raise Deadlock("deadlock: no rank can go on\n  " + "\n  ".join(line for _, line in sorted(lines)))

@@ -15,7 +15,7 @@ def test_alpha_and_beta_are_the_networks(name, ranks):
     world = simulated(ranks, network)
 
     def clock():
-        return round(world.running.place.time * 1e12) / 1e3
+        return round(world.running.time * 1e12) / 1e3
 
     async def program(comm):
         return await measure_link(comm, clock), await fitted_bucket_bytes(comm, clock)

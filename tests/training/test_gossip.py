@@ -274,7 +274,7 @@ def test_ad_psgd_does_not_wait_for_a_slow_rank():
 
         async def program(comm):
             mine = tiny_session(recorders[comm.rank], steps=200)
-            mine.journal.read = lambda: Gauge(round(world.running.place.time * 1e9), 0, 0, 0, 0)
+            mine.journal.read = lambda: Gauge(round(world.running.time * 1e9), 0, 0, 0, 0)
             await ad_psgd(comm, mine)
 
         seconds = lambda rank, _label: 1e-3 * (5 if rank == slow else 1)
