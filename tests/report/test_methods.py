@@ -91,8 +91,37 @@ def test_the_winner_and_whom_it_cannot_be_told_from(hand, row):
 def test_one_seed_is_said_to_be_one(hand, row):
     synchronous(hand)
     downpour(hand)
+    page = render([hand.read()], "md")
+    best = section(page, "What is best")
+    assert row(best, "digits", "highest accuracy")[4:] == [
+        *("Downpour", "4", "0.900", "one seed, no interval", "any other: one seed", "2"),
+    ]
+    assert (
+        "- highest accuracy: Downpour (4 ranks, 0.900, one seed, no interval); not distinguishable from any other: "
+        "one seed." in page
+    )
+
+
+def test_a_rival_of_one_seed_is_not_beaten(hand, row):
+    for seed in (1, 2, 3):
+        downpour(hand, seed=seed, accuracy=0.9 + seed / 100)
+    synchronous(hand)
     best = section(render([hand.read()], "md"), "What is best")
-    assert row(best, "digits", "highest accuracy")[4:8] == ["Downpour", "4", "0.900", "one seed, no interval"]
+    assert row(best, "digits", "highest accuracy")[8:] == ["1 of one seed", "2"]
+
+
+def test_ranks_that_share_cores_are_a_doubt_beside_the_winner(hand, row):
+    for told in ({}, {"network": "lan", "configuration": "simulated on lan"}):
+        synchronous(hand, **told)
+        downpour(hand, **told)
+    page = render([hand.read({"cpu": {"physical_cores": 2}})], "md")
+    best = section(page, "What is best")
+    assert row(best, "digits", "-", "highest accuracy")[-1] == "OVERSUBSCRIBED"
+    assert row(best, "digits", "simulated on lan", "highest accuracy")[-1] == "-"
+    lines = [line for line in page.splitlines() if line.startswith("- ") and "fastest: most images" in line]
+    assert [line.endswith("; OVERSUBSCRIBED, 4 ranks share cores: doubtful.") for line in lines] == [True, False]
+    enough = render([hand.read({"cpu": {"physical_cores": 4}})], "md")
+    assert "OVERSUBSCRIBED" not in enough
 
 
 def test_accuracy_over_the_common_time(hand, row):
@@ -124,7 +153,8 @@ def test_who_had_not_been_looked_at_by_then_is_a_candidate_that_loses(hand, row)
     downpour(hand)
     best = section(render([hand.read()], "md"), "What is best")
     assert row(best, "digits", "highest accuracy within a time")[2:] == [
-        *("1.00 s of training time", "lenet5", "Downpour", "4", "0.900", "one seed, no interval", "2"),
+        *("1.00 s of training time", "lenet5", "Downpour", "4", "0.900", "one seed, no interval"),
+        *("any other: one seed", "2"),
     ]
 
 
