@@ -215,6 +215,16 @@ def test_names_tell_what_differs_and_no_more(cases, expected):
     assert [names({"ranks": 4, **case}) for case in cases] == expected
 
 
+def test_what_all_share_is_no_aggregation_where_a_strategy_moves_its_own_messages(hand):
+    synchronous(hand)
+    synchronous(hand, training="layerwise")
+    assert "aggregation ring" in render([hand.read()], "md")
+    downpour(hand)
+    page = render([hand.read()], "md")
+    assert "aggregation ring" not in page
+    assert "| synchronous | synchronous | ring |" in " ".join(page.replace("|", " | ").split())
+
+
 def test_a_title_that_changes_with_the_ranks_is_no_name():
     label = "asynchronous(collect=all)"
     cases = [{"training": label, "system": f"{ranks}-softsync", "ranks": ranks} for ranks in (2, 4)]
