@@ -60,6 +60,20 @@ def test_what_each_keeps_and_how_old_its_gradients_are(hand, row):
     assert "synchronous" not in staleness
 
 
+def test_memory_is_stated_for_a_method_alone_and_once_for_methods_alike(hand, row):
+    synchronous(hand)
+    alone = section(render([hand.read()], "md"), "Memory and consensus")
+    assert row(alone, "ring", "4")[2:] == ["1.20 kB", "3.00 x"]
+    synchronous(hand, training="layerwise")
+    alike = section(render([hand.read()], "md"), "Memory and consensus")
+    assert row(alike, "all 2") == ["all 2", "1.20 kB", "3.00 x"]
+    assert "layerwise" not in alike
+    downpour(hand, global_batch=128)
+    apart = section(render([hand.read()], "md"), "Memory and consensus")
+    assert row(apart, "all 2") == ["all 2", "1.20 kB", "3.00 x"]
+    assert row(apart, "Downpour", "4")[2] == "4.00 kB"
+
+
 def test_a_slow_worker_is_told_from_the_others(hand):
     rows = [(10**9 + 10**7 * n, 3 if n % 10 == 0 else n % 3, n, 20 if n % 10 == 0 else 2, 0.1) for n in range(60)]
     synchronous(hand)
