@@ -77,14 +77,16 @@ def summary(run: Run) -> Document:
     scaling = training.scaling(ends if is_long else groups, setting).brief(
         "nodes", "speedup", "input", "exposed 95 %"
     )
-    slow = link_map.slow(measured_links(run), usable_cores(run.environment), speeds(run))
+    cores, mapped = usable_cores(run.environment), measured_links(run)
+    exchanged = collectives.pairwise(found).brief("95 %", "max")
     sections = [
         verdict(run, found, groups, setting, winners(run), doubts, shared),
         Section("Warnings", points=list(doubts)),
         replace(scaling, title="Scaling: largest scale of each method") if is_long else scaling,
         training.accuracy(ends, setting).brief("final loss", "samples"),
         collectives.crossing(found),
-        Section("Slow hosts and links", points=slow),
+        replace(exchanged, points=link_map.range_of(mapped, cores)),
+        Section("Slow hosts and links", points=link_map.slow(mapped, cores, speeds(run))),
         overhead.fabric(costs.fabric(run)).brief("95 %"),
         overhead.tracing(costs.tracing(run), setting).brief("95 %"),
     ]
