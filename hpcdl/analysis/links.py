@@ -65,8 +65,8 @@ class Links:
         size = float(self.fields["message_bytes"])
         return size / self.seconds
 
-    def slow_hosts(self) -> list[tuple[int, float]]:
-        """Ranks that are slow with everybody, and their speed as a share of the others', slowest first.
+    def shares(self) -> list[tuple[int, float]]:
+        """Ranks, and the speed of each as a share of the others', slowest first.
 
         A rank's speed is the median over its links, the others' the median over all links without it.
         """
@@ -76,9 +76,20 @@ class Links:
             others = np.delete(np.delete(speed, rank, 0), rank, 1)
             if np.isfinite(others).any() and np.isfinite(speed[rank]).any():
                 share = float(np.nanmedian(speed[rank]) / np.nanmedian(others))
-                if share < CONSPICUOUS:
-                    found.append((rank, share))
+                found.append((rank, share))
         return sorted(found, key=lambda one: one[1])
+
+    def slow_hosts(self) -> list[tuple[int, float]]:
+        """Those of :meth:`shares` that are slow with everybody."""
+        return [(rank, share) for rank, share in self.shares() if share < CONSPICUOUS]
+
+    def extremes(self) -> list[tuple[int, int, float]]:
+        """The fastest and the slowest pair, with their seconds; nothing where nobody exchanged."""
+        if not np.isfinite(self.seconds).any():
+            return []
+        places = (np.nanargmin(self.seconds), np.nanargmax(self.seconds))
+        pairs = [divmod(int(place), len(self.seconds)) for place in places]
+        return [(min(pair), max(pair), float(self.seconds[pair])) for pair in pairs]
 
     def slow_links(self) -> list[tuple[int, int, float]]:
         """Pairs that are slow although neither rank is, and their share of the median link, slowest first."""

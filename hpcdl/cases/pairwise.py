@@ -23,11 +23,18 @@ if TYPE_CHECKING:
     from hpcdl.suite import Scalar
     from hpcdl.training.journal import Journal
 
+CALLED: Final = {
+    "pair": "exchange",
+    "all_pairs": "exchange of all pairs",
+    "bisection": "exchange between halves",
+}
+"""By pattern, what the report calls it."""
+
 KEYS: Final[dict[str, Key]] = {
     "exchange": Key((str,), "fabric", choices=("fabric", "raw")),
     "message_bytes": Key((int,), least=0),
     "ranks": Key((int,), 2, least=2),
-    "pattern": Key((str,), "pair", choices=("pair", "all_pairs", "bisection")),
+    "pattern": Key((str,), "pair", choices=tuple(CALLED)),
     "repetitions": Key((int,), 1000, least=1),
     "warmup": Key((int,), 100, least=0),
     "threads": Key((int,), 1, least=1),
@@ -60,7 +67,7 @@ def identity(settings: Mapping[str, Any]) -> list[str]:
 def fields(settings: Mapping[str, Any]) -> dict[str, Scalar]:
     """See :class:`hpcdl.suite.Kind`."""
     return {
-        "collective": {"all_pairs": "exchange of all pairs"}.get(settings["pattern"], "exchange"),
+        "collective": CALLED[settings["pattern"]],
         "pattern": settings["pattern"],
         "aggregation": settings["exchange"],
         "message_bytes": settings["message_bytes"],

@@ -7,7 +7,6 @@ import os
 import sys
 import tempfile
 import traceback
-import warnings
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -148,19 +147,24 @@ def _from_shell(options: argparse.Namespace, given: list[str]) -> int:
 
 def _in_job(options: argparse.Namespace) -> int:
     """One of the job's ranks."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "suspicious MPI execution environment")  # the guard says it better
-        from hpcdl.fabric.mpi import Mpi, library_version
-        from hpcdl.fabric.mpi_failure import depart
-    from hpcdl.launch.guard import is_first, mismatch
+    from hpcdl.launch.guard import is_first, mismatch, unfit
+    from hpcdl.launch.library import load, start
     from hpcdl.launch.mpirun import leave_status
 
-    mpi = Mpi()
-    complaint = mismatch(mpi.comm.size, os.environ, library_version()["library"])
+    library = load()
+    complaint = unfit(os.environ, library)
+    if not complaint:
+        start()
+        from hpcdl.fabric.mpi import Mpi
+        from hpcdl.fabric.mpi_failure import depart
+
+        mpi = Mpi()
+        complaint = mismatch(mpi.comm.size, os.environ, library.name)
     if complaint:
-        if is_first(os.environ):
-            print(f"hpcdl: {complaint}", file=sys.stderr)
-        return leave_status(MISMATCH, mpi.comm.rank)
+        if not is_first(os.environ):
+            return OK  # a launcher may end the others when one fails, and the first has yet to speak
+        print(f"hpcdl: {complaint}", file=sys.stderr)
+        return leave_status(MISMATCH, 0)
     try:
         with ExitStack() as held:
             code = _on_all(options, mpi, held)

@@ -10,7 +10,7 @@ from hpcdl.report.names import scheme_name
 from hpcdl.report.quantities import NONE, digits, interval, percent, rate, seconds, volume
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from hpcdl.analysis.scaling import Record
 
@@ -220,8 +220,8 @@ def _ties(first: Record, other: Record) -> bool:
     return low is None or bool(low <= first["time_p50_high_seconds"])
 
 
-def fastest(records: Sequence[Record]) -> list[str]:
-    """Per group a sentence: who is fastest from which size to which."""
+def fastest(records: Sequence[Record], crowded: Collection[int] = ()) -> list[str]:
+    """Per group a sentence: who is fastest from which size to which; ``crowded`` numbers of ranks share cores."""
     lines = []
     for group, rows in grouped(records, "collective").items():
         runs: list[tuple[str, list[str]]] = []
@@ -233,7 +233,8 @@ def fastest(records: Sequence[Record]) -> list[str]:
             runs[-1][1].append(volume(size))
         if any(who != "undecided" for who, _ in runs):
             said = "; ".join(f"{who} {_from_to(where)}" for who, where in runs)
-            lines.append(f"{group.title}: fastest {said}.")
+            doubt = "; OVERSUBSCRIBED: ranks share cores" if group.ranks in crowded and not group.network else ""
+            lines.append(f"{group.title}: fastest {said}{doubt}.")
     return lines
 
 

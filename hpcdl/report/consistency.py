@@ -26,15 +26,17 @@ SLOW: Final = 1.5
 
 
 def memory(groups: Sequence[Sequence[Method]], settings: Settings) -> Section:
-    """Vectors per rank and distance between ranks, one table per problem; none where all methods are alike."""
+    """Vectors per rank and distance between ranks, one table per problem; one row where all methods are alike."""
     tables = []
     for methods in groups:
         shown = [row for row in rows(methods) if row.scale["memory_bytes_per_rank"]]
-        differ = len({row.scale["memory_bytes_per_rank"] for row in shown}) > 1
-        if differ or any(row.scale.values("consensus_distance") for row in shown):
-            cells = [_memory(row) for row in shown]
-            header = ("method", "ranks", "memory per rank", "of the parameters", "consensus distance")
-            tables.append(Table(settings.title(shown[0].scale.records[0]), header, cells).without_empty())
+        if not shown:
+            continue
+        cells = [_memory(row) for row in shown]
+        if len(cells) > 1 and len({tuple(known) for _, _, *known in cells}) == 1:
+            cells = [(f"all {len(cells)}", NONE, *cells[0][2:])]
+        header = ("method", "ranks", "memory per rank", "of the parameters", "consensus distance")
+        tables.append(Table(settings.title(shown[0].scale.records[0]), header, cells).without_empty())
     note = (
         "Memory: vectors of the rank that holds most, also as a multiple of the parameters: parameters, "
         "gradients, what optimizer and strategy keep, and copies that wait for the test set, one for each look at "

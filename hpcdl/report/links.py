@@ -55,7 +55,7 @@ def slow(found: Sequence[Links], cores: float | None, traced: Sequence[Speeds] =
     """
     lines = [line for one in traced for line in _told(one, cores)]
     for one in found:
-        if cores is not None and len(one.seconds) > cores * len(set(one.hosts)):
+        if _crowded(one, cores):
             continue
         for rank, share in one.slow_hosts():
             lines.append(f"{_title(one)}: {_named(one, rank)} runs at {share:.2f} of the others' speed.")
@@ -65,6 +65,28 @@ def slow(found: Sequence[Links], cores: float | None, traced: Sequence[Speeds] =
                 "the usual speed."
             )
     return lines
+
+
+def range_of(found: Sequence[Links], cores: float | None) -> list[str]:
+    """One line per case of several pairs: the fastest, the slowest, and the slowest rank, conspicuous or not."""
+    lines = []
+    for one in found:
+        if len(one.seconds) == 2:
+            continue
+        pairs = [f"{_pair(one, i, j)} in {seconds(time)}" for i, j, time in one.extremes()]
+        said = f"{_title(one)}: fastest {pairs[0]}, slowest {pairs[1]}" if pairs else f"{_title(one)}: no times"
+        shares = one.shares()
+        if _crowded(one, cores):
+            said += "; ranks share cores, and who is slow is not told"
+        elif shares:
+            rank, share = shares[0]
+            said += f"; slowest {_named(one, rank)}, {digits(share)} of the others' speed"
+        lines.append(f"{said}.")
+    return lines
+
+
+def _crowded(one: Links, cores: float | None) -> bool:
+    return cores is not None and len(one.seconds) > cores * max(1, len(set(one.hosts)))
 
 
 def _told(one: Speeds, cores: float | None) -> list[str]:
@@ -92,6 +114,10 @@ def _title(one: Links) -> str:
 def _named(one: Links, rank: int) -> str:
     several = len(set(one.hosts)) > 1
     return f"rank {rank} on {one.hosts[rank]}" if several else f"rank {rank}"
+
+
+def _pair(one: Links, i: int, j: int) -> str:
+    return f"{_named(one, i)} with {_named(one, j)}"
 
 
 def _map(one: Links) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

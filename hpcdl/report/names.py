@@ -59,7 +59,8 @@ class Names:
         for name, what in (("schedule", "schedule"), ("learning_rate", "learning rate")):
             if shared.get(name):
                 shared[name] = f"{what} {shared[name]}"
-        if len(shared) < len(self._brief) and len(self._schemes()) == 1:
+        summed = all(case.get("aggregation") != OWN for case in self._cases)
+        if len(shared) < len(self._brief) and len(self._schemes()) == 1 and summed:
             shared["aggregation"] = f"aggregation {self._schemes().pop()}"
         return shared
 

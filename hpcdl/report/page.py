@@ -22,7 +22,7 @@ from hpcdl.report.seeds import Method, Scale, problems
 from hpcdl.report.settings import settings
 from hpcdl.report.stragglers import stragglers
 from hpcdl.report.verdict import verdict
-from hpcdl.report.warnings import usable_cores, warnings
+from hpcdl.report.warnings import crowded, usable_cores, warnings
 from hpcdl.report.winners import over_time
 from hpcdl.report.winners import winners as winners_table
 
@@ -38,12 +38,12 @@ def document(run: Run) -> Document:
     found = records(run)
     groups = problems(found)
     setting = settings(groups)
-    doubts = warnings(run, found)
+    doubts, shared = warnings(run, found), crowded(run, found)
     best = winners(run)
     ages = [(one.fields, age) for one in launches(run) if (age := staleness(one))]
     sections = [
-        verdict(run, found, groups, setting, best, doubts),
-        winners_table(best, setting),
+        verdict(run, found, groups, setting, best, doubts, shared),
+        winners_table(best, setting, shared),
         card(run, doubts),
         training.scaling(groups, setting),
         training.accuracy(groups, setting),
@@ -71,20 +71,22 @@ def summary(run: Run) -> Document:
     found = records(run)
     groups = problems(found)
     setting = settings(groups)
-    doubts = warnings(run, found)
+    doubts, shared = warnings(run, found), crowded(run, found)
     ends = [[Method(one.name, _ends(one)) for one in methods] for methods in groups]
     is_long = sum(len(one.scales) for methods in groups for one in methods) > LONG
     scaling = training.scaling(ends if is_long else groups, setting).brief(
         "nodes", "speedup", "input", "exposed 95 %"
     )
-    slow = link_map.slow(measured_links(run), usable_cores(run.environment), speeds(run))
+    cores, mapped = usable_cores(run.environment), measured_links(run)
+    exchanged = collectives.pairwise(found).brief("95 %", "max")
     sections = [
-        verdict(run, found, groups, setting, winners(run), doubts),
+        verdict(run, found, groups, setting, winners(run), doubts, shared),
         Section("Warnings", points=list(doubts)),
         replace(scaling, title="Scaling: largest scale of each method") if is_long else scaling,
         training.accuracy(ends, setting).brief("final loss", "samples"),
         collectives.crossing(found),
-        Section("Slow hosts and links", points=slow),
+        replace(exchanged, points=link_map.range_of(mapped, cores)),
+        Section("Slow hosts and links", points=link_map.slow(mapped, cores, speeds(run))),
         overhead.fabric(costs.fabric(run)).brief("95 %"),
         overhead.tracing(costs.tracing(run), setting).brief("95 %"),
     ]

@@ -12,10 +12,10 @@ from hpcdl.report.names import Names, said
 from hpcdl.report.quantities import NONE, digits, interval, plural
 from hpcdl.report.seeds import NEAR_LINEAR, Method, Scale
 from hpcdl.report.warnings import deaths, failures
-from hpcdl.report.winners import answer
+from hpcdl.report.winners import CROWDED, answer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from hpcdl.analysis.best import Winner
     from hpcdl.analysis.scaling import Record
@@ -30,8 +30,9 @@ def verdict(
     settings: Settings,
     best: Sequence[Winner],
     doubts: Sequence[str],
+    crowded: Collection[int] = (),
 ) -> Section:
-    """The first section of every report."""
+    """The first section of every report; ``crowded``: numbers of ranks that shared cores."""
     failed = failures(records)
     if failed:
         word = f"FAILED: {plural(len(failed), 'case')} of {len(records)}."
@@ -46,15 +47,15 @@ def verdict(
         ]
         for methods in groups
     }
-    points += [line for winner in best if (line := answer(winner, settings))]
+    points += [line for winner in best if (line := answer(winner, settings, crowded))]
     for letter, methods in judged.items():
         points += [f"{letter}: {line}" if letter else line for line in _standings(methods)]
-    points += collectives.fastest(records)
+    points += collectives.fastest(records, crowded)
     warned = f"{plural(len(doubts), 'warning')}." if doubts else "No warnings."
     question = _question(run.suite)
     paragraphs = [
         f"Question: {question}" if question else "",
-        " ".join(filter(None, (word, _count(list(filter(None, judged.values()))), warned))),
+        " ".join(filter(None, (word, _count(list(filter(None, judged.values())), crowded), warned))),
         f"Setting: {settings.common}." if settings.common else "",
     ]
     own = list(settings.own.values())
@@ -81,8 +82,8 @@ def _question(suite: str) -> str:
         return ""
 
 
-def _count(judged: Sequence[Sequence[Method]]) -> str:
-    """How many hold to their largest scale, in all settings together."""
+def _count(judged: Sequence[Sequence[Method]], crowded: Collection[int]) -> str:
+    """How many hold to their largest scale, in all settings together, and where that says nothing of scaling."""
     if not judged:
         return ""
     ends = [one.scales[-1] for methods in judged for one in methods]
@@ -95,7 +96,9 @@ def _count(judged: Sequence[Sequence[Method]]) -> str:
     open_ = sum(scale.near_linear is None for scale in ends)
     bound = f"(lower bound of efficiency >= {NEAR_LINEAR:.2f})"
     rest = f", {open_} {'is' if open_ == 1 else 'are'} undecided" if open_ else ""
-    return f"{near} of {len(ends)} {are} near-linear at {where} {bound}{rest}."
+    shared = ", ".join(map(str, sorted({scale["ranks"] for scale in ends if not scale["network"]} & set(crowded))))
+    doubt = f" {CROWDED}: at {shared} ranks they share cores, and this is no measure of scaling." if shared else ""
+    return f"{near} of {len(ends)} {are} near-linear at {where} {bound}{rest}.{doubt}"
 
 
 def _standings(methods: Sequence[Method]) -> list[str]:

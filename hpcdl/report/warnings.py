@@ -101,19 +101,26 @@ def _oversubscribed(run: Run, records: Sequence[Record]) -> Iterator[str]:
     if cores is None:
         yield "cores available to the ranks are unknown: oversubscription was not checked."
         return
+    worst = crowded(run, records)
+    if worst:
+        scales = ", ".join(f"{ranks} ranks want {wanted}" for ranks, wanted in sorted(worst.items()))
+        yield f"OVERSUBSCRIBED: {cores:g} cores per node; {scales}. These cases do not measure scaling."
+
+
+def crowded(run: Run, records: Sequence[Record]) -> dict[int, int]:
+    """Numbers of ranks that share cores, to the cores that they want of the fullest node."""
+    cores = usable_cores(run.environment)
     worst: dict[int, int] = {}
     for record in records:
-        if record.get("kind") == "replay":  # its ranks sleep where others compute
-            continue
+        if cores is None or record.get("network") or record.get("kind") == "replay":
+            continue  # simulated, or asleep where others compute
         machines = 1 if run.environment.get("emulated") else record["nodes"] or 1
         per_node = -(-record["ranks"] // machines)
         threads = record["threads_per_rank"]
         wanted = per_node * (threads if isinstance(threads, int) else 1)
         if wanted > cores:
             worst[record["ranks"]] = max(wanted, worst.get(record["ranks"], 0))
-    if worst:
-        scales = ", ".join(f"{ranks} ranks want {wanted}" for ranks, wanted in sorted(worst.items()))
-        yield f"OVERSUBSCRIBED: {cores:g} cores per node; {scales}. These cases do not measure scaling."
+    return worst
 
 
 def _stalls(run: Run) -> Iterator[str]:

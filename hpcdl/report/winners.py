@@ -12,7 +12,7 @@ from hpcdl.report.names import Names
 from hpcdl.report.quantities import NONE, digits, interval, plural, seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from hpcdl.analysis.best import Candidate, Field, Winner
     from hpcdl.report.settings import Settings
@@ -25,15 +25,20 @@ QUESTIONS: Final = {
 }
 HEADER: Final = (
     *("dataset", "conditions", "question", "budget", "setting", "model", "method", "ranks", "value"),
-    *("95 % over seeds", "not distinguishable from", "candidates"),
+    *("95 % over seeds", "not distinguishable from", "candidates", "doubt"),
 )
 MOST: Final = 3
 """Rivals that are named; more are counted."""
 ONE_SEED: Final = "one seed, no interval"
+CROWDED: Final = "OVERSUBSCRIBED"
+"""Said beside what was measured where ranks share cores."""
 
 
-def winners(found: Sequence[Winner], settings: Settings) -> Section:
-    """Up to four winners for each dataset and conditions, and whom each cannot be told from."""
+def winners(found: Sequence[Winner], settings: Settings, crowded: Collection[int]) -> Section:
+    """Up to four winners for each dataset and conditions, and whom each cannot be told from.
+
+    ``crowded``: numbers of ranks that share cores where they were measured.
+    """
     rows = [
         (
             winner.field.dataset,
@@ -45,20 +50,21 @@ def winners(found: Sequence[Winner], settings: Settings) -> Section:
             _bounds(winner),
             _rivals(winner),
             str(len(winner.places)),
+            CROWDED if _crowded(winner, crowded) else NONE,
         )
         for winner in found
     ]
     note = (
         "A budget is the largest that every candidate ran through. Means over seeds with Student's 95 % interval. "
-        "Not distinguishable: the intervals overlap, or, with one seed, the values are equal. With one seed a "
-        "place may be luck. Images per second: all that were measured by the time they took, pauses included."
+        "Not distinguishable: the intervals overlap, or there is none: with one seed a place may be luck, and no "
+        "difference is shown. Images per second: all that were measured by the time they took, pauses included."
     )
     table = Table("", HEADER, rows, 8, [note])
     return Section("What is best", tables=[table.without_empty()] if rows else [])
 
 
-def answer(winner: Winner, settings: Settings) -> str:
-    """One line about a winner, where several strategies are compared; empty elsewhere."""
+def answer(winner: Winner, settings: Settings, crowded: Collection[int]) -> str:
+    """One line about a winner, where several strategies are compared; empty elsewhere. ``crowded``: as above."""
     if len({strategy(one.fields) for one in winner.field.candidates}) < 2:
         return ""
     setting, _, who, ranks = _who(winner, settings)
@@ -70,7 +76,16 @@ def answer(winner: Winner, settings: Settings) -> str:
     ]
     rivals = f"; not distinguishable from {_rivals(winner)}" if _rivals(winner) != NONE else ""
     where = "".join(f"{part}: " for part in [_conditions(winner.field)] if part)
-    return f"{where}{QUESTIONS[winner.question]}{budget}: {who} ({', '.join(words)}){rivals}."
+    shared = _crowded(winner, crowded)
+    doubt = f"; {CROWDED}, {plural(shared, 'rank')} share cores: doubtful" if shared else ""
+    return f"{where}{QUESTIONS[winner.question]}{budget}: {who} ({', '.join(words)}){rivals}{doubt}."
+
+
+def _crowded(winner: Winner, crowded: Collection[int]) -> int:
+    """The most ranks of a candidate that shared cores; 0 where none did, or all is simulated."""
+    if _is_virtual(winner.field):
+        return 0
+    return max((one.fields["ranks"] for one, _ in winner.places if one.fields["ranks"] in crowded), default=0)
 
 
 def over_time(fields: Sequence[Field], settings: Settings) -> Section:
@@ -141,13 +156,14 @@ def _bounds(winner: Winner) -> str:
 
 def _rivals(winner: Winner) -> str:
     rivals = winner.rivals
-    if not rivals or not _has_interval(winner):
-        return NONE
+    if len(winner.places) > 1 and not _has_interval(winner):
+        return "any other: one seed"
     if len(rivals) > MOST and len(rivals) + 1 == len(winner.places):
         return "any other"
     names = [_called(winner.field, one) for one in rivals[:MOST]]
     more = [f"{len(rivals) - MOST} more"] if len(rivals) > MOST else []
-    return "; ".join([*names, *more])
+    single = sum(not math.isfinite(reached.low) and one not in rivals for one, reached in winner.places)
+    return "; ".join([*names, *more, *([f"{single} of one seed"] if single else [])]) or NONE
 
 
 def _called(field: Field, one: Candidate) -> str:

@@ -58,3 +58,12 @@ def test_noise_is_not_a_fault():
     noise = random.uniform(0.93, 1.07, (8, 8))
     found = measured((noise + noise.T) / 2)
     assert found.slow_hosts() == found.slow_links() == []
+
+
+def test_the_fastest_and_the_slowest_pair_and_every_ranks_share():
+    speed = np.array([[1, 4, 2], [4, 1, 1], [2, 1, 1]])
+    found = measured(speed)
+    assert found.extremes() == [(0, 1, pytest.approx(0.25e-3)), (1, 2, pytest.approx(1e-3))]
+    assert found.shares()[0] == (2, pytest.approx(1.5 / 4))
+    assert [rank for rank, _ in found.slow_hosts()] == [2]
+    assert measured(np.full((2, 2), np.nan)).extremes() == []

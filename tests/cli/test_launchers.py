@@ -13,22 +13,20 @@ def test_one_rank_where_the_launcher_says_four(hpcdl, name):
     ended = hpcdl("run", hpcdl.suite(SMALL), "-o", "o", **{name: "4"})
     assert ended.returncode == 78
     assert ended.stderr.startswith("hpcdl: ")
-    assert f"started 4 processes ({name}) but " in ended.stderr
+    assert f"started 4 processes ({name}) " in ended.stderr
     assert ended.stderr.count("\n") == 1
     assert not (hpcdl.folder / "o").exists()
 
 
 def test_the_other_librarys_launcher(hpcdl, other):
-    """Each process of such a job would be alone, and some libraries do not even start."""
+    """Each process of such a job would be alone, and some libraries would end it: told before they start."""
     suite = hpcdl.suite(SMALL)
     for ours, theirs in ((hpcdl, other), (other, hpcdl)):
         ended = ours("run", suite, "-o", "o", under=theirs.mpirun(2))
-        assert ended.returncode != 0
+        assert ended.returncode == 78
         assert not (hpcdl.folder / "o").exists()
-        if "hpcdl: " in ended.stderr:
-            assert ended.returncode == 78
-            assert ended.stderr.count("hpcdl: ") == 1
-            assert "sees one rank: launcher and MPI library do not fit" in ended.stderr
+        assert ended.stderr.count("hpcdl: ") == 1
+        assert "launcher and MPI library do not fit" in ended.stderr
 
 
 def test_a_batch_script_without_srun_starts_its_own_ranks(each):

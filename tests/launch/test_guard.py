@@ -5,7 +5,8 @@ The environments are Slurm 22.05's, MPICH 5.0's and Open MPI 5.0's, as found in 
 
 import pytest
 
-from hpcdl.launch.guard import is_first, launched, mismatch
+from hpcdl.launch.guard import is_first, launched, mismatch, unfit
+from hpcdl.launch.library import Library
 
 IN_JOB = {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4", "SLURM_NNODES": "2", "SLURM_PROCID": "0", "SLURM_NODEID": "0"}
 IN_STEP = {**IN_JOB, "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NUM_NODES": "2"}
@@ -76,6 +77,58 @@ def test_ranks_that_found_each_other_are_none(environment):
 def test_one_rank_that_is_meant_to_be_one_is_none(environment):
     assert launched(environment)
     assert mismatch(1, environment, "Open MPI") is None
+
+
+MPICH = Library("MPICH", 5, "MPICH Version: 5.0.2\nMPICH configure: --with-device=ch4:ucx,ofi")
+MPICH_PMIX = Library("MPICH", 5, "MPICH Version: 5.0.2\nMPICH configure: --with-pmix=/usr")
+OPEN_MPI = Library("Open MPI", 5, "Open MPI v5.0.11")
+BY_PMIX = {"PMIX_NAMESPACE": "prterun-h-1@1", "PMIX_RANK": "0"}
+BY_OPEN_MPI = {**BY_PMIX, "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "0"}
+
+
+@pytest.mark.parametrize(
+    ("library", "environment", "said"),
+    [
+        (
+            MPICH,
+            BY_OPEN_MPI,
+            "Open MPI's mpirun started this process by PMIx (PMIX_NAMESPACE), which this MPICH 5",
+        ),
+        (MPICH, {**IN_STEP, **BY_PMIX}, "srun started this process by PMIx"),
+        (MPICH, BY_PMIX, "a PMIx launcher started this process"),
+        (MPICH, {**BY_PMIX, "PMI_SIZE": "4", "PMI_RANK": "0"}, "or unset PMIX_NAMESPACE"),
+        (MPICH_PMIX, {**BY_PMIX, "PMI_SIZE": "4", "PMI_RANK": "0"}, "or unset PMIX_NAMESPACE"),
+        (OPEN_MPI, {"PMI_SIZE": "4", "PMI_RANK": "0"}, "started 4 processes (PMI_SIZE) without PMIx"),
+        (OPEN_MPI, IN_STEP, "srun started 4 processes (SLURM_STEP_NUM_TASKS) without PMIx"),
+    ],
+)
+def test_what_cannot_start_is_told_before_it_does(library, environment, said):
+    complaint = unfit(environment, library)
+    assert said in complaint
+    assert "\n" not in complaint
+
+
+@pytest.mark.parametrize(
+    ("library", "environment"),
+    [
+        (MPICH, {"PMI_SIZE": "4", "PMI_RANK": "0"}),
+        (MPICH, IN_STEP),  # every process would be alone, which is told once MPI has started
+        (MPICH, {**BY_PMIX, "MPIR_CVAR_PMI_VERSION": "pmi1"}),
+        (MPICH_PMIX, BY_OPEN_MPI),
+        (OPEN_MPI, BY_OPEN_MPI),
+        (OPEN_MPI, {**IN_STEP, **BY_PMIX}),
+        (OPEN_MPI, {"PMI_SIZE": "1", "PMI_RANK": "0"}),
+        (Library("Open MPI", 4, ""), {**IN_STEP, "PMI_SIZE": "4", "PMI_RANK": "0"}),
+        (Library("Intel MPI", 2021, ""), BY_PMIX),
+        *((library, environment) for library in (MPICH, OPEN_MPI) for environment in SHELLS.values()),
+    ],
+)
+def test_what_may_start_is_left_alone(library, environment):
+    assert unfit(environment, library) is None
+
+
+def test_under_pmix_alone_one_process_speaks_for_all():
+    assert [is_first({"PMIX_RANK": str(number)}) for number in range(3)] == [True, False, False]
 
 
 @pytest.mark.parametrize(

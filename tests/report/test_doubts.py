@@ -15,6 +15,23 @@ def test_oversubscription(hand):
     assert "OVERSUBSCRIBED: 8 cores per node; 4 ranks want 12" in page
 
 
+def test_oversubscribed_ranks_measure_no_scaling(hand):
+    hand.train([steps(40)])
+    hand.train([steps(20)] * 2)
+    page = render([hand.read({"cpu": {"physical_cores": 1}})], "md")
+    assert "OVERSUBSCRIBED: at 2 ranks they share cores, and this is no measure of scaling." in page
+    assert "no measure of scaling" not in render([hand.read({"cpu": {"physical_cores": 2}})], "md")
+
+
+def test_the_fastest_collective_of_ranks_that_share_cores(hand):
+    said = {"kind": "collective", "collective": "allreduce", "message_bytes": 4, "dtype": "float32"}
+    for scheme, ms in (("ring", 1), ("tree", 2)):
+        hand.case([steps(ms)] * 2, aggregation=scheme, **said)
+    line = "fastest ring at 4 B; OVERSUBSCRIBED: ranks share cores."
+    assert line in render([hand.read({"cpu": {"physical_cores": 1}})], "md")
+    assert line not in render([hand.read({"cpu": {"physical_cores": 2}})], "md")
+
+
 @pytest.mark.parametrize("shown", ["md", "summary"])
 def test_who_died_is_said_and_nobody_else_is_missed(hand, shown):
     async_ = {"training": "asynchronous", "failure": "rank 1 at step 8"}

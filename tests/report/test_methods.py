@@ -60,6 +60,20 @@ def test_what_each_keeps_and_how_old_its_gradients_are(hand, row):
     assert "synchronous" not in staleness
 
 
+def test_memory_is_stated_for_a_method_alone_and_once_for_methods_alike(hand, row):
+    synchronous(hand)
+    alone = section(render([hand.read()], "md"), "Memory and consensus")
+    assert row(alone, "ring", "4")[2:] == ["1.20 kB", "3.00 x"]
+    synchronous(hand, training="layerwise")
+    alike = section(render([hand.read()], "md"), "Memory and consensus")
+    assert row(alike, "all 2") == ["all 2", "1.20 kB", "3.00 x"]
+    assert "layerwise" not in alike
+    downpour(hand, global_batch=128)
+    apart = section(render([hand.read()], "md"), "Memory and consensus")
+    assert row(apart, "all 2") == ["all 2", "1.20 kB", "3.00 x"]
+    assert row(apart, "Downpour", "4")[2] == "4.00 kB"
+
+
 def test_a_slow_worker_is_told_from_the_others(hand):
     rows = [(10**9 + 10**7 * n, 3 if n % 10 == 0 else n % 3, n, 20 if n % 10 == 0 else 2, 0.1) for n in range(60)]
     synchronous(hand)
@@ -91,8 +105,37 @@ def test_the_winner_and_whom_it_cannot_be_told_from(hand, row):
 def test_one_seed_is_said_to_be_one(hand, row):
     synchronous(hand)
     downpour(hand)
+    page = render([hand.read()], "md")
+    best = section(page, "What is best")
+    assert row(best, "digits", "highest accuracy")[4:] == [
+        *("Downpour", "4", "0.900", "one seed, no interval", "any other: one seed", "2"),
+    ]
+    assert (
+        "- highest accuracy: Downpour (4 ranks, 0.900, one seed, no interval); not distinguishable from any other: "
+        "one seed." in page
+    )
+
+
+def test_a_rival_of_one_seed_is_not_beaten(hand, row):
+    for seed in (1, 2, 3):
+        downpour(hand, seed=seed, accuracy=0.9 + seed / 100)
+    synchronous(hand)
     best = section(render([hand.read()], "md"), "What is best")
-    assert row(best, "digits", "highest accuracy")[4:8] == ["Downpour", "4", "0.900", "one seed, no interval"]
+    assert row(best, "digits", "highest accuracy")[8:] == ["1 of one seed", "2"]
+
+
+def test_ranks_that_share_cores_are_a_doubt_beside_the_winner(hand, row):
+    for told in ({}, {"network": "lan", "configuration": "simulated on lan"}):
+        synchronous(hand, **told)
+        downpour(hand, **told)
+    page = render([hand.read({"cpu": {"physical_cores": 2}})], "md")
+    best = section(page, "What is best")
+    assert row(best, "digits", "-", "highest accuracy")[-1] == "OVERSUBSCRIBED"
+    assert row(best, "digits", "simulated on lan", "highest accuracy")[-1] == "-"
+    lines = [line for line in page.splitlines() if line.startswith("- ") and "fastest: most images" in line]
+    assert [line.endswith("; OVERSUBSCRIBED, 4 ranks share cores: doubtful.") for line in lines] == [True, False]
+    enough = render([hand.read({"cpu": {"physical_cores": 4}})], "md")
+    assert "OVERSUBSCRIBED" not in enough
 
 
 def test_accuracy_over_the_common_time(hand, row):
@@ -124,7 +167,8 @@ def test_who_had_not_been_looked_at_by_then_is_a_candidate_that_loses(hand, row)
     downpour(hand)
     best = section(render([hand.read()], "md"), "What is best")
     assert row(best, "digits", "highest accuracy within a time")[2:] == [
-        *("1.00 s of training time", "lenet5", "Downpour", "4", "0.900", "one seed, no interval", "2"),
+        *("1.00 s of training time", "lenet5", "Downpour", "4", "0.900", "one seed, no interval"),
+        *("any other: one seed", "2"),
     ]
 
 
@@ -183,6 +227,16 @@ def test_stragglers_beside_their_bounds(hand, row):
 def test_names_tell_what_differs_and_no_more(cases, expected):
     names = Names([{"ranks": 4, **case} for case in cases])
     assert [names({"ranks": 4, **case}) for case in cases] == expected
+
+
+def test_what_all_share_is_no_aggregation_where_a_strategy_moves_its_own_messages(hand):
+    synchronous(hand)
+    synchronous(hand, training="layerwise")
+    assert "aggregation ring" in render([hand.read()], "md")
+    downpour(hand)
+    page = render([hand.read()], "md")
+    assert "aggregation ring" not in page
+    assert "| synchronous | synchronous | ring |" in " ".join(page.replace("|", " | ").split())
 
 
 def test_a_title_that_changes_with_the_ranks_is_no_name():

@@ -1,3 +1,4 @@
+from hpcdl.analysis.links import rounds
 from hpcdl.report.render import render
 
 
@@ -67,3 +68,32 @@ def test_what_tracing_costs(hand, row):
     cost = page[page.index("## Cost of tracing") :]
     assert row(cost, "ring", "2")[2:5] == ["20.0 ms", "22.0 ms", "2.00 ms"]
     assert row(cost, "ring", "2")[6] == "1.10"
+
+
+def pairs(hand, size, slow_ms):
+    """Three ranks, each with each other; exchanges with rank 2 take longer."""
+    times = {frozenset({0, 1}): 1.0, frozenset({0, 2}): slow_ms, frozenset({1, 2}): slow_ms}
+    whole = {"kind": "pairwise", "collective": "exchange of all pairs", "pattern": "all_pairs", "warmup_steps": 0}
+    table = [
+        [
+            times.get(frozenset({rank, partners[rank]}), 0.0)
+            for partners in rounds(3, "all_pairs")
+            for _ in range(30)
+        ]
+        for rank in range(3)
+    ]
+    hand.case(table, aggregation="fabric", message_bytes=size, correct=True, **whole)
+
+
+def test_a_terminal_shows_times_and_rates_of_exchanges_and_the_slowest_rank(hand):
+    whole = {"kind": "pairwise", "collective": "exchange", "pattern": "pair", "warmup_steps": 0, "correct": True}
+    hand.case([[2.0] * 30] * 2, aggregation="fabric", message_bytes=1_000_000, **whole)
+    pairs(hand, 65536, 4.0)
+    brief = " ".join(render([hand.read({"cpu": {"physical_cores": 4}})], "summary").split())
+    assert "1.00 MB fabric 2.00 ms 2.00 ms 500 MB/s yes" in brief
+    assert (
+        "all pairs, 3 ranks, 64 KiB: fastest rank 0 with rank 1 in 1.00 ms, slowest rank 0 with rank 2 in 4.00 ms; "
+        "slowest rank 2, 0.250 of the others' speed." in brief
+    )
+    crowded = " ".join(render([hand.read({"cpu": {"physical_cores": 2}})], "summary").split())
+    assert "in 4.00 ms; ranks share cores, and who is slow is not told." in crowded

@@ -176,6 +176,15 @@ def test_cases_that_differ_in_one_setting_have_names_and_records_of_their_own(ki
     assert len({(configuration(one), one["ranks"], one["seed"]) for one in known}) == 2
 
 
+def test_a_pair_is_told_from_two_halves_of_one_rank_each():
+    from hpcdl.analysis.fields import configuration
+
+    cases = suite.parse(
+        text_of({**CASES["pairwise"], "pattern": ["pair", "bisection", "all_pairs"]}), "s.toml"
+    ).cases
+    assert len({configuration(case.fields()) for case in cases}) == 3
+
+
 def test_values_that_vary_alone_are_in_the_name(parsed):
     assert [
         name.rpartition("-p2-b64-3st")[2] for name in names(parsed(learning_rate=[0.1, 0.2], seed=[1, 2]))
