@@ -45,8 +45,11 @@ STEPPING: Final = ("train", "replay")
 STRATEGIES: Final = (*LOCKSTEP, "parameter_averaging")
 """Those whose messages depend on sizes and counts alone."""
 
-CYCLES: Final = 3
-"""Cycles of steps that are simulated; the first, which nothing precedes, is not counted."""
+CYCLES: Final = 4
+"""Cycles of steps that are simulated."""
+
+UNSETTLED: Final = 2
+"""Of those the first, which are not counted: nothing precedes one, and by it the next one orders its pieces."""
 
 KEPT: Final = (
     *("suite", "case", "kind", "model", "dataset", "backend", "dtype", "training", "aggregation", "compression"),
@@ -129,7 +132,7 @@ def step_seconds(training: Training, ranks: int, images: int, network: Network, 
 
     world.run(train)
     spans = np.array([[step.end - step.begin for step in map(Step._make, one.steps)] for one in recorders])
-    return float(spans[:, training.cycle :].max(axis=0).mean()) * 1e-9
+    return float(spans[:, UNSETTLED * training.cycle :].max(axis=0).mean()) * 1e-9
 
 
 def _training(record: Mapping[str, Any]) -> Training:

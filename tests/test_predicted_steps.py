@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from hpcdl import registry, suite
+from hpcdl import predicted_steps, registry, suite
 from hpcdl.cli import main
 from hpcdl.fabric.comm import phantom
 from hpcdl.fabric.network import NETWORKS
@@ -218,6 +218,26 @@ def test_a_replay_takes_the_times_it_was_told(tmp_path, scale, ranks):
         arithmetic + sent + reduced, rel=1e-4
     )
     assert found.left_out == []
+
+
+def test_a_step_is_predicted_as_it_is_when_the_order_of_its_pieces_has_settled(tmp_path, monkeypatch):
+    """The suite priority's, where exchanging takes about as long as computing: who overtakes, gains."""
+    file = tmp_path / "priority.toml"
+    file.write_text(
+        '[suite]\nname = "s"\n[[case]]\nkind = "replay"\nmodel = "googlenet"\ndevice = "k20"\ntime_scale = 0.4\n'
+        "batch_per_rank = 64\nranks = 4\nsteps = 5\n"
+        'training = ["synchronous", {name = "layerwise", bucket_bytes = 0}, "layerwise"]\n'
+    )
+    rows, _ = steps(file, network="ethernet-1g")
+    buckets, whole, first = (
+        rows[training, "ring", 4]["predicted_seconds"]
+        for training in ("synchronous", "layerwise(bucket_bytes=0)", "layerwise")
+    )
+    assert first < 0.95 * whole < 0.95 * buckets
+    monkeypatch.setattr(predicted_steps, "UNSETTLED", 6)
+    monkeypatch.setattr(predicted_steps, "CYCLES", 8)
+    later, _ = steps(file, network="ethernet-1g")
+    assert first == pytest.approx(later["layerwise", "ring", 4]["predicted_seconds"], rel=0.01)
 
 
 def test_a_runs_replays_are_predicted_by_prices_of_its_collectives(hand, tmp_path):
