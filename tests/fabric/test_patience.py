@@ -45,7 +45,7 @@ def test_looks_are_close_when_a_step_as_long_as_the_last_one_ends():
     late = {when: min(look for look in looks if look >= when) - when for when in (0.007, 0.0099, 0.01, 0.015)}
     assert late[0.0099] < 4 * LEAST
     assert late[0.01] <= LEAST
-    assert max(late.values()) <= max(LEAST, 8 * patience.LEAST_PER_RANK)
+    assert max(late.values()) <= max(LEAST, 8 * patience.MOST_PER_RANK)
     # not while the rank works: then a step lasts as long as the work
     now = 0.0
     busy = Patience(8, at_work=True, clock=lambda: now)
