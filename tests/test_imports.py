@@ -107,9 +107,8 @@ def test_programs_do_not_know_their_interpreter(folder):
     for path in files(folder):
         names = set(imports(path))
         fabric = {name for name in names if within(name, "hpcdl.fabric")}
-        asked = {
-            name for name in fabric if within(name, "hpcdl.fabric.comm") or within(name, "hpcdl.fabric.window")
-        }
+        protocol = [f"hpcdl.fabric.{module}" for module in ("comm", "task", "window")]
+        asked = {name for name in fabric if any(within(name, module) for module in protocol)}
         assert fabric == asked, place(path)
         assert not {name.partition(".")[0] for name in names} & WORLDLY, place(path)
 

@@ -15,8 +15,8 @@ from hpcdl import registry
 from hpcdl.aggregation.collectives import COLLECTIVES, offered, operand
 from hpcdl.analysis import cost
 from hpcdl.assembly import architecture, check_place
-from hpcdl.fabric.comm import phantom
 from hpcdl.fabric.network import NETWORKS
+from hpcdl.fabric.phantom import phantom
 from hpcdl.fabric.simulated import simulated
 from hpcdl.measuring.contents import ALIKE, Contents, alike, reals
 from hpcdl.measuring.starts import STARTS, start
