@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hpcdl.analysis.volumes import volumes
-from hpcdl.fabric.comm import phantom
+from hpcdl.fabric.phantom import phantom
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from hpcdl import cases, registry
 from hpcdl.data.dataset import DataError
-from hpcdl.fabric.comm import phantom
 from hpcdl.fabric.network import NETWORKS
+from hpcdl.fabric.phantom import phantom
 from hpcdl.fabric.simulated import simulated
 
 if TYPE_CHECKING:

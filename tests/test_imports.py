@@ -34,7 +34,7 @@ ARRAYS_ONLY = ["nn", "optim", "compression"]
 PROGRAMS = ["aggregation", "training"]
 """They ask, and never know who answers: no interpreter, no clock, no thread, no file."""
 
-ASKED = ("comm", "apart", "window")
+ASKED = ("apart", "comm", "task", "window")
 """Modules of the fabric that programs ask by."""
 
 WORLDLY = {"time", "datetime", "threading", "multiprocessing", "subprocess", "socket", "os", "pathlib", "io"}

@@ -13,7 +13,7 @@ from hpcdl import registry
 from hpcdl.aggregation.collectives import offered, operand
 from hpcdl.analysis.labels import parts
 from hpcdl.analysis.links import rounds
-from hpcdl.fabric.comm import phantom
+from hpcdl.fabric.phantom import phantom
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence

@@ -17,8 +17,8 @@ from hpcdl.aggregation.collectives import COLLECTIVES, OF_A_LIBRARY, offered, op
 from hpcdl.analysis import cost
 from hpcdl.analysis.scratch import scratch_bytes
 from hpcdl.assembly import architecture, check_place
-from hpcdl.fabric.comm import phantom
 from hpcdl.fabric.network import NETWORKS
+from hpcdl.fabric.phantom import phantom
 from hpcdl.fabric.simulated import simulated
 from hpcdl.launch.memory import node_memory_bytes, shortage
 from hpcdl.measuring.contents import ALIKE, Contents, alike, reals

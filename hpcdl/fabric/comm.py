@@ -9,20 +9,23 @@ from __future__ import annotations
 
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from hpcdl.fabric.phantom import Phantom, phantom
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator, Hashable, Iterable, Sequence
+    from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
     from contextlib import AbstractContextManager
+
+    from hpcdl.fabric.task import Task
 
 Array = npt.NDArray[Any]
 """A contiguous array: numpy's, or any other library's with the same face (cupy's, say)."""
 
 T = TypeVar("T")
-U = TypeVar("U")
 
 Event = tuple[int, str, int, int, int, int]
 """One traced operation: (started task's number or 0, label, begin ns, end ns, peer or -1, bytes)."""
@@ -66,102 +69,8 @@ class PeerLost(Exception):  # noqa: N818 - named for what happened, as the proto
         self.rank = rank
 
 
-class Task(Generic[T]):
-    """A program under way; ``await task`` joins it: returns what it returned or raises what it raised."""
-
-    __slots__ = (
-        "answer",
-        "arrived",
-        "coroutine",
-        "done",
-        "error",
-        "joined",
-        "number",
-        "rank",
-        "result",
-        "sent",
-        "space",
-        "started",
-        "thrown",
-        "time",
-        "waiters",
-        "waiting",
-    )
-
-    # where all ranks are in one process, the world's; see :mod:`hpcdl.fabric.world`
-    rank: int
-    time: float
-    answer: Any
-    thrown: BaseException | None
-    waiting: int
-    """Halves of an exchange, or of a message, that are not over."""
-    arrived: float
-    """When the last receive was over."""
-    sent: float
-    """When the last send was over."""
-
-    def __init__(
-        self, coroutine: Coroutine[Any, Any, T], space: int = 0, started: dict[Comm, int] | None = None
-    ) -> None:
-        self.coroutine = coroutine
-        self.space = space
-        """Tag space, from :func:`tag_space`; 0 is a rank's main program's."""
-        self.number = 0
-        """For traces: in the order in which this rank started them, 0 being its main program's."""
-        self.started = {} if started is None else started
-        """How many programs have been started on each communicator under its tag space."""
-        self.done = False
-        self.joined = False
-        self.result: T | None = None
-        self.error: BaseException | None = None
-        self.waiters: tuple[Task[Any], ...] = ()  # of a million tasks few are waited for: not a list each
-
-    def starts(self, work: Coroutine[Any, Any, U], comm: Comm, depth: int, *, shared_tags: bool) -> Task[U]:
-        """A task for what this program starts on ``comm``, a communicator split off ``depth`` times."""
-        if shared_tags:
-            return Task(work, self.space, self.started)
-        self.started[comm] = number = self.started.get(comm, 0) + 1
-        return Task(work, tag_space(self.space, depth, number))
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        self.joined = True
-        if not self.done:
-            yield self
-        if self.error is not None:
-            raise self.error
-        return self.result  # type: ignore[return-value]
-
-
 TAGS: Final = 256
 """A program's tags are 0 to 255."""
-
-DEPTHS: Final = 8
-"""How deep communicators may be split off one another."""
-
-LEVELS: Final = 4
-"""A main program starts programs, those may start others, and those again: that deep and no deeper."""
-
-NESTED: Final = 16
-"""Of the programs that a started program has started, so many may be in flight."""
-
-
-def tag_space(starter: int, depth: int, started: int) -> int:
-    """The tag space of the ``started``-th (from 1) program that a program started on one communicator.
-
-    ``starter`` is that program's own space, ``depth`` tells how often the communicator was split off. All
-    members of a communicator run the same program, so they agree on the number, whatever runs beside it. The
-    communicators that a rank may talk on form a chain, one for each depth, so the depth keeps two programs
-    apart that were started on different communicators and talk on the same one.
-
-    The lowest digit is the level, 0 for a main program; above it one pair (started, depth) for each level.
-    Raises ValueError for programs nested too deep.
-    """
-    outer, level = divmod(starter, LEVELS)
-    if level + 1 == LEVELS:
-        raise ValueError(f"programs started more than {LEVELS - 1} deep")
-    if level:
-        started = outer * NESTED + started % NESTED
-    return (started * DEPTHS + depth) * LEVELS + level + 1
 
 
 class Comm(Protocol):
@@ -327,52 +236,3 @@ def _phantom_parts(quotient: int, remainder: int, parts: int, dtype: str) -> Par
     """One list, of two arrays, for all ranks: a thousand ranks cut a thousand parts each."""
     views = [phantom(quotient + 1, dtype)] * remainder + [phantom(quotient, dtype)] * (parts - remainder)
     return Parts(phantom(quotient * parts + remainder, dtype), views)
-
-
-def _empty(size: int, like: Array) -> Array:
-    if type(like) is Phantom:
-        return phantom(size, like.dtype)
-    return np.empty_like(like, shape=size)  # dispatched to the array's own library
-
-
-class Scratch:
-    """Arrays kept between uses, per kind and size; ``make(size, like)`` makes a new one."""
-
-    def __init__(self, make: Callable[[int, Array], Array] = _empty) -> None:
-        self._make = make
-        self._free: dict[tuple[str, str, int], list[Array]] = {}
-
-    def borrow(self, size: int, like: Array) -> _Loan:
-        """See :meth:`Comm.scratch`."""
-        key = (type(like).__module__, like.dtype.str, size)
-        return _Loan(self._free.setdefault(key, []), size, like, self._make)
-
-
-class _Loan:
-    __slots__ = ("_array", "_like", "_make", "_shelf", "_size")
-
-    def __init__(self, shelf: list[Array], size: int, like: Array, make: Callable[[int, Array], Array]) -> None:
-        self._make = make
-        self._shelf = shelf
-        self._size = size
-        self._like = like
-
-    def __enter__(self) -> Array:
-        self._array = self._shelf.pop() if self._shelf else self._make(self._size, self._like)
-        return self._array
-
-    def __exit__(self, *_exception: object) -> None:
-        self._shelf.append(self._array)
-
-
-class Phantom(np.ndarray[Any, np.dtype[Any]]):
-    """An array that has a size but no memory of its own: a size-only payload for simulation."""
-
-    def __imul__(self, _factor: object) -> Self:  # type: ignore[misc]
-        """Leave it as it is: there are no numbers to scale."""
-        return self
-
-
-def phantom(size: int, dtype: npt.DTypeLike = np.float32) -> Array:
-    """A vector of ``size`` elements that takes no memory (stride 0, read-only)."""
-    return np.broadcast_to(np.zeros((), dtype), (size,)).view(Phantom)

@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpcdl.fabric.collectives import COLLECTIVES, collectively
-from hpcdl.fabric.comm import ANY, Array, Phantom, Status, check_address, check_exchange
+from hpcdl.fabric.comm import ANY, Array, Status, check_address, check_exchange
 from hpcdl.fabric.matching import Post, deliver
 from hpcdl.fabric.operation import operation
+from hpcdl.fabric.phantom import Phantom
 from hpcdl.fabric.window import disseminate
 from hpcdl.fabric.world import Gathering
 
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from hpcdl.fabric.comm import Comm, Memory, Task
+    from hpcdl.fabric.comm import Comm, Memory
     from hpcdl.fabric.matching import Mailbox
+    from hpcdl.fabric.task import Task
     from hpcdl.fabric.world import Group, World
 
 T = TypeVar("T")

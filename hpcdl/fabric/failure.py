@@ -14,8 +14,8 @@ from hpcdl.fabric.comm import ANY, PeerLost
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hpcdl.fabric.comm import Task
     from hpcdl.fabric.matching import Mailbox
+    from hpcdl.fabric.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hpcdl.fabric.comm import ANY, Array, Task
+from hpcdl.fabric.comm import ANY, Array
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from hpcdl.fabric.task import Task
 
 
 class Post:

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mpi4py import MPI
 
 from hpcdl.fabric.beside import Worker
-from hpcdl.fabric.comm import Event, Gauge, Scratch, Task
+from hpcdl.fabric.comm import Event, Gauge
 from hpcdl.fabric.mpi_comm import MpiComm
 from hpcdl.fabric.patience import Patience, here
+from hpcdl.fabric.scratch import Scratch
 from hpcdl.fabric.shared_memory import SharedMemory
+from hpcdl.fabric.task import Task
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

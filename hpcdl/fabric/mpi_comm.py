@@ -11,24 +11,14 @@ from mpi4py import MPI
 
 from hpcdl.fabric.apart import ends
 from hpcdl.fabric.beside import WORTHWHILE_NS
-from hpcdl.fabric.comm import (
-    ANY,
-    DEPTHS,
-    INPUT,
-    PAUSE,
-    TAGS,
-    Array,
-    Status,
-    Task,
-    check_address,
-    check_exchange,
-)
+from hpcdl.fabric.comm import ANY, INPUT, PAUSE, TAGS, Array, Status, check_address, check_exchange
 from hpcdl.fabric.mpi_failure import received
 from hpcdl.fabric.mpi_native import Natives
 from hpcdl.fabric.mpi_wire import MpiWire, once
 from hpcdl.fabric.nccl import Nccl
 from hpcdl.fabric.operation import operation
 from hpcdl.fabric.pipeline import both
+from hpcdl.fabric.task import DEPTHS, Task
 from hpcdl.fabric.transport import choose
 from hpcdl.fabric.window import disseminate
 

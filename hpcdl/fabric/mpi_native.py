@@ -12,8 +12,9 @@ from hpcdl.fabric.comm import partition
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from hpcdl.fabric.comm import Array, Scratch
+    from hpcdl.fabric.comm import Array
     from hpcdl.fabric.pipeline import Wait
+    from hpcdl.fabric.scratch import Scratch
 
 _CALLS: Final = {
     "allreduce": ("Allreduce", "Iallreduce"),

@@ -1,6 +1,6 @@
 """Virtual time over a :class:`hpcdl.fabric.network.Network`: the same programs, no machine needed.
 
-Payloads may be real, or size-only (:func:`hpcdl.fabric.comm.phantom`), which cost no memory and no copying.
+Payloads may be real, or size-only (:func:`hpcdl.fabric.phantom.phantom`), which cost no memory and no copying.
 A message starts when both ends have asked for it and both ports are free, in the order of the asking; one that is
 asked for later goes first where it is over before a port's next message, which waits for its other port, begins.
 """

@@ -13,10 +13,12 @@ from contextlib import contextmanager
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from hpcdl.fabric.comm import ANY, DEPTHS, Event, PeerLost, Scratch, Task
+from hpcdl.fabric.comm import ANY, Event, PeerLost
 from hpcdl.fabric.failure import Died, Losses
 from hpcdl.fabric.matching import Mailbox
+from hpcdl.fabric.scratch import Scratch
 from hpcdl.fabric.shared_memory import OneProcess
+from hpcdl.fabric.task import DEPTHS, Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hpcdl import registry
-from hpcdl.fabric.comm import phantom
+from hpcdl.fabric.phantom import phantom
 from hpcdl.fabric.simulated import simulated
 
 if TYPE_CHECKING:

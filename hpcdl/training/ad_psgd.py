@@ -13,7 +13,8 @@ from hpcdl.training.topologies import check_graph, colours, neighbours
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hpcdl.fabric.comm import Array, Comm, Task
+    from hpcdl.fabric.comm import Array, Comm
+    from hpcdl.fabric.task import Task
     from hpcdl.training.session import Session
 
 AGGREGATES = False

@@ -10,7 +10,8 @@ from hpcdl.training.quota import KEEPER, evaluations_due, hand_out, numbered_ste
 from hpcdl.training.snapshots import Snapshots
 
 if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array, Comm, Task
+    from hpcdl.fabric.comm import Array, Comm
+    from hpcdl.fabric.task import Task
     from hpcdl.training.session import Session
 
 AGGREGATES = False

@@ -11,7 +11,8 @@ from hpcdl.training.snapshots import Snapshots
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hpcdl.fabric.comm import Array, Comm, Task
+    from hpcdl.fabric.comm import Array, Comm
+    from hpcdl.fabric.task import Task
     from hpcdl.training.session import Session
 
 AGGREGATES = False

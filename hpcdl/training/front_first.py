@@ -19,7 +19,8 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
 
-    from hpcdl.fabric.comm import Comm, Task
+    from hpcdl.fabric.comm import Comm
+    from hpcdl.fabric.task import Task
 
 WIDTH: Final = 2
 """Pieces under way: one on the links, and one that takes its place."""

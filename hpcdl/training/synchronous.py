@@ -10,7 +10,8 @@ from hpcdl.training.bucketing import buckets, check_bucket_bytes
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hpcdl.fabric.comm import Comm, Task
+    from hpcdl.fabric.comm import Comm
+    from hpcdl.fabric.task import Task
     from hpcdl.nn.replica import Stage
     from hpcdl.training.session import Session
 

@@ -10,9 +10,9 @@ from contract.operands import as_wanted, awkward_lengths, operands
 from hpcdl import registry
 from hpcdl.aggregation.collectives import COLLECTIVES, offered, operand, schemes
 from hpcdl.analysis import cost
-from hpcdl.fabric.comm import phantom
 from hpcdl.fabric.inprocess import in_process
 from hpcdl.fabric.network import NETWORKS, Link, Network
+from hpcdl.fabric.phantom import phantom
 from hpcdl.fabric.simulated import simulated
 
 RANKS = [*range(1, 10), 16]

@@ -11,9 +11,9 @@ from hpcdl.aggregation.direct import direct, reduce_scatter
 from hpcdl.aggregation.ring import ring
 from hpcdl.aggregation.tree import tree
 from hpcdl.analysis import cost
-from hpcdl.fabric.comm import phantom
 from hpcdl.fabric.inprocess import in_process
 from hpcdl.fabric.network import NETWORKS, Link, Network
+from hpcdl.fabric.phantom import phantom
 from hpcdl.fabric.simulated import simulated
 
 RANKS = [*range(1, 10), 12, 15, 16, 17, 31, 64]

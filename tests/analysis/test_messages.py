@@ -8,8 +8,8 @@ import pytest
 
 from hpcdl import registry
 from hpcdl.analysis.messages import LEAST, matched, of_events
-from hpcdl.fabric.comm import phantom
 from hpcdl.fabric.network import NETWORKS
+from hpcdl.fabric.phantom import phantom
 from hpcdl.fabric.simulated import simulated
 
 SCHEMES = ("ring", "halving_doubling", "tree", "parameter_server", "butterfly")

@@ -5,7 +5,10 @@ import itertools
 import numpy as np
 import pytest
 
-from hpcdl.fabric.comm import LEVELS, PeerLost, Phantom, Scratch, partition, phantom, tag_space
+from hpcdl.fabric.comm import PeerLost, partition
+from hpcdl.fabric.phantom import Phantom, phantom
+from hpcdl.fabric.scratch import Scratch
+from hpcdl.fabric.task import LEVELS, tag_space
 
 
 @pytest.mark.parametrize("length", [0, 1, 6, 7, 8, 100])

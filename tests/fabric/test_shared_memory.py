@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcdl.fabric.comm import phantom
 from hpcdl.fabric.inprocess import in_process
+from hpcdl.fabric.phantom import phantom
 from hpcdl.fabric.shared_memory import OneProcess, SharedMemory
 from hpcdl.fabric.window import Window, disseminate
 

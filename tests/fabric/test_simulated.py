@@ -9,8 +9,8 @@ import pytest
 
 from hpcdl.aggregation.halving_doubling import halving_doubling
 from hpcdl.aggregation.ring import ring
-from hpcdl.fabric.comm import phantom
 from hpcdl.fabric.network import NETWORKS, Link, Network
+from hpcdl.fabric.phantom import phantom
 from hpcdl.fabric.simulated import simulated
 
 ALPHA, BETA, GAMMA = 1e-3, 1e-6, 1e-7

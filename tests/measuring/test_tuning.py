@@ -7,9 +7,9 @@ import pytest
 
 from hpcdl import registry
 from hpcdl.aggregation.auto import auto
-from hpcdl.fabric.comm import phantom
 from hpcdl.fabric.inprocess import in_process
 from hpcdl.fabric.network import NETWORKS
+from hpcdl.fabric.phantom import phantom
 from hpcdl.fabric.simulated import simulated
 from hpcdl.measuring.tuning import OF_THE_LIBRARY, OURS, Choices, foretold, tune
 

@@ -18,7 +18,8 @@ from hpcdl.training.servers.messages import (
 )
 
 if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array, Comm, Task
+    from hpcdl.fabric.comm import Array, Comm
+    from hpcdl.fabric.task import Task
     from hpcdl.training.servers.messages import Layout
     from hpcdl.training.session import Session
 
