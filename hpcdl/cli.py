@@ -54,8 +54,8 @@ def _options(given: list[str]) -> argparse.Namespace:
     parser = Arguments(
         prog="hpcdl",
         description="Benchmark what distributed deep learning does to a machine.",
-        epilog="exit codes: 0 fine; 1 a check failed; 2 wrong usage or suite; 75 interrupted, can resume; "
-        "78 the launcher does not fit the MPI library",
+        epilog="exit codes: 0 fine; 1 a check failed or a case cannot be run here; 2 wrong usage or suite; "
+        "75 interrupted, can resume; 78 the launcher does not fit the MPI library",
     )
     parser.add_argument("--version", action="version", version=f"hpcdl {hpcdl.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")

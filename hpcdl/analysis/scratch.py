@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hpcdl.fabric.comm import Scratch, phantom
 from hpcdl.fabric.network import NETWORKS
+from hpcdl.fabric.phantom import phantom
+from hpcdl.fabric.scratch import Scratch
 from hpcdl.fabric.simulated import simulated
 
 if TYPE_CHECKING:

@@ -60,7 +60,7 @@ def document(run: Run) -> Document:
         overhead.tracing(costs.tracing(run), setting),
         method(run, found),
     ]
-    return Document(f"hpcdl: {run.path.name}", list(filter(None, sections)))
+    return Document(_title(run), list(filter(None, sections)))
 
 
 def summary(run: Run) -> Document:
@@ -90,7 +90,13 @@ def summary(run: Run) -> Document:
         overhead.fabric(costs.fabric(run)).brief("95 %"),
         overhead.tracing(costs.tracing(run), setting).brief("95 %"),
     ]
-    return Document(f"hpcdl: {run.path.name}", list(filter(None, sections)))
+    return Document(_title(run), list(filter(None, sections)))
+
+
+def _title(run: Run) -> str:
+    """The run's name, and how many launches more are pooled with it."""
+    more = len({fields.get("launch") for fields in run.described}) - 1
+    return f"hpcdl: {run.path.name}" + (f" and {more} more launch{'es' if more > 1 else ''}" if more > 0 else "")
 
 
 def _ends(method: Method) -> list[Scale]:

@@ -5,6 +5,7 @@ import pytest
 
 from hpcdl.analysis.scaling import records
 from hpcdl.analysis.together import together
+from hpcdl.report.render import render
 
 CASE = {
     "kind": "collective",
@@ -65,3 +66,9 @@ def test_what_is_no_repetition_is_refused(launched, other, said):
     runs = [launched(0, [1.0] * 6), launched(1, [1.0] * 6, **other)]
     with pytest.raises(ValueError, match=f"/1 is no launch of what .*/0 is: {said}"):
         together(runs)
+
+
+def test_the_title_says_how_many_launches_there_are(launched):
+    runs = [launched(number, [1.0] * 6) for number in range(3)]
+    titles = [render([together(runs[:count])], "md").splitlines()[0] for count in (1, 2, 3)]
+    assert titles == ["# hpcdl: 0", "# hpcdl: 0 and 1 more launch", "# hpcdl: 0 and 2 more launches"]
