@@ -8,8 +8,8 @@ import pytest
 
 from hpcdl import predicted_steps, registry, suite
 from hpcdl.cli import main
-from hpcdl.fabric.comm import phantom
 from hpcdl.fabric.network import NETWORKS
+from hpcdl.fabric.phantom import phantom
 from hpcdl.fabric.simulated import simulated
 from hpcdl.prediction import predict
 from hpcdl.trace.record import CaseRecord

@@ -4,7 +4,7 @@ import pytest
 
 from hpcdl import registry
 from hpcdl.analysis.scratch import scratch_bytes
-from hpcdl.fabric.comm import phantom
+from hpcdl.fabric.phantom import phantom
 
 INBOXES = {
     "ring": lambda p: p * (1 / p),

@@ -7,8 +7,8 @@ from contract.operands import as_wanted, awkward_lengths, operands
 
 from hpcdl.fabric import mpi_native
 from hpcdl.fabric.collectives import SUMS
-from hpcdl.fabric.comm import Scratch
 from hpcdl.fabric.inprocess import in_process
+from hpcdl.fabric.scratch import Scratch
 
 pytestmark = pytest.mark.mpi
 
