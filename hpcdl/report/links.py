@@ -28,9 +28,9 @@ NOTE: Final = (
 )
 
 TRACED: Final = (
-    "From the events of other cases: a message's time is from when it can begin until it has arrived, and its "
-    "speed that of the usual message of its size. A host is named if that explains most of what is unusual, and "
-    "then its case has a map: rows send, columns receive."
+    "From the events of other cases: the most that a host was seen to send, or to receive, for its ports carry no "
+    "more than they can, whoever waits. A host is named if both are below 80 % of the others', and then its case "
+    "has a map of the most that each link alone was seen to carry: rows send, columns receive."
 )
 
 
@@ -99,7 +99,7 @@ def _told(one: Speeds, cores: float | None) -> list[str]:
 
 
 def _shares(one: Speeds) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    speed = one.relative([host for host, _ in one.slow_hosts()])
+    speed = one.relative()
     shown = [[digits(float(v)) if np.isfinite(v) else NONE for v in row] for row in speed]
     if len(one.hosts) <= WIDEST:
         return ("", *one.hosts), [(name, *row) for name, row in zip(one.hosts, shown, strict=True)]

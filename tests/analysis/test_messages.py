@@ -7,13 +7,28 @@ import pandas as pd
 import pytest
 
 from hpcdl import registry
-from hpcdl.analysis.messages import LEAST, matched, of_events
+from hpcdl.analysis.compute_times import at_rate
+from hpcdl.analysis.messages import matched, of_events
+from hpcdl.assembly import architecture
+from hpcdl.fabric.comm import Gauge
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.phantom import phantom
 from hpcdl.fabric.simulated import simulated
+from hpcdl.measuring.links import LONG
+from hpcdl.replay import Session, outline
+from hpcdl.trace.recorder import Recorder
+from hpcdl.training.bucketing import bucket_bytes
+from hpcdl.training.journal import Journal
 
 SCHEMES = ("ring", "halving_doubling", "tree", "parameter_server", "butterfly")
 ETHERNET = NETWORKS["ethernet-1g"]
+
+
+NAMES = ("rank", "task", "label", "begin", "end", "peer", "bytes")
+
+
+def framed(events):
+    return pd.DataFrame([(rank, *event) for rank, mine in enumerate(events) for event in mine], columns=NAMES)
 
 
 def traced(scheme, ranks, slow, noise=0.0, length=1 << 22, steps=8, probes=0):
@@ -26,7 +41,7 @@ def traced(scheme, ranks, slow, noise=0.0, length=1 << 22, steps=8, probes=0):
     events = [[] for _ in range(ranks)]
 
     async def program(comm):
-        probe, right, left = phantom(LEAST // 4), (comm.rank + 1) % ranks, (comm.rank - 1) % ranks
+        probe, right, left = phantom(LONG // 4), (comm.rank + 1) % ranks, (comm.rank - 1) % ranks
         for _ in range(probes):
             await comm.exchange(probe, right, probe, left)
         for _ in range(steps):
@@ -37,8 +52,7 @@ def traced(scheme, ranks, slow, noise=0.0, length=1 << 22, steps=8, probes=0):
         ranks, replace(ETHERNET, slow=slow), compute=lambda *_: random.uniform(0.01, 0.02), events=events
     )
     world.run(program)
-    names = ("rank", "task", "label", "begin", "end", "peer", "bytes")
-    frame = pd.DataFrame([(rank, *event) for rank, mine in enumerate(events) for event in mine], columns=names)
+    frame = framed(events)
     frame["end"] += (
         np.abs(random.normal(0, noise, len(frame))) * frame["bytes"] * ETHERNET.link.beta * 1e9
     ).astype(int)
@@ -72,39 +86,111 @@ def test_two_slow_ports():
     assert dict(found) == {3: pytest.approx(0.5, rel=0.1), 10: pytest.approx(0.7, rel=0.1)}
 
 
-def times(rows):
-    """What is known of the messages among ``rows``, (rank, label, begin, end, peer), all of one size."""
-    frame = pd.DataFrame(rows, columns=("rank", "label", "begin", "end", "peer")).assign(bytes=1 << 20)
-    found = matched(frame)
-    return None if found is None else found[["source", "dest", "ns"]].to_numpy().tolist()
+def trained(scheme, strategy, ranks, slow, **settings):
+    """Of a replay of NiN, whose exchanges take about as long as its computing."""
+    random = np.random.default_rng(ranks)
+    shape, layers = architecture({"name": "nin_cifar"}, None)
+    times = at_rate(layers, shape, 2e12)
+    events = [[] for _ in range(ranks)]
+    world = simulated(
+        ranks,
+        replace(ETHERNET, slow=slow),
+        compute=lambda _rank, label: times.seconds(label, 64) * random.uniform(1, 1.05),
+        events=events,
+    )
+
+    async def train(comm):
+        session = Session(
+            outline(layers, shape, "float32"),
+            aggregate=registry.find("aggregation", scheme),
+            journal=Journal(Recorder(events=False), lambda: Gauge(0, 0, 0, 0, 0)),
+            batch_per_rank=64,
+            global_batch=64 * ranks,
+            steps=4,
+            bucket_bytes=bucket_bytes(ETHERNET.link.alpha, ETHERNET.link.beta, ranks),
+        )
+        await registry.find("training", strategy)(comm, session, **settings)
+
+    world.run(train)
+    return of_events(framed(events), {}, [f"host{rank}" for rank in range(ranks)])
+
+
+TRAININGS = [("synchronous", {"bucket_bytes": 0}), ("layerwise", {})]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize(("strategy", "settings"), TRAININGS)
+@pytest.mark.parametrize(("ranks", "culprit"), [(3, 1), (4, 2), (5, 3), (8, 6)])
+def test_pieces_beside_each_other_do_not_blur_the_factor(scheme, strategy, settings, ranks, culprit):
+    ((host, found),) = trained(scheme, strategy, ranks, {culprit: 0.6}, **settings).slow_hosts()
+    assert host == culprit
+    assert found == pytest.approx(0.6, rel=0.1)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize(("strategy", "settings"), TRAININGS)
+@pytest.mark.parametrize("ranks", [3, 4, 8])
+def test_nobody_is_named_for_sharing_a_port(scheme, strategy, settings, ranks):
+    assert trained(scheme, strategy, ranks, {}, **settings).slow_hosts() == []
+
+
+def test_crowded_links_say_nothing():
+    """All of a gradient's many pieces at once."""
+    assert trained("parameter_server", "synchronous", 4, {2: 0.6}, bucket_bytes=1 << 17) is None
+
+
+def known(rows):
+    """What is known of the messages among ``rows``, (rank, label, begin, end, peer), all of 1 MiB."""
+    columns = ("rank", "label", "begin", "end", "peer")
+    frame = pd.DataFrame(rows, columns=columns).assign(task=0, bytes=1 << 20)
+    return of_events(frame, {}, [f"host{rank}" for rank in range(1 + max(row[0] for row in rows))])
 
 
 def test_a_message_begins_with_its_later_end_and_is_over_when_it_has_arrived():
     """The sender comes at 2 and the receiver at 5; the sender goes on at 9, it arrives at 12."""
-    assert times([(0, "send", 2, 9, 1), (1, "recv", 5, 12, 0)]) == [[0, 1, 7]]
+    rows = []
+    for start in range(0, 200, 20):
+        rows += [(0, "send", start + 2, start + 9, 1), (1, "recv", start + 5, start + 12, 0)]
+        rows += [(1, "send", start, start + 7, 0), (0, "recv", start, start + 7, 1)]
+    assert known(rows).links[0, 1] == pytest.approx((1 << 20) / 7e-9)
 
 
-def test_a_message_begins_when_the_one_before_it_has_arrived():
-    rows = [(0, "send", 2, 9, 1), (1, "recv", 1, 12, 0), (0, "send", 9, 17, 1), (1, "recv", 8, 22, 0)]
-    assert times(rows) == [[0, 1, 10], [0, 1, 10]]
-
-
-def test_a_message_that_waited_in_a_buffer_says_nothing():
-    """The first sender has gone before its receiver comes."""
-    rows = [(0, "send", 2, 4, 1), (1, "recv", 5, 6, 0), (0, "send", 7, 9, 1), (1, "recv", 6, 12, 0)]
-    assert times(rows) == [[0, 1, 5]]
-    assert times(rows[:2]) is None
+def test_a_queue_is_no_slow_link():
+    """Two messages under way at once take twice as long and carry twice as much."""
+    rows = []
+    for start in range(0, 2000, 200):
+        for _ in range(2):
+            rows += [(0, "send", start, start + 100, 1), (1, "recv", start, start + 100, 0)]
+        rows += [(1, "send", start, start + 50, 0), (0, "recv", start, start + 50, 1)]
+    found = known(rows)
+    assert found.links[0, 1] == found.links[1, 0] == pytest.approx((1 << 20) / 50e-9)
 
 
 def test_what_a_socket_takes_up_sets_out_before_its_receiver_comes():
-    """A message takes 80 from 0 to 1, and 130 to rank 2, which comes when 50 of them are over."""
+    """A message takes 80 from 0 to 1, and 130 to rank 2, which comes when 90 of them are over."""
     rows = []
     for start in range(0, 2000, 200):
         rows += [(0, "send", start, start + 80, 1), (1, "recv", start, start + 80, 0)]
-        rows += [(1, "send", start + 20, start + 150, 2), (2, "recv", start + 100, start + 150, 1)]
-    assert times(rows) == 10 * [[0, 1, 80], [1, 2, 130]]
+        rows += [(1, "send", start + 20, start + 150, 2), (2, "recv", start + 110, start + 150, 1)]
+    assert known(rows).links[1, 2] == pytest.approx((1 << 20) / 130e-9)
+
+
+def test_programs_beside_each_other_are_not_mixed_up():
+    """Two of the same size overtake: the second one sent is the first to arrive."""
+    rows = [(0, 1, "send", 0, 40, 1), (0, 2, "send", 1, 20, 1), (1, 2, "recv", 0, 20, 0), (1, 1, "recv", 2, 40, 0)]
+    frame = pd.DataFrame(rows, columns=("rank", "task", "label", "begin", "end", "peer")).assign(bytes=1 << 20)
+    found = matched(frame)
+    assert sorted(zip(found["sent"], found["arrived"], strict=True)) == [(0, 40), (1, 20)]
+    frame["task"] = [3, 4, 5, 6]  # servers number theirs as they like
+    assert len(matched(frame)) == 2
+
+
+def test_a_host_that_knows_slow_ones_alone_is_not_named():
+    found = trained("tree", "synchronous", 4, {2: 0.6}, bucket_bytes=0)
+    assert found.shares[0] == pytest.approx(0.6, rel=0.05)
+    assert [host for host, _ in found.slow_hosts()] == [2]
 
 
 def test_what_cannot_be_matched_says_nothing():
-    rows = [(0, "send", 2, 9, 1, 1 << 20), (2, "recv", 5, 12, 0, 1 << 20)]
-    assert matched(pd.DataFrame(rows, columns=("rank", "label", "begin", "end", "peer", "bytes"))) is None
+    rows = [(0, 0, "send", 2, 9, 1, 1 << 20), (2, 0, "recv", 5, 12, 0, 1 << 20)]
+    assert matched(pd.DataFrame(rows, columns=("rank", "task", "label", "begin", "end", "peer", "bytes"))) is None
