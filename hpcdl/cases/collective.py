@@ -129,13 +129,15 @@ def _scheme(settings: Mapping[str, Any]) -> partial[Coroutine[Any, Any, None]]:
 def memory_bytes(settings: Mapping[str, Any]) -> int:
     """See :class:`hpcdl.suite.Kind`: the vector, what it was and must become, and what its scheme borrows.
 
-    Where bits are compared random numbers come in the place of the first two, made in float64. Nothing where
-    vectors have no content. Raises ValueError where the scheme does, if it can be tried.
+    Where bits are compared random numbers come in the place of the last two, made in float64, and a library that
+    writes another vector than it reads has both. Nothing where vectors have no content. Raises ValueError where
+    the scheme does, if it can be tried.
     """
     size, borrowed = _bytes(settings), _borrowed(settings)
     if settings["network"]:
         return 0
-    drawn = 2 + 8 // _itemsize(settings) if settings["collective"] in ALIKE else 0
+    apart = settings["placement"] == "out_of_place" and settings["aggregation"]["name"] in OF_A_LIBRARY
+    drawn = 2 + apart + 8 // _itemsize(settings) if settings["collective"] in ALIKE else 0
     return math.ceil(size * (max(3, drawn) + borrowed))
 
 
