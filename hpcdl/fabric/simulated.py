@@ -8,6 +8,8 @@ asked for later goes first where it is over before a port's next message, which 
 from __future__ import annotations
 
 from bisect import bisect_right
+from heapq import heappop, heappush
+from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -26,17 +28,51 @@ ENOUGH: Final = 1 - 1e-9
 """Of a message's time: what fits but for rounding fits."""
 
 
-_Port = list[float]
-"""When one end of a link is free: it opens, closes, opens, ..., opens, and closes at infinity.
+class _Port:
+    """One end of a link. It carries one message at a time; between two it is free while the later one waits."""
 
-It carries one message at a time. Between its messages it is free while the next one waits for its other port; gaps
-too short for any message are left out.
-"""
+    __slots__ = ("free", "least", "never", "short")
+
+    def __init__(self, alpha: float) -> None:
+        self.free: list[float] = [0.0, inf]
+        """It opens, closes, opens, ..., opens, and closes at infinity."""
+        self.short: list[tuple[float, float]] = []
+        """Heap of (closes, opens): gaps too short for what has been fitted in so far; most are, where many wait."""
+        self.least = inf
+        """The least that has ever been enough."""
+        self.never = alpha * ENOUGH
+        """Gaps up to this are too short for any message."""
+
+    def admit(self, enough: float) -> None:
+        """Look at gaps of ``enough`` too."""
+        if enough < self.least:
+            self.least = enough
+            self.free = sorted([*self.free, *chain.from_iterable(self.short)])
+            self.short.clear()
+
+    def take(self, at: int, begin: float, end: float) -> None:
+        """Be busy from ``begin`` to ``end``, within the gap at ``at``."""
+        free = self.free
+        left: list[float] = []
+        for opens, closes in ((free[at], begin), (end, free[at + 1])):
+            if closes - opens > self.never:
+                if opens <= closes - self.least:
+                    left += opens, closes
+                else:
+                    heappush(self.short, (closes, opens))
+        free[at : at + 2] = left
+
+    def forget(self, now: float) -> None:
+        """Forget gaps that are over."""
+        if self.free[1] <= now:
+            del self.free[: bisect_right(self.free, now) & ~1]
+        while self.short and self.short[0][0] <= now:
+            heappop(self.short)
 
 
-def _first_moment(now: float, takes: float, sending: _Port, receiving: _Port) -> tuple[float, int, int]:
+def _first_moment(now: float, enough: float, one: _Port, other: _Port) -> tuple[float, int, int]:
     """From when on both ports are free for long enough, and where in each of them that is."""
-    enough = takes * ENOUGH
+    sending, receiving = one.free, other.free
     moment = max(now, sending[0], receiving[0])
     at = bisect_right(sending, moment) - 1 & ~1
     at_too = bisect_right(receiving, moment) - 1 & ~1
@@ -57,20 +93,6 @@ def _first_moment(now: float, takes: float, sending: _Port, receiving: _Port) ->
     return moment, at, at_too
 
 
-def _take(port: _Port, at: int, begin: float, end: float, least: float) -> None:
-    """Be busy from ``begin`` to ``end``, while ``port`` was free from ``at`` on; leave no gaps up to ``least``."""
-    opens, closes = port[at], port[at + 1]
-    if begin - opens > least:
-        if closes - end > least:
-            port[at + 1 : at + 1] = begin, end
-        else:
-            port[at + 1] = begin
-    elif closes - end > least:
-        port[at] = end
-    else:
-        del port[at : at + 2]
-
-
 class _VirtualTime:
     def __init__(self, ranks: int, network: Network, compute: Callable[[int, str], float]) -> None:
         self._host = [network.host(rank) for rank in range(ranks)]
@@ -82,8 +104,9 @@ class _VirtualTime:
         self._compute = compute
         # ports 0..hosts-1 lead to the network, the others to a rank's neighbours on its host
         self._hosts = hosts
-        self._sending: list[_Port] = [[0.0, inf] for _ in range(hosts + ranks)]
-        self._receiving: list[_Port] = [[0.0, inf] for _ in range(hosts + ranks)]
+        links = [network.link] * hosts + [network.inside] * ranks
+        self._sending = [_Port(link.alpha) for link in links]
+        self._receiving = [_Port(link.alpha) for link in links]
         # a rank's arithmetic on messages need not wait for the end of a layer, which may be far: beside work it
         # is done between two looks of the thread that moves messages
         self._working = [0.0] * ranks
@@ -100,17 +123,18 @@ class _VirtualTime:
             share = min(self._slow.get(out, 1.0), self._slow.get(into, 1.0)) if self._slow else 1.0
             takes = link.alpha + size * link.beta / share
         sending, receiving = self._sending[out], self._receiving[into]
-        if sending[-2] <= now and receiving[-2] <= now:
-            sending[-2] = receiving[-2] = end = now + takes
+        if sending.free[-2] <= now and receiving.free[-2] <= now:
+            sending.free[-2] = receiving.free[-2] = end = now + takes
             return end
-        begin, at, at_too = _first_moment(now, takes, sending, receiving)
+        enough = takes * ENOUGH
+        sending.admit(enough)
+        receiving.admit(enough)
+        begin, at, at_too = _first_moment(now, enough, sending, receiving)
         end = begin + takes
-        least = link.alpha * ENOUGH
-        _take(sending, at, begin, end, least)
-        _take(receiving, at_too, begin, end, least)
-        for port in (sending, receiving):
-            if port[1] <= now:
-                del port[: bisect_right(port, now) & ~1]
+        sending.take(at, begin, end)
+        receiving.take(at_too, begin, end)
+        sending.forget(now)
+        receiving.forget(now)
         return end
 
     def native(self, now: float, collective: str, ranks: int, size: int) -> float:
