@@ -37,7 +37,7 @@ class _Port:
         self.free: list[float] = [0.0, inf]
         """It opens, closes, opens, ..., opens, and closes at infinity."""
         self.short: list[tuple[float, float]] = []
-        """Heap of (closes, opens): gaps too short for what has been fitted in so far; most are, where many wait."""
+        """Heap of (closes, opens): gaps too short for what has been fitted in so far: most, where many wait."""
         self.least = inf
         """The least that has ever been enough."""
         self.never = alpha * ENOUGH
