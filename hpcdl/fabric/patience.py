@@ -26,10 +26,9 @@ LEAST: Final = 20e-6
 MOST_PER_RANK: Final = 40e-6
 """Seconds that sleeps grow to, times the ranks that share a core: looks of all take a quarter of it. With 200 us
 for two ranks a core the workers of a server on the same cores had three quarters of the throughput they have."""
-MOST_AT_WORK: Final = 300e-6
-"""Seconds that pauses grow to at least while the rank works: looks then cost the work a twentieth."""
 MOST: Final = 1e-3
-"""Seconds that sleeps never exceed: a scheme has tens of dependent messages a step."""
+"""Seconds that sleeps never exceed: a scheme has tens of dependent messages a step. Pauses for the rank's own work
+grow as long: with a third of it looks took a tenth of the work's time more."""
 
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
@@ -62,7 +61,7 @@ class Patience:
     ) -> None:
         self.crowded = ranks_per_core > 1
         """Whether ranks outnumber cores."""
-        self._most = min(MOST, max(MOST_AT_WORK if at_work else LEAST, MOST_PER_RANK * ranks_per_core))
+        self._most = MOST if at_work else min(MOST, max(LEAST, MOST_PER_RANK * ranks_per_core))
         self._looks = FEW_LOOKS if self.crowded else LOOKS
         self._at_work = at_work
         self._clock = clock
