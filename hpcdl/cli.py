@@ -24,10 +24,10 @@ COMMANDS: Final = ("run", "report", "predict", "list", "check", "testbed")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    options = _options(given)
     from hpcdl.suite import UsageError
 
     try:
+        options = _options(given)
         code = int(options.command(options))
         sys.stdout.flush()
     except UsageError as error:
