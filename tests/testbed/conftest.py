@@ -47,8 +47,9 @@ class Testbed:
         """Start it in a session of its own, as a login would; ``terminal`` is one to start it from."""
 
         def begin():
-            # whoever runs the tests in the background has SIGINT ignored, and a child would inherit it
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            # whoever runs the tests in the background, or under nohup, has these ignored, and a child would inherit it
+            for ignored in (signal.SIGINT, signal.SIGHUP):
+                signal.signal(ignored, signal.SIG_DFL)
             if terminal is not None:
                 fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
 
