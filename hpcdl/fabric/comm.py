@@ -100,7 +100,11 @@ class Comm(Protocol):
         ...
 
     async def exchange(self, outgoing: Array, dest: int, incoming: Array, source: int, tag: int = 0) -> Status:
-        """Send and receive at once; returns the receive's status."""
+        """Send and receive at once; returns the receive's status.
+
+        Where both ends are one rank, that rank exchanges too: on another host the two wait for each other before
+        long messages travel. The words for it are not counted among the messages.
+        """
         ...
 
     async def add(self, into: Array, addend: Array) -> None:

@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 from hpcdl.fabric.apart import ends
 from hpcdl.fabric.beside import WORTHWHILE_NS
+from hpcdl.fabric.clock import compared
 from hpcdl.fabric.comm import ANY, INPUT, PAUSE, TAGS, Array, Status, check_address, check_exchange
 from hpcdl.fabric.mpi_failure import received
 from hpcdl.fabric.mpi_native import Natives
@@ -37,10 +38,16 @@ T = TypeVar("T")
 
 _TAG_LIMIT: Final = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767  # what MPI promises at least
 
-_SPACES: Final = 1 << ((_TAG_LIMIT + 1) // TAGS).bit_length() - 1
-"""A power of two, so that what differs in a tag space's lower digits differs in MPI's tag."""
+_SPACES: Final = 1 << ((_TAG_LIMIT + 1) // TAGS).bit_length() - 2
+"""A power of two, so that what differs in a tag space's lower digits differs in MPI's tag; half are left."""
 
-_ROUND_TRIPS: Final = 10
+_READY: Final = _SPACES * TAGS
+"""Added to a message's tag on the second communicator: the word that its receiver is ready."""
+
+_NOTHING: Final = np.empty(0, np.uint8)
+
+LONG: Final = 1 << 16
+"""Bytes of a message for which a rank on another host must be ready: about where libraries turn to rendezvous."""
 
 
 class MpiComm:
@@ -48,7 +55,7 @@ class MpiComm:
 
     The main program's messages travel on one communicator under their own tags; started programs' on a second
     one, under tags that also carry the tag space. A third one carries what follows the first piece of an array
-    that is not numpy's; see :mod:`hpcdl.fabric.transport`.
+    that is not numpy's (see :mod:`hpcdl.fabric.transport`), and the word that a rank is ready.
     """
 
     def __init__(self, mpi: Mpi, communicator: MPI.Intracomm, depth: int) -> None:
@@ -61,6 +68,8 @@ class MpiComm:
         self._main = communicator
         self._started_programs = communicator.Dup()
         self._second = communicator.Dup()
+        host = mpi.memory.host
+        self._elsewhere = [theirs != host for theirs in communicator.allgather(host)]
         self._wire = MpiWire(self._post, self._receive, self._second)
         self._natives = Natives(mpi.scratch, communicator, self._started_programs, self._second)
         self._nccl: Nccl | None = None
@@ -79,28 +88,8 @@ class MpiComm:
         return self.clock()[0]
 
     def clock(self) -> tuple[int, int]:
-        """What to add to this rank's clock to get rank 0's, and how far off that may be, in ns (Cristian 1989).
-
-        Of several round trips the shortest counts, and rank 0 is taken to have answered in the middle of it: the
-        error is at most half of it. Ranks on one host share a clock. Collective.
-        """
-        offset = error = 0
-        for other in range(1, self.size):
-            if self.rank == 0:
-                for _ in range(_ROUND_TRIPS):
-                    self._main.recv(source=other)
-                    self._main.send(perf_counter_ns(), other)
-            elif self.rank == other:
-                trips = []
-                for _ in range(_ROUND_TRIPS):
-                    begin = perf_counter_ns()
-                    self._main.send(None, 0)
-                    theirs = self._main.recv(source=0)
-                    end = perf_counter_ns()
-                    trips.append((end - begin, theirs - (begin + end) // 2))
-                trip, offset = min(trips)
-                error = -(-trip // 2)
-        return offset, error
+        """What to add to this rank's clock to get rank 0's, and how far off that may be, in ns. Collective."""
+        return compared(self._main)
 
     def rest(self) -> None:
         """Wait for all ranks asleep, so that ranks with nothing to do leave their cores to others."""
@@ -163,6 +152,8 @@ class MpiComm:
         check_exchange(dest, source, tag, self.size)
         mpi = self._mpi
         begin = perf_counter_ns()
+        if dest == source and self._elsewhere[dest]:
+            yield from self._meet_partner(dest, tag, outgoing.nbytes, incoming.nbytes)
         if not isinstance(outgoing, np.ndarray):
             transport = self._transport()
             _, answer = yield from both(
@@ -333,6 +324,24 @@ class MpiComm:
         """Post a send; the answer tells whether it is done."""
         channel, wire = self._channel(tag)
         return once(channel.Isend(buffer, dest, wire).Test)
+
+    def _meet_partner(self, partner: int, tag: int, outgoing: int, incoming: int) -> Generator[Wait, None, None]:
+        """Before an exchange of so many bytes: a long message waits until ``partner`` is ready to receive it.
+
+        A rank that comes to a round early would send while its partner still receives the last round's message,
+        from another: both would share its link, and the message that all wait for would come late.
+        """
+        _, wire = self._channel(tag)
+        ready = told = MPI.REQUEST_NULL
+        if incoming >= LONG:
+            ready = self._second.Isend(_NOTHING, partner, _READY + wire)
+        if outgoing >= LONG:
+            told = self._second.Irecv(_NOTHING, partner, _READY + wire)
+        for request in (told, ready):
+            if self._mpi.may_block:
+                request.Wait()
+            elif not request.Test():
+                yield request.Test
 
     def _receive(self, buffer: Array, source: int, tag: int, status: MPI.Status) -> Wait:
         """Post a receive; the answer tells whether it is done, ``status`` what came."""

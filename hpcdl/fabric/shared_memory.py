@@ -38,7 +38,7 @@ class SharedMemory:
     """What this process lends to others, and what it has mapped of theirs."""
 
     def __init__(self) -> None:
-        self._host = _host()
+        self.host = _host()
         self._own: dict[int, tuple[int, int, int]] = {}
         """By the first byte's address: length, file descriptor, serial number."""
         self._mapped: dict[tuple[int, int], mmap.mmap] = {}
@@ -63,8 +63,8 @@ class SharedMemory:
         begin = array.ctypes.data
         for address, (length, file, serial) in self._own.items():
             if address <= begin <= begin + array.nbytes <= address + length and array.flags.c_contiguous:
-                return np.array([self._host, os.getpid(), file, serial, begin - address, 1])
-        return np.array([self._host, os.getpid(), 0, 0, 0, 0])
+                return np.array([self.host, os.getpid(), file, serial, begin - address, 1])
+        return np.array([self.host, os.getpid(), 0, 0, 0, 0])
 
     def map(self, place: npt.NDArray[np.int64], like: Array) -> Array:
         """The other process's array at ``place``, of the size and kind of ``like``.
@@ -72,7 +72,7 @@ class SharedMemory:
         Raises ValueError if that is on another host, or the system does not let us.
         """
         host, process, file, serial, begin, _ = place.tolist()
-        if host != self._host:
+        if host != self.host:
             raise ValueError("ranks on different hosts share no memory")
         if (process, serial) not in self._mapped:
             try:
