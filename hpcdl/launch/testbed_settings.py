@@ -55,6 +55,8 @@ def launcher_settings(agent: Path, mpich_hosts: Path, openmpi_hosts: Path) -> di
         # the same: all that is usual but put, which makes one piece of a message, and shorter pieces
         "OMPI_MCA_btl_tcp_flags": "send,inplace,need-ack,need-csum,hetero-rdma",
         "OMPI_MCA_btl_tcp_max_send_size": "65536",
+        # a ring's 64 KiB, and a header, are sent without asking: each round would wait for an answer
+        "OMPI_MCA_btl_tcp_eager_limit": "131072",
         "OMPI_MCA_mpi_yield_when_idle": "1",  # ranks of all hosts share the machine's cores
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
