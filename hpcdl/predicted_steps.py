@@ -108,11 +108,17 @@ def predicted_steps(
     return rows, left_out
 
 
-def step_seconds(training: Training, ranks: int, images: int, network: Network, times: ComputeTimes) -> float:
-    """Mean over steps of the slowest rank's, in seconds, with ``images`` on each rank."""
+def step_seconds(
+    training: Training, ranks: int, images: int, network: Network, times: ComputeTimes, bucket: int | None = None
+) -> float:
+    """Mean over steps of the slowest rank's, in seconds, with ``images`` on each rank.
+
+    ``bucket``: the bytes that were fitted where it ran; otherwise the network's own are, between hosts.
+    """
     recorders = [Recorder(events=False) for _ in range(ranks)]
     world = simulated(ranks, network, compute=lambda _rank, label: times.seconds(label, images))
-    hosts = {network.host(rank) for rank in range(ranks)}
+    if bucket is None and len({network.host(rank) for rank in range(ranks)}) > 1:
+        bucket = bucket_bytes(network.link.alpha, network.link.beta, ranks)
 
     async def train(comm: Any) -> None:
         def gauge() -> Gauge:
@@ -125,7 +131,7 @@ def step_seconds(training: Training, ranks: int, images: int, network: Network, 
             batch_per_rank=images,
             global_batch=images * ranks,
             steps=CYCLES * training.cycle,
-            bucket_bytes=bucket_bytes(network.link.alpha, network.link.beta, ranks) if len(hosts) > 1 else None,
+            bucket_bytes=bucket,
             independent=training.independent,
         )
         await training.strategy(comm, session)
@@ -183,7 +189,8 @@ def _row(
 ) -> Record:
     like, images = here[0] if here else like, _images(like, ranks)
     began = perf_counter()
-    seconds = step_seconds(training, ranks, images, network, work)
+    fitted = _measured(here, "bucket_bytes")
+    seconds = step_seconds(training, ranks, images, network, work, int(fitted) if fitted else None)
     weak = like.get("scaling") == "weak"
     batch = images * ranks if weak else int(like["global_batch"])
     return {

@@ -120,6 +120,15 @@ def test_without_communication_there_is_computing_only(trained):
     assert rows[AT_ONCE, "none", 4]["predicted_seconds"] == pytest.approx(computing(16), abs=1e-8)
 
 
+def test_a_run_is_predicted_with_the_buckets_that_it_fitted(trained):
+    fitted, given = 60_000, "synchronous(bucket_bytes=60000)"
+    trained.case(4, training="synchronous", aggregation="ring", bucket_bytes=fitted)
+    trained.case(4, training=given, aggregation="ring")
+    rows, _ = steps(trained.merged(), 4, 8)
+    assert rows["synchronous", "ring", 4]["predicted_seconds"] == rows[given, "ring", 4]["predicted_seconds"]
+    assert rows["synchronous", "ring", 8]["predicted_seconds"] != rows[given, "ring", 8]["predicted_seconds"]
+
+
 def test_what_overlaps_takes_between_the_longer_and_the_sum(trained):
     names = ("layerwise", "synchronous")
     for name in names:

@@ -7,6 +7,7 @@ strategy does: an interconnect is tested under the traffic of a training, with n
 from __future__ import annotations
 
 from functools import partial
+from time import sleep
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -132,7 +133,7 @@ def program(
             batch_per_rank=batch,
             global_batch=batch * comm.size,
             steps=settings["steps"],
-            bucket_bytes=await fitted_bucket_bytes(comm),
+            bucket_bytes=await fitted_bucket_bytes(comm, sleep),
         )
         await strategy(asleep(comm, seconds, oversleep()), session)
         journal.memory(stand_in.gradients.nbytes)

@@ -33,7 +33,7 @@ from hpcdl.data.sharding import EQUAL, bounds
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.straggler import Delays, slowed
 from hpcdl.launch.memory import node_memory_bytes, shortage
-from hpcdl.measuring.links import fitted_bucket_bytes, one_host
+from hpcdl.measuring.links import fitted_bucket_bytes, multiply, one_host
 from hpcdl.measuring.tuning import tune
 from hpcdl.nn.backend import backend
 from hpcdl.nn.precision import HALF
@@ -248,7 +248,7 @@ def program(
         chosen = await _choose(comm, mine) if measured else None
         cuts = "bucket_bytes" in registry.settings_of(run.func)
         if cuts and not settings["network"] and not await one_host(comm):
-            mine.bucket_bytes = await fitted_bucket_bytes(comm)
+            mine.bucket_bytes = await fitted_bucket_bytes(comm, multiply)
         try:
             await run(comm, mine)
         finally:

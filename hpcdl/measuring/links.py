@@ -1,8 +1,12 @@
-"""What a message costs on the ranks that are there: Hockney's alpha and beta, by exchanges around a ring."""
+"""What a message costs on the ranks that are there: Hockney's alpha and beta, by exchanges around a ring.
+
+Beside a rank's own work a message costs more, for the rank does not look for it all the time.
+"""
 
 from __future__ import annotations
 
-from time import perf_counter_ns
+from functools import partial
+from time import perf_counter, perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -20,26 +24,64 @@ LONG: Final = 1 << 18
 TRIALS: Final = 7
 
 
+MOST_WORK: Final = 0.1
+"""Seconds of work beside a message: a rank looks as seldom then as it ever does."""
+
+
 async def measure_link(comm: Comm, clock: Callable[[], int] = perf_counter_ns) -> tuple[float, float]:
     """Return alpha in seconds and beta in seconds per byte; the same on all ranks, and every rank calls.
 
     All ranks exchange with their neighbours at once, as in a ring; an exchange takes as long as its slowest rank,
     and the median of several counts.
     """
-    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    times = []
-    for size in (SHORT, LONG):
-        outgoing, incoming = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
-        took = np.zeros(TRIALS, np.int64)
-        for trial in range(-1, TRIALS):  # the first one opens connections
-            await comm.native("barrier", outgoing)
-            begin = clock()
-            await comm.exchange(outgoing, right, incoming, left)
-            took[max(trial, 0)] = clock() - begin
-        slowest = (await comm.meet(took)).max(axis=0)
-        times.append(float(np.median(slowest)) * 1e-9)
-    short, long = times
+    short, long = [await _exchanges(comm, size, clock) for size in (SHORT, LONG)]
     return short, max(long - short, 1e-9) / (LONG - SHORT)
+
+
+async def measure_beside_work(
+    comm: Comm, work: Callable[[float], object], clock: Callable[[], int] = perf_counter_ns
+) -> tuple[float, float]:
+    """Like :func:`measure_link`, with what a long message takes longer beside ``work`` in alpha.
+
+    ``work`` keeps a rank busy for so many seconds, as its training will.
+    """
+    alpha, beta = await measure_link(comm, clock)
+    idle = alpha + (LONG - SHORT) * beta
+    beside = await _exchanges(comm, LONG, clock, partial(work, min(2 * idle, MOST_WORK)))
+    return alpha + max(0.0, beside - idle), beta
+
+
+async def _exchanges(
+    comm: Comm, size: int, clock: Callable[[], int], work: Callable[[], object] | None = None
+) -> float:
+    """Seconds of an exchange of ``size`` bytes around a ring, beside ``work`` if there is some."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    outgoing, incoming = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
+
+    async def timed() -> int:
+        begin = clock()
+        await comm.exchange(outgoing, right, incoming, left)
+        return clock() - begin
+
+    took = np.zeros(TRIALS, np.int64)
+    for trial in range(-1, TRIALS):  # the first one opens connections
+        await comm.native("barrier", outgoing)
+        if work is None:
+            took[max(trial, 0)] = await timed()
+        else:
+            exchange = comm.start(timed())
+            await comm.compute("work", work)
+            took[max(trial, 0)] = await exchange
+    slowest = (await comm.meet(took)).max(axis=0)
+    return float(np.median(slowest)) * 1e-9
+
+
+def multiply(seconds: float) -> None:
+    """Multiply matrices for so long: what convolutions do."""
+    matrix = np.ones((128, 128), np.float32)
+    until = perf_counter() + seconds
+    while perf_counter() < until:
+        matrix @ matrix
 
 
 async def one_host(comm: Comm) -> bool:
@@ -52,9 +94,11 @@ async def one_host(comm: Comm) -> bool:
     return bool((hosts == hosts[0]).all())
 
 
-async def fitted_bucket_bytes(comm: Comm, clock: Callable[[], int] = perf_counter_ns) -> int | None:
-    """Return the least bytes of a bucket on these ranks; None on one rank. Every rank calls."""
+async def fitted_bucket_bytes(
+    comm: Comm, work: Callable[[float], object], clock: Callable[[], int] = perf_counter_ns
+) -> int | None:
+    """Return the least bytes of a bucket, beside such ``work``; None on one rank. Every rank calls."""
     if comm.size == 1:
         return None
-    alpha, beta = await measure_link(comm, clock)
+    alpha, beta = await measure_beside_work(comm, work, clock)
     return bucket_bytes(alpha, beta, comm.size)
