@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 from hpcdl import registry
 from hpcdl.analysis.compute_times import DEVICES, ComputeTimes, at_rate, recorded
 from hpcdl.data.sharding import EQUAL, Shares
-from hpcdl.fabric import nccl
 from hpcdl.nn.backend import backend
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.scaled import LossScaling
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 USUAL: Final = {"aggregation": {"name": "ring"}, "optimizer": {"name": "sgd"}}
 """What keys stand for that are left out, where a check asks whether they are."""
 
-IN_MEMORY: Final = ("auto", "two_shot")
 """Aggregations that are for vectors in the host's memory."""
 
 
@@ -194,15 +192,20 @@ def rates(settings: Mapping[str, Any]) -> Callable[[int, int], float]:
 
 
 def check_place(scheme: str, backend: Backend, settings: Mapping[str, Any]) -> None:
-    """Raise ValueError for an aggregation that cannot sum vectors where ``backend`` or the simulation has them."""
-    if scheme == "two_shot" and settings["network"] and settings["ranks_per_host"] < settings["ranks"]:
-        inside = settings["ranks_per_host"]
+    """Raise ValueError for an aggregation that cannot sum vectors where ``backend`` or the simulation has them.
+
+    Its module says where it can: ``MEMORY = "host"`` or ``"device"``, if not in both, ``ONE_HOST = True``, if all
+    ranks must be on one, and ``check()`` raises ValueError for what it lacks on this machine.
+    """
+    says = partial(registry.says, "aggregation", scheme)
+    inside = settings["ranks_per_host"]
+    if says("ONE_HOST") and settings["network"] and inside < settings["ranks"]:
         raise ValueError(
-            f"'two_shot' is for ranks of one host, and has {inside} of {settings['ranks']} on one here"
+            f"{scheme!r} is for ranks of one host, and has {inside} of {settings['ranks']} on one here"
         )
-    if scheme in IN_MEMORY and not backend.on_host:
+    if says("MEMORY") == "host" and not backend.on_host:
         raise ValueError(f"{scheme!r} sums in the host's memory, and backend {backend.name!r} is not there")
-    if scheme == "nccl":
-        if backend.on_host:
-            raise ValueError(f"nccl sums vectors on GPUs, and backend {backend.name!r} has none there")
-        nccl.library()
+    if says("MEMORY") == "device" and backend.on_host:
+        raise ValueError(f"{scheme!r} sums vectors on GPUs, and backend {backend.name!r} has none there")
+    if (check := says("check")) is not None:
+        check()

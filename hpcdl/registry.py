@@ -66,6 +66,11 @@ def find(what: str, name: str) -> Callable[..., Any]:
     return found
 
 
+def says(what: str, name: str, thing: str) -> Any:
+    """What the module of ``name`` offers as ``thing`` besides the object itself, None if it does not."""
+    return getattr(importlib.import_module(find(what, name).__module__), thing, None)
+
+
 def _users_own(what: str, name: str) -> Callable[..., Any]:
     module, _, attribute = name.partition(":")
     try:

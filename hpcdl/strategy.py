@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hpcdl import registry
@@ -19,8 +18,7 @@ def of_strategy(settings: Mapping[str, Any], name: str) -> Any:
     "L-BFGS"`` what it goes by instead of the case's optimizer, ``WEIGHS = True`` that a rank counts by its images,
     so that shares need not be equal. For the functions see :func:`ask_strategy`.
     """
-    module = registry.find("training", settings["training"]["name"]).__module__
-    return getattr(import_module(module), name, None)
+    return registry.says("training", settings["training"]["name"], name)
 
 
 def ask_strategy(settings: Mapping[str, Any], question: str, *facts: Any) -> Any:

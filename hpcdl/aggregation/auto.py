@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
     Scheme = Callable[[Comm, Array], Coroutine[Any, Any, None]]
 
+MEMORY = "host"
+
 SHORT = 2048
 """Bytes; where MPICH draws the line."""
 

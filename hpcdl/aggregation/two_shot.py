@@ -1,12 +1,15 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hpcdl.fabric.comm import partition
 from hpcdl.fabric.window import Window
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
+
+MEMORY: Final = "host"
+ONE_HOST: Final = True
 
 
 async def two_shot(comm: Comm, buffer: Array) -> None:

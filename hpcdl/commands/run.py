@@ -106,7 +106,8 @@ def _dry_run(options: argparse.Namespace) -> int:
     for case in chosen.cases:
         print(f"{case.name}  ({case.processes} ranks, {case.digest})")
     most = max(case.processes for case in chosen.cases)
-    print(f"{len(chosen.cases)} cases, {most} ranks", flush=True)
+    count = len(chosen.cases)
+    print(f"{count} case{'s' * (count != 1)}, {most} rank{'s' * (most != 1)}", flush=True)
     alone = not launched(os.environ) and not in_batch_job(os.environ)
     if alone and (line := lack_of_memory(chosen.cases, ["here"] * most)) is not None:
         raise UsageError(line)

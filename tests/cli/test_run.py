@@ -139,7 +139,7 @@ def test_options_reach_the_ranks(hpcdl):
     chosen = ("--case", "*e-p1-*", "--set", "case.steps=4", "--set", "case.ranks=[1, 2]")
     ended = finished(hpcdl("run", suite, "--dry-run", *chosen))
     listed = [line.split()[0] for line in ended.stdout.splitlines()[:-1]]
-    assert ended.stdout.splitlines()[-1] == "2 cases, 1 ranks"
+    assert ended.stdout.splitlines()[-1] == "2 cases, 1 rank"
     assert not (hpcdl.folder / "runs").exists()
     ended = finished(hpcdl("run", suite, "-n", "2", *chosen))
     (folder,) = (hpcdl.folder / "runs").iterdir()

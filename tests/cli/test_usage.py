@@ -37,7 +37,7 @@ def refused(tmp_path, monkeypatch, capsys):
         (["-n", "1"], "-n 1: the suite 's' has cases of 2 ranks; see --case and --set"),
         (["-n", "0"], "-n 0: must be at least 1"),
         (["-n", "-2"], "-n -2: must be at least 1"),
-        (["--case", "*tree*"], "--case '*tree*' matches none of 1 cases, such as 'train-lenet5-digits-"),
+        (["--case", "*tree*"], "--case '*tree*' matches none of the cases, such as 'train-lenet5-digits-"),
         (["--set", "steps=3"], "--set 'steps=3': write case.KEY=VALUE or suite.KEY=VALUE"),
         (["--set", "case.stepz=3"], "no case has the key 'stepz'; did you mean 'steps'?"),
         (
