@@ -194,8 +194,7 @@ def rates(settings: Mapping[str, Any]) -> Callable[[int, int], float]:
 def check_place(scheme: str, backend: Backend, settings: Mapping[str, Any]) -> None:
     """Raise ValueError for an aggregation that cannot sum vectors where ``backend`` or the simulation has them.
 
-    Its module says where it can: ``MEMORY = "host"`` or ``"device"``, if not in both, ``ONE_HOST = True``, if all
-    ranks must be on one, and ``check()`` raises ValueError for what it lacks on this machine.
+    Its module says where it can: see :mod:`hpcdl.aggregation`.
     """
     says = partial(registry.says, "aggregation", scheme)
     inside = settings["ranks_per_host"]
@@ -207,5 +206,5 @@ def check_place(scheme: str, backend: Backend, settings: Mapping[str, Any]) -> N
         raise ValueError(f"{scheme!r} sums in the host's memory, and backend {backend.name!r} is not there")
     if says("MEMORY") == "device" and backend.on_host:
         raise ValueError(f"{scheme!r} sums vectors on GPUs, and backend {backend.name!r} has none there")
-    if (check := says("check")) is not None:
+    if (check := says("check_machine")) is not None:
         check()

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 MEMORY: Final = "device"
 
 
-def check() -> None:
+def check_machine() -> None:
     """Raise ValueError where NCCL, or a GPU, is missing."""
     library()
 

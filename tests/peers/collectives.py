@@ -24,7 +24,7 @@ SIZES = tuple(4 << 2 * i for i in range(13))
 
 
 def repetitions(size):
-    return max(5, min(200, (1 << 22) // max(1, size)))
+    return max(7, min(200, (1 << 25) // max(1, size)))
 
 
 def play_mpi():
