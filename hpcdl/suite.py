@@ -150,9 +150,7 @@ class Suite:
         """Only the cases whose name is ``glob`` or matches it; raises UsageError if there is none."""
         chosen = tuple(case for case in self.cases if case.name == glob or fnmatch(case.name, glob))
         if not chosen:
-            raise UsageError(
-                f"--case {glob!r} matches none of the cases, such as {self.cases[0].name!r}"
-            )
+            raise UsageError(f"--case {glob!r} matches none of the cases, such as {self.cases[0].name!r}")
         others = tuple(case for case in self.cases if case not in chosen)
         return Suite(self.name, self.question, self.text, chosen, others)
 
