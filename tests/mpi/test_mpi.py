@@ -8,6 +8,7 @@ from contract.operands import operands
 from mpi4py import MPI
 
 from hpcdl.aggregation.ring import ring
+from hpcdl.fabric import clock
 from hpcdl.fabric.mpi import Mpi, library_version
 
 pytestmark = pytest.mark.mpi
@@ -85,12 +86,17 @@ def test_ranks_rest_asleep_until_all_are_there(mpi):
     assert used < waited / 2
 
 
-def test_clocks_of_one_host_agree(mpi):
-    offset = mpi.comm.clock_offset_ns()
-    if mpi.comm.rank == 0:
-        assert offset == 0
+def test_ranks_under_one_kernel_have_one_clock(mpi):
     if len(set(mpi.comm.library.allgather(MPI.Get_processor_name()))) == 1:
-        assert abs(offset) < 50_000_000
+        assert mpi.comm.clock() == (0, 0)
+
+
+def test_other_clocks_are_off_by_no_more_than_is_said(mpi, monkeypatch):
+    """By messages, as if kernels differed: then the clock that ranks share shows the error."""
+    monkeypatch.setattr(clock, "_keeper", lambda: str(mpi.comm.rank))
+    offset, error = clock.compared(mpi.comm.library)
+    assert abs(offset) <= error
+    assert (error == 0) == (mpi.comm.rank == 0)
 
 
 def test_the_gauge_counts(mpi):
