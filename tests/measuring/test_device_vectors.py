@@ -88,6 +88,27 @@ def test_a_wrong_sum_on_a_device_is_noticed(monkeypatch):
     assert not any(one["correct"] for one in measured(monkeypatch, aggregation="ring"))
 
 
+def test_nobody_looks_what_came_out_before_all_are_done(monkeypatch):
+    """Ranks share cores, and looking takes some from those that are late."""
+    log = []
+
+    async def uneven(comm, _buffer):
+        for _ in range(20 * comm.rank):
+            await comm.compute("late", lambda: None)
+        log.append("done")
+
+    async def chosen(*_):
+        return uneven, None
+
+    monkeypatch.setattr(case, "_chosen", chosen)
+    monkeypatch.setattr(case.Contents, "right", lambda *_: log.append("look") is None)
+    measured(monkeypatch, aggregation="ring")
+    looks = [number for number, what in enumerate(log) if what == "look"]
+    assert len(looks) == 15
+    for already, number in enumerate(looks):
+        assert log[:number].count("done") == 3 * (already // 3 + 1)
+
+
 def test_host_and_device_do_not_mix():
     with pytest.raises(TypeError):
         DEVICE.zeros(3, "float32")[:] = np.ones(3)
