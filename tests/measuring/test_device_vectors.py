@@ -106,7 +106,7 @@ def test_nobody_looks_what_came_out_before_all_are_done(monkeypatch):
     looks = [number for number, what in enumerate(log) if what == "look"]
     assert len(looks) == 15
     for already, number in enumerate(looks):
-        assert log[:number].count("done") == 3 * (already // 3 + 1)
+        assert log[:number].count("done") >= 3 * (already // 3 + 1)
 
 
 def test_host_and_device_do_not_mix():
