@@ -1,11 +1,13 @@
-"""Work on a second thread while the first one moves messages."""
+"""Work on other threads while the first one moves messages."""
 
 from __future__ import annotations
 
 from contextvars import copy_context
 from functools import partial
-from threading import Event, Lock, Thread
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from queue import SimpleQueue
+from threading import Event, Thread
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,53 +20,81 @@ WORTHWHILE_NS: Final = 300_000
 """Work shorter than this stays on the caller's thread: to hand it over and back takes a tenth of that."""
 
 
+class Job(Generic[T]):
+    """A piece of work: given, and some time later done."""
+
+    __slots__ = ("_error", "_result", "_work", "begin", "done", "end")
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        # in the caller's context: numpy's error settings belong to it
+        self._work: Callable[[], T] = partial(copy_context().run, work)
+        self._result: T
+        self._error: BaseException | None = None
+        self.done = False
+        self.begin = self.end = 0
+        """ns of the clock, when it was done."""
+
+    def run(self) -> None:
+        """Do it; what comes of it waits for :meth:`result`."""
+        self.begin = perf_counter_ns()
+        try:
+            self._result = self._work()
+        except BaseException as error:  # noqa: BLE001 - raised again on the caller's thread
+            self._error = error
+        self.end = perf_counter_ns()
+        self.done = True
+
+    def result(self) -> T:
+        """Return what the work returned, or raise what it raised, once it is done."""
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+THREADS: Final = 2
+"""One program's work is not to wait for another's: a server's update for the backward of a layer."""
+
+
 class Worker:
-    """A thread that does one piece of work at a time; it is started when first needed and never stopped."""
+    """Threads that do jobs in the order given; they are started when first needed and never stopped."""
 
     def __init__(self, patience: Patience) -> None:
         self._patience = patience
-        self._turn = Lock()
-        self._given, self._finished = Event(), Event()
-        self._work: Callable[[], Any] | None = None
-        self._result: Any = None
-        self._error: BaseException | None = None
-        self._thread: Thread | None = None
+        self._given: SimpleQueue[Job[Any]] = SimpleQueue()
+        self._ended = Event()
+        self._jobs: list[Job[Any]] = []
+        self._threads = 0
 
-    def run(self, work: Callable[[], T], meanwhile: Callable[[], bool]) -> T:
-        """Return what ``work`` returns, or raise what it raises; call ``meanwhile`` again and again until then.
+    def give(self, work: Callable[[], T]) -> Job[T]:
+        """Begin ``work``, at once if a thread is idle."""
+        job = Job(work)
+        self._jobs = [*(other for other in self._jobs if not other.done), job]
+        if self._threads < min(len(self._jobs), THREADS):
+            self._threads += 1
+            Thread(target=self._serve, name=f"hpcdl-compute-{self._threads}", daemon=True).start()
+        self._patience.moved()
+        self._given.put(job)
+        return job
 
-        ``meanwhile`` tells whether something has moved. A look takes the interpreter from the work for some
-        microseconds, so that the next comes the later the longer nothing has.
-        Work given from within ``meanwhile``, while there is some already, is done at once.
+    @property
+    def busy(self) -> bool:
+        """Whether a job is not done."""
+        return any(not job.done for job in self._jobs)
+
+    def moved(self) -> None:
+        """Something has, so that what follows may come soon."""
+        self._patience.moved()
+
+    def wait(self) -> None:
+        """Wait until a job ends, or it is time to look what has come.
+
+        A look takes the interpreter from the work for some microseconds, so that the next comes the later the
+        longer nothing has.
         """
-        if not self._turn.acquire(blocking=False):
-            return work()
-        try:
-            if self._thread is None:
-                self._thread = Thread(target=self._serve, name="hpcdl-compute", daemon=True)
-                self._thread.start()
-            # in the caller's context: numpy's error settings belong to it
-            self._work, self._result, self._error = partial(copy_context().run, work), None, None
-            self._finished.clear()
-            self._patience.moved()
-            self._given.set()
-            while not self._finished.wait(self._patience.pause()):
-                if meanwhile():
-                    self._patience.moved()
-            result, error = self._result, self._error
-            self._work = self._result = self._error = None  # arrays must not live on here
-        finally:
-            self._turn.release()
-        if error is not None:
-            raise error
-        return cast("T", result)
+        if self._ended.wait(self._patience.pause()):
+            self._ended.clear()
 
     def _serve(self) -> None:
         while True:
-            self._given.wait()
-            self._given.clear()
-            try:
-                self._result = self._work() if self._work else None
-            except BaseException as error:  # noqa: BLE001 - raised again on the caller's thread
-                self._error = error
-            self._finished.set()
+            self._given.get().run()
+            self._ended.set()

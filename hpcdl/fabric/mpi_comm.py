@@ -10,7 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcdl.fabric.apart import ends
-from hpcdl.fabric.beside import WORTHWHILE_NS
+from hpcdl.fabric.beside import WORTHWHILE_NS, Job
 from hpcdl.fabric.clock import compared
 from hpcdl.fabric.comm import ANY, INPUT, PAUSE, TAGS, Array, Status, check_address, check_exchange
 from hpcdl.fabric.mpi_failure import received
@@ -200,23 +200,27 @@ class MpiComm:
         if self._mpi.events is not None:
             self._record("add", begin, -1, into.nbytes)
 
-    async def compute(self, label: str, work: Callable[[], T]) -> T:
+    @operation
+    def compute(self, label: str, work: Callable[[], T]) -> Generator[Wait, None, T]:
         """See :class:`hpcdl.fabric.comm.Comm`."""
         mpi = self._mpi
-        running = mpi.running
-        begin = perf_counter_ns()
+        number = mpi.running.number
         pays = label == PAUSE or (mpi.transport is None and mpi.lasted.get(label, 0) >= WORTHWHILE_NS)
-        result = mpi.worker.run(work, mpi.progress) if pays and not mpi.alone else work()
-        end = perf_counter_ns()
-        mpi.lasted[label] = end - begin
-        mpi.compute_ns += end - begin
+        if pays and not mpi.alone:
+            job = mpi.worker.give(work)
+            yield lambda: job.done
+        else:
+            job = Job(work)
+            job.run()
+        mpi.lasted[label] = job.end - job.begin
+        mpi.compute_ns += job.end - job.begin
         if label == INPUT:
-            mpi.input_ns += end - begin
+            mpi.input_ns += job.end - job.begin
         if mpi.events is not None:
-            mpi.events.append((running.number, label, begin, end, -1, 0))
+            mpi.events.append((number, label, job.begin, job.end, -1, 0))
         if not mpi.alone:
             mpi.progress()
-        return result
+        return job.result()
 
     def start(self, work: Coroutine[Any, Any, T], *, shared_tags: bool = False) -> Task[T]:
         """See :class:`hpcdl.fabric.comm.Comm`."""

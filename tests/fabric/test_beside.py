@@ -1,7 +1,6 @@
-"""Work on a second thread: its result, its errors, and what happens meanwhile."""
+"""Work on other threads: its result, its errors, and that nobody waits for another's."""
 
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -10,46 +9,60 @@ from hpcdl.fabric.beside import Worker
 from hpcdl.fabric.patience import Patience
 
 
-def test_result_and_error_reach_the_caller():
-    worker = Worker(Patience(1))
-    assert worker.run(lambda: 7, lambda: False) == 7
+@pytest.fixture
+def worker():
+    return Worker(Patience(1, at_work=True))
+
+
+def ended(worker, job):
+    while not job.done:
+        worker.wait()
+    return job.result()
+
+
+def test_result_and_error_reach_the_giver(worker):
+    assert ended(worker, worker.give(lambda: 7)) == 7
     with pytest.raises(ZeroDivisionError):
-        worker.run(lambda: 1 // 0, lambda: False)
-    assert worker.run(lambda: None, lambda: False) is None
+        ended(worker, worker.give(lambda: 1 // 0))
+    assert ended(worker, worker.give(lambda: None)) is None
 
 
-def test_work_has_the_callers_error_settings():
+def test_work_has_the_giver_s_error_settings(worker):
     with np.errstate(all="raise"), pytest.raises(FloatingPointError):
-        Worker(Patience(1)).run(lambda: np.ones(2) / np.zeros(2), lambda: False)
+        ended(worker, worker.give(lambda: np.ones(2) / np.zeros(2)))
     with np.errstate(all="ignore"):
-        assert np.isinf(Worker(Patience(1)).run(lambda: np.ones(2) / np.zeros(2), lambda: False)).all()
+        assert np.isinf(ended(worker, worker.give(lambda: np.ones(2) / np.zeros(2)))).all()
 
 
-def test_work_is_elsewhere_and_the_caller_is_kept_busy():
-    """The work ends only because of what happens meanwhile."""
-    worker, here, seen, enough = Worker(Patience(1)), threading.get_ident(), [], threading.Event()
+def test_the_giver_goes_on_meanwhile(worker):
+    """The work ends only because of what happens then."""
+    enough = threading.Event()
+    job = worker.give(lambda: enough.wait(60) and threading.get_ident())
+    for _ in range(3):
+        worker.wait()
+        assert worker.busy
+        assert not job.done
+    enough.set()
+    assert ended(worker, job) not in {threading.get_ident(), False}
+    assert not worker.busy
+    assert job.begin < job.end
 
-    def meanwhile():
-        seen.append(threading.get_ident())
-        if len(seen) == 3:
-            enough.set()
-        return True
 
-    where = worker.run(lambda: enough.wait(60) and threading.get_ident(), meanwhile)
-    assert where not in {here, False}
-    assert set(seen) == {here}
+def test_short_work_does_not_wait_for_long(worker):
+    enough = threading.Event()
+    long = worker.give(lambda: enough.wait(60))
+    assert ended(worker, worker.give(lambda: 7)) == 7
+    assert worker.busy
+    enough.set()
+    assert ended(worker, long)
 
 
-def test_work_within_work_is_done_at_once():
-    worker, inner = Worker(Patience(1)), []
-
-    def meanwhile():
-        if not inner:
-            inner.append(worker.run(threading.get_ident, lambda: False))
-        return True
-
-    worker.run(lambda: time.sleep(0.01) or 1, meanwhile)
-    assert inner in ([], [threading.get_ident()])
-    done = threading.Event()
-    worker.run(lambda: done.wait(60), lambda: (meanwhile(), done.set()))
-    assert inner == [threading.get_ident()]
+def test_more_work_than_threads_is_done_in_order(worker):
+    order, gate = [], threading.Event()
+    jobs = [worker.give(lambda: gate.wait(60)), worker.give(lambda: gate.wait(60))]
+    jobs += [worker.give(lambda number=number: order.append(number)) for number in range(20)]
+    gate.set()
+    for job in jobs:
+        ended(worker, job)
+    assert sorted(order) == list(range(20))
+    assert {thread.name for thread in threading.enumerate()} >= {"hpcdl-compute-1", "hpcdl-compute-2"}

@@ -194,3 +194,42 @@ def test_the_library_has_a_name():
     assert version["library"]
     assert version["version"][0].isdigit()
     assert version["text"]
+
+
+def test_messages_move_during_long_work_whatever_else_is_worked_on(mpi):
+    """Long work that begins while a started program works, too: that one must not be waited for, nor stand still."""
+    during = []
+
+    async def program(comm):
+        left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+        exchanges = 0
+
+        async def met(tag):
+            await comm.exchange(np.zeros(3), right, np.zeros(3), left, tag)
+
+        async def side():
+            await met(1)
+            await comm.compute("side", lambda: sleep(0.05))
+
+        async def talk():
+            nonlocal exchanges
+            for _ in range(40):
+                await met(2)
+                await comm.compute("pace", lambda: sleep(0.002))
+                exchanges += 1
+
+        def long():
+            before = exchanges
+            sleep(0.3)
+            during.append(exchanges - before)
+
+        for label in ("side", "long", "pace"):
+            await comm.compute(label, lambda: sleep(0.001))
+        tasks = [comm.start(side()), comm.start(talk())]
+        await met(3)
+        await comm.compute("long", long)
+        for task in tasks:
+            await task
+
+    mpi.run(program(mpi.comm))
+    assert during[0] >= 10
