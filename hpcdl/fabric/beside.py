@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 WORTHWHILE_NS: Final = 300_000
 """Work shorter than this stays on the caller's thread: to hand it over and back takes a tenth of that."""
+BESIDE_WORK_NS: Final = 3_000_000
+"""The same for work beside other work, with which it would share a core: who waits for it would wait longer."""
 
 
 class Job(Generic[T]):
@@ -68,7 +70,10 @@ class Worker:
     def give(self, work: Callable[[], T]) -> Job[T]:
         """Begin ``work``, at once if a thread is idle."""
         job = Job(work)
-        self._jobs = [*(other for other in self._jobs if not other.done), job]
+        self._jobs = [other for other in self._jobs if not other.done]
+        if not self._jobs:
+            self._ended.clear()  # of what was seen to be done without waiting
+        self._jobs.append(job)
         if self._threads < min(len(self._jobs), THREADS):
             self._threads += 1
             Thread(target=self._serve, name=f"hpcdl-compute-{self._threads}", daemon=True).start()
@@ -81,16 +86,14 @@ class Worker:
         """Whether a job is not done."""
         return any(not job.done for job in self._jobs)
 
-    def moved(self) -> None:
-        """Something has, so that what follows may come soon."""
-        self._patience.moved()
-
-    def wait(self) -> None:
-        """Wait until a job ends, or it is time to look what has come.
+    def wait(self, *, moved: bool = False) -> None:
+        """Wait until a job ends, or it is time to look what has come; ``moved``: the last look found something.
 
         A look takes the interpreter from the work for some microseconds, so that the next comes the later the
         longer nothing has.
         """
+        if moved:
+            self._patience.moved()
         if self._ended.wait(self._patience.pause()):
             self._ended.clear()
 

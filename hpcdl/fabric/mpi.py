@@ -98,12 +98,12 @@ class Mpi:
         self._launched = 0
         self._resume(main)
         while not main.done or (self._in_flight and main.error is None):
-            if self.progress():
+            moved = self.progress()
+            if moved:
                 self.patience.moved()
-                self.worker.moved()
-            elif self.worker.busy:
-                self.worker.wait()
-            else:
+            if self.worker.busy:
+                self.worker.wait(moved=moved)
+            elif not moved:
                 self.patience.wait()
         self.memory.let_go()
         failed, self._failed = self._failed, []
