@@ -206,7 +206,7 @@ class MpiComm:
         mpi = self._mpi
         number = mpi.running.number
         least = BESIDE_WORK_NS if mpi.worker.busy else WORTHWHILE_NS
-        pays = label == PAUSE or (mpi.transport is None and mpi.lasted.get(label, 0) >= least)
+        pays = label == PAUSE or (mpi.transport is None and mpi.lasted.get(label, least) >= least)
         beside = pays and not mpi.alone
         if beside:
             job = mpi.worker.give(work)
