@@ -18,8 +18,6 @@ T = TypeVar("T")
 
 WORTHWHILE_NS: Final = 300_000
 """Work shorter than this stays on the caller's thread: to hand it over and back takes a tenth of that."""
-BESIDE_WORK_NS: Final = 3_000_000
-"""The same for work beside other work, with which it would share a core: who waits for it would wait longer."""
 
 
 class Job(Generic[T]):

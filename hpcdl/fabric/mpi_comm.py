@@ -10,7 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcdl.fabric.apart import ends
-from hpcdl.fabric.beside import BESIDE_WORK_NS, WORTHWHILE_NS, Job
+from hpcdl.fabric.beside import WORTHWHILE_NS, Job
 from hpcdl.fabric.clock import compared
 from hpcdl.fabric.comm import ANY, INPUT, PAUSE, TAGS, Array, Status, check_address, check_exchange
 from hpcdl.fabric.mpi_failure import received
@@ -205,8 +205,8 @@ class MpiComm:
         """See :class:`hpcdl.fabric.comm.Comm`."""
         mpi = self._mpi
         number = mpi.running.number
-        least = BESIDE_WORK_NS if mpi.worker.busy else WORTHWHILE_NS
-        pays = label == PAUSE or (mpi.transport is None and mpi.lasted.get(label, least) >= least)
+        lasted = mpi.lasted.get(label, WORTHWHILE_NS)
+        pays = label == PAUSE or (mpi.transport is None and lasted >= WORTHWHILE_NS)
         beside = pays and not mpi.alone
         if beside:
             job = mpi.worker.give(work)
