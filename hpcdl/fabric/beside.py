@@ -1,4 +1,4 @@
-"""Work on other threads while the first one moves messages."""
+"""Work on a second thread while the first one moves messages."""
 
 from __future__ import annotations
 
@@ -51,30 +51,23 @@ class Job(Generic[T]):
         return self._result
 
 
-THREADS: Final = 2
-"""One program's work is not to wait for another's: a server's update for the backward of a layer."""
-
-
 class Worker:
-    """Threads that do jobs in the order given; they are started when first needed and never stopped."""
+    """A thread that does one job after the other; it is started when first needed and never stopped.
+
+    One, for two would share the core: asynchronous training of LeNet had a twentieth less throughput with two.
+    """
 
     def __init__(self, patience: Patience) -> None:
         self._patience = patience
         self._given: SimpleQueue[Job[Any]] = SimpleQueue()
         self._ended = Event()
-        self._jobs: list[Job[Any]] = []
-        self._threads = 0
+        self._last: Job[Any] | None = None
 
     def give(self, work: Callable[[], T]) -> Job[T]:
-        """Begin ``work``, at once if a thread is idle."""
-        job = Job(work)
-        self._jobs = [other for other in self._jobs if not other.done]
-        if not self._jobs:
-            self._ended.clear()  # of what was seen to be done without waiting
-        self._jobs.append(job)
-        if self._threads < min(len(self._jobs), THREADS):
-            self._threads += 1
-            Thread(target=self._serve, name=f"hpcdl-compute-{self._threads}", daemon=True).start()
+        """Begin ``work``, after what was given before."""
+        if self._last is None:
+            Thread(target=self._serve, name="hpcdl-compute", daemon=True).start()
+        job = self._last = Job(work)
         self._patience.moved()
         self._given.put(job)
         return job
@@ -82,7 +75,7 @@ class Worker:
     @property
     def busy(self) -> bool:
         """Whether a job is not done."""
-        return any(not job.done for job in self._jobs)
+        return self._last is not None and not self._last.done
 
     def wait(self, *, moved: bool = False) -> None:
         """Wait until a job ends, or it is time to look what has come; ``moved``: the last look found something.

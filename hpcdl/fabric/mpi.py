@@ -3,7 +3,7 @@
 While a rank has one program and a core it calls the library's blocking operations, which is as fast as the library
 is. While started programs are in flight every operation is a non-blocking request and the programs take turns; so
 it is where ranks outnumber cores, for a library that blocks spins, and takes the core from who could end it. Work
-given to :meth:`MpiComm.compute` then runs on another thread, where numpy, BLAS and compiled kernels let go of the
+given to :meth:`MpiComm.compute` then runs on a second thread, where numpy, BLAS and compiled kernels let go of the
 interpreter, and messages move during it, unless it was short when last done: then a look follows.
 """
 

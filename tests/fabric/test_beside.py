@@ -1,4 +1,4 @@
-"""Work on other threads: its result, its errors, and that nobody waits for another's."""
+"""Work on a second thread: its result, its errors, its order, and that the first one goes on."""
 
 import threading
 
@@ -48,21 +48,13 @@ def test_the_giver_goes_on_meanwhile(worker):
     assert job.begin < job.end
 
 
-def test_short_work_does_not_wait_for_long(worker):
-    enough = threading.Event()
-    long = worker.give(lambda: enough.wait(60))
-    assert ended(worker, worker.give(lambda: 7)) == 7
-    assert worker.busy
-    enough.set()
-    assert ended(worker, long)
-
-
-def test_more_work_than_threads_is_done_in_order(worker):
+def test_work_is_done_in_order(worker):
     order, gate = [], threading.Event()
-    jobs = [worker.give(lambda: gate.wait(60)), worker.give(lambda: gate.wait(60))]
-    jobs += [worker.give(lambda number=number: order.append(number)) for number in range(20)]
+    first = worker.give(lambda: gate.wait(60))
+    jobs = [worker.give(lambda number=number: order.append(number)) for number in range(20)]
+    assert not order
     gate.set()
-    for job in jobs:
+    for job in reversed(jobs):
         ended(worker, job)
-    assert sorted(order) == list(range(20))
-    assert {thread.name for thread in threading.enumerate()} >= {"hpcdl-compute-1", "hpcdl-compute-2"}
+    assert ended(worker, first)
+    assert order == list(range(20))
