@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hpcdl import registry
 from hpcdl.analysis.compute_times import DEVICES, ComputeTimes, at_rate, recorded
 from hpcdl.data.sharding import EQUAL, Shares
+from hpcdl.fabric import nccl
 from hpcdl.nn.backend import backend
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.scaled import LossScaling
@@ -204,7 +205,7 @@ def check_place(scheme: str, backend: Backend, settings: Mapping[str, Any]) -> N
         )
     if says("MEMORY") == "host" and not backend.on_host:
         raise ValueError(f"{scheme!r} sums in the host's memory, and backend {backend.name!r} is not there")
-    if says("MEMORY") == "device" and backend.on_host:
-        raise ValueError(f"{scheme!r} sums vectors on GPUs, and backend {backend.name!r} has none there")
-    if (check := says("check_machine")) is not None:
-        check()
+    if says("MEMORY") == "device":
+        if backend.on_host:
+            raise ValueError(f"{scheme!r} sums vectors on GPUs, and backend {backend.name!r} has none there")
+        nccl.library()  # the one that sums there

@@ -5,6 +5,6 @@ may be made of them: ``reduce_scatter(comm, chunks)``, after which each rank r h
 ``allgather(comm, chunks)``; or ``reduce(comm, buffer)``, after which rank 0 has the sum, and
 ``broadcast(comm, buffer)``.
 
-A file says where its scheme can sum, unless that is anywhere: ``MEMORY = "host"`` or ``"device"``, ``ONE_HOST =
-True`` if all ranks must be on one, and ``check_machine()``, which raises ValueError for what the machine lacks.
+A file says where its scheme can sum, unless that is anywhere: ``MEMORY = "host"`` or ``"device"``, and
+``ONE_HOST = True`` if all ranks must be on one.
 """

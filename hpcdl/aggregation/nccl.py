@@ -2,17 +2,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.fabric.nccl import library
-
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
 
 MEMORY: Final = "device"
-
-
-def check_machine() -> None:
-    """Raise ValueError where NCCL, or a GPU, is missing."""
-    library()
 
 
 async def nccl(comm: Comm, buffer: Array) -> None:

@@ -11,8 +11,8 @@ from mpi4py import MPI
 
 from hpcdl.fabric.apart import ends
 from hpcdl.fabric.beside import WORTHWHILE_NS, Job
-from hpcdl.fabric.clock import compared
 from hpcdl.fabric.comm import ANY, INPUT, PAUSE, TAGS, Array, Status, check_address, check_exchange
+from hpcdl.fabric.mpi_clock import compared
 from hpcdl.fabric.mpi_failure import received
 from hpcdl.fabric.mpi_native import Natives
 from hpcdl.fabric.mpi_wire import MpiWire, once

@@ -61,7 +61,7 @@ def test_a_dry_run_looks_at_all_ranks_that_would_be_here(tmp_path, monkeypatch, 
     file.write_text(SUITE)
     assert main(["run", str(file), "--dry-run"]) == code
     shown = capsys.readouterr()
-    assert "1 cases, 4 ranks" in shown.out
+    assert "1 case, 4 ranks" in shown.out
     assert ("4 ranks x 0.42 GB of memory" in shown.err) == bool(code)
     monkeypatch.setattr(memory, "node_memory_bytes", lambda: 4 * 425_000_001)
     assert main(["run", str(file), "--dry-run"]) == 0

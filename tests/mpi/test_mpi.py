@@ -8,7 +8,7 @@ from contract.operands import operands
 from mpi4py import MPI
 
 from hpcdl.aggregation.ring import ring
-from hpcdl.fabric import clock
+from hpcdl.fabric import mpi_clock
 from hpcdl.fabric.mpi import Mpi, library_version
 
 pytestmark = pytest.mark.mpi
@@ -93,8 +93,8 @@ def test_ranks_under_one_kernel_have_one_clock(mpi):
 
 def test_other_clocks_are_off_by_no_more_than_is_said(mpi, monkeypatch):
     """By messages, as if kernels differed: then the clock that ranks share shows the error."""
-    monkeypatch.setattr(clock, "_keeper", lambda: str(mpi.comm.rank))
-    offset, error = clock.compared(mpi.comm.library)
+    monkeypatch.setattr(mpi_clock, "_keeper", lambda: str(mpi.comm.rank))
+    offset, error = mpi_clock.compared(mpi.comm.library)
     assert abs(offset) <= error
     assert (error == 0) == (mpi.comm.rank == 0)
 

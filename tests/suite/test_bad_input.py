@@ -140,7 +140,7 @@ WRONG_VALUES = [
     ("replay", {"warmup": 20}, "warmup: 20 of 20 steps leave none to measure"),
     ("replay", {"training": "layerwize"}, "training: unknown 'layerwize'; did you mean 'layerwise'?"),
     ("replay", {"training": "elastic_averaging"}, "training: 'elastic_averaging' cannot be replayed; there are: "),
-    ("replay", {"aggregation": "nccl"}, "aggregation: 'nccl' sums vectors on GPUs"),
+    ("replay", {"aggregation": "nccl"}, "aggregation: nccl sums vectors on GPUs"),
     ("replay", {"model": "googlenot"}, "model: unknown 'googlenot'; did you mean 'googlenet'?"),
     ("replay", {"model": "googlenet", "dataset": "digits"}, "model: "),
     ("replay", {"epochs": 3}, "epochs: unknown key"),
