@@ -192,7 +192,7 @@ def _run_here(case: Case, work: Job, comm: MpiComm) -> tuple[dict[str, Scalar], 
     allowed = case.settings["threads"]
     with threadpoolctl.threadpool_limits(allowed), threads(allowed), np.errstate(all="ignore"):
         program = case.module.program(case.settings, Journal(recorder, mpi.gauge, before_step))
-        comm.library.Barrier()
+        mpi.awake(comm)
         mpi.events = recorder.events
         try:
             found = mpi.run(program(fault_tolerant(comm) if case.mortal else comm))

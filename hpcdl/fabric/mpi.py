@@ -59,8 +59,7 @@ class Mpi:
         self.scratch = Scratch()
         self.memory = SharedMemory()
         self.lent = Scratch(lambda size, like: self.memory.allocate(size, like.dtype))
-        mine = here()
-        ranks_per_core = mine.ranks_per_core(communicator.allgather(mine))
+        ranks_per_core = self._ranks_per_core(communicator)
         self.patience = Patience(ranks_per_core)
         self.worker = Worker(Patience(ranks_per_core, at_work=True))
         self.lasted: dict[str, int] = {}
@@ -79,6 +78,16 @@ class Mpi:
         self._ready: deque[Task[Any]] = deque()
         self._waiting: list[tuple[Task[Any], Wait]] = []
         self._failed: list[Task[Any]] = []
+
+    def awake(self, comm: MpiComm) -> None:
+        """From now on only the ranks of ``comm`` want cores, the others sleep. Each of those must call."""
+        self.patience = Patience(self._ranks_per_core(comm.library))
+        self.may_block = self.alone and not self.patience.crowded
+
+    @staticmethod
+    def _ranks_per_core(communicator: MPI.Intracomm) -> float:
+        mine = here()
+        return mine.ranks_per_core(communicator.allgather(mine))
 
     def abort(self, code: int) -> None:
         """End the whole job."""

@@ -1,5 +1,6 @@
 """What only the MPI interpreter does: progress under local work, resting, clocks, counting, giving up."""
 
+import os
 from time import perf_counter, process_time, sleep
 
 import numpy as np
@@ -194,6 +195,24 @@ def test_the_library_has_a_name():
     assert version["library"]
     assert version["version"][0].isdigit()
     assert version["text"]
+
+
+@pytest.mark.skipif(MPI.COMM_WORLD.size <= len(os.sched_getaffinity(0)), reason="needs more ranks than cores")
+def test_ranks_that_are_alone_awake_have_cores_for_themselves():
+    """As many of them as there are cores, on one machine; then all are awake again."""
+    mpi = Mpi()
+    assert mpi.patience.crowded
+    assert not mpi.may_block
+    cores = len(os.sched_getaffinity(0))
+    part = mpi.run(mpi.comm.split(mpi.comm.rank < cores))
+    if mpi.comm.rank < cores:
+        mpi.awake(part)
+        assert not mpi.patience.crowded
+        assert mpi.may_block
+    mpi.comm.rest()
+    mpi.awake(mpi.comm)
+    assert mpi.patience.crowded
+    assert not mpi.may_block
 
 
 @needs_two
