@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 USUAL: Final = {"aggregation": {"name": "ring"}, "optimizer": {"name": "sgd"}}
 """What keys stand for that are left out, where a check asks whether they are."""
 
-"""Aggregations that are for vectors in the host's memory."""
-
 
 def session(
     settings: Mapping[str, Any], journal: Journal, allocate: Callable[[int, str], Array] | None = None

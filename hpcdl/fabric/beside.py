@@ -41,14 +41,18 @@ class Job(Generic[T]):
             self._result = self._work()
         except BaseException as error:  # noqa: BLE001 - raised again on the caller's thread
             self._error = error
+        del self._work  # arrays must not live on in a job that the worker remembers
         self.end = perf_counter_ns()
         self.done = True
 
     def result(self) -> T:
-        """Return what the work returned, or raise what it raised, once it is done."""
-        if self._error is not None:
-            raise self._error
-        return self._result
+        """Hand over what the work returned, or raise what it raised, once it is done; once only."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        result = self._result
+        del self._result
+        return result
 
 
 class Worker:

@@ -1,6 +1,7 @@
 """Work on a second thread: its result, its errors, its order, and that the first one goes on."""
 
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -46,6 +47,25 @@ def test_the_giver_goes_on_meanwhile(worker):
     assert ended(worker, job) not in {threading.get_ident(), False}
     assert not worker.busy
     assert job.begin < job.end
+
+
+def test_nothing_of_a_job_lives_on(worker):
+    class Held:
+        pass
+
+    given, made = Held(), []
+    traces = [weakref.ref(given)]
+
+    def work(held=given):
+        made.append(weakref.ref(result := Held()))
+        return held, result
+
+    del given
+    pair = ended(worker, worker.give(work))
+    traces += made
+    assert all(trace() is not None for trace in traces)
+    del pair, work
+    assert all(trace() is None for trace in traces)
 
 
 def test_work_is_done_in_order(worker):
