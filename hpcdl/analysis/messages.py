@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 
-LEAST: Final = 1 << 15
-"""Bytes below which a message's time is its latency, or that of a copy into a library's or a socket's buffer."""
+LEAST: Final = 1 << 16
+"""Bytes below which a message's time is its latency, or that of a copy into a library's or a socket's buffer: the
+fabric sends shorter ones before their receivers ask for them, and to a late one they seem to come at once."""
 
 ENOUGH: Final = 1 << 17
 """Bytes that are timed together, at least."""

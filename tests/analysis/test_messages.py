@@ -175,6 +175,23 @@ def test_what_a_socket_takes_up_sets_out_before_its_receiver_comes():
     assert known(rows).links[1, 2] == pytest.approx((1 << 20) / 130e-9)
 
 
+def test_short_messages_that_have_come_already_do_not_hide_a_slow_host():
+    """1 MiB takes 80, to and from host 2 133; what is shorter was taken up by its socket before it asks."""
+    rows = []
+    for start in range(0, 4000, 400):
+        for rank, took in ((0, 80), (1, 80), (2, 133)):
+            there, back = (rank + 1) % 3, (rank - 1) % 3
+            rows += [(rank, "send", start, start + took, there, 1 << 20)]
+            rows += [(rank, "recv", start, start + (133 if 2 in (rank, back) else 80), back, 1 << 20)]
+        rows += 3 * [
+            (1, "send", start + 140, start + 150, 2, 60_000),
+            (2, "recv", start + 180, start + 195, 1, 60_000),
+        ]
+    frame = pd.DataFrame(rows, columns=("rank", "label", "begin", "end", "peer", "bytes")).assign(task=0)
+    found = of_events(frame, {}, ["host0", "host1", "host2"])
+    assert found.slow_hosts() == [(2, pytest.approx(80 / 133))]
+
+
 def test_programs_beside_each_other_are_not_mixed_up():
     """Two of the same size overtake: the second one sent is the first to arrive."""
     rows = [(0, 1, "send", 0, 40, 1), (0, 2, "send", 1, 20, 1), (1, 2, "recv", 0, 20, 0), (1, 1, "recv", 2, 40, 0)]

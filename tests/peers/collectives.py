@@ -3,7 +3,8 @@
 Run by ``make peers-collectives``; prints a Markdown table. An operation takes as long as its slowest rank; a turn is
 several operations, after a barrier each, of which the median counts. Over rounds the contenders' turns are shuffled.
 A ratio is the best native's time by the best scheme's of the same round; the scheme and the native are those of the
-least median over rounds. The last columns do the same for ``auto`` and the best of all rows, natives included.
+least median over rounds. The last columns do the same for ``auto``, with what it chose, and the best of all rows that
+its library has, natives included.
 """
 
 import argparse
@@ -39,24 +40,25 @@ def play_mpi():
     chosen = {}
 
     def answer(scheme, size):
-        aggregate = registry.find("aggregation", scheme)
         buffer = comm.memory.allocate(size // 4)
-        if scheme == "auto":
+        if scheme == "auto":  # chosen once, as a collective case does
             if size not in chosen:
-                chosen[size] = mpi.run(tune(comm, [size]))[size]
-            aggregate = chosen[size]  # as a collective case does
+                chosen[size] = mpi.run(tune(comm, [size])).name(size)
+            scheme = chosen[size]
+
+        aggregate = registry.find("aggregation", scheme)
 
         async def operations(count):
-            spans = []
+            took = []
             for _ in range(count):
                 await comm.native("barrier", buffer)
                 begin = time.perf_counter_ns()
                 await aggregate(comm, buffer)
-                spans.append((begin, time.perf_counter_ns()))
-            return spans
+                took.append(time.perf_counter_ns() - begin)
+            return took
 
         mpi.run(operations(3))
-        return mpi.run(operations(repetitions(size)))
+        return scheme, mpi.run(operations(repetitions(size)))
 
     serve(library.rank, answer)
 
@@ -71,21 +73,20 @@ def play_gloo(rank, ranks, meeting):
     def answer(scheme, size):
         assert scheme == "gloo"
         buffer = torch.zeros(size // 4)
-        spans = []
+        took = []
         for _ in range(3 + repetitions(size)):
             distributed.barrier()
             begin = time.perf_counter_ns()
             distributed.all_reduce(buffer)
-            spans.append((begin, time.perf_counter_ns()))
-        return spans[3:]
+            took.append(time.perf_counter_ns() - begin)
+        return scheme, took[3:]
 
     serve(rank, answer)
 
 
 def seconds(answers):
-    """Median over operations; an operation lasts from its first rank's begin to its last rank's end."""
-    spans = [max(e for _, e in ranks) - min(b for b, _ in ranks) for ranks in zip(*answers, strict=True)]
-    return statistics.median(spans) * 1e-9
+    """Median over operations, each as long as its slowest rank's."""
+    return statistics.median(map(max, zip(*(took for _, took in answers), strict=True))) * 1e-9
 
 
 def compare(ranks, sizes, rounds):
@@ -105,11 +106,13 @@ def compare(ranks, sizes, rounds):
         with ensembles(programs) as found:
             for size in sizes:
                 times = {contender: [] for contender in ours + theirs}
+                chosen = {}
                 for _ in range(rounds):
                     for library, scheme in shuffled.sample(ours + theirs, len(ours + theirs)):
                         answers = found[library].play(scheme=scheme, size=size)
                         times[library, scheme].append(seconds(answers))
-                yield size, times, ours, theirs
+                        chosen[library, scheme] = answers[0][0]
+                yield size, times, chosen, ours, theirs
 
 
 def best(times, contenders):
@@ -142,7 +145,9 @@ def main():
     )
     print("|---|---|---|---|---|---|---|---|---|---|---|---|")
     for ranks in map(int, options.ranks.split(",")):
-        for size, times, ours, theirs in compare(ranks, map(int, options.sizes.split(",")), options.rounds):
+        for size, times, chosen, ours, theirs in compare(
+            ranks, map(int, options.sizes.split(",")), options.rounds
+        ):
             plain = [one for one in ours if one[1] != "auto"]
             mine, its = best(times, plain), best(times, theirs)
             cells = []
@@ -153,7 +158,8 @@ def main():
                 there = [one for one in times if one[0] == library and one[1] != "auto"]
                 automatic = (library, "auto")
                 row = ratio(times, best(times, there), automatic)
-                autos.append(f"{library} | {statistics.median(times[automatic]) * 1e6:.1f} | {row}")
+                took = f"{statistics.median(times[automatic]) * 1e6:.1f}"
+                autos.append(f"{library} {chosen[automatic]} | {took} | {row}")
             print(f"| {ranks} | {size} | {' | '.join(cells)} | {ratio(times, its, mine)} | {autos[0]} |")
             print(f"| | | | | | | | | {autos[1]} |", flush=True)
 
