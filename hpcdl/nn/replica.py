@@ -226,6 +226,10 @@ class Replica:
             return self.backend.cast(x, self._precision)
         return x.copy()
 
+    def let_go(self) -> None:
+        """Let go of what predictions hold: kernels keep their inputs for a backward, and here none comes."""
+        self.predict(self.backend.zeros(0, self.dtype).reshape(0, *self.shape))
+
     def reseed(self, *key: int) -> None:
         """Restart dropout's random numbers from non-negative integers, such as seed, rank and step."""
         for path, reseed in self._seeded:

@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
 _Batch: TypeAlias = "tuple[Array, NDArray[np.int64]]"
 
-EVALUATION_BATCH = 256
-"""Test images put through the network at a time; it bounds memory and changes no result."""
-
 
 @dataclass
 class Session:
@@ -176,19 +173,23 @@ class Session:
         return await self.evaluate(comm, steps, parameters=average, consensus=distance, at=at)
 
     def _test(self, rank: int, ranks: int) -> NDArray[np.float64]:
-        """Sum of losses and number of right answers over this rank's share of the test set."""
-        test = self.dataset.test
+        """Sum of losses and number of right answers over this rank's share of the test set.
+
+        Batches are no larger than in training, so that memory which is enough for that is enough for this.
+        """
+        replica, test = self.replica, self.dataset.test
         mine = np.arange(rank * len(test) // ranks, (rank + 1) * len(test) // ranks)
-        parts = range(0, len(mine), EVALUATION_BATCH)
+        parts = range(0, len(mine), math.ceil(self.global_batch / ranks))
 
         def make(part: int) -> _Batch:
-            return test.batch(mine[parts[part] :][:EVALUATION_BATCH], self.replica.dtype)
+            return test.batch(mine[parts[part] :][: parts.step], replica.dtype)
 
         sums = np.zeros(2)
         with Prefetch(make, len(parts), self.prefetch) as ahead:
             for part in range(len(parts)):
                 images, labels = ahead.take(part)
-                logits = self.replica.predict(self.replica.backend.asarray(images))
-                loss, right, _ = self.replica.loss(logits, self.replica.backend.asarray(labels), 1.0, train=False)
+                logits = replica.predict(replica.backend.asarray(images))
+                loss, right, _ = replica.loss(logits, replica.backend.asarray(labels), 1.0, train=False)
                 sums += (loss, right)
+        replica.let_go()
         return sums

@@ -44,6 +44,9 @@ class Bowl:
     def predict(self, images):
         return images
 
+    def let_go(self):
+        pass
+
     def loss(self, images, labels, scale, train=True):
         distance = self.parameters - images.reshape(len(images), -1)
         if train:

@@ -85,6 +85,38 @@ def test_a_step_leaves_no_activation_behind(zoo, batch, step):
         assert in_use() == idle
 
 
+def test_predictions_let_go_of_what_they_hold(zoo, batch):
+    replica = Replica(zoo(), (9, 8, 3), backend=backend("numpy"), dtype="float64")
+    idle = in_use()
+    replica.predict(batch(4)[0])
+    assert in_use() > idle
+    replica.let_go()
+    assert in_use() == idle
+
+
+def test_a_smaller_batch_between_steps_costs_them_no_memory():
+    """The last images of a test set, say: pieces of the steps' size are there again for the next step."""
+    pool = _Pool()
+    sizes = (5000, 90_000, 400_000)
+
+    def use(scale):
+        held = [pool.take(size // scale) for size in sizes]
+        addresses = {slab.ctypes.data for slab in held}
+        pool.returned.extend(held)
+        return addresses
+
+    step = use(1)
+    assert use(7) <= step
+    assert use(1) == step
+
+
+def test_what_is_too_small_for_a_larger_network_goes_back():
+    pool = _Pool()
+    pool.returned.extend([pool.take(1000), pool.take(2000)])
+    pool.take(1_000_000)
+    assert not pool._free
+
+
 def test_max_pooling_lets_a_nan_through():
     """A diverged network must not look well again behind its pooling."""
     stage = Replica([MaxPooling("p", 2)], (2, 2, 1), backend=backend("numpy")).stages[0]

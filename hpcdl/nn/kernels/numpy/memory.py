@@ -18,7 +18,7 @@ ALIGNMENT: Final = 64
 """Bytes: a cache line, and the widest vector register."""
 
 _MOST_WASTE: Final = 1.25
-"""A piece may be so many times larger than what is asked for."""
+"""A piece may be so many times larger than what is asked for, while most of the pieces are in use."""
 
 
 class _Loan:
@@ -59,13 +59,15 @@ class _Pool:
         with self._lock:
             self._sort_in()
             i = bisect_left(self._free, (size,))
-            if i < len(self._free) and self._free[i][0] <= max(_MOST_WASTE * size, size + 4096):
+            fits = i < len(self._free)
+            plenty = self._idle > self._lent
+            if fits and (plenty or self._free[i][0] <= max(_MOST_WASTE * size, size + 4096)):
+                # of plenty any: a test set's last images must not cost training the pieces that it comes back to
                 slab = self._free.pop(i)[2]
                 self._idle -= slab.size
             else:
-                # What fits nothing goes back to the system once it is more than what is in use: a network
-                # that shrinks, or the one trained before this one.
-                if self._idle > self._lent:
+                # All pieces too small, and more of them idle than in use: those of a network trained before.
+                if plenty and not fits:
                     self._free.clear()
                     self._idle = 0
                 slab = np.empty(size, np.uint8)
