@@ -61,12 +61,15 @@ def test_garbage_collected_while_memory_is_chosen_is_not_chosen_wrongly(monkeypa
     """A loan that ends just when another is being made must not change what that one gets."""
     pool = _Pool()
     slabs = [pool.take(size) for size in (4000, 9000)]
+    largest = max
     pool.returned.append(slabs[1])
     del slabs[1]
 
-    def collect(_smallest, _largest):
-        pool.returned.append(slabs.pop())
-        return 10_000
+    def collect(*sizes):
+        if slabs:
+            pool.returned.append(slabs.pop())
+            return 10_000
+        return largest(sizes)
 
     monkeypatch.setattr("builtins.max", collect)
     slab = pool.take(8000)
@@ -94,27 +97,41 @@ def test_predictions_let_go_of_what_they_hold(zoo, batch):
     assert in_use() == idle
 
 
-def test_a_smaller_batch_between_steps_costs_them_no_memory():
-    """The last images of a test set, say: pieces of the steps' size are there again for the next step."""
-    pool = _Pool()
-    sizes = (5000, 90_000, 400_000)
+class Steps:
+    """A pool, and steps that take pieces of all sizes and return them."""
 
-    def use(scale):
-        held = [pool.take(size // scale) for size in sizes]
+    def __init__(self, *sizes):
+        self.pool = _Pool()
+        self._sizes = sizes
+
+    def step(self, scale=1.0):
+        """Where its pieces were."""
+        held = [self.pool.take(round(scale * size)) for size in self._sizes]
         addresses = {slab.ctypes.data for slab in held}
-        pool.returned.extend(held)
+        self.pool.returned.extend(held)
         return addresses
 
-    step = use(1)
-    assert use(7) <= step
-    assert use(1) == step
+
+def test_a_smaller_batch_between_steps_costs_them_no_memory():
+    """The last images of a test set, say: pieces of the steps' size are there again for the next step."""
+    steps = Steps(5000, 90_000, 400_000)
+    addresses = steps.step()
+    assert not steps.step(1 / 7) & addresses
+    assert steps.step() == addresses
 
 
 def test_what_is_too_small_for_a_larger_network_goes_back():
-    pool = _Pool()
-    pool.returned.extend([pool.take(1000), pool.take(2000)])
-    pool.take(1_000_000)
-    assert not pool._free
+    steps = Steps(1000, 2000)
+    steps.step()
+    steps.pool.take(1_000_000)
+    assert not steps.pool._free
+
+
+def test_batches_of_ever_smaller_sizes_do_not_pile_up():
+    steps = Steps(500_000, 500_000)
+    for number in range(20):
+        steps.step(0.75**number)
+        assert sum(size for size, _, _ in steps.pool._free) <= 3 * 1_000_000
 
 
 def test_max_pooling_lets_a_nan_through():

@@ -18,7 +18,10 @@ ALIGNMENT: Final = 64
 """Bytes: a cache line, and the widest vector register."""
 
 _MOST_WASTE: Final = 1.25
-"""A piece may be so many times larger than what is asked for, while most of the pieces are in use."""
+"""A piece may be so many times larger than what is asked for."""
+
+_MOST_IDLE: Final = 2
+"""Pieces that nobody uses may have so many times the bytes that were in use at a time."""
 
 
 class _Loan:
@@ -54,24 +57,27 @@ class _Pool:
         self._free: list[tuple[int, int, Array]] = []
         self._idle = 0
         self._lent = 0
+        self._most = 0
 
     def take(self, size: int) -> Array:
         with self._lock:
             self._sort_in()
             i = bisect_left(self._free, (size,))
             fits = i < len(self._free)
-            plenty = self._idle > self._lent
-            if fits and (plenty or self._free[i][0] <= max(_MOST_WASTE * size, size + 4096)):
-                # of plenty any: a test set's last images must not cost training the pieces that it comes back to
+            if fits and self._free[i][0] <= max(_MOST_WASTE * size, size + 4096):
                 slab = self._free.pop(i)[2]
                 self._idle -= slab.size
             else:
-                # All pieces too small, and more of them idle than in use: those of a network trained before.
-                if plenty and not fits:
+                # Pieces go back to the system if all are too small and more idle than in use, another network's;
+                # or if more are idle than batches of several sizes excuse. Not sooner: a step's memory is idle
+                # before the step, and while a test set's smaller last batch asks for its own.
+                if self._idle > (_MOST_IDLE * self._most if fits else self._lent):
                     self._free.clear()
                     self._idle = 0
+                    self._most = self._lent
                 slab = np.empty(size, np.uint8)
             self._lent += slab.size
+            self._most = max(self._most, self._lent)
             return slab
 
     def lent(self) -> int:
