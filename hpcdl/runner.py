@@ -46,7 +46,7 @@ class Job:
         self._smaller: dict[int, MpiComm] = {self.world.size: self.world}
         self._stop = False
         signal.signal(signal.SIGUSR1, self._note_signal)
-        self.clock_offset_ns = self.world.clock_offset_ns()
+        self.clock_offset_ns, _ = self.world.clock()
         here = local()
         self.ranks: list[dict[str, Any]] | None = self.world.library.gather(here)
         hosts = self.world.library.allgather((here["slurm_node"], here["hostname"]))

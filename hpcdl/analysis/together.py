@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 def together(runs: Sequence[Run]) -> Run:
-    """One run with all launches, in their order; it has the first one's path and environment.
+    """One run with all launches, in their order; it has the first one's environment, and its path.
+
+    Of what ``--launches`` made, the path is that of the folder which holds them all.
 
     Raises ValueError for runs of different suites or machines, which are no repetitions.
     """
@@ -32,8 +34,11 @@ def together(runs: Sequence[Run]) -> Run:
         number = next(i for i, begin in reversed(list(enumerate(begins))) if begin <= index)
         return runs[number]._load(index - begins[number])  # noqa: SLF001 - another run's, to be read as this one's
 
+    folders = {run.path.parent for run in runs}
+    made_as_one = len(folders) == 1 and all(run.path.name.startswith("launch-") for run in runs)
     return replace(
         first,
+        path=first.path.parent if made_as_one else first.path,
         cases=_joined([run.cases.assign(launch=number) for number, run in enumerate(runs, 1)], None),
         steps=_joined([run.steps for run in runs], begins),
         evaluations=_joined([run.evaluations for run in runs], begins),

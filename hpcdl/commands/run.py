@@ -134,10 +134,11 @@ def _from_shell(options: argparse.Namespace, given: list[str]) -> int:
     with tempfile.TemporaryDirectory() as place:
         try:
             status, tolerant = Path(place) / "status", any(case.mortal for case in chosen.cases)
-            code = self_launch(ranks, given, status, tolerant=tolerant)
+            code = self_launch(ranks, given, status, tolerant=tolerant, typed=options.given)
             while code == AGAIN:
                 status.unlink()
-                code = self_launch(ranks, [*given, "--resume"], status, tolerant=tolerant)
+                given = [*given, "--resume"]
+                code = self_launch(ranks, given, status, tolerant=tolerant, typed=options.given)
         except NoLauncher as error:
             raise UsageError(str(error)) from None
     if code is None:

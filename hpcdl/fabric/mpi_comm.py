@@ -12,6 +12,7 @@ from mpi4py import MPI
 from hpcdl.fabric.apart import ends
 from hpcdl.fabric.beside import WORTHWHILE_NS, Job
 from hpcdl.fabric.comm import ANY, INPUT, PAUSE, TAGS, Array, Status, check_address, check_exchange
+from hpcdl.fabric.mpi_any_tag import AnyTag
 from hpcdl.fabric.mpi_clock import compared
 from hpcdl.fabric.mpi_failure import received
 from hpcdl.fabric.mpi_native import Natives
@@ -74,18 +75,13 @@ class MpiComm:
         self._natives = Natives(mpi.scratch, communicator, self._started_programs, self._second)
         self._nccl: Nccl | None = None
         self._depth = depth
-        self._strays: list[tuple[int, int, int, MPI.Message]] = []
-        """Messages (space, source, tag, message) that a receive of any tag drew out for another program."""
+        self._any_tag = AnyTag(self._started_programs)
         self._status = MPI.Status()
 
     @property
     def library(self) -> MPI.Intracomm:
         """The communicator itself: for start-up, for gathering traces, and to measure the library past us."""
         return self._main
-
-    def clock_offset_ns(self) -> int:
-        """What to add to this rank's clock to get rank 0's. Collective."""
-        return self.clock()[0]
 
     def clock(self) -> tuple[int, int]:
         """What to add to this rank's clock to get rank 0's, and how far off that may be, in ns. Collective."""
@@ -160,38 +156,36 @@ class MpiComm:
                 transport.send(self._wire, outgoing, dest, tag),
                 transport.receive(self._wire, incoming, source, tag),
             )
-            mpi.messages += 1
-            mpi.bytes += outgoing.nbytes
             if mpi.events is not None:
                 self._record("recv", begin, answer.source, answer.count * incoming.itemsize)
-                self._record("send", begin, dest, outgoing.nbytes)
-            return answer
-        if mpi.may_block and mpi.events is None:
+        elif mpi.may_block:
             status = self._status
-            self._main.Sendrecv(outgoing, dest, tag, incoming, source, tag, status)
-        else:
-            status = MPI.Status()
-            if mpi.may_block:
+            if mpi.events is None:
+                self._main.Sendrecv(outgoing, dest, tag, incoming, source, tag, status)
+            else:
                 receiving = self._main.Irecv(incoming, source, tag)
                 sending = self._main.Isend(outgoing, dest, tag)
                 receiving.Wait(status)
-            else:
-                received = self._receive(incoming, source, tag, status)
-                channel, wire = self._channel(tag)
-                sending = channel.Isend(outgoing, dest, wire)
-                if not received():
-                    yield received
+                self._record("recv", begin, status.source, status.count)
+                sending.Wait()
+            answer = Status(status.source, tag, status.count // incoming.itemsize)
+        else:
+            status = MPI.Status()
+            came = self._receive(incoming, source, tag, status)
+            channel, wire = self._channel(tag)
+            went = channel.Isend(outgoing, dest, wire)
+            if not came():
+                yield came
             if mpi.events is not None:
                 self._record("recv", begin, status.source, status.count)
-            if mpi.may_block:
-                sending.Wait()
-            elif not sending.Test():
-                yield sending.Test
+            if not went.Test():
+                yield went.Test
+            answer = Status(status.source, tag, status.count // incoming.itemsize)
         mpi.messages += 1
         mpi.bytes += outgoing.nbytes
         if mpi.events is not None:
             self._record("send", begin, dest, outgoing.nbytes)
-        return Status(status.source, tag, status.count // incoming.itemsize)
+        return answer
 
     async def add(self, into: Array, addend: Array) -> None:
         """See :class:`hpcdl.fabric.comm.Comm`."""
@@ -355,36 +349,11 @@ class MpiComm:
         if space == 0:
             request = self._main.Irecv(buffer, source, MPI.ANY_TAG if tag == ANY else tag)
             return partial(received, request, status)
-        if tag == ANY or self._strays:
-            return self._draw(buffer, source, space % _SPACES, tag, status)
+        if tag == ANY or self._any_tag.strays:
+            return self._any_tag.receive(buffer, source, space % _SPACES, tag, status)
         channel, wire = self._channel(tag)
         request = channel.Irecv(buffer, source, wire)
         return partial(received, request, status)
-
-    def _draw(self, buffer: Array, source: int, space: int, tag: int, status: MPI.Status) -> Wait:
-        """Receive any tag of one space, which MPI cannot express: draw messages out until one is of that space.
-
-        What turns up for other programs waits among the strays, in order.
-        """
-        request: MPI.Request | None = None
-
-        def done() -> bool:
-            nonlocal request
-            while request is None:
-                for i, (its_space, its_source, its_tag, message) in enumerate(self._strays):
-                    if its_space == space and source in (its_source, MPI.ANY_SOURCE) and tag in (its_tag, ANY):
-                        del self._strays[i]
-                        request = message.Irecv(buffer)
-                        break
-                else:
-                    found = MPI.Status()
-                    drawn = self._started_programs.Improbe(source, MPI.ANY_TAG, found)
-                    if drawn is None:
-                        return False
-                    self._strays.append((found.tag // TAGS, found.source, found.tag % TAGS, drawn))
-            return request.Test(status)
-
-        return done
 
     def _record(self, label: str, begin: int, peer: int, size: int) -> None:
         mpi = self._mpi

@@ -18,13 +18,13 @@ import os
 import platform
 import re
 import socket
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.launch import machine
 from hpcdl.launch.machine import ROOT, UNKNOWN, counters
+from hpcdl.launch.mpirun import typed_command
 from hpcdl.launch.testbed_settings import emulated
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def job(mpi_facts: Mapping[str, Any], root: Path = ROOT) -> dict[str, Any]:
     found: dict[str, Any] = {
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "hostname": socket.gethostname(),
-        "command": sys.argv,
+        "command": typed_command(),
         "mpi": dict(mpi_facts) or UNKNOWN,
         "emulated": emulated(),
         "libraries": machine.loaded_libraries(root),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -23,6 +24,10 @@ STATUS: Final = "HPCDL_STATUS_FILE"
 
 TERMINAL: Final = "HPCDL_TERMINAL"
 """Set when who launched us writes to a terminal: the ranks themselves see a pipe."""
+
+
+COMMAND: Final = "HPCDL_COMMAND"
+"""What was typed, where who launched us has added to it."""
 
 
 AGAIN: Final = 76
@@ -84,15 +89,19 @@ def launch_environment() -> dict[str, str]:
     return {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
-def self_launch(ranks: int, arguments: Sequence[str], status: Path, *, tolerant: bool = False) -> int | None:
+def self_launch(
+    ranks: int, arguments: Sequence[str], status: Path, *, tolerant: bool = False, typed: Sequence[str] = ()
+) -> int | None:
     """Run hpcdl on ``ranks`` ranks; the exit code is what rank 0 leaves in ``status``, None if it left none.
+
+    ``arguments`` are what was ``typed`` and more.
 
     SIGUSR1 is passed on to the launcher, which passes it on to the ranks. Ctrl-C, of which a terminal tells the
     launcher too, and SIGTERM end it, and then raise KeyboardInterrupt. Raises NoLauncher.
     """
-    environment = launch_environment() | {STATUS: str(status), TERMINAL: "1" if sys.stdout.isatty() else ""}
+    told = {STATUS: str(status), TERMINAL: "1" if sys.stdout.isatty() else "", COMMAND: shlex.join(typed)}
     command = python_command(ranks, ["-m", "hpcdl", *arguments], tolerant=tolerant)
-    with subprocess.Popen(command, env=environment) as launcher:
+    with subprocess.Popen(command, env=launch_environment() | told) as launcher:
 
         def terminate(_number: int, _frame: object) -> None:
             launcher.terminate()
@@ -117,6 +126,12 @@ def _end(launcher: subprocess.Popen[bytes]) -> None:
             return
         launcher.terminate()
     launcher.kill()
+
+
+def typed_command() -> list[str]:
+    """The program and its arguments, as they were typed."""
+    typed = shlex.split(os.environ.get(COMMAND, ""))
+    return ["hpcdl", *typed] if typed else sys.argv
 
 
 def on_terminal() -> bool:

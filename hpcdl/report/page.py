@@ -94,9 +94,9 @@ def summary(run: Run) -> Document:
 
 
 def _title(run: Run) -> str:
-    """The run's name, and how many launches more are pooled with it."""
-    more = len({fields.get("launch") for fields in run.described}) - 1
-    return f"hpcdl: {run.path.name}" + (f" and {more} more launch{'es' if more > 1 else ''}" if more > 0 else "")
+    """The run's name, and how many launches it has if they are pooled."""
+    launches = len({fields.get("launch") for fields in run.described})
+    return f"hpcdl: {run.path.name}" + (f", {launches} launches" if launches > 1 else "")
 
 
 def _ends(method: Method) -> list[Scale]:

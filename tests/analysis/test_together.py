@@ -1,5 +1,7 @@
 """Launches of one suite are pooled: medians of launches' medians, and intervals that speak of launches."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -71,4 +73,6 @@ def test_what_is_no_repetition_is_refused(launched, other, said):
 def test_the_title_says_how_many_launches_there_are(launched):
     runs = [launched(number, [1.0] * 6) for number in range(3)]
     titles = [render([together(runs[:count])], "md").splitlines()[0] for count in (1, 2, 3)]
-    assert titles == ["# hpcdl: 0", "# hpcdl: 0 and 1 more launch", "# hpcdl: 0 and 2 more launches"]
+    assert titles == ["# hpcdl: 0", "# hpcdl: 0, 2 launches", "# hpcdl: 0, 3 launches"]
+    one_folder = [replace(run, path=run.path.parent / "nightly" / f"launch-{run.path.name}") for run in runs]
+    assert render([together(one_folder)], "md").startswith("# hpcdl: nightly, 3 launches\n")

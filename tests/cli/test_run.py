@@ -214,7 +214,10 @@ def test_launches_are_reported_together(hpcdl):
     assert (one / "run.h5").exists()
     pooled = json.loads(finished(hpcdl("report", one, other, "--together", "--json")).stdout)
     assert [case["launches"] for case in pooled["cases"]] == [2]
-    assert "### allreduce, 2 ranks" in (hpcdl.folder / "o/report.md").read_text()
+    page = (hpcdl.folder / "o/report.md").read_text()
+    assert page.startswith("# hpcdl: o, 2 launches\n")
+    assert "### allreduce, 2 ranks" in page
+    assert f"Command: `hpcdl run {suite} -o o --launches 2`" in page
     assert "must be at least 1" in finished(hpcdl("run", suite, "-o", "x", "--launches", "0"), 2).stderr
 
 

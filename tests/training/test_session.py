@@ -1,11 +1,14 @@
 """What a session gives a strategy: its share of each batch, and evaluations that all ranks make together."""
 
+import math
+
 import numpy as np
 import pytest
 from contract.training import digits, session
 
 from hpcdl.fabric.inprocess import in_process
 from hpcdl.nn.backend import backend
+from hpcdl.nn.kernels.numpy.memory import in_use
 from hpcdl.nn.layers.batch_norm import BatchNorm
 from hpcdl.nn.layers.flatten import Flatten
 from hpcdl.nn.layers.linear import Linear
@@ -81,6 +84,26 @@ def test_the_test_set_is_shared_out_whole(ranks):
         assert row.accuracy == right / len(test)
         assert row.loss == pytest.approx(loss / len(test), rel=1e-5)
         assert (row.epoch, row.samples) == (2, 22 * 120)
+
+
+@pytest.mark.parametrize(("global_batch", "ranks"), [(60, 2), (61, 2), (7, 3), (2, 5)])
+def test_evaluation_needs_no_more_memory_than_training(global_batch, ranks, monkeypatch):
+    mine = session("none", "float32", global_batch=global_batch)
+    sizes = []
+    predict = mine.replica.predict
+    monkeypatch.setattr(mine.replica, "predict", lambda images: sizes.append(len(images)) or predict(images))
+    idle = in_use()
+
+    async def program(comm):
+        return await mine.evaluate(comm, 1)
+
+    in_process(1).run(program)
+    assert sum(sizes) == len(digits().test)
+    assert max(sizes) == global_batch
+    sizes.clear()
+    mine._test(1, ranks)
+    assert max(sizes) == math.ceil(global_batch / ranks)
+    assert in_use() == idle
 
 
 @pytest.mark.parametrize(
