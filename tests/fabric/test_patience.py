@@ -3,7 +3,7 @@
 import pytest
 
 from hpcdl.fabric import patience
-from hpcdl.fabric.patience import FEW_LOOKS, LEAST, LOOKS, MOST, MOST_AT_WORK, Patience, Place, here
+from hpcdl.fabric.patience import FEW_LOOKS, LEAST, LOOKS, MOST, MOST_AT_WORK, OFFERS, Patience, Place, here
 
 
 def test_ranks_share_a_core_only_on_one_machine_and_if_both_may_use_it():
@@ -74,12 +74,12 @@ def test_only_who_shares_a_core_sleeps(monkeypatch):
     monkeypatch.setattr(patience, "sleep", slept.append)
     monkeypatch.setattr(patience.os, "sched_yield", lambda: yielded.append(1))
     for waiting in (Patience(1), Patience(2)):
-        for _ in range(LOOKS + 3):
+        for _ in range(LOOKS + OFFERS):
             waiting.wait()
-    assert len(yielded) == 3
-    assert len(slept) == LOOKS + 3 - FEW_LOOKS
+    assert len(yielded) == 2 * OFFERS
+    assert len(slept) == LOOKS - FEW_LOOKS
     slept.clear()
     waiting.moved()
-    for _ in range(FEW_LOOKS):
+    for _ in range(FEW_LOOKS + OFFERS):
         waiting.wait()
     assert not slept
