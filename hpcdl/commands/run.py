@@ -137,8 +137,7 @@ def _from_shell(options: argparse.Namespace, given: list[str]) -> int:
             code = self_launch(ranks, given, status, tolerant=tolerant, typed=options.given)
             while code == AGAIN:
                 status.unlink()
-                given = [*given, "--resume"]
-                code = self_launch(ranks, given, status, tolerant=tolerant, typed=options.given)
+                code = self_launch(ranks, [*given, "--resume"], status, tolerant=tolerant, typed=options.given)
         except NoLauncher as error:
             raise UsageError(str(error)) from None
     if code is None:
