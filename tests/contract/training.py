@@ -14,7 +14,7 @@ from hpcdl.trace.recorder import Recorder
 from hpcdl.training.journal import Journal
 from hpcdl.training.session import Session
 
-STEPS = 20
+STEPS = 12
 GLOBAL_BATCH = 120
 """Divisible by 1, 2, 3, 4, 5 and 8."""
 LEARNING_RATE = 0.05
