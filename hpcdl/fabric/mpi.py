@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mpi4py import MPI
 
+from hpcdl.fabric.arrivals import Arrivals, event_queues
 from hpcdl.fabric.beside import Worker
 from hpcdl.fabric.comm import Event, Gauge
 from hpcdl.fabric.mpi_comm import MpiComm
@@ -59,9 +60,9 @@ class Mpi:
         self.scratch = Scratch()
         self.memory = SharedMemory()
         self.lent = Scratch(lambda size, like: self.memory.allocate(size, like.dtype))
-        ranks_per_core = self._ranks_per_core(communicator)
-        self.patience = Patience(ranks_per_core)
-        self.worker = Worker(Patience(ranks_per_core, at_work=True))
+        self._arrivals = Arrivals(event_queues())
+        self.patience = self._patience(communicator)
+        self.worker = Worker(Patience(self._ranks_per_core(communicator), at_work=True))
         self.lasted: dict[str, int] = {}
         """How long the work of each label took the last time, in ns."""
         self.transport: Transport | None = None
@@ -81,8 +82,11 @@ class Mpi:
 
     def awake(self, comm: MpiComm) -> None:
         """From now on only the ranks of ``comm`` want cores, the others sleep. Each of those must call."""
-        self.patience = Patience(self._ranks_per_core(comm.library))
+        self.patience = self._patience(comm.library)
         self.may_block = self.alone and not self.patience.crowded
+
+    def _patience(self, communicator: MPI.Intracomm) -> Patience:
+        return Patience(self._ranks_per_core(communicator), listen=self._arrivals.sleep)
 
     @staticmethod
     def _ranks_per_core(communicator: MPI.Intracomm) -> float:

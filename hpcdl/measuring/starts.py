@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from time import sleep
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 STARTS: Final = ("barrier", "window")
 
 _TRIALS: Final = 30
+_MOST_TRIALS: Final = 0.9
+
+_CLOSE_NS: Final = 300_000
+"""Before the moment: sleep may last so much longer than it was asked for."""
 
 
 class Start(Protocol):
@@ -58,8 +63,8 @@ class Window:
     """All ranks begin at one moment of rank 0's clock (SKaMPI's window; Hunold & Carpen-Amarie 2016, ReproMPI).
 
     The ranks tell each other the time, and the moment is the latest of those and a lead: twice what it takes the
-    last rank, in most trials, to hear of them. A rank that hears later begins at once; the share of such starts is
-    in the record. While it waits a rank offers its processor to others.
+    last rank, in nine trials of ten, to hear of them. A rank that hears later begins at once; the share of such
+    starts is in the record. Until shortly before the moment a rank sleeps, then it offers its processor to others.
     """
 
     def __init__(self, comm: Comm, clock: Callable[[], int]) -> None:
@@ -77,8 +82,7 @@ class Window:
         moment: int = await self._latest() + self._lead - self._offset
         now = self._clock()
         self._late.append(now > moment)
-        while self._clock() < moment:
-            os.sched_yield()
+        self._wait(moment)
         return max(moment, now)
 
     async def told(self) -> dict[str, Scalar]:
@@ -91,16 +95,24 @@ class Window:
             "starts_late": float(late.mean()) if late.size else 0.0,
         }
 
+    def _wait(self, moment: int) -> None:
+        while (left := moment - self._clock()) > 0:
+            if left > _CLOSE_NS:
+                sleep((left - _CLOSE_NS) * 1e-9)
+            else:
+                os.sched_yield()
+
     async def _latest(self) -> int:
         """What time it was, on rank 0's clock, when the last rank came here."""
         return int((await self._comm.meet(np.array([self._clock() + self._offset]))).max())
 
     async def _longest(self) -> int:
-        trials = []
+        mine = []
         for _ in range(_TRIALS):
-            last = await self._latest()
-            trials.append(self._clock() + self._offset - last)
-        return max(1, 2 * int(np.median((await self._comm.meet(np.array(trials))).max(axis=0))))
+            latest = await self._latest()
+            mine.append(self._clock() + self._offset - latest)
+        trials = (await self._comm.meet(np.array(mine))).max(axis=0)
+        return max(1, 2 * int(np.quantile(trials, _MOST_TRIALS)))
 
 
 def start(name: str, comm: Comm, clock: Callable[[], int]) -> Start:

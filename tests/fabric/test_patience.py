@@ -3,7 +3,18 @@
 import pytest
 
 from hpcdl.fabric import patience
-from hpcdl.fabric.patience import FEW_LOOKS, LEAST, LOOKS, MOST, MOST_AT_WORK, OFFERS, Patience, Place, here
+from hpcdl.fabric.patience import (
+    FEW_LOOKS,
+    LEAST,
+    LISTENS,
+    LOOKS,
+    MOST,
+    MOST_AT_WORK,
+    OFFERS,
+    Patience,
+    Place,
+    here,
+)
 
 
 def test_ranks_share_a_core_only_on_one_machine_and_if_both_may_use_it():
@@ -70,16 +81,23 @@ def test_who_works_looks_less_often(ranks_per_core):
 
 
 def test_only_who_shares_a_core_sleeps(monkeypatch):
-    slept, yielded = [], []
+    slept, listened, yielded = [], [], []
     monkeypatch.setattr(patience, "sleep", slept.append)
     monkeypatch.setattr(patience.os, "sched_yield", lambda: yielded.append(1))
-    for waiting in (Patience(1), Patience(2)):
-        for _ in range(LOOKS + OFFERS):
+    crowded = Patience(2, listen=listened.append)
+    for waiting, looks in ((Patience(1), LOOKS), (crowded, FEW_LOOKS)):
+        for _ in range(looks + OFFERS):
             waiting.wait()
     assert len(yielded) == 2 * OFFERS
-    assert len(slept) == LOOKS - FEW_LOOKS
-    slept.clear()
-    waiting.moved()
-    for _ in range(FEW_LOOKS + OFFERS):
-        waiting.wait()
-    assert not slept
+    assert not listened
+    for _ in range(LISTENS):
+        crowded.wait()
+    assert len(listened) == LISTENS
+    assert not slept  # a queue that is never empty would not let it
+    for _ in range(7):
+        crowded.wait()
+    assert len(slept) == 7
+    crowded.moved()
+    for _ in range(FEW_LOOKS + OFFERS + 1):
+        crowded.wait()
+    assert (len(listened), len(slept)) == (LISTENS + 1, 7)
