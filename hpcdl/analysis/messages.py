@@ -20,6 +20,8 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
+from hpcdl.fabric.comm import LONG
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -29,10 +31,6 @@ if TYPE_CHECKING:
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
-
-LEAST: Final = 1 << 16
-"""Bytes below which a message's time is its latency, or that of a copy into a library's or a socket's buffer: the
-fabric sends shorter ones before their receivers ask for them, and to a late one they seem to come at once."""
 
 ENOUGH: Final = 1 << 17
 """Bytes that are timed together, at least."""
@@ -196,7 +194,7 @@ def matched(events: pd.DataFrame) -> pd.DataFrame | None:
     The n-th message of one size from a rank to another is the n-th of that size which the other receives from it,
     within programs of one number, if both ranks number them alike: others go beside each other, and overtake.
     """
-    rows = events[(events["peer"] >= 0) & (events["bytes"] >= LEAST) & events["label"].isin(["send", "recv"])]
+    rows = events[(events["peer"] >= 0) & (events["bytes"] >= LONG) & events["label"].isin(["send", "recv"])]
     rows = rows.assign(size=_classes(rows["bytes"].to_numpy())).sort_values("begin", kind="stable")
     sending = rows["label"] == "send"
     sends = rows[sending].rename(columns={"rank": "source", "peer": "dest"})

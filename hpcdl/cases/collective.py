@@ -226,7 +226,7 @@ async def _measure(settings: Mapping[str, Any], journal: Journal, comm: Comm) ->
     after = journal.read()
     messages, sent = after.messages - before.messages, after.bytes - before.bytes
     journal.repetitions(spans, messages // len(spans), sent // len(spans))
-    told = await beginning.told()
+    told = await beginning.told(settings["warmup"])
     if out_of_place:
         told["copied"] = copied or collective == "broadcast"  # of which MPI has none with two vectors
     sent_from = operands if apart else buffer

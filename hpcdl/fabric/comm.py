@@ -33,6 +33,9 @@ Event = tuple[int, str, int, int, int, int]
 ANY: Final = -1
 """Wildcard for the source or the tag of a receive."""
 
+LONG: Final = 1 << 16
+"""Bytes of a message that waits until its receiver is ready: about where libraries turn to rendezvous. A shorter
+one's time is its latency or that of a copy into a buffer, and to a late receiver it seems to come at once."""
 
 INPUT: Final = "input"
 """The label of the work that waits for a step's images and hands them to the device."""

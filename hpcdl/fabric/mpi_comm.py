@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from hpcdl.fabric.apart import ends
 from hpcdl.fabric.beside import WORTHWHILE_NS, Job
-from hpcdl.fabric.comm import ANY, INPUT, PAUSE, TAGS, Array, Status, check_address, check_exchange
+from hpcdl.fabric.comm import ANY, INPUT, LONG, PAUSE, TAGS, Array, Status, check_address, check_exchange
 from hpcdl.fabric.mpi_any_tag import AnyTag
 from hpcdl.fabric.mpi_clock import compared
 from hpcdl.fabric.mpi_failure import received
@@ -46,9 +46,6 @@ _READY: Final = _SPACES * TAGS
 """Added to a message's tag on the second communicator: the word that its receiver is ready."""
 
 _NOTHING: Final = np.empty(0, np.uint8)
-
-LONG: Final = 1 << 16
-"""Bytes of a message for which a rank on another host must be ready: about where libraries turn to rendezvous."""
 
 
 class MpiComm:

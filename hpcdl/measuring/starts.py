@@ -20,6 +20,8 @@ STARTS: Final = ("barrier", "window")
 
 _TRIALS: Final = 30
 _MOST_TRIALS: Final = 0.9
+_MOST_NS: Final = 10_000_000
+"""That a late rank adds twice to the lead, at most: one that had lost its core for long would make all wait."""
 
 _CLOSE_NS: Final = 300_000
 """Before the moment: sleep may last so much longer than it was asked for."""
@@ -32,8 +34,8 @@ class Start(Protocol):
         """Return when it is time to begin: the moment, on this rank's clock."""
         ...
 
-    async def told(self) -> dict[str, Scalar]:
-        """What the record says of it."""
+    async def told(self, warmup: int) -> dict[str, Scalar]:
+        """What the record says of it, the first ``warmup`` times left out."""
         ...
 
 
@@ -54,7 +56,7 @@ class Barrier:
         await self._comm.native("barrier", self._nothing)
         return self._clock()
 
-    async def told(self) -> dict[str, Scalar]:
+    async def told(self, warmup: int) -> dict[str, Scalar]:  # noqa: ARG002
         """See :class:`Start`."""
         return {}
 
@@ -64,7 +66,9 @@ class Window:
 
     The ranks tell each other the time, and the moment is the latest of those and a lead: twice what it takes the
     last rank, in nine trials of ten, to hear of them. A rank that hears later begins at once; the share of such
-    starts is in the record. Until shortly before the moment a rank sleeps, then it offers its processor to others.
+    starts is in the record, and from then on the lead is longer by twice its delay, for trials follow each other
+    closely, and what is timed leaves ranks asleep and caches cold. Until shortly before the moment a rank sleeps,
+    then it offers its processor to others.
     """
 
     def __init__(self, comm: Comm, clock: Callable[[], int]) -> None:
@@ -73,22 +77,25 @@ class Window:
         # half of a round trip between MPI's ranks, which alone have clocks of their own
         self._offset, self._error = comm.clock()  # type: ignore[attr-defined]
         self._lead = 0
-        self._late: list[bool] = []
+        self._late: list[int] = []
+        """By how many ns this rank missed each moment."""
 
     async def ready(self) -> int:
         """See :class:`Start`."""
         if not self._lead:
             self._lead = await self._longest()
-        moment: int = await self._latest() + self._lead - self._offset
+        latest, late = await self._most(self._late[-1] if self._late else 0)
+        self._lead += 2 * min(late, _MOST_NS)
+        moment: int = latest + self._lead - self._offset
         now = self._clock()
-        self._late.append(now > moment)
+        self._late.append(max(0, now - moment))
         self._wait(moment)
         return max(moment, now)
 
-    async def told(self) -> dict[str, Scalar]:
+    async def told(self, warmup: int) -> dict[str, Scalar]:
         """See :class:`Start`."""
         errors = await self._comm.meet(np.array([self._error]))
-        late = (await self._comm.meet(np.array(self._late, np.int64))).any(axis=0)
+        late = (await self._comm.meet(np.array(self._late[warmup:], np.int64))).any(axis=0)
         return {
             "start_lead_seconds": self._lead * 1e-9,
             "start_error_seconds": float(errors.max()) * 1e-9,
@@ -102,14 +109,15 @@ class Window:
             else:
                 os.sched_yield()
 
-    async def _latest(self) -> int:
-        """What time it was, on rank 0's clock, when the last rank came here."""
-        return int((await self._comm.meet(np.array([self._clock() + self._offset]))).max())
+    async def _most(self, late: int) -> tuple[int, int]:
+        """When, on rank 0's clock, the last rank came here; and the most of all ranks' ``late``."""
+        time, most = (await self._comm.meet(np.array([self._clock() + self._offset, late]))).max(axis=0)
+        return int(time), int(most)
 
     async def _longest(self) -> int:
         mine = []
         for _ in range(_TRIALS):
-            latest = await self._latest()
+            latest, _ = await self._most(0)
             mine.append(self._clock() + self._offset - latest)
         trials = (await self._comm.meet(np.array(mine))).max(axis=0)
         return max(1, 2 * int(np.quantile(trials, _MOST_TRIALS)))

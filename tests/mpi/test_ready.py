@@ -9,8 +9,9 @@ from contract.aggregations import OF_A_LIBRARY, SCHEMES, scheme
 from contract.operands import operands
 from mpi4py import MPI
 
+from hpcdl.fabric.comm import LONG
 from hpcdl.fabric.mpi import Mpi
-from hpcdl.fabric.mpi_comm import LONG, MpiComm
+from hpcdl.fabric.mpi_comm import MpiComm
 
 pytestmark = pytest.mark.mpi
 
