@@ -167,7 +167,7 @@ def test_collectives_and_exchanges(each):
     assert ring["messages_per_rank"] == 4
 
 
-def test_every_collective_from_both_starts(each):
+def test_every_collective_from_both_starts(hpcdl):
     """Each by a scheme of ours and by the library; what is alike on all ranks is so to the last bit."""
     by = {
         "reduce_scatter": '"circulant"',
@@ -181,8 +181,8 @@ def test_every_collective_from_both_starts(each):
         'start = ["barrier", "window"]\nplacement = ["in_place", "out_of_place"]'
         for name, scheme in by.items()
     ]
-    finished(each("run", each.suite(*tables), "-o", "o"))
-    cases = report(each)
+    finished(hpcdl("run", hpcdl.suite(*tables), "-o", "o"))
+    cases = report(hpcdl)
     assert len(cases) == len(by) * 2 * 2 * 2
     assert all(case["correct"] for case in cases)
     for case in cases:
@@ -336,11 +336,11 @@ def test_idle_ranks_sleep(each):
     assert after - before < 0.3  # of the two seconds that rank 0 was alone
 
 
-def test_a_bar_on_a_terminal_and_lines_in_a_pipe(each):
-    suite = each.suite(TRAIN + "steps = 2\nranks = [1, 2]\n")
+def test_a_bar_on_a_terminal_and_lines_in_a_pipe(hpcdl):
+    suite = hpcdl.suite(TRAIN + "steps = 2\nranks = [1, 2]\n")
     screen, its_end = os.openpty()
     with subprocess.Popen(
-        each.hpcdl("run", suite, "-o", "seen"), cwd=each.folder, env=each.environment(), stdout=its_end
+        hpcdl.hpcdl("run", suite, "-o", "seen"), cwd=hpcdl.folder, env=hpcdl.environment(), stdout=its_end
     ) as running:
         os.close(its_end)
         shown = b""
@@ -350,10 +350,10 @@ def test_a_bar_on_a_terminal_and_lines_in_a_pipe(each):
         assert running.wait(60) == 0
     os.close(screen)
     assert b"[###############...............] 1/2 train-lenet5" in shown
-    piped = finished(each("run", suite, "-o", "piped")).stdout
+    piped = finished(hpcdl("run", suite, "-o", "piped")).stdout
     assert "\x1b" not in piped
     assert piped.startswith("[1/2] train-lenet5")
-    assert "\x1b" not in (each.folder / "seen" / "log.txt").read_text()
+    assert "\x1b" not in (hpcdl.folder / "seen" / "log.txt").read_text()
 
 
 def test_a_map_of_all_links(hpcdl):
