@@ -61,8 +61,9 @@ class Mpi:
         self.memory = SharedMemory()
         self.lent = Scratch(lambda size, like: self.memory.allocate(size, like.dtype))
         self._arrivals = Arrivals(event_queues())
-        self.patience = self._patience(communicator)
-        self.worker = Worker(Patience(self._ranks_per_core(communicator), at_work=True))
+        ranks_per_core = self._ranks_per_core(communicator)
+        self.patience = Patience(ranks_per_core, listen=self._arrivals.sleep)
+        self.worker = Worker(Patience(ranks_per_core, at_work=True))
         self.lasted: dict[str, int] = {}
         """How long the work of each label took the last time, in ns."""
         self.transport: Transport | None = None
@@ -82,11 +83,8 @@ class Mpi:
 
     def awake(self, comm: MpiComm) -> None:
         """From now on only the ranks of ``comm`` want cores, the others sleep. Each of those must call."""
-        self.patience = self._patience(comm.library)
+        self.patience = Patience(self._ranks_per_core(comm.library), listen=self._arrivals.sleep)
         self.may_block = self.alone and not self.patience.crowded
-
-    def _patience(self, communicator: MPI.Intracomm) -> Patience:
-        return Patience(self._ranks_per_core(communicator), listen=self._arrivals.sleep)
 
     @staticmethod
     def _ranks_per_core(communicator: MPI.Intracomm) -> float:

@@ -15,6 +15,7 @@ from hpcdl.training.journal import Journal
 from hpcdl.training.session import Session
 
 STEPS = 12
+"""An epoch of the digits, which is 11 batches, and a step of the next one."""
 GLOBAL_BATCH = 120
 """Divisible by 1, 2, 3, 4, 5 and 8."""
 LEARNING_RATE = 0.05
