@@ -1,4 +1,4 @@
-# Two commands do all set-up: `make quickstart` and `make test`. Both need Python 3.11 or newer and make.
+# `make quickstart` and `make test` install everything they need. Both need Python 3.11 or newer and make.
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,25 +12,30 @@ PEERS_OPTIONS ?=
 RANKS := 1 2 3 4 5 8
 WORKERS ?= 2
 
-# Open MPI refuses root and more ranks than cores unless told; both are what a container with two cores is
+# Open MPI refuses root, and more ranks than cores, by default; a container with two cores needs both
 export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 OPENMPI_RUN := $(OTHER)/bin/mpirun --map-by :OVERSUBSCRIBE --bind-to none
 MPI_TESTS := -m pytest -q --with-mpi tests/mpi
 
-.PHONY: help quickstart test test-unit test-mpich test-openmpi check format clean peers peers-collectives peers-training gpu-check gpu-plans
+.PHONY: help quickstart test test-quick test-unit test-mpich test-openmpi test-slurm check format clean peers peers-collectives peers-training gpu-check gpu-plans
 
-help:  ## what there is
+help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
 
-quickstart: $(VENV)/ready  ## train LeNet with every aggregation on 1 and 2 ranks, and print the table
+quickstart: $(VENV)/ready  ## train LeNet with every aggregation on 1 and 2 ranks and print the table
 	$(BIN)/hpcdl run suites/quickstart.toml
 
 test: test-unit test-mpich test-openmpi  ## everything, the MPI tests under mpirun with MPICH and Open MPI
 
-test-unit: $(VENV)/ready-to-test $(OTHER)/ready-to-test  ## all tests that start their own ranks, or need none
+test-quick: $(VENV)/ready-to-test  ## all tests that run in one process, without a launcher and a GPU compiler
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'not slow' \
+	  tests --ignore=tests/mpi --ignore=tests/commands --ignore=tests/testbed --ignore=tests/slurm --ignore=tests/gpu
+
+# one worker more than above: tests that start ranks wait for them, often asleep
+test-unit: $(VENV)/ready-to-test $(OTHER)/ready-to-test  ## all tests that start their own ranks or need none
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 HPCDL_OTHER_PYTHON=$(OTHER)/bin/python \
-	  $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal tests --ignore=tests/mpi
+	  $(BIN)/python -m pytest -q -n $$(($(WORKERS) + 1)) --dist worksteal tests --ignore=tests/mpi --ignore=tests/slurm
 
 test-mpich: $(VENV)/ready-to-test  ## the contract tests under MPICH's mpirun
 	@set -e; for ranks in $(RANKS); do echo "MPICH, $$ranks ranks"; \
@@ -41,45 +46,48 @@ test-openmpi: $(OTHER)/ready-to-test  ## the contract tests under Open MPI's mpi
 	  $(OPENMPI_RUN) -n $$ranks $(OTHER)/bin/python $(MPI_TESTS); done
 	$(OPENMPI_RUN) --with-ft ulfm -n 4 $(OTHER)/bin/python $(MPI_TESTS)/test_failure.py
 
+test-slurm: $(VENV)/ready-to-test $(OTHER)/ready-to-test  ## the batch scripts on a Slurm of virtual nodes (as root)
+	OMP_NUM_THREADS=1 HPCDL_OTHER_PYTHON=$(OTHER)/bin/python $(BIN)/python -m pytest -q tests/slurm
+
 check: $(VENV)/ready-to-test  ## ruff and mypy
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-peers: $(VENV)/ready-to-test  ## training steps beside PyTorch's, one thread (needs torch in $(VENV))
+peers: $(VENV)/ready-to-test  ## compare training steps with PyTorch, one thread (needs torch in $(VENV))
 	$(BIN)/python tests/models/peers.py $(PEERS_OPTIONS)
 
-peers-collectives: $(VENV)/ready-to-test $(OTHER)/ready-to-test  ## allreduce beside both MPI libraries' own and gloo
+peers-collectives: $(VENV)/ready-to-test $(OTHER)/ready-to-test  ## compare allreduce with both MPI libraries' and gloo
 	$(BIN)/python tests/peers/collectives.py $(PEERS_OPTIONS)
 
-peers-training: $(VENV)/ready-to-test $(OTHER)/ready-to-test  ## two ranks' throughput beside PyTorch's DDP
+peers-training: $(VENV)/ready-to-test $(OTHER)/ready-to-test  ## compare throughput of two ranks with PyTorch DDP
 	$(BIN)/python tests/peers/training.py $(PEERS_OPTIONS)
 
-gpu-check:  ## on a machine with a GPU: everything that needs one, in 9 minutes; results in $(GPU_RESULTS)
+gpu-check:  ## on a machine with a GPU: all GPU checks, 9 minutes; results in $(GPU_RESULTS)
 	$(GPU_PYTHON) tests/gpu/check.py $(GPU_RESULTS) $(GPU_OPTIONS)
 
-gpu-plans: $(PLANS)/ready  ## without a GPU: let cuDNN plan every layer of every model for an H200 (a 366 MB download)
+gpu-plans: $(PLANS)/ready  ## without a GPU: cuDNN plans of all layers of all models for an H200 (a 366 MB download)
 	$(PLANS)/bin/python tests/gpu/plans.py
 
-format: $(VENV)/ready-to-test  ## let ruff write
+format: $(VENV)/ready-to-test  ## fix and format with ruff
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-clean:  ## remove the virtual environments and what tools left
+clean:  ## remove the virtual environments and files of tools
 	rm -rf $(VENV) $(OTHER) $(PLANS) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 %/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	  echo "hpcdl needs Python 3.11 or newer; say which: make PYTHON=python3.12 ..."; exit 1; }
+	  echo "hpcdl needs Python 3.11 or newer; name one: make PYTHON=python3.12 ..."; exit 1; }
 	@$(PYTHON) -m venv $* || { rm -rf $*; \
-	  echo "this Python cannot make virtual environments: apt-get install python3-venv"; exit 1; }
+	  echo "this Python cannot create virtual environments: apt-get install python3-venv"; exit 1; }
 
 $(PLANS)/ready: | $(PLANS)/bin/python
 	$(PLANS)/bin/python -m pip install -q numpy nvidia-cudnn-frontend==1.26.0 'nvidia-cudnn-cu13==9.19.*' nvidia-cublas
 	@touch $@
 
 $(VENV)/ready: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install -q -e '.[mpich]'
+	$(BIN)/python -m pip install -q -e '.[mpich,report]'
 	@touch $@
 
 $(VENV)/ready-to-test: pyproject.toml | $(VENV)/bin/python

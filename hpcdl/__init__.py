@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pandas as pd
+
     from hpcdl.trace.schema import Run
 
 __version__ = "0.1.0"
@@ -17,3 +19,15 @@ def read(path: str | Path) -> Run:
     from hpcdl.trace import schema  # late: worker ranks import this package and must not import h5py
 
     return schema.read(path)
+
+
+def summary(*runs: Run | str | Path) -> pd.DataFrame:
+    """Return the rows of ``hpcdl report --json`` as a pandas frame: one per case and seed.
+
+    ``runs`` are folders, ``run.h5`` files, or what :func:`read` returned. ``hpcdl/report/README.md`` describes the
+    columns. Raises as :func:`hpcdl.report.render.renderings`.
+    """
+    from hpcdl.report.frame import frame  # late, as above
+    from hpcdl.trace.run import Run
+
+    return frame([one if isinstance(one, Run) else read(one) for one in runs])

@@ -1,76 +1,99 @@
-"""The command line; thin. Heavy imports are late: thousands of ranks start through here."""
+"""The command line. Each of thousands of ranks starts here, so that large packages are imported late."""
 
 from __future__ import annotations
 
-import argparse
-import itertools
+import importlib
 import os
+import pkgutil
 import sys
-from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-import hpcdl
-from hpcdl.arguments import Arguments
 from hpcdl.exit_codes import FAILED, INTERRUPTED, USAGE
-from hpcdl.registry import nearest
+from hpcdl.launch import signals, standard_streams
+from hpcdl.launch.launcher_check import is_first
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
-COMMANDS: Final = ("run", "report", "predict", "list", "check", "testbed")
-"""Modules of :mod:`hpcdl.commands`, in the order of ``hpcdl --help``."""
+    from hpcdl.commands.parts.command import Command
+
+
+def commands() -> dict[str, Command]:
+    """Return the ``COMMAND`` of each file in ``hpcdl/commands``, by name, in the order of ``--help``."""
+    from hpcdl import commands as folder
+
+    names = [module.name for module in pkgutil.iter_modules(folder.__path__) if not module.ispkg]
+    found = {name: importlib.import_module(f"{folder.__name__}.{name}").COMMAND for name in names}
+    return dict(sorted(found.items(), key=lambda one: one[1].order))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    from hpcdl.suite import UsageError
-
+    if arguments is None:
+        signals.prepare(os.environ)
+    standard_streams.prepare()
     try:
-        options = _options(given)
-        code = int(options.command(options))
+        code = _execute(_options(list(sys.argv[1:] if arguments is None else arguments)))
         sys.stdout.flush()
-    except UsageError as error:
-        print(f"hpcdl: {error}", file=sys.stderr)
-        return USAGE
     except KeyboardInterrupt:
-        from hpcdl.launch.guard import is_first
-        from hpcdl.launch.mpirun import STATUS
-
-        if is_first(os.environ) and STATUS not in os.environ:  # else whoever launched us says so
-            print("hpcdl: interrupted; finished cases are kept, go on with --resume", file=sys.stderr)
+        print("hpcdl: interrupted; finished cases are kept, continue with --resume", file=sys.stderr)
         return INTERRUPTED
     except OSError as error:
-        # what is left to print must not complain a second time at exit
+        # flushing the rest of the output at exit must not raise a second error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):  # the reader has left: | head
+        if not isinstance(error, BrokenPipeError):  # the reader has ended: | head
             print(f"hpcdl: {error}", file=sys.stderr)
         return FAILED
     return code
 
 
+def _execute(options: argparse.Namespace) -> int:
+    from hpcdl.launch.testbed_settings import TestbedError
+    from hpcdl.suite import UsageError
+
+    try:
+        return int(options.execute(options))
+    except UsageError as error:
+        print(f"hpcdl: {error}", file=sys.stderr)
+    except TestbedError as error:
+        if is_first(os.environ):
+            print(f"hpcdl: {error}", file=sys.stderr)
+    return USAGE
+
+
 def _options(given: list[str]) -> argparse.Namespace:
-    """What was asked for. Exits with code 2 and one line for what nobody understands."""
+    """Return the parsed options. Exits with code 2 and one line if the command line is wrong."""
+    import argparse
+    import itertools
+
+    from hpcdl.commands.parts.parser import Arguments, Version
+    from hpcdl.registry import nearest
+
     parser = Arguments(
         prog="hpcdl",
-        description="Benchmark what distributed deep learning does to a machine.",
-        epilog="exit codes: 0 fine; 1 a check failed or a case cannot be run here; 2 wrong usage or suite; "
-        "75 interrupted, can resume; 78 the launcher does not fit the MPI library",
+        description="Benchmark distributed deep learning over MPI.",
+        epilog="exit codes: 0 fine; 1 a case or check failed, a case cannot be run here, or something regressed; "
+        "2 wrong usage or suite; 3 inconclusive; 75 interrupted, can resume; 78 the launcher does not fit the MPI "
+        "library",
     )
-    parser.add_argument("--version", action="version", version=f"hpcdl {hpcdl.__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for name in COMMANDS:
-        import_module(f"hpcdl.commands.{name}").add(commands)
+    parser.add_argument("--version", action=Version, nargs=0, help="show the version and exit")
+    parsers = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for name, command in commands().items():
+        own = parsers.add_parser(name, help=command.summary, description=command.description)
+        command.arguments(own)
+        own.set_defaults(execute=command.execute)
+    parser.check_encoding(given)
     before = list(itertools.takewhile(lambda word: word.startswith("-"), given))
     _, unknown = parser.parse_known_args(before)  # --help and --version end here
     if unknown:
         parser.refuse(unknown[0])
     if len(given) == len(before):
-        parser.error(f"no command{nearest('', COMMANDS)}")
+        parser.error(f"no command{nearest('', parsers.choices)}")
     name, *after = given[len(before) :]
-    if name not in COMMANDS:
-        parser.error(f"{name}: unknown command{nearest(name, COMMANDS)}")
-    chosen = commands.choices[name]
+    if name not in parsers.choices:
+        parser.error(f"{name}: unknown command{nearest(name, parsers.choices)}")
+    chosen = parsers.choices[name]
     chosen.check_options(after)
     options, unknown = parser.parse_known_args(given, argparse.Namespace(given=given))
     if unknown:

@@ -1,17 +1,20 @@
-"""What ``hpcdl`` ends with: a promise to scripts."""
+"""Exit codes of ``hpcdl``; scripts may rely on them."""
 
 from typing import Final
 
 OK: Final = 0
 
 FAILED: Final = 1
-"""A check failed, or a case did."""
+"""A case or a check failed, a case cannot run here, or a comparison found a regression."""
 
 USAGE: Final = 2
-"""Something that the user wrote cannot be done."""
+"""The command line or the suite is wrong."""
+
+INCONCLUSIVE: Final = 3
+"""A comparison has too little data for a verdict."""
 
 INTERRUPTED: Final = 75
-"""Another job can go on, with --resume."""
+"""Interrupted; another job can continue with --resume."""
 
 MISMATCH: Final = 78
 """The launcher does not fit the MPI library."""

@@ -1,8 +1,10 @@
-"""Names to objects: a folder is its own registry.
+"""Find objects by name: a folder is its own registry.
 
-``hpcdl/aggregation/ring.py`` offers its function ``ring``; in ``hpcdl/optim`` classes are offered, letter case
-and underscores apart: ``sgd.py`` offers ``SGD``. Drop a file in and it can be named in a suite.
-``mypackage.mymodule:my_ring`` names a user's own.
+``hpcdl/aggregation/ring.py`` offers its function ``ring``. A file in ``hpcdl/optim`` offers a class; letter case
+and underscores do not matter: ``sgd.py`` offers ``SGD``. A new file needs no registration.
+
+``mypackage.mymodule:my_ring`` names an object of the user. Its module is searched on Python's path, then in the
+folder of the suite.
 """
 
 from __future__ import annotations
@@ -11,11 +13,15 @@ import difflib
 import importlib
 import inspect
 import pkgutil
+import sys
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+Traits = TypeVar("Traits")
 
 FOLDERS: Final = {
     "aggregation": "hpcdl.aggregation",
@@ -26,7 +32,13 @@ FOLDERS: Final = {
     "optim": "hpcdl.optim",
     "training": "hpcdl.training",
 }
-"""What can be named, and where it lives."""
+"""Package of each kind of name."""
+
+SHORT: Final = 80
+"""Largest number of characters of a value in a message."""
+LIMIT: Final = 1 << 63
+"""Upper limit of numbers: traces have 64 bits."""
+_suite_folder: str | None = None
 
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "int": (int,),
@@ -39,53 +51,69 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """A hint: ``; did you mean 'ring'?``, or what there is when nothing is near."""
+    """Return a hint: ``; did you mean 'ring'?``, or all valid names if none is similar."""
     names = sorted(valid)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; there are: {', '.join(names)}"
+    return f"; did you mean {close[0]!r}?" if close else f"; valid names: {', '.join(names)}"
 
 
 @cache
-def names(what: str) -> tuple[str, ...]:
-    """All names of the folder ``what``, sorted."""
-    package = importlib.import_module(FOLDERS[what])
+def names(folder: str) -> tuple[str, ...]:
+    """Return all names of ``folder``, sorted."""
+    package = importlib.import_module(FOLDERS[folder])
     modules = (entry.name for entry in pkgutil.iter_modules(package.__path__))
-    return tuple(sorted(name for name in modules if _offer(f"{FOLDERS[what]}.{name}") is not None))
+    return tuple(sorted(name for name in modules if _offer(f"{FOLDERS[folder]}.{name}") is not None))
 
 
-def find(what: str, name: str) -> Callable[..., Any]:
-    """The object called ``name`` in the folder ``what``, or a user's ``module:object``.
+def find(folder: str, name: str) -> Callable[..., Any]:
+    """Return the object ``name`` of ``folder``, or a user's ``module:object``.
 
-    Raises ValueError with one line that gives the nearest valid name.
+    Raises ValueError with one line that has the nearest valid name.
     """
     if ":" in name:
-        return _users_own(what, name)
-    found = _offer(f"{FOLDERS[what]}.{name}") if name.isidentifier() else None
+        return _users_own(folder, name)
+    found = _offer(f"{FOLDERS[folder]}.{name}") if name.isidentifier() else None
     if found is None:
-        raise ValueError(f"unknown {name!r}{nearest(name, names(what))}")
+        raise ValueError(f"unknown {name!r}{nearest(name, names(folder))}")
     return found
 
 
-def says(what: str, name: str, thing: str) -> Any:
-    """What the module of ``name`` offers as ``thing`` besides the object itself, None if it does not."""
-    return getattr(importlib.import_module(find(what, name).__module__), thing, None)
+def traits(folder: str, name: str, kind: type[Traits]) -> Traits:
+    """Return ``TRAITS`` of the module of ``name``; the defaults ``kind()`` if the module has none.
+
+    Raises ValueError for an unknown name, and for ``TRAITS`` of another type.
+    """
+    declared = getattr(sys.modules[find(folder, name).__module__], "TRAITS", None)
+    if declared is None:
+        return kind()
+    if not isinstance(declared, kind):
+        raise ValueError(f"{name!r}: TRAITS is of type {type(declared).__name__}, not {kind.__name__}")  # noqa: TRY004
+    return declared
 
 
-def _users_own(what: str, name: str) -> Callable[..., Any]:
+def look_in(folder: Path) -> None:
+    """Search modules of names with a colon in ``folder`` too, last."""
+    global _suite_folder  # noqa: PLW0603 - a process has one suite
+    _suite_folder = str(folder.absolute())
+
+
+def _users_own(folder: str, name: str) -> Callable[..., Any]:
     module, _, attribute = name.partition(":")
+    if _suite_folder is not None and _suite_folder not in sys.path:
+        sys.path.append(_suite_folder)  # permanent: the user's module may import others later
     try:
         thing: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # noqa: BLE001 - it is the user's module, and may do anything
+    except Exception as error:  # noqa: BLE001 - a user's module may raise any exception
         raise ValueError(f"cannot load {name!r}: {type(error).__name__}: {error}") from None
     if not callable(thing):
         raise ValueError(f"{name!r} is a {type(thing).__name__}, which cannot be called")  # noqa: TRY004
-    if what in {"aggregation", "training"} and not inspect.iscoroutinefunction(thing):
+    if folder in {"aggregation", "training"} and not inspect.iscoroutinefunction(thing):
         raise ValueError(f"{name!r} is not an async function")
     return thing
 
 
 def _offer(path: str) -> Callable[..., Any] | None:
-    """What the module at ``path`` offers under its own name, None if nothing or no such module."""
+    """Return the object that the module ``path`` offers; None if there is no such module or object."""
     try:
         module = importlib.import_module(path)
     except ModuleNotFoundError as error:
@@ -101,15 +129,15 @@ def _offer(path: str) -> Callable[..., Any] | None:
 
 
 def settings_of(thing: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """What a suite may set: the keyword-only parameters."""
+    """Return the settings of ``thing``: its keyword-only parameters."""
     parameters = inspect.signature(thing).parameters
     return {name: p for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
 
 
 def in_full(thing: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings of ``thing``: those given, and the defaults of the others.
+    """Return all settings of ``thing``: the given ones, and the defaults of the others.
 
-    ValueError: one that has no default is not given.
+    Raises ValueError if a setting without default is missing.
     """
     full = {name: settings.get(name, parameter.default) for name, parameter in settings_of(thing).items()}
     for name, value in full.items():
@@ -119,7 +147,7 @@ def in_full(thing: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str,
 
 
 def check_settings(thing: Callable[..., Any], settings: Mapping[str, Any]) -> None:
-    """Raise ValueError, in one line, for a setting that ``thing`` does not have, or of another type."""
+    """Raise ValueError for an unknown setting, a value of a wrong type, or a number out of range."""
     valid = settings_of(thing)
     for name, value in settings.items():
         if name not in valid:
@@ -130,14 +158,34 @@ def check_settings(thing: Callable[..., Any], settings: Mapping[str, Any]) -> No
         allowed = [part.strip() for part in text.split("|")]
         kinds = [_TYPES[part.partition("[")[0]] for part in allowed if part.partition("[")[0] in _TYPES]
         if kinds and (not isinstance(value, tuple(t for kind in kinds for t in kind)) or _lax(value, allowed)):
-            raise ValueError(f"setting {name!r} must be {' or '.join(allowed)}, not {value!r}")
+            raise ValueError(f"setting {name!r} must be {' or '.join(allowed)}, not {shortened(value)}")
+        if not _in_range(value):
+            raise ValueError(f"setting {name!r}: {shortened(value)} is out of range")
+
+
+def _in_range(value: Any) -> bool:
+    """Return True if all numbers in ``value`` are finite and fit into 64 bits."""
+    if isinstance(value, dict):
+        return all(map(_in_range, value.values()))
+    if isinstance(value, (list, tuple)):
+        return all(map(_in_range, value))
+    return not isinstance(value, (int, float)) or abs(value) < LIMIT
+
+
+def shortened(value: Any) -> str:
+    """Return the value in Python's notation, without the middle if it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python limits conversion to 4300 digits
+        return "a number of thousands of digits"
+    return text if len(text) <= SHORT else f"{text[: SHORT // 2]}...{text[-SHORT // 4 :]}"
 
 
 def _lax(value: Any, allowed: list[str]) -> bool:
-    """Whether ``value`` passes as a number only because True is 1."""
+    """Return True if ``value`` is a bool where only a number is allowed."""
     return isinstance(value, bool) and "bool" not in allowed
 
 
 def summary(thing: Callable[..., Any]) -> str:
-    """First line of the docstring."""
+    """Return the first line of the docstring."""
     return (inspect.getdoc(thing) or "").partition("\n")[0]

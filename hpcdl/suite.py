@@ -1,83 +1,70 @@
-"""Suites: TOML text to validated, expanded cases. The only place where names become objects."""
+"""Suites: TOML text to checked cases, each with a frozen spec. The only place where text becomes objects."""
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
-import pkgutil
 import re
 import tomllib
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
-from hpcdl import cases, registry
-from hpcdl.data.dataset import DataError
-from hpcdl.fabric.network import NETWORKS
-from hpcdl.fabric.phantom import phantom
-from hpcdl.fabric.simulated import simulated
+from hpcdl import registry
+from hpcdl.analysis.labels import label
+from hpcdl.cases.parts.choice import plain
+from hpcdl.cases.parts.keys import given, keys, read
+from hpcdl.cases.parts.shipped_suites import located
+from hpcdl.cases.parts.suite_tables import (
+    MOST_CASES,
+    Common,
+    check_complete,
+    check_keys,
+    expanded,
+    module_of,
+    override,
+)
+from hpcdl.trace.input_file import read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 
     from hpcdl.fabric.comm import Comm
-    from hpcdl.training.journal import Journal
-
-Scalar = str | int | float | bool | None
-REQUIRED: Final = object()
-LIMIT: Final = 1 << 63
-"""Numbers are less than this: traces hold 64 bits."""
-MOST_TRIED: Final = 32
-"""Ranks up to which an aggregation is tried out in simulation: about 10 ms for a ring."""
+    from hpcdl.fabric.faults import Failure
+    from hpcdl.trace.record import Scalar
+    from hpcdl.training.parts.journal import Journal
 
 
 class UsageError(Exception):
     """Something the user wrote cannot be run; one line that names file and key. Exit code 2."""
 
 
-@dataclass(frozen=True)
-class Key:
-    """What a key of a case may hold."""
-
-    types: tuple[type, ...]
-    default: Any = REQUIRED
-    folder: str | None = None
-    """The registry folder whose names (or tables with a ``name``) are its values."""
-    choices: tuple[str, ...] = ()
-    least: Any = None
-    usual: Any = None
-    """What a ``default`` of None stands for once the case is checked, which asks whether the key is given."""
-
-
 class Kind(Protocol):
-    """A module of :mod:`hpcdl.cases`: how a kind of case is written, checked and run."""
+    """A module of :mod:`hpcdl.cases`: how a kind of case is written, checked and run. ``spec`` is a ``SPEC``."""
 
-    KEYS: Mapping[str, Key]
+    SPEC: type
+    """Frozen dataclass of the keys: see :mod:`hpcdl.cases.parts.keys`."""
 
-    def check(self, settings: Mapping[str, Any]) -> None:
-        """Raise ValueError ("key: what is wrong") for settings that cannot run, before anything does."""
+    def check(self, spec: Any, given: Collection[str]) -> None:
+        """Raise ValueError ("key: reason") for a case that cannot run; ``given``: keys in the suite."""
         ...
 
-    def memory_bytes(self, settings: Mapping[str, Any]) -> int:
-        """What each rank needs of its node's memory, at the least."""
+    def memory_bytes(self, spec: Any) -> int:
+        """Return the least memory of its node that each rank needs."""
         ...
 
-    def identity(self, settings: Mapping[str, Any]) -> list[str]:
-        """The words of the case's name."""
+    def identity(self, spec: Any) -> list[str]:
+        """Return the words of the case's name."""
         ...
 
-    def fields(self, settings: Mapping[str, Any]) -> dict[str, Scalar]:
-        """What the record says about the case, under the contract's field names."""
+    def fields(self, spec: Any) -> dict[str, Scalar]:
+        """Return the record's fields that are known before the run, under the contract's names."""
         ...
 
-    def program(
-        self, settings: Mapping[str, Any], journal: Journal
-    ) -> Callable[[Comm], Coroutine[Any, Any, dict[str, Scalar]]]:
-        """What every rank runs; rank 0's answer adds to the record."""
+    def program(self, spec: Any, journal: Journal) -> Callable[[Comm], Coroutine[Any, Any, dict[str, Scalar]]]:
+        """Return the program of every rank; rank 0's findings are added to the record."""
         ...
 
 
@@ -88,50 +75,53 @@ class Case:
     suite: str
     name: str
     kind: str
-    settings: dict[str, Any]
-    differing: tuple[str, ...] = ()
-    """Keys that alone tell it from its likes in the suite; its name says their values."""
+    spec: Any
+    """A ``SPEC`` of the kind."""
+    timeout_seconds: float | None = None
+    """Time limit of the case."""
+
+    def setting(self, name: str) -> Any:
+        """Return a setting; None if the kind has no such key."""
+        return getattr(self.spec, name, None)
 
     @property
     def ranks(self) -> int:
         """Ranks it runs on, real or simulated."""
-        return int(self.settings["ranks"])
+        return int(self.spec.ranks)
 
     @property
     def processes(self) -> int:
         """MPI processes it needs: a simulation needs one."""
-        return 1 if self.settings.get("network") else self.ranks
+        return 1 if self.setting("network") else self.ranks
 
     @property
-    def mortal(self) -> bool:
-        """Whether one of its processes is to die; a simulated rank's death harms none."""
-        return bool(self.settings.get("failure")) and not self.settings.get("network")
+    def failure(self) -> Failure | None:
+        """The failure of one of its processes, None without one; a simulated rank's harms no process."""
+        return None if self.setting("network") else self.setting("failure")
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Short hash of everything that defines the case: finished cases are recognised by it."""
-        text = json.dumps([self.kind, self.settings], sort_keys=True, default=str)
+        settings = {name: plain(getattr(self.spec, name)) for name in keys(type(self.spec))}
+        text = json.dumps([self.kind, settings], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     @property
     def module(self) -> Kind:
         """The module of its kind."""
-        return kind_of(self.kind)
+        return module_of(self.kind)  # type: ignore[no-any-return]
 
     def fields(self) -> dict[str, Scalar]:
-        """The record's fields that are known before it runs."""
-        known = self.module.fields(self.settings)
-        told = [str(known.get("configuration") or "")]
-        told += [f"{key}={label(self.settings[key])}" for key in self.differing if key not in (*known, "seed")]
+        """Return the record's fields that are known before it runs."""
         return {
             "suite": self.suite,
             "case": self.name,
             "kind": self.kind,
             "digest": self.digest,
             "ranks": self.ranks,
-            "seed": self.settings.get("seed"),
-            **known,
-            "configuration": ", ".join(dict.fromkeys(filter(None, told))),
+            "seed": self.setting("seed"),
+            **self.module.fields(self.spec),
+            "settings": json.dumps(given(self.spec), default=str),
         }
 
 
@@ -144,62 +134,96 @@ class Suite:
     text: str
     cases: tuple[Case, ...]
     others: tuple[Case, ...] = ()
-    """Those that were not chosen: a run folder may hold them."""
-
-    def matching(self, glob: str) -> Suite:
-        """Only the cases whose name is ``glob`` or matches it; raises UsageError if there is none."""
-        chosen = tuple(case for case in self.cases if case.name == glob or fnmatch(case.name, glob))
-        if not chosen:
-            raise UsageError(f"--case {glob!r} matches none of the cases, such as {self.cases[0].name!r}")
-        others = tuple(case for case in self.cases if case not in chosen)
-        return Suite(self.name, self.question, self.text, chosen, others)
+    """Those that were not chosen, which are not checked: a run folder may hold them."""
 
 
-def kinds() -> tuple[str, ...]:
-    """All kinds of case."""
-    return tuple(sorted(entry.name for entry in pkgutil.iter_modules(cases.__path__)))
+@dataclass(frozen=True)
+class _Draft:
+    """A case whose values are not checked against each other yet."""
+
+    case: Case
+    where: str
+    given: Collection[str]
+    """Keys that the suite gives."""
+    complaint: str | None
+    """The first value that its key cannot have."""
+
+    def check(self) -> Case:
+        """Return the case. Raises UsageError if it cannot be run."""
+        if self.complaint is not None:
+            raise UsageError(self.complaint)
+        try:
+            self.case.module.check(self.case.spec, self.given)
+        except (ValueError, ArithmeticError, MemoryError) as error:
+            raise UsageError(f"{self.where}: {error}") from None
+        return self.case
 
 
-def kind_of(name: str) -> Kind:
-    """The module of a kind. Raises ValueError for an unknown one."""
-    if name not in kinds():
-        raise ValueError(f"unknown {name!r}{registry.nearest(name, kinds())}")
-    return import_module(f"hpcdl.cases.{name}")
+def load(path: Path, overrides: Sequence[str] = (), glob: str | None = None, *, check: bool = True) -> Suite:
+    """Read a suite: a file, or one that comes with hpcdl, by name.
 
-
-def load(path: Path, overrides: Sequence[str] = ()) -> Suite:
-    """Read a suite file. Raises UsageError if it cannot be read or does not :func:`parse`."""
+    Raises UsageError if it cannot be read or does not :func:`parse`.
+    """
     try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UsageError(f"{path}: no such suite file") from None
+        path = located(path)
+        text = read_text(path)
     except UnicodeDecodeError:
         raise UsageError(f"{path}: not TOML: not UTF-8 text") from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-    return parse(text, str(path), overrides)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return parse(text, str(path), overrides, glob, check=check)
 
 
-def parse(text: str, source: str, overrides: Sequence[str] = ()) -> Suite:
+def parse(
+    text: str, source: str, overrides: Sequence[str] = (), glob: str | None = None, *, check: bool = True
+) -> Suite:
     """Turn the text of the suite file ``source`` into cases.
 
-    ``overrides`` are the arguments of ``--set``: ``case.KEY=VALUE`` or ``suite.KEY=VALUE``, as in TOML.
+    ``overrides`` are the arguments of ``--set``: ``case.KEY=VALUE`` or ``suite.KEY=VALUE``, as in TOML. With
+    ``glob`` only the cases are chosen, and checked, whose name is ``glob`` or matches it.
     Raises UsageError for anything that could not run to its end: unknown keys and names, values out of range,
-    missing data, impossible shapes.
+    missing data, impossible shapes. Of a case that is not chosen only the keys, and what names it, must be right;
+    without ``check`` that holds for all cases, for a suite that runs on another machine.
     """
+    registry.look_in(Path(source).parent)
+    try:
+        name, question, drafts = _drafts(text, source, overrides)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    chosen = [
+        draft for draft in drafts if glob is None or draft.case.name == glob or fnmatch(draft.case.name, glob)
+    ]
+    if not chosen:
+        raise UsageError(f"--case {glob!r} matches none of the cases, such as {drafts[0].case.name!r}")
+    checked = tuple(draft.check() if check else draft.case for draft in chosen)
+    seen = set()
+    for case in checked:
+        if not case.name.isprintable():
+            raise UsageError(f"{source}: the case {case.name!r} has characters in its name that cannot be shown")
+        if case.name in seen:
+            raise UsageError(f"{source}: the case {case.name!r} is there twice")
+        seen.add(case.name)
+    others = tuple(one.case for one in drafts if one.complaint is None and one.case.name not in seen)
+    return Suite(name, question, text, checked, others)
+
+
+def _drafts(text: str, source: str, overrides: Sequence[str]) -> tuple[str, str, list[_Draft]]:
+    """Return name, question and the cases of a suite. Raises ValueError, and UsageError."""
     try:
         tables = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{source}: not TOML: {error}") from None
-    _only(tables, ("suite", "case"), source)
+    check_keys(tables, ("suite", "case"), source)
     head, written = tables.get("suite", {}), tables.get("case", [])
     if not isinstance(head, dict):
         raise UsageError(f"{source}: there is no [suite]")
     if not isinstance(written, list) or not written or not all(isinstance(table, dict) for table in written):
         raise UsageError(f"{source}: there is no [[case]]")
-    for override in overrides:
-        _override(override, head, written)
-    _only(head, ("name", "question"), f"{source}: [suite]")
+    for one in overrides:
+        override(one, head, written)
+    check_keys(head, ("name", "question"), f"{source}: [suite]")
     name, question = head.get("name"), head.get("question", "")
     if name is None:
         raise UsageError(f"{source}: [suite]: name: a suite needs a name")
@@ -207,182 +231,55 @@ def parse(text: str, source: str, overrides: Sequence[str] = ()) -> Suite:
         raise UsageError(f"{source}: [suite]: name: must be a word that can name a folder, not {name!r}")
     if not isinstance(question, str):
         raise UsageError(f"{source}: [suite]: question: must be str, not {question!r}")
-    found = []
+    drafts: list[_Draft] = []
     for number, table in enumerate(written, 1):
         where = f"{source}: [[case]] {number}"
-        found += [_case(name, values, where) for values in _expand(table, where)]
-    return Suite(name, question, text, tuple(_named_apart(found, source)))
+        drafts += [_draft(name, values, where) for values in expanded(table, where)]
+        if len(drafts) > MOST_CASES:
+            raise UsageError(f"{where}: the suite has more than {MOST_CASES} cases")
+    return name, question, list(_named_apart(drafts))
 
 
-def _only(table: Mapping[str, Any], valid: Iterable[str], where: str) -> None:
-    for key in table:
-        if key not in valid:
-            raise UsageError(f"{where}: {key}: unknown key{registry.nearest(key, valid)}")
-
-
-def _override(text: str, head: dict[str, Any], written: list[dict[str, Any]]) -> None:
-    target, equals, value = text.partition("=")
-    path = target.strip().split(".")
-    if not equals or len(path) < 2 or path[0] not in ("case", "suite"):
-        raise UsageError(f"--set {text!r}: write case.KEY=VALUE or suite.KEY=VALUE")
-    try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
-    except (ValueError, RecursionError):
-        parsed = value.strip()  # a bare word is a string
-    if path[0] == "suite":
-        head[path[1]] = parsed
-        return
-    takers = [table for table in written if path[1] in ("kind", *_keys_of(table))]
-    if not takers:
-        valid = {"kind", *(key for table in written for key in _keys_of(table))}
-        raise UsageError(f"--set {text!r}: no case has the key {path[1]!r}{registry.nearest(path[1], valid)}")
-    for table in takers:
-        for pair in _EITHER_OR:
-            if path[1] in pair:
-                table.pop(pair[1 - pair.index(path[1])], None)
-        key = _keys_of(table).get(path[1])
-        usual = (key.usual or key.default) if key else None
-        held = table.get(path[1], usual if isinstance(usual, dict) else {})
-        try:
-            table[path[1]] = _changed(held, path[2:], parsed)
-        except TypeError as error:
-            raise UsageError(f"--set {text!r}: {path[1]}: {error}") from None
-
-
-def _changed(held: Any, path: Sequence[str], value: Any) -> Any:
-    """``held``, or each of a list, with ``value`` at ``path`` inside it. Raises TypeError if it has no inside."""
-    if not path:
-        return value
-    if isinstance(held, list):
-        return [_changed(one, path, value) for one in held]
-    table = {"name": held} if isinstance(held, str) else held
-    if not isinstance(table, dict):
-        raise TypeError(f"{held!r} is not a table")
-    return {**table, path[0]: _changed(table.get(path[0], {}), path[1:], value)}
-
-
-_EITHER_OR: Final = (("global_batch", "batch_per_rank"), ("epochs", "steps"))
-
-
-def _keys_of(table: Mapping[str, Any]) -> Mapping[str, Key]:
-    kind = table.get("kind")
-    known = [name for name in (kind if isinstance(kind, list) else [kind]) if name in kinds()]
-    return {key: value for name in known for key, value in kind_of(name).KEYS.items()}
-
-
-def _expand(table: Mapping[str, Any], where: str) -> Iterable[dict[str, Any]]:
-    """All combinations of the listed values."""
-    if "kind" not in table:
-        raise UsageError(f"{where}: kind: every case needs one of: {', '.join(kinds())}")
-    listed = {key: value if isinstance(value, list) else [value] for key, value in table.items()}
-    for key, values in listed.items():
-        if not values:
-            raise UsageError(f"{where}: {key}: an empty list leaves no case")
-    for combination in itertools.product(*listed.values()):
-        yield dict(zip(listed, combination, strict=True))
-
-
-def _case(suite: str, values: dict[str, Any], where: str) -> Case:
+def _draft(suite: str, values: dict[str, Any], where: str) -> _Draft:
+    """Settle the values of a case and name it. Raises UsageError if it cannot be named, and ValueError."""
     kind = values.pop("kind")
+    if not isinstance(kind, str):
+        raise UsageError(f"{where}: kind: must be a word, not {kind!r}")
     try:
-        module = kind_of(kind) if isinstance(kind, str) else None
+        module: Kind = module_of(kind)
     except ValueError as error:
         raise UsageError(f"{where}: kind: {error}") from None
-    if module is None:
-        raise UsageError(f"{where}: kind: must be a word, not {kind!r}")
-    _only(values, module.KEYS, where)
-    settings = {}
-    for name, key in module.KEYS.items():
-        if name not in values and key.default is REQUIRED:
-            raise UsageError(f"{where}: {name}: a {kind} case needs it")
-        settings[name] = _checked(values[name], key, f"{where}: {name}") if name in values else key.default
+    check_complete(kind, module.SPEC, values, where)
+    held, complaints = dict[str, Any](), []
+    for name, one in (keys(Common) | keys(module.SPEC)).items():
+        if name in values:
+            held[name], wrong = read(one, values[name])
+            complaints += [f"{where}: {name}: {wrong}"] if wrong else []
+    limit = held.pop("timeout_seconds", None)
+    case = Case(suite, kind, kind, module.SPEC(**held), limit)
+    draft = _Draft(case, where, held.keys(), next(iter(complaints), None))
     try:
-        module.check(settings)
-    except ValueError as error:
+        name = "-".join([kind, *module.identity(case.spec)])
+    except Exception as error:  # noqa: BLE001 - an unchecked value can be anything
+        draft.check()  # its message tells why there is no name
         raise UsageError(f"{where}: {error}") from None
-    settings = {name: key.usual if settings[name] is None else settings[name] for name, key in module.KEYS.items()}
-    return Case(suite, "-".join([kind, *module.identity(settings)]), kind, settings)
+    return replace(draft, case=replace(case, name=name))
 
 
-def _checked(value: Any, key: Key, where: str) -> Any:
-    if key.folder is not None:
-        return _choice(value, key.folder, where)
-    if (isinstance(value, bool) and bool not in key.types) or not isinstance(value, key.types):
-        wanted = " or ".join(sorted({t.__name__ for t in key.types}))
-        raise UsageError(f"{where}: must be {wanted}, not {value!r}")
-    if isinstance(value, (int, float)) and not abs(value) < LIMIT:
-        raise UsageError(f"{where}: {value} is out of range")
-    if key.choices and value not in key.choices:
-        raise UsageError(f"{where}: unknown {value!r}{registry.nearest(str(value), key.choices)}")
-    if key.least is not None and value < key.least:
-        raise UsageError(f"{where}: must be at least {key.least}, not {value}")
-    return value
-
-
-def _choice(value: Any, folder: str, where: str) -> dict[str, Any]:
-    """A name, or a table of a name and settings, as a table."""
-    table = {"name": value} if isinstance(value, str) else value
-    if not isinstance(table, dict) or not isinstance(table.get("name"), str):
-        raise UsageError(f'{where}: must be a name or a table such as {{name = "..."}}, not {value!r}')
-    try:
-        registry.check_settings(
-            registry.find(folder, table["name"]), {k: v for k, v in table.items() if k != "name"}
-        )
-    except ValueError as error:
-        raise UsageError(f"{where}: {error}") from None
-    return table
-
-
-@contextmanager
-def about(key: str) -> Iterator[None]:
-    """Put the name of the key before whatever the body finds wrong with its value."""
-    try:
-        yield
-    except (ValueError, TypeError, AttributeError, OverflowError, MemoryError, DataError) as error:
-        raise ValueError(f"{key}: {error}") from None
-
-
-def can_be_tried(aggregation: str, ranks: int) -> bool:
-    """Whether an aggregation may be simulated before the run, to raise the ValueError that the run would.
-
-    A user's own is not called before the run: nobody knows what else it does. NCCL cannot be simulated, and
-    nothing is on more ranks than can be in no time.
-    """
-    return ":" not in aggregation and aggregation != "nccl" and ranks <= MOST_TRIED
-
-
-def try_out(choice: Mapping[str, Any], ranks: int) -> None:
-    """Simulate an aggregation on that many ranks, if :func:`can_be_tried`."""
-    if can_be_tried(choice["name"], ranks):
-        aggregate = registry.find("aggregation", choice["name"])
-        settings = {key: value for key, value in choice.items() if key != "name"}
-        world = simulated(ranks, next(iter(NETWORKS.values())))
-        world.run(lambda comm: aggregate(comm, phantom(ranks, "float32"), **settings))
-
-
-def label(value: Any) -> str:
-    """How a value is written in names and tables: ``ring``, ``tree(arity=4)``, ``0.1``."""
-    if not isinstance(value, dict):
-        return str(value)
-    inside = ",".join(f"{k}={label(v)}" for k, v in value.items() if k != "name")
-    name = str(value.get("name", ""))
-    return f"{name}({inside})" if inside else name
-
-
-def _named_apart(found: Sequence[Case], source: str) -> Iterable[Case]:
-    """The cases in their order; names that several share also tell the settings in which those differ."""
+def _named_apart(drafts: Sequence[_Draft]) -> Iterable[_Draft]:
+    """Yield the cases in their order; a name that several share also has the settings in which those differ."""
     alike: dict[str, list[Case]] = {}
-    for case in found:
-        alike.setdefault(case.name, []).append(case)
+    for draft in drafts:
+        alike.setdefault(draft.case.name, []).append(draft.case)
     differing = {
-        name: [key for key in group[0].settings if len({label(case.settings[key]) for case in group}) > 1]
+        name: [key for key in keys(type(group[0].spec)) if len({_word(case, key) for case in group}) > 1]
         for name, group in alike.items()
     }
-    seen = set()
-    for case in found:
-        keys = tuple(key for key in differing[case.name] if case.settings[key] is not None)
-        name = "-".join([case.name, *(f"{key}={label(case.settings[key])}" for key in keys)])
-        if name in seen:
-            raise UsageError(f"{source}: the case {name!r} is there twice")
-        seen.add(name)
-        yield replace(case, name=name, differing=keys)
+    for draft in drafts:
+        case = draft.case
+        words = [f"{key}={_word(case, key)}" for key in differing[case.name] if case.setting(key) is not None]
+        yield replace(draft, case=replace(case, name="-".join([case.name, *words])))
+
+
+def _word(case: Case, key: str) -> str:
+    return label(plain(case.setting(key)))

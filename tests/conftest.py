@@ -1,8 +1,10 @@
 import pytest
 
+from hpcdl import registry
 from hpcdl.trace.record import CaseRecord
 from hpcdl.trace.recorder import Evaluation, Recorder, Step
 from hpcdl.trace.schema import merge, read, write_part
+from hpcdl.training.parts.traits import Strategy
 
 TRAINING = {
     "suite": "s",
@@ -24,11 +26,25 @@ TRAINING = {
 }
 
 
+def declared(training):
+    """Return the fields of a record that the strategy declares; one that is not ours keeps no common step."""
+    from contract.records import choice  # late: its asserts are rewritten when conftest.py of a folder is read
+
+    named = choice("training", training)
+    if named.name not in registry.names("training"):
+        return {"lockstep": False}
+    traits = registry.traits("training", named.name, Strategy)
+    in_flight = traits.gradients_in_flight(named.in_full)
+    return {"lockstep": traits.lockstep, "served": traits.served, "gradients_in_flight": in_flight}
+
+
 class Hand:
     """A run made by hand; times in ms, one list per rank, one entry per step.
 
     Ranks do not share a clock unless ``common_clock``. ``updates``: by rank, rows of
     :class:`hpcdl.trace.recorder.Update`. ``memory``: bytes, one per rank. ``dropped``: events and updates, of each.
+    ``settings``: a dictionary. ``events``: by rank, rows of :data:`hpcdl.trace.recorder.Event`. ``counters``:
+    columns of the table of ranks, one dictionary per rank.
     """
 
     def __init__(self, folder):
@@ -46,6 +62,8 @@ class Hand:
         updates=None,
         memory=None,
         dropped=(0, 0),
+        events=None,
+        counters=None,
         **fields,
     ):
         packed = []
@@ -54,6 +72,7 @@ class Hand:
             recorder.updates += (updates or {}).get(rank, [])
             recorder.memory_bytes = memory[rank] if memory else 0
             recorder.dropped, recorder.dropped_updates = dropped
+            recorder.events += events[rank] if events else []
             clock = 10**9 * (1 if common_clock else rank + 1)
             for step, ms in enumerate(durations):
                 end = clock + round(ms * 1e6)
@@ -64,14 +83,20 @@ class Hand:
                 clock = end
             if rank == 0:
                 recorder.evaluations += [Evaluation(*one) for one in evaluations]
-            packed.append(recorder.pack())
+            packed.append(recorder.pack() | (counters[rank] if counters else {}))
+        from contract.records import with_settings
+
+        if not isinstance(fields.get("settings"), str):
+            fields = with_settings({"ranks": len(times), **fields})
         part = self.folder / f"part{len(self.parts):04d}.h5"
         write_part(part, CaseRecord({"ranks": len(times), **fields}, packed))
         self.parts.append(part)
         return self
 
     def train(self, times, **fields):
-        return self.case(times, **{**TRAINING, **fields})
+        described = {**TRAINING, **fields}
+        independent = described["aggregation"] == "none"
+        return self.case(times, **{"independent": independent, **declared(described["training"]), **described})
 
     def read(self, environment=None, suite_text="", **options):
         merge(self.parts, self.folder / "run.h5", environment or {}, suite_text, **options)

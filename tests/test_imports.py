@@ -1,55 +1,56 @@
-"""Who may import whom: the house plan, held by reading the source."""
+"""Allowed imports between folders, checked in the source."""
 
 import ast
 import fnmatch
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 import hpcdl
 from hpcdl import registry
+from hpcdl.aggregation.parts.traits import Aggregation
 
 ROOT = Path(hpcdl.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 
 ONLY_IN = {
-    "mpi4py": ["fabric/mpi*.py", "launch/*"],
-    "cupy": ["nn/backend.py", "nn/kernels/*cupy*", "fabric/transport.py", "fabric/nccl.py"],
+    "mpi4py": ["fabric/mpi/*", "fabric/device/*", "launch/*"],
+    "cupy": ["nn/backend.py", "nn/kernels/*cupy*", "fabric/device/*"],
     "cudnn": ["nn/kernels/*cupy*"],
     "numba": ["nn/kernels/*numba*"],
     "h5py": ["trace/*", "data/*"],
     "PIL": ["data/convert.py"],
-    "pandas": ["analysis/*", "report/*", "trace/run.py"],
-    "matplotlib": ["analysis/*", "report/*"],
+    "pandas": ["__init__.py", "analysis/*", "report/*", "trace/run.py", "trace/messages.py", "trace/export/*"],
+    "matplotlib": ["report/drawing/*"],
+    "jinja2": ["report/html.py"],
     "scipy": ["analysis/*"],
     "rich": ["commands/*"],
+    "perfetto": ["trace/export/perfetto.py"],
 }
-"""Libraries, and the only places for them."""
+"""Libraries, and the only modules that may import them."""
 
 ARRAYS_ONLY = ["nn", "optim", "compression"]
-"""They compute and never communicate: of all else they know what an array is."""
+"""Folders that compute and never communicate; from others they import only ``Array``."""
 
-PROGRAMS = ["aggregation", "training"]
-"""They ask, and never know who answers: no interpreter, no clock, no thread, no file."""
+ALGORITHMS = ["aggregation", "training"]
+"""Folders of algorithms over ``Comm``, which import no interpreter, clock, thread or file."""
 
-ASKED = ("apart", "comm", "task", "window")
-"""Modules of the fabric that programs ask by."""
+PROTOCOL = ("comm", "task", "vectors", "window")
+"""Modules of the fabric that algorithms may import."""
 
-WORLDLY = {"time", "datetime", "threading", "multiprocessing", "subprocess", "socket", "os", "pathlib", "io"}
+FORBIDDEN = {"time", "datetime", "threading", "multiprocessing", "subprocess", "socket", "os", "pathlib", "io"}
 
 OFFERED = {
-    package.removeprefix("hpcdl."): what for what, package in registry.FOLDERS.items() if what != "backends"
+    package.removeprefix("hpcdl."): kind for kind, package in registry.FOLDERS.items() if kind != "backends"
 }
-"""Folders whose files are offered by name, and must not lean on each other."""
-
-COMPOSERS = {"aggregation.auto", "aggregation.hierarchical", "aggregation.leader", "aggregation.torus"}
-"""Those that are made of others."""
+"""Folders whose files a suite can name; they must not import each other."""
 
 
 def imports(path):
-    """Absolute names of all that ``path`` imports: ``hpcdl.fabric.comm.Array`` for a name from a module."""
+    """Yield the absolute names that ``path`` imports, such as ``hpcdl.fabric.comm.Array``."""
     package = ["hpcdl", *path.relative_to(ROOT).with_suffix("").parts[:-1]]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -74,28 +75,28 @@ def files(folder):
     return found
 
 
-def test_imports_are_seen():
-    """Or the tests below would hold for anything."""
-    assert set(imports(ROOT / "fabric/inprocess.py")) == {
+def test_imports_are_found():
+    """Otherwise the tests below would pass for any source."""
+    assert set(imports(ROOT / "fabric/virtual/inprocess.py")) == {
         "__future__.annotations",
         "random",
-        "hpcdl.fabric.cooperative.CooperativeComm",
-        "hpcdl.fabric.world.World",
+        "hpcdl.fabric.virtual.comm.VirtualComm",
+        "hpcdl.fabric.virtual.world.World",
     }
-    assert {"h5py", "hpcdl.trace.run.Run", "hpcdl.trace.recorder.UPDATE"} <= set(imports(ROOT / "trace/schema.py"))
+    assert {"h5py", "hpcdl.trace.run.Run", "hpcdl.trace.layout.TABLES"} <= set(imports(ROOT / "trace/schema.py"))
 
 
 @pytest.mark.parametrize("library", ONLY_IN)
 def test_a_library_is_imported_only_where_it_belongs(library):
     users = {place(path) for path in FILES if any(within(name, library) for name in imports(path))}
-    strangers = {user for user in users if not any(fnmatch.fnmatch(user, home) for home in ONLY_IN[library])}
-    assert not strangers
+    others = {user for user in users if not any(fnmatch.fnmatch(user, home) for home in ONLY_IN[library])}
+    assert not others
 
 
-def test_the_fabric_knows_nobody_above_it():
+def test_the_fabric_imports_only_itself():
     for path in files("fabric"):
-        strangers = {name for name in imports(path) if within(name, "hpcdl") and not within(name, "hpcdl.fabric")}
-        assert not strangers, place(path)
+        others = {name for name in imports(path) if within(name, "hpcdl") and not within(name, "hpcdl.fabric")}
+        assert not others, place(path)
 
 
 @pytest.mark.parametrize("folder", ARRAYS_ONLY)
@@ -105,52 +106,117 @@ def test_layers_compute_and_never_communicate(folder):
         assert foreign <= {"hpcdl.fabric.comm.Array"}, place(path)
 
 
-@pytest.mark.parametrize("folder", PROGRAMS)
+@pytest.mark.parametrize("folder", ALGORITHMS)
 def test_programs_do_not_know_their_interpreter(folder):
     for path in files(folder):
         names = set(imports(path))
         fabric = {name for name in names if within(name, "hpcdl.fabric")}
-        asked = {name for name in fabric if any(within(name, f"hpcdl.fabric.{one}") for one in ASKED)}
-        assert fabric == asked, place(path)
-        assert not {name.partition(".")[0] for name in names} & WORLDLY, place(path)
+        protocol = {name for name in fabric if any(within(name, f"hpcdl.fabric.{one}") for one in PROTOCOL)}
+        assert fabric == protocol, place(path)
+        assert not {name.partition(".")[0] for name in names} & FORBIDDEN, place(path)
 
 
 @pytest.mark.parametrize("folder", OFFERED)
 def test_siblings_do_not_import_each_other(folder):
-    """Except what offers nothing by name, such as ``folding``, and those that compose others."""
+    """Except composite schemes and schemes that choose among others."""
     offered = {f"hpcdl.{folder}.{name}" for name in registry.names(OFFERED[folder])}
     for path in files(folder):
-        if f"{folder}.{path.stem}" in COMPOSERS:
-            continue
+        if folder == "aggregation" and path.stem in registry.names(folder):
+            traits = registry.traits(folder, path.stem, Aggregation)
+            if traits.composite or traits.adaptive:
+                continue
         assert not {sibling for sibling in offered for name in imports(path) if within(name, sibling)}, place(path)
 
 
+FLOORS = [
+    ["__main__"],
+    ["cli"],
+    ["commands"],
+    ["run"],
+    ["report"],
+    ["prediction"],
+    ["suite"],
+    ["cases"],
+    ["launch"],
+    ["analysis"],
+    ["training", "models"],
+    ["aggregation", "compression", "data", "nn", "optim"],
+    ["fabric", "trace", "registry", "exit_codes"],
+]
+"""Folders and modules of the package from the top floor down. Each imports from its own floor and from lower ones."""
+
+
+def room(name):
+    """The folder or top-level module that holds ``name``; None outside of the package and for its own names."""
+    parts = name.split(".")
+    return (
+        parts[1] if parts[0] == "hpcdl" and len(parts) > 1 and any(parts[1] in floor for floor in FLOORS) else None
+    )
+
+
+def test_every_room_has_a_floor():
+    found = {path.relative_to(ROOT).parts[0].removesuffix(".py") for path in FILES} - {"__init__"}
+    assert found == {one for floor in FLOORS for one in floor}
+
+
+def test_imports_point_down():
+    """Type annotations included."""
+    level = {one: number for number, floor in enumerate(FLOORS) for one in floor}
+    for path in FILES:
+        own = path.relative_to(ROOT).parts[0].removesuffix(".py")
+        if own == "__init__":
+            continue
+        up = {name for name in imports(path) if (there := room(name)) and level[there] < level[own]}
+        assert not up, place(path)
+
+
+def test_no_file_imports_itself_through_others():
+    """Type annotations included."""
+    modules = {".".join(["hpcdl", *path.relative_to(ROOT).with_suffix("").parts]): path for path in FILES}
+    graph = {
+        module: {one for name in imports(path) for one in (name, name.rpartition(".")[0]) if one in modules}
+        for module, path in modules.items()
+    }
+    tuple(TopologicalSorter(graph).static_order())  # raises CycleError
+
+
+def test_analysis_imports_only_trace():
+    for path in files("analysis"):
+        assert not {n for n in imports(path) if room(n) not in {None, "analysis", "trace"}}, place(path)
+
+
 def test_kinds_of_case_do_not_import_each_other():
-    kinds = {f"hpcdl.cases.{path.stem}" for path in files("cases") if path.stem != "__init__"}
+    kinds = {f"hpcdl.cases.{path.stem}" for path in files("cases") if path.parent.name == "cases"} - {
+        "hpcdl.cases.__init__"
+    }
     for path in files("cases"):
         assert not {kind for kind in kinds for name in imports(path) if within(name, kind)}, place(path)
 
 
-def test_a_command_costs_nothing_until_it_is_given():
-    """Every rank declares all of them; several launches of a run are reported by ``report``."""
-    for path in files("commands"):
-        its_own = ["hpcdl.arguments", "hpcdl.launch.catalogue"] if path.stem == "list" else []
-        at_once = {"hpcdl.exit_codes", *its_own}
+def test_commands_import_late_and_not_each_other():
+    """Every rank loads all commands, so that each imports other modules only when it runs."""
+    for path in ROOT.glob("commands/*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         early = {node.module for node in tree.body if isinstance(node, ast.ImportFrom)}
-        assert {module for module in early if within(module, "hpcdl")} <= at_once, place(path)
-        others = {name for name in imports(path) if within(name, "hpcdl.commands")}
-        assert not others or path.stem == "run", place(path)
+        own = {module for module in early if within(module, "hpcdl")} - {"hpcdl.exit_codes"}
+        assert all(within(module, "hpcdl.commands.parts") for module in own), place(path)
+        from_commands = {name for name in imports(path) if within(name, "hpcdl.commands")}
+        assert all(within(name, "hpcdl.commands.parts") for name in from_commands), place(path)
 
 
-def test_no_module_has_a_name_that_says_nothing():
-    nothing = {"utils", "helpers", "base", "manager", "common", "misc"}
+def test_help_loads_no_library():
+    """Not even numpy."""
+    assert loaded_by(["from hpcdl.cli import _options", "_options(['list'])"]) == {"hpcdl"}
+
+
+def test_no_module_has_a_meaningless_name():
+    meaningless = {"utils", "helpers", "base", "manager", "common", "misc"}
     parts = {part for path in FILES for part in path.relative_to(ROOT).with_suffix("").parts}
-    assert not parts & nothing
+    assert not parts & meaningless
 
 
 def loaded_by(statements):
-    """Libraries, the standard one and Cython's (a part of mpi4py) apart, that ``statements`` load."""
+    """Return the libraries that ``statements`` load, without the standard library and Cython's runtime."""
     program = "\n".join(
         [
             "import sys",
@@ -165,16 +231,16 @@ def loaded_by(statements):
     return set(done.stdout.split())
 
 
-def test_a_worker_rank_loads_little():
-    """One of a thousand must start quickly: whatever it may be told to run, with numpy kernels."""
+def test_a_worker_rank_loads_few_libraries():
+    """A rank of a job with a thousand must start quickly; with numpy kernels."""
     loaded = loaded_by(
         [
-            "import pkgutil, importlib, hpcdl.runner, hpcdl.cli, hpcdl.cases, hpcdl.commands",
+            "import pkgutil, importlib, hpcdl.run.case_loop, hpcdl.cli, hpcdl.cases, hpcdl.commands",
             "for folder in (hpcdl.cases, hpcdl.commands):",
             "    for module in pkgutil.iter_modules(folder.__path__):",
             "        importlib.import_module(f'{folder.__name__}.{module.name}')",
             "from hpcdl import registry",
-            "for what in registry.FOLDERS: registry.names(what)",
+            "for kind in registry.FOLDERS: registry.names(kind)",
             "from hpcdl.nn.backend import backend",
             "backend('numpy')",
             "registry.find('datasets', 'digits')()",
@@ -185,7 +251,7 @@ def test_a_worker_rank_loads_little():
 
 
 @pytest.mark.parametrize(
-    "module", ["hpcdl", "hpcdl.fabric.comm", "hpcdl.fabric.simulated", "hpcdl.aggregation.ring"]
+    "module", ["hpcdl", "hpcdl.fabric.comm", "hpcdl.fabric.virtual.simulated", "hpcdl.aggregation.ring"]
 )
-def test_algorithms_need_numpy_alone(module):
+def test_algorithms_need_only_numpy(module):
     assert loaded_by([f"import {module}"]) <= {"hpcdl", "numpy"}

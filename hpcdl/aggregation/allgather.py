@@ -1,21 +1,25 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from hpcdl.aggregation.parts.traits import Aggregation
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
 
+TRAITS: Final = Aggregation(autotuned=False)
+
 
 async def allgather(comm: Comm, buffer: Array) -> None:
-    """Every rank gets every rank's vector and adds them up itself, in the order of the ranks. Any p.
+    """Ring allgather of all vectors; then every rank sums them in rank order. Any p.
 
     ::
 
         rank 0 -> rank 1 -> ... -> rank p-1 -> rank 0      each vector travels once around, unchanged
 
-    For what cannot be summed on the wire, such as sparse or quantised gradients (Lin et al. 2018): the volume
-    grows with p, and pays off where a vector is less than 2/p of what a ring would sum. Takes (p - 1)*n bytes of
-    memory on every rank.
+    For vectors that cannot be summed on their way, such as sparse or quantised gradients (Lin et al. 2018). It
+    sends fewer bytes than a dense ring if the compressed vector is shorter than 2/p of the dense one. Memory:
+    (p - 1)*n bytes on every rank.
 
     Messages, busiest rank: p - 1
     Bytes, busiest rank: n*(p - 1)
@@ -25,11 +29,11 @@ async def allgather(comm: Comm, buffer: Array) -> None:
     left, right = (rank - 1) % size, (rank + 1) % size
     with comm.scratch((size - 1) * length, buffer) as others:
         inboxes = [others[i * length : (i + 1) * length] for i in range(size - 1)]
-        travelling = buffer
+        sent = buffer
         for inbox in inboxes:
-            await comm.exchange(travelling, right, inbox, left)
-            travelling = inbox
-        # the first came from the left neighbour, the last from the right one
+            await comm.exchange(sent, right, inbox, left)
+            sent = inbox
+        # inboxes hold the vectors of the ranks rank - 1, rank - 2, ..., rank + 1
         before, after = inboxes[:rank][::-1], inboxes[rank:][::-1]
         for vector in before[1:]:
             await comm.add(before[0], vector)

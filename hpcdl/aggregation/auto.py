@@ -1,9 +1,10 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.aggregation.butterfly import butterfly
 from hpcdl.aggregation.halving_doubling import halving_doubling
+from hpcdl.aggregation.parts.traits import Aggregation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -12,18 +13,18 @@ if TYPE_CHECKING:
 
     Scheme = Callable[[Comm, Array], Coroutine[Any, Any, None]]
 
-MEMORY = "host"
-
 SHORT = 2048
-"""Bytes; where MPICH draws the line."""
+"""Longest short vector in bytes, as in MPICH."""
+
+TRAITS: Final = Aggregation(memory="host", adaptive=True, autotuned=False)
 
 
 async def auto(comm: Comm, buffer: Array, choices: Mapping[int, Scheme] | None = None) -> None:
-    """The scheme that was measured to be the best at this size, or one by a rule of thumb. Any p.
+    """The scheme that autotuning measured as the fastest for this size. Any p.
 
-    ``choices`` gives the scheme of each size in bytes: cases measure it before they begin. Without it, the rule of
-    Thakur, Rabenseifner & Gropp 2005, section 4.5: recursive doubling up to 2 KiB, and halving and doubling
-    beyond. The costs are those of the scheme that is chosen.
+    ``choices``: scheme of each size in bytes; cases measure it before they begin. The default is the rule of
+    Thakur, Rabenseifner & Gropp 2005, section 4.5: ``butterfly`` up to 2 KiB, ``halving_doubling`` above. The
+    costs are those of the chosen scheme.
     """
     if choices is not None:
         await choices[buffer.nbytes](comm, buffer)

@@ -11,9 +11,12 @@ async def binomial(comm: Comm, buffer: Array) -> None:
 
     ::
 
-        0 <- 1    2 <- 3    4 <- 5    6 <- 7       Every port is used once a level, so that a level costs one
-        0 <------ 2         4 <------ 6            message, half of what a binary tree of one-ported nodes
-        0 <---------------- 4                      costs.
+        0 <- 1    2 <- 3    4 <- 5    6 <- 7       A level costs one message, half of a binary tree with one port
+        0 <------ 2         4 <------ 6            per node, because each port is used at most once per level.
+        0 <---------------- 4
+
+    FireCaffe (Iandola et al. 2016, section 5.2) states 2 log2(p) n/BW for its reduction tree: the cost of this
+    scheme for both directions, without latency and arithmetic. ``tree`` is a binary tree with one port per node.
 
     Messages, busiest rank: ceil(log2(p))
     Messages, all ranks: 2*(p - 1)
@@ -26,7 +29,7 @@ async def binomial(comm: Comm, buffer: Array) -> None:
 
 
 async def reduce(comm: Comm, buffer: Array) -> None:
-    """Sum at rank 0; elsewhere ``buffer`` ends with a part of the sum.
+    """Sum at rank 0; on other ranks ``buffer`` ends with a partial sum.
 
     Messages, busiest rank: 1 if p > 1 else 0
     Messages, all ranks: p - 1

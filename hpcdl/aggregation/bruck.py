@@ -9,15 +9,14 @@ if TYPE_CHECKING:
 
 
 async def bruck(comm: Comm, buffer: Array) -> None:
-    """Bruck's allgather of all vectors, which every rank then adds up in the order of the ranks. Any p.
+    """Bruck's allgather of all vectors; then every rank sums them in rank order (Bruck et al. 1997). Any p.
 
     ::
 
-        rank 0   0 | 1 | 2 3 | 4      Each round doubles the vectors that a rank has, by those of the rank as many
-        rank 1   1 | 2 | 3 4 | 0      places on; the last round fetches what is missing (Bruck et al. 1997).
+        rank 0   0 | 1 | 2 3 | 4      A rank with k vectors receives the k vectors of the rank at the distance k;
+        rank 1   1 | 2 | 3 4 | 0      in the last round only the missing ones.
 
-    The fewest rounds that there can be, also where p is no power of two: for the shortest vectors. Takes p*n bytes
-    of memory on every rank.
+    The smallest possible number of rounds for any p: for the shortest vectors. Memory: p*n bytes on every rank.
 
     Messages, busiest rank: ceil(log2(p))
     Bytes, busiest rank: n*(p - 1)
@@ -42,22 +41,23 @@ async def bruck(comm: Comm, buffer: Array) -> None:
 
 
 async def all_to_all(comm: Comm, chunks: Sequence[Array]) -> None:
-    """Rank i gets every rank's chunk i; the chunks are equally long (Bruck et al. 1997's index). Any p.
+    """Rank i gets every rank's chunk i; the chunks are equally long (index algorithm of Bruck et al. 1997). Any p.
 
-    A chunk travels as far as the binary digits of its way say, 1, 2, 4, ... places at a time, with all others that
-    go as far in that round: fewer messages than chunks, but each chunk is sent once for each digit that is 1.
+    In the rounds 1, 2, 4, ... a rank sends all chunks whose distance to their destination has this binary digit,
+    in one message, to the rank at this distance. There are fewer messages than chunks; a chunk is sent once per
+    digit 1.
 
     Messages, busiest rank: ceil(log2(p))
     Bytes, busiest rank: n/p*sum(i.bit_count() for i in range(p))
     Time: ceil(log2(p))*alpha + n/p*sum(i.bit_count() for i in range(p))*beta
     """
     size, rank, length = comm.size, comm.rank, len(chunks[0])
-    # by how far each has to go; chunks on their way wait in the places of those that went
-    going = [chunks[(rank + way) % size] for way in range(size)]
+    # by distance to the destination; a received chunk takes the place of a sent one
+    pending = [chunks[(rank + distance) % size] for distance in range(size)]
     digit = 1
     with comm.scratch(size // 2 * length, chunks[0]) as out, comm.scratch(size // 2 * length, chunks[0]) as into:
         while digit < size:
-            moved = [chunk for way, chunk in enumerate(going) if way & digit]
+            moved = [chunk for distance, chunk in enumerate(pending) if distance & digit]
             for place, chunk in enumerate(moved):
                 await comm.get(out[place * length : (place + 1) * length], chunk, rank)
             end = len(moved) * length
@@ -65,10 +65,10 @@ async def all_to_all(comm: Comm, chunks: Sequence[Array]) -> None:
             for place, chunk in enumerate(moved):
                 await comm.get(chunk, into[place * length : (place + 1) * length], rank)
             digit *= 2
-    # what came w places is here in the place of what went w places, and belongs where w places back are counted
+    # the chunk from distance d is in the place of the chunk sent to distance d: exchange places d and p - d
     with comm.scratch(length, chunks[0]) as spare:
-        for way in range(1, (size + 1) // 2):
-            there, back = going[way], going[size - way]
-            await comm.get(spare, there, rank)
-            await comm.get(there, back, rank)
-            await comm.get(back, spare, rank)
+        for distance in range(1, (size + 1) // 2):
+            one, other = pending[distance], pending[size - distance]
+            await comm.get(spare, one, rank)
+            await comm.get(one, other, rank)
+            await comm.get(other, spare, rank)

@@ -2,21 +2,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcdl.aggregation.folding import folded
+from hpcdl.aggregation.parts.folding import folded
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
 
 
 async def butterfly(comm: Comm, buffer: Array) -> None:
-    r"""Butterfly, or recursive doubling: partners exchange whole vectors, each twice as far off as the last.
+    r"""Recursive doubling (butterfly): exchange whole vectors with partners at the distances 1, 2, 4, ... Any p.
 
     ::
 
-        1   2   3   4        Half the steps of a tree, for every rank sends at every step; best for short
-         \ /     \ /         vectors, where the latency counts (Thakur, Rabenseifner & Gropp 2005).
+        1   2   3   4        Half the steps of a tree, because every rank sends in every step. Best for short
+         \ /     \ /         vectors (Thakur, Rabenseifner & Gropp 2005).
         3   3   7   7
-          \__ X __/          Any p: ranks beyond a power of two fold into it.
+          \__ X __/          Ranks above the largest power of two are folded: see parts/folding.py.
         10 10  10  10
 
     Messages, busiest rank: floor(log2(p)) + (p & (p - 1) > 0)

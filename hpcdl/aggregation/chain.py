@@ -1,22 +1,25 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from hpcdl.aggregation.segments import segmented
+from hpcdl.aggregation.parts.segments import segmented
+from hpcdl.aggregation.parts.traits import Aggregation
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
 
+TRAITS: Final = Aggregation(autotuned=False)
+
 
 async def chain(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) -> None:
-    """Pipelined chain: segments are summed on their way to rank 0, and sent back (Open MPI's ``pipeline``). Any p.
+    """Pipelined chain: sum segments on their way to rank 0, then send them back (Open MPI's ``pipeline``). Any p.
 
     ::
 
-        0 <-- 1 <-- 2 <-- 3      While a rank passes one segment on, the next one arrives. Long vectors cost as
-          s1    s2    s3         little as in a ring, whatever the order of the ranks' names on the wires; the
-        0 --> 1 --> 2 --> 3      pipeline's filling and draining is paid for twice.
+        0 <-- 1 <-- 2 <-- 3      A rank sends one segment while it receives the next. Long vectors cost as
+          s1    s2    s3         little as in a ring. The pipeline fills and drains twice.
+        0 --> 1 --> 2 --> 3
 
     k = max(1, ceil(n/segment_bytes))
     m = alpha + n/k*beta
@@ -35,7 +38,7 @@ async def chain(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) -> Non
 
 
 async def reduce(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) -> None:
-    """Sum at rank 0; elsewhere ``buffer`` ends with a part of the sum.
+    """Sum at rank 0; on other ranks ``buffer`` ends with a partial sum.
 
     k = max(1, ceil(n/segment_bytes))
     Messages, all ranks: k*(p - 1)
@@ -48,11 +51,11 @@ async def reduce(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) -> No
         return
     with comm.scratch(len(segments[0]), buffer) as inbox:
         if comm.rank == comm.size - 1:
-            await _send_off(comm, segments, comm.rank - 1)
+            await _send(comm, segments, comm.rank - 1)
         elif comm.rank == 0:
-            await _sum_up(comm, segments, inbox)
+            await _add(comm, segments, inbox)
         else:
-            await _add_and_pass_on(comm, segments, inbox)
+            await _add_and_forward(comm, segments, inbox)
 
 
 async def broadcast(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) -> None:
@@ -68,42 +71,42 @@ async def broadcast(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) ->
     if comm.size == 1:
         return
     if comm.rank == 0:
-        await _send_off(comm, segments, 1)
+        await _send(comm, segments, 1)
     elif comm.rank == comm.size - 1:
-        await _take_in(comm, segments)
+        await _receive(comm, segments)
     else:
-        await _pass_on(comm, segments)
+        await _forward(comm, segments)
 
 
-async def _send_off(comm: Comm, segments: list[Array], neighbour: int) -> None:
+async def _send(comm: Comm, segments: list[Array], neighbour: int) -> None:
     for segment in segments:
         await comm.send(segment, neighbour)
 
 
-async def _sum_up(comm: Comm, segments: list[Array], inbox: Array) -> None:
+async def _add(comm: Comm, segments: list[Array], inbox: Array) -> None:
     for segment in segments:
         await comm.recv(inbox[: len(segment)], 1, tag=0)
         await comm.add(segment, inbox[: len(segment)])
 
 
-async def _add_and_pass_on(comm: Comm, segments: list[Array], inbox: Array) -> None:
-    toward, beyond = comm.rank - 1, comm.rank + 1
-    await comm.recv(inbox, beyond, tag=0)
+async def _add_and_forward(comm: Comm, segments: list[Array], inbox: Array) -> None:
+    left, right = comm.rank - 1, comm.rank + 1
+    await comm.recv(inbox, right, tag=0)
     await comm.add(segments[0], inbox)
     for added, segment in pairwise(segments):
-        await comm.exchange(added, toward, inbox[: len(segment)], beyond)
+        await comm.exchange(added, left, inbox[: len(segment)], right)
         await comm.add(segment, inbox[: len(segment)])
-    await comm.send(segments[-1], toward)
+    await comm.send(segments[-1], left)
 
 
-async def _take_in(comm: Comm, segments: list[Array]) -> None:
+async def _receive(comm: Comm, segments: list[Array]) -> None:
     for segment in segments:
         await comm.recv(segment, comm.rank - 1, tag=0)
 
 
-async def _pass_on(comm: Comm, segments: list[Array]) -> None:
-    behind, ahead = comm.rank - 1, comm.rank + 1
-    await comm.recv(segments[0], behind, tag=0)
-    for arrived, segment in pairwise(segments):
-        await comm.exchange(arrived, ahead, segment, behind)
-    await comm.send(segments[-1], ahead)
+async def _forward(comm: Comm, segments: list[Array]) -> None:
+    left, right = comm.rank - 1, comm.rank + 1
+    await comm.recv(segments[0], left, tag=0)
+    for received, segment in pairwise(segments):
+        await comm.exchange(received, right, segment, left)
+    await comm.send(segments[-1], right)

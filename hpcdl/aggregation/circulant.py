@@ -3,12 +3,13 @@ from __future__ import annotations
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
-from hpcdl.fabric.comm import partition
+from hpcdl.fabric.vectors import partition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hpcdl.fabric.comm import Array, Comm, Parts
+    from hpcdl.fabric.comm import Array, Comm
+    from hpcdl.fabric.vectors import Parts
 
 
 async def circulant(comm: Comm, buffer: Array) -> None:
@@ -16,12 +17,12 @@ async def circulant(comm: Comm, buffer: Array) -> None:
 
     ::
 
-        p = 7   rank 0 -> 4   [4 5 6]      Every rank sends to those 4, 2 and 1 places on, halves of p rounded
-                rank 0 -> 2   [2 3]        up, the sums so far of the chunks that lie beyond; the way back undoes
-                rank 0 -> 1   [1]          the steps in reverse.
+        p = 7   rank 0 -> 4   [4 5 6]      Every rank sends to the ranks at the distances 4, 2 and 1: p halved
+                rank 0 -> 2   [2 3]        and rounded up. It sends the partial sums of the chunks from this
+                rank 0 -> 1   [1]          distance on. The allgather makes the same steps in reverse.
 
-    Rabenseifner's cost for any p, without folding: the fewest rounds and the least volume that there can be. Each
-    rank turns its vector, so that its own chunk comes first, and back: two local copies.
+    The smallest possible numbers of rounds and bytes for any p, without folding. Each rank rotates its vector, so
+    that its own chunk is first, and back: two local copies.
 
     Messages, busiest rank: 2*ceil(log2(p))
     Bytes, busiest rank: 2*n*(p - 1)/p
@@ -66,7 +67,7 @@ async def allgather(comm: Comm, chunks: Parts) -> None:
 
 
 def _edges(comm: Comm, chunks: Sequence[Array]) -> list[int]:
-    """Where chunks begin and end in a vector in which this rank's own comes first."""
+    """Return the bounds of the chunks in a vector in which this rank's own chunk is first."""
     return list(accumulate((len(chunks[(comm.rank + i) % comm.size]) for i in range(comm.size)), initial=0))
 
 
@@ -84,7 +85,7 @@ async def _turn_back(comm: Comm, chunks: Parts, turned: Array) -> None:
 
 
 def _halves(size: int) -> list[tuple[int, int]]:
-    """7: (7, 4), (4, 2), (2, 1)."""
+    """Return ``size``, halved and rounded up, in pairs; for 7: (7, 4), (4, 2), (2, 1)."""
     found = [size]
     while found[-1] > 1:
         found.append((found[-1] + 1) // 2)

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from hpcdl.fabric.comm import partition
+from hpcdl.aggregation.parts.traits import Aggregation
+from hpcdl.fabric.vectors import partition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hpcdl.fabric.comm import Array, Comm
+
+TRAITS: Final = Aggregation(shares_ports=True)
 
 
 async def direct(comm: Comm, buffer: Array) -> None:
@@ -15,19 +18,16 @@ async def direct(comm: Comm, buffer: Array) -> None:
 
     ::
 
-        rank 0   [a][b][c]      Rank 0 gets everybody's a, rank 1 everybody's b, ...: they add them up and send
-        rank 1   [a][b][c]      each sum to all: scatter-reduce, or the pairwise exchange of Thakur,
-        rank 2   [a][b][c]      Rabenseifner & Gropp 2005 without its rounds.
+        rank 0   [a][b][c]      Rank 0 receives a from all ranks, rank 1 receives b, ...; each sends its sum to
+        rank 1   [a][b][c]      all: the pairwise exchange of Thakur, Rabenseifner & Gropp 2005 without rounds.
+        rank 2   [a][b][c]
 
-    Two latencies where a network carries messages of one port beside each other. Where a port takes one message
-    after the other, as in the simulation, there are 2*(p - 1) turns as in a ring, or more, for who meets whom is
-    left to chance. Beyond two ranks they come to the second phase one by one, and its time has no closed form. The
-    last to come has p - 1 sums to send, so that it takes (p - 1)*m more than the first phase at least; a message
-    finds each of its ports taken by p - 2 others at most, so that it takes (2*p - 3)*m more at most but for gaps
-    too short to use. The first phase's time and this bound are what simulations of up to 64 ranks show, unproven.
+    Two latencies if a port carries several messages at once. If it carries one after the other, as in simulation,
+    there are at least 2*(p - 1) turns, as in a ring. For p > 2 the second phase has no closed form: it takes
+    (p - 1)*m to (2*p - 3)*m more than the first. The first phase's time and the upper bound come from simulations
+    of up to 64 ranks, without proof.
 
-    The parts of a chunk are added in the order of the ranks' distance, whichever comes first, and until then kept:
-    (p - 1)/p*n bytes.
+    Each rank adds in the order of distance, for equal results in every run. Memory: n*(p - 1)/p bytes.
 
     m = alpha + n/p*beta
     Messages, busiest rank: 2*(p - 1)
@@ -42,8 +42,7 @@ async def direct(comm: Comm, buffer: Array) -> None:
 async def reduce_scatter(comm: Comm, chunks: Sequence[Array]) -> None:
     """Each rank r ends with the sum of chunk r.
 
-    Where ports take one message after the other, a rank has met its next neighbours after p - 1 turns, those one
-    further a turn later at most, and all after N - 1, as in :func:`allgather`. It adds in that order.
+    The time is for ports that carry one message after the other, as in :func:`allgather`.
 
     N = 2**ceil(log2(p))
     m = alpha + n/p*beta
@@ -70,9 +69,8 @@ async def reduce_scatter(comm: Comm, chunks: Sequence[Array]) -> None:
 async def allgather(comm: Comm, chunks: Sequence[Array]) -> None:
     """All ranks get each rank r's chunk r.
 
-    Where ports take one message after the other, each takes the first that both ends are free for. Who meets whom
-    in which turn is a table whose entries are the least that are in neither their row nor their column so far, as
-    that of i xor j is, and as many turns pass as if p were a power of two.
+    The time is for ports that carry one message after the other, each when both ports are free. Ranks i and j then
+    exchange in turn i xor j, so there are as many turns as for the next power of two.
 
     Messages, busiest rank: p - 1
     Bytes, busiest rank: n*(p - 1)/p

@@ -3,7 +3,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpcdl.aggregation.segments import segmented
+from hpcdl.aggregation.parts.segments import segmented
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -12,23 +12,20 @@ if TYPE_CHECKING:
 
 
 async def double_tree(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) -> None:
-    r"""Two binary trees sum half of the vector each, in segments, and send it back. Any p.
+    r"""Two binary trees, each of which sums and broadcasts half of the vector in segments. Any p.
 
     ::
 
-        0____                ____5      Who has children in one tree is a leaf of the other, so that every port
-             4              1           works all the time, where in one tree the leaves' idle (Sanders, Speck
-           /   \          /   \         & Traff 2009; NCCL 2.4). Odd nodes are leaves; the second tree is the
-          2     5        0     3        first read backwards or, where p is odd, moved on by one rank.
+        0____                ____5      An inner node of one tree is a leaf of the other, so all ports are busy.
+             4              1           In one tree the leaves' ports are idle half the time (Sanders, Speck &
+           /   \          /   \         Traff 2009; NCCL 2.4). Odd nodes are leaves. The second tree is the first
+          2     5        0     3        one reversed or, for odd p, shifted by one rank.
          / \                  / \
         1   3                2   4
 
-    A ring's bandwidth, nearly, and a latency that grows with log2(p). Beyond two ranks the trees wait for each
-    other's messages, and no closed form of the time is known; the simulation, where a port takes one message after
-    the other, keeps it within these bounds. 4*k*(p - 1)/p*m at least: so many messages pass through the mean port.
-    (4*ceil(log2(p)) + 6*(k - 1))*(m + g) at most: the first segments take two messages a level, up and down; after
-    that a rank gets two and sends two for each segment, and two of its other tree may come first. That is
-    what simulations of up to 64 ranks show, unproven.
+    Nearly a ring's bandwidth, with a latency that grows with log2(p). For p > 2 no closed form of the time is
+    known. Lower bound: 4*k*(p - 1)/p*m, the messages of an average port. Upper bound in simulations of up to 64
+    ranks, without proof: (4*ceil(log2(p)) + 6*(k - 1))*(m + g).
 
     k = max(1, ceil(n/(2*segment_bytes)))
     m = alpha + n/(2*k)*beta
@@ -44,13 +41,13 @@ async def double_tree(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) 
     if comm.size == 1:
         return
     second, _ = _second_place(comm.rank, comm.size)
-    beside = comm.start(_sum_in_tree(comm, halves[1], second, tag=1), shared_tags=True)
+    second_half = comm.start(_sum_in_tree(comm, halves[1], second, tag=1), shared_tags=True)
     await _sum_in_tree(comm, halves[0], _place(comm.rank, comm.size), tag=0)
-    await beside
+    await second_half
 
 
 async def reduce(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) -> None:
-    """Sum at rank 0, to which the root of the second tree also hands its half; elsewhere a part of the sum.
+    """Sum at rank 0, to which the root of the second tree sends its half; other ranks end with partial sums.
 
     k = max(1, ceil(n/(2*segment_bytes)))
     m = alpha + n/(2*k)*beta
@@ -64,7 +61,7 @@ async def reduce(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) -> No
 
 
 async def broadcast(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) -> None:
-    """Send rank 0's ``buffer`` to all, one half by the root of the second tree.
+    """Send rank 0's ``buffer`` to all, one half through the root of the second tree.
 
     k = max(1, ceil(n/(2*segment_bytes)))
     Messages, all ranks: 2*k*(p - 1)
@@ -76,9 +73,9 @@ async def broadcast(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) ->
 
 
 async def _in_both(
-    comm: Comm, buffer: Array, segment_bytes: int, way: Callable[..., Coroutine[Any, Any, None]]
+    comm: Comm, buffer: Array, segment_bytes: int, half: Callable[..., Coroutine[Any, Any, None]]
 ) -> None:
-    """Go up or down both trees, which are both rooted at rank 0: the second one's root is its child."""
+    """Run ``half``, a reduction or a broadcast, in both trees; the second tree's root is a child of rank 0."""
     halves = segmented(buffer, 2, segment_bytes)
     if comm.size == 1:
         return
@@ -88,24 +85,24 @@ async def _in_both(
         second = _Place([], [root, *children])
     else:
         second = _Place([0] if comm.rank == root else second.parents, children)
-    beside = comm.start(way(comm, halves[1], second, 1), shared_tags=True)
-    await way(comm, halves[0], _place(comm.rank, comm.size), 0)
-    await beside
+    second_half = comm.start(half(comm, halves[1], second, 1), shared_tags=True)
+    await half(comm, halves[0], _place(comm.rank, comm.size), 0)
+    await second_half
 
 
 class _Place(NamedTuple):
     parents: list[int]
-    """None for the root, else one."""
+    """Empty for the root, else one rank."""
     children: list[int]
-    """Two at most, the one with the higher branch last."""
+    """At most two, the one with the deeper subtree last."""
 
     def renamed(self, rank_of: Callable[[int], int]) -> _Place:
-        """The same place, ranks instead of nodes."""
+        """Return the place with ranks instead of nodes."""
         return _Place([rank_of(node) for node in self.parents], [rank_of(node) for node in self.children])
 
 
 def _place(node: int, size: int) -> _Place:
-    """Of a node in the first tree. A node's lowest bit tells its height, 0 is the root and has one child."""
+    """Return the place of a node in the first tree: its lowest bit is its height; the root 0 has one child."""
     if node == 0:
         return _Place([], [1 << (size - 1).bit_length() - 1])
     height = node & -node
@@ -113,12 +110,12 @@ def _place(node: int, size: int) -> _Place:
     reach = height // 2
     children = [node - reach] if reach else []
     while node + reach >= size:
-        reach //= 2  # what would stand there is not; its lower branch is
+        reach //= 2  # the child would be beyond p: take its lower subtree
     return _Place([parent if parent < size else node - height], [node + reach, *children] if reach else children)
 
 
 def _second_place(rank: int, size: int) -> tuple[_Place, int]:
-    """Of a rank in the second tree, ranks instead of nodes; and its root."""
+    """Return the place of a rank in the second tree, with ranks instead of nodes, and the tree's root."""
     if size % 2:
         return _place((rank - 1) % size, size).renamed(lambda node: (node + 1) % size), 1
     return _place(size - 1 - rank, size).renamed(lambda node: size - 1 - node), size - 1
@@ -131,25 +128,25 @@ async def _sum_in_tree(comm: Comm, segments: list[Array], place: _Place, tag: in
 
 async def _sum_up(comm: Comm, segments: list[Array], place: _Place, tag: int) -> None:
     if not place.children:
-        await _hand_up(comm, segments, place.parents[0], tag)
+        await _send_up(comm, segments, place.parents[0], tag)
         return
     with comm.scratch(len(segments[0]), segments[0]) as inbox:
-        await (_add_and_pass_up if place.parents else _add_up)(comm, segments, place, inbox, tag)
+        await (_add_and_forward if place.parents else _add_up)(comm, segments, place, inbox, tag)
 
 
 async def _send_down(comm: Comm, segments: list[Array], place: _Place, tag: int) -> None:
     if not place.children:
-        await _take_in(comm, segments, place.parents[0], tag)
+        await _receive(comm, segments, place.parents[0], tag)
         return
-    await (_pass_down if place.parents else _hand_down)(comm, segments, place, tag)
+    await (_forward if place.parents else _send_all)(comm, segments, place, tag)
 
 
-async def _hand_up(comm: Comm, segments: list[Array], parent: int, tag: int) -> None:
+async def _send_up(comm: Comm, segments: list[Array], parent: int, tag: int) -> None:
     for segment in segments:
         await comm.send(segment, parent, tag)
 
 
-async def _add_and_pass_up(comm: Comm, segments: list[Array], place: _Place, inbox: Array, tag: int) -> None:
+async def _add_and_forward(comm: Comm, segments: list[Array], place: _Place, inbox: Array, tag: int) -> None:
     [parent], (first, *others) = place
     await _add_from(comm, segments[0], place.children, inbox, tag)
     for added, segment in pairwise(segments):
@@ -171,13 +168,13 @@ async def _add_from(comm: Comm, segment: Array, children: list[int], inbox: Arra
         await comm.add(segment, inbox[: len(segment)])
 
 
-async def _hand_down(comm: Comm, segments: list[Array], place: _Place, tag: int) -> None:
+async def _send_all(comm: Comm, segments: list[Array], place: _Place, tag: int) -> None:
     for segment in segments:
         for child in place.children:
             await comm.send(segment, child, tag)
 
 
-async def _pass_down(comm: Comm, segments: list[Array], place: _Place, tag: int) -> None:
+async def _forward(comm: Comm, segments: list[Array], place: _Place, tag: int) -> None:
     [parent], (*others, last) = place
     await comm.recv(segments[0], parent, tag)
     for arrived, segment in pairwise(segments):
@@ -188,6 +185,6 @@ async def _pass_down(comm: Comm, segments: list[Array], place: _Place, tag: int)
         await comm.send(segments[-1], child, tag)
 
 
-async def _take_in(comm: Comm, segments: list[Array], parent: int, tag: int) -> None:
+async def _receive(comm: Comm, segments: list[Array], parent: int, tag: int) -> None:
     for segment in segments:
         await comm.recv(segment, parent, tag)

@@ -3,12 +3,13 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from hpcdl.aggregation.folding import folded
+from hpcdl.aggregation.parts.folding import folded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hpcdl.fabric.comm import Array, Comm, Parts
+    from hpcdl.fabric.comm import Array, Comm
+    from hpcdl.fabric.vectors import Parts
 
 
 async def halving_doubling(comm: Comm, buffer: Array) -> None:
@@ -16,11 +17,12 @@ async def halving_doubling(comm: Comm, buffer: Array) -> None:
 
     ::
 
-        0 . . . . . . . 7     first partners are p/2 apart and swap halves of the vector, then p/4 apart and
-        [ half  ][ half  ]    quarters, ...: each ends with the sum of its p-th part; the way back undoes
-        [ q ][ q ]            the steps in reverse, gathering the parts.
+        0 . . . . . . . 7     Partners at the distance p/2 exchange halves of the vector, then at p/4 quarters, ...
+        [ half  ][ half  ]    Each rank ends with the sum of its p-th part. The doubling makes the same steps in
+        [ q ][ q ]            reverse and gathers the parts.
 
-    A ring's bandwidth with a tree's latency. Ranks beyond a power of two fold into it.
+    A ring's bandwidth with a tree's latency. Ranks above the largest power of two are folded: see
+    parts/folding.py.
 
     Messages, busiest rank: 2*floor(log2(p)) + (p & (p - 1) > 0)
     Bytes, busiest rank: 2*n*(2**floor(log2(p)) - 1)/2**floor(log2(p)) + n*(p & (p - 1) > 0)
@@ -34,8 +36,8 @@ async def reduce_scatter(comm: Comm, chunks: Parts) -> None:
 
     ::
 
-        0 <- 1   2   3   4     Ranks beyond a power of two fold into their neighbours, which halve with two chunks
-        [0 1]   [2] [3] [4]    each, and hand them one of the sums.
+        0 <- 1   2   3   4     A rank above the largest power of two is the guest of a neighbour, its host, which
+        [0 1]   [2] [3] [4]    sums two chunks and sends one of the sums to its guest.
 
     Messages, busiest rank: floor(log2(p)) + (p & (p - 1) > 0)
     Time, p a power of two: log2(p)*alpha + n*(p - 1)/p*(beta + gamma)
@@ -59,7 +61,7 @@ async def reduce_scatter(comm: Comm, chunks: Parts) -> None:
 async def allgather(comm: Comm, chunks: Parts) -> None:
     """Recursive doubling: all ranks get each rank r's chunk r. Any p.
 
-    Ranks beyond a power of two hand their neighbours their chunk, and wait for the whole.
+    A guest sends its chunk to its host and receives the whole vector; see :func:`reduce_scatter`.
 
     Messages, busiest rank: floor(log2(p)) + (p & (p - 1) > 0)
     Time, p a power of two: log2(p)*alpha + n*(p - 1)/p*beta
@@ -81,23 +83,23 @@ async def allgather(comm: Comm, chunks: Parts) -> None:
 
 
 def _powers(size: int) -> tuple[int, int]:
-    """The largest power of two up to ``size``, and what is left."""
+    """Return the largest power of two up to ``size``, and the number of guests, the remaining ranks."""
     power = 1 << size.bit_length() - 1
     return power, size - power
 
 
 def _core(rank: int, guests: int) -> int:
-    """The number of a rank among those that halve: 0, 1, 2 are ranks 0, 2, 4 while those have guests."""
+    """Return the number of a rank among the ranks without the guests, which are 1, 3, ..., 2 ``guests`` - 1."""
     return rank // 2 if rank < 2 * guests else rank - guests
 
 
 def _host(core: int, guests: int) -> int:
-    """The rank of a number among those that halve."""
+    """Return the rank whose :func:`_core` number is ``core``."""
     return 2 * core if core < guests else core + guests
 
 
 def _edges(chunks: Sequence[Array], power: int, guests: int) -> list[int]:
-    """Where the chunks of those that halve begin, and the vector ends."""
+    """Return the begins of the chunks of the ranks without the guests, and the end of the vector."""
     begins = list(accumulate(map(len, chunks), initial=0))
     return [*(begins[_host(core, guests)] for core in range(power)), begins[-1]]
 
@@ -109,11 +111,11 @@ async def _halve_and_double(comm: Comm, ranks: int, buffer: Array) -> None:
 
 
 async def _halve(comm: Comm, whole: Array, me: int, edges: Sequence[int], rank_of: Callable[[int], int]) -> None:
-    """``me`` ends with the sum of what lies between its edge and the next."""
+    """Recursive halving: number ``me`` ends with the sum between its edge and the next."""
     distance = (len(edges) - 1) // 2
     with comm.scratch(max(edges[distance], edges[-1] - edges[distance]), whole) as inbox:
         while distance:
-            mine, theirs = (_held(whole, one, edges, distance) for one in (me, me ^ distance))
+            mine, theirs = (_block(whole, one, edges, distance) for one in (me, me ^ distance))
             partner = rank_of(me ^ distance)
             await comm.exchange(theirs, partner, inbox[: len(mine)], partner)
             await comm.add(mine, inbox[: len(mine)])
@@ -121,16 +123,16 @@ async def _halve(comm: Comm, whole: Array, me: int, edges: Sequence[int], rank_o
 
 
 async def _double(comm: Comm, whole: Array, me: int, edges: Sequence[int], rank_of: Callable[[int], int]) -> None:
-    """The way back: everybody gets what everybody has between its edge and the next."""
+    """Recursive doubling: gather the parts between all edges on every number."""
     distance = 1
     while distance < len(edges) - 1:
-        mine, theirs = (_held(whole, one, edges, distance) for one in (me, me ^ distance))
+        mine, theirs = (_block(whole, one, edges, distance) for one in (me, me ^ distance))
         partner = rank_of(me ^ distance)
         await comm.exchange(mine, partner, theirs, partner)
         distance *= 2
 
 
-def _held(whole: Array, me: int, edges: Sequence[int], distance: int) -> Array:
-    """What ``me`` works on once partners are less than ``distance`` apart."""
+def _block(whole: Array, me: int, edges: Sequence[int], distance: int) -> Array:
+    """Return the block of ``distance`` parts that contains the part of number ``me``."""
     first = me & -distance
     return whole[edges[first] : edges[first + distance]]

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hpcdl.aggregation import ring
-from hpcdl.aggregation.composing import halves, part, whole
-from hpcdl.fabric.comm import Parts, partition
+from hpcdl.aggregation.parts.composing import component, halves
+from hpcdl.aggregation.parts.traits import Aggregation
+from hpcdl.fabric.vectors import Parts, partition
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
+
+TRAITS: Final = Aggregation(composite=True, parts=("inner", "outer"), autotuned=False)
 
 
 async def hierarchical(
@@ -17,14 +20,14 @@ async def hierarchical(
 
     ::
 
-        node 0   0 - 1 - 2      Nodes are filled rank by rank. Along a line ``inner`` leaves each rank the sum
-                 |   |   |      of a chunk, down a column ``outer`` sums that, and the line shares it: a node's
-        node 1   3 - 4 - 5      ranks all use its way out, and no more than one rank alone would (Horovod's
-                                hierarchical allreduce; full lanes, Traff & Hunold 2020).
+        node 0   0 - 1 - 2      Nodes are filled rank by rank. ``inner`` reduce-scatters along a row, ``outer``
+                 |   |   |      sums each chunk down a column, and ``inner`` allgathers along the row. All ranks
+        node 1   3 - 4 - 5      of a node send to other nodes, together no more bytes than one rank would
+                                (Horovod's hierarchical allreduce; full lanes, Traff & Hunold 2020).
 
-    A last node with fewer ranks decides into how many chunks the vector is cut, for each chunk has one owner in
-    every node; in the fuller nodes the ranks beyond own none. An ``inner`` scheme that is not made of the two
-    halves sums whole vectors in place of the first, and a ring gathers. The costs are those of the defaults.
+    The number of chunks is that of the ranks in the smallest node, because each chunk has one owner in every node;
+    further ranks own none. An ``inner`` scheme without the two halves sums whole vectors, and a ring allgathers.
+    The costs are those of the defaults.
 
     g = ranks_per_node
     N = ceil(p/g)
@@ -32,16 +35,16 @@ async def hierarchical(
     Bytes, all ranks: 2*n*(p - 1)
     Time, p%g == 0 and inner == outer == "ring": 2*(g + N - 2)*alpha + 2*n*(p - 1)/p*beta + n*(p - 1)/p*gamma
 
-    Raises ValueError if ``ranks_per_node`` is less than 1, or a scheme of the two is itself made of others.
+    Raises ValueError if ``ranks_per_node`` is less than 1, or a scheme of the two is itself composite.
     """
-    inside, allreduce = whole("inner", inner), whole("outer", outer)
-    in_place_of_halves = [lambda node, _: inside(node, buffer), ring.allgather]
-    reduce_scatter, allgather = halves(inside, "reduce_scatter", "allgather") or in_place_of_halves
+    inside, allreduce = component("inner", inner), component("outer", outer)
+    without_halves = [lambda node, _: inside(node, buffer), ring.allgather]
+    reduce_scatter, allgather = halves(inside, "reduce_scatter", "allgather") or without_halves
     if ranks_per_node < 1:
         raise ValueError(f"ranks_per_node = {ranks_per_node}: a node has at least 1 rank")
     number, place = divmod(comm.rank, ranks_per_node)
-    node = await part(comm, number, ("node", ranks_per_node))
-    across = await part(comm, place, ("across", ranks_per_node))
+    node = await comm.subcommunicator(number, ("node", ranks_per_node))
+    across = await comm.subcommunicator(place, ("across", ranks_per_node))
     owners = comm.size % ranks_per_node or ranks_per_node
     chunks = Parts(buffer, [*partition(buffer, owners), *[buffer[:0]] * (node.size - owners)])
     await reduce_scatter(node, chunks)

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hpcdl.aggregation import binomial
-from hpcdl.aggregation.composing import halves, part, whole
+from hpcdl.aggregation.parts.composing import component, halves
+from hpcdl.aggregation.parts.traits import Aggregation
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
+
+TRAITS: Final = Aggregation(composite=True, parts=("inner", "outer"), autotuned=False)
 
 
 async def leader(
@@ -16,12 +19,12 @@ async def leader(
 
     ::
 
-        node 0   0 <= 1, 2      Nodes are filled rank by rank, the last one perhaps not wholly; a node's first
-                 |              rank leads. Only whole vectors are sent within a node, and one rank of each
-        node 1   3 <= 4, 5      sends across (Jia et al. 2018; what MPI libraries do for short vectors).
+        node 0   0 <= 1, 2      Nodes are filled rank by rank; the last one may have fewer ranks. A node's first
+                 |              rank is its leader, the only one that sends to other nodes (Jia et al. 2018;
+        node 1   3 <= 4, 5      MPI libraries use it for short vectors).
 
-    An ``inner`` scheme that is not a reduction and a broadcast sums on all ranks of a node in place of the first,
-    and a binomial tree broadcasts. The costs are those of the defaults.
+    An ``inner`` scheme without a reduction and a broadcast sums on all ranks of a node, and a binomial tree
+    broadcasts. The costs are those of the defaults.
 
     g = min(ranks_per_node, p)
     N = ceil(p/g)
@@ -30,15 +33,15 @@ async def leader(
     usual = inner == "binomial" and outer == "ring" and p%g == 0 and g & (g - 1) == 0
     Time, usual: 2*log2(g)*(alpha + n*beta) + log2(g)*n*gamma + 2*(N - 1)*alpha + n*(N - 1)/N*(2*beta + gamma)
 
-    Raises ValueError if ``ranks_per_node`` is less than 1, or a scheme of the two is itself made of others.
+    Raises ValueError if ``ranks_per_node`` is less than 1, or a scheme of the two is itself composite.
     """
-    inside, allreduce = whole("inner", inner), whole("outer", outer)
+    inside, allreduce = component("inner", inner), component("outer", outer)
     reduce, broadcast = halves(inside, "reduce", "broadcast") or [inside, binomial.broadcast]
     if ranks_per_node < 1:
         raise ValueError(f"ranks_per_node = {ranks_per_node}: a node has at least 1 rank")
     number, place = divmod(comm.rank, ranks_per_node)
-    node = await part(comm, number, ("node", ranks_per_node))
-    peers = await part(comm, place, ("across", ranks_per_node))
+    node = await comm.subcommunicator(number, ("node", ranks_per_node))
+    peers = await comm.subcommunicator(place, ("across", ranks_per_node))
     await reduce(node, buffer)
     if place == 0:
         await allreduce(peers, buffer)

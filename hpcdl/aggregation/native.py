@@ -1,21 +1,26 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from hpcdl.aggregation.parts.traits import Aggregation
 
 if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array, Comm, Parts
+    from hpcdl.fabric.comm import Array, Comm
+    from hpcdl.fabric.vectors import Parts
+
+TRAITS: Final = Aggregation(native=True)
 
 
 async def native(comm: Comm, buffer: Array) -> None:
-    """The MPI library's own MPI_Allreduce; the record names the library and its version. Any p.
+    """MPI_Allreduce of the MPI library; the record names the library and its version. Any p.
 
-    The library chooses and changes its algorithm silently with the size and p, so that no cost is stated.
+    No cost is stated, because the library chooses its algorithm by size and p.
     """
     await comm.native("allreduce", buffer)
 
 
 async def reduce_scatter(comm: Comm, chunks: Parts) -> None:
-    """MPI_Reduce_scatter, whose result is then copied to its place: MPI's in-place form puts it elsewhere."""
+    """MPI_Reduce_scatter and a copy of the result to chunk r: MPI's in-place form stores it at the start."""
     await comm.native("reduce_scatter", chunks.whole, chunks.counts)
 
 

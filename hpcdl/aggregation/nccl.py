@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from hpcdl.aggregation.parts.traits import Aggregation
+
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
 
-MEMORY: Final = "device"
+TRAITS: Final = Aggregation(memory="device", native=True, autotuned=False)
 
 
 async def nccl(comm: Comm, buffer: Array) -> None:

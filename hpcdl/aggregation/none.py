@@ -1,13 +1,17 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from hpcdl.aggregation.parts.traits import Aggregation
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
 
+TRAITS: Final = Aggregation(sums=False, autotuned=False)
+
 
 async def none(comm: Comm, buffer: Array) -> None:
-    """No exchange at all: independent replicas, the no-communication ceiling of every table. Any p.
+    """No exchange: independent replicas, the no-communication ceiling of every table. Any p.
 
     Messages, busiest rank: 0
     Bytes, busiest rank: 0

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from hpcdl.aggregation.parts.traits import Aggregation
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
 
+TRAITS: Final = Aggregation(autotuned=False)
+
 
 async def parameter_server(comm: Comm, buffer: Array) -> None:
-    """One rank adds up everybody's vector and sends the sum back (FireCaffe, section 5.1). Any p.
+    """Rank 0, the server, sums all vectors and sends the sum back (FireCaffe, section 5.1). Any p.
 
-    The server is rank 0 and works too. It adds in rank order, so that two runs agree to the last bit; all
-    messages pass its one port, whatever the order.
+    The server is a worker too. It adds in rank order, so that all runs give the same bits. All messages pass its
+    one port.
 
     Messages, busiest rank: p - 1
     Messages, all ranks: 2*(p - 1)
@@ -29,7 +33,7 @@ async def reduce(comm: Comm, buffer: Array) -> None:
     Bytes, all ranks: n*(p - 1)
     Time: (p - 1)*(alpha + n*beta + n*gamma)
     """
-    await (_add_up(comm, buffer) if comm.rank == 0 else comm.send(buffer, 0))
+    await (_add(comm, buffer) if comm.rank == 0 else comm.send(buffer, 0))
 
 
 async def broadcast(comm: Comm, buffer: Array) -> None:
@@ -39,20 +43,20 @@ async def broadcast(comm: Comm, buffer: Array) -> None:
     Bytes, busiest rank: n*(p - 1)
     Time: (p - 1)*(alpha + n*beta)
     """
-    await (_send_back(comm, buffer) if comm.rank == 0 else _wait(comm, buffer))
+    await (_send(comm, buffer) if comm.rank == 0 else _receive(comm, buffer))
 
 
-async def _add_up(comm: Comm, buffer: Array) -> None:
+async def _add(comm: Comm, buffer: Array) -> None:
     with comm.scratch(len(buffer), buffer) as inbox:
         for worker in range(1, comm.size):
             await comm.recv(inbox, worker, tag=0)
             await comm.add(buffer, inbox)
 
 
-async def _send_back(comm: Comm, buffer: Array) -> None:
+async def _send(comm: Comm, buffer: Array) -> None:
     for worker in range(1, comm.size):
         await comm.send(buffer, worker)
 
 
-async def _wait(comm: Comm, buffer: Array) -> None:
+async def _receive(comm: Comm, buffer: Array) -> None:
     await comm.recv(buffer, 0, tag=0)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcdl.fabric.comm import partition
+from hpcdl.fabric.vectors import partition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,8 +17,8 @@ async def ring(comm: Comm, buffer: Array) -> None:
 
         rank 0 -> rank 1 -> rank 2 -> ... -> rank p-1 -> rank 0
 
-    In the first p - 1 steps each chunk travels once around and grows by every rank's part; in the next p - 1
-    the sums travel on. All links work all the time, so the volume does not grow with p; the latency does.
+    In the first p - 1 steps each chunk goes around once, and every rank adds its part; in the next p - 1 the sums
+    go around. All links are always busy, so the bytes per rank do not grow with p; the latency does.
 
     Messages, busiest rank: 2*(p - 1)
     Bytes, busiest rank: 2*n*(p - 1)/p

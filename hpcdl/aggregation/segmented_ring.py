@@ -2,23 +2,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcdl.aggregation.segments import segmented
-from hpcdl.fabric.comm import partition
+from hpcdl.aggregation.parts.segments import segmented
+from hpcdl.fabric.vectors import partition
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
 
 
 async def segmented_ring(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) -> None:
-    """Ring whose reduce-scatter goes in segments: one is added while the next one travels. Any p.
+    """Ring with a segmented reduce-scatter: one segment is added while the next one is under way. Any p.
 
     ::
 
-        links   a1  a2  a3  b1  b2  b3  c1 ...      k = 3 segments of each chunk a, b, c, ...; what is added to
-        adders      a1  a2  a3  b1  b2  b3 ...      b1 in a step of the ring travels on k segments later.
+        links   a1  a2  a3  b1  b2  b3  c1 ...      k = 3 segments of each chunk a, b, c, ... The sum that is
+        adders      a1  a2  a3  b1  b2  b3 ...      added at b1 is sent on k segments later.
 
-    Open MPI's ``ring_segmented`` (tuned allreduce 5); that starts anew in each of its k phases, this goes on. The
-    sums then travel around in whole chunks, as a ring's.
+    As Open MPI's ``ring_segmented`` (tuned allreduce 5), but without its pause between phases. The allgather sends
+    whole chunks, as a ring's.
 
     k = max(1, ceil(n/(p*segment_bytes)))
     m = alpha + n/(p*k)*beta
@@ -35,16 +35,16 @@ async def segmented_ring(comm: Comm, buffer: Array, *, segment_bytes: int = 6553
     if size == 1:
         return
     left, right = (rank - 1) % size, (rank + 1) % size
-    # what this rank sends, in order; what arrives is added to what it sends one chunk later
-    around = [segment for step in range(size) for segment in chunks[(rank - step) % size]]
-    moves = list(zip(around, around[len(chunks[0]) :], strict=False))
+    # segments in sending order; each received segment is added to the one that is sent one chunk later
+    segments = [segment for step in range(size) for segment in chunks[(rank - step) % size]]
+    moves = list(zip(segments, segments[len(chunks[0]) :], strict=False))
     await (_overlap if len(chunks[0]) > 1 else _alternate)(comm, moves, left, right)
     for step in range(size - 1):
         await comm.exchange(whole[(rank - step + 1) % size], right, whole[(rank - step) % size], left)
 
 
 async def _alternate(comm: Comm, moves: list[tuple[Array, Array]], left: int, right: int) -> None:
-    """Chunks of one segment, each of which must be added before it travels on: nothing overlaps."""
+    """Send and add in turn: with one segment per chunk each must be added before it is sent on."""
     with comm.scratch(max(len(into) for _, into in moves), moves[0][0]) as inbox:
         for outgoing, into in moves:
             arriving = inbox[: len(into)]
@@ -53,7 +53,7 @@ async def _alternate(comm: Comm, moves: list[tuple[Array, Array]], left: int, ri
 
 
 async def _overlap(comm: Comm, moves: list[tuple[Array, Array]], left: int, right: int) -> None:
-    """Add each segment while the next one travels into the other inbox."""
+    """Add each segment while the next one arrives in the other inbox."""
     outgoing, into = moves[0]
     longest = max(len(into) for _, into in moves)
     with comm.scratch(longest, into) as first, comm.scratch(longest, into) as second:

@@ -1,19 +1,22 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from hpcdl.fabric.comm import partition
+from hpcdl.aggregation.parts.traits import Aggregation
+from hpcdl.fabric.vectors import partition
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
 
+TRAITS: Final = Aggregation(autotuned=False)
+
 
 async def sharded_parameter_server(comm: Comm, buffer: Array, *, servers: int | None = None) -> None:
-    """The vector is cut over several servers, each adds up its shard (DistBelief, section 4.1). Any p.
+    """Several servers, each of which sums one shard of the vector (DistBelief, section 4.1). Any p.
 
-    The first ``servers`` ranks (all, unless given) serve and work. In round k every rank turns to the server
-    k places on, so that no two workers meet at one server: with p servers this is the direct reduce-scatter
-    and allgather, as good in bandwidth as a ring.
+    The first ``servers`` ranks (default: all) are servers and workers. In round k every rank sends to the server
+    at the distance k, so that no server receives from two workers at once. With p servers this is a pairwise
+    reduce-scatter and allgather, with a ring's bandwidth.
 
     Messages, busiest rank: 2*(p - 1)
     Bytes, busiest rank: 2*n*(p - 1)/p
@@ -30,18 +33,18 @@ async def sharded_parameter_server(comm: Comm, buffer: Array, *, servers: int | 
     with comm.scratch(len(mine), buffer) as inbox:
         for distance in range(1, size):
             server, worker = (rank + distance) % size, (rank - distance) % size
-            await _meet(comm, shard[server], server < shards, server, inbox, rank < shards, worker)
+            await _round(comm, shard[server], server < shards, server, inbox, rank < shards, worker)
             if rank < shards:
                 await comm.add(mine, inbox)
     for distance in range(1, size):
         worker, server = (rank + distance) % size, (rank - distance) % size
-        await _meet(comm, mine, rank < shards, worker, shard[server], server < shards, server)
+        await _round(comm, mine, rank < shards, worker, shard[server], server < shards, server)
 
 
-async def _meet(
+async def _round(
     comm: Comm, outgoing: Array, sends: bool, dest: int, incoming: Array, receives: bool, source: int
 ) -> None:
-    """One round: send if the other serves, receive if this one does, both at once if both do."""
+    """Send if ``sends``, receive if ``receives``, both at once if both."""
     if sends and receives:
         await comm.exchange(outgoing, dest, incoming, source)
     elif sends:

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 from math import isqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from hpcdl.aggregation.composing import part
+from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.aggregation.ring import allgather, reduce_scatter, ring
-from hpcdl.fabric.comm import partition
+from hpcdl.fabric.vectors import partition
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
+
+TRAITS: Final = Aggregation(composite=True, autotuned=False)
 
 
 async def torus(comm: Comm, buffer: Array, *, rows: int | None = None) -> None:
@@ -16,10 +18,10 @@ async def torus(comm: Comm, buffer: Array, *, rows: int | None = None) -> None:
 
     ::
 
-        0 - 1 - 2 - (0)      A ring's volume with fewer steps: 2*(rows + columns - 2) instead of 2*(p - 1)
-        |   |   |            (Mikami et al. 2018, on GPUs; Jouppi et al. 2020, the TPU's network). Unless
-        3 - 4 - 5 - (3)      given, ``rows`` is the largest divisor of p up to its root: the grid is as square
-        |   |   |            as can be, and where p is a prime it is a ring.
+        0 - 1 - 2 - (0)      A ring's bytes with fewer steps: 2*(rows + columns - 2) instead of 2*(p - 1)
+        |   |   |            (Mikami et al. 2018, on GPUs; Jouppi et al. 2020, the TPU's network). By default
+        3 - 4 - 5 - (3)      ``rows`` is the largest divisor of p up to its square root; for a prime p the torus
+        |   |   |            is a ring.
        (0) (1) (2)
 
     rows = max(r for r in range(1, p + 1) if p%r == 0 and r*r <= p)
@@ -35,8 +37,8 @@ async def torus(comm: Comm, buffer: Array, *, rows: int | None = None) -> None:
     if rows < 1 or size % rows:
         raise ValueError(f"rows = {rows} with {size} ranks: must divide {size}")
     columns = size // rows
-    row = await part(comm, rank // columns, ("row", columns))
-    column = await part(comm, rank % columns, ("column", columns))
+    row = await comm.subcommunicator(rank // columns, ("row", columns))
+    column = await comm.subcommunicator(rank % columns, ("column", columns))
     chunks = partition(buffer, columns)
     await reduce_scatter(row, chunks)
     await ring(column, chunks[row.rank])

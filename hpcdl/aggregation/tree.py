@@ -1,24 +1,29 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from hpcdl.aggregation.parts.traits import Aggregation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hpcdl.fabric.comm import Array, Comm
 
+TRAITS: Final = Aggregation(autotuned=False)
+
 
 async def tree(comm: Comm, buffer: Array, *, arity: int = 2) -> None:
-    """Reduction tree whose inner nodes contribute, and the way back (FireCaffe, section 5.2). Any p.
+    """Reduce up a tree of all ranks, then broadcast down the same tree. Any p.
 
     ::
 
-                  6               The last rank is the root and leaves come first, as in a heap read
-              4       5           backwards: with 1..7 on seven ranks the sums are 1+2+5 = 8, 3+4+6 = 13
-            0   1   2   3         and 8+13+7 = 28.
+                  6               A reversed heap: the last rank is the root, leaves come first. With the values
+              4       5           1, ..., 7 on seven ranks the sums are 1+2+5 = 8, 3+4+6 = 13 and 8+13+7 = 28.
+            0   1   2   3
 
-    A parent has one port, so each level costs ``arity`` messages: with two, FireCaffe's 2 log2(p) n/BW, and
-    as much for the way back, which the paper does not count.
+    A parent has one port, so each level costs ``arity`` messages. A binary tree of p ranks costs
+    4(log2(p + 1) - 1) n/BW, half for each direction. FireCaffe (Iandola et al. 2016, section 5.2) draws a binary
+    tree and states 2 log2(p) n/BW for the reduction alone; ``binomial`` costs this for both directions.
 
     Messages, all ranks: 2*(p - 1)
     Bytes, all ranks: 2*n*(p - 1)
@@ -28,60 +33,60 @@ async def tree(comm: Comm, buffer: Array, *, arity: int = 2) -> None:
     """
     last = comm.size - 1
     place = _place(last - comm.rank, comm.size, arity).renamed(lambda node: last - node)
-    await _add_up(comm, buffer, place)
-    await _hand_down(comm, buffer, place)
+    await _send_up(comm, buffer, place)
+    await _send_down(comm, buffer, place)
 
 
 async def reduce(comm: Comm, buffer: Array, *, arity: int = 2) -> None:
-    """Sum at rank 0, the root of the same tree with the ranks in the heap's order; elsewhere a part of the sum.
+    """Sum at rank 0, the root of the tree with the ranks in the heap's order; other ranks end with partial sums.
 
     Messages, all ranks: p - 1
     Bytes, all ranks: n*(p - 1)
     Time, p + 1 a power of two: 2*(log2(p + 1) - 1)*(alpha + n*beta + n*gamma)
     """
-    await _add_up(comm, buffer, _place(comm.rank, comm.size, arity))
+    await _send_up(comm, buffer, _place(comm.rank, comm.size, arity))
 
 
 async def broadcast(comm: Comm, buffer: Array, *, arity: int = 2) -> None:
-    """Send rank 0's ``buffer`` to all, down the same tree.
+    """Send rank 0's ``buffer`` to all down the tree of :func:`reduce`.
 
     Messages, all ranks: p - 1
     Bytes, all ranks: n*(p - 1)
     Time, p + 1 a power of two: 2*(log2(p + 1) - 1)*(alpha + n*beta)
     """
-    await _hand_down(comm, buffer, _place(comm.rank, comm.size, arity))
+    await _send_down(comm, buffer, _place(comm.rank, comm.size, arity))
 
 
 class _Place(NamedTuple):
     parents: list[int]
-    """None for the root, else one."""
+    """Empty for the root, else one rank."""
     children: list[int]
-    """The one with the deepest subtree first."""
+    """Children, the one with the deepest subtree first."""
 
     def renamed(self, rank_of: Callable[[int], int]) -> _Place:
-        """The same place, ranks instead of nodes."""
+        """Return the place with ranks instead of nodes."""
         return _Place([rank_of(node) for node in self.parents], [rank_of(node) for node in self.children])
 
 
 def _place(node: int, size: int, arity: int) -> _Place:
-    """Of a node in a heap whose root is 0."""
+    """Return the place of a node in a heap whose root is 0."""
     if arity < 1:
         raise ValueError(f"arity = {arity}: a tree's node has at least 1 child")
     children = range(arity * node + 1, min(arity * node + arity, size - 1) + 1)
     return _Place([(node - 1) // arity] if node else [], list(children))
 
 
-async def _add_up(comm: Comm, buffer: Array, place: _Place) -> None:
+async def _send_up(comm: Comm, buffer: Array, place: _Place) -> None:
     with comm.scratch(len(buffer) if place.children else 0, buffer) as inbox:
-        for child in reversed(place.children):  # hear the deepest last
+        for child in reversed(place.children):  # receive from the deepest subtree last
             await comm.recv(inbox, child, tag=0)
             await comm.add(buffer, inbox)
     for parent in place.parents:
         await comm.send(buffer, parent)
 
 
-async def _hand_down(comm: Comm, buffer: Array, place: _Place) -> None:
+async def _send_down(comm: Comm, buffer: Array, place: _Place) -> None:
     for parent in place.parents:
         await comm.recv(buffer, parent, tag=0)
-    for child in place.children:  # tell the deepest first
+    for child in place.children:  # send to the deepest subtree first
         await comm.send(buffer, child)

@@ -2,28 +2,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.fabric.comm import partition
+from hpcdl.aggregation.parts.traits import Aggregation
+from hpcdl.fabric.vectors import partition
 from hpcdl.fabric.window import Window
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
 
-MEMORY: Final = "host"
-ONE_HOST: Final = True
+TRAITS: Final = Aggregation(memory="host", one_host=True)
 
 
 async def two_shot(comm: Comm, buffer: Array) -> None:
-    """Two-shot allreduce in memory that all ranks share: add up a chunk, fetch the others'. Any p, one host.
+    """Two-shot allreduce in shared memory: sum a chunk, then copy the other ranks' sums. Any p, one host.
 
     ::
 
-        rank 0   [a][b][c]      First shot: rank 0 adds everybody's a to its own, where they lie, rank 1
-        rank 1   [a][b][c]      everybody's b. Fence. Second shot: everybody fetches the sums that the others made.
-        rank 2   [a][b][c]      Nothing is sent but three fences' tokens.
+        rank 0   [a][b][c]      First shot: rank 0 adds the a of all ranks to its own, rank 1 the b, ... Fence.
+        rank 1   [a][b][c]      Second shot: each rank copies the other sums. Only the tokens of three fences are
+        rank 2   [a][b][c]      sent as messages.
 
-    The name is that of GPU libraries, where the memory is the other GPU's; on processors it is the scheme of Li,
-    Hoefler & Snir 2013 (NUMA-aware shared-memory collective communication for MPI). Ranks on different hosts are
-    refused; within hosts it serves ``hierarchical``. Vectors that ranks do not share are copied in and out.
+    GPU libraries use the name for memory of other GPUs; on CPUs it is the scheme of Li, Hoefler & Snir 2013
+    (NUMA-aware shared-memory collective communication for MPI). On several hosts use it as a part of
+    ``hierarchical``. Vectors outside shared memory are copied in and out.
 
     L = ceil(log2(p))
     Messages, busiest rank: 3*L

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 
 def bus_factor(collective: str, ranks: int) -> float | None:
-    """What algorithm bandwidth S/t is multiplied with to get what the busiest link carries.
+    """Return the factor from algorithm bandwidth S/t to the bandwidth of the busiest link.
 
-    S is the whole array: what a rank holds after an allgather, before a reduce-scatter or an all-to-all.
+    S is the whole array: that of a rank after an allgather, before a reduce-scatter or an all-to-all.
     allreduce 2(p-1)/p; reduce_scatter, allgather, all_to_all (p-1)/p; broadcast, reduce, pairwise exchange 1.
     None for a collective that has no such factor. ``ranks`` >= 1.
     """

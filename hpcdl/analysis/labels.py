@@ -1,10 +1,21 @@
-"""Names with settings as records hold them, ``tree(arity=4)``, taken apart."""
+"""Names with settings as names of cases and records hold them, ``tree(arity=4)``: written, and taken apart."""
 
 from __future__ import annotations
 
+from typing import Any
+
+
+def label(value: Any) -> str:
+    """Return how a value is written in names and tables: ``ring``, ``tree(arity=4)``, ``0.1``."""
+    if not isinstance(value, dict):
+        return str(value)
+    inside = ",".join(f"{key}={label(one)}" for key, one in value.items() if key != "name")
+    name = str(value.get("name", ""))
+    return f"{name}({inside})" if inside else name
+
 
 def parts(label: str) -> tuple[str, dict[str, str]]:
-    """The name and its settings, each as it is written; settings may be names with settings themselves.
+    """Return the name and the text of each setting; a setting may be a name with settings itself.
 
     Text of another form is a name without settings.
     """
@@ -18,7 +29,7 @@ def parts(label: str) -> tuple[str, dict[str, str]]:
 
 
 def _split(text: str) -> list[str]:
-    """At the commas that no bracket holds."""
+    """Split at the commas outside of brackets."""
     found, depth = [""], 0
     for character in text:
         depth += (character in "([{") - (character in ")]}")

@@ -1,4 +1,4 @@
-"""One launch of one case, reduced over its ranks: the first thing that is done to a trace."""
+"""Launches: one case of one launch each, reduced over its ranks."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from hpcdl.analysis.fields import batch, keeps_step
-from hpcdl.analysis.pace import pace
+from hpcdl.analysis.disturbance import disturbance
+from hpcdl.analysis.record_fields import batch, keeps_step
 from hpcdl.analysis.statistics import Middle, Vector, center, slowest
+from hpcdl.analysis.throughput import throughput_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import pandas as pd
 
-    from hpcdl.analysis.pace import Pace
+    from hpcdl.analysis.throughput import Throughput
     from hpcdl.trace.run import Run
 
 Columns = dict[str, npt.NDArray[Any]]
@@ -28,8 +29,8 @@ Columns = dict[str, npt.NDArray[Any]]
 class Launch:
     """Vectors hold one entry per measured step (warm-up is left out), in the order of the steps.
 
-    Where ranks keep no common step (:func:`hpcdl.analysis.fields.keeps_step`) an entry is a window of
-    :mod:`hpcdl.analysis.pace`, and all numbers are per global batch.
+    If ranks keep no common step (:func:`hpcdl.analysis.record_fields.keeps_step`) an entry is a window of
+    :mod:`hpcdl.analysis.throughput`, and all numbers are per global batch.
     """
 
     fields: Mapping[str, Any]
@@ -54,17 +55,28 @@ class Launch:
     last_loss: float | None = None
     """Mean over the images of the last step."""
     evaluations: Columns = field(default_factory=dict)
-    """Those of the lowest rank that has any, each at the time of the rank that came to it last."""
+    """Evaluations of the lowest rank that has any, each at the time of the rank that reached it last."""
     workers: int = 0
     """Ranks that take steps."""
     updates: Columns = field(default_factory=dict)
     """Gradients applied to parameters that were kept for others."""
     memory_bytes: int = 0
     """Vectors of the rank that holds most; 0 where it was not stated."""
+    disturbed: str | None = None
+    """Disturbance from outside the job beyond the limits of :mod:`hpcdl.analysis.disturbance`."""
     middle: Middle = "median"
-    """What speaks for ``seconds``."""
+    """Statistic of ``seconds``."""
     span: tuple[int, int] | None = None
-    """What was measured where ranks keep no common step, ns on rank 0's clock."""
+    """Measured time span if ranks keep no common step, ns on rank 0's clock."""
+
+    waiting_seconds: float | None = None
+    """Waiting for other ranks, mean over ranks and steps; see :mod:`hpcdl.analysis.waiting`. None: not traced."""
+    transfer_seconds: float | None = None
+    """Time in which a rank moves bytes, mean over ranks and steps."""
+    late_rank: int | None = None
+    """Rank that is late in most steps."""
+    late_seconds: float | None = None
+    """Longest waiting of another rank for it in a step, mean over steps."""
 
     def typical(self, vector: Vector) -> float:
         """The middle of one of the vectors."""
@@ -112,7 +124,7 @@ def _reduce(
     if not steps or fields.get("error"):  # what broke half-way has no step time
         return _unmeasured(fields, total_steps=0, warmup_steps=warmup, ranks_recorded=0)
     recorded = [table["rank"] for table in (steps, evaluations, updates) if table]
-    told: dict[str, Any] = {
+    counts: dict[str, Any] = {
         "warmup_steps": warmup,
         "ranks_recorded": len(np.unique(np.concatenate(recorded))),
         "last_loss": _last_loss(steps),
@@ -120,11 +132,14 @@ def _reduce(
         "workers": len(np.unique(steps["rank"])),
         "updates": updates,
         "memory_bytes": int(ranks["memory_bytes"].max(initial=0)) if ranks else 0,
+        "disturbed": None if fields.get("network") else disturbance(ranks),
     }
     whole = batch(fields)
     if not keeps_step(fields) and whole:
         total = round(float(steps["images"].sum()) / whole)
-        return _paced(fields, pace(steps, warmup, whole), whole, total_steps=total, middle="mean", **told)
+        return _windowed(
+            fields, throughput_of(steps, warmup, whole), whole, total_steps=total, middle="mean", **counts
+        )
     measured = {name: column[steps["step"] >= warmup] for name, column in steps.items()}
     number = measured["step"]
     _, seconds = slowest(number, (measured["end"] - measured["begin"]) / 1e9)
@@ -141,18 +156,18 @@ def _reduce(
         images=np.bincount(place, measured["images"], len(count)).astype(np.float64),
         total_steps=len(np.unique(steps["step"])),
         measured_steps=len(seconds),
-        **told,
+        **counts,
     )
 
 
-def _unmeasured(fields: Mapping[str, Any], **told: Any) -> Launch:
+def _unmeasured(fields: Mapping[str, Any], **counts: Any) -> Launch:
     nothing = np.empty(0)
-    return Launch(fields, nothing, nothing, nothing, nothing, nothing, nothing, nothing, **told)
+    return Launch(fields, nothing, nothing, nothing, nothing, nothing, nothing, nothing, **counts)
 
 
-def _paced(fields: Mapping[str, Any], found: Pace | None, whole: float, **told: Any) -> Launch:
+def _windowed(fields: Mapping[str, Any], found: Throughput | None, whole: float, **counts: Any) -> Launch:
     if found is None:
-        return _unmeasured(fields, **told)
+        return _unmeasured(fields, **counts)
     count = len(found.seconds)
     return Launch(
         fields,
@@ -165,12 +180,12 @@ def _paced(fields: Mapping[str, Any], found: Pace | None, whole: float, **told: 
         images=np.full(count, whole),
         measured_steps=int(found.batches),
         span=(found.begin, found.end),
-        **told,
+        **counts,
     )
 
 
 def _latest(evaluations: Columns) -> Columns:
-    """The lowest rank's, at the latest time over ranks: what they found together no rank had before the last."""
+    """Return the evaluations of the lowest rank, each at the time of the rank that reached it last."""
     if not evaluations:
         return {}
     by_rank = [np.flatnonzero(evaluations["rank"] == rank) for rank in np.unique(evaluations["rank"])]

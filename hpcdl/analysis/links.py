@@ -1,7 +1,8 @@
-"""How fast every rank reaches every other, and which host or link is slow."""
+"""Speed of the link between each pair of ranks, and slow hosts and links."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,20 +10,29 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcdl.analysis.launches import warmup_of
+from hpcdl.analysis.statistics import Interval, share_interval
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hpcdl.trace.run import Run
 
+Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
+Cube = npt.NDArray[np.float64]
 
 CONSPICUOUS: Final = 0.85
 """A host or link with less than this share of the others' speed is named."""
 
+AS_FAST: Final = 0.95
+"""A host with one link of at least this share of the others' speed is not slow, whatever its other links are."""
+
+HOSTS: Final = 3
+"""Hosts without which none is named: of two that differ, either may be the odd one."""
+
 
 def rounds(ranks: int, pattern: str) -> list[list[int | None]]:
-    """Who exchanges with whom, round by round: a partner for every rank, None for one that rests.
+    """Return the partner of each rank in each round; None for a rank that rests.
 
     ``pair``: ranks 0 and 1. ``bisection``: one round, rank r of the lower half with r of the upper one, so that
     every message crosses the middle. ``all_pairs``: every pair once, and no rank in two pairs of a round, by the
@@ -38,7 +48,7 @@ def rounds(ranks: int, pattern: str) -> list[list[int | None]]:
     for turn in range(seats - 1):
         partners: list[int | None] = [None] * ranks
         for rank in range(ranks):
-            # the last seat stays, and meets who would meet himself; the others move on around the table
+            # the last seat stays and meets the rank that would meet itself; the others move on around the table
             if rank == seats - 1:
                 other = turn * (seats // 2) % (seats - 1)
             else:
@@ -56,8 +66,13 @@ class Links:
     fields: Mapping[str, Any]
     hosts: Sequence[str]
     """Of each rank."""
-    seconds: Matrix
-    """(p, p): median time of an exchange, the slower side's; NaN between ranks that did not exchange."""
+    repeated: Cube
+    """(repetitions, p, p): time of an exchange, the slower side's; NaN between ranks that did not exchange."""
+
+    @property
+    def seconds(self) -> Matrix:
+        """(p, p): median time of an exchange; NaN between ranks that did not exchange."""
+        return np.asarray(np.median(self.repeated, axis=0), np.float64)
 
     @property
     def rates(self) -> Matrix:
@@ -65,26 +80,73 @@ class Links:
         size = float(self.fields["message_bytes"])
         return size / self.seconds
 
-    def shares(self) -> list[tuple[int, float]]:
-        """Ranks, and the speed of each as a share of the others', slowest first.
+    @property
+    def names(self) -> list[str]:
+        """The hosts, each once."""
+        return list(dict.fromkeys(self.hosts))
 
-        A rank's speed is the median over its links, the others' the median over all links without it.
+    @property
+    def speed(self) -> Matrix:
+        """(hosts, hosts): exchanges per second between ranks of two hosts, their median; NaN within a host."""
+        return self._between_hosts(self.seconds)
+
+    def _between_hosts(self, seconds: Matrix) -> Matrix:
+        found = np.full((len(self.names), len(self.names)), np.nan)
+        ranks = [np.array([name == host for host in self.hosts]) for name in self.names]
+        for i, j in itertools.permutations(range(len(ranks)), 2):
+            known = seconds[np.ix_(ranks[i], ranks[j])]
+            if np.isfinite(known).any():
+                found[i, j] = 1 / np.nanmedian(known)
+        return found
+
+    def shares(self) -> list[tuple[int, Interval]]:
+        """Hosts, and the speed of each as a share of the others', slowest first; none of fewer than three hosts.
+
+        A host's speed is the median over its links, the others' the median over all links without it. The interval
+        is over repetitions, 95 % for all hosts together.
         """
-        speed = 1 / self.seconds
-        found = []
-        for rank in range(len(speed)):
-            others = np.delete(np.delete(speed, rank, 0), rank, 1)
-            if np.isfinite(others).any() and np.isfinite(speed[rank]).any():
-                share = float(np.nanmedian(speed[rank]) / np.nanmedian(others))
-                found.append((rank, share))
-        return sorted(found, key=lambda one: one[1])
+        if len(self.names) < HOSTS:
+            return []
+        samples = np.array([_shares(self._between_hosts(one)) for one in self.repeated])
+        found = [
+            (host, share_interval(share, samples[:, host], len(self.names)))
+            for host, share in enumerate(_shares(self.speed).tolist())
+            if np.isfinite(share)
+        ]
+        return sorted(found, key=lambda one: one[1].value)
 
-    def slow_hosts(self) -> list[tuple[int, float]]:
-        """Those of :meth:`shares` that are slow with everybody."""
-        return [(rank, share) for rank, share in self.shares() if share < CONSPICUOUS]
+    def slow_hosts(self) -> list[tuple[int, Interval]]:
+        """Those of :meth:`shares` that are slow with every other host, and whose interval excludes 1."""
+        speed = self.speed
+        return [
+            (host, share)
+            for host, share in self.shares()
+            if share.value < CONSPICUOUS
+            and share.high < 1
+            and np.nanmax(speed[host]) < AS_FAST * _others(speed, host)
+        ]
+
+    def host_slowness(self) -> dict[str, float]:
+        """Return each host's time by that of the usual host; empty for fewer than three hosts."""
+        if len(self.names) < HOSTS:
+            return {}
+        found = host_slowness(1 / self.speed)
+        return {name: float(one) for name, one in zip(self.names, found, strict=True) if np.isfinite(one)}
+
+    def link_slowness(self) -> dict[str, float]:
+        """Return the time of each link between two hosts by that of the median one; empty for fewer than three."""
+        if len(self.names) < HOSTS:
+            return {}
+        speed = self.speed
+        usual = float(np.nanmedian(speed))
+        return {
+            " - ".join(sorted((self.names[i], self.names[j]))): usual / float(speed[i, j])
+            for i, j in itertools.combinations(range(len(speed)), 2)
+            if np.isfinite(speed[i, j])
+        }
 
     def extremes(self) -> list[tuple[int, int, float]]:
-        """The fastest and the slowest pair, with their seconds; nothing where nobody exchanged."""
+        """The fastest and the slowest pair, with their seconds; nothing if no ranks exchanged."""
         if not np.isfinite(self.seconds).any():
             return []
         places = (np.nanargmin(self.seconds), np.nanargmax(self.seconds))
@@ -92,42 +154,68 @@ class Links:
         return [(min(pair), max(pair), float(self.seconds[pair])) for pair in pairs]
 
     def slow_links(self) -> list[tuple[int, int, float]]:
-        """Pairs that are slow although neither rank is, and their share of the median link, slowest first."""
-        speed = 1 / self.seconds
+        """Pairs of hosts that are slow although neither host is, with their share of the median link.
+
+        The slowest first; none of fewer than three hosts.
+        """
+        if len(self.names) < HOSTS:
+            return []
+        speed = self.speed
         usual = np.nanmedian(speed)
-        slow = {rank for rank, _ in self.slow_hosts()}
+        slow = {host for host, _ in self.slow_hosts()}
         pairs = [
             (i, j, float(speed[i, j] / usual))
-            for i in range(len(speed))
-            for j in range(i + 1, len(speed))
+            for i, j in itertools.combinations(range(len(speed)), 2)
             if not {i, j} & slow and speed[i, j] < CONSPICUOUS * usual
         ]
         return sorted(pairs, key=lambda one: one[2])
 
 
+def host_slowness(seconds: Matrix) -> Vector:
+    """(hosts,): median time of a host's links by the median over hosts; ``seconds`` (hosts, hosts), NaN: unknown.
+
+    The lower median, so that a slow host among three does not make the others slow.
+    """
+    ordered = np.sort(seconds, axis=1)  # NaN last
+    known = np.isfinite(ordered).sum(axis=1)
+    own = ordered[np.arange(len(ordered)), np.maximum(known - 1, 0) // 2]
+    return np.asarray(own / np.nanmedian(own), np.float64) if known.any() else own
+
+
+def _others(speed: Matrix, host: int) -> float:
+    """Median speed of the links without those of ``host``; NaN where there are none."""
+    known = np.delete(np.delete(speed, host, 0), host, 1)
+    return float(np.nanmedian(known)) if np.isfinite(known).any() else np.nan
+
+
+def _shares(speed: Matrix) -> Vector:
+    """(hosts,): median speed of a host's links as a share of the others'; NaN where one is unknown."""
+    known = [float(np.nanmedian(row)) if np.isfinite(row).any() else np.nan for row in speed]
+    return np.array([own / _others(speed, host) for host, own in enumerate(known)])
+
+
 def links(run: Run) -> list[Links]:
     """The links of every case of ``run`` in which more than one pair exchanged."""
     steps = run.steps
-    hosts = [str(rank.get("hostname", "")) for rank in run.environment.get("ranks") or []]
     found = []
     for index, fields in enumerate(run.described):
         if fields.get("kind") == "pairwise" and fields.get("pattern", "pair") != "pair":
             mine = steps[steps["case_index"] == index]
             seconds = _seconds(fields, mine["rank"].to_numpy(), mine["end"].to_numpy() - mine["begin"].to_numpy())
-            found.append(Links(fields, hosts[: len(seconds)], seconds))
+            found.append(Links(fields, run.hosts_of(index), seconds))
     return found
 
 
-def _seconds(fields: Mapping[str, Any], rank: npt.NDArray[np.int64], duration: npt.NDArray[np.int64]) -> Matrix:
-    """Median time of each pair: after the warm-up, every round has the same number of repetitions."""
+def _seconds(fields: Mapping[str, Any], rank: npt.NDArray[np.int64], duration: npt.NDArray[np.int64]) -> Cube:
+    """(repetitions, p, p) times of each pair; after the warm-up every round has equally many repetitions."""
     ranks = int(fields["ranks"])
     table = rounds(ranks, str(fields["pattern"]))
-    seconds = np.full((ranks, ranks), np.nan)
+    timed = [duration[rank == mine][warmup_of(fields) :].reshape(len(table), -1) for mine in range(ranks)]
+    seconds = np.full((timed[0].shape[1], ranks, ranks), np.nan)
     for mine in range(ranks):
-        timed = duration[rank == mine][warmup_of(fields) :].reshape(len(table), -1)
-        for partners, times in zip(table, timed, strict=True):
+        for partners, times in zip(table, timed[mine], strict=True):
             other = partners[mine]
             if other is not None:
-                seconds[mine, other] = np.median(times) * 1e-9
-    slower: Matrix = np.fmax(seconds, seconds.T)
+                seconds[:, mine, other] = times * 1e-9
+    slower: Cube = np.fmax(seconds, seconds.transpose(0, 2, 1))
     return slower

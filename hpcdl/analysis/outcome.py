@@ -1,4 +1,4 @@
-"""What a training case came to: how well it learned, and what its ranks kept meanwhile.
+"""Outcome of a training case: accuracy, memory, staleness and consensus.
 
 Numbers are medians over launches.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def learned(launches: Sequence[Launch]) -> dict[str, Any]:
-    """Final loss and accuracy, the best accuracy, and what it took to the target; None for what is not known.
+    """Return final loss and accuracy, best accuracy, and time, samples and epochs to the target; None if unknown.
 
     A target that one launch missed has no median time.
     """
@@ -52,7 +52,7 @@ def learned(launches: Sequence[Launch]) -> dict[str, Any]:
 
 
 def kept(launches: Sequence[Launch]) -> dict[str, Any]:
-    """What ranks hold, and how far, in updates and in space, it is from what the others hold."""
+    """Return memory per rank, staleness of gradients, and distance between the ranks' parameters."""
     found = list(filter(None, map(staleness, launches)))
     last = [
         float(seen["consensus"][np.argmax(seen["step"])])

@@ -1,4 +1,4 @@
-"""What a way of doing a thing costs: the same program with and without it."""
+"""Overheads: the same program with and without the fabric, and with and without tracing."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hpcdl.analysis.fields import PROBLEM, method, problem
-from hpcdl.analysis.launches import launches
+from hpcdl.analysis.conditions import settings
+from hpcdl.analysis.record_fields import method, problem
 from hpcdl.analysis.statistics import (
     Interval,
     Vector,
@@ -19,13 +19,13 @@ from hpcdl.analysis.statistics import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-    from hpcdl.analysis.fields import Key
-    from hpcdl.trace.run import Run
+    from hpcdl.analysis.launches import Launch
+    from hpcdl.analysis.record_fields import Key
 
-ALTERNATING: Final = "trace=alternating"
-"""Part of the ``configuration`` of a case that traced events in its even steps only."""
+ALTERNATING: Final = "alternating"
+"""Setting ``trace`` of a case that traced events in its even steps only."""
 HANDED_ON: Final = {"fabric": True, "raw": False}
 """Aggregations of a pairwise case: through the fabric, or plain MPI."""
 
@@ -44,15 +44,15 @@ class Overhead:
     """``having`` by ``without``."""
 
 
-def tracing(run: Run) -> list[Overhead]:
+def tracing(launches: Iterable[Launch]) -> list[Overhead]:
     """Tracing every event against tracing steps only, from the even and the odd steps of the same training.
 
-    The difference is smaller than what a machine drifts from one case to the next, so each launch is compared
+    The difference is smaller than the drift of a machine from one case to the next, so each launch is compared
     with itself; the intervals are over launches. Seeds are launches.
     """
     found: dict[Key, tuple[Mapping[str, Any], dict[bool, list[Vector]]]] = {}
-    for launch in launches(run):
-        if ALTERNATING in str(launch.fields.get("configuration")).split(", ") and len(launch.seconds) > 1:
+    for launch in launches:
+        if settings(launch.fields).get("trace") == ALTERNATING and len(launch.seconds) > 1:
             key = (problem(launch.fields), method(launch.fields), launch.fields.get("ranks"))
             _, sides = found.setdefault(key, (launch.fields, {True: [], False: []}))
             for offset in (0, 1):
@@ -61,14 +61,14 @@ def tracing(run: Run) -> list[Overhead]:
     return [_paired(fields, sides) for fields, sides in found.values()]
 
 
-def fabric(run: Run) -> list[Overhead]:
+def fabric(launches: Iterable[Launch]) -> list[Overhead]:
     """Exchanges through the fabric against mpi4py's own, for each size that was measured both ways."""
     found: dict[Key, dict[bool, list[Vector]]] = {}
     named: dict[Key, Mapping[str, Any]] = {}
-    for launch in launches(run):
+    for launch in launches:
         aggregation = launch.fields.get("aggregation")
         if launch.fields.get("kind") == "pairwise" and aggregation in HANDED_ON and len(launch.seconds):
-            key = tuple(launch.fields.get(name) for name in (*PROBLEM, "ranks"))
+            key = (problem(launch.fields), launch.fields.get("ranks"))
             found.setdefault(key, {True: [], False: []})[HANDED_ON[aggregation]].append(launch.seconds)
             named.setdefault(key, launch.fields)
     return [_overhead(named[key], both) for key, both in found.items() if both[True] and both[False]]

@@ -1,4 +1,4 @@
-"""Medians, quantiles and what is known about them, without assuming a distribution.
+"""Medians and quantiles with intervals, without assuming a distribution.
 
 Rules kept here (Hoefler & Belli, Scientific Benchmarking of Parallel Computing Systems, SC15): an iteration
 takes as long as its slowest rank; quantiles are taken over iterations, after that; ratios are ratios of
@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from hpcdl.analysis.student import upper
+from hpcdl.analysis.welch import difference
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 Vector = npt.NDArray[np.float64]
 Middle = Literal["median", "mean"]
-"""What speaks for a launch: the median of steps that are alike, the mean of parts of a time."""
+"""Statistic of a launch: the median of equal steps, or the mean of windows."""
 
 
 class Interval(NamedTuple):
@@ -84,26 +87,20 @@ def mean_interval(values: npt.ArrayLike, confidence: float = 0.95) -> Interval:
     return Interval(middle, middle - reach, middle + reach)
 
 
-def student_quantile(freedom: int, confidence: float) -> float:
-    """T such that Student's t with ``freedom`` degrees is within -T to T with probability ``confidence``.
+def share_interval(share: float, samples: npt.ArrayLike, together: int = 1, confidence: float = 0.95) -> Interval:
+    """A share, and Student's t interval of the geometric mean of ``samples`` of it.
 
-    By bisection of the closed form for whole degrees (Abramowitz & Stegun 26.7.3 and 26.7.4).
+    It holds for ``together`` such shares at once (Bonferroni). Fewer than two samples give no bounds.
     """
-    low, high = 0.0, math.tan(math.pi / 2 * confidence) + 1  # one degree has the widest
-    for _ in range(100):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _student_within(middle, freedom) < confidence else (low, middle)
-    return high
+    samples = np.asarray(samples, np.float64)
+    samples = samples[np.isfinite(samples) & (samples > 0)]
+    _, low, high = mean_interval(np.log(samples), 1 - (1 - confidence) / together)
+    return Interval(share, math.exp(low), math.exp(high))
 
 
-def _student_within(t: float, freedom: int) -> float:
-    angle = math.atan(t / math.sqrt(freedom))
-    term = math.cos(angle) if freedom % 2 else 1.0
-    total = term if freedom > 1 else 0.0
-    for k in range(3 if freedom % 2 else 2, freedom, 2):
-        term *= (k - 1) / k * math.cos(angle) ** 2
-        total += term
-    return math.sin(angle) * total if freedom % 2 == 0 else 2 / math.pi * (angle + math.sin(angle) * total)
+def student_quantile(freedom: float, confidence: float) -> float:
+    """T such that Student's t with ``freedom`` >= 1 degrees is within -T to T with probability ``confidence``."""
+    return float(upper((1 - confidence) / 2, freedom))
 
 
 def center(values: Vector, middle: Middle) -> float:
@@ -114,30 +111,37 @@ def center(values: Vector, middle: Middle) -> float:
 def launches_interval(launches: Sequence[Vector], middle: Middle = "median") -> Interval:
     """The median over launches of each launch's median (or mean), with a 95 % interval.
 
-    ``launches``: one vector of iterations per launch. The launch is the unit: from 6 launches on the interval
-    is that of their medians. One launch gives the interval over its iterations, and 2 to 5 give the envelope
-    of those, which speaks of the launches that were seen and no others.
+    ``launches``: one vector of iterations per launch. The launch is the unit: from 6 launches on the interval is
+    that of their medians, and 2 to 5 give Student's t interval of the logarithms of their medians. One launch
+    gives the interval over its iterations, which describes that launch only.
     """
     launches = [launch for launch in launches if len(launch)]
     if not launches:
         return NOTHING
-    each = [(mean_interval if middle == "mean" else median_interval)(launch) for launch in launches]
-    over = median_interval([one.value for one in each])
-    if len(each) >= 6:
+    if len(launches) == 1:
+        return (mean_interval if middle == "mean" else median_interval)(launches[0])
+    each = np.array([center(launch, middle) for launch in launches])
+    over = median_interval(each)
+    if len(each) >= 6 or each.min() <= 0:
         return over
-    bounds = np.array([(one.low, one.high) for one in each])
-    return Interval(over.value, float(bounds[:, 0].min()), float(bounds[:, 1].max()))
+    _, low, high = mean_interval(np.log(each))
+    return Interval(over.value, _exp(low), _exp(high))
+
+
+def _exp(value: float) -> float:
+    """The exponential, infinity where it is beyond a float."""
+    return math.exp(value) if not value > 700 else math.inf
 
 
 def ratio_interval(numerator: Sequence[Vector], denominator: Sequence[Vector], **options: Any) -> Interval:
-    """The ratio of two medians (of launches' medians), with an interval as in :func:`compared`."""
+    """The ratio of two medians (of launches' medians), with a 95 % interval as in :func:`compared`."""
     with np.errstate(divide="ignore", invalid="ignore"):
         found = compared(np.divide, numerator, denominator, **options)
     return found if np.isfinite(found.value) else NOTHING
 
 
 def difference_interval(minuend: Sequence[Vector], subtrahend: Sequence[Vector], **options: Any) -> Interval:
-    """The difference of two medians (of launches' medians), with an interval as in :func:`compared`."""
+    """The difference of two medians (of launches' medians), with a 95 % interval as in :func:`compared`."""
     return compared(np.subtract, minuend, subtrahend, **options)
 
 
@@ -151,23 +155,28 @@ def compared(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Interval:
-    """A function of two medians (of launches' medians, or means), with a percentile bootstrap interval.
+    """The ratio or difference (``np.divide``, ``np.subtract``) of two medians of launches' medians (or means).
 
-    Each side is a sequence of launches. A resample draws launches, then iterations within each drawn
-    launch (Davison & Hinkley, Bootstrap Methods, 3.8). The same seed gives the same interval. Bounds are
-    NaN when a launch has fewer than 6 iterations, as in :func:`median_interval`.
+    Each side is a sequence of launches. With several on both sides the interval is Welch's (Biometrika 34, 1947)
+    of the launches' medians, of their logarithms for a ratio. A side of one launch does not say how launches vary:
+    then a percentile bootstrap draws launches, then iterations within each drawn launch (Davison & Hinkley,
+    Bootstrap Methods, 3.8). The same seed gives the same interval; bounds are NaN where a launch has fewer than 6
+    iterations.
     """
     sides = [[np.sort(launch) for launch in side if len(launch)] for side in (one, other)]
     if not all(sides):
         return NOTHING
-    value = float(
-        function(
-            *(
-                np.median([center(launch, middle) for launch in side])
-                for side, middle in zip(sides, middles, strict=True)
-            )
-        )
-    )
+    each = [
+        np.array([center(launch, middle) for launch in side]) for side, middle in zip(sides, middles, strict=True)
+    ]
+    value = float(function(*map(np.median, each)))
+    if min(map(len, each)) > 1:
+        if function is np.subtract:
+            return Interval(value, *_welch(each[0], each[1], confidence))
+        if min(side.min() for side in each) <= 0:
+            return Interval(value, float("nan"), float("nan"))
+        low, high = _welch(np.log(each[0]), np.log(each[1]), confidence)
+        return Interval(value, _exp(low), _exp(high))
     if min(len(launch) for side in sides for launch in side) < 6:
         return Interval(value, float("nan"), float("nan"))
     generator = np.random.default_rng(seed)
@@ -176,6 +185,12 @@ def compared(
     )
     low, high = np.quantile(values, [(1 - confidence) / 2, (1 + confidence) / 2])
     return Interval(value, float(low), float(high))
+
+
+def _welch(one: Vector, other: Vector, confidence: float) -> tuple[float, float]:
+    """Bounds of the difference of two means."""
+    low, high = difference([other], [one]).bounds(confidence)
+    return float(low[0]), float(high[0])
 
 
 def _resampled(

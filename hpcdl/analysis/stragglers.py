@@ -1,8 +1,8 @@
-"""What a slow rank costs: the throughput of a case with a straggler by that of the same case without.
+"""Cost of a slow rank: throughput of a case with a straggler by that of the same case without.
 
-Two bounds stand beside it. The straggler takes ``factor`` times as long for its work, and pauses s seconds in a
-share q of its batches: a step of T seconds, C of them its work, becomes one of T + (factor - 1) C + q s. Where
-every step waits for it, throughput falls to the ratio r of the two; where nobody waits, the other W - 1 of W
+Two bounds are computed too. The straggler takes ``factor`` times as long for its work, and pauses s seconds in a
+share q of its batches: a step of T seconds, C of them its work, becomes one of T + (factor - 1) C + q s. If
+every step waits for it, throughput falls to the ratio r of the two; if no step waits, the other W - 1 of W
 workers lose nothing, and it falls to (W - 1 + r) / W.
 """
 
@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpcdl.analysis.fields import configuration
-from hpcdl.analysis.launches import Launch, launches
+from hpcdl.analysis.record_fields import configuration
 from hpcdl.analysis.statistics import Interval, Vector, ratio_interval
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from hpcdl.analysis.fields import Key
-    from hpcdl.trace.run import Run
+    from hpcdl.analysis.launches import Launch
+    from hpcdl.analysis.record_fields import Key
 
 
 @dataclass(frozen=True)
@@ -36,24 +35,21 @@ class Slowed:
     ratio: Interval
     """``having`` by ``without``, NaN for bounds where too little was measured."""
     waiting: float | None
-    """What the ratio is where every step waits; None where work was not measured, or no number says how slow."""
+    """Ratio if every step waits; None if work was not measured, or the slowness has no number."""
     free: float | None
-    """What it is where nobody waits; None likewise."""
+    """Ratio if no step waits; None likewise."""
 
 
-def slowed(run: Run) -> list[Slowed]:
-    """All cases of a run that differ in their straggler only, in its order."""
+def slowed(launches: Iterable[Launch]) -> list[Slowed]:
+    """All cases that differ in their straggler only, in their order."""
     plain: dict[Key, list[Launch]] = {}
     slow: dict[Key, list[Launch]] = {}
-    for launch in launches(run):
+    for launch in launches:
         fields = launch.fields
         if not len(launch.seconds) or fields.get("kind", "train") != "train":
             continue
         straggler = fields.get("straggler")
-        told = [
-            part for part in str(fields.get("configuration") or "").split(", ") if part != f"straggler {straggler}"
-        ]
-        key = (configuration({**fields, "configuration": ", ".join(told)}), fields.get("ranks"))
+        key = (configuration(fields, "straggler"), fields.get("ranks"))
         group = plain.setdefault(key, []) if straggler is None else slow.setdefault((*key, straggler), [])
         group.append(launch)
     return [_compared(plain[*key], having) for (*key, _), having in slow.items() if tuple(key) in plain]
@@ -76,7 +72,7 @@ def _per_image(side: Sequence[Launch]) -> list[Vector]:
 
 
 def _waiting(without: Sequence[Launch], fields: Mapping[str, Any]) -> float | None:
-    """The ratio where every step waits, if the straggler is as its case's ``fields`` say; None as in Slowed."""
+    """Return the ratio if every step waits for the straggler of ``fields``; None as in Slowed."""
     factor = fields.get("straggler_factor")
     if factor is None:
         return None

@@ -1,4 +1,4 @@
-"""``kind = "collective"``: time a collective by a scheme at a size, and check what it computes.
+"""``kind = "collective"``: time a collective by a scheme at a size, and check its results.
 
 With ``network`` it is simulated: size-only payloads, virtual time, any number of ranks in one process.
 """
@@ -6,6 +6,7 @@ With ``network`` it is simulated: size-only payloads, virtual time, any number o
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cache, partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
@@ -13,205 +14,222 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hpcdl import registry
-from hpcdl.aggregation.collectives import COLLECTIVES, OF_A_LIBRARY, offered, operand, operands_apart
-from hpcdl.analysis import cost
-from hpcdl.analysis.scratch import scratch_bytes
-from hpcdl.assembly import architecture, check_place
+from hpcdl.aggregation.parts import cost
+from hpcdl.aggregation.parts.collectives import COLLECTIVES, offered, operand, out_of_place_operand
+from hpcdl.aggregation.parts.traits import Aggregation
+from hpcdl.cases.parts.architecture import architecture
+from hpcdl.cases.parts.autotune import foretold, tune
+from hpcdl.cases.parts.choice import Choice
+from hpcdl.cases.parts.keys import MOST_RANKS, MOST_REPETITIONS, MOST_THREADS, about, key, keys
+from hpcdl.cases.parts.reference_values import ALIKE, Contents, alike, reals
+from hpcdl.cases.parts.scheme import can_be_tried, check_hosts, check_memory, traits_of
+from hpcdl.cases.parts.scratch_memory import scratch_bytes
+from hpcdl.cases.parts.synchronized_start import STARTS, start
 from hpcdl.fabric.network import NETWORKS
-from hpcdl.fabric.phantom import phantom
-from hpcdl.fabric.simulated import simulated
+from hpcdl.fabric.vectors import phantom
+from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.launch.memory import node_memory_bytes, shortage
-from hpcdl.measuring.contents import ALIKE, Contents, alike, reals
-from hpcdl.measuring.starts import STARTS, start
-from hpcdl.measuring.tuning import foretold, tune
 from hpcdl.nn.backend import backend
-from hpcdl.suite import Key, about, can_be_tried, label
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Collection, Coroutine
 
     from hpcdl.fabric.comm import Comm
-    from hpcdl.suite import Scalar
-    from hpcdl.training.journal import Journal
+    from hpcdl.nn.backend import Backend
+    from hpcdl.trace.record import Scalar
+    from hpcdl.training.parts.journal import Journal
 
-KEYS: Final[dict[str, Key]] = {
-    "collective": Key((str,), "allreduce", choices=COLLECTIVES),
-    "aggregation": Key((str, dict), folder="aggregation"),
-    "ranks": Key((int,), least=1),
-    "message_bytes": Key((int, str)),
-    "dtype": Key((str,), "float32", choices=("float32", "float64")),
-    "backend": Key((str, dict), {"name": "numpy"}, folder="backends"),
-    "repetitions": Key((int,), 50, least=1),
-    "warmup": Key((int,), 5, least=0),
-    "start": Key((str,), "barrier", choices=STARTS),
-    "placement": Key((str,), "in_place", choices=("in_place", "out_of_place")),
-    "network": Key((str,), None, choices=tuple(NETWORKS)),
-    "ranks_per_host": Key((int,), 1, least=1),
-    "threads": Key((int,), 1, least=1),
-    "trace": Key((str,), "steps", choices=("events", "steps")),
-}
 
+@dataclass(frozen=True, kw_only=True)
+class CollectiveSpec:
+    """Keys of a collective; properties raise ValueError for settings that cannot be."""
+
+    collective: str = key("allreduce", choices=COLLECTIVES)
+    aggregation: Choice = key(folder="aggregation")
+    ranks: int = key(least=1, most=MOST_RANKS)
+    message_bytes: int | str = key()
+    dtype: str = key("float32", choices=("float32", "float64"))
+    backend: Choice = key(Choice("backends", "numpy"), folder="backends")
+    repetitions: int = key(50, least=1, most=MOST_REPETITIONS)
+    warmup: int = key(5, least=0, most=MOST_REPETITIONS)
+    start: str = key("barrier", choices=STARTS)
+    placement: str = key("in_place", choices=("in_place", "out_of_place"))
+    network: str | None = key(None, choices=tuple(NETWORKS))
+    ranks_per_host: int = key(1, least=1, most=MOST_RANKS)
+    threads: int = key(1, least=1, most=MOST_THREADS)
+    trace: str = key("steps", choices=("events", "steps"))
+
+    @property
+    def kernels(self) -> Backend:
+        """The library that has the vectors."""
+        return backend(self.backend.name, **self.backend.settings)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return int(np.dtype(self.dtype).itemsize)
+
+    @property
+    def length(self) -> int:
+        """Elements of the vector."""
+        size = self.message_bytes
+        return parameters(size) if isinstance(size, str) else size // self.itemsize
+
+    @property
+    def size(self) -> int:
+        """Bytes of the vector."""
+        return self.length * self.itemsize
+
+    @property
+    def scheme(self) -> partial[Coroutine[Any, Any, None]]:
+        """The collective with its settings bound. Raises ValueError if the scheme does not have it."""
+        return partial(offered(self.collective, self.aggregation.name), **self.aggregation.settings)
+
+
+SPEC: Final = CollectiveSpec
 
 SEGMENT_BYTES: Final = 65536
 """Of schemes that cut vectors, as they are by default."""
 SEGMENTS: Final = 16
-"""To a vector on which a scheme is tried: enough that a segment's inbox is little beside it."""
+"""To a vector on which a scheme is tried: enough that a segment's inbox is small in comparison."""
 
 MEASURED: Final = ("backend", "start", "placement", "threads")
 """Keys that say nothing of a simulated case."""
 
 
-def check(settings: Mapping[str, Any]) -> None:
+def check(spec: CollectiveSpec, _given: Collection[str]) -> None:
     """See :class:`hpcdl.suite.Kind`."""
-    for key in MEASURED if settings["network"] else ():
-        if settings[key] != KEYS[key].default:
-            raise ValueError(
-                f"{key}: goes with measured cases, and network = {settings['network']!r} simulates this one"
-            )
+    for name in MEASURED if spec.network else ():
+        if getattr(spec, name) != keys(CollectiveSpec)[name].default:
+            why = f"goes with measured cases, and network = {spec.network!r} simulates this one"
+            raise ValueError(f"{name}: {why}")
     with about("message_bytes"):
-        _check_size(settings)
-    name = settings["aggregation"]["name"]
+        _check_size(spec)
     with about("backend"):
-        chosen = backend(**settings["backend"])
+        kernels = spec.kernels
     with about("aggregation"):
-        if name == "none":
-            raise ValueError("'none' exchanges nothing, so there is nothing to time")
-        check_place(name, chosen, settings)
-        run = _scheme(settings)
+        if not traits_of(spec.aggregation).sums:
+            raise ValueError(f"{spec.aggregation.name!r} exchanges nothing, so there is nothing to time")
+        check_memory(spec.aggregation, kernels)
+        if spec.network:
+            check_hosts(spec.aggregation, spec.ranks, spec.ranks_per_host)
+        run = spec.scheme
         registry.check_settings(run.func, run.keywords)
-        needed = memory_bytes(settings)  # tries the scheme
+        needed = memory_bytes(spec)  # tries the scheme
+    if spec.network:
+        with about("ranks"):
+            cost.check_messages(run.func, spec.ranks, spec.size, run.keywords)
     with about("message_bytes"):
         if (line := shortage(needed, 1, node_memory_bytes())) is not None:
-            raise ValueError(f"{_bytes(settings)} on a rank: {line}")
+            raise ValueError(f"{spec.size} on a rank: {line}")
 
 
-def _check_size(settings: Mapping[str, Any]) -> None:
-    given, itemsize = settings["message_bytes"], _itemsize(settings)
+def _check_size(spec: CollectiveSpec) -> None:
+    given = spec.message_bytes
     if isinstance(given, str):
         parameters(given)
     elif given < 0:
         raise ValueError(f"must be at least 0, not {given}")
-    elif given % itemsize:
-        raise ValueError(f"{given} is not a multiple of {settings['dtype']}'s {itemsize} bytes")
-    operand(settings["collective"], phantom(length(settings), settings["dtype"]), settings["ranks"])
+    elif given % spec.itemsize:
+        raise ValueError(f"{given} is not a multiple of {spec.dtype}'s {spec.itemsize} bytes")
+    operand(spec.collective, phantom(spec.length, spec.dtype), spec.ranks)
 
 
 @cache
 def parameters(model: str) -> int:
-    """How many numbers the gradient of a model has, for images of the size it is made for. Raises ValueError."""
-    from hpcdl.analysis.volumes import volumes
+    """Return the elements of a model's gradient, for images of the size it is made for. Raises ValueError."""
+    from hpcdl.nn.volumes import volumes
 
-    shape, layers = architecture({"name": model}, None)
+    shape, layers = architecture(Choice("models", model), None)
     return volumes(layers, shape, 1).parameters
 
 
-def length(settings: Mapping[str, Any]) -> int:
-    """Elements of the vector."""
-    given = settings["message_bytes"]
-    return parameters(given) if isinstance(given, str) else int(given) // _itemsize(settings)
+def _native(name: str) -> bool:
+    """Return True if a scheme takes operand and result apart: a library's own does."""
+    return registry.traits("aggregation", name, Aggregation).native
 
 
-def _bytes(settings: Mapping[str, Any]) -> int:
-    return length(settings) * _itemsize(settings)
+def memory_bytes(spec: CollectiveSpec) -> int:
+    """See :class:`hpcdl.suite.Kind`: the vector, its operand, its expected result, and the scratch of its scheme.
 
-
-def _itemsize(settings: Mapping[str, Any]) -> int:
-    return int(np.dtype(settings["dtype"]).itemsize)
-
-
-def _scheme(settings: Mapping[str, Any]) -> partial[Coroutine[Any, Any, None]]:
-    """The collective with its settings bound. Raises ValueError if the scheme does not have it."""
-    choice = settings["aggregation"]
-    function = offered(settings["collective"], choice["name"])
-    return partial(function, **{key: value for key, value in choice.items() if key != "name"})
-
-
-def memory_bytes(settings: Mapping[str, Any]) -> int:
-    """See :class:`hpcdl.suite.Kind`: the vector, what it was and must become, and what its scheme borrows.
-
-    Where bits are compared random numbers come in the place of the last two, made in float64, and a library that
-    writes another vector than it reads has both. Nothing where vectors have no content. Raises ValueError where
-    the scheme does, if it can be tried.
+    A comparison of bits needs random numbers in float64 instead of the operand and the expected result; a library
+    that writes another vector than it reads needs both vectors. Vectors without content need nothing. Raises
+    ValueError if the scheme does, provided that it can be tried.
     """
-    size, borrowed = _bytes(settings), _borrowed(settings)
-    if settings["network"]:
+    size, borrowed = spec.size, _borrowed(spec)
+    if spec.network:
         return 0
-    apart = settings["placement"] == "out_of_place" and settings["aggregation"]["name"] in OF_A_LIBRARY
-    drawn = 2 + apart + 8 // _itemsize(settings) if settings["collective"] in ALIKE else 0
+    apart = spec.placement == "out_of_place" and _native(spec.aggregation.name)
+    drawn = 2 + apart + 8 // spec.itemsize if spec.collective in ALIKE else 0
     return math.ceil(size * (max(3, drawn) + borrowed))
 
 
-def _borrowed(settings: Mapping[str, Any]) -> float:
+def _borrowed(spec: CollectiveSpec) -> float:
     """Vectors that the scheme borrows, the mean over ranks; long ones are taken to be like one of some segments.
 
     0 for a scheme that cannot be tried. Raises ValueError where the scheme does.
     """
-    ranks, scheme = int(settings["ranks"]), _scheme(settings)
-    if not can_be_tried(settings["aggregation"]["name"], ranks):
+    ranks, scheme = spec.ranks, spec.scheme
+    if not can_be_tried(spec.aggregation, ranks):
         return 0.0
     segment: int = registry.in_full(scheme.func, scheme.keywords).get("segment_bytes", SEGMENT_BYTES)
-    most = SEGMENTS * max(1, segment // _itemsize(settings))
-    size = ranks * max(1, min(length(settings), most) // ranks)
-    payload = operand(settings["collective"], phantom(size, settings["dtype"]), ranks)
-    return scratch_bytes(lambda comm: scheme(comm, payload), ranks) / (ranks * size * _itemsize(settings))
+    most = SEGMENTS * max(1, segment // spec.itemsize)
+    size = ranks * max(1, min(spec.length, most) // ranks)
+    payload = operand(spec.collective, phantom(size, spec.dtype), ranks)
+    return scratch_bytes(lambda comm: scheme(comm, payload), ranks) / (ranks * size * spec.itemsize)
 
 
-def identity(settings: Mapping[str, Any]) -> list[str]:
+def identity(spec: CollectiveSpec) -> list[str]:
     """See :class:`hpcdl.suite.Kind`."""
-    size = settings["message_bytes"]
-    words = [settings["collective"], label(settings["aggregation"]), f"p{settings['ranks']}"]
+    size = spec.message_bytes
+    words = [spec.collective, str(spec.aggregation), f"p{spec.ranks}"]
     return [*words, size if isinstance(size, str) else f"{size}B"]
 
 
-def fields(settings: Mapping[str, Any]) -> dict[str, Scalar]:
+def fields(spec: CollectiveSpec) -> dict[str, Scalar]:
     """See :class:`hpcdl.suite.Kind`."""
-    size = settings["message_bytes"]
-    on = f"{settings['network']}, {settings['ranks_per_host']} a host" if settings["network"] else ""
-    told = [f"simulated on {on}" if on else f"trace={settings['trace']}"]
-    unusual = [key for key in ("start", "placement", "backend") if settings[key] != KEYS[key].default]
+    size = spec.message_bytes
+    simulated = spec.network is not None
     return {
-        "collective": settings["collective"],
-        "aggregation": label(settings["aggregation"]),
-        "message_bytes": _bytes(settings),
+        "collective": spec.collective,
+        "aggregation": str(spec.aggregation),
+        "message_bytes": spec.size,
         "model": size if isinstance(size, str) else None,
-        "dtype": settings["dtype"],
-        "backend": None if on else label(settings["backend"]),
-        "threads_per_rank": settings["threads"],
-        "network": settings["network"],
-        **({"ranks_per_host": settings["ranks_per_host"]} if on else {}),
-        "start": None if on else settings["start"],
-        "placement": None if on else settings["placement"],
-        "configuration": ", ".join(told + [f"{key}={label(settings[key])}" for key in unusual]),
-        "warmup_steps": 0 if on else settings["warmup"],
+        "dtype": spec.dtype,
+        "backend": None if simulated else str(spec.backend),
+        "threads_per_rank": spec.threads,
+        "network": spec.network,
+        **({"ranks_per_host": spec.ranks_per_host} if simulated else {}),
+        "start": None if simulated else spec.start,
+        "placement": None if simulated else spec.placement,
+        "warmup_steps": 0 if simulated else spec.warmup,
     }
 
 
-def program(
-    settings: Mapping[str, Any], journal: Journal
-) -> Callable[[Comm], Coroutine[Any, Any, dict[str, Scalar]]]:
+def program(spec: CollectiveSpec, journal: Journal) -> Callable[[Comm], Coroutine[Any, Any, dict[str, Scalar]]]:
     """See :class:`hpcdl.suite.Kind`."""
-    return partial(_simulate if settings["network"] else _measure, settings, journal)
+    return partial(_simulate if spec.network else _measure, spec, journal)
 
 
-async def _measure(settings: Mapping[str, Any], journal: Journal, comm: Comm) -> dict[str, Scalar]:
-    collective, size, dtype = settings["collective"], length(settings), settings["dtype"]
-    place = backend(**settings["backend"])
-    scheme, chosen = await _chosen(settings, journal, comm)
+async def _measure(spec: CollectiveSpec, journal: Journal, comm: Comm) -> dict[str, Scalar]:
+    collective, size, dtype = spec.collective, spec.length, spec.dtype
+    place = spec.kernels
+    scheme, chosen = await _chosen(spec, journal, comm)
     contents = Contents(collective, comm, size, dtype)
     # in the host's memory other ranks of the host can map it, which a scheme may make use of
     buffer = comm.memory.allocate(size, dtype) if place.on_host else place.zeros(size, dtype)
     operands = place.asarray(contents.before)
-    out_of_place = settings["placement"] == "out_of_place"
-    apart = out_of_place and (chosen or settings["aggregation"]["name"]) in OF_A_LIBRARY
+    out_of_place = spec.placement == "out_of_place"
+    apart = out_of_place and _native(chosen or spec.aggregation.name)
     copied = out_of_place and not apart
     given = operand(collective, buffer, comm.size)
     if apart:
-        given = operands_apart(collective, operands, buffer, comm.size)
-    beginning = start(settings["start"], comm, lambda: journal.read().time_ns)
+        given = out_of_place_operand(collective, operands, buffer, comm.size)
+    beginning = start(spec.start, comm, lambda: journal.read().time_ns)
     wrong, arrived = np.zeros(1), np.zeros(1)
     spans = []
     before = journal.read()
-    for _ in range(settings["warmup"] + settings["repetitions"]):
+    for _ in range(spec.warmup + spec.repetitions):
         buffer[:] = 0 if out_of_place else operands
         place.to_host(buffer[:1])  # waits for the device
         begin = await beginning.ready()
@@ -220,43 +238,43 @@ async def _measure(settings: Mapping[str, Any], journal: Journal, comm: Comm) ->
         await scheme(comm, given)
         place.to_host(buffer[:1])
         spans.append((begin, journal.read().time_ns))
-        # looking what came out, or spinning in a barrier, would keep cores busy that late ranks may need
+        # checking the result, or spinning in a barrier, would keep cores busy that late ranks may need
         await comm.native("nonblocking allreduce", arrived)
         wrong += not contents.right(place.to_host(buffer))
     after = journal.read()
     messages, sent = after.messages - before.messages, after.bytes - before.bytes
     journal.repetitions(spans, messages // len(spans), sent // len(spans))
-    told = await beginning.told(settings["warmup"])
+    found = await beginning.description(spec.warmup)
     if out_of_place:
-        told["copied"] = copied or collective == "broadcast"  # of which MPI has none with two vectors
+        found["copied"] = copied or collective == "broadcast"  # of which MPI has none with two vectors
     sent_from = operands if apart else buffer
     del contents, operands  # what follows needs as much
     if collective in ALIKE:
         sent_from[:] = place.asarray(reals(comm.rank, size, dtype))
         await scheme(comm, given)
-        told["same_bits"] = await alike(comm, place.to_host(buffer))
+        found["same_bits"] = await alike(comm, place.to_host(buffer))
     await comm.native("allreduce", wrong)
-    return {"correct": not wrong[0], "chosen": chosen, **told}
+    return {"correct": not wrong[0], "chosen": chosen, **found}
 
 
 async def _chosen(
-    settings: Mapping[str, Any], journal: Journal, comm: Comm
+    spec: CollectiveSpec, journal: Journal, comm: Comm
 ) -> tuple[Callable[..., Coroutine[Any, Any, None]], str | None]:
     """The scheme, and its name if it was chosen here."""
-    if settings["aggregation"]["name"] != "auto":
-        return _scheme(settings), None
-    size = _bytes(settings)
-    choices = await tune(comm, [size], lambda: journal.read().time_ns, dtype=settings["dtype"])
+    if not traits_of(spec.aggregation).adaptive:
+        return spec.scheme, None
+    size = spec.size
+    choices = await tune(comm, [size], lambda: journal.read().time_ns, dtype=spec.dtype)
     return choices[size], choices.name(size)
 
 
-async def _simulate(settings: Mapping[str, Any], journal: Journal, _comm: Comm) -> dict[str, Scalar]:
-    network = NETWORKS[settings["network"]].on(settings["ranks_per_host"])
-    vector, ranks = phantom(length(settings), settings["dtype"]), settings["ranks"]
-    payload: Any = operand(settings["collective"], vector, ranks)
-    scheme, chosen = _scheme(settings), None
-    if settings["aggregation"]["name"] == "auto":
-        choices = foretold(ranks, network, [vector.nbytes], settings["dtype"])
+async def _simulate(spec: CollectiveSpec, journal: Journal, _comm: Comm) -> dict[str, Scalar]:
+    network = NETWORKS[str(spec.network)].on(spec.ranks_per_host)
+    vector, ranks = phantom(spec.length, spec.dtype), spec.ranks
+    payload: Any = operand(spec.collective, vector, ranks)
+    scheme, chosen = spec.scheme, None
+    if traits_of(spec.aggregation).adaptive:
+        choices = foretold(ranks, network, [vector.nbytes], spec.dtype)
         scheme, chosen = partial(choices[vector.nbytes]), choices.name(vector.nbytes)
     world = simulated(ranks, network)
     began = perf_counter()

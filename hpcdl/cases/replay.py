@@ -6,136 +6,174 @@ strategy does: an interconnect is tested under the traffic of a training, with n
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from time import sleep
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from hpcdl import registry
-from hpcdl.analysis.compute_times import DEVICES, ComputeTimes, shape_told
-from hpcdl.analysis.fields import LOCKSTEP
-from hpcdl.analysis.volumes import FLOAT_BYTES, volumes
-from hpcdl.assembly import architecture, compute_times, named, times_told
-from hpcdl.fabric.asleep import asleep, oversleep
-from hpcdl.measuring.links import fitted_bucket_bytes
-from hpcdl.replay import Session, replica
-from hpcdl.suite import Key, about, label, try_out
+from hpcdl.cases.parts.architecture import architecture, check_layers
+from hpcdl.cases.parts.choice import Choice
+from hpcdl.cases.parts.compute_times import DEVICES, TIMES, ComputeSource, ComputeTimes, shape_text
+from hpcdl.cases.parts.keys import MOST_RANKS, MOST_STEPS, MOST_THREADS, about, key
+from hpcdl.cases.parts.link_probes import fitted_bucket_bytes
+from hpcdl.cases.parts.scheme import traits_of, try_out
+from hpcdl.cases.parts.stand_ins import Session, replica
+from hpcdl.fabric.modelled_compute import ModelledCompute, oversleep
+from hpcdl.nn.volumes import FLOAT_BYTES, volumes
+from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Collection, Coroutine, Sequence
 
     from hpcdl.fabric.comm import Comm
-    from hpcdl.suite import Scalar
-    from hpcdl.training.journal import Journal
+    from hpcdl.nn.geometry import Shape
+    from hpcdl.nn.layer import Layer
+    from hpcdl.trace.record import Scalar
+    from hpcdl.training.parts.journal import Journal
 
-TIMES: Final = ("device", "flops", "times")
-"""Keys that say how long work takes; a case has exactly one of them."""
-
-KEYS: Final[dict[str, Key]] = {
-    "model": Key((str, dict), folder="models"),
-    "dataset": Key((str, dict), None, folder="datasets"),
-    "training": Key((str, dict), {"name": "synchronous"}, folder="training"),
-    "aggregation": Key((str, dict), {"name": "ring"}, folder="aggregation"),
-    "ranks": Key((int,), least=1),
-    "batch_per_rank": Key((int,), least=1),
-    "steps": Key((int,), 20, least=1),
-    "warmup": Key((int,), 2, least=0),
-    "device": Key((str,), None, choices=tuple(DEVICES)),
-    "flops": Key((int, float), None),
-    "times": Key((str,), None),
-    "time_scale": Key((int, float), 1.0),
-    "scale_to_batch": Key((bool,), False),
-    "threads": Key((int,), 1, least=1),
-    "trace": Key((str,), "events", choices=("events", "steps", "alternating")),
-}
+MOST_SECONDS: Final = 10**6
+"""Sum of the sleeps of a replay, at most: 11 days."""
+MOST_IMAGES: Final = 10**9
+"""Images of a rank's batch, at most."""
 
 
-def check(settings: Mapping[str, Any]) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ReplaySpec:
+    """Keys of a replay; properties raise ValueError for settings that cannot be."""
+
+    model: Choice = key(folder="models")
+    dataset: Choice | None = key(None, folder="datasets")
+    training: Choice = key(Choice("training", "synchronous"), folder="training")
+    aggregation: Choice = key(Choice("aggregation", "ring"), folder="aggregation")
+    ranks: int = key(least=1, most=MOST_RANKS)
+    batch_per_rank: int = key(least=1, most=MOST_IMAGES)
+    steps: int = key(20, least=1, most=MOST_STEPS)
+    warmup: int = key(2, least=0)
+    device: str | None = key(None, choices=tuple(DEVICES))
+    flops: float | None = key(None, above=0)
+    times: str | None = key(None)
+    time_scale: float = key(1.0, above=0)
+    scale_to_batch: bool = key(default=False)
+    threads: int = key(1, least=1, most=MOST_THREADS)
+    trace: str = key("events", choices=("events", "steps", "alternating"))
+
+    @cached_property
+    def architecture(self) -> tuple[Shape, Sequence[Layer]]:
+        """The shape of images, and the layers."""
+        return architecture(self.model, self.dataset)
+
+    @cached_property
+    def strategy(self) -> Strategy:
+        """Traits of the strategy."""
+        return registry.traits("training", self.training.name, Strategy)
+
+    @property
+    def compute_source(self) -> ComputeSource:
+        """Source of the times of work."""
+        return ComputeSource(self.device, self.flops, self.times)
+
+    @cached_property
+    def compute_times(self) -> ComputeTimes:
+        """Times of the work of a rank."""
+        shape, layers = self.architecture
+        images = None if self.scale_to_batch else self.batch_per_rank
+        found = self.compute_source.compute_times(str(self.model), layers, shape, images)
+        return found.scaled(self.time_scale)
+
+
+SPEC: Final = ReplaySpec
+
+
+def check(spec: ReplaySpec, _given: Collection[str]) -> None:
     """See :class:`hpcdl.suite.Kind`. Works out every shape, and reads the run that times are taken from."""
-    given = [key for key in TIMES if settings[key] is not None]
-    if len(given) != 1:
-        raise ValueError(f"{given[1] if given else TIMES[0]}: give exactly one of {', '.join(TIMES)}")
-    for key in ("flops", "time_scale"):
-        if settings[key] is not None and not settings[key] > 0:
-            raise ValueError(f"{key}: must be more than 0, not {settings[key]}")
-    if settings["scale_to_batch"] and settings["times"] is None:
+    source = spec.compute_source.given
+    if len(source) != 1:
+        raise ValueError(f"{source[1] if source else TIMES[0]}: give exactly one of {', '.join(TIMES)}")
+    if spec.scale_to_batch and spec.times is None:
         raise ValueError("scale_to_batch: goes with times, which may be of another batch")
-    if settings["warmup"] >= settings["steps"]:
-        raise ValueError(f"warmup: {settings['warmup']} of {settings['steps']} steps leave none to measure")
-    if settings["training"]["name"] not in LOCKSTEP:
-        name = settings["training"]["name"]
-        raise ValueError(f"training: {name!r} cannot be replayed{registry.nearest(name, LOCKSTEP)}")
+    if spec.warmup >= spec.steps:
+        raise ValueError(f"warmup: {spec.warmup} of {spec.steps} steps leave none to measure")
+    with about("training"):
+        _check_strategy(spec)
     with about("model"):
-        shape, layers = architecture(settings["model"], settings["dataset"])
-        for layer in layers:
-            layer.declare(shape)
-            shape = layer.output(shape)
+        shape, layers = spec.architecture
+        check_layers(layers, shape)
     with about("aggregation"):
-        if settings["aggregation"]["name"] == "nccl":
-            raise ValueError("nccl sums vectors on GPUs, and a replay's are in the host's memory")
-        try_out(settings["aggregation"], settings["ranks"])
-    with about(given[0]):
-        _times(settings)
+        if traits_of(spec.aggregation).memory == "device":
+            raise ValueError(
+                f"{spec.aggregation.name!r} sums vectors on GPUs, and a replay's are in the host's memory"
+            )
+        try_out(spec.aggregation, spec.ranks)
+    with about(source[0]):
+        seconds = spec.steps * spec.compute_times.step_seconds(spec.batch_per_rank)
+        if not seconds <= MOST_SECONDS:
+            raise ValueError(f"the steps would sleep for {seconds:.3g} s, and may for {MOST_SECONDS} s at most")
 
 
-def memory_bytes(settings: Mapping[str, Any]) -> int:
+def _check_strategy(spec: ReplaySpec) -> None:
+    """Raise ValueError for a strategy that cannot be replayed, or not with its settings."""
+    if not spec.strategy.lockstep:
+        able = [one for one in registry.names("training") if registry.traits("training", one, Strategy).lockstep]
+        raise ValueError(f"{spec.training.name!r} cannot be replayed{registry.nearest(spec.training.name, able)}")
+    spec.strategy.check(spec.ranks, spec.training.in_full)
+
+
+def memory_bytes(spec: ReplaySpec) -> int:
     """See :class:`hpcdl.suite.Kind`: gradients, and as much again for a scheme's inbox."""
-    shape, layers = architecture(settings["model"], settings["dataset"])
+    shape, layers = spec.architecture
     return 2 * FLOAT_BYTES * volumes(layers, shape, 1).parameters
 
 
-def identity(settings: Mapping[str, Any]) -> list[str]:
+def identity(spec: ReplaySpec) -> list[str]:
     """See :class:`hpcdl.suite.Kind`."""
-    words = [label(settings[key]) for key in ("model", "training", "aggregation")]
-    return [*words, f"p{settings['ranks']}", f"b{settings['batch_per_rank']}each", f"{settings['steps']}st"]
+    choices = [str(spec.model), str(spec.training), str(spec.aggregation)]
+    return [*choices, f"p{spec.ranks}", f"b{spec.batch_per_rank}each", f"{spec.steps}st"]
 
 
-def fields(settings: Mapping[str, Any]) -> dict[str, Scalar]:
+def fields(spec: ReplaySpec) -> dict[str, Scalar]:
     """See :class:`hpcdl.suite.Kind`."""
-    scale = f" x {settings['time_scale']:g}" if settings["time_scale"] != 1 else ""
-    scale += " in proportion to the batch" if settings["scale_to_batch"] else ""
     return {
-        **{key: label(settings[key]) for key in ("model", "training", "aggregation")},
-        "dataset": label(settings["dataset"])
-        if settings["dataset"]
-        else shape_told(architecture(settings["model"], settings["dataset"])[0]),
+        "model": str(spec.model),
+        "training": str(spec.training),
+        "aggregation": str(spec.aggregation),
+        "dataset": str(spec.dataset) if spec.dataset else shape_text(spec.architecture[0]),
         "dtype": "float32",
         "compression": "none",
-        "batch_per_rank": settings["batch_per_rank"],
-        "global_batch": settings["batch_per_rank"] * settings["ranks"],
+        "batch_per_rank": spec.batch_per_rank,
+        "global_batch": spec.batch_per_rank * spec.ranks,
         "scaling": "weak",
-        "threads_per_rank": settings["threads"],
-        "steps": settings["steps"],
-        "warmup_steps": settings["warmup"],
-        **{key: settings[key] for key in (*TIMES, "time_scale", "scale_to_batch")},
-        "modelled_compute_seconds": _times(settings).step_seconds(settings["batch_per_rank"]),
-        "configuration": f"replayed with {times_told(settings)}{scale}, trace={settings['trace']}",
+        "threads_per_rank": spec.threads,
+        "steps": spec.steps,
+        "warmup_steps": spec.warmup,
+        **{name: getattr(spec, name) for name in (*TIMES, "time_scale", "scale_to_batch")},
+        "modelled_compute_seconds": spec.compute_times.step_seconds(spec.batch_per_rank),
+        "lockstep": spec.strategy.lockstep,
+        "independent": not traits_of(spec.aggregation).sums,
     }
 
 
-def program(
-    settings: Mapping[str, Any], journal: Journal
-) -> Callable[[Comm], Coroutine[Any, Any, dict[str, Scalar]]]:
+def program(spec: ReplaySpec, journal: Journal) -> Callable[[Comm], Coroutine[Any, Any, dict[str, Scalar]]]:
     """See :class:`hpcdl.suite.Kind`."""
-    strategy = named("training", settings["training"])
-    shape, layers = architecture(settings["model"], settings["dataset"])
-    batch = settings["batch_per_rank"]
-    seconds = partial(_times(settings).seconds, images=batch)
+    train = spec.training.bind()
+    shape, layers = spec.architecture
+    seconds = partial(spec.compute_times.seconds, images=spec.batch_per_rank)
 
     async def play(comm: Comm) -> dict[str, Scalar]:
-        summed = settings["aggregation"]["name"] != "none"
+        summed = traits_of(spec.aggregation).sums
         stand_in, marks = replica(layers, shape, comm.rank, comm.size, summed=summed)
         session = Session(
             stand_in,
-            aggregate=named("aggregation", settings["aggregation"]),
+            aggregate=spec.aggregation.bind(),
             journal=journal,
-            batch_per_rank=batch,
-            global_batch=batch * comm.size,
-            steps=settings["steps"],
+            batch_per_rank=spec.batch_per_rank,
+            global_batch=spec.batch_per_rank * comm.size,
+            steps=spec.steps,
             bucket_bytes=await fitted_bucket_bytes(comm, sleep),
         )
-        await strategy(asleep(comm, seconds, oversleep()), session)
+        await train(ModelledCompute(comm, seconds, oversleep()), session)
         journal.memory(stand_in.gradients.nbytes)
         wrong = np.array([float(marks.wrong)])
         await comm.native("allreduce", wrong)
@@ -143,9 +181,3 @@ def program(
         return {**found, "correct": not wrong[0]}
 
     return play
-
-
-def _times(settings: Mapping[str, Any]) -> ComputeTimes:
-    """How long work takes. Raises ValueError."""
-    shape, layers = architecture(settings["model"], settings["dataset"])
-    return compute_times(settings, layers, shape)

@@ -1,1 +1,1 @@
-"""One command, one file: ``add`` declares it, and a function of its name runs it; heavy imports are late."""
+"""Commands of ``hpcdl``: each file declares one command as ``COMMAND``, and imports large packages late."""

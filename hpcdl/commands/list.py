@@ -1,62 +1,77 @@
-"""``hpcdl list``: what a suite can name."""
+"""``hpcdl list``: names that a suite can use."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
+from typing import Any, Final
 
-from hpcdl.arguments import chosen
+from hpcdl.commands.parts.command import Command
+from hpcdl.commands.parts.parser import chosen, whole_number
 from hpcdl.exit_codes import OK
-from hpcdl.launch.catalogue import SUBJECTS, USUAL_BATCH, catalogue, described, settings
+
+SUBJECTS: Final = (
+    *("aggregation", "compression", "optimizers", "schedules", "training", "models", "datasets", "networks"),
+    "suites",
+)
+MOST_IMAGES: Final = 10**9
+"""Largest batch."""
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = commands.add_parser("list", help="what a suite can name", description="List what a suite can name.")
-    parser.add_argument("what", nargs="?", type=_subject, metavar="WHAT", help=", ".join(SUBJECTS))
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare arguments and options."""
+    parser.add_argument("subject", nargs="?", type=_subject, metavar="SUBJECT", help=", ".join(SUBJECTS))
     parser.add_argument("--json", action="store_true", help="one JSON document")
     parser.add_argument(
         "--batch",
         type=_batches,
         metavar="N,...",
-        help="weigh models for these many images a step: parameters, |W|, |D|, arithmetic, activations",
+        help="with models: weight bytes |W|, data bytes |D|, FLOP and activations of a step on N images",
     )
-    parser.set_defaults(command=execute)
 
 
 def _subject(word: str) -> str:
-    return chosen(word, SUBJECTS)
+    """Return the subject that ``word`` names; a key of a suite, such as ``optimizer``, names one too."""
+    plural = "optimizers" if word == "optim" else f"{word}s"
+    return plural if plural in SUBJECTS else chosen(word, SUBJECTS)
 
 
 def _batches(text: str) -> list[int]:
     """Read ``256,1024``."""
-    try:
-        batches = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not numbers with commas between them") from None
-    if min(batches) < 1:
-        raise argparse.ArgumentTypeError(f"{min(batches)} is less than 1")
+    batches = [whole_number(part) for part in text.split(",")]
+    for batch in batches:
+        if not 1 <= batch <= MOST_IMAGES:
+            raise argparse.ArgumentTypeError(f"{batch} is not from 1 to {MOST_IMAGES}")
     return batches
 
 
 def execute(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
+    from hpcdl.commands.parts.listing import USUAL_BATCH, catalogue, described, settings
     from hpcdl.suite import UsageError
 
-    if options.batch and options.what != "models":
-        raise UsageError("--batch: goes with models only")
-    subjects = [options.what] if options.what else list(SUBJECTS)
+    if options.batch and options.subject != "models":
+        raise UsageError("--batch: only for `hpcdl list models`")
+    subjects = [options.subject] if options.subject else list(SUBJECTS)
     batches = options.batch or [USUAL_BATCH]
-    found: dict[str, list[dict[str, Any]]] = {what: catalogue(what, batches) for what in subjects}
+    found: dict[str, list[dict[str, Any]]] = {subject: catalogue(subject, batches) for subject in subjects}
     if options.json:
         print(json.dumps({"schema": 1, **found}, indent=1))
         return OK
-    for what, entries in found.items():
-        print(f"{what}:")
+    for subject, entries in found.items():
+        print(f"{subject}:")
         width = max((len(entry["name"]) for entry in entries), default=0)
         for entry in entries:
-            print(f"  {entry['name']:{width}}  {described(entry, weighed=bool(options.batch))}")
-            if options.what and not options.batch and (line := settings(entry)):
+            print(f"  {entry['name']:{width}}  {described(entry, volumes=bool(options.batch))}")
+            if options.subject and not options.batch and (line := settings(entry)):
                 print(f"  {'':{width}}  {line}")
     return OK
+
+
+COMMAND: Final = Command(
+    40,
+    "list names that a suite can use",
+    "List the names that a suite can use; with SUBJECT, also their settings and defaults.",
+    arguments,
+    execute,
+)

@@ -2,41 +2,51 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from hpcdl.commands.parts.command import Command
+from hpcdl.commands.parts.parser import whole_number
 
 if TYPE_CHECKING:
     import argparse
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Declare the command."""
-    parser = commands.add_parser(
-        "testbed",
-        help="emulate a cluster on this machine",
-        description="Run COMMAND on an emulated cluster: network namespaces on one Linux machine, behind links of "
-        "the rate that you say. Needs root. hpcdl run and mpirun in it start their ranks on the hosts in turn; "
-        "ssh HOST enters one. The exit code is the command's.",
-    )
-    parser.add_argument("--hosts", type=int, required=True, metavar="N", help="host1, host2, ...; at most 64")
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare arguments and options."""
     parser.add_argument(
-        "--rate", required=True, help="of each link, in both directions, as tc writes it: 200mbit, 1gbit"
+        "--hosts", type=whole_number, required=True, metavar="N", help="host1, host2, ...; at most 64"
+    )
+    parser.add_argument(
+        "--rate",
+        required=True,
+        help="rate of each link, in both directions, as for tc: 200mbit, 1gbit",
     )
     parser.add_argument(
         "--slow", action="append", default=[], metavar="HOST:RATE", help="a host with another rate; repeatable"
     )
-    parser.add_argument("words", nargs="*", metavar="-- COMMAND", help="what to run, with its arguments")
-    parser.set_defaults(command=execute)
+    parser.add_argument("words", nargs="*", metavar="-- COMMAND", help="command to run, with its arguments")
 
 
 def execute(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
-    from hpcdl.launch.testbed import NoTestbed, hold, plan
+    from hpcdl.launch.testbed import NoTestbed, plan, run_in_testbed
     from hpcdl.suite import UsageError
 
-    # the parser's own reading of -- differs between versions of Python, and a command may have a -- too
+    # argparse treats -- differently in different versions of Python, and the command may contain -- too
     given = options.given
     command = given[given.index("--") + 1 :] if "--" in given else options.words
     try:
-        return hold(plan(options.hosts, options.rate, options.slow), command)
+        return run_in_testbed(plan(options.hosts, options.rate, options.slow), command)
     except NoTestbed as error:
         raise UsageError(str(error)) from None
+
+
+COMMAND: Final = Command(
+    60,
+    "emulate a cluster on this machine",
+    "Run COMMAND on an emulated cluster: network namespaces on one Linux machine, with links of the given "
+    "rate. Needs root. Inside, hpcdl run and mpirun place ranks on the hosts round-robin; ssh HOST COMMAND runs a "
+    "command on one host. The exit code is that of COMMAND.",
+    arguments,
+    execute,
+)

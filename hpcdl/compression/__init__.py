@@ -1,1 +1,1 @@
-"""Ways of making what is exchanged smaller. One compressor, one file."""
+"""Compressors of messages: one compressor, one file."""

@@ -1,1 +1,1 @@
-"""Dataset sources, one per file, and how an epoch is shared between ranks."""
+"""Dataset sources, one per file."""

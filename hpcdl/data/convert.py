@@ -1,8 +1,8 @@
-"""Folders of JPEG or PNG to one HDF5 file: ``python -m hpcdl.data.convert SOURCE -o images.h5``.
+"""Convert folders of JPEG or PNG to one HDF5 file: ``python -m hpcdl.data.convert SOURCE -o images.h5``.
 
-SOURCE has ImageNet's layout, ``train/CLASS/*.jpg`` and ``val/CLASS/*.jpg`` (or ``test``); classes are numbered
-in the order of their sorted names, as torchvision's ImageFolder does. The result is what
-:mod:`hpcdl.data.image_file` describes. Pillow is needed: ``pip install 'hpcdl[images]'``.
+SOURCE has ImageNet's layout, ``train/CLASS/*.jpg`` and ``val/CLASS/*.jpg`` (or ``test``). Classes are numbered in
+the order of their sorted names, as in torchvision's ImageFolder. :mod:`hpcdl.data.parts.image_file` describes the
+result. Needs Pillow: ``pip install 'hpcdl[images]'``.
 """
 
 from __future__ import annotations
@@ -18,34 +18,35 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hpcdl.data.dataset import ContentDigest, DataError
-from hpcdl.data.normalization import PixelCounts
-from hpcdl.data.sharding import epoch_order
-from hpcdl.trace.replacing import replacing
+from hpcdl.data.parts.dataset import ContentDigest, DataError
+from hpcdl.data.parts.normalization import PixelCounts
+from hpcdl.data.parts.sharding import epoch_order
+from hpcdl.trace.atomic_write import atomic_write
+from hpcdl.trace.input_file import check_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from hpcdl.data.normalization import Normalization
+    from hpcdl.data.parts.normalization import PixelNormalization
 
 ENDINGS: Final = frozenset({".jpg", ".jpeg", ".png"})
-"""Of the names of image files, in any case of letters."""
+"""File name endings of images, in lower case."""
 HELD_OUT: Final = ("val", "test")
-"""Folders of held-out images; the first that is there counts, for ImageNet's ``test`` has no labels."""
+"""Folders of test images; the first that exists is used, because ImageNet's ``test`` has no labels."""
 OK: Final = 0
 FAILED: Final = 1
 USAGE: Final = 2
-_AT_ONCE: Final = 128
-"""Images held at a time: 25 MB of 256 x 256."""
+_BATCH: Final = 128
+"""Images in memory at a time: 25 MB of 256 x 256."""
 
 Listed = list[tuple[Path, int]]
 """Image files and their labels."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Convert as the command line says; returns the exit code: 2 with one line for what cannot be converted."""
+    """Convert as the command line requests; return the exit code, 2 for input that cannot be converted."""
     parser = argparse.ArgumentParser(
         prog="python -m hpcdl.data.convert", description="Folders of JPEG or PNG to one HDF5 file of images."
     )
@@ -86,20 +87,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class Progress:
-    """A line that grows on a terminal, and one every ten percent elsewhere."""
+    """Progress on stderr: one growing line on a terminal, otherwise one line per ten percent."""
 
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()
         self._began = self._last = monotonic()
-        self._told = -1
+        self._tenths = -1
 
     def __call__(self, split: str, done: int, total: int) -> None:
-        """``done`` of ``total`` images of a split are written."""
+        """Report that ``done`` of ``total`` images of a split are written."""
         now = monotonic()
         tenths = 10 * done // total
-        if (now - self._last < 1 if self._terminal else tenths == self._told) and done < total:
+        if (now - self._last < 1 if self._terminal else tenths == self._tenths) and done < total:
             return
-        self._last, self._told = now, tenths
+        self._last, self._tenths = now, tenths
         seconds = f"{now - self._began:.0f} s"
         begin, end = ("\r\x1b[K", "\n" if done == total else "") if self._terminal else ("", "\n")
         print(f"{begin}{split}: {done} of {total} images, {seconds}", end=end, file=sys.stderr, flush=True)
@@ -115,34 +116,33 @@ def write_image_file(
     threads: int | None = None,
     progress: Callable[[str, int, int], None] = lambda _split, _done, _total: None,
 ) -> None:
-    """Write the images below ``source`` to ``output``, which is whole or as it was, whenever the machine stops.
+    """Write the images in ``source`` to ``output``; after a crash ``output`` is complete or unchanged.
 
-    An image becomes RGB, is resized so that its shorter side is ``size``, and its middle of ``size`` x ``size``
-    is kept, as torchvision's Resize and CenterCrop do. Within a split images lie in an order drawn from
-    ``seed``, so that neighbours are of many classes. Without a folder val or test, ``test_share`` of each class
-    is held out, drawn from ``seed`` too. Memory is that of a few hundred images.
+    Each image is converted to RGB, resized so that its shorter side is ``size``, and cropped to its central
+    ``size`` x ``size`` pixels, as by torchvision's Resize and CenterCrop. The order of images within a split is
+    drawn from ``seed``, so that neighbours have different classes. Without a folder val or test, a random
+    ``test_share`` of each class becomes the test split. A few hundred images are in memory at a time.
 
-    Raises DataError, one line that names the file or folder, for an image that is damaged, a folder that is
-    missing or empty, a setting that is out of range, a disk that is too full, and if Pillow is not installed;
-    OSError if ``output`` cannot be written.
+    Raises DataError, one line that names the file or folder, for a damaged image, a missing or empty folder, an
+    invalid setting, a full disk, and without Pillow; OSError if ``output`` cannot be written.
     """
     _check(size, test_share, seed, threads)
     _pillow()
     if output.is_dir():
         raise DataError(f"{output}: is a folder, not the name of a file to write")
-    names, splits = _listed(source, test_share, seed)
+    names, splits = _list_images(source, test_share, seed)
     splits = {
         split: [listed[index] for index in epoch_order(len(listed), number, seed)]
         for number, (split, listed) in enumerate(splits.items())
     }
     needed, free = sum(map(len, splits.values())) * size * size * 3, disk_usage(output.absolute().parent).free
     if needed > free:
-        raise DataError(f"{output}: needs {needed / 1e9:.1f} GB, but there are {free / 1e9:.1f} GB free")
+        raise DataError(f"{output}: needs {needed / 1e9:.1f} GB, but only {free / 1e9:.1f} GB are free")
     digest, counts = ContentDigest(), PixelCounts(3)
-    with replacing(output) as beside:
-        places = _lay_out(beside, names, splits, size, source)
-        # past HDF5, which crashes at exit when the disk fills under it; a plain write only fails
-        with beside.open("r+b") as file, ThreadPoolExecutor(threads, "decode") as pool:
+    with atomic_write(output) as temporary:
+        places = _write_layout(temporary, names, splits, size, source)
+        # without HDF5, which would crash at exit if the disk were full; a plain write raises OSError
+        with temporary.open("r+b") as file, ThreadPoolExecutor(threads, "decode") as pool:
             for split, listed in splits.items():
                 labels = np.array([label for _, label in listed], np.int64)
                 digest.begin(np.dtype(np.uint8), (len(listed), size, size, 3))
@@ -157,15 +157,17 @@ def write_image_file(
                     progress(split, done, len(listed))
                 digest.begin(labels.dtype, labels.shape)
                 digest.add(labels)
-        _describe(beside, counts.normalization(), digest.hexadecimal())
+        _write_attributes(temporary, counts.normalization(), digest.hexadecimal())
 
 
-def _lay_out(path: Path, names: list[str], splits: dict[str, Listed], size: int, source: Path) -> dict[str, int]:
-    """Write all but the pixels, and placeholders for what is found out from them; at which byte images begin."""
+def _write_layout(
+    path: Path, names: list[str], splits: dict[str, Listed], size: int, source: Path
+) -> dict[str, int]:
+    """Write everything but the pixels, with placeholder attributes; return each split's byte offset of images."""
     import h5py
 
     places = {}
-    # in the newer format chunks that are laid out at once follow each other, and no index is needed to find one
+    # in this format, chunks allocated together are contiguous and need no index
     with h5py.File(path, "w", locking=False, libver=("v110", "v110")) as file:
         file["class_names"] = names
         unknown = np.ones(3)
@@ -184,12 +186,12 @@ def _lay_out(path: Path, names: list[str], splits: dict[str, Listed], size: int,
                 images.get_chunk_info_by_coord((index, 0, 0, 0)).byte_offset for index in (0, len(listed) - 1)
             )
             if last - places[split] != (len(listed) - 1) * size * size * 3:
-                raise OSError("this HDF5 library does not put chunks one after another")
+                raise OSError("this HDF5 library does not allocate chunks contiguously")
     return places
 
 
-def _describe(path: Path, normalization: Normalization, digest: str) -> None:
-    """Replace the placeholders."""
+def _write_attributes(path: Path, normalization: PixelNormalization, digest: str) -> None:
+    """Replace the placeholder attributes."""
     import h5py
 
     with h5py.File(path, "r+", locking=False) as file:
@@ -206,16 +208,16 @@ def _check(size: int, test_share: float | None, seed: int, threads: int | None) 
         raise DataError(f"test-share must be between 0 and 1, not {test_share:g}")
 
 
-def _listed(source: Path, test_share: float | None, seed: int) -> tuple[list[str], dict[str, Listed]]:
-    """Names of the classes, and the files of each split."""
+def _list_images(source: Path, test_share: float | None, seed: int) -> tuple[list[str], dict[str, Listed]]:
+    """Return the names of the classes, and the files of each split."""
     train = _classes(source / "train")
     names = list(train)
     held_out = next((source / name for name in HELD_OUT if (source / name).is_dir()), None)
     if held_out is None and test_share is None:
-        raise DataError(f"{source}: has neither val nor test; --test-share holds out a part of train")
+        raise DataError(f"{source}: has neither val nor test; --test-share splits off a part of train")
     if held_out is not None and test_share is not None:
-        raise DataError(f"{held_out}: is there, so that --test-share has nothing to do")
-    test = _drawn(train, test_share or 0, seed) if held_out is None else _classes(held_out)
+        raise DataError(f"{held_out}: exists, so --test-share cannot be used")
+    test = _split_off(train, test_share or 0, seed) if held_out is None else _classes(held_out)
     for name in test:
         if name not in train:
             raise DataError(f"{held_out}/{name}: a class that {source / 'train'} does not have")
@@ -225,31 +227,31 @@ def _listed(source: Path, test_share: float | None, seed: int) -> tuple[list[str
         for split, found in (("train", train), ("test", test))
     }
     if not splits["test"]:
-        raise DataError(f"{source}: --test-share {test_share:g} holds out no image")
+        raise DataError(f"{source}: --test-share {test_share:g} selects no image")
     return names, splits
 
 
 def _classes(folder: Path) -> dict[str, list[Path]]:
-    """The image files of each class, all sorted by name."""
+    """Return the image files of each class, sorted by name."""
     try:
         names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
     except OSError as error:
         raise DataError(f"{folder}: cannot be read: {error.strerror}") from error
     if not names:
-        raise DataError(f"{folder}: holds no folders, one for each class; are its images still to be sorted?")
+        raise DataError(f"{folder}: has no folders, one per class; are its images not sorted yet?")
     found = {}
     for name in names:
         found[name] = sorted(path for path in (folder / name).rglob("*") if path.suffix.lower() in ENDINGS)
         if not found[name]:
-            raise DataError(f"{folder / name}: holds no .jpg, .jpeg or .png")
+            raise DataError(f"{folder / name}: has no .jpg, .jpeg or .png")
     return found
 
 
-def _drawn(train: dict[str, list[Path]], share: float, seed: int) -> dict[str, list[Path]]:
-    """Take ``share`` of each class out of ``train``."""
+def _split_off(train: dict[str, list[Path]], share: float, seed: int) -> dict[str, list[Path]]:
+    """Move a random ``share`` of each class from ``train`` to a new split; return it."""
     test = {}
     for number, (name, paths) in enumerate(train.items()):
-        order = epoch_order(len(paths), 2 + number, seed)  # 0 and 1 are the orders of the splits
+        order = epoch_order(len(paths), 2 + number, seed)  # 0 and 1 order the images of the splits
         held_out = {paths[index] for index in order[: round(share * len(paths))]}
         if len(held_out) == len(paths):
             raise DataError(f"{paths[0].parent}: --test-share {share:g} leaves no image to train on")
@@ -259,15 +261,16 @@ def _drawn(train: dict[str, list[Path]], share: float, seed: int) -> dict[str, l
 
 
 def _decoded(paths: Sequence[Path], size: int, pool: ThreadPoolExecutor) -> Iterator[NDArray[np.uint8]]:
-    """The images at ``paths`` in their order, (at most 128, size, size, 3) at a time."""
-    for begin in range(0, len(paths), _AT_ONCE):
-        yield np.stack([*pool.map(lambda path: _decode(path, size), paths[begin : begin + _AT_ONCE])])
+    """Yield the images at ``paths`` in their order, (at most 128, size, size, 3) at a time."""
+    for begin in range(0, len(paths), _BATCH):
+        yield np.stack([*pool.map(lambda path: _decode(path, size), paths[begin : begin + _BATCH])])
 
 
 def _decode(path: Path, size: int) -> NDArray[np.uint8]:
-    """One image, (size, size, 3). Raises DataError, naming the file."""
+    """Return one image, (size, size, 3). Raises DataError, naming the file."""
     pillow = _pillow()
     try:
+        check_regular(path)
         with pillow.open(path) as opened:
             image = opened.convert("RGB")
         width, height = image.size
@@ -278,7 +281,7 @@ def _decode(path: Path, size: int) -> NDArray[np.uint8]:
         return np.asarray(image.crop((left, top, left + size, top + size)), np.uint8)
     except pillow.UnidentifiedImageError as error:
         raise DataError(f"{path}: not an image that Pillow can read") from error
-    except Exception as error:  # Pillow raises many kinds for damaged files, SyntaxError among them
+    except Exception as error:  # Pillow raises many types for damaged files, even SyntaxError
         reason = " ".join(str(error).split())
         raise DataError(f"{path}: damaged image: {reason}") from error
 

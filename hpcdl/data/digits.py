@@ -1,4 +1,4 @@
-"""The UCI handwritten digits, bundled: 1797 images of 8 x 8 pixels, enough to see a network learn."""
+"""UCI handwritten digits, bundled: 1797 images of 8 x 8 pixels, enough for a network to learn."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from importlib import resources
 
 import numpy as np
 
-from hpcdl.data.dataset import DataError, Dataset
-from hpcdl.data.in_memory import in_memory_dataset
+from hpcdl.data.parts.dataset import DataError, Dataset
+from hpcdl.data.parts.in_memory import in_memory_dataset
 
 SOURCE = (
     "Optical Recognition of Handwritten Digits (test part), E. Alpaydin and C. Kaynak, 1998, "
@@ -16,13 +16,13 @@ SOURCE = (
 
 
 def digits() -> Dataset:
-    """Ten classes of (8, 8, 1) images, 1437 to train on and 360 held out, 36 of each class.
+    """Digits: (8, 8, 1) images in ten classes, 1437 for training and 360 for testing, 36 of each class.
 
-    The file holds the split as :mod:`hpcdl.data.make_digits` drew it, so it is the same on every machine.
-    Values in the file are 0 to 16; normalisation makes the scale vanish.
+    The bundled file has the split of :mod:`hpcdl.data.parts.make_digits`, so it is the same on every machine. Its
+    values are 0 to 16; normalisation removes the scale.
 
-    Source: E. Alpaydin and C. Kaynak, UCI Machine Learning Repository, 1998, CC BY 4.0. Raises DataError if
-    the package was installed without its data file.
+    Source: E. Alpaydin and C. Kaynak, UCI Machine Learning Repository, 1998, CC BY 4.0. Raises DataError if the
+    data file was not installed.
     """
     file = resources.files("hpcdl.data") / "digits.npz"
     try:

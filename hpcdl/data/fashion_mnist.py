@@ -1,30 +1,30 @@
-"""Fashion-MNIST: photographs of clothes, 28 x 28, from Debian's package or from files the user has."""
+"""Fashion-MNIST: photographs of clothes, 28 x 28 pixels, from Debian's package or local files."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.data.augmentation import Augmentation
-from hpcdl.data.idx_folder import FILES, idx_dataset
+from hpcdl.data.parts.augmentation import Augmentation
+from hpcdl.data.parts.idx_folder import FILES, idx_dataset
 
 if TYPE_CHECKING:
-    from hpcdl.data.dataset import Dataset
+    from hpcdl.data.parts.dataset import Dataset
 
 DEBIAN: Final = Path("/usr/share/datasets/fashion-mnist")
-"""Where Debian's package dataset-fashion-mnist puts the four files."""
+"""Folder of Debian's package dataset-fashion-mnist."""
 
 
 def fashion_mnist(
     *, path: str = "", pad_to: int | None = None, crop_padding: int = 0, flip: bool = False
 ) -> Dataset:
-    """Ten classes of (28, 28, 1) images, 60000 to train on and 10000 held out. Nothing is downloaded.
+    """Fashion-MNIST: (28, 28, 1) images in ten classes, 60000 for training and 10000 for testing.
 
-    Looked for in the folder ``path`` if given, else in $HPCDL_DATA/fashion_mnist, $HPCDL_DATA, and where
-    Debian's package dataset-fashion-mnist installs. With ``pad_to`` images are that side long, black around
-    (32 suits networks made for CIFAR); ``crop_padding`` and ``flip`` are those of
-    :class:`hpcdl.data.augmentation.Augmentation`. Source: Xiao, Rasul and Vollgraf 2017 (arXiv 1708.07747),
-    MIT licence. Raises DataError if the files are missing or bad, or a setting is out of range.
+    Nothing is downloaded. The files are searched in ``path`` if given, otherwise in $HPCDL_DATA/fashion_mnist,
+    $HPCDL_DATA, and the folder of Debian's package dataset-fashion-mnist. ``pad_to`` adds a black border up to
+    that side (32 for networks for CIFAR). ``crop_padding`` and ``flip`` are settings of
+    :class:`hpcdl.data.parts.augmentation.Augmentation`. Source: Xiao, Rasul and Vollgraf 2017 (arXiv 1708.07747),
+    MIT licence. Raises DataError for missing or invalid files and for invalid settings.
     """
     return idx_dataset(
         "fashion_mnist",

@@ -1,28 +1,28 @@
-"""Images from one HDF5 file, as large as ImageNet: they stay on disk, and each rank reads those of its share."""
+"""Images of one HDF5 file, as large as ImageNet; each rank reads the images of its share from disk."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from hpcdl.data.augmentation import Augmentation
-from hpcdl.data.dataset import DataError, Dataset
-from hpcdl.data.image_file import ImageFile
-from hpcdl.data.image_split import ImageSplit
+from hpcdl.data.parts.augmentation import Augmentation
+from hpcdl.data.parts.data_file import data_root
+from hpcdl.data.parts.dataset import DataError, Dataset
+from hpcdl.data.parts.image_file import ImageFile
+from hpcdl.data.parts.image_split import ImageSplit
 
 
 def hdf5(*, path: str = "", crop: int | None = None, crop_padding: int = 0, flip: bool = False) -> Dataset:
-    """Labelled images of one HDF5 file, ImageNet's for example, read from disk as they are needed.
+    """Labelled images of one HDF5 file, such as ImageNet's, read from disk when needed.
 
-    A relative ``path`` that is not here is looked for in $HPCDL_DATA. :mod:`hpcdl.data.image_file` has the
-    layout, ``python -m hpcdl.data.convert`` makes such a file of folders of JPEG or PNG. With ``crop`` images
-    are that side long: a training image is cut out at random, a test image's middle is taken. ``crop``,
-    ``crop_padding`` and ``flip`` are those of :class:`hpcdl.data.augmentation.Augmentation`; for ImageNet: 224,
-    0, true.
+    A relative ``path`` that does not exist is searched in $HPCDL_DATA. :mod:`hpcdl.data.parts.image_file`
+    describes the layout; ``python -m hpcdl.data.convert`` writes such a file from folders of JPEG or PNG. ``crop``
+    cuts squares of that side, at random from training images, from the centre of test images. ``crop``,
+    ``crop_padding`` and ``flip`` are settings of :class:`hpcdl.data.parts.augmentation.Augmentation`; for
+    ImageNet: 224, 0, true.
 
-    Mean and deviation are the file's attributes, or those of 256 evenly spaced training images; the digest is
-    an attribute, or that of all labels and 16 images of each split. Raises DataError if the file is missing,
-    damaged or holds something else, or a setting is out of range.
+    Mean and deviation are attributes of the file, or are computed from 256 evenly spaced training images. The
+    digest is an attribute, or covers all labels and 16 images of each split. Raises DataError for a missing,
+    damaged or different file and for invalid settings.
     """
     if not isinstance(path, str) or not path:
         raise DataError(f"hdf5: path must be the name of an HDF5 file, not {path!r}")
@@ -41,7 +41,7 @@ def hdf5(*, path: str = "", crop: int | None = None, crop_padding: int = 0, flip
 
 
 def _found(path: Path) -> Path:
-    root = os.environ.get("HPCDL_DATA", "")
+    root = data_root()
     try:
         return Path(root) / path if root and not path.exists() and (Path(root) / path).exists() else path
     except OSError as error:

@@ -1,23 +1,23 @@
-"""MNIST: handwritten digits, 28 x 28, from files the user has."""
+"""MNIST: handwritten digits, 28 x 28 pixels, from local files."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcdl.data.augmentation import Augmentation
-from hpcdl.data.idx_folder import FILES, idx_dataset
+from hpcdl.data.parts.augmentation import Augmentation
+from hpcdl.data.parts.idx_folder import FILES, idx_dataset
 
 if TYPE_CHECKING:
-    from hpcdl.data.dataset import Dataset
+    from hpcdl.data.parts.dataset import Dataset
 
 
 def mnist(*, path: str = "", pad_to: int | None = None, crop_padding: int = 0, flip: bool = False) -> Dataset:
-    """Ten classes of (28, 28, 1) images, 60000 to train on and 10000 held out. Nothing is downloaded.
+    """MNIST: (28, 28, 1) images in ten classes, 60000 for training and 10000 for testing.
 
-    Looked for in the folder ``path`` if given, else in $HPCDL_DATA/mnist, then in $HPCDL_DATA. With
-    ``pad_to`` images are that side long, black around; ``crop_padding`` and ``flip`` are those of
-    :class:`hpcdl.data.augmentation.Augmentation`. Source: LeCun, Bottou, Bengio and Haffner 1998 (Proc. IEEE
-    86). Raises DataError if the files are missing or bad, or a setting is out of range.
+    Nothing is downloaded. The files are searched in ``path`` if given, otherwise in $HPCDL_DATA/mnist and
+    $HPCDL_DATA. ``pad_to`` adds a black border up to that side. ``crop_padding`` and ``flip`` are settings of
+    :class:`hpcdl.data.parts.augmentation.Augmentation`. Source: LeCun, Bottou, Bengio and Haffner 1998 (Proc. IEEE
+    86). Raises DataError for missing or invalid files and for invalid settings.
     """
     return idx_dataset(
         "mnist",

@@ -1,4 +1,4 @@
-"""Images of any shape, made as they are asked for: for timing, and for learning that can be seen to work."""
+"""Synthetic images of any shape, computed when needed: for timing, and for learning with a visible effect."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from hpcdl.data.dataset import DataError, Dataset, content_digest
+from hpcdl.data.parts.dataset import DataError, Dataset, content_digest
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -15,19 +15,18 @@ if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
 
 _GRID: Final = 8
-"""A class pattern has at most 8 x 8 fields, however large the image: a thousand classes fit in a megabyte."""
+"""Side of a class pattern, for any image size; patterns of a thousand classes take a megabyte."""
 _PLACES: Final = 1 << 16
-"""Number of different places in the reservoir of noise."""
+"""Number of different offsets into the reservoir of noise."""
 _STRIDE: Final = 40503
-"""Odd, near 2^16 times the golden ratio: neighbours get distant places, and 2^16 images different ones."""
+"""Odd number near 2^16 / golden ratio: neighbouring images get distant offsets, 2^16 images distinct ones."""
 
 
 class SyntheticSplit:
-    """Images that are a pattern of their class plus noise, computed from their index.
+    """Images computed from their index: a pattern of their class plus noise.
 
-    Noise is a window into one reservoir of normal numbers, at a place given by the index: drawing new
-    numbers for each image would take longer than a small network's step, and would be what a benchmark
-    measures.
+    Noise is a window of one reservoir of normal numbers, at an offset given by the index. Drawing new numbers for
+    each image would take longer than a step of a small network, and would dominate a benchmark.
     """
 
     def __init__(
@@ -49,14 +48,14 @@ class SyntheticSplit:
         self._reservoir *= np.float32(noise / np.hypot(1, noise))
 
     def __len__(self) -> int:
-        """Number of images."""
+        """Return the number of images."""
         return len(self.labels)
 
     def batch(
         self, indices: NDArray[np.int64], dtype: str, key: tuple[int, ...] | None = None
     ) -> tuple[Array, NDArray[np.int64]]:
-        """See :meth:`hpcdl.data.dataset.Split.batch`. Values are made in float32, whatever ``dtype``."""
-        del key  # there is noise enough
+        """See :meth:`hpcdl.data.parts.dataset.Split.batch`. Values are computed in float32 for every ``dtype``."""
+        del key  # no augmentation
         labels = self.labels[indices]
         size = int(np.prod(self._shape))
         images = np.empty((len(labels), *self._shape), dtype)
@@ -76,16 +75,14 @@ def synthetic(
     noise: float = 1.0,
     seed: int = 0,
 ) -> Dataset:
-    """Images of ``shape`` (H, W, C) in ``classes`` classes: ``images`` to train on, ``test_images`` held out.
+    """``images`` training images and ``test_images`` test images of ``shape`` (H, W, C) in ``classes`` classes.
 
-    Image i is of class i mod classes. Patterns and noise are normal, ``noise`` being the ratio of their
-    standard deviations; the sum has mean 0 and deviation 1 in expectation. The two splits share the
-    patterns and not the noise, which repeats after 65536 images. Memory is that of 65536 numbers and one
-    image per split, and of the patterns and labels.
+    Image i has class i mod classes. Patterns and noise are normal; ``noise`` is the ratio of their standard
+    deviations. Pixel values have mean 0 and deviation 1 in expectation. Both splits have the same patterns but
+    different noise, which repeats after 65536 images.
 
-    Source: made here, seeded by ``seed``; the digest covers the settings, the patterns and the first 16
-    images of each split. Raises DataError for a shape that is not three positive numbers, or a count or
-    noise that is out of range.
+    The digest covers the settings, the patterns and the first 16 images of each split. Raises DataError for a
+    shape that is not three positive numbers, and for a count or noise out of range.
     """
     if not isinstance(shape, list | tuple) or len(shape) != 3 or not all(_whole(length, 1) for length in shape):
         raise DataError(

@@ -1,29 +1,25 @@
 """The protocol that every distributed algorithm of hpcdl is written against.
 
-An algorithm is an ``async def`` over a :class:`Comm`. It asks; an interpreter answers: MPI
-(:mod:`hpcdl.fabric.mpi`), all ranks in one process (:mod:`hpcdl.fabric.inprocess`) or virtual time
-(:mod:`hpcdl.fabric.simulated`). It holds no clock, no thread, no file and no MPI.
+An algorithm is an ``async def`` over a :class:`Comm`. It awaits operations; an interpreter carries them out: MPI
+(:mod:`hpcdl.fabric.mpi.interpreter`), all ranks in one process (:mod:`hpcdl.fabric.virtual.inprocess`) or virtual
+time (:mod:`hpcdl.fabric.virtual.simulated`). It holds no clock, no thread, no file and no MPI.
 """
 
 from __future__ import annotations
 
-from functools import cache
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from hpcdl.fabric.phantom import Phantom, phantom
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
+    from collections.abc import Callable, Coroutine, Hashable, Sequence
     from contextlib import AbstractContextManager
 
     from hpcdl.fabric.task import Task
 
 Array = npt.NDArray[Any]
-"""A contiguous array: numpy's, or any other library's with the same face (cupy's, say)."""
+"""A contiguous array of numpy or of a library with the same interface, such as cupy."""
 
 T = TypeVar("T")
 
@@ -33,39 +29,32 @@ Event = tuple[int, str, int, int, int, int]
 ANY: Final = -1
 """Wildcard for the source or the tag of a receive."""
 
-LONG: Final = 1 << 16
-"""Bytes of a message that waits until its receiver is ready: about where libraries turn to rendezvous. A shorter
-one's time is its latency or that of a copy into a buffer, and to a late receiver it seems to come at once."""
-
 INPUT: Final = "input"
-"""The label of the work that waits for a step's images and hands them to the device."""
-
-PAUSE: Final = "pause"
-"""The label of a straggler's pause: a real rank's messages move meanwhile, however short the last one was."""
+"""Label of the work that waits for a step's images and hands them to the device."""
 
 
 class Status(NamedTuple):
-    """What a receive got: who sent it, under which tag, how many elements."""
+    """Outcome of a receive: source, tag and number of elements."""
 
     source: int
     tag: int
-    count: int  # type: ignore[assignment] # tuple.count is nobody's loss
+    count: int  # type: ignore[assignment] # hides tuple.count, which is not used
 
 
-class Gauge(NamedTuple):
-    """What an interpreter has counted on one rank since it began; native collectives are not counted."""
+class Counters(NamedTuple):
+    """Clock and totals of one rank since its interpreter began; native collectives are not counted."""
 
     time_ns: int
     messages: int
     bytes: int
     compute_ns: int
-    """Inside :meth:`Comm.compute`."""
+    """Time inside :meth:`Comm.compute`."""
     input_ns: int
-    """Of that, in work labelled :data:`INPUT`."""
+    """The part of ``compute_ns`` in work labelled :data:`INPUT`."""
 
 
-class PeerLost(Exception):  # noqa: N818 - named for what happened, as the protocol does
-    """The rank this operation waits for is gone; a receive from any rank tells of each that dies, once."""
+class PeerLost(Exception):  # noqa: N818 - named for the event
+    """The peer of an operation has failed; a receive from any rank raises it once for each failed rank."""
 
     def __init__(self, rank: int, detail: str = "") -> None:
         super().__init__(f"rank {rank} is gone{': ' + detail if detail else ''}")
@@ -89,70 +78,84 @@ class Comm(Protocol):
         """Number of ranks."""
         ...
 
-    @property
-    def kept(self) -> dict[Hashable, Task[Comm]]:
-        """Parts that programs have split off for all times: splitting is slow, and communicators are scarce."""
-        ...
-
     async def send(self, buffer: Array, dest: int, tag: int = 0) -> None:
         """Send ``buffer``; on return it may be changed. May wait for the receiver (rendezvous)."""
         ...
 
     async def recv(self, buffer: Array, source: int = ANY, tag: int = ANY) -> Status:
-        """Receive at most ``buffer.size`` elements; ``Status.count`` says how many came."""
+        """Receive at most ``buffer.size`` elements; ``Status.count`` is their number."""
         ...
 
     async def exchange(self, outgoing: Array, dest: int, incoming: Array, source: int, tag: int = 0) -> Status:
-        """Send and receive at once; returns the receive's status.
+        """Send and receive at once; returns the receive's status."""
+        ...
 
-        Where both ends are one rank, that rank exchanges too: on another host the two wait for each other before
-        long messages travel. The words for it are not counted among the messages.
+    async def apply(self, label: str, work: Callable[[], T], touched_bytes: int) -> T:
+        """Do arithmetic that belongs to an exchange: a sum, a mean of models, a server's update, an encoding.
+
+        It is traced under ``label``, never waits for :meth:`compute`, and no other program of the rank runs
+        meanwhile. In simulation it takes gamma x ``touched_bytes``: the bytes written by all its passes over
+        vectors.
         """
         ...
 
-    async def add(self, into: Array, addend: Array) -> None:
-        """Local reduction ``into += addend``: traced, costed, on the array's device."""
+    async def add(self, into: Array, addend: Array) -> object:
+        """Sum ``into += addend`` on the array's device: :meth:`apply` of one pass over ``into``."""
         ...
 
     async def compute(self, label: str, work: Callable[[], T]) -> T:
-        """Do local ``work``: traced under ``label``, takes modelled time in simulation."""
+        """Do local ``work``: traced under ``label``; in simulation it takes the modelled time of its label.
+
+        Raises ValueError, in simulation, for a label without a modelled time.
+        """
         ...
 
     def start(self, work: Coroutine[Any, Any, T], *, shared_tags: bool = False) -> Task[T]:
-        """Run ``work`` beside the caller.
+        """Start ``work``, which runs concurrently with the caller.
 
-        Ranks that start the same programs in the same order need no further care: the n-th that a program
-        starts on this communicator has a tag space of its own, the same on every rank. With ``shared_tags``
-        the program talks in its starter's tag space instead, so that it can meet a peer that started nothing
-        (a push to a server, say).
+        Ranks that start the same programs in the same order need no further care: the n-th program that a program
+        starts on this communicator has its own tag space, the same on every rank. With ``shared_tags``
+        the program uses its starter's tag space instead, so that its peer may be a program that was not started
+        (a push to a server, for example).
+
+        An error of ``work`` is raised where a program awaits the task. If no program awaits it when the error
+        occurs, the error ends the run; under MPI at once, because other programs may wait for the failed one.
         """
         ...
 
     async def split(self, color: int, key: int = 0) -> Comm:
-        """The ranks that gave the same ``color``, ordered by ``key`` and then by rank. Every rank must call."""
+        """Return the ranks that gave the same ``color``, ordered by ``key``, then by rank. Collective."""
+        ...
+
+    async def subcommunicator(self, color: int, division: Hashable) -> Comm:
+        """Return the ranks of the same ``color`` of a ``division``.
+
+        It is split once and cached, because creation is slow and handles are scarce. Programs that run
+        concurrently all wait for the first one that asks, which must be the same on every rank: they ask before
+        their first message.
+        """
         ...
 
     async def survivors(self) -> Comm:
-        """The ranks that are still there, in their order: those that no :class:`PeerLost` tells of.
+        """Return the ranks that have not failed, in their order; this communicator itself if none has.
 
-        All of them must call, when none of their programs needs this communicator any more. It is this
-        communicator itself where nobody has died.
+        All of them must call, when none of their programs uses this communicator any more.
         """
         ...
 
     async def native(self, collective: str, buffer: Array, counts: Sequence[int] = ()) -> None:
-        """The library's own collective, in place on ``buffer``: ``"barrier"``, or one of these.
+        """Run the library's own collective in place on ``buffer``: ``"barrier"``, or one of these.
 
         A sum on all ranks: ``"allreduce"``, ``"reduce_scatter allgather"``, ``"nonblocking allreduce"`` or
         ``"persistent allreduce"``. From or to rank 0: ``"broadcast"``, ``"reduce"``. By parts, of which ``counts``
         gives each rank's elements: ``"reduce_scatter"``, ``"allgather"``, ``"all_to_all"`` (equal parts only).
-        Called by a main program all but the nonblocking one block the rank: what it has started there stands
-        still.
+        All but the nonblocking one block the rank when a main program calls them: started programs do not
+        progress.
         """
         ...
 
     def scratch(self, size: int, like: Array) -> AbstractContextManager[Array]:
-        """Borrow an uninitialised array of ``size`` elements of the kind of ``like``, kept for the next borrower.
+        """Borrow an uninitialised array of ``size`` elements of the type of ``like`` from a pool.
 
         Fresh memory costs a page fault every 4 KiB, more than the arithmetic done in it.
         """
@@ -163,19 +166,19 @@ class Comm(Protocol):
         """Vectors that all ranks of this host can read; :class:`hpcdl.fabric.window.Window` exchanges them."""
         ...
 
-    def lend(self, like: Array) -> AbstractContextManager[Array]:
-        """Borrow an uninitialised vector of the size and kind of ``like`` in such memory."""
+    def borrow_shared(self, like: Array) -> AbstractContextManager[Array]:
+        """Borrow an uninitialised vector of the size and type of ``like`` in shared memory from a pool."""
         ...
 
-    async def meet(self, words: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Wait until all ranks are here; everybody's few ``words``, (p, words), as many on each rank.
+    async def allgather_words(self, words: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the ``words`` of all ranks, (p, words), after a barrier; each rank gives equally many.
 
-        What any rank wrote to shared memory before is there for all after it. A main program blocks its rank.
+        Writes to shared memory before it are visible to all ranks after it. A main program blocks its rank.
         """
         ...
 
     async def get(self, into: Array, theirs: Array, peer: int) -> None:
-        """Copy ``peer``'s vector ``theirs``, out of memory that it shares: traced, costed like a message."""
+        """Copy ``peer``'s vector ``theirs`` out of its shared memory: traced, costed like a message."""
         ...
 
 
@@ -183,24 +186,27 @@ class Memory(Protocol):
     """Vectors that ranks of one host share; see :mod:`hpcdl.fabric.shared_memory`."""
 
     def allocate(self, size: int, dtype: npt.DTypeLike = np.float32) -> Array:
-        """Make a vector of ``size`` zeros that others of this host can map."""
+        """Make a vector of ``size`` zeros that other ranks of this host can map."""
         ...
 
     def place(self, array: Array) -> npt.NDArray[np.int64]:
-        """Where others find ``array``: numbers, the last one 0 if they cannot."""
+        """Return numbers by which other ranks find ``array``; the last one is 0 if they cannot."""
         ...
 
     def map(self, place: npt.NDArray[np.int64], like: Array) -> Array:
-        """Another rank's array at ``place``, of the size and kind of ``like``; ValueError if out of reach."""
+        """Return another rank's array at ``place``, of the size and type of ``like``.
+
+        Raises ValueError if it is on another host or cannot be mapped.
+        """
         ...
 
-    def let_go(self) -> None:
-        """Forget what was mapped."""
+    def release(self) -> None:
+        """Unmap all arrays of other ranks."""
         ...
 
 
 def check_address(peer: int, tag: int, ranks: int, least: int = 0) -> None:
-    """Raise ValueError for a rank or a tag that there is not; with ``least`` = ANY wildcards are fine."""
+    """Raise ValueError for a rank or a tag out of range; with ``least`` = ANY wildcards are valid."""
     if not least <= peer < ranks:
         raise ValueError(f"rank {peer} is not in a communicator of {ranks}")
     if not least <= tag < TAGS:
@@ -208,38 +214,7 @@ def check_address(peer: int, tag: int, ranks: int, least: int = 0) -> None:
 
 
 def check_exchange(dest: int, source: int, tag: int, ranks: int) -> None:
-    """Raise ValueError for ranks or a tag that there are not; no wildcards."""
+    """Raise ValueError for a rank or a tag out of range; wildcards are not valid."""
     if not (0 <= dest < ranks and 0 <= source < ranks and 0 <= tag < TAGS):
         check_address(dest, tag, ranks)
         check_address(source, tag, ranks)
-
-
-class Parts(list[Array]):
-    """Consecutive views of one vector: each rank's part of it."""
-
-    __slots__ = ("whole",)
-
-    def __init__(self, whole: Array, views: Iterable[Array]) -> None:
-        super().__init__(views)
-        self.whole = whole
-
-    @property
-    def counts(self) -> list[int]:
-        """Their lengths, in elements."""
-        return [len(view) for view in self]
-
-
-def partition(buffer: Array, parts: int) -> Parts:
-    """Cut a vector into ``parts`` consecutive views whose lengths differ by one at most, longer ones first."""
-    quotient, remainder = divmod(len(buffer), parts)
-    if type(buffer) is Phantom:
-        return _phantom_parts(quotient, remainder, parts, buffer.dtype.str)
-    bounds = [i * quotient + min(i, remainder) for i in range(parts + 1)]
-    return Parts(buffer, [buffer[lo:hi] for lo, hi in pairwise(bounds)])
-
-
-@cache
-def _phantom_parts(quotient: int, remainder: int, parts: int, dtype: str) -> Parts:
-    """One list, of two arrays, for all ranks: a thousand ranks cut a thousand parts each."""
-    views = [phantom(quotient + 1, dtype)] * remainder + [phantom(quotient, dtype)] * (parts - remainder)
-    return Parts(phantom(quotient * parts + remainder, dtype), views)

@@ -1,9 +1,13 @@
-"""What a network costs: Hockney's alpha-beta per link, ports per host, and gamma for the reduction.
+"""Network cost model: Hockney's alpha-beta per link, ports per host, and gamma for the reduction.
 
-A message of n bytes takes ``alpha + n * beta`` (Hockney 1994). Each host has one send port and one receive
-port, and each is busy with one message at a time for that long, so that what converges on one host waits in
-line: a parameter server's incast costs what it costs. Ranks of one host talk over its ``inside`` link, one
-port pair per rank. A host's ports may be slower than the others'.
+A message of n bytes takes ``alpha + n * beta`` (Hockney 1994). Each host has one send port and one receive port,
+and each is busy with one message at a time for that long, so that messages to one host queue: this is a parameter
+server's incast. Ranks of one host use its ``inside`` link, one port pair per rank. Ports of some hosts may be
+slower.
+
+A real port shares its rate among the messages under way. Both take equally long if ports never idle. With many
+messages per port at once, as in ``direct``, turns leave gaps that sharing does not: on numbers of ranks that are
+no power of two the model takes up to twice as long.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ GIGABIT: Final = 1e9 / 8
 """Bytes per second."""
 
 EVERY_RANK: Final = 1 << 31
-"""In the place of ranks per host: one host holds them all."""
+"""Value of ranks per host for one host that holds all ranks."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class Link:
 
 
 SHARED_MEMORY: Final = Link(alpha=0.5e-6, beta=1 / 10e9)
-"""Between ranks of one host unless a network says otherwise: two copies at the speed of a server's memory."""
+"""Between ranks of one host unless a network defines it: two copies at the speed of a server's memory."""
 
 
 @dataclass(frozen=True)
@@ -44,33 +48,33 @@ class Network:
     """Seconds per byte reduced: read two streams, write one, about 30 GB/s of one core's memory traffic."""
     inside: Link = SHARED_MEMORY
     ranks_per_host: int = 1
-    """Ranks fill the hosts one by one, unless ``hosts`` says otherwise."""
+    """Ranks fill the hosts one by one, unless ``hosts`` lists their hosts."""
     hosts: tuple[int, ...] = ()
     """The host of each of the first ranks, numbered from 0; those beyond fill further hosts."""
     slow: Mapping[int, float] = field(default_factory=dict)
     """Hosts whose ports have this share of the others' bandwidth, in and out."""
 
     def host(self, rank: int) -> int:
-        """Where a rank is."""
+        """Return the host of a rank."""
         known = len(self.hosts)
         if rank < known:
             return self.hosts[rank]
         return max(self.hosts, default=-1) + 1 + (rank - known) // self.ranks_per_host
 
     def common_link(self, ranks: int) -> Link | None:
-        """What all messages among the first ``ranks`` ranks travel on; None where some do within a host."""
+        """Return the link of all messages among the first ``ranks`` ranks; None if there are two kinds of link."""
         hosts = {self.host(rank) for rank in range(ranks)}
         return self.link if len(hosts) == ranks else self.inside if len(hosts) == 1 else None
 
     def on(self, ranks_per_host: int) -> Network:
-        """The same network with that many ranks on a host, numbered host by host."""
+        """Return this network with that many ranks on a host, numbered host by host."""
         if ranks_per_host < 1:
             raise ValueError(f"ranks_per_host must be at least 1, not {ranks_per_host}")
         return replace(self, ranks_per_host=ranks_per_host, hosts=())
 
     @property
     def is_one_host(self) -> bool:
-        """Whether all ranks, however many, are on one host."""
+        """True if all ranks, in any number, are on one host."""
         return self.ranks_per_host == EVERY_RANK
 
 

@@ -1,7 +1,7 @@
 """Vectors that other processes of the same host can map: anonymous files in memory.
 
 An owner makes them with memfd_create(2); others open them under /proc while the owner lives, so nothing is left
-behind, whatever kills whom. Linux only.
+behind by a killed process. Linux only.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _host() -> int:
 
 
 class SharedMemory:
-    """What this process lends to others, and what it has mapped of theirs."""
+    """Vectors of this process that others can map, and the mapped vectors of others."""
 
     def __init__(self) -> None:
         self.host = _host()
@@ -59,7 +59,7 @@ class SharedMemory:
         return array
 
     def place(self, array: Array) -> npt.NDArray[np.int64]:
-        """Where other processes find ``array``, (6,): host, process, file, serial, first byte, 1; or 0."""
+        """Return the place of ``array``, (6,): host, process, file, serial, first byte, 1 (0: not shared)."""
         begin = array.ctypes.data
         for address, (length, file, serial) in self._own.items():
             if address <= begin <= begin + array.nbytes <= address + length and array.flags.c_contiguous:
@@ -67,9 +67,9 @@ class SharedMemory:
         return np.array([self.host, os.getpid(), 0, 0, 0, 0])
 
     def map(self, place: npt.NDArray[np.int64], like: Array) -> Array:
-        """The other process's array at ``place``, of the size and kind of ``like``.
+        """Map another process's array at ``place``, of the size and type of ``like``.
 
-        Raises ValueError if that is on another host, or the system does not let us.
+        Raises ValueError if it is on another host or the system refuses.
         """
         host, process, file, serial, begin, _ = place.tolist()
         if host != self.host:
@@ -82,8 +82,8 @@ class SharedMemory:
                 raise ValueError(f"the memory of process {process} cannot be mapped: {error.strerror}") from None
         return np.frombuffer(self._mapped[process, serial], like.dtype, like.size, begin)
 
-    def let_go(self) -> None:
-        """Unmap what is others': they may have freed it."""
+    def release(self) -> None:
+        """Unmap the vectors of others, who may have freed them."""
         self._mapped.clear()
 
     def _forget(self, address: int, file: int) -> None:
@@ -92,7 +92,7 @@ class SharedMemory:
 
 
 class OneProcess:
-    """The same where all ranks are in one process: every array is everybody's."""
+    """Shared memory of ranks in one process: all ranks can read every array."""
 
     def __init__(self) -> None:
         self._exposed = weakref.WeakValueDictionary[int, Any]()
@@ -111,6 +111,6 @@ class OneProcess:
         array: Array = self._exposed[int(place[3])]
         return array
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """See :meth:`SharedMemory.let_go`."""
         self._exposed.clear()

@@ -1,35 +1,40 @@
-"""Programs under way, and how the messages of those that run beside each other are kept apart."""
+"""Programs under way, the operations that they wait in, and the tag spaces that keep concurrent programs apart."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+import types
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Generator
+    from collections.abc import Callable, Coroutine, Generator, Hashable
 
-    from hpcdl.fabric.comm import Comm
-
+P = ParamSpec("P")
 T = TypeVar("T")
 U = TypeVar("U")
 
 
 DEPTHS: Final = 8
-"""How deep communicators may be split off one another."""
+"""Most splits between a communicator and the one of all ranks."""
 
 LEVELS: Final = 4
-"""A main program starts programs, those may start others, and those again: that deep and no deeper."""
+"""Levels of programs: a main program, those that it starts, those that they start, and one more."""
 
 NESTED: Final = 16
-"""Of the programs that a started program has started, so many may be in flight."""
+"""Most programs in flight among those that one started program has started."""
+
+
+def operation(generator: Callable[P, Generator[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Make an ``async def`` of a generator that yields to the interpreter: half the cost of an awaited object."""
+    return types.coroutine(generator)  # type: ignore[return-value]
 
 
 def tag_space(starter: int, depth: int, started: int) -> int:
-    """The tag space of the ``started``-th (from 1) program that a program started on one communicator.
+    """Return the tag space of the ``started``-th (from 1) program that a program started on one communicator.
 
-    ``starter`` is that program's own space, ``depth`` tells how often the communicator was split off. All
-    members of a communicator run the same program, so they agree on the number, whatever runs beside it. The
-    communicators that a rank may talk on form a chain, one for each depth, so the depth keeps two programs
-    apart that were started on different communicators and talk on the same one.
+    ``starter`` is the tag space of that program, ``depth`` the number of splits that made the communicator. All
+    members of a communicator run the same program, so they agree on the number, whatever runs concurrently. The
+    communicators of a rank form a chain, one for each depth, so the depth separates two programs that were
+    started on different communicators and send on the same one.
 
     The lowest digit is the level, 0 for a main program; above it one pair (started, depth) for each level.
     Raises ValueError for programs nested too deep.
@@ -43,7 +48,7 @@ def tag_space(starter: int, depth: int, started: int) -> int:
 
 
 class Task(Generic[T]):
-    """A program under way; ``await task`` joins it: returns what it returned or raises what it raised."""
+    """A program under way; ``await task`` returns its result or raises its error."""
 
     __slots__ = (
         "answer",
@@ -64,39 +69,39 @@ class Task(Generic[T]):
         "waiting",
     )
 
-    # kept by :mod:`hpcdl.fabric.world` alone; here, for a second object for each of a million tasks costs time
+    # used by :mod:`hpcdl.fabric.virtual.world` only; a second object for each of a million tasks would cost time
     rank: int
     time: float
-    """Its own, which arithmetic puts ahead of the world's."""
+    """Its own clock, which arithmetic puts ahead of the world's."""
     answer: Any
-    """What it goes on with."""
+    """Result of the operation that it waits in."""
     thrown: BaseException | None
-    """What it goes on with instead."""
+    """Error of the operation that it waits in."""
     waiting: int
-    """Halves of an exchange, or of a message, that are not over."""
+    """Number of sends and receives of the operation that have not completed."""
     arrived: float
-    """When the last receive was over."""
+    """Time at which the last receive completed."""
     sent: float
-    """When the last send was over."""
+    """Time at which the last send completed."""
 
     def __init__(
-        self, coroutine: Coroutine[Any, Any, T], space: int = 0, started: dict[Comm, int] | None = None
+        self, coroutine: Coroutine[Any, Any, T], space: int = 0, started: dict[Hashable, int] | None = None
     ) -> None:
         self.coroutine = coroutine
         self.space = space
-        """Tag space, from :func:`tag_space`; 0 is a rank's main program's."""
+        """Tag space, from :func:`tag_space`; 0 for the main program of a rank."""
         self.number = 0
-        """For traces: in the order in which this rank started them, 0 being its main program's."""
+        """Number in traces, in the order in which this rank started its programs; 0 for the main program."""
         self.started = {} if started is None else started
-        """How many programs have been started on each communicator under its tag space."""
+        """Number of programs started on each communicator under this tag space."""
         self.done = False
         self.joined = False
         self.result: T | None = None
         self.error: BaseException | None = None
-        self.waiters: tuple[Task[Any], ...] = ()  # of a million tasks few are waited for: not a list each
+        self.waiters: tuple[Task[Any], ...] = ()  # not a list: most of a million tasks have no waiter
 
-    def starts(self, work: Coroutine[Any, Any, U], comm: Comm, depth: int, *, shared_tags: bool) -> Task[U]:
-        """A task for what this program starts on ``comm``, a communicator split off ``depth`` times."""
+    def starts(self, work: Coroutine[Any, Any, U], comm: Hashable, depth: int, *, shared_tags: bool) -> Task[U]:
+        """Return a task for ``work``, which this program starts on ``comm``, made by ``depth`` splits."""
         if shared_tags:
             return Task(work, self.space, self.started)
         self.started[comm] = number = self.started.get(comm, 0) + 1

@@ -1,4 +1,4 @@
-"""Windows: the same vector of every rank of a host, each readable by all of them."""
+"""Windows: one vector of each rank of a host, readable by all of them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ _NOTHING: Final = np.empty(0, np.int64)
 
 
 class Window:
-    """``async with Window(comm, buffer) as window``: everybody's vector is in ``window.vectors``.
+    """``async with Window(comm, buffer) as window``: the vectors of all ranks are in ``window.vectors``.
 
-    ``window.vectors[comm.rank]`` is one's own: ``buffer``, or a copy of it where that is not in memory from
-    ``comm.memory.allocate``; then what it holds in the end is copied back. MPI's fences (MPI 4.1, section 12.5.1):
-    what was written before a fence is there for all after it. Entering and leaving are fences; between them
-    :meth:`fence` is.
+    ``window.vectors[comm.rank]`` is ``buffer`` itself if it is in memory from ``comm.memory.allocate``, otherwise
+    a copy that is copied back at the end. Writes before a fence are visible to all ranks after it (MPI 4.1,
+    section 12.5.1). Entering, leaving and :meth:`fence` are fences.
     """
 
     def __init__(self, comm: Comm, buffer: Array) -> None:
@@ -37,19 +36,19 @@ class Window:
             raise TypeError(f"a {type(own).__name__} is not in the host's memory")
         place = comm.memory.place(own)
         if not place[-1]:
-            self._loan = comm.lend(own)
+            self._loan = comm.borrow_shared(own)
             own = self._loan.__enter__()
             await comm.get(own, self._buffer, comm.rank)
             place = comm.memory.place(own)
         self.vectors = [
             own if rank == comm.rank else comm.memory.map(theirs, own)
-            for rank, theirs in enumerate(await comm.meet(place))
+            for rank, theirs in enumerate(await comm.allgather_words(place))
         ]
         return self
 
     async def fence(self) -> None:
-        """Wait until all ranks are here."""
-        await self._comm.meet(_NOTHING)
+        """Wait for all ranks."""
+        await self._comm.allgather_words(_NOTHING)
 
     async def __aexit__(self, kind: object, _error: object, _traceback: object) -> None:
         if kind is not None:
@@ -61,7 +60,7 @@ class Window:
 
 
 async def disseminate(comm: Comm, words: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Everybody's ``words``, (p, words), after ceil(log2 p) messages of each rank.
+    """Return the ``words`` of all ranks, (p, words), after ceil(log2 p) messages of each rank.
 
     Bruck's allgather (Bruck et al. 1997); without words the dissemination barrier (Hensgen, Finkel & Manber 1988).
     """

@@ -1,1 +1,1 @@
-"""Around the run: what the machine is, and how ranks come to be."""
+"""Start ranks, describe machine and software, check the machine, emulate a cluster."""

@@ -1,9 +1,9 @@
-"""What the machine and the software were, so that two runs can be told apart for the right reasons.
+"""Description of machine and software, so that runs can be compared.
 
-:func:`local` is asked of every rank, :func:`job` of rank 0, :func:`counters` of one rank per node before and
-after a run. What cannot be found out is the text ``"unknown"``: never left out, never guessed.
+Every rank calls :func:`describe_rank`, rank 0 :func:`describe_job`, and one rank per node :func:`counters` before
+and after a run. Unknown values are the text ``"unknown"``; they are neither omitted nor guessed.
 
-``root`` is the folder in which ``proc`` and ``sys`` stand.
+``root`` is the folder that contains ``proc`` and ``sys``.
 """
 
 from __future__ import annotations
@@ -30,29 +30,35 @@ from hpcdl.launch.testbed_settings import emulated
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["counters", "environment_key", "job", "local"]
+__all__ = ["counters", "describe_job", "describe_rank", "differences", "environment_key"]
 
 PREFIXES: Final = (
     *("UCX_", "OMPI_", "PRTE_", "PMIX_", "MPICH_", "MPIR_", "MPI4PY_", "FI_", "I_MPI_", "NCCL_", "CUDA_"),
     *("NVIDIA_VISIBLE", "OPENBLAS_", "MKL_", "OMP_", "GOMP_", "KMP_", "NUMBA_", "SLURM_", "HPCDL_"),
 )
 SECRET: Final = re.compile(r"TOKEN|SECRET|PASSW|JWT|CREDENTIAL|_KEY$")
-"""Variables whose value is not written down: Slurm hands out a JWT this way."""
+"""Variables whose values are hidden; Slurm, for example, passes a JWT in one."""
+
+MAX_WORDS: Final = 120
+"""Longest description in a message (characters)."""
 
 TRANSPORTS: Final = ("ucx", "ofi", "verbs", "shared_memory", "nccl")
 
 
-def local(root: Path = ROOT) -> dict[str, Any]:
-    """The calling rank: hostname, slurm_node, pid, affinity, cores, threads, process_threads.
+def describe_rank(root: Path = ROOT) -> dict[str, Any]:
+    """Return a description of this rank: hostname, slurm_node, slurm_topology, pid, affinity, cores, threads,
+    process_threads.
 
-    ``affinity`` reads like "0-3,8", ``cores`` counts it, ``threads`` is what the environment asks of OpenMP
-    or BLAS. Starts no process, reads one file.
+    ``slurm_topology`` are the switches above the node and the node, from the top, such as "spine.leaf1.n7".
+    ``affinity`` has the form "0-3,8", ``cores`` is its number of cores, ``threads`` is the environment's setting
+    for OpenMP or BLAS. Starts no process and reads one file.
     """
     cores = sorted(os.sched_getaffinity(0))
     asked = (os.environ.get(name, "") for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"))
     return {
         "hostname": socket.gethostname(),
         "slurm_node": os.environ.get("SLURMD_NODENAME", UNKNOWN),
+        "slurm_topology": os.environ.get("SLURM_TOPOLOGY_ADDR", UNKNOWN),
         "pid": os.getpid(),
         "affinity": _ranges(cores),
         "cores": len(cores),
@@ -61,12 +67,12 @@ def local(root: Path = ROOT) -> dict[str, Any]:
     }
 
 
-def job(mpi_facts: Mapping[str, Any], root: Path = ROOT) -> dict[str, Any]:
-    """The job, seen from rank 0: nested dictionaries that JSON can hold.
+def describe_job(mpi_facts: Mapping[str, Any], root: Path = ROOT) -> dict[str, Any]:
+    """Return a description of the job on rank 0: nested dictionaries of JSON types.
 
-    ``mpi_facts`` is stored under ``mpi``; of it, ``library``, ``version`` and ``nodes`` enter the key. Under
-    ``emulated`` stands what a testbed emulates (:class:`hpcdl.launch.testbed.Plan`), None on real nodes. Starts
-    ``nvidia-smi`` and ``git`` when they are there, each for at most 10 s.
+    ``mpi_facts`` becomes the entry ``mpi``; its ``library``, ``version`` and ``nodes`` are part of the key. The
+    entry ``emulated`` describes a testbed (:class:`hpcdl.launch.testbed.Plan`); it is None on real nodes. Starts
+    ``nvidia-smi`` and ``git`` if installed, each for at most 10 s.
     """
     found: dict[str, Any] = {
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
@@ -94,15 +100,38 @@ def job(mpi_facts: Mapping[str, Any], root: Path = ROOT) -> dict[str, Any]:
 
 
 def environment_key(env: Mapping[str, Any]) -> str:
-    """Twelve hexadecimal digits that stay the same while the machine and the software do.
+    """Return twelve hexadecimal digits that identify machine and software.
 
-    Hashed are: cpu model, physical cores and SMT; kernel, its first two numbers; MPI library, version and
-    number of nodes; file names of the loaded transports (UCX, libfabric, verbs, xpmem, NCCL) and BLAS;
-    network and InfiniBand drivers and rates, without the names of the interfaces; GPU models and driver;
-    versions of Python (first two numbers), numpy, mpi4py, numba and cupy; the rates of emulated hosts.
-    Not hashed: dates, process and job ids, host names, paths, free memory, counters, environment variables,
-    clock frequencies and the governor, git state and the version of hpcdl (what is being compared).
+    Hashed: cpu model, physical cores and SMT; kernel (first two numbers of its version); MPI library, version and
+    number of nodes; file names of the loaded transports (UCX, libfabric, verbs, xpmem, NCCL) and BLAS; network and
+    InfiniBand drivers and rates, without interface names; GPU models and driver; versions of Python (first two
+    numbers), numpy, mpi4py, numba and cupy; rates of emulated hosts.
+    Not hashed: dates, process and job ids, host names, paths, free memory, counters, environment variables, clock
+    frequencies and governor, git state and the version of hpcdl, which comparisons are about.
     """
+    return hashlib.sha256(json.dumps(_stable(env), sort_keys=True).encode()).hexdigest()[:12]
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Return descriptions of all differences between two environments with different keys."""
+    before, now = _stable(one), _stable(other)
+    return [
+        f"{name} was {_words(before.get(name))} and is {_words(now.get(name))}"
+        for name in dict.fromkeys((*now, *before))
+        if before.get(name) != now.get(name)
+    ]
+
+
+def _words(value: Any) -> str:
+    if value is None:
+        return "not recorded"
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
+    shown = [_words(one) if isinstance(one, (dict, list)) else str(one).split("\n")[0] for one in items]
+    return " ".join(filter(None, shown))[:MAX_WORDS] or "none"
+
+
+def _stable(env: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that the key is a hash of."""
     mpi, cpu, software, gpu = (_dict(env.get(name)) for name in ("mpi", "cpu", "software", "gpu"))
     libraries = _dict(env.get("libraries"))
     rates = sorted(
@@ -111,7 +140,7 @@ def environment_key(env: Mapping[str, Any]) -> str:
         for card in _dict(env.get(kind)).values()
         if card.get("driver", UNKNOWN) not in {UNKNOWN, "veth", "bridge"}
     )
-    stable = {
+    stable: dict[str, Any] = {
         "cpu": [cpu.get(name) for name in ("model", "physical_cores", "smt")],
         "kernel": str(env.get("kernel")).split("-")[0].split(".")[:2],
         "mpi": [str(mpi.get(name)).strip("\0 \n") for name in ("library", "version", "nodes")],
@@ -123,9 +152,9 @@ def environment_key(env: Mapping[str, Any]) -> str:
         "python": str(software.get("python")).split(".")[:2],
         "software": [software.get(name) for name in ("numpy", "mpi4py", "numba", "cupy")],
     }
-    if env.get("emulated"):  # absent otherwise: real machines keep the keys they had
+    if env.get("emulated"):  # omitted for real machines, so that their keys do not change
         stable["emulated"] = env["emulated"]["bytes_per_second"]
-    return hashlib.sha256(json.dumps(stable, sort_keys=True).encode()).hexdigest()[:12]
+    return stable
 
 
 def _dict(value: Any) -> dict[str, Any]:
@@ -144,7 +173,7 @@ def _ranges(numbers: Iterable[int]) -> str:
 
 def _variables() -> dict[str, str]:
     return {
-        name: "(hidden)" if SECRET.search(name) else value
+        name: "(hidden)" if SECRET.search(name) else value.encode("utf-8", "backslashreplace").decode()
         for name, value in sorted(os.environ.items())
         if name.startswith(PREFIXES)
     }
@@ -172,7 +201,7 @@ def _version(package: str) -> str:
 
 def _git(folder: Path) -> dict[str, Any] | str:
     ask = functools.partial(machine.run, "git", "-C", str(folder))
-    # an installed copy may lie in somebody else's repository, whose state says nothing about us
+    # an installed copy may be inside an unrelated repository
     commit = ask("rev-parse", "HEAD") if ask("ls-files", "environment.py") else ""
     if not commit:
         return UNKNOWN
@@ -184,7 +213,7 @@ def _git(folder: Path) -> dict[str, Any] | str:
 
 
 def _timer() -> dict[str, Any]:
-    """The clock of the traces: what it says of itself, and the smallest step seen in 1000 readings (ns)."""
+    """Return the properties of the traces' clock, and the smallest step in 1000 readings (ns)."""
     info = time.get_clock_info("perf_counter")
     readings = [time.perf_counter_ns() for _ in range(1001)]
     steps = [b - a for a, b in itertools.pairwise(readings) if b > a]

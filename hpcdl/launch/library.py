@@ -1,38 +1,74 @@
-"""The MPI library in two steps: loaded, when it says what it is, and started, when it may end the process."""
+"""Load and start the MPI library. Loading identifies it; starting may end the process."""
 
 from __future__ import annotations
 
+import faulthandler
+import sys
+import traceback
 import warnings
-from typing import NamedTuple
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from hpcdl.exit_codes import FAILED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Library(NamedTuple):
-    """An MPI library."""
+    """Identity of an MPI library."""
 
     name: str
     """"MPICH", "Open MPI", ..."""
     major: int
     """First number of its version."""
     text: str
-    """All that it says of itself: MPICH how it was configured, among other things."""
+    """Full version text; MPICH's includes its configuration."""
 
 
 def load() -> Library:
-    """Load the library that mpi4py is on; MPI is not started."""
+    """Load the library that mpi4py uses, without starting MPI."""
     import mpi4py
 
     mpi4py.rc.initialize = False
-    mpi4py.rc.finalize = True  # or what is not started by the import would not be ended at exit
+    mpi4py.rc.finalize = True  # without initialize, mpi4py would not finalize at exit
     from mpi4py import MPI
 
     name, version = MPI.get_vendor()
     return Library(name, version[0], MPI.Get_library_version())
 
 
-def start() -> None:
-    """Start MPI, once loaded, as the import of mpi4py would have."""
+START_LIMIT: Final = 300.0
+"""Time limit of MPI_Init (s); a thousand ranks need less than a minute."""
+
+
+def start(limit: float = START_LIMIT) -> None:
+    """Start MPI after :func:`load`.
+
+    Ends the process after ``limit`` seconds, with a traceback that names this function. Another process of the job
+    may have failed before, which launchers do not always notice.
+    """
     from mpi4py import MPI
 
+    faulthandler.dump_traceback_later(limit, exit=True)  # a Python thread could not run: MPI_Init keeps the GIL
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "suspicious MPI execution environment")  # the guard says it better
+        warnings.filterwarnings("ignore", "suspicious MPI execution environment")  # launcher_check reports it
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
+    faulthandler.cancel_dump_traceback_later()
+
+
+@contextmanager
+def abort_on_error() -> Iterator[None]:
+    """Context manager: an exception in the body ends all ranks, because others would wait for this one."""
+    try:
+        yield
+    except BaseException as error:  # noqa: BLE001 - also KeyboardInterrupt and SystemExit
+        from mpi4py import MPI
+
+        if isinstance(error, (MemoryError, OSError)):  # a message is enough, the program is not at fault
+            print(f"hpcdl: rank {MPI.COMM_WORLD.rank}: {error}", file=sys.stderr)
+        else:
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        MPI.COMM_WORLD.Abort(FAILED)

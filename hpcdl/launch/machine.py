@@ -1,6 +1,6 @@
-"""What the kernel tells about the machine: processors, memory, network, GPUs, loaded libraries, counters.
+"""Properties of the machine from /proc and /sys: processors, memory, network, GPUs, libraries, counters.
 
-``root`` is the folder in which ``proc`` and ``sys`` stand. What is not told is the text ``"unknown"``.
+``root`` is the folder that contains ``proc`` and ``sys``. Unknown values are the text ``"unknown"``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ COUNTED: Final = (
 
 
 def loaded_libraries(root: Path = ROOT) -> dict[str, list[str]] | str:
-    """Shared libraries mapped into this process, by what they are for; paths, sorted. An empty list: none."""
+    """Return the paths of the shared libraries in this process, sorted, by purpose; an empty list: none loaded."""
     maps = text(root / "proc/self/maps")
     if not maps:
         return UNKNOWN
@@ -49,7 +49,7 @@ def loaded_libraries(root: Path = ROOT) -> dict[str, list[str]] | str:
 
 
 def cpu(root: Path = ROOT) -> dict[str, Any]:
-    """Model, cores, sockets, NUMA nodes, SMT, governor, frequencies (kHz), control group's quota (cores)."""
+    """Return model, cores, sockets, NUMA nodes, SMT, governor, frequencies (kHz) and cgroup quota (cores)."""
     system = root / "sys/devices/system/cpu"
     cpus = [folder for folder in _folders(system) if re.fullmatch(r"cpu\d+", folder.name)]
     cores = {text(folder / "topology/thread_siblings_list") for folder in cpus} - {""}
@@ -78,7 +78,7 @@ def cpu(root: Path = ROOT) -> dict[str, Any]:
 
 
 def memory(root: Path = ROOT) -> int | str:
-    """Installed memory in bytes."""
+    """Return the installed memory in bytes."""
     kibibytes = number(field(text(root / "proc/meminfo"), "MemTotal").removesuffix("kB").strip())
     return kibibytes * 1024 if isinstance(kibibytes, int) else UNKNOWN
 
@@ -91,10 +91,10 @@ def _driver(device: Path) -> str:
 
 
 def network(root: Path = ROOT) -> dict[str, Any] | str:
-    """Per interface: driver, rate, state, MTU (bytes)."""
+    """Return driver, rate, state and MTU (bytes) of each interface."""
     cards = {}
     for card in _folders(root / "sys/class/net"):
-        rate = number(text(card / "speed"))  # -1 or an error when the interface is virtual or down
+        rate = number(text(card / "speed"))  # -1 or an error if the interface is virtual or down
         cards[card.name] = {
             "driver": _driver(card / "device"),
             "rate": f"{rate} Mbit/s" if isinstance(rate, int) and rate > 0 else UNKNOWN,
@@ -105,7 +105,7 @@ def network(root: Path = ROOT) -> dict[str, Any] | str:
 
 
 def infiniband(root: Path = ROOT) -> dict[str, Any] | str:
-    """Per "device/port": driver, rate, state, link layer, firmware."""
+    """Return driver, rate, state, link layer and firmware of each "device/port"."""
     return {
         f"{device.name}/{port.name}": {
             "driver": _driver(device / "device"),
@@ -120,7 +120,7 @@ def infiniband(root: Path = ROOT) -> dict[str, Any] | str:
 
 
 def gpu(root: Path = ROOT) -> dict[str, Any] | str:
-    """``{"driver", "devices": [{"name", ...}]}``: from nvidia-smi, which knows clocks, else from /proc."""
+    """Return ``{"driver", "devices": [{"name", ...}]}`` from nvidia-smi, which reports clocks, or from /proc."""
     names = ("name", "driver_version", "memory.total", "clocks.sm", "clocks.max.sm", "ecc.mode.current")
     asked = f"--query-gpu={','.join(names)}"
     answer = run("nvidia-smi", asked, "--format=csv,noheader") if root == ROOT else ""
@@ -139,10 +139,10 @@ def gpu(root: Path = ROOT) -> dict[str, Any] | str:
 
 
 def counters(root: Path = ROOT) -> dict[str, Any]:
-    """Since boot: bytes, packets, errors of every network interface; all InfiniBand port counters; TCP.
+    """Return counters since boot: of network interfaces, of InfiniBand ports, and of TCP.
 
     ``{"network": {interface: {name: int}}, "infiniband": {"device/port": {name: int}}, "tcp": {name: int}}``;
-    what is not there is "unknown". The difference of two calls belongs to everybody on this node.
+    missing parts are "unknown". The counters include all processes of the node.
     """
     network = {
         interface.name: {name: number(text(interface / "statistics" / name)) for name in COUNTED}
@@ -163,10 +163,10 @@ def counters(root: Path = ROOT) -> dict[str, Any]:
 
 
 def text(path: Path) -> str:
-    """A small file without white space and NULs around it; nothing when it cannot be read."""
+    """Return a small file's text without surrounding white space and NULs; empty if it cannot be read."""
     try:
         return path.read_text(errors="replace").strip("\0 \n\t")
-    except OSError:  # not there, not allowed, or a file of sysfs that refuses to be read
+    except OSError:  # missing, not permitted, or a file of sysfs that cannot be read
         return ""
 
 
@@ -178,18 +178,18 @@ def _folders(path: Path) -> list[Path]:
 
 
 def number(digits: str) -> int | str:
-    """An integer, or "unknown"."""
+    """Convert to an integer, or "unknown"."""
     return int(digits) if re.fullmatch(r"-?\d+", digits) else UNKNOWN
 
 
 def field(lines: str, name: str) -> str:
-    """What stands behind ``name:`` at the beginning of a line; nothing when there is no such line."""
+    """Return the value of the line ``name: value``; empty if there is no such line."""
     found = re.search(rf"^{re.escape(name)}\s*:[ \t]*(.*)$", lines, re.MULTILINE)
     return found[1].strip() if found else ""
 
 
 def run(program: str, *arguments: str) -> str:
-    """What the program printed; nothing when it is not there, fails or takes long."""
+    """Return the program's output; empty if it is missing, fails or takes more than 10 s."""
     path = shutil.which(program)
     if path is None:
         return ""

@@ -1,4 +1,4 @@
-"""Start ``mpirun`` ourselves, so that ``hpcdl run`` needs no launcher on a workstation."""
+"""Start ``mpirun`` from ``hpcdl run``, so that no launcher is needed on a workstation."""
 
 from __future__ import annotations
 
@@ -13,38 +13,40 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from hpcdl.launch.signals import child_preparation, request_stop, stop_requested
+from hpcdl.launch.stale_segments import remove_stale_segments
 from hpcdl.launch.testbed_settings import emulated
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 STATUS: Final = "HPCDL_STATUS_FILE"
-"""Where rank 0 leaves the exit code: launchers decorate any other than 0 with a page of their own."""
+"""File for rank 0's exit code; launchers print a page of text for any code except 0."""
 
 
 TERMINAL: Final = "HPCDL_TERMINAL"
-"""Set when who launched us writes to a terminal: the ranks themselves see a pipe."""
+"""Set if the launching process writes to a terminal; the ranks write to a pipe."""
 
 
 COMMAND: Final = "HPCDL_COMMAND"
-"""What was typed, where who launched us has added to it."""
+"""Command as typed, if the launching process added to it."""
 
 
-AGAIN: Final = 76
-"""Left in the place of an exit code: a rank has died as a case wanted, and what is left to do needs all ranks."""
+RELAUNCH: Final = 76
+"""Status in place of an exit code: a process failed as a case required, and the remaining cases need all ranks."""
 
 INTERRUPTED: Final = 75
 
-_TOLERANT: Final = "OMPI_MCA_mpi_ft_enable"
-"""Set by Open MPI's mpirun when it is to go on without ranks that die."""
+_FAULT_TOLERANT: Final = "OMPI_MCA_mpi_ft_enable"
+"""Set by Open MPI's mpirun if the job continues after the failure of a process."""
 
 
-class NoLauncher(Exception):  # noqa: N818 - says what is the matter
-    """There is no mpirun."""
+class NoLauncher(Exception):  # noqa: N818 - a state, not an error
+    """No mpirun was found."""
 
 
 def mpirun() -> Path:
-    """The launcher that belongs to this Python's MPI: in its own bin folder, or else on the PATH.
+    """Return the launcher of this Python's MPI: from its own bin folder, otherwise from PATH.
 
     Raises NoLauncher.
     """
@@ -53,100 +55,134 @@ def mpirun() -> Path:
         found = shutil.which(name, path=str(own)) or shutil.which(name)
         if found:
             return Path(found)
-    raise NoLauncher("there is no mpirun: pip install 'hpcdl[mpich]', or load your site's MPI module")
+    raise NoLauncher("no mpirun found: pip install 'hpcdl[mpich]', or load your site's MPI module")
 
 
-def intolerance(environment: Mapping[str, str], library: str) -> str | None:
-    """One line about a job that ends when one of its ranks dies; None where the others go on."""
+def fault_tolerance_obstacle(environment: Mapping[str, str], library: str) -> str | None:
+    """Return in one line why the failure of a process ends the job; None if the job continues."""
     if library != "Open MPI":
-        return f"{library} ends the job when a rank dies; Open MPI 5 started by mpirun --with-ft ulfm does not"
-    if environment.get(_TOLERANT) != "1":
-        return "this job ends when a rank dies: start it by mpirun --with-ft ulfm, or let hpcdl run start it"
+        return f"{library} ends the job when a rank fails; Open MPI 5 started by mpirun --with-ft ulfm does not"
+    if environment.get(_FAULT_TOLERANT) != "1":
+        return "this job ends when a rank fails: start it by mpirun --with-ft ulfm, or let hpcdl run start it"
     return None
 
 
-def python_command(ranks: int, arguments: Sequence[str], *, tolerant: bool = False) -> list[str]:
-    """``mpirun -n ranks python ...`` with the flags that the library needs.
+def python_command(ranks: int, arguments: Sequence[str], *, fault_tolerant: bool = False) -> list[str]:
+    """Return ``mpirun -n ranks python ...`` with the options that the library needs.
 
-    ``tolerant``: the others are to go on when a rank dies, where the library can. Raises NoLauncher.
+    ``fault_tolerant``: the job continues after the failure of a process, if the library supports it. Raises
+    NoLauncher.
     """
     launcher = mpirun()
     version = subprocess.run([launcher, "--version"], capture_output=True, text=True, check=False).stdout
     flags = []
-    # Open MPI otherwise refuses more ranks than cores, and binds those it takes; a testbed's settings are in the
-    # environment, and flags would overrule them
+    # without these, Open MPI refuses more ranks than cores, and binds ranks; on a testbed the environment has the
+    # settings, and options would override them
     if "Open MPI" in version and emulated() is None:
         flags = ["--map-by", ":OVERSUBSCRIBE"]
         if ranks > len(os.sched_getaffinity(0)):
             flags += ["--bind-to", "none"]
-    if "Open MPI" in version and tolerant:
+    if "Open MPI" in version and fault_tolerant:
         flags += ["--with-ft", "ulfm"]
-    return [str(launcher), *flags, "-n", str(ranks), sys.executable, *arguments]
+    # -P: modules of the standard library must not be shadowed by files of the current folder
+    return [str(launcher), *flags, "-n", str(ranks), sys.executable, "-P", *arguments]
 
 
 def launch_environment() -> dict[str, str]:
-    """Our environment, and Open MPI's leave to be root, which is who one is in a container."""
+    """Return this environment, with Open MPI's permission to run as root, as in containers."""
     return {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
 def self_launch(
-    ranks: int, arguments: Sequence[str], status: Path, *, tolerant: bool = False, typed: Sequence[str] = ()
+    ranks: int,
+    arguments: Sequence[str],
+    status: Path,
+    *,
+    fault_tolerant: bool = False,
+    typed: Sequence[str] = (),
+    wait: Callable[[subprocess.Popen[bytes]], object] = subprocess.Popen.wait,
 ) -> int | None:
-    """Run hpcdl on ``ranks`` ranks; the exit code is what rank 0 leaves in ``status``, None if it left none.
+    """Run hpcdl on ``ranks`` ranks; return the exit code that rank 0 writes to ``status``, None without one.
 
-    ``arguments`` are what was ``typed`` and more.
+    ``arguments`` are the ``typed`` arguments and additions. ``wait`` returns when the launcher has ended.
 
-    SIGUSR1 is passed on to the launcher, which passes it on to the ranks. Ctrl-C, of which a terminal tells the
-    launcher too, and SIGTERM end it, and then raise KeyboardInterrupt. Raises NoLauncher.
+    SIGUSR1 is forwarded to the launcher, which forwards it to the ranks; it is repeated every second, because
+    ranks ignore it while they start. Ctrl-C (which the terminal also sends to the launcher), SIGTERM and SIGHUP
+    end the launcher and raise KeyboardInterrupt. If this process is killed, the launcher receives SIGTERM. Raises
+    NoLauncher.
     """
-    told = {STATUS: str(status), TERMINAL: "1" if sys.stdout.isatty() else "", COMMAND: shlex.join(typed)}
-    command = python_command(ranks, ["-m", "hpcdl", *arguments], tolerant=tolerant)
-    with subprocess.Popen(command, env=launch_environment() | told) as launcher:
+    variables = {STATUS: str(status), TERMINAL: "1" if sys.stdout.isatty() else "", COMMAND: shlex.join(typed)}
+    command = python_command(ranks, ["-m", "hpcdl", *arguments], fault_tolerant=fault_tolerant)
+    remove_stale_segments()
+    with subprocess.Popen(
+        command,
+        env=launch_environment() | variables,
+        stdin=subprocess.DEVNULL,
+        preexec_fn=child_preparation(),  # noqa: PLW1509 - this process has no other thread
+    ) as launcher:
 
         def terminate(_number: int, _frame: object) -> None:
             launcher.terminate()
             raise KeyboardInterrupt
 
-        signal.signal(signal.SIGUSR1, lambda number, _frame: launcher.send_signal(number))
+        def pass_on(*_signal: object) -> None:
+            request_stop()
+            launcher.send_signal(signal.SIGUSR1)
+            signal.alarm(1)
+
+        for number in (signal.SIGUSR1, signal.SIGALRM):
+            signal.signal(number, pass_on)
         signal.signal(signal.SIGTERM, terminate)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # ignored under nohup
+            signal.signal(signal.SIGHUP, terminate)
+        if stop_requested():
+            pass_on()
         try:
-            launcher.wait()
+            wait(launcher)
         except KeyboardInterrupt:
             _end(launcher)
             if not status.exists():
                 raise
+        finally:
+            signal.alarm(0)
     return int(status.read_text()) if status.exists() else None
 
 
 def _end(launcher: subprocess.Popen[bytes]) -> None:
-    """Wait for a launcher that should know that it is to end; tell it if it seems not to."""
-    for patience in (2, 30):
+    """Wait for a signalled launcher to end; terminate it, then kill it, if it does not."""
+    for seconds in (2, 30):
         with suppress(subprocess.TimeoutExpired):
-            launcher.wait(patience)
+            launcher.wait(seconds)
             return
         launcher.terminate()
     launcher.kill()
 
 
 def typed_command() -> list[str]:
-    """The program and its arguments, as they were typed."""
+    """Return the program and its arguments as typed."""
     typed = shlex.split(os.environ.get(COMMAND, ""))
     return ["hpcdl", *typed] if typed else sys.argv
 
 
 def on_terminal() -> bool:
-    """Whether what rank 0 prints goes to a terminal, as far as who launched us knows.
+    """Return True if rank 0's output reaches a terminal, according to the launching process.
 
-    A rank's own stdout says nothing: it is a pipe under MPICH, and a pseudo-terminal under Open MPI.
+    A rank's own stdout does not tell: it is a pipe under MPICH, and a pseudo-terminal under Open MPI.
     """
     return os.environ.get(TERMINAL) == "1"
 
 
-def leave_status(code: int, rank: int) -> int:
-    """The code that this rank is to exit with, once rank 0 has left the true one for who launched us."""
+def heartbeat_file() -> Path | None:
+    """Return the file that rank 0 touches regularly; None if another launcher started the ranks."""
+    place = os.environ.get(STATUS)
+    return None if place is None else Path(place).with_name("alive")
+
+
+def write_status(code: int, rank: int) -> int:
+    """Write rank 0's exit code to the status file; return the code that this process exits with."""
     place = os.environ.get(STATUS)
     if place is None:
-        return INTERRUPTED if code == AGAIN else code
+        return INTERRUPTED if code == RELAUNCH else code
     if rank == 0:
         Path(place).write_text(str(code))
     return 0

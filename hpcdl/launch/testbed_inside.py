@@ -1,9 +1,9 @@
-"""The first process of a testbed's namespaces: builds the hosts, runs the command, buries the dead.
+"""First process in a testbed's namespaces: create the hosts, run the command, reap child processes.
 
-    command, mpirun     host1       host2             each host: a process that sleeps in namespaces of
-         eth0           eth0        eth0              its own (network, names, mounts, IPC)
-          |              | rate      | rate           and a pair of virtual cards, limited at either end
-    ------+--------------+-----------+------ bridge   so that sending and receiving both have the rate
+    command, mpirun     host1       host2             each host: a sleeping process in its own namespaces
+         eth0           eth0        eth0              (network, host name, mounts, IPC)
+          |              | rate      | rate           and a pair of virtual cards, both limited,
+    ------+--------------+-----------+------ bridge   so that sending and receiving have the rate
 
 ``python -m hpcdl.launch.testbed_inside PIPE PLAN COMMAND...``; see :mod:`hpcdl.launch.testbed`.
 """
@@ -25,36 +25,34 @@ from hpcdl.launch.testbed_settings import INTERFACE, TESTBED, launcher_settings
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-FOLDER: Final = Path("/dev/shm")  # noqa: S108 - in our mounts a file system of our own, which dies with us
+FOLDER: Final = Path("/dev/shm")  # noqa: S108 - a new tmpfs in our mounts, removed when this process ends
 NETWORK: Final = "10.77.0"
 HEAD: Final = f"{NETWORK}.254"
-"""Address of the command's end of the bridge."""
+"""Address of the command's card, the bridge."""
 
-LEAST_BURST: Final = 5000
-"""Bytes that may pass at once, at least: three packets."""
+MIN_BURST: Final = 5000
+"""Smallest burst (bytes): three packets."""
 BURST_SECONDS: Final = 1e-3
-"""What may pass at once, as time at the full rate. Less, and timers are late for the next packet: 16 us of
-1gbit reached 430 Mbit/s, 1 ms 950. More, and messages shorter than this pass as if there were no limit."""
+"""Burst as time at the full rate. Shorter bursts are limited by the timer: 16 us of 1gbit gave 430 Mbit/s, 1 ms
+gives 950 Mbit/s. Longer bursts exempt short messages from the limit."""
 QUEUE: Final = "100ms"
-"""Packets that would wait for longer are dropped, as a switch's buffer would."""
+"""Packets that would wait longer are dropped, as in a switch's buffer."""
 
-MOST_AT_ONCE: Final = 65536
-"""Bytes that TCP hands to a card as one packet, for the card to cut, at most: Linux's own limit."""
-CUT: Final = 0.9
-"""The same as a share of the burst, headers being counted apart. What is longer than the burst the kernel cuts
-into frames before it counts them, and on two cores those of eight hosts at 200mbit took both: half the rate."""
+MAX_PACKET: Final = 65536
+"""Largest packet that TCP passes to a card (bytes), Linux's own limit."""
+PACKET_SHARE: Final = 0.9
+"""Largest packet as a share of the burst, without headers. The kernel would cut longer packets, which on two cores
+halves the rate of eight hosts at 200mbit."""
 UNSENT: Final = 131072
-"""Bytes that a socket holds beyond what is on its way: a library's short answers wait behind them in the stream,
-and behind megabytes the two directions of an exchange take turns. But they must last until the rank, which shares
-its core with others, looks again."""
+"""Limit of a socket's unsent bytes. A library's short answers wait behind them in the stream; too many make the
+two directions of an exchange alternate. They must last until the rank, which shares its core, runs again."""
 QUEUED: Final = 32768
-"""Bytes that a socket may have in its link's queue at once: answers of the host's other connections wait behind
-those. With 128 KiB a ring under Open MPI on 16 hosts at 100mbit, which asks each time, took a sixth longer."""
+"""Limit of a socket's bytes in the queue of its link; answers of other connections wait behind them."""
 CONGESTION: Final = "reno"
-"""Every kernel has it and namespaces may choose it; BBR takes what bursts through a token bucket for the rate."""
+"""Congestion control that every kernel has; BBR would take bursts of the token bucket for the rate."""
 
-OWN: Final = ("unshare", "--net", "--uts", "--ipc", "--mount")
-"""What a host has of its own; processes and files are everybody's."""
+NEW_HOST: Final = ("unshare", "--net", "--uts", "--ipc", "--mount")
+"""Command prefix: namespaces of a host; processes and files are shared."""
 
 HOST: Final = f"""
 set -e
@@ -75,17 +73,17 @@ echo 0 >/proc/sys/net/ipv4/tcp_slow_start_after_idle
 echo ready
 exec sleep infinity
 """
-"""What a host does: take its name, see its own cards in /sys, wait for its link, take its address."""
+"""Script of a host: set its name, mount its /sys, wait for its link, set its address and limits."""
 
 AGENT: Final = f"""#!/bin/sh
-# ssh for the emulated hosts: ssh HOST [COMMAND...]
+# ssh for emulated hosts: ssh HOST [COMMAND...]
 while case "$1" in -*) true ;; *) false ;; esac; do shift; done
-pid=$(cat "{FOLDER}/hosts/$1" 2>/dev/null) || {{ echo "ssh: there is no emulated host '$1'" >&2; exit 255; }}
+pid=$(cat "{FOLDER}/hosts/$1" 2>/dev/null) || {{ echo "ssh: no emulated host '$1'" >&2; exit 255; }}
 shift
 exec nsenter --target "$pid" --net --uts --ipc --mount \\
     sh -c 'cd "$0" && eval "$1"' "$PWD" "${{*:-exec ${{SHELL:-sh}}}}"
 """
-"""How launchers, and users, enter a host."""
+"""Script by which launchers, and users, run commands on a host."""
 
 
 class SetUpError(Exception):
@@ -93,14 +91,14 @@ class SetUpError(Exception):
 
 
 def main(pipe: int, plan: Plan, command: Sequence[str]) -> int:
-    """Run ``command`` among the hosts of ``plan``; its exit code.
+    """Run ``command`` among the hosts of ``plan``; return its exit code.
 
-    It is 128 + n after signal n, 126 if the command cannot be started, 1 if the hosts could not be made.
+    The code is 128 + n after signal n, 126 if the command cannot be started, 1 if the hosts cannot be created.
     """
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, lambda _number, _frame: None)  # a terminal's is for the command alone
-    told = _Told(pipe)
-    threading.Thread(target=told.listen, daemon=True).start()
+        signal.signal(signal.SIGINT, lambda _number, _frame: None)  # the terminal's is for the command only
+    forwarder = _SignalForwarder(pipe)
+    threading.Thread(target=forwarder.listen, daemon=True).start()
     try:
         _files(plan)
         _hosts(plan)
@@ -108,24 +106,24 @@ def main(pipe: int, plan: Plan, command: Sequence[str]) -> int:
         print(f"hpcdl: testbed: {error}", file=sys.stderr)
         return 1
     environment = _environment(plan)
-    # Python ignores these two, and a command must not inherit it
+    # Python ignores these signals; the command must not inherit that
     unignored = [signal.SIGPIPE, signal.SIGXFSZ]
-    # posix_spawnp looks along our PATH, not along the one it hands on
+    # posix_spawnp searches this process's PATH, not the one it passes on
     os.environ["PATH"] = environment["PATH"]
     try:
-        told.command = os.posix_spawnp(command[0], list(command), environment, setsigdef=unignored)
+        forwarder.command = os.posix_spawnp(command[0], list(command), environment, setsigdef=unignored)
     except OSError as error:
         print(f"hpcdl: testbed: COMMAND {command[0]!r}: {error.strerror}", file=sys.stderr)
         return 126
-    while True:  # orphans of the testbed are ours to wait for as well
+    while True:  # the first process of a namespace must also reap orphans
         ended, status = os.wait()
-        if ended == told.command:
+        if ended == forwarder.command:
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else 128 - code
 
 
-class _Told:
-    """What comes through the pipe: signals for the command, a byte each; and the end of it, which is ours."""
+class _SignalForwarder:
+    """Forwards signals from the pipe, one byte each, to the command; ends this process when the pipe closes."""
 
     def __init__(self, pipe: int) -> None:
         self.pipe = pipe
@@ -135,29 +133,29 @@ class _Told:
     def listen(self) -> None:
         while (number := os.read(self.pipe, 1)) and self.command:
             os.kill(self.command, number[0])
-        # not sys.exit: this is a thread, and the kernel tidies
+        # not sys.exit, which would only end this thread; the kernel cleans up
         os._exit(128 + (number[0] if number else signal.SIGKILL))
 
 
 def _environment(plan: Plan) -> dict[str, str]:
-    told = json.dumps({name: getattr(plan, name) for name in Plan.__dataclass_fields__})
+    planned = json.dumps({name: getattr(plan, name) for name in Plan.__dataclass_fields__})
     return {
         **os.environ,
         **launcher_settings(FOLDER / "bin/ssh", FOLDER / "hosts.mpich", FOLDER / "hosts.openmpi"),
         "PATH": os.pathsep.join([f"{FOLDER}/bin", command_path()]),
-        # launchers name their folders by host and process, which another testbed has too
+        # launchers name folders by host and process number, which other testbeds have too
         "TMPDIR": str(FOLDER / "temporary"),
-        TESTBED: told,
+        TESTBED: planned,
     }
 
 
 def _files(plan: Plan) -> None:
-    """File systems and files that only the testbed sees."""
+    """Create file systems and files that only the testbed sees."""
     _do("mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", str(FOLDER))
     for name in ("bin", "hosts", "temporary", "cgroup"):
         (FOLDER / name).mkdir()
     (FOLDER / "temporary").chmod(0o1777)
-    _do("mount", "--rbind", "/sys/fs/cgroup", f"{FOLDER}/cgroup")  # hosts put their own /sys above it
+    _do("mount", "--rbind", "/sys/fs/cgroup", f"{FOLDER}/cgroup")  # hosts mount their own /sys over it
     agent = FOLDER / "bin/ssh"
     agent.write_text(AGENT)
     agent.chmod(0o755)
@@ -172,20 +170,20 @@ def _files(plan: Plan) -> None:
 
 
 def _hosts(plan: Plan) -> None:
-    """The bridge; a process for every host; its link."""
-    # the bridge is the command's own card too, named as the hosts' because Hydra is told of one name for all
+    """Create the bridge, the process of each host and its link."""
+    # the bridge is also the command's card; it has the hosts' card name, because Hydra uses one name on all hosts
     _do("ip", "-batch", "-", input=f"link set lo up\nlink add {INTERFACE} type bridge\nlink set {INTERFACE} up\n"
         f"address add {HEAD}/24 dev {INTERFACE}\n")  # fmt: skip
     hosts = []
     for number, (name, rate) in enumerate(plan.bytes_per_second.items(), 1):
-        told = [name, f"{NETWORK}.{number}/24", _limit(rate), str(_at_once(rate))]
+        arguments = [name, f"{NETWORK}.{number}/24", _limit(rate), str(_largest_packet(rate))]
         host = subprocess.Popen(
-            [*OWN, "sh", "-c", HOST, "sh", *told],
+            [*NEW_HOST, "sh", "-c", HOST, "sh", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            start_new_session=True,  # what a terminal says to the command's group is not for it
+            start_new_session=True,  # a terminal's signals to the command's group must not reach hosts
         )
         (FOLDER / "hosts" / name).write_text(str(host.pid))
         hosts.append(host)
@@ -207,24 +205,24 @@ def _hosts(plan: Plan) -> None:
 
 
 def _limit(rate: int) -> str:
-    """Arguments of ``tc qdisc add``: a token bucket of ``rate`` bytes per second (tc-tbf(8))."""
+    """Return arguments of ``tc qdisc add``: a token bucket of ``rate`` bytes per second (tc-tbf(8))."""
     return f"root tbf rate {rate * 8}bit burst {_burst(rate)} latency {QUEUE}"
 
 
 def _burst(rate: int) -> int:
-    return max(LEAST_BURST, round(rate * BURST_SECONDS))
+    return max(MIN_BURST, round(rate * BURST_SECONDS))
 
 
-def _at_once(rate: int) -> int:
-    """The longest packet that passes a link of ``rate`` bytes per second uncut, in bytes."""
-    return min(MOST_AT_ONCE, round(CUT * _burst(rate)))
+def _largest_packet(rate: int) -> int:
+    """Return the largest packet (bytes) that passes a link of ``rate`` bytes per second uncut."""
+    return min(MAX_PACKET, round(PACKET_SHARE * _burst(rate)))
 
 
 def _ready(host: subprocess.Popen[str], name: str) -> None:
     assert host.stdout
-    said = host.stdout.readline().strip()
-    if said != "ready":
-        raise SetUpError(f"{name}: {said or 'did not start'}")
+    answer = host.stdout.readline().strip()
+    if answer != "ready":
+        raise SetUpError(f"{name}: {answer or 'did not start'}")
 
 
 def _do(*command: str, input: str | None = None) -> None:  # noqa: A002 - subprocess's name

@@ -1,1 +1,1 @@
-"""Networks, one per file: ``name(shape, classes)`` returns a list of layers."""
+"""Networks, one per file; the function of that name, with (shape, classes), returns a list of layers."""

@@ -25,14 +25,16 @@ def alexnet(
     groups: int = 2,
     dropout: float = 0.5,
 ) -> list[Layer]:
-    """Five convolutions, the first two normalised and then pooled, and three fully connected layers.
+    """AlexNet: five convolutions, the first two normalised and pooled, and three fully connected layers.
 
-    Krizhevsky et al. 2012, in the sizes of Caffe's ``bvlc_alexnet``: 60,965,224 parameters on 227x227x3. With
-    ``groups`` = 1 every filter sees all channels, which the paper's two GPUs did not allow: 62,378,344; that is
-    FireCaffe's. Weights start as the paper says (section 5): deviation 0.01, and biases of 1 where they give
-    the ReLUs positive inputs. Normalisation has Caffe's constants.
+    Krizhevsky et al. 2012, with the sizes of Caffe's ``bvlc_alexnet``: 60,965,224 parameters on 227x227x3. With
+    ``groups`` = 1 every filter reads all channels, which the paper's two GPUs did not allow: 62,378,344
+    parameters, as in FireCaffe. Initial weights follow the paper (section 5): deviation 0.01, and biases of 1
+    where they give the ReLUs positive inputs. Normalisation has Caffe's constants. As in that model's file, biases
+    have twice the learning rate and no weight decay.
     """
-    convolution, linear = partial(Convolution, weight=gaussian(0.01)), partial(Linear, weight=gaussian(0.01))
+    convolution = partial(Convolution, weight=gaussian(0.01), rates=(1, 2))
+    linear = partial(Linear, weight=gaussian(0.01), rates=(1, 2))
     return [
         convolution("conv1", 96, 11, stride=4, relu=True),
         LRN("norm1"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hpcdl.nn.layers.convolution import Convolution
@@ -16,21 +17,23 @@ if TYPE_CHECKING:
 
 
 def cifar_quick(shape: Shape = (32, 32, 3), classes: int = 10) -> list[Layer]:  # noqa: ARG001
-    """Three padded 5x5 convolutions, each pooled 3/2 (max, then averages), and two fully connected layers.
+    """Caffe's quick network: three padded 5x5 convolutions with 3/2 pooling, two fully connected layers.
 
     Caffe's ``examples/cifar10/cifar10_quick_train_test.prototxt``, after Krizhevsky's cuda-convnet: 145,578
-    parameters on 32x32x3. Initial weights are He's and Caffe's ``xavier``, not that file's Gaussians, whose
-    deviations (1e-4 in the first layer) are made for pixels from -128 to 127.
+    parameters on 32x32x3. Initial weights are He's and Caffe's ``xavier``; that file's Gaussians (deviation 1e-4
+    in the first layer) suit pixels from -128 to 127. As in that file, biases have twice the learning rate. Unlike
+    there, and as in all models here, they have no weight decay.
     """
+    convolution, linear = partial(Convolution, rates=(1, 2)), partial(Linear, rates=(1, 2))
     return [
-        Convolution("conv1", 32, 5, padding=2),
+        convolution("conv1", 32, 5, padding=2),
         MaxPooling("pool1", 3, stride=2),
         ReLU("relu1"),
-        Convolution("conv2", 32, 5, padding=2, relu=True),
+        convolution("conv2", 32, 5, padding=2, relu=True),
         AveragePooling("pool2", 3, stride=2),
-        Convolution("conv3", 64, 5, padding=2, relu=True),
+        convolution("conv3", 64, 5, padding=2, relu=True),
         AveragePooling("pool3", 3, stride=2),
         Flatten("flatten"),
-        Linear("fc1", 64),
-        Linear("fc2", classes),
+        linear("fc1", 64),
+        linear("fc2", classes),
     ]

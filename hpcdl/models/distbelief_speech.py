@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 
 def distbelief_speech(shape: Shape = (11, 40, 1), classes: int = 8192) -> list[Layer]:  # noqa: ARG001
-    """Four fully connected layers of 2560 sigmoids, and a softmax over 8192 acoustic states.
+    """DistBelief's speech network: four fully connected layers of 2560 sigmoids, 8192 acoustic states.
 
-    Dean et al. 2012, section 5: an input is 11 frames of speech, each of 40 log-energies; 41,777,152 parameters.
-    The paper does not say how weights start; here it is Caffe's ``xavier``. Images of any shape are flattened.
+    Dean et al. 2012, section 5: an input is 11 frames of speech with 40 log-energies each; 41,777,152 parameters.
+    The paper does not specify initial weights; here they are Caffe's ``xavier``. Images of any shape are
+    flattened.
     """
     layers: list[Layer] = [Flatten("flatten")]
     for i in range(1, 5):

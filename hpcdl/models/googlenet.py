@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer
 
-_convolution = partial(Convolution, weight=xavier, bias=constant(0.2), relu=True)
+_convolution = partial(Convolution, weight=xavier, bias=constant(0.2), relu=True, rates=(1, 2))
+_linear = partial(Linear, rates=(1, 2))
 
 
 def googlenet(
@@ -30,11 +31,12 @@ def googlenet(
     dropout: float = 0.4,
     head_dropout: float = 0.7,
 ) -> list[Layer]:
-    """Nine inception modules, with two auxiliary classifiers along them.
+    """GoogLeNet: nine inception modules with two auxiliary classifiers.
 
-    Szegedy et al. 2014, as Caffe's ``bvlc_googlenet`` has it, normalisation, initial values and all: 13,378,280
-    parameters, 6,998,552 of them without the auxiliary classifiers, whose losses count 0.3 times. These need
-    images of 79x79 or more; ``auxiliary`` = false leaves them out.
+    Szegedy et al. 2014, with the normalisation and initial values of Caffe's ``bvlc_googlenet``: 13,378,280
+    parameters, 6,998,552 without the auxiliary classifiers, whose losses have the factor 0.3. These need images of
+    79x79 or more; ``auxiliary`` = false omits them. As in that model's file, biases have twice the learning rate
+    and no weight decay.
     """
     first, second = ((_head(name, classes, head_dropout) if auxiliary else []) for name in ("loss1", "loss2"))
     return [
@@ -60,14 +62,14 @@ def googlenet(
         _inception("inception_5b", 384, 192, 384, 48, 128, 128),
         GlobalAverage("pool5"),
         Dropout("dropout", dropout),
-        Linear("classifier", classes),
+        _linear("classifier", classes),
     ]
 
 
 def _inception(
     name: str, direct: int, reduce3: int, filters3: int, reduce5: int, filters5: int, projected: int
 ) -> Concat:
-    """Table 1's numbers in its order: 1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5, pool proj."""
+    """Return an inception module; sizes as in table 1: 1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5, pool proj."""
     return Concat(
         name,
         [
@@ -84,8 +86,8 @@ def _head(name: str, classes: int, dropout: float) -> list[Layer]:
         AveragePooling("ave_pool", 5, stride=3),
         _convolution("conv", 128, 1),
         Flatten("flatten"),
-        Linear("fc", 1024, bias=constant(0.2), relu=True),
+        _linear("fc", 1024, bias=constant(0.2), relu=True),
         Dropout("drop_fc", dropout),
-        Linear("classifier", classes),
+        _linear("classifier", classes),
     ]
     return [Auxiliary(name, layers, weight=0.3)]

@@ -1,7 +1,8 @@
-"""LeNet-5 as Caffe's MNIST example has it."""
+"""LeNet-5 in the form of Caffe's MNIST example."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hpcdl.nn.initial import xavier
@@ -15,23 +16,26 @@ if TYPE_CHECKING:
     from hpcdl.nn.layer import Layer
 
 SMALLEST_UNPADDED = 16
-"""Images of this height and width keep one pixel after two 5x5 convolutions and two halvings."""
+"""Smallest height and width that leave one pixel after two 5x5 convolutions and two halvings."""
 
 
 def lenet5(shape: Shape = (28, 28, 1), classes: int = 10) -> list[Layer]:
-    """Two 5x5 convolutions, each max-pooled by 2, and two fully connected layers with one ReLU between them.
+    """LeNet-5: two 5x5 convolutions with max-pooling, two fully connected layers with a ReLU between them.
 
-    Caffe's ``examples/mnist/lenet_train_test.prototxt``, after LeCun et al. 1998: 431,080 parameters on
-    28x28x1. Images smaller than 16x16, such as the 8x8 digits, would vanish in it; for them both convolutions
-    are padded by 2 and keep the image's size, everything else stays: 131,080 parameters on 8x8x1.
+    Caffe's ``examples/mnist/lenet_train_test.prototxt``, after LeCun et al. 1998: 431,080 parameters on 28x28x1.
+    For images smaller than 16x16, such as the 8x8 digits, both convolutions are padded by 2, so that pixels
+    remain: 131,080 parameters on 8x8x1. As in that file, biases have twice the learning rate. Unlike there, and as
+    in all models here, they have no weight decay.
     """
+    convolution = partial(Convolution, weight=xavier, rates=(1, 2))
+    linear = partial(Linear, rates=(1, 2))
     padding = 0 if min(shape[:2]) >= SMALLEST_UNPADDED else 2
     return [
-        Convolution("conv1", 20, 5, padding=padding, weight=xavier),
+        convolution("conv1", 20, 5, padding=padding),
         MaxPooling("pool1", 2),
-        Convolution("conv2", 50, 5, padding=padding, weight=xavier),
+        convolution("conv2", 50, 5, padding=padding),
         MaxPooling("pool2", 2),
         Flatten("flatten"),
-        Linear("fc1", 500, relu=True),
-        Linear("fc2", classes),
+        linear("fc1", 500, relu=True),
+        linear("fc2", classes),
     ]

@@ -16,14 +16,13 @@ if TYPE_CHECKING:
 
 
 def locally_connected_vision(shape: Shape = (100, 100, 3), classes: int = 1000, *, maps: int = 8) -> list[Layer]:
-    """Three stages of filters of their own for every position, pooling and normalisation, and a classifier.
+    """Network of three stages (locally connected, pooling, normalisation) and a classifier.
 
-    After Dean et al. 2012, section 5, and Le et al. 2012. From the paper: images of 100x100, three stages of
-    filtering, pooling and normalisation, patches of 10x10, ``maps`` from 8 to 36 nodes looking at the same
-    patch. Chosen here, since it is silent or what it names is not in hpcdl: rectified filters that touch every
-    pixel, maxima over 2x2 pixels, normalisation across maps instead of local contrast, one softmax instead of
-    21,000 logistic regressions. Patches are a tenth of the image's shorter side, 2x2 at least, so that images of
-    12x12 or more fit. 29,555,000 parameters on 100x100x3.
+    After Dean et al. 2012, section 5, and Le et al. 2012. From the paper: images of 100x100, three stages, patches
+    of 10x10, and ``maps`` from 8 to 36. Chosen here, because the paper does not specify it or hpcdl does not have
+    it: ReLU, stride 1, maxima over 2x2 pixels, normalisation across maps instead of local contrast, one softmax
+    instead of 21,000 logistic regressions. Patches are a tenth of the image's shorter side, at least 2x2, so
+    images need 12x12 pixels. 29,555,000 parameters on 100x100x3.
     """
     patch = max(min(shape[:2]) // 10, 2)
     layers: list[Layer] = []

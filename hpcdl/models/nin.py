@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hpcdl.nn.layers.convolution import Convolution
@@ -14,27 +15,29 @@ if TYPE_CHECKING:
 
 
 def nin(shape: Shape = (224, 224, 3), classes: int = 1000, *, dropout: float = 0.5) -> list[Layer]:  # noqa: ARG001
-    """Four convolutions, each with two 1x1 convolutions behind it, and a global average instead of a classifier.
+    """Network in network: four convolutions, each followed by two of 1x1, and a global average.
 
-    Lin et al. 2013, in the sizes of the authors' ImageNet model for Caffe, the one of FireCaffe: 7,595,176
-    parameters. The paper does not say how weights start; here it is He's way.
+    Lin et al. 2013, with the sizes of the authors' ImageNet model for Caffe, used by FireCaffe: 7,595,176
+    parameters. The paper does not specify initial weights; here they are He's. As in that model's file, biases
+    have twice the learning rate and no weight decay.
     """
+    convolution = partial(Convolution, relu=True, rates=(1, 2))
     return [
-        Convolution("conv1", 96, 11, stride=4, relu=True),
-        Convolution("cccp1", 96, 1, relu=True),
-        Convolution("cccp2", 96, 1, relu=True),
+        convolution("conv1", 96, 11, stride=4),
+        convolution("cccp1", 96, 1),
+        convolution("cccp2", 96, 1),
         MaxPooling("pool1", 3, stride=2),
-        Convolution("conv2", 256, 5, padding=2, relu=True),
-        Convolution("cccp3", 256, 1, relu=True),
-        Convolution("cccp4", 256, 1, relu=True),
+        convolution("conv2", 256, 5, padding=2),
+        convolution("cccp3", 256, 1),
+        convolution("cccp4", 256, 1),
         MaxPooling("pool2", 3, stride=2),
-        Convolution("conv3", 384, 3, padding=1, relu=True),
-        Convolution("cccp5", 384, 1, relu=True),
-        Convolution("cccp6", 384, 1, relu=True),
+        convolution("conv3", 384, 3, padding=1),
+        convolution("cccp5", 384, 1),
+        convolution("cccp6", 384, 1),
         MaxPooling("pool3", 3, stride=2),
         Dropout("drop3", dropout),
-        Convolution("conv4", 1024, 3, padding=1, relu=True),
-        Convolution("cccp7", 1024, 1, relu=True),
-        Convolution("cccp8", classes, 1, relu=True),
+        convolution("conv4", 1024, 3, padding=1),
+        convolution("cccp7", 1024, 1),
+        convolution("cccp8", classes, 1),
         GlobalAverage("pool4"),
     ]

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 def resnet50(shape: Shape = (224, 224, 3), classes: int = 1000) -> list[Layer]:  # noqa: ARG001
-    """A convolution, sixteen residual blocks of three, and a fully connected layer, all batch-normalised.
+    """ResNet-50: a convolution, sixteen residual blocks of three, and a fully connected layer.
 
-    He et al. 2015, table 1, as Goyal et al. 2017 train it (section 5.1): what halves the image is the 3x3
-    convolution (called v1.5), each block's last gamma starts at zero, the classifier's weights have deviation
-    0.01. 25,557,032 parameters.
+    He et al. 2015, table 1, in the variant of Goyal et al. 2017 (section 5.1): the 3x3 convolution halves the
+    image ("v1.5"), the last gamma of each block is initially zero, the classifier's weights have deviation 0.01.
+    25,557,032 parameters.
     """
     layers: list[Layer] = [
         Convolution("conv1", 64, 7, stride=2, padding=3, bias=None),

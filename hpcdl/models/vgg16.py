@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcdl.models.vgg_configurations import configuration
+from hpcdl.models.parts.vgg_configurations import vgg
 
 if TYPE_CHECKING:
     from hpcdl.nn.geometry import Shape
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def vgg16(shape: Shape = (224, 224, 3), classes: int = 1000, *, dropout: float = 0.5) -> list[Layer]:  # noqa: ARG001
-    """13 convolutions of 3x3 in five blocks and three fully connected layers.
+    """VGG-16: 13 convolutions of 3x3 in five blocks and three fully connected layers.
 
-    Simonyan & Zisserman 2014, table 1, configuration D: 138,357,544 parameters on 224x224x3. The paper starts the
-    deep networks from a trained shallow one; here weights start in He's way, which does not need that.
+    Simonyan & Zisserman 2014, table 1, configuration D: 138,357,544 parameters on 224x224x3. The paper initialises
+    deep networks with a trained shallow one; He's initial weights make that unnecessary.
     """
-    return configuration("D", classes, dropout)
+    return vgg("D", classes, dropout)

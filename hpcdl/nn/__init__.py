@@ -1,1 +1,1 @@
-"""Neural networks: layers describe, a backend's kernels compute, a replica holds the flat vectors."""
+"""Neural networks: layer descriptions, kernels per backend, replicas with flat parameter vectors."""

@@ -1,4 +1,4 @@
-"""The seam between layers and arithmetic: a backend makes arrays and builds kernels."""
+"""Backend: an array library with its kernels, selected by name."""
 
 from __future__ import annotations
 
@@ -17,24 +17,23 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from hpcdl.fabric.comm import Array
-    from hpcdl.nn.layer import Bound
+    from hpcdl.nn.bound import Bound
 
 
 @dataclass(frozen=True)
 class Backend:
-    """An array library and its kernels, each a constructor that takes a geometry and returns an op.
+    """An array library and its kernels. Each kernel field builds an op from a geometry.
 
-    A backend that improves on another in some kernels only is that one with these fields replaced
-    (:func:`dataclasses.replace`).
+    A backend that differs in a few kernels replaces those fields (:func:`dataclasses.replace`).
     """
 
     name: str
     zeros: Callable[[int, str], Array]
-    """(size, dtype) to a vector of zeros, on the device."""
+    """Return a vector of zeros on the device, given (size, dtype)."""
     asarray: Callable[[npt.NDArray[Any]], Array]
-    """A host array to an array on the device, the same one if the device is the host."""
+    """Copy a host array to the device; without a separate device, return the array itself."""
     to_host: Callable[[Array], npt.NDArray[Any]]
-    """An array on the device to a host array, the same one if the device is the host."""
+    """Copy a device array to the host; without a separate device, return the array itself."""
     convolution: Callable[[geometry.ConvolutionGeometry], ops.Affine]
     linear: Callable[[geometry.LinearGeometry], ops.Affine]
     max_pooling: Callable[[geometry.PoolingGeometry], ops.Elementary]
@@ -42,7 +41,7 @@ class Backend:
     global_average: Callable[[geometry.Blob], ops.Elementary]
     relu: Callable[[geometry.Blob], ops.Elementary]
     response_normalization: Callable[[geometry.ResponseGeometry], ops.Elementary]
-    batch_norm: Callable[[geometry.BatchNormGeometry], ops.Normalization]
+    batch_norm: Callable[[geometry.BatchNormGeometry], ops.BatchNormalization]
     dropout: Callable[[geometry.DropoutGeometry], ops.Noise]
     concatenation: Callable[[geometry.ConcatenationGeometry], ops.Concatenation]
     addition: Callable[[geometry.Blob], ops.Addition]
@@ -50,32 +49,32 @@ class Backend:
     sigmoid: Callable[[geometry.Blob], ops.Elementary]
     locally_connected: Callable[[geometry.LocallyConnectedGeometry], ops.Affine]
     cast: Callable[[Array, str], Array] | None = field(default=None, kw_only=True)
-    """(array, 16-bit precision) from float32 to that precision or back; None without 16-bit kernels."""
+    """Convert (array, 16-bit precision) from float32 to that precision or back; None without 16-bit kernels."""
     record: Callable[[Bound], Bound] | None = field(default=None, kw_only=True)
-    """A layer at work to one that does the same with less effort from its second step on."""
+    """Return a bound layer that records its kernel launches in the first step and replays them afterwards."""
 
     on_host: bool = field(default=True, kw_only=True)
-    """Whether arrays take the memory of the node, not a device's own."""
+    """True if arrays are in host memory."""
 
     prepare: Callable[[str], None] | None = field(default=None, kw_only=True)
-    """Compile the kernels for a dtype, or load them if this machine has: to be called before anything is timed."""
+    """Compile or load the kernels of a dtype. Call it before anything is timed."""
 
     def check_precision(self, dtype: str) -> None:
-        """Raise ValueError for a precision of activations that there are no kernels for."""
+        """Raise ValueError if this backend has no kernels for activations of ``dtype``."""
         if dtype in HALF and self.cast is None:
             raise ValueError(f"dtype {dtype!r} needs a GPU backend; {self.name!r} has 'float32' and 'float64'")
         if dtype not in {"float32", "float64", *HALF}:
-            raise ValueError(f"dtype {dtype!r} is neither of float32, float64, {', '.join(HALF)}")
+            raise ValueError(f"dtype {dtype!r} is unknown; available: float32, float64, {', '.join(HALF)}")
 
 
 def backend(name: str, **settings: Any) -> Backend:
-    """Return the backend of that name; ValueError if it is unknown or a library it needs is missing.
+    """Import and return the backend ``name``; ValueError if it is unknown or a library is missing.
 
-    ``hpcdl/nn/kernels/NAME/__init__.py`` offers the function NAME, whose keywords are the backend's settings
-    and which imports what it needs when it is called.
+    The function NAME in ``hpcdl/nn/kernels/NAME/__init__.py`` builds it from keyword settings. It imports its
+    libraries when called.
     """
     if name not in backends():
-        raise ValueError(f"backend {name!r} is unknown; there are: {', '.join(backends())}")
+        raise ValueError(f"backend {name!r} is unknown; available: {', '.join(backends())}")
     build = getattr(importlib.import_module(f"{kernels.__name__}.{name}"), name)
     try:
         chosen: Backend = build(**settings)
@@ -86,5 +85,5 @@ def backend(name: str, **settings: Any) -> Backend:
 
 @cache
 def backends() -> tuple[str, ...]:
-    """List the names of all backends, usable here or not."""
+    """Return the names of all backends, including those whose libraries are missing."""
     return tuple(sorted(entry.name for entry in pkgutil.iter_modules(kernels.__path__) if entry.ispkg))

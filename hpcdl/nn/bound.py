@@ -1,44 +1,20 @@
-"""Layers at work whose kernels need no more than a connection to their arrays."""
+"""Protocol of a bound layer."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
-    from hpcdl.nn.layer import Site
-    from hpcdl.nn.ops import Affine, Elementary
 
 
-class BoundElementary:
-    """A layer without parameters, the same in training and evaluation."""
+class Bound(Protocol):
+    """A layer bound to kernels, buffers and its views of the replica's flat vectors."""
 
-    def __init__(self, op: Elementary) -> None:
-        self._op = op
+    def forward(self, x: Array, train: bool) -> Array:
+        """Return the outputs (N, ...), valid until the next call."""
+        ...
 
-    def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
-        """See :class:`hpcdl.nn.layer.Bound`."""
-        return self._op.forward(x)
-
-    def backward(self, dy: Array, wanted: bool) -> Array | None:
-        """See :class:`hpcdl.nn.layer.Bound`."""
-        return self._op.backward(dy) if wanted else None
-
-
-class BoundAffine:
-    """A layer with a ``weight`` and perhaps a ``bias``."""
-
-    def __init__(self, op: Affine, site: Site, biased: bool) -> None:
-        self._op = op
-        self._weight = site.value("weight")
-        self._dweight = site.gradient("weight")
-        self._bias = site.value("bias") if biased else None
-        self._dbias = site.gradient("bias") if biased else None
-
-    def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
-        """See :class:`hpcdl.nn.layer.Bound`."""
-        return self._op.forward(x, self._weight, self._bias)
-
-    def backward(self, dy: Array, wanted: bool) -> Array | None:
-        """See :class:`hpcdl.nn.layer.Bound`."""
-        return self._op.backward(dy, self._weight, self._dweight, self._dbias, wanted)
+    def backward(self, dy: Array, needs_dx: bool) -> Array | None:
+        """Overwrite the parameters' gradients; return the last input's gradient, or None unless ``needs_dx``."""
+        ...

@@ -1,4 +1,4 @@
-"""Layers in a row, as a branch of a composite layer."""
+"""Sequence of layers: a branch of a composite layer."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hpcdl.fabric.comm import Array
+    from hpcdl.nn.bound import Bound
     from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.layer import Bound, Layer, Site, Variable
+    from hpcdl.nn.layer import Layer, Site, Variable
 
 
 class Chain:
-    """Layers in a row; no layer at all is the identity."""
+    """Sequence of layers; an empty one is the identity."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         self.layers = tuple(layers)
@@ -26,7 +27,7 @@ class Chain:
         return shape
 
     def declare(self, shape: Shape) -> list[Variable]:
-        """Return the variables of all layers, their names preceded by the layer's."""
+        """Return the variables of all layers, each name prefixed with its layer's."""
         declared: list[Variable] = []
         for layer in self.layers:
             declared += [
@@ -45,22 +46,22 @@ class Chain:
 
 
 class BoundChain:
-    """Layers in a row, at work."""
+    """Sequence of bound layers."""
 
     def __init__(self, links: Sequence[Bound]) -> None:
         self._links = links
 
     def forward(self, x: Array, train: bool) -> Array:
-        """See :class:`hpcdl.nn.layer.Bound`."""
+        """See :class:`hpcdl.nn.bound.Bound`."""
         for link in self._links:
             x = link.forward(x, train)
         return x
 
-    def backward(self, dy: Array, wanted: bool) -> Array | None:
-        """See :class:`hpcdl.nn.layer.Bound`."""
+    def backward(self, dy: Array, needs_dx: bool) -> Array | None:
+        """See :class:`hpcdl.nn.bound.Bound`."""
         for i in reversed(range(len(self._links))):
-            dx = self._links[i].backward(dy, wanted or i > 0)
+            dx = self._links[i].backward(dy, needs_dx or i > 0)
             if dx is None:
                 return None
             dy = dx
-        return dy if wanted else None
+        return dy if needs_dx else None

@@ -1,6 +1,6 @@
-"""What a kernel must know to be built: sizes, strides, constants. No batch size, no arrays, hashable.
+"""Geometries: all constants that a kernel is built from (sizes, strides, dtype). Hashable, without batch size.
 
-Images are (H, W, C): height, width, channels, in elements. Pairs are (vertical, horizontal).
+Images are (H, W, C): height, width, channels. Pairs are (vertical, horizontal).
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 Shape = tuple[int, ...]
-"""Extent of one image or vector, without the batch."""
+"""Shape of one image or vector, without the batch axis."""
 
 Pair = tuple[int, int]
 """(vertical, horizontal)."""
 
 Rounding = Literal["floor", "ceil"]
-"""What becomes of a last, incomplete window: left out or kept."""
+"""Treatment of an incomplete last window: ``floor`` omits it, ``ceil`` includes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """One image's activations, whatever their shape."""
+    """Activations of one image, of any shape."""
 
     shape: Shape
     dtype: str
@@ -28,7 +28,7 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionGeometry:
-    """A convolution from ``image`` (H, W, C) to ``output`` (P, Q, K) with weights (K, R, S, C / groups)."""
+    """Convolution from ``image`` (H, W, C) to ``output`` (P, Q, K); weights (K, R, S, C / groups)."""
 
     image: tuple[int, int, int]
     output: tuple[int, int, int]
@@ -38,12 +38,12 @@ class ConvolutionGeometry:
     groups: int
     dtype: str
     relu: bool = False
-    """Whether what comes out is rectified."""
+    """Apply a ReLU to the outputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocallyConnectedGeometry:
-    """Untied filters from ``image`` (H, W, C) to ``output`` (P, Q, K) with weights (P, Q, K, R, S, C)."""
+    """Locally connected layer from ``image`` (H, W, C) to ``output`` (P, Q, K); weights (P, Q, K, R, S, C)."""
 
     image: tuple[int, int, int]
     output: tuple[int, int, int]
@@ -52,23 +52,23 @@ class LocallyConnectedGeometry:
     padding: Pair
     dtype: str
     relu: bool = False
-    """Whether what comes out is rectified."""
+    """Apply a ReLU to the outputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinearGeometry:
-    """A product with a matrix (outputs, inputs)."""
+    """Product with a matrix (outputs, inputs)."""
 
     inputs: int
     outputs: int
     dtype: str
     relu: bool = False
-    """Whether what comes out is rectified."""
+    """Apply a ReLU to the outputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolingGeometry:
-    """Pooling from ``image`` (H, W, C) to ``output`` (P, Q, C); the rounding is already in ``output``."""
+    """Pooling from ``image`` (H, W, C) to ``output`` (P, Q, C), already rounded."""
 
     image: tuple[int, int, int]
     output: tuple[int, int, int]
@@ -92,21 +92,21 @@ class ResponseGeometry:
 
 @dataclass(frozen=True, slots=True)
 class BatchNormGeometry:
-    """Batch normalisation over everything but the last axis of ``shape``."""
+    """Batch normalisation over all axes except the last one of ``shape``."""
 
     shape: Shape
     eps: float
     momentum: float
     dtype: str
     joined: bool = False
-    """Whether a shortcut is added to what was normalised."""
+    """Add a shortcut to the normalised values."""
     relu: bool = False
-    """Whether what comes out, the shortcut included, is rectified."""
+    """Apply a ReLU to the outputs, after the shortcut is added."""
 
 
 @dataclass(frozen=True, slots=True)
 class DropoutGeometry:
-    """Dropout of a share ``ratio`` of the activations."""
+    """Dropout that zeroes a fraction ``ratio`` of the activations."""
 
     shape: Shape
     ratio: float
@@ -115,23 +115,23 @@ class DropoutGeometry:
 
 @dataclass(frozen=True, slots=True)
 class ConcatenationGeometry:
-    """Blobs of ``shapes``, alike but for their last axis, side by side on it."""
+    """Concatenation of blobs of ``shapes`` along the last axis; all other axes are equal."""
 
     shapes: tuple[Shape, ...]
     dtype: str
 
 
 def pair(value: int | Pair) -> Pair:
-    """Return ``value`` for both directions, or the two values given."""
+    """Return an int as a pair of equal values, and a pair unchanged."""
     return (value, value) if isinstance(value, int) else value
 
 
 def windows(image: Pair, kernel: Pair, stride: Pair, padding: Pair, rounding: Rounding, *, layer: str) -> Pair:
-    """Count the windows that fit on an image, in both directions, with Caffe's rounding.
+    """Return the number of windows on an image, (vertical, horizontal), with Caffe's rounding.
 
-    ``floor`` counts complete windows (convolution). ``ceil`` keeps a last, incomplete one (pooling), provided
-    that it starts inside the image or its left padding; Caffe applies that condition to padded pooling only,
-    but without padding it can fail only where stride > kernel, and then leaves a window without a pixel.
+    ``floor`` counts complete windows (convolution). ``ceil`` also counts an incomplete last window (pooling) if it
+    starts inside the image or its left padding. Caffe checks that only for padded pooling. Without padding, the
+    check fails only if stride > kernel; the omitted window would contain no pixel.
 
     ValueError, naming ``layer``: a kernel larger than the padded image, a size that is not positive.
     """
@@ -158,7 +158,7 @@ def _count(size: int, kernel: int, stride: int, padding: int, rounding: Rounding
 
 
 def as_image(shape: Shape, *, layer: str) -> tuple[int, int, int]:
-    """Return ``shape`` if it is (H, W, C); ValueError naming ``layer`` otherwise."""
+    """Return ``shape`` if it is (H, W, C); otherwise raise ValueError naming ``layer``."""
     if len(shape) != 3:
         raise ValueError(f"{layer}: needs an image (height, width, channels), got shape {shape}")
     return shape

@@ -1,7 +1,7 @@
-"""First values of parameters, filled in place.
+"""Initialisers of parameters. They fill an array in place.
 
-An initialiser gets a host array of the parameter's shape, outputs first as in (K, R, S, C) or (out, in), and
-a generator. The numbers drawn do not depend on the array's dtype: float32 and float64 networks start alike.
+An initialiser gets a host array of the parameter's shape and a generator. The first axis is the outputs, as in
+(K, R, S, C) or (out, in). The drawn numbers do not depend on the dtype of the array.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
     from hpcdl.nn.geometry import Shape
 
 Initializer = Callable[[Array, np.random.Generator], None]
-"""Fills its first argument."""
+"""Fills an array with values drawn from a generator."""
 
-# VGG's largest matrix has 10^8 elements; drawn at once in float64 it would need twice its own memory.
+# VGG's largest matrix has 10^8 elements; drawing them in pieces avoids a second array of that size in float64.
 _PIECE = 1 << 20
 
 
 def he(values: Array, generator: np.random.Generator) -> None:
-    """Normal with variance 2 / fan_in, for layers followed by a ReLU (He et al. 2015, section 2.2)."""
+    """Fill with normal numbers of variance 2 / fan_in, for layers before a ReLU (He et al. 2015, section 2.2)."""
     gaussian(math.sqrt(2 / _fan_in(values.shape)))(values, generator)
 
 
 def xavier(values: Array, generator: np.random.Generator) -> None:
-    """Uniform with variance 1 / fan_in: Caffe's ``xavier`` (after Glorot & Bengio 2010)."""
+    """Fill with uniform numbers of variance 1 / fan_in: Caffe's ``xavier`` (after Glorot & Bengio 2010)."""
     bound = math.sqrt(3 / _fan_in(values.shape))
     for piece in _pieces(values):
         piece[:] = bound * (2 * generator.random(piece.size) - 1)
 
 
 def gaussian(deviation: float) -> Initializer:
-    """Normal with mean 0 and a given standard deviation."""
+    """Return an initialiser: normal distribution with mean 0 and the given standard deviation."""
 
     def fill(values: Array, generator: np.random.Generator) -> None:
         for piece in _pieces(values):
@@ -47,7 +47,7 @@ def gaussian(deviation: float) -> Initializer:
 
 
 def constant(value: float) -> Initializer:
-    """Fill with the same value everywhere."""
+    """Return an initialiser that sets all elements to ``value``."""
 
     def fill(values: Array, _generator: np.random.Generator) -> None:
         values[...] = value

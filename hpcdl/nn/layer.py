@@ -1,4 +1,4 @@
-"""What a layer is: it infers shapes, declares its variables and binds itself to memory and kernels."""
+"""Layer protocol: infer shapes, declare variables, bind to memory and kernels."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from hpcdl.fabric.comm import Array
     from hpcdl.nn.backend import Backend
+    from hpcdl.nn.bound import Bound
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.initial import Initializer
     from hpcdl.nn.loss import AuxiliaryLoss
@@ -17,39 +18,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """An array that a layer owns, as declared: trained with a gradient, or kept as state."""
+    """Declaration of an array that a layer owns: a trained parameter or untrained state."""
 
     name: str
     shape: Shape
     initial: Initializer
     decay: bool = False
-    """Whether weight decay is meant for it."""
+    """Apply weight decay."""
+    rate: float = 1.0
+    """Factor on the learning rate."""
     trained: bool = True
-    """Whether it is a parameter; otherwise state, such as running statistics."""
-
-
-class Bound(Protocol):
-    """A layer at work: its kernels, its own buffers, its views into the replica's flat vectors."""
-
-    def forward(self, x: Array, train: bool) -> Array:
-        """Return the outputs (N, ...), valid until the next call."""
-        ...
-
-    def backward(self, dy: Array, wanted: bool) -> Array | None:
-        """Overwrite the parameters' gradients; return the last input's, or None if not ``wanted``."""
-        ...
+    """True for a parameter; False for state, such as running statistics."""
 
 
 class Layer(Protocol):
-    """Structure only: one layer may be bound several times, to the same or to other memory."""
+    """Description of a layer without memory; it can be bound several times."""
 
     @property
     def name(self) -> str:
-        """Unique among its siblings."""
+        """Name, unique among the layers of one list."""
         ...
 
     def output(self, shape: Shape) -> Shape:
-        """Return an output's shape for inputs of ``shape``; ValueError, naming the layer, if impossible."""
+        """Return the output shape for inputs of ``shape``; ValueError, naming the layer, if impossible."""
         ...
 
     def declare(self, shape: Shape) -> list[Variable]:
@@ -57,28 +48,28 @@ class Layer(Protocol):
         ...
 
     def bind(self, shape: Shape, site: Site) -> Bound:
-        """Build the kernels for inputs of ``shape`` and connect them to the variables found at ``site``."""
+        """Build the kernels for inputs of ``shape`` and connect them to the variables of ``site``."""
         ...
 
 
 @dataclass(frozen=True)
 class Site:
-    """The place in a replica where a layer is bound."""
+    """Backend, dtype and variables that a layer is bound to."""
 
     path: str
-    """Names of the enclosing layers and of this one, joined by dots."""
+    """Names of the enclosing layers and of this layer, joined by dots."""
     backend: Backend
     dtype: str
     values: dict[str, Array]
-    """Parameters and state by path and name: ``conv1.weight``."""
+    """Parameters and state by full name, such as ``conv1.weight``."""
     gradients: dict[str, Array]
     seeded: list[tuple[str, Callable[[Sequence[int]], None]]]
-    """Whoever draws random numbers leaves its path and its reseed here."""
+    """Paths and ``reseed`` functions of all layers that draw random numbers; each appends its own."""
     heads: list[AuxiliaryLoss]
-    """Whoever has a classifier of its own leaves its part of the loss here."""
+    """Losses of auxiliary classifiers; each classifier appends its own."""
 
     def inside(self, name: str) -> Site:
-        """Return the place of the layer ``name`` within this one."""
+        """Return the site of the layer ``name`` within this layer."""
         return replace(self, path=f"{self.path}.{name}")
 
     def value(self, name: str) -> Array:

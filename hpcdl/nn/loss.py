@@ -1,4 +1,4 @@
-"""Softmax cross-entropy, the end of every network and of the classifiers along it."""
+"""Softmax cross-entropy loss of a network and of its auxiliary classifiers."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 
 class SoftmaxCrossEntropy:
-    """The loss over logits (N, classes) and labels (N,), integers from 0 to classes - 1."""
+    """Cross-entropy of logits (N, classes) and labels (N,); labels are integers from 0 to classes - 1."""
 
     def __init__(self, classes: int, backend: Backend, dtype: str) -> None:
         self._classes = classes
         self._op = backend.cross_entropy(Blob((classes,), dtype))
 
     def __call__(self, logits: Array, labels: Array, scale: float) -> tuple[float, int, Array]:
-        """Return the sum of the images' losses, how many are right, and ``scale`` x the sum's gradient.
+        """Return the summed loss, the number of correct images, and ``scale`` x the gradient of that sum.
 
-        The gradient is the loss's own array, valid until the next call. An image counts as right where its
-        label's logit is the first of the largest.
+        The gradient array is valid until the next call. An image is correct if its label has the largest logit;
+        among equal logits the first counts.
 
-        ValueError: shapes that do not fit, a label that is no class.
+        ValueError: inconsistent shapes, a label out of range.
         """
         if logits.shape != (len(labels), self._classes) or labels.ndim != 1:
             raise ValueError(
@@ -34,10 +34,9 @@ class SoftmaxCrossEntropy:
 
 
 class AuxiliaryLoss:
-    """An auxiliary classifier's part of the loss: weight x its cross-entropy.
+    """Weighted cross-entropy of an auxiliary classifier.
 
-    It holds the classifier's logits from their forward to the loss, and their gradient from there to their
-    backward.
+    It stores the logits between forward and loss, and their gradient between loss and backward.
     """
 
     def __init__(self, path: str, classes: int, weight: float, backend: Backend, dtype: str) -> None:
@@ -49,13 +48,13 @@ class AuxiliaryLoss:
         self._gradient: Array | None = None
 
     def put(self, logits: Array) -> None:
-        """Hold the logits (N, classes) of a training forward."""
+        """Store the logits (N, classes) of a training forward."""
         self._logits, self._gradient = logits, None
 
     def __call__(self, labels: Array, scale: float) -> float:
-        """Return weight x the sum of the images' losses; 0 if there was no training forward since the last call.
+        """Return weight x the summed loss; 0 without a training forward since the last call.
 
-        ValueError: labels that do not fit the logits held.
+        ValueError: labels that do not fit the stored logits.
         """
         if self._logits is None:
             return 0.0
@@ -64,8 +63,8 @@ class AuxiliaryLoss:
         return self._weight * total
 
     def take(self) -> Array:
-        """Return the gradient, ``scale`` included, and let go of it; ValueError if the loss was not called."""
+        """Return the gradient (times ``scale``) and release it; ValueError if the loss was not computed."""
         if self._gradient is None:
-            raise ValueError(f"{self.path}: backward without the loss before it")
+            raise ValueError(f"{self.path}: backward called before the loss")
         gradient, self._gradient = self._gradient, None
         return gradient

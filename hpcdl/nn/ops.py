@@ -1,9 +1,9 @@
-"""What a backend's kernels look like: objects built once per layer from a geometry.
+"""Protocols of the kernels (ops) that a backend builds, one op per layer.
 
-An op keeps from its forward what its one backward needs, lets go of it there, and owns the arrays it returns:
-they are valid until its next forward (or backward, for gradients). It may keep a reference to its input, which
-must therefore stay as it is until the backward is done, and it never writes to an array it is given, save the
-gradients of parameters, which it overwrites. The batch may change from call to call, and may be empty.
+An op owns the arrays that it returns. They are valid until its next forward (gradients: its next backward).
+Forward stores what backward needs; backward releases it, so each forward allows one backward. An op may keep
+a reference to its input until backward, so the caller must not change the input. An op writes to no argument
+except parameter gradients, which it overwrites. The batch size may change between calls and may be 0.
 
 All arrays are contiguous and of the geometry's dtype; activations are (N, H, W, C) or (N, F).
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Elementary(Protocol):
-    """An op without parameters: ReLU, sigmoid, pooling, local response normalisation."""
+    """Op without parameters: ReLU, sigmoid, pooling, local response normalisation."""
 
     def forward(self, x: Array) -> Array:
         """Return the outputs (N, ...)."""
@@ -31,10 +31,9 @@ class Elementary(Protocol):
 
 
 class Affine(Protocol):
-    """A convolution, weights (K, R, S, C / groups), or a matrix product, weights (out, in).
+    """Op with weights: convolution (K, R, S, C / groups), matrix product (out, in), or locally connected layer.
 
-    Or a locally connected layer, weights (P, Q, K, R, S, C), bias (P, Q, K). If the geometry says so, its
-    outputs are rectified.
+    A locally connected layer has weights (P, Q, K, R, S, C) and bias (P, Q, K). The geometry can include a ReLU.
     """
 
     def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
@@ -42,17 +41,14 @@ class Affine(Protocol):
         ...
 
     def backward(
-        self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, wanted: bool
+        self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
     ) -> Array | None:
-        """Overwrite ``dweight``, ``dbias``; return the last input's gradient, or None if not ``wanted``."""
+        """Overwrite ``dweight`` and ``dbias``; return the input gradient, or None unless ``needs_dx``."""
         ...
 
 
-class Normalization(Protocol):
-    """Batch normalisation; the vectors are (C,).
-
-    If the geometry says so, a shortcut is added to what was normalised, and the outputs are rectified.
-    """
+class BatchNormalization(Protocol):
+    """Batch normalisation; the vectors are (C,). The geometry can include a shortcut and a ReLU."""
 
     def forward(
         self,
@@ -64,7 +60,7 @@ class Normalization(Protocol):
         variance: Array,
         train: bool,
     ) -> Array:
-        """Normalise by ``mean`` and ``variance``, or (``train``) by the batch, moving those two."""
+        """Normalise by ``mean`` and ``variance``; if ``train``, normalise by the batch and update both."""
         ...
 
     def backward(self, dy: Array, gamma: Array, dgamma: Array, dbeta: Array) -> tuple[Array, Array | None]:
@@ -80,7 +76,7 @@ class Noise(Protocol):
         ...
 
     def forward(self, x: Array) -> Array:
-        """Return the activations that were kept, scaled up, and zeros for the others."""
+        """Zero random activations and scale up the others."""
         ...
 
     def backward(self, dy: Array) -> Array:
@@ -89,19 +85,19 @@ class Noise(Protocol):
 
 
 class Concatenation(Protocol):
-    """Joins blobs on their last axis."""
+    """Concatenate blobs along the last axis."""
 
     def forward(self, pieces: Sequence[Array]) -> Array:
-        """Return the blobs side by side."""
+        """Return the concatenated blobs."""
         ...
 
     def backward(self, dy: Array) -> list[Array]:
-        """Return each blob's part of the gradient, contiguous."""
+        """Return the gradient of each blob, contiguous."""
         ...
 
 
 class Addition(Protocol):
-    """Sums arrays."""
+    """Sum arrays."""
 
     def forward(self, terms: Sequence[Array]) -> Array:
         """Return the sum of two or more arrays of one shape."""
@@ -112,5 +108,5 @@ class CrossEntropy(Protocol):
     """Softmax and cross-entropy."""
 
     def __call__(self, logits: Array, labels: Array, scale: float) -> tuple[float, int, Array]:
-        """Return the sum of the losses, the number of correct images, and ``scale`` x the sum's gradient."""
+        """Return the summed loss, the number of correct images, and ``scale`` x the gradient of that sum."""
         ...

@@ -1,4 +1,4 @@
-"""A network with memory: one rank's copy of the parameters, their gradients, and the stages that use them."""
+"""Replica: one rank's copy of a network, with flat vectors of parameters and gradients."""
 
 from __future__ import annotations
 
@@ -12,68 +12,71 @@ import numpy as np
 
 from hpcdl.nn.layer import Site, Variable
 from hpcdl.nn.loss import SoftmaxCrossEntropy
-from hpcdl.nn.precision import carrier, master
+from hpcdl.nn.precision import master, storage_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from hpcdl.fabric.comm import Array
     from hpcdl.nn.backend import Backend
+    from hpcdl.nn.bound import Bound
     from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.layer import Bound, Layer
+    from hpcdl.nn.layer import Layer
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A parameter's place in the flat vectors, in elements; matrices and filters have their outputs first."""
+    """Position of a parameter in the flat vectors, in elements. The first axis of a matrix is its outputs."""
 
     name: str
-    """Path and name: ``conv1.weight``, ``inception_3a.3x3.bias``."""
+    """Full name: ``conv1.weight``, ``inception_3a.3x3.bias``."""
     offset: int
     shape: Shape
     decay: bool
-    """Whether weight decay is meant for it: not for biases and batch normalisation."""
+    """Apply weight decay; False for biases and batch normalisation."""
+    rate: float = 1.0
+    """Factor on the learning rate."""
 
     @property
     def span(self) -> slice:
-        """Its part of the flat vectors."""
+        """Slice of the flat vectors."""
         return slice(self.offset, self.offset + math.prod(self.shape))
 
 
 class Stage:
-    """A top-level layer at work.
+    """A bound top-level layer.
 
-    Outputs and gradients belong to the stage: they are valid until its next forward or backward, and inputs,
-    images included, must stay as they are until the backward is done. Training and evaluation have separate
-    memory, so an evaluation may come between a forward and its backward.
+    Outputs and gradients belong to the stage and are valid until its next forward or backward. Inputs, including
+    images, must not change before backward. Training and evaluation use separate memory, so an evaluation may run
+    between a forward and its backward.
     """
 
     def __init__(self, layer: Layer, shape: Shape, span: slice, site: Site, *, first: bool) -> None:
         self.name = layer.name
         self.span = span
-        """Its part of the flat vectors, empty without parameters."""
+        """Slice of the flat vectors; empty without parameters."""
         self.shape = shape
-        """Of an input, without the batch."""
+        """Shape of one input."""
         self.output = layer.output(shape)
-        """The shape of an output, without the batch."""
+        """Shape of one output."""
         self._layer = layer
         self._site = site
         self._first = first
-        self._outputs = carrier(site.dtype)
+        self._outputs = storage_dtype(site.dtype)
         self._inputs = master(site.dtype) if first else self._outputs
         heads = len(site.heads)
         bound = layer.bind(shape, site)
         if site.backend.record is not None and len(site.heads) == heads:
-            # a classifier of its own hands its logits to the loss anew at each step, which no recording would do
+            # an auxiliary classifier passes its logits to the loss in each forward; a recording would skip that
             bound = site.backend.record(bound)
         self._training = bound
         self._evaluation: Bound | None = None
         self._batch: int | None = None
 
     def forward(self, x: Array, train: bool = True) -> Array:
-        """Return the outputs (N, *output); N may change from call to call.
+        """Return the outputs (N, *output); N may differ between calls.
 
-        ValueError: an input of another shape or dtype than the network's.
+        ValueError: an input of the wrong shape or dtype.
         """
         self._check("input", x, self.shape, self._inputs)
         if train:
@@ -84,12 +87,12 @@ class Stage:
         return self._evaluation.forward(self._narrow(_contiguous(x)), train=False)
 
     def backward(self, dy: Array) -> Array | None:
-        """Overwrite the gradients of ``span``; return the gradient of the last training forward's input.
+        """Overwrite the gradients of ``span``; return the gradient of the last training input.
 
-        None for the first stage: the gradient of the images is not computed. What the forward kept is let go,
-        so there is one backward for a forward.
+        The first stage returns None: the gradient of the images is not computed. Each training forward allows one
+        backward.
 
-        ValueError: a gradient that does not fit the last training forward, or a second one.
+        ValueError: a gradient that does not fit the last training forward, or a second backward.
         """
         self._check("gradient", dy, self.output, self._outputs)
         if len(dy) != self._batch:
@@ -97,38 +100,37 @@ class Stage:
                 f"{self.name}: gradient of {len(dy)} images after a forward of {self._batch or 'none'}"
             )
         self._batch = None
-        return self._training.backward(_contiguous(dy), wanted=not self._first)
+        return self._training.backward(_contiguous(dy), needs_dx=not self._first)
 
     def _narrow(self, x: Array) -> Array:
-        """Return images in the activations' precision."""
+        """Convert images to the precision of the activations."""
         if self._inputs == self._outputs:
             return x
-        assert self._site.backend.cast is not None, "checked by the replica"
+        assert self._site.backend.cast is not None, "Replica checks the precision"
         return self._site.backend.cast(x, self._site.dtype)
 
-    def _check(self, what: str, array: Array, shape: Shape, dtype: str) -> None:
+    def _check(self, role: str, array: Array, shape: Shape, dtype: str) -> None:
         if array.shape[1:] != shape or array.dtype != dtype:
             raise ValueError(
-                f"{self.name}: {what} is {array.dtype} {array.shape}, not {dtype} (N, "
+                f"{self.name}: {role} is {array.dtype} {array.shape}, not {dtype} (N, "
                 f"{', '.join(map(str, shape))})"
             )
 
 
 class Replica:
-    """Layers bound to flat vectors, one contiguous vector each for parameters, gradients and state.
+    """Layers bound to flat vectors: one contiguous vector each for parameters, gradients and state.
 
-    A step is every stage's forward, the loss, every stage's backward in reverse. Spans follow the order of
+    A step runs every stage's forward, the loss, and every stage's backward in reverse. Spans follow the order of
     the stages, so gradients become final from the end of the vector to its start.
 
-    Each tensor is drawn from a generator of its own, seeded by ``seed`` and its name: the same whatever the
-    rank, and whatever else the network contains.
+    The initial value of each tensor depends only on ``seed`` and the tensor's name.
 
-    ``layers`` take images of ``shape``, (H, W, C) or (F,). ``dtype`` is float32 or float64;
-    or, with a backend that can, bfloat16 or float16: then activations have 16 bits, and the flat vectors, images
-    and predictions are float32. ``allocate(size, dtype)`` makes the vectors of parameters and gradients, zeros, in
-    memory of the caller's choice; it is for backends whose arrays are numpy's.
+    ``layers`` take images of ``shape``, (H, W, C) or (F,). ``dtype`` is the precision of activations: float32,
+    float64, or on some backends bfloat16 or float16. With 16-bit activations, the flat vectors, images and
+    predictions are float32. ``allocate(size, dtype)`` returns zeroed vectors for parameters and gradients; it
+    needs a backend with numpy arrays.
 
-    ValueError: a layer that cannot take the shape it gets, two layers of one name, another dtype, no layer.
+    ValueError: a layer that does not accept its input shape, duplicate names, an unknown dtype, no layer.
     """
 
     def __init__(
@@ -148,23 +150,23 @@ class Replica:
         self.backend = backend
         self._precision = dtype
         self.dtype = master(dtype)
-        """Of the flat vectors, images and predictions."""
+        """Dtype of the flat vectors, images and predictions."""
         self.loss_scale = 1.0
-        """What gradients are multiplied by, so that 16 bits can hold them; whoever updates divides by it."""
+        """Factor on the gradients that prevents underflow in 16 bits; the update divides by it."""
         self.shape = shape
 
-        inputs, trained, kept = [shape], list[list[Variable]](), list[Variable]()
+        inputs, trained, untrained = [shape], list[list[Variable]](), list[Variable]()
         for layer in layers:
             declared = [
                 replace(variable, name=f"{layer.name}.{variable.name}") for variable in layer.declare(inputs[-1])
             ]
             trained.append([variable for variable in declared if variable.trained])
-            kept += [variable for variable in declared if not variable.trained]
+            untrained += [variable for variable in declared if not variable.trained]
             inputs.append(layer.output(inputs[-1]))
         self.output = inputs[-1]
 
         parameters = [variable for variables in trained for variable in variables]
-        _distinct(variable.name for variable in (*parameters, *kept))
+        _distinct(variable.name for variable in (*parameters, *untrained))
         self.tensors = _place(parameters)
         self.parameters = backend.asarray(_drawn(parameters, self.dtype, seed))
         self.gradients = (allocate or backend.zeros)(self.parameters.size, self.dtype)
@@ -172,16 +174,16 @@ class Replica:
             elsewhere = allocate(self.parameters.size, self.dtype)
             elsewhere[:] = self.parameters
             self.parameters = elsewhere
-        self.state = backend.asarray(_drawn(kept, self.dtype, seed))
-        """Running statistics, changed by training forwards and used by evaluation; may be empty."""
+        self.state = backend.asarray(_drawn(untrained, self.dtype, seed))
+        """Running statistics; training forwards update them, evaluation reads them; may be empty."""
 
-        values = _views(self.parameters, self.tensors) | _views(self.state, _place(kept))
+        values = _views(self.parameters, self.tensors) | _views(self.state, _place(untrained))
         site = Site("", backend, dtype, values, _views(self.gradients, self.tensors), [], [])
         stages, start = list[Stage](), 0
-        for layer, variables, seen in zip(layers, trained, inputs[:-1], strict=True):
+        for layer, variables, input_shape in zip(layers, trained, inputs[:-1], strict=True):
             end = start + _size(variables)
             place = replace(site, path=layer.name)
-            stages.append(Stage(layer, seen, slice(start, end), place, first=not stages))
+            stages.append(Stage(layer, input_shape, slice(start, end), place, first=not stages))
             start = end
         self.stages = tuple(stages)
 
@@ -195,16 +197,15 @@ class Replica:
                 raise ValueError(f"{head.path}: {head.classes} classes, but the network ends in {self.output}")
 
     def loss(self, logits: Array, labels: Array, scale: float, *, train: bool = True) -> tuple[float, int, Array]:
-        """Return the sum of the losses, how many images are right, and the gradient x ``scale``.
+        """Return the summed loss, the number of correct images, and ``scale`` x the gradient.
 
-        With ``scale`` = 1 / global batch, the gradients' sum over ranks is the gradient of the mean loss. The
-        returned gradient is valid until the next call.
+        With ``scale`` = 1 / global batch, the sum of the gradients over ranks is the gradient of the mean loss.
+        The gradient array is valid until the next call.
 
-        An image's loss is its cross-entropy. In training each auxiliary classifier adds its own, weighted, the
-        sum being what Caffe's solver displays; its gradient reaches it in the backward of its stage. Whether an
-        image is right is the last classifier's word.
+        The loss of an image is its cross-entropy. With ``train``, the weighted losses of auxiliary classifiers are
+        added, as in the output of Caffe's solver. Only the last classifier decides if an image is correct.
 
-        ValueError: shapes that do not fit, a label that is no class, a network that does not end in a vector.
+        ValueError: inconsistent shapes, a label out of range, a network that does not end in a vector.
         """
         if self._loss is None:
             raise ValueError(f"loss: the network ends in {self.output}, not in a vector of logits")
@@ -215,9 +216,9 @@ class Replica:
         return loss, correct, gradient
 
     def predict(self, images: Array) -> Array:
-        """Return the logits (N, classes) in evaluation mode, in an array of the caller's own.
+        """Return the logits (N, classes) in evaluation mode, as a new array.
 
-        May be called at any moment of a training step: it leaves every buffer and random number as it was.
+        It may be called at any point of a training step; it changes no buffer and no random state.
         """
         x = images
         for stage in self.stages:
@@ -226,8 +227,8 @@ class Replica:
             return self.backend.cast(x, self._precision)
         return x.copy()
 
-    def let_go(self) -> None:
-        """Let go of what predictions hold: kernels keep their inputs for a backward, and here none comes."""
+    def release_predictions(self) -> None:
+        """Free the inputs that kernels keep after predictions; an empty batch replaces them."""
         self.predict(self.backend.zeros(0, self.dtype).reshape(0, *self.shape))
 
     def reseed(self, *key: int) -> None:
@@ -237,10 +238,10 @@ class Replica:
 
 
 def _place(variables: Sequence[Variable]) -> tuple[Tensor, ...]:
-    """One after the other."""
+    """Return the variables' positions in a flat vector, in their order."""
     tensors, offset = [], 0
     for variable in variables:
-        tensors.append(Tensor(variable.name, offset, variable.shape, variable.decay))
+        tensors.append(Tensor(variable.name, offset, variable.shape, variable.decay, variable.rate))
         offset += math.prod(variable.shape)
     return tuple(tensors)
 

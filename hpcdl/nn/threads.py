@@ -1,4 +1,4 @@
-"""How many threads a rank's kernels may use, and how work is divided among them."""
+"""Number of threads that a rank's kernels may use, and parallel loops over them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-WORTHWHILE: Final = 1 << 15
-"""Numbers that a part must have: to wake a thread takes about as long as to add up so many."""
+MIN_ELEMENTS_PER_THREAD: Final = 1 << 15
+"""Waking a thread takes about as long as adding so many elements."""
 
 
-class _Crew:
-    """Threads that wait for work; made when first needed, more when more are allowed."""
+class _Workers:
+    """Thread pool, created on first use and enlarged when the limit grows."""
 
     def __init__(self) -> None:
         self.limit = 1
@@ -32,28 +32,28 @@ class _Crew:
         return self._pool
 
 
-_CREW: Final = _Crew()
+_WORKERS: Final = _Workers()
 
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Let kernels of this process use ``count`` >= 1 threads within the body."""
-    before, _CREW.limit = _CREW.limit, count
+    """Context manager: kernels of this process may use ``count`` >= 1 threads in the body."""
+    before, _WORKERS.limit = _WORKERS.limit, count
     try:
         yield
     finally:
-        _CREW.limit = before
+        _WORKERS.limit = before
 
 
-def in_parts(count: int, work: Callable[[int, int], T], *, numbers: int) -> list[T]:
-    """Return what work(begin, end) returns for contiguous parts of 0 .. count, in their order.
+def parallel_ranges(count: int, work: Callable[[int, int], T], *, elements: int) -> list[T]:
+    """Call work(begin, end) for contiguous parts of range(count), one per thread; return the results in order.
 
-    One part per thread, and not more than there is work for: ``numbers`` is how many elements all of it reads.
-    ``work`` should let go of the interpreter's lock; the caller's thread does the first part.
+    ``elements`` is the total number of elements that the work reads; small work uses fewer threads. ``work``
+    should release the GIL. The calling thread runs the first part.
     """
-    parts = max(min(_CREW.limit, count, numbers // WORTHWHILE), 1)
+    parts = max(min(_WORKERS.limit, count, elements // MIN_ELEMENTS_PER_THREAD), 1)
     if parts == 1:
         return [work(0, count)]
     bounds = [i * count // parts for i in range(parts + 1)]
-    others = [_CREW.pool().submit(work, bounds[i], bounds[i + 1]) for i in range(1, parts)]
+    others = [_WORKERS.pool().submit(work, bounds[i], bounds[i + 1]) for i in range(1, parts)]
     return [work(0, bounds[1]), *(other.result() for other in others)]

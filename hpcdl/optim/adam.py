@@ -1,4 +1,4 @@
-"""Adam: momentum and RMSProp, both corrected for starting at zero."""
+"""Adam: momentum and RMSProp, both with bias correction."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcdl.optim.decay import with_decay
-from hpcdl.optim.memory import remembered
-from hpcdl.optim.pieces import pieces
-from hpcdl.optim.settings import fraction, not_negative, positive
+from hpcdl.optim.parts.per_tensor import UNIFORM
+from hpcdl.optim.parts.settings import fraction, not_negative, positive
+from hpcdl.optim.parts.state import state_vector
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
@@ -19,11 +18,10 @@ if TYPE_CHECKING:
 class Adam:
     """m = beta1 m + (1 - beta1) g;  s = beta2 s + (1 - beta2) g^2;  w -= rate * m' / (sqrt(s') + epsilon).
 
-    m' = m / (1 - beta1^t) and s' = s / (1 - beta2^t) at the t-th update. Source: Kingma & Ba 2015,
-    algorithm 1; the same as PyTorch's ``Adam``. Weight decay is the L2 penalty, a part of g (so it is
-    divided by sqrt(s') too); it is not AdamW's decoupled decay.
+    m' = m / (1 - beta1^t) and s' = s / (1 - beta2^t) at the t-th update. Source: Kingma & Ba 2015, algorithm 1, as
+    in PyTorch's ``Adam``. Weight decay is the L2 penalty, part of g, unlike AdamW's decoupled decay.
 
-    State: ``mean`` (m) and ``mean_square`` (s); t is ``steps`` + 1, so a checkpoint must hold ``steps``.
+    State: ``mean`` (m) and ``mean_square`` (s). t is ``steps`` + 1, so a checkpoint must include ``steps``.
     """
 
     look_ahead = 0.0
@@ -36,19 +34,20 @@ class Adam:
         self.beta2 = fraction("beta2", beta2)
         self.epsilon = positive("epsilon", epsilon)
         self.weight_decay = not_negative("weight_decay", weight_decay)
+        self.multipliers = UNIFORM
         self.state: dict[str, Array] = {}
         self.steps = 0
 
     def update(self, parameters: Array, gradients: Array, learning_rate: float) -> None:
-        """Change ``parameters`` (n,) in place; see :class:`hpcdl.optim.protocol.Optimizer`."""
+        """Change ``parameters`` (n,) in place; see :class:`hpcdl.optim.parts.protocol.Optimizer`."""
         t = self.steps + 1
         rate = float(learning_rate) / (1 - self.beta1**t)
         square_correction = 1 / math.sqrt(1 - self.beta2**t)
-        mean = remembered(self.state, "mean", parameters)
-        mean_square = remembered(self.state, "mean_square", parameters)
-        for piece in pieces(parameters, gradients, mean, mean_square, scratch=2):
-            w, plain, m, s, decayed, step = piece
-            g = with_decay(plain, w, self.weight_decay, decayed)
+        mean = state_vector(self.state, "mean", parameters)
+        mean_square = state_vector(self.state, "mean_square", parameters)
+        for block, special in self.multipliers.blocks(parameters, gradients, mean, mean_square, scratch=2):
+            w, plain, m, s, decayed, step = block
+            g = special.decayed(plain, w, self.weight_decay, decayed)
             np.multiply(g, 1 - self.beta1, out=step)
             m *= self.beta1
             m += step
@@ -61,5 +60,6 @@ class Adam:
             step += self.epsilon
             np.divide(m, step, out=step)
             step *= rate
+            special.scale(step)
             w -= step
         self.steps = t

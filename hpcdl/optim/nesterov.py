@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcdl.optim.decay import with_decay
-from hpcdl.optim.memory import remembered
-from hpcdl.optim.pieces import pieces
-from hpcdl.optim.settings import fraction, not_negative
+from hpcdl.optim.parts.per_tensor import UNIFORM
+from hpcdl.optim.parts.settings import fraction, not_negative
+from hpcdl.optim.parts.state import state_vector
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
@@ -18,9 +17,9 @@ if TYPE_CHECKING:
 class Nesterov:
     """v = momentum * v - rate * (g + weight_decay * w);  w += momentum * v - rate * (g + weight_decay * w).
 
-    Source: Sutskever et al. 2013 (ICML, section 2), in Caffe's formulation: the parameters kept are the
-    ones looked ahead to, where the gradient is taken, and the rate is inside the velocity. PyTorch's
-    ``SGD(nesterov=True)`` keeps the rate outside; the two are equal while the rate is constant.
+    Source: Sutskever et al. 2013 (ICML, section 2), in Caffe's formulation: the stored parameters are the
+    look-ahead ones, where the gradient is computed, and the rate is part of the velocity. PyTorch's
+    ``SGD(nesterov=True)`` keeps the rate outside of it; both are equal while the rate is constant.
 
     State: ``velocity``.
     """
@@ -29,21 +28,23 @@ class Nesterov:
         """Take ``momentum`` in [0, 1) and ``weight_decay`` >= 0; raises ValueError otherwise."""
         self.momentum = fraction("momentum", momentum)
         self.weight_decay = not_negative("weight_decay", weight_decay)
+        self.multipliers = UNIFORM
         self.state: dict[str, Array] = {}
         self.steps = 0
 
     @property
     def look_ahead(self) -> float:
-        """The momentum."""
+        """Return the momentum."""
         return self.momentum
 
     def update(self, parameters: Array, gradients: Array, learning_rate: float) -> None:
-        """Change ``parameters`` (n,) in place; see :class:`hpcdl.optim.protocol.Optimizer`."""
+        """Change ``parameters`` (n,) in place; see :class:`hpcdl.optim.parts.protocol.Optimizer`."""
         rate = float(learning_rate)
-        velocity = remembered(self.state, "velocity", parameters)
-        for piece in pieces(parameters, gradients, velocity, scratch=1):
-            w, g, v, step = piece
-            np.multiply(with_decay(g, w, self.weight_decay, step), rate, out=step)
+        velocity = state_vector(self.state, "velocity", parameters)
+        for block, special in self.multipliers.blocks(parameters, gradients, velocity, scratch=1):
+            w, g, v, step = block
+            np.multiply(special.decayed(g, w, self.weight_decay, step), rate, out=step)
+            special.scale(step)
             v *= self.momentum
             v -= step
             w -= step

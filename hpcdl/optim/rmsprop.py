@@ -1,4 +1,4 @@
-"""RMSProp: Adagrad that forgets."""
+"""RMSProp: Adagrad with a moving average instead of a sum."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcdl.optim.decay import with_decay
-from hpcdl.optim.memory import remembered
-from hpcdl.optim.pieces import pieces
-from hpcdl.optim.settings import fraction, not_negative, positive
+from hpcdl.optim.parts.per_tensor import UNIFORM
+from hpcdl.optim.parts.settings import fraction, not_negative, positive
+from hpcdl.optim.parts.state import state_vector
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
@@ -18,9 +17,8 @@ if TYPE_CHECKING:
 class RMSProp:
     """s = smoothing * s + (1 - smoothing) * g^2;  w -= rate * g / (sqrt(s) + epsilon).
 
-    g is the gradient and weight_decay * w. Source: Tieleman & Hinton 2012 (Coursera, lecture 6.5), in the
-    form and with the defaults of PyTorch's ``RMSprop`` (smoothing is its ``alpha``; Hinton's slide has
-    0.9).
+    g is the gradient plus weight_decay * w. Source: Tieleman & Hinton 2012 (Coursera, lecture 6.5), in the form
+    and with the defaults of PyTorch's ``RMSprop`` (smoothing is its ``alpha``; Hinton's slide has 0.9).
 
     State: ``mean_square``.
     """
@@ -32,16 +30,17 @@ class RMSProp:
         self.smoothing = fraction("smoothing", smoothing)
         self.epsilon = positive("epsilon", epsilon)
         self.weight_decay = not_negative("weight_decay", weight_decay)
+        self.multipliers = UNIFORM
         self.state: dict[str, Array] = {}
         self.steps = 0
 
     def update(self, parameters: Array, gradients: Array, learning_rate: float) -> None:
-        """Change ``parameters`` (n,) in place; see :class:`hpcdl.optim.protocol.Optimizer`."""
+        """Change ``parameters`` (n,) in place; see :class:`hpcdl.optim.parts.protocol.Optimizer`."""
         rate = float(learning_rate)
-        mean_square = remembered(self.state, "mean_square", parameters)
-        for piece in pieces(parameters, gradients, mean_square, scratch=2):
-            w, plain, s, decayed, step = piece
-            g = with_decay(plain, w, self.weight_decay, decayed)
+        mean_square = state_vector(self.state, "mean_square", parameters)
+        for block, special in self.multipliers.blocks(parameters, gradients, mean_square, scratch=2):
+            w, plain, s, decayed, step = block
+            g = special.decayed(plain, w, self.weight_decay, decayed)
             np.multiply(g, g, out=step)
             step *= 1 - self.smoothing
             s *= self.smoothing
@@ -50,5 +49,6 @@ class RMSProp:
             step += self.epsilon
             np.divide(g, step, out=step)
             step *= rate
+            special.scale(step)
             w -= step
         self.steps += 1

@@ -1,4 +1,4 @@
-"""Stochastic gradient descent with momentum, as Caffe and FireCaffe do it."""
+"""Stochastic gradient descent with momentum, as in Caffe and FireCaffe."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcdl.optim.decay import with_decay
-from hpcdl.optim.memory import remembered
-from hpcdl.optim.pieces import pieces
-from hpcdl.optim.settings import fraction, not_negative
+from hpcdl.optim.parts.per_tensor import UNIFORM
+from hpcdl.optim.parts.settings import fraction, not_negative
+from hpcdl.optim.parts.state import state_vector
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
@@ -18,11 +17,11 @@ if TYPE_CHECKING:
 class SGD:
     """v = momentum * v - rate * (g + weight_decay * w);  w += v.
 
-    Source: FireCaffe (Iandola et al. 2016, arXiv 1511.00175), whose printed rule has the sign wrong and
-    would ascend; this is Caffe's solver, which it used. The rate is inside the velocity, so a change of
-    rate acts on new gradients only. PyTorch keeps it outside (v = momentum * v + g; w -= rate * v): equal
-    while the rate is constant. When it changes, this rule does not scale v by new / old rate, which Goyal
-    et al. 2017 (section 3, "momentum correction") ask for and PyTorch's form amounts to.
+    Source: Caffe's solver, which FireCaffe used (Iandola et al. 2016, arXiv 1511.00175; the sign of the printed
+    rule is wrong). The rate is part of the velocity, so a change of the rate affects new gradients only. PyTorch
+    keeps it outside (v = momentum * v + g; w -= rate * v); both are equal while the rate is constant. This rule
+    does not scale v at a change of the rate ("momentum correction", Goyal et al. 2017, section 3); PyTorch's form
+    implies that.
 
     State: ``velocity``; none if momentum is 0.
     """
@@ -33,28 +32,31 @@ class SGD:
         """Take ``momentum`` in [0, 1) and ``weight_decay`` >= 0; raises ValueError otherwise."""
         self.momentum = fraction("momentum", momentum)
         self.weight_decay = not_negative("weight_decay", weight_decay)
+        self.multipliers = UNIFORM
         self.state: dict[str, Array] = {}
         self.steps = 0
 
     def update(self, parameters: Array, gradients: Array, learning_rate: float) -> None:
-        """Change ``parameters`` (n,) in place; see :class:`hpcdl.optim.protocol.Optimizer`."""
+        """Change ``parameters`` (n,) in place; see :class:`hpcdl.optim.parts.protocol.Optimizer`."""
         if self.momentum == 0:
-            self._descend(parameters, gradients, float(learning_rate))
+            self._without_momentum(parameters, gradients, float(learning_rate))
         else:
-            self._roll(parameters, gradients, float(learning_rate))
+            self._with_momentum(parameters, gradients, float(learning_rate))
         self.steps += 1
 
-    def _descend(self, parameters: Array, gradients: Array, rate: float) -> None:
-        for piece in pieces(parameters, gradients, scratch=1):
-            w, g, step = piece
-            np.multiply(with_decay(g, w, self.weight_decay, step), rate, out=step)
+    def _without_momentum(self, parameters: Array, gradients: Array, rate: float) -> None:
+        for block, special in self.multipliers.blocks(parameters, gradients, scratch=1):
+            w, g, step = block
+            np.multiply(special.decayed(g, w, self.weight_decay, step), rate, out=step)
+            special.scale(step)
             w -= step
 
-    def _roll(self, parameters: Array, gradients: Array, rate: float) -> None:
-        velocity = remembered(self.state, "velocity", parameters)
-        for piece in pieces(parameters, gradients, velocity, scratch=1):
-            w, g, v, step = piece
-            np.multiply(with_decay(g, w, self.weight_decay, step), rate, out=step)
+    def _with_momentum(self, parameters: Array, gradients: Array, rate: float) -> None:
+        velocity = state_vector(self.state, "velocity", parameters)
+        for block, special in self.multipliers.blocks(parameters, gradients, velocity, scratch=1):
+            w, g, v, step = block
+            np.multiply(special.decayed(g, w, self.weight_decay, step), rate, out=step)
+            special.scale(step)
             v *= self.momentum
             v -= step
             w += v

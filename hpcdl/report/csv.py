@@ -4,23 +4,36 @@ from __future__ import annotations
 
 import csv
 import io
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from hpcdl.analysis.fields import CONTRACT
-from hpcdl.analysis.scaling import records
+from hpcdl.report.escaping import visible
+from hpcdl.report.rows import rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hpcdl.trace.run import Run
+    from hpcdl.report.findings import Findings
+
+FORMULA: Final = ("=", "+", "-", "@")
+"""First characters of a formula."""
 
 
-def render(runs: Sequence[Run]) -> str:
-    """SI units, full precision; an unknown value is an empty cell."""
-    rows = [record for run in runs for record in records(run)]
+def render(found: Sequence[Findings]) -> str:
+    """Return SI units in full precision; an unknown value is an empty cell."""
+    cells = [
+        {_text(name): _text(value) if isinstance(value, str) else value for name, value in row.items()}
+        for one in rows(found)
+        for row in one.records
+    ]
     stream = io.StringIO()
-    names = list(dict.fromkeys([*CONTRACT, *(name for row in rows for name in row)]))
-    writer = csv.DictWriter(stream, names, restval="", lineterminator="\n")
+    columns = list(dict.fromkeys(column for row in cells for column in row))
+    writer = csv.DictWriter(stream, columns, restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows(cells)
     return stream.getvalue()
+
+
+def _text(value: str) -> str:
+    """Return text that no spreadsheet takes for a formula: one that could be begins with an apostrophe."""
+    text = visible(value)
+    return f"'{text}" if text.startswith(FORMULA) else text

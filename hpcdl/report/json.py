@@ -5,29 +5,45 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from hpcdl.analysis.fitted import beside
-from hpcdl.analysis.scaling import records
+from hpcdl.analysis.conditions import settings
+from hpcdl.report.failures import not_run, unfinished
 from hpcdl.report.predictions import described
+from hpcdl.report.rows import rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hpcdl.analysis.scaling import Record
-    from hpcdl.trace.run import Run
+    from hpcdl.report.findings import Findings
 
 
-def render(runs: Sequence[Run]) -> str:
-    """``{"schema": 1, "cases": [...], "networks": [...]}``: SI units, null for what is unknown or does not apply.
+def cases(found: Sequence[Findings]) -> list[Record]:
+    """Return the rows of all runs, each with the case's settings; ``schema.json`` has the types."""
+    return [{**row, "settings": settings(row)} for one in rows(found) for row in one.records]
 
-    ``networks``: what was fitted to the collectives and exchanges of each run with enough of them; it is where
-    their ``predicted_seconds`` are from.
+
+def render(found: Sequence[Findings]) -> str:
+    """``{"schema": 1, "cases": [...], "networks": [...], "runs": [...]}``: SI units, null for unknown values.
+
+    ``networks``: the network fitted to the collectives and exchanges of each run with enough of them, from which
+    their ``predicted_seconds`` follow. ``runs``: of each whether every case of its suite has a result, and the
+    cases that failed before they had one, or cannot be run where it was made. Texts are ASCII: JSON has escapes
+    for all other characters.
     """
-    cases: list[Record] = []
-    networks = []
-    for run in runs:
-        measured = records(run)
-        found = beside(run, measured)
-        cases += found.records if found else measured
-        if found:
-            networks.append({"run": run.path.name, **described(found.fitted.network, found.fitted)})
-    return json.dumps({"schema": 1, "cases": cases, "networks": networks}, indent=1, allow_nan=False) + "\n"
+    rows_of_runs = rows(found)
+    networks = [
+        {"run": one.run, **described(one.fitted.network, one.fitted.certainty)}
+        for one in rows_of_runs
+        if one.fitted
+    ]
+    about_runs = [
+        {
+            "run": one.name,
+            "complete": one.run.complete,
+            "failed_cases": unfinished(one.run),
+            "cases_not_run": not_run(one.run),
+        }
+        for one in found
+    ]
+    document = {"schema": 1, "cases": cases(found), "networks": networks, "runs": about_runs}
+    return json.dumps(document, indent=1, allow_nan=False) + "\n"

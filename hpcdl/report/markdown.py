@@ -4,42 +4,44 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcdl.report.page import document
+from hpcdl.report.contents import document
+from hpcdl.report.escaping import fenced, markdown, markdown_cell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from hpcdl.report.document import Section, Table
-    from hpcdl.trace.run import Run
+    from hpcdl.report.findings import Findings
 
 
-def render(runs: Sequence[Run]) -> str:
-    """One page; several runs follow each other."""
+def render(found: Sequence[Findings]) -> str:
+    """Return one page; several runs follow each other."""
     lines: list[str] = []
-    for run in runs:
-        page = document(run)
-        lines += [f"# {page.title}", ""]
+    for one in found:
+        page = document(one).visible()
+        lines += [f"# {markdown(page.title)}", ""]
+        lines += [markdown(page.question), ""] if page.question else []
         for section in page.sections:
             lines += _section(section)
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
 def _section(section: Section) -> Iterator[str]:
-    yield from (f"## {section.title}", "")
+    yield from (f"## {markdown(section.title)}", "")
     for paragraph in section.paragraphs:
-        yield from (paragraph, "")
+        yield from (markdown(paragraph), "")
     if section.points:
-        yield from (*(f"- {point}" for point in section.points), "")
+        yield from (*(f"- {markdown(point)}" for point in section.points), "")
     for table in section.tables:
         yield from _table(table)
     if section.verbatim:
-        yield from ("```toml", section.verbatim.rstrip("\n"), "```", "")
+        yield from (fenced(section.verbatim, "toml"), "")
 
 
 def _table(table: Table) -> Iterator[str]:
     if table.title:
-        yield from (f"### {table.title}", "")
-    cells = [tuple(cell.replace("|", "\\|") for cell in row) for row in (table.header, *table.rows)]
+        yield from (f"### {markdown(table.title)}", "")
+    cells = [tuple(map(markdown_cell, row)) for row in (table.header, *table.rows)]
     widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
     left = [number < table.left for number in range(len(widths))]
     rule = "|".join(
@@ -55,4 +57,4 @@ def _table(table: Table) -> Iterator[str]:
             yield f"|{rule}|"
     yield ""
     for note in table.notes:
-        yield from (note, "")
+        yield from (markdown(note), "")

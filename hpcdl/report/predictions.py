@@ -1,4 +1,4 @@
-"""What was predicted, beside what was measured, and how far the network that predicts can be trusted."""
+"""Predicted times, the measured ones next to them, and the errors of the network that predicts."""
 
 from __future__ import annotations
 
@@ -6,38 +6,33 @@ import json
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from hpcdl.analysis.fitting import PRICES
-from hpcdl.prediction import FAR
+from hpcdl.prediction.certainty import PRICES
+from hpcdl.prediction.predict import FAR
 from hpcdl.report.document import Document, Section, Table
-from hpcdl.report.names import scheme_name
-from hpcdl.report.quantities import NONE, digits, percent, plural, rate, seconds, volume
-from hpcdl.report.reported import reported
+from hpcdl.report.formatting import NONE, digits, percent, rate, seconds, volume
+from hpcdl.report.method_names import scheme_name
+from hpcdl.report.published_results import reported
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hpcdl.analysis.fitted import Beside, Fitted
     from hpcdl.analysis.scaling import Record
     from hpcdl.fabric.network import Network
-    from hpcdl.prediction import Prediction
+    from hpcdl.prediction.certainty import Certainty
+    from hpcdl.prediction.predict import Prediction
 
 NOTE: Final = (
     "Predicted: the same program in virtual time on a model of the network. Of measured: predicted by measured "
-    "time. A library's own collective is no program of ours: its time is that of the best published algorithm."
+    "time. A library's own collective cannot be simulated: its time is that of the best published algorithm."
 )
 STEPS: Final = (
-    *("training", "aggregation", "ranks", "predicted", "measured", "of measured", "computing"),
-    *("images/s predicted", "images/s measured", ""),
+    *("training", "aggregation", "ranks", "predicted", "measured", "of measured"),
+    "",
 )
 STEPS_NOTE: Final = (
-    "Predicted: the strategy itself in virtual time, messages on the model of the network; computing takes what a "
-    "replay was told, or what a measured case says, on the next smaller number of ranks if there is one, in "
+    "Predicted: the strategy itself in virtual time, messages on the model of the network; compute times are "
+    "those given to a replay, or measured ones of the next smaller number of ranks if there is one, in "
     "proportion to a rank's images."
-)
-BESIDE: Final = (
-    "Predicted: the same programs in virtual time on one model of the network, whose few prices are fitted to all "
-    "measured times at once. Where a row is off, its messages cost more or less than messages of their length "
-    "usually do on this machine."
 )
 ERRORS: Final = {
     "fitted": "the times that the network was fitted to",
@@ -48,13 +43,13 @@ ERRORS: Final = {
 
 def render(prediction: Prediction) -> str:
     """The document that ``hpcdl predict --json`` prints; SI units."""
-    head = described(prediction.network, prediction.fitted)
+    head = described(prediction.network, prediction.certainty)
     cases = [*prediction.rows, *prediction.steps]
     whole = {"schema": 1, "network": head, "cases": cases, "left_out": prediction.left_out}
     return json.dumps(whole, indent=1, allow_nan=False) + "\n"
 
 
-def described(priced: Network, fitted: Fitted | None) -> dict[str, Any]:
+def described(priced: Network, certainty: Certainty | None) -> dict[str, Any]:
     """A network in JSON; of a fitted one also how far off it is."""
     head: dict[str, Any] = {
         "name": priced.name,
@@ -62,38 +57,18 @@ def described(priced: Network, fitted: Fitted | None) -> dict[str, Any]:
         **{f"{name.replace(' ', '_')}_seconds": price for name, price, _ in _prices(priced)},
         "ranks_per_host": None if priced.is_one_host else priced.ranks_per_host,
     }
-    if fitted:
-        head |= {"fit": {**fitted.errors, "undetermined": fitted.found.undetermined}}
+    if certainty:
+        known = {"undetermined": certainty.undetermined, "notes": list(certainty.notes)}
+        head |= {"fit": {**certainty.errors, **known}}
     return head
 
 
-def beside(found: Beside | None) -> Section:
-    """A run's own times, each with what a network fitted to all of them predicts; nothing without one."""
-    title = "Predicted beside measured"
-    if found is None:
-        return Section(title)
-    fabric = network(found.fitted.network, found.fitted)
-    errors = found.fitted.errors
-    within, beyond = (percent(errors[name]["median"], 1) for name in ("fitted", "scheme_and_ranks_left_out"))
-    said = (
-        f"Half of the {errors['fitted']['of']} predicted times are within {within} of the measured ones; of those "
-        f"predicted from other algorithms and numbers of ranks only, within {beyond}."
-    )
-    points = list(fabric.points)
-    if found.dear:
-        points.append(
-            f"{plural(found.dear, 'measured time')} more would take long to simulate; hpcdl predict does it."
-        )
-    tables = [*fabric.tables, _by_algorithm(found.rows), *predicted(found.rows).tables]
-    return Section(title, [said, BESIDE, *fabric.paragraphs], points, tables)
-
-
 def document(prediction: Prediction, title: str) -> Document:
-    """The whole of it for a reader."""
+    """Return the prediction as a document."""
     shown = [
-        network(prediction.network, prediction.fitted),
+        network(prediction.network, prediction.certainty),
         predicted(prediction.rows),
-        steps(prediction.steps, compared=prediction.fitted is not None),
+        steps(prediction.steps, compared=prediction.certainty is not None),
         reported(prediction.rows),
     ]
     if prediction.left_out:
@@ -101,30 +76,37 @@ def document(prediction: Prediction, title: str) -> Document:
     return Document(title, list(filter(None, shown)))
 
 
-def network(priced: Network, fitted: Fitted | None) -> Section:
-    """Its prices; of a fitted one also how far off it is."""
-    paid = set(fitted.found.pays) if fitted else {name for name, _, _ in _prices(priced)}
+def network(priced: Network, certainty: Certainty | None) -> Section:
+    """Its prices; of a fitted one also how well they are known, and how far off it is."""
+    paid = set(certainty.pays) if certainty else {name for name, _, _ in _prices(priced)}
+    unknown = certainty.undetermined if certainty else []
     prices = [
-        (name, seconds(price) if is_time else rate(1 / price) if price else "0")
+        (
+            name,
+            seconds(price) if is_time else rate(1 / price) if price else "0",
+            "undetermined" if name in unknown else "",
+        )
         for name, price, is_time in _prices(priced)
         if name in paid
     ]
     where = "all ranks on one host" if priced.is_one_host else f"{priced.ranks_per_host} a host"
     paragraphs = [f"{priced.name} ({priced.source}), {where}."]
-    tables = [Table("", ("price", "value"), prices)]
+    tables = [Table("", ("price", "value", ""), prices).without_empty()]
     points = []
-    if fitted:
-        if fitted.found.undetermined:
+    if certainty:
+        if unknown:
             points.append(
-                f"What was measured cannot tell {', '.join(fitted.found.undetermined)} from one another: "
-                "predictions of other algorithms than the measured ones may be wrong."
+                f"The measured times do not determine {', '.join(unknown)}: another value explains it as well. "
+                "Predicted times that depend on it by 10 % or more are marked UNDETERMINED; schemes must not be "
+                "ranked by them. Measure shorter and longer vectors, or more schemes."
             )
+        points += certainty.notes
         rows = [
             (what, percent(one["median"], 1), percent(one["worst"], 1), str(one["of"]))
             for name, what in ERRORS.items()
-            for one in (fitted.errors[name],)
+            if (one := certainty.errors.get(name))
         ]
-        tables.append(Table("Relative error", ("of", "median", "worst", "times"), rows))
+        tables += [Table("Relative error", ("of", "median", "worst", "times"), rows)] if rows else []
     return Section("Network", paragraphs, points, tables)
 
 
@@ -144,7 +126,7 @@ def predicted(rows: Sequence[Record]) -> Section:
 def steps(rows: Sequence[Record], *, compared: bool) -> Section:
     """A table per problem: every way of training it by ranks.
 
-    ``compared``: the network is that of a run, so that it is to be asked how far off it is.
+    ``compared``: the network is fitted to a run, so that its error on measured steps is stated.
     """
     groups: dict[str, list[Record]] = {}
     for row in rows:
@@ -171,31 +153,15 @@ def _step(row: Record) -> tuple[str, ...]:
         seconds(row["predicted_seconds"]),
         seconds(measured),
         digits(row["predicted_seconds"] / measured) if measured else NONE,
-        seconds(row["compute_seconds"]),
-        digits(row["predicted_images_per_second"]),
-        digits(row["images_per_second"]),
-        _beyond(row),
+        _doubt(row),
     )
 
 
-def _beyond(row: Record) -> str:
-    """A warning where the ranks are far more than were measured."""
+def _doubt(row: Record) -> str:
+    """A warning where the ranks are far more than were measured, or a price that decides was not determined."""
     beyond = row.get("times_the_measured_ranks")
-    return f"EXTRAPOLATED: {digits(beyond)} times the measured ranks" if beyond and beyond > FAR else ""
-
-
-def _by_algorithm(rows: Sequence[Record]) -> Table:
-    """Which algorithms a network explains, and which it does not."""
-    ratios: dict[tuple[str, int], list[float]] = {}
-    for row in rows:
-        ratio = row["predicted_seconds"] / row["time_p50_seconds"]
-        ratios.setdefault((scheme_name(row), row["ranks"]), []).append(ratio)
-    cells = [
-        (name, str(ranks), *(digits(found) for found in (median(group), min(group), max(group))), str(len(group)))
-        for (name, ranks), group in sorted(ratios.items())
-    ]
-    header = ("algorithm", "ranks", "median", "least", "most", "times")
-    return Table("Predicted by measured time", header, cells, 1)
+    far = f"EXTRAPOLATED {digits(beyond)}x" if beyond and beyond > FAR else ""
+    return "; ".join(filter(None, (far, "UNDETERMINED" if row.get("undetermined") else "")))
 
 
 def _order(row: Mapping[str, Any]) -> tuple[int, str, int]:
@@ -211,7 +177,7 @@ def _cells(row: Record) -> tuple[str, ...]:
         seconds(row["predicted_seconds"]),
         seconds(measured),
         digits(row["predicted_seconds"] / measured) if measured else NONE,
-        _beyond(row),
+        _doubt(row),
     )
 
 

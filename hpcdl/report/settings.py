@@ -1,29 +1,29 @@
-"""What was trained, in words: once for what all cases share, and a letter for each way in which they differ."""
+"""Settings of trainings in words: once those that all cases share, and a letter for each combination of others."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any, Final
 
-from hpcdl.analysis.fields import Key, planned_steps, problem
-from hpcdl.report.quantities import digits, plural
-from hpcdl.report.seeds import names_of
+from hpcdl.analysis.conditions import words as conditions_in_words
+from hpcdl.analysis.record_fields import Key, planned_steps, problem
+from hpcdl.report.formatting import digits, plural
+from hpcdl.report.grouping import names_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hpcdl.report.seeds import Method
+    from hpcdl.report.grouping import Method
 
-USUAL: Final = "trace=events"
-"""The default, not worth a word unless cases differ in it."""
 ABSENT: Final = {
     "straggler": "no straggler",
     "failure": "no failure",
     "shares": "equal shares",
     "simulated": "measured",
+    "trace": "trace=events",
 }
-"""By what a part of the configuration begins with, what is said of a case without it beside others with it."""
+"""By condition, the words for a case without it if other cases have it."""
 
 
 @dataclass(frozen=True)
@@ -31,26 +31,31 @@ class Settings:
     """The problems of a report."""
 
     common: str
-    """What all of them share."""
+    """Settings that all problems share."""
     own: Mapping[Key, tuple[str, str]]
-    """By problem: its letter, and what it shares with no other or only with some. Empty if there is only one."""
+    """Letter and further settings of each problem. Empty if there is only one."""
 
     def letter(self, fields: Mapping[str, Any]) -> str:
         """``A``, ``B``, ... for the problem of a record; empty if there is only one."""
         return self.own.get(problem(fields), ("", ""))[0]
 
+    @property
+    def letters(self) -> Settings:
+        """These settings with titles for a terminal: a letter alone."""
+        return replace(self, own={key: (f"Setting {letter}", "") for key, (letter, _) in self.own.items()})
+
     def title(self, fields: Mapping[str, Any]) -> str:
-        """``A: what is its own``; empty if there is only one."""
+        """Return letter and further settings; empty if there is only one problem."""
         return ": ".join(filter(None, self.own.get(problem(fields), ())))
 
 
 def settings(groups: Sequence[Sequence[Method]]) -> Settings:
-    """Compare the problems of ``groups``, as :func:`hpcdl.report.seeds.problems` gives them, word by word."""
+    """Compare the problems of ``groups``, as :func:`hpcdl.report.grouping.problems` gives them, word by word."""
     words = {problem(methods[0].scales[0].records[0]): _words(methods) for methods in groups}
     every = list(words.values())
     names = list(dict.fromkeys(name for one in every for name in one))
     shared = [name for name in names if len({one.get(name) for one in every}) == 1]
-    common = [every[0][name] for name in shared if name != "suite" and every[0][name] != USUAL]
+    common = [every[0][name] for name in shared if name != "suite"]
     absent = {name: word for name, word in ABSENT.items() if name in names and name not in shared}
     own = {
         key: (
@@ -63,14 +68,14 @@ def settings(groups: Sequence[Sequence[Method]]) -> Settings:
 
 
 def _words(methods: Sequence[Method]) -> dict[str, str]:
-    """By what it is about, each part that is known of a problem, and of what all methods share."""
+    """Return by subject each known setting of a problem, and those that all methods share."""
     fields = methods[0].scales[0].records[0]
     batch = {
         "strong": f"strong scaling, global batch {fields.get('global_batch')}",
         "weak": f"weak scaling, {_per_rank(fields)} images per rank",
     }.get(fields.get("scaling") or "", "scaling not stated")
     epochs, target = (fields.get(name) for name in ("epochs", "target_accuracy"))
-    said = {
+    known = {
         "suite": f"suite {fields.get('suite')}",
         "task": f"{fields.get('model') or 'unnamed model'} on {fields.get('dataset') or 'unnamed data'}",
         "arithmetic": " ".join(str(fields[name]) for name in ("backend", "dtype") if fields.get(name)),
@@ -79,15 +84,9 @@ def _words(methods: Sequence[Method]) -> dict[str, str]:
         "batch": batch,
         "length": plural(epochs, "epoch") or plural(planned_steps(fields), "step"),
         "target": "" if target is None else f"target accuracy {digits(target)}",
-        **{_subject(part): part for part in str(fields.get("configuration") or "").split(", ")},
+        **conditions_in_words(fields),
     }
-    return {name: word for name, word in said.items() if word}
-
-
-def _subject(part: str) -> str:
-    """What a part of the configuration is about: ``trace`` in ``trace=steps``, ``straggler``."""
-    first = part.partition(" ")[0]
-    return first if first in ABSENT else part.partition("=")[0]
+    return {name: word for name, word in known.items() if word}
 
 
 def _per_rank(fields: Mapping[str, Any]) -> Any:

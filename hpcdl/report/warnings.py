@@ -1,11 +1,13 @@
-"""What a reader must know before believing a number."""
+"""Warnings: doubts about the measured numbers."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from hpcdl.analysis.cores import UNKNOWN, oversubscribed, usable_cores
 from hpcdl.analysis.launches import warmup_of
-from hpcdl.report.quantities import plural, seconds
+from hpcdl.report.failures import case_name
+from hpcdl.report.formatting import plural, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -13,83 +15,95 @@ if TYPE_CHECKING:
     from hpcdl.analysis.scaling import Record
     from hpcdl.trace.run import Run
 
-UNKNOWN = "unknown"
-
-STALL = 100
-"""Times the median beyond which a step is no step like the others, """
-STALL_SECONDS = 1.0
-"""if it lasts so long at all."""
-
-CEILING = 0.05
-"""Share of a step by which one that communicates may be faster than one that does not, of chance."""
-
-
-def failures(records: Sequence[Record]) -> list[str]:
-    """Cases that broke or whose result was wrong."""
-    return [
-        f"case {_name(record)}: {record.get('error') or 'wrong result'}"
-        for record in records
-        if record.get("error") or record.get("correct") is False
-    ]
-
-
-def deaths(run: Run) -> list[str]:
-    """Of each case in which a rank was to die: who died, before which of its steps, or that nobody did."""
-    doomed = [fields for fields in run.described if fields.get("failure")]
-    return list(
-        dict.fromkeys(
-            f"case {_name(fields)}: {fields['died']} died, and the others went on."
-            if fields.get("died")
-            else f"case {_name(fields)}: nobody died; {fields['failure']} was to."
-            for fields in doomed
-        )
-    )
+STALL: Final = 100
+"""Ratio of a step to the median step beyond which a warning names it,"""
+STALL_SECONDS: Final = 1.0
+"""if it also takes at least this long (s)."""
+NAMED: Final = 3
+"""Cases of one warning that are named; more are counted."""
 
 
 def warnings(run: Run, records: Sequence[Record]) -> list[str]:
-    """Everything that makes the numbers doubtful, worst first."""
+    """Return all doubts about the numbers, worst first."""
     measured = [record for record in records if not record.get("network")]  # the others are simulated
     return [
-        *_emulated(run.environment),
+        *_mixed(run),
+        *_emulated(run),
         *_incomplete(run, measured),
         *_oversubscribed(run, measured),
+        *_disturbed(measured),
         *_stalls(run),
         *_above_the_ceiling(measured),
         *(_machine(run.environment) if measured or not records else ()),
     ]
 
 
-def _name(record: Mapping[str, Any]) -> str:
-    seed = "" if record["seed"] is None else f", seed {record['seed']}"
-    return f"{record['case'] or record['aggregation']} ({record['ranks']} ranks{seed})"
+def _ran_in(run: Run) -> dict[str, tuple[Mapping[str, Any], int]]:
+    """Return the environments that cases of ``run`` ran in, by key, with the number of their cases."""
+    found: dict[str, tuple[Mapping[str, Any], int]] = {}
+    for index in range(len(run.described)):
+        environment = run.environment_of(index)
+        key = str(environment.get("key"))
+        found[key] = environment, found.get(key, (environment, 0))[1] + 1
+    return found
 
 
-def _emulated(environment: Mapping[str, Any]) -> Iterator[str]:
-    """A testbed's hosts look like nodes in all else that is recorded."""
-    testbed = environment.get("emulated")
-    if testbed:
-        slow = "".join(f", {host} to {rate}" for host, rate in testbed["slow"].items())
-        yield (
-            f"EMULATED: the nodes are {plural(testbed['hosts'], 'host')} of hpcdl testbed on one machine, links "
-            f"limited to {testbed['rate']}{slow}. They share its cores and memory; this is no cluster."
+def _mixed(run: Run) -> Iterator[str]:
+    """Cases of one run that ran on several machines, or with several libraries."""
+    places = _ran_in(run)
+    if len(places) > 1:
+        listed = "; ".join(
+            f"{plural(cases, 'case')} with {_place(environment)}" for environment, cases in places.values()
         )
+        yield f"MIXED: the cases ran in {len(places)} environments, which no table keeps apart: {listed}."
+
+
+def _place(environment: Mapping[str, Any]) -> str:
+    mpi, cpu = environment.get("mpi"), environment.get("cpu")
+    mpi, cpu = (one if isinstance(one, dict) else {} for one in (mpi, cpu))
+    hosts = {str(rank.get("hostname", "")) for rank in environment.get("ranks") or ()}
+    named = f"{min(hosts)} and {len(hosts) - 1} more" if len(hosts) > 1 else "".join(hosts)
+    words = [f"{mpi.get('library', UNKNOWN)} {mpi.get('version', '')}".strip()]
+    words += [f"on {named}"] if named else []
+    words += [f"({cpu['model']})"] if cpu.get("model", UNKNOWN) != UNKNOWN else []
+    words += ["EMULATED"] if environment.get("emulated") else []
+    return " ".join([*words, f"[{environment.get('key', UNKNOWN)}]"])
+
+
+def _emulated(run: Run) -> Iterator[str]:
+    """Emulated hosts, which all other records describe as nodes."""
+    places = _ran_in(run) or {"": (run.environment, 0)}
+    for environment, cases in places.values():
+        testbed = environment.get("emulated")
+        if testbed:
+            slow = "".join(f", {host} to {rate}" for host, rate in testbed["slow"].items())
+            which = f" of {plural(cases, 'case')}" if len(places) > 1 else ""
+            yield (
+                f"EMULATED: the nodes{which} are {plural(testbed['hosts'], 'host')} of hpcdl testbed on one "
+                f"machine, links limited to {testbed['rate']}{slow}. They share its cores and memory; this is no "
+                "cluster."
+            )
 
 
 def _incomplete(run: Run, records: Sequence[Record]) -> Iterator[str]:
     if not run.complete:
         yield "the run is not complete: cases of the suite are missing."
+    short: dict[int, list[str]] = {}
     for record in records:
-        living = record["ranks"] - bool(record.get("died"))
-        if 0 < record["ranks_recorded"] < living:
-            yield f"case {_name(record)}: only {plural(record['ranks_recorded'], 'rank')} left a trace."
+        alive = record["ranks"] - bool(record.get("process_failure"))
+        if 0 < record["ranks_recorded"] < alive:
+            yield f"case {case_name(record)}: only {plural(record['ranks_recorded'], 'rank')} left a trace."
         elif record["measured_steps"] < 6 and not record.get("error"):
-            steps = plural(record["measured_steps"], "measured step")
-            yield f"case {_name(record)}: {steps}, too few for an interval."
-    spoilt = {
+            short.setdefault(record["measured_steps"], []).append(case_name(record))
+    for steps, names in sorted(short.items()):
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        listed = f"case {', '.join(names[:NAMED])}{more}"
+        yield f"{plural(steps, 'measured step')}, too few for an interval: {listed}."
+    kinds = {
         "dropped": ("event", "steps and updates are all there"),
         "dropped_updates": ("update", "staleness is that of the first ones; steps and accuracy are all there"),
     }
-    for name, (word, rest) in spoilt.items():
+    for name, (word, rest) in kinds.items():
         dropped = int(run.ranks[name].sum()) if name in run.ranks else 0
         if dropped:
             yield f"{plural(dropped, word)} dropped at the limit: {rest}."
@@ -101,30 +115,27 @@ def _oversubscribed(run: Run, records: Sequence[Record]) -> Iterator[str]:
     if cores is None:
         yield "cores available to the ranks are unknown: oversubscription was not checked."
         return
-    worst = crowded(run, records)
+    worst = oversubscribed(run, records)
     if worst:
-        scales = ", ".join(f"{ranks} ranks want {wanted}" for ranks, wanted in sorted(worst.items()))
+        scales = ", ".join(
+            f"{plural(ranks, 'rank')} want{'s' * (ranks == 1)} {wanted}" for ranks, wanted in sorted(worst.items())
+        )
         yield f"OVERSUBSCRIBED: {cores:g} cores per node; {scales}. These cases do not measure scaling."
 
 
-def crowded(run: Run, records: Sequence[Record]) -> dict[int, int]:
-    """Numbers of ranks that share cores, to the cores that they want of the fullest node."""
-    cores = usable_cores(run.environment)
-    worst: dict[int, int] = {}
-    for record in records:
-        if cores is None or record.get("network") or record.get("kind") == "replay":
-            continue  # simulated, or asleep where others compute
-        machines = 1 if run.environment.get("emulated") else record["nodes"] or 1
-        per_node = -(-record["ranks"] // machines)
-        threads = record["threads_per_rank"]
-        wanted = per_node * (threads if isinstance(threads, int) else 1)
-        if wanted > cores:
-            worst[record["ranks"]] = max(wanted, worst.get(record["ranks"], 0))
-    return worst
+def _disturbed(records: Sequence[Record]) -> Iterator[str]:
+    """Cases in which other processes or machines took time from a rank's cores."""
+    found = [record for record in records if record.get("disturbed")]
+    for record in found[:NAMED]:
+        yield f"DISTURBED: case {case_name(record)}: {record['disturbed']}."
+    if len(found) > NAMED:
+        yield f"DISTURBED: {plural(len(found) - NAMED, 'more case')}; --json names the causes."
+    if found:
+        yield "disturbed cases have no near-linear verdict; hpcdl compare and hpcdl history leave them out."
 
 
 def _stalls(run: Run) -> Iterator[str]:
-    """Steps that took so much longer than their like that something else must have had the machine."""
+    """Steps that took so much longer than the median that another program must have used the machine."""
     for index, fields in enumerate(run.described):
         steps = run.steps[run.steps["case_index"] == index]
         steps = steps[steps["step"] >= warmup_of(fields)]
@@ -138,36 +149,17 @@ def _stalls(run: Run) -> Iterator[str]:
 
 
 def _above_the_ceiling(records: Sequence[Record]) -> Iterator[str]:
-    """Training that exchanges something cannot be faster than the same without."""
+    """Training with communication that was faster than without."""
     faster: dict[int, int] = {}
     for record in records:
-        high, step = record.get("exposed_communication_seconds_high"), record.get("step_seconds")
-        if high is not None and step and high < -CEILING * step:
+        if record.get("beats_ceiling"):
             faster[record["ranks"]] = faster.get(record["ranks"], 0) + 1
     for ranks, cases in faster.items():
         yield (
-            f"on {ranks} ranks {plural(cases, 'case')} took less time than training without communication: they "
-            "were not measured under like conditions. Repeat the run, with --launches if it stays so."
+            f"on {plural(ranks, 'rank')} {plural(cases, 'case')} took less time than training without "
+            "communication: they were not measured under like conditions. Repeat the run, with --launches if it "
+            "stays so."
         )
-
-
-def usable_cores(environment: Mapping[str, Any]) -> float | None:
-    """Cores on the poorest node: those in its ranks' affinities, at most the physical ones and the quota."""
-    cpu = environment.get("cpu")
-    cpu = cpu if isinstance(cpu, dict) else {}
-    limits = [float(cpu[name]) for name in ("physical_cores", "quota_cores") if cpu.get(name, UNKNOWN) != UNKNOWN]
-    nodes: dict[str, set[int]] = {}
-    for rank in environment.get("ranks") or []:
-        node = rank["slurm_node"] if rank.get("slurm_node", UNKNOWN) != UNKNOWN else rank.get("hostname")
-        nodes.setdefault(str(node), set()).update(_numbers(rank.get("affinity", "")))
-    limits += [float(len(cores)) for cores in nodes.values() if cores]
-    return min(limits, default=None)
-
-
-def _numbers(ranges: str) -> Iterator[int]:
-    for part in filter(None, ranges.split(",")):
-        first, _, last = part.partition("-")
-        yield from range(int(first), int(last or first) + 1)
 
 
 def _machine(environment: Mapping[str, Any]) -> Iterator[str]:

@@ -1,1 +1,1 @@
-"""What a run leaves behind: the recorder on every rank, the HDF5 file on rank 0, and the way back."""
+"""Trace of a run: the recorder on every rank, the HDF5 files written by rank 0, and their reader."""

@@ -1,4 +1,4 @@
-"""One finished case, as rank 0 holds it before it is written."""
+"""Record of a finished case on rank 0, before it is written."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ Scalar = str | int | float | bool | None
 
 @dataclass
 class CaseRecord:
-    """A case that has run once (one launch).
+    """One launch of a case.
 
-    ``case`` is flat: field name to str, int, float, bool or None. What the analysis reads is listed in
-    ``hpcdl/trace/README.md``; other fields are kept too. ``ranks[r]`` is what rank r's
-    :meth:`hpcdl.trace.recorder.Recorder.pack` returned.
+    ``case`` maps field names to scalars. ``hpcdl/trace/README.md`` lists the fields that the analysis reads; other
+    fields are kept. ``ranks[r]`` is the result of :meth:`hpcdl.trace.recorder.Recorder.pack` on rank r.
     """
 
     case: dict[str, Scalar]
@@ -25,4 +24,4 @@ class CaseRecord:
 
 
 class TraceError(Exception):
-    """A trace that cannot be read or written; the message is one line and names the file."""
+    """A trace cannot be read or written; the message is one line and names the file."""

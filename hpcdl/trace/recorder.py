@@ -1,6 +1,6 @@
-"""What one rank remembers of one case: events, steps, evaluations and updates, in memory until the case is over.
+"""Recorder of one rank and one case: events, steps, evaluations and updates, in memory until the case ends.
 
-Worker ranks import this module; it needs numpy and the standard library only.
+Worker ranks import this module; it needs only numpy and the standard library.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Packed = dict[str, npt.NDArray[Any]]
-"""One rank's trace as arrays: see :meth:`Recorder.pack`."""
+"""Trace of one rank as arrays, see :meth:`Recorder.pack`."""
 
 EVENT: Final = np.dtype(
     [
@@ -69,10 +69,10 @@ UPDATE: Final = np.dtype(
 )
 
 EVENT_LIMIT: Final = 200_000
-"""Events kept per rank and case unless told otherwise (7.2 MB packed)."""
+"""Default limit of events per rank and case (7.2 MB packed)."""
 
 UPDATE_LIMIT: Final = 200_000
-"""Updates likewise (7.2 MB packed), however many ranks a process simulates: few ranks have any."""
+"""Limit of updates per rank and case (7.2 MB packed); simulated ranks each have it, because few record updates."""
 
 Event = tuple[int, str, int, int, int, int]
 """(task, label, begin ns, end ns, peer or -1, bytes)."""
@@ -82,68 +82,68 @@ class Step(NamedTuple):
     """One step of one rank: a training step, or one repetition of a collective."""
 
     step: int
-    """0, 1, ...; warm-up included."""
+    """Number of the step, from 0, including warm-up."""
     epoch: int
     begin: int
     """ns on this rank's clock."""
     end: int
     """ns on this rank's clock."""
     loss: float = float("nan")
-    """Mean over this rank's images."""
+    """Mean loss of this rank's images."""
     correct: int = 0
-    """Of this rank's images, how many were classified rightly."""
+    """Number of this rank's images that were classified correctly."""
     images: int = 0
-    """How many images this rank consumed."""
+    """Number of images that this rank consumed."""
     compute_ns: int = 0
-    """Local work: input, forward, backward, update; without communication and without waiting for peers."""
+    """Time of local work: input, forward, backward, update; without communication and waiting for peers."""
     messages: int = 0
-    """Sent by this rank in this step."""
+    """Messages that this rank sent in this step."""
     bytes: int = 0
-    """Sent by this rank in this step."""
+    """Bytes that this rank sent in this step."""
     learning_rate: float = float("nan")
     input_ns: int = 0
-    """Of the local work, waiting for images and handing them to the device."""
+    """Part of ``compute_ns`` spent waiting for images and copying them to the device."""
 
 
 class Evaluation(NamedTuple):
-    """One look at the test set."""
+    """One evaluation on the test set."""
 
     step: int
-    """Training steps done before it."""
+    """Training steps before it."""
     epoch: float
-    """Epochs done before it."""
+    """Epochs before it."""
     training_seconds: float
-    """Training time so far; the time of evaluations is not in it."""
+    """Training time before it, without evaluations."""
     loss: float
     accuracy: float
-    """0 to 1."""
+    """From 0 to 1."""
     samples: int
-    """Training images consumed so far, by all ranks together."""
+    """Training images consumed by all ranks before it."""
     consensus: float = math.nan
-    """Root of the mean over ranks of the squared distance between a rank's parameters and their average; not a
-    number where all ranks hold the same parameters by construction, or none of their own."""
+    """Root mean square over ranks of the distance between a rank's parameters and their average. NaN where all
+    ranks hold equal parameters by construction, or none of their own."""
 
 
 class Update(NamedTuple):
-    """One gradient (or sum of gradients) that this rank applied to parameters it keeps for others."""
+    """One gradient, or sum of gradients, that this rank applied to parameters it serves."""
 
     time: int
     """ns on this rank's clock."""
     worker: int
-    """The rank that computed it."""
+    """Rank that computed the gradient."""
     version: int
-    """Updates that the parameters had seen when it was applied."""
+    """Number of updates applied to the parameters before this one."""
     staleness: int
-    """That, less the version of the parameters it was computed from."""
+    """``version`` minus the version of the parameters that the gradient was computed from."""
     learning_rate: float
 
 
 class Recorder:
     """Lists that grow while a case runs.
 
-    ``events`` (None when events are not traced) takes :data:`Event` tuples: interpreters append to it
-    directly, since a call would cost more than what it records. ``steps`` takes :class:`Step`,
-    ``evaluations`` takes :class:`Evaluation`, ``updates`` takes :class:`Update`, or plain tuples in their order.
+    ``events`` (None if events are not traced) holds :data:`Event` tuples; interpreters append to it directly,
+    because a call would cost more than the event. ``steps`` holds :class:`Step`, ``evaluations``
+    :class:`Evaluation`, ``updates`` :class:`Update`, or plain tuples in the same order.
     """
 
     def __init__(self, *, events: bool = True, limit: int = EVENT_LIMIT, update_limit: int = UPDATE_LIMIT) -> None:
@@ -154,21 +154,21 @@ class Recorder:
         self.limit = limit
         self.update_limit = update_limit
         self.dropped = 0
-        """Events not kept because ``limit`` was reached."""
+        """Events dropped because ``limit`` was reached."""
         self.dropped_updates = 0
-        """Updates not kept because ``update_limit`` was reached."""
+        """Updates dropped because ``update_limit`` was reached."""
         self.memory_bytes = 0
-        """What this rank holds in vectors as long as the parameters or longer, or parts of such; 0: not stated."""
+        """Bytes of vectors as long as the parameters or longer, and of parts of such; 0: not recorded."""
         self.virtual: list[Recorder] = []
-        """Where this process simulates ranks: theirs, which are the trace then."""
+        """Recorders of the ranks that this process simulates; they replace this recorder in the trace."""
         self.clock_offset_ns = 0
-        """To be added to this rank's clock to get rank 0's."""
+        """Offset to be added to this rank's clock to get rank 0's."""
 
     def trim(self) -> None:
-        """Drop and count events and updates beyond their limits; called between steps, it bounds the memory.
+        """Drop and count events and updates beyond their limits; call it between steps to bound the memory.
 
-        The first ones stay: a trace with a hole in its middle cannot be read. The list stays the same object,
-        so whoever holds it may go on appending.
+        The first ones are kept, so that the trace has no gap. The lists stay the same objects, so references to
+        them remain valid.
         """
         if self.events is not None and len(self.events) > self.limit:
             self.dropped += len(self.events) - self.limit
@@ -178,11 +178,11 @@ class Recorder:
             del self.updates[self.update_limit :]
 
     def pack(self) -> Packed:
-        """The trace as arrays.
+        """Return the trace as arrays.
 
         Keys: ``events`` (n, :data:`EVENT`), ``labels`` (m, UTF-8 bytes), ``steps`` (s, :data:`STEP`),
-        ``evaluations`` (e, :data:`EVALUATION`), ``updates`` (u, :data:`UPDATE`), and four scalars of shape (),
-        ``dropped``, ``dropped_updates``, ``clock_offset_ns`` and ``memory_bytes`` (int64).
+        ``evaluations`` (e, :data:`EVALUATION`), ``updates`` (u, :data:`UPDATE`), and the int64 scalars of shape ()
+        ``dropped``, ``dropped_updates``, ``clock_offset_ns`` and ``memory_bytes``.
         """
         self.trim()
         numbers: dict[str, int] = {}
@@ -205,13 +205,13 @@ class Recorder:
 
 
 def to_bytes(packed: Mapping[str, npt.NDArray[Any]]) -> bytes:
-    """A packed trace as one string of bytes (numpy's npz, nothing pickled), to be gathered to rank 0."""
+    """Serialise a packed trace (numpy's npz without pickles), to be gathered on rank 0."""
     stream = io.BytesIO()
     np.savez(stream, allow_pickle=False, **packed)
     return stream.getvalue()
 
 
 def from_bytes(data: bytes) -> Packed:
-    """The inverse of :func:`to_bytes`. Raises ValueError or zipfile.BadZipFile for anything else."""
+    """Return the packed trace from :func:`to_bytes`; ValueError or zipfile.BadZipFile for other data."""
     with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
         return dict(arrays)

@@ -1,4 +1,4 @@
-"""A run that was read back, as pandas frames."""
+"""A run read from its files, as pandas frames."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ Table = dict[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class Run:
-    """What a run folder holds.
+    """Contents of a run folder.
 
-    Every frame but ``cases`` has the column ``case_index``, the index of ``cases``. Times are in ns on
-    rank 0's clock: the ranks' offsets have been added.
+    All frames except ``cases`` have the column ``case_index``, an index into ``cases``. Times are in ns on rank
+    0's clock: clock offsets of the ranks are already added.
     """
 
     path: Path
     cases: pd.DataFrame
-    """One row per case and launch, one column per field; a missing value is a field this case has not."""
+    """One row per case and launch, one column per field; NaN where a case does not have the field."""
     steps: pd.DataFrame
     """case_index, rank, and the columns of :data:`hpcdl.trace.recorder.STEP`."""
     evaluations: pd.DataFrame
@@ -39,14 +39,17 @@ class Run:
     updates: pd.DataFrame
     """case_index, rank, and the columns of :data:`hpcdl.trace.recorder.UPDATE`."""
     ranks: pd.DataFrame
-    """case_index, rank, dropped and dropped_updates (not kept), clock_offset_ns, memory_bytes."""
+    """case_index, and the columns of :data:`hpcdl.trace.layout.RANK`."""
     environment: dict[str, Any]
+    """Environment of the run, or of its last part."""
+    environments: dict[str, dict[str, Any]]
+    """All environments of its cases, by key; a case refers to one by its field ``environment_key``."""
     suite: str
-    """The text of the suite file."""
+    """Text of the suite file."""
     complete: bool
-    """False while the run is under way, or when it was interrupted."""
+    """False while the run is in progress, or if it was interrupted."""
     described: Sequence[Mapping[str, Scalar]] = field(repr=False)
-    """The cases' fields as they were written: ``described[case_index]``, None where the runner said None."""
+    """Fields of the cases as recorded: ``described[case_index]``, with None where None was recorded."""
     _load: Callable[[int], tuple[Table, list[str]]] = field(repr=False)
 
     @classmethod
@@ -57,13 +60,14 @@ class Run:
         tables: Mapping[str, Sequence[Table]],
         load: Callable[[int], tuple[Table, list[str]]],
         environment: dict[str, Any],
+        environments: dict[str, dict[str, Any]],
         suite: str,
         complete: bool,
     ) -> Run:
         """Build the frames.
 
-        ``described[i]`` holds case i's fields; ``tables[name][i]`` its steps, evaluations, updates and ranks;
-        ``load(i)`` its events and their labels.
+        ``described[i]`` are the fields of case i, ``tables[name][i]`` its steps, evaluations, updates and ranks;
+        ``load(i)`` returns its events and their labels.
         """
         import pandas as pd
 
@@ -77,6 +81,7 @@ class Run:
             updates=_frame(tables["updates"]),
             ranks=_frame(tables["ranks"]),
             environment=environment,
+            environments=environments,
             suite=suite,
             complete=complete,
             described=described,
@@ -85,14 +90,24 @@ class Run:
 
     @cached_property
     def events(self) -> pd.DataFrame:
-        """Events of all cases, read at the first use: case_index, rank, task, label, begin, end, peer, bytes.
+        """Events of all cases, read on first use: case_index, rank, task, label, begin, end, peer, bytes.
 
-        ``label`` is categorical. Raises TraceError when the file has gone or is damaged.
+        ``label`` is categorical. Raises TraceError if the file is missing or damaged.
         """
         return self._events(range(len(self.described)))
 
+    def environment_of(self, case_index: int) -> dict[str, Any]:
+        """Return the environment of a case."""
+        return self.environments.get(str(self.described[case_index].get("environment_key")), self.environment)
+
+    def hosts_of(self, case_index: int) -> list[str]:
+        """Return the host of each rank of a case; empty if not recorded for all ranks."""
+        ranks = int(self.described[case_index].get("ranks") or 1)
+        hosts = [str(rank.get("hostname", "")) for rank in self.environment_of(case_index).get("ranks") or ()]
+        return hosts[:ranks] if len(hosts) >= ranks else []
+
     def events_of(self, case_index: int) -> pd.DataFrame:
-        """The same for one case, reading that case only."""
+        """Return the events of one case, reading only that case."""
         return self._events([case_index])
 
     def _events(self, indices: Sequence[int]) -> pd.DataFrame:
@@ -113,7 +128,7 @@ class Run:
 
 
 def _frame(tables: Sequence[Table], indices: Sequence[int] | None = None) -> pd.DataFrame:
-    """One frame of all tables, each row led by the index of its table."""
+    """Concatenate tables to one frame; the column ``case_index`` is the index of the table."""
     import pandas as pd
 
     names = list(dict.fromkeys(name for table in tables for name in table))

@@ -5,101 +5,118 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hpcdl.training.backpropagation import gradient
-from hpcdl.training.quota import KEEPER, evaluations_due, hand_out, numbered_steps
-from hpcdl.training.snapshots import Snapshots
-from hpcdl.training.topologies import check_graph, colours, neighbours
+from hpcdl.fabric.vectors import assign
+from hpcdl.training.parts.gradient import gradient
+from hpcdl.training.parts.snapshots import Snapshots
+from hpcdl.training.parts.step_counter import COUNTER_RANK, assign_steps, evaluations_due, numbered_steps
+from hpcdl.training.parts.topologies import check_graph, neighbours, parities
+from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.fabric.task import Task
-    from hpcdl.training.session import Session
+    from hpcdl.optim.parts.protocol import Optimizer
+    from hpcdl.training.parts.session import Session
 
-AGGREGATES = False
-STOPS = False
-
-_OFFER: Final = 1
+_REQUEST: Final = 1
 _ANSWER: Final = 2
 
 ACTIVE: Final = 0
 PASSIVE: Final = 1
 
 
-class Held:
-    """A rank's parameters, which others change while it computes a gradient from a copy of them."""
+class CurrentParameters:
+    """A rank's current parameters; averages change them while the gradient of a copy is computed."""
 
     def __init__(self, session: Session) -> None:
-        self.vector = session.vector("held")
+        self.vector = session.vector("current")
         self.vector[:] = session.replica.parameters
         self.version = 0
-        """Changes so far: averages with others and own updates."""
+        """Number of changes: averages and own updates."""
         self.outgoing = session.vector("outgoing")
         self.incoming = session.vector("incoming")
 
-    def add(self, difference: Array) -> None:
-        """Change ``vector``, at once: no other program of the rank runs meanwhile, and no work is waited for."""
-        self.vector += difference
+    async def add(self, comm: Comm, difference: Array) -> None:
+        """Add ``difference`` to ``vector``."""
         self.version += 1
+        await comm.add(self.vector, difference)
 
-    def meet(self) -> None:
-        """Move ``vector`` to the average of what both sides had when it was sent, by half their difference.
+    async def copy(self, comm: Comm, into: Array) -> None:
+        """Copy ``vector`` to ``into``."""
+        await comm.apply("copy", partial(assign, into, self.vector), into.nbytes)
 
-        What came in between stays; the other side moves by as much the other way, so the sum over both is kept.
+    async def average(self, comm: Comm) -> None:
+        """Add half the difference ``incoming`` - ``outgoing``: the step to the average of both ranks' vectors.
+
+        Changes since the message was sent remain. The other rank adds the negative of this difference, so the
+        sum over both ranks does not change.
         """
-        self.incoming -= self.outgoing
-        self.incoming *= 0.5
-        self.add(self.incoming)
+
+        def halve_difference() -> None:
+            self.incoming -= self.outgoing
+            self.incoming *= 0.5
+
+        await comm.apply("average", halve_difference, 2 * self.incoming.nbytes)
+        await self.add(comm, self.incoming)
 
 
 async def ad_psgd(comm: Comm, session: Session, *, graph: str = "ring") -> None:
-    """Asynchronous decentralised parallel SGD: one neighbour at a time, no common step (Lian et al. 2018).
+    """Asynchronous decentralised parallel SGD (AD-PSGD; Lian et al. 2018, algorithm 1). No common step.
 
-    At its own pace a rank computes a gradient from a copy of its parameters, meanwhile takes the average with a
-    neighbour's in both places, and then applies the gradient, stale by whatever has changed its parameters since.
+    A rank i repeats, with a random neighbour j:
 
-    So that no two wait for each other (section 4 of the paper) ranks are of two colours, alternating along every
-    way away from rank 0: active ones ask, one passive neighbour per step, at random, and passive ones answer, one
-    request at a time. Links of ``graph`` (:func:`hpcdl.training.topologies.neighbours`) within a colour are not
-    used. What is left is connected for any p and any graph, odd rings included.
+        g  <-  gradient(copy of x_i)
+        x_i, x_j  <-  (x_i + x_j) / 2          concurrently with the gradient
+        x_i  <-  x_i - rate * g
 
-    The training's steps x p steps fall to whoever is ready, each on the rank's own shares, in order; the rate
-    follows the number of steps begun by all. A rank's gradient is the mean over its share. Evaluations, after the
-    end, test the average over ranks of snapshots.
+    To avoid deadlock (section 4) ranks are active or passive, alternating with the distance from rank 0. In each
+    step an active rank sends a request to one passive neighbour; passive ranks answer one request at a time.
+    Links of ``graph`` (:func:`hpcdl.training.parts.topologies.neighbours`) between two active or two passive
+    ranks are not used. The other links connect all ranks of any connected graph, odd rings included.
 
-    Messages: an active rank's step sends the parameters there and back. It has one request under way, so a passive
-    rank is sent as many at once as it has active neighbours. Memory: four vectors, ``held``, ``outgoing``,
-    ``incoming`` and ``update``.
+    The steps x p steps of all ranks are assigned on request. A rank takes its own shares in order, and its
+    gradient is the mean over its share. The learning rate depends on the number of steps begun by all ranks.
+    Evaluations, after the end, test the average of the ranks' snapshots.
+
+    Messages per step of an active rank: V bytes (the parameters) in each direction. An active rank has one request
+    under way; a passive rank receives at most one request per active neighbour at once. Memory: four vectors,
+    ``current``, ``outgoing``, ``incoming`` and ``update``.
     """
     links = neighbours(graph, comm.size, session.seed)
-    colour = colours(links)
-    others = [other for other in links[comm.rank] if colour[other] != colour[comm.rank]]
-    held, snapshots = Held(session), Snapshots(session)
-    beside: list[Task[None]] = []
-    if comm.rank == KEEPER:
-        beside.append(comm.start(hand_out(comm, session.steps * comm.size, comm.size), shared_tags=True))
-    if colour[comm.rank] == PASSIVE:
-        beside.append(comm.start(answer(comm, held, len(others)), shared_tags=True))
-    asked = others if colour[comm.rank] == ACTIVE else []
-    evaluated = await work(comm, session, held, snapshots, asked)
-    for other in asked:
-        await comm.send(held.vector[:0], other, _OFFER)
-    for task in beside:
+    parity = parities(links)
+    others = [other for other in links[comm.rank] if parity[other] != parity[comm.rank]]
+    current, snapshots = CurrentParameters(session), Snapshots(session)
+    tasks: list[Task[None]] = []
+    if comm.rank == COUNTER_RANK:
+        tasks.append(comm.start(assign_steps(comm, session.steps * comm.size, comm.size), shared_tags=True))
+    if parity[comm.rank] == PASSIVE:
+        tasks.append(comm.start(answer_requests(comm, current, len(others)), shared_tags=True))
+    passive = others if parity[comm.rank] == ACTIVE else []
+    evaluated = await work(comm, session, current, snapshots, passive)
+    for other in passive:
+        await comm.send(current.vector[:0], other, _REQUEST)
+    for task in tasks:
         await task
-    session.replica.parameters[:] = held.vector
+    session.replica.parameters[:] = current.vector
     for steps in evaluations_due(session, evaluated, session.steps):
-        snapshots.take(steps, held.vector)
+        snapshots.take(steps, current.vector)
     await snapshots.evaluate(comm)
 
 
 def check(_ranks: int, settings: Mapping[str, Any]) -> None:
-    """Raise ValueError for a graph that there is not."""
+    """Raise ValueError for an unknown graph."""
     check_graph(settings["graph"])
 
 
-async def work(comm: Comm, session: Session, held: Held, snapshots: Snapshots, asked: Sequence[int]) -> int:
-    """Train until all steps are made; of those begun by all, up to how many were evaluations seen to."""
+async def work(
+    comm: Comm, session: Session, current: CurrentParameters, snapshots: Snapshots, passive: Sequence[int]
+) -> int:
+    """Train until all steps are assigned; return the step up to which snapshots were taken.
+
+    ``passive``: the neighbours to average with; none for a passive rank.
+    """
     x, gradients = session.replica.parameters, session.replica.gradients
     update = session.vector("update")
     choice = np.random.default_rng((session.seed, comm.rank))
@@ -107,40 +124,50 @@ async def work(comm: Comm, session: Session, held: Held, snapshots: Snapshots, a
     async for number in numbered_steps(comm):
         step = number // comm.size
         for steps in evaluations_due(session, evaluated, step):
-            snapshots.take(steps, held.vector)
+            snapshots.take(steps, current.vector)
         evaluated = step
         rate = session.learning_rate(step)
         with session.journal.step(session.epoch(step), rate) as outcome:
-            x[:] = held.vector
-            read = held.version
-            averaging = [comm.start(ask(comm, held, int(choice.choice(asked))), shared_tags=True)] if asked else []
+            await current.copy(comm, x)
+            copied = current.version
+            averaging = None
+            if passive:
+                averaging = comm.start(average(comm, current, int(choice.choice(passive))), shared_tags=True)
             await gradient(comm, session, partial(session.input, own, comm.rank, comm.size), outcome)
-            update[:] = x
-            await comm.compute("update", partial(session.optimizer.update, x, gradients, rate))
-            x -= update
-            for task in averaging:
-                await task
-            session.journal.update(comm.rank, held.version, held.version - read, rate)
-            held.add(x)
+            await comm.compute("update", partial(difference, session.optimizer, x, gradients, rate, update))
+            if averaging is not None:
+                await averaging
+            session.journal.update(comm.rank, current.version, current.version - copied, rate)
+            await current.add(comm, x)
         own += 1
     return evaluated
 
 
-async def ask(comm: Comm, held: Held, other: int) -> None:
-    """Average with a passive rank."""
-    held.outgoing[:] = held.vector
-    await comm.send(held.outgoing, other, _OFFER)
-    await comm.recv(held.incoming, other, _ANSWER)
-    held.meet()
+def difference(optimizer: Optimizer, x: Array, gradients: Array, rate: float, before: Array) -> None:
+    """Copy the parameters ``x`` to ``before`` and replace ``x`` by the optimizer's change."""
+    before[:] = x
+    optimizer.update(x, gradients, rate)
+    x -= before
 
 
-async def answer(comm: Comm, held: Held, active: int) -> None:
-    """Average with whoever asks, until each of ``active`` ranks has sent an empty request."""
+async def average(comm: Comm, current: CurrentParameters, other: int) -> None:
+    """Average with the passive rank ``other``."""
+    await current.copy(comm, current.outgoing)
+    await comm.send(current.outgoing, other, _REQUEST)
+    await comm.recv(current.incoming, other, _ANSWER)
+    await current.average(comm)
+
+
+async def answer_requests(comm: Comm, current: CurrentParameters, active: int) -> None:
+    """Average with each rank that sends a request, until each of ``active`` ranks has sent an empty one."""
     while active:
-        asked = await comm.recv(held.incoming, tag=_OFFER)
-        if asked.count:
-            held.outgoing[:] = held.vector
-            await comm.send(held.outgoing, asked.source, _ANSWER)
-            held.meet()
+        request = await comm.recv(current.incoming, tag=_REQUEST)
+        if request.count:
+            await current.copy(comm, current.outgoing)
+            await comm.send(current.outgoing, request.source, _ANSWER)
+            await current.average(comm)
         else:
             active -= 1
+
+
+TRAITS: Final = Strategy(aggregates=False, stops_at_target=False, check=check)

@@ -3,27 +3,28 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from hpcdl.fabric.comm import partition
-from hpcdl.training.backpropagation import gradient
-from hpcdl.training.servers.client import Servers
-from hpcdl.training.servers.delay_compensation import ADAPTIVE, CONSTANT, AdaptiveStrength, DelayCompensation
-from hpcdl.training.servers.messages import Layout
-from hpcdl.training.servers.server import Rules, Server
-from hpcdl.training.snapshots import Snapshots
+from hpcdl.fabric.vectors import partition
+from hpcdl.training.parts.asynchronous.client import Client
+from hpcdl.training.parts.asynchronous.delay_compensation import (
+    ADAPTIVE,
+    CONSTANT,
+    AdaptiveStrength,
+    DelayCompensation,
+)
+from hpcdl.training.parts.asynchronous.messages import Layout
+from hpcdl.training.parts.asynchronous.server import Rules, Server
+from hpcdl.training.parts.gradient import gradient
+from hpcdl.training.parts.snapshots import Snapshots
+from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hpcdl.fabric.comm import Comm
-    from hpcdl.training.session import Session
-
-AGGREGATES: Final = False
-SCALES_LOSS: Final = False
-STOPS: Final = False
-WEIGHS: Final = True
+    from hpcdl.training.parts.session import Session
 
 ALL: Final = "all"
-"""As many gradients to an update as there are workers."""
+"""Value of ``collect``: one gradient per worker."""
 
 
 async def asynchronous(
@@ -42,46 +43,53 @@ async def asynchronous(
     strength: float | None = None,
     warm_start: int = 0,
 ) -> None:
-    """Parameter servers and workers at their own pace: Downpour, softsync, SSP and BSP are two numbers apart.
+    """Asynchronous SGD with parameter servers: Downpour, softsync, SSP and BSP. No common step.
 
-    A server updates its shard with the mean of ``collect`` gradients, and holds back a worker that is more than
-    ``bound`` clocks (mini-batches of one worker) ahead of the slowest:
+        worker:  every n_fetch steps  fetch parameters x        server:  receive ``collect`` gradients
+                 g  <-  gradient(x)                                      x  <-  optimizer(x, mean of them)
+                 every n_push steps   push the sum of g
+
+    A server makes a worker wait if its next mini-batch would miss updates of more than ``bound`` clocks; a clock
+    is one mini-batch of one worker. If all workers wait, an update uses fewer gradients than ``collect``. With W
+    workers:
 
         collect 1, no bound       Downpour (Dean et al. 2012, section 4.1)
         collect W // n, no bound  n-softsync (Zhang, Gupta et al. 2016); ``"all"``: 1-softsync
-        collect 1, bound s        SSP (Ho et al. 2013): at clock c a worker has all updates of clocks <= c - s - 1
-        collect W, bound 0        BSP: synchronous training, to the last bit if that sums in the order of ranks
+        collect 1, bound s        SSP (Ho et al. 2013): at clock c a worker has all updates of clocks <= c - s - 1;
+                                  this holds for any ``collect``
+        collect W, bound 0        BSP: synchronous training, bit for bit if that sums in rank order
 
-    A worker, one of W, trains on its share of one global batch after another: it fetches parameters every
-    ``n_fetch`` steps, descends by its own gradient between, and pushes what has accrued after step 0 and every
-    ``n_push`` steps. A fetch is one exchange with the push of the same step, if there is one, and is waited for,
-    which with ``n_fetch`` 1 happens in every step and makes the mean staleness (W - 1) / ``collect``. A push
-    without a fetch goes on beside the next gradient. With ``overlap`` all exchanges do, as in Downpour, and what a
-    fetch brings is used a step later: the mean staleness is (2 W - 1) / ``collect``
-    (:mod:`hpcdl.analysis.staleness`).
+    ``n_fetch``, ``n_push``: between fetches a worker applies its own gradients to its copy; it pushes after step 0
+    and then every ``n_push`` steps. A worker waits for a fetch, which is one exchange with the push of the same
+    step. With ``n_fetch`` = 1 the mean staleness is (W - 1) / ``collect``. A push without a fetch overlaps with
+    the next gradient. With ``overlap`` all exchanges overlap with it, as in Downpour; fetched parameters are used
+    one step later, and the mean staleness is (2 W - 1) / ``collect`` (:mod:`hpcdl.analysis.staleness`).
 
-    The parameters are in ``servers`` shards, each with an optimizer of its own. They are kept by the first ranks
-    beside their work, or by the last ranks that do nothing else (``dedicated``). ``scale_rate = "staleness"``
-    divides a gradient's rate by its staleness where that is more than 1 (Zhang, Gupta et al. 2016). An update of
-    several gradients has the mean of their rates, and takes their mean weighted by these: for optimizers linear in
-    the gradient the paper's mean of rate x gradient, and for Adagrad, RMSProp and Adam, which divide by the
-    gradients' size, the rate is scaled all the same.
-    ``delay_compensation``, ``"constant"`` or ``"adaptive"`` with lambda = ``strength``, is
-    :mod:`hpcdl.training.servers.delay_compensation`. In a ``warm_start`` of so many mini-batches worker 0 trains
-    alone.
+    ``servers``: number of shards of the parameters, each with its own optimizer. The first ranks are workers and
+    servers; with ``dedicated`` the last ranks are servers only.
 
-    An update has the session's rate however few gradients it is the mean of, so there are W / ``collect`` such
-    steps to a global batch. All workers together train on steps x W mini-batches, the fast ones on more; the rate
-    follows those that were applied. The servers' snapshots are tested after the end. Where shares are unequal each
-    image counts as much as another: a worker's gradient is its share's part of the global one, times W, and its
-    mini-batch as many steps as it is of a global batch. The last one may be more than what is left.
+    ``scale_rate = "staleness"`` divides a gradient's rate by its staleness if that exceeds 1 (Zhang, Gupta et al.
+    2016). An update of several gradients uses their mean weighted by these rates, and the mean rate. That is the
+    paper's mean of rate x gradient for optimizers that are linear in the gradient. For Adagrad, RMSProp and Adam,
+    which divide by the gradient's size, it scales the rate too.
 
-    Where a worker dies the others do its mini-batches, and if it was worker 0 a warm start is over. What a worker
-    with ``n_push`` > 1 has trained on and not pushed is done again as well, unless the others have left: at the
-    end they wait until all mini-batches are trained on, not until all are pushed. Shards agree on nothing, as in
-    DistBelief: a worker that dies while it pushes leaves this one push with some of its servers and not with
-    others, and whether others train on the mini-batches again is the first server's word. Where a server dies
-    PeerLost is raised.
+    ``delay_compensation`` is ``"constant"`` or ``"adaptive"``, with lambda = ``strength``
+    (:mod:`hpcdl.training.parts.asynchronous.delay_compensation`). ``warm_start``: number of mini-batches on which
+    worker 0 trains alone at first.
+
+    Every update has the session's rate, so a global batch makes W / ``collect`` updates. All workers together
+    train on steps x W mini-batches, fast workers on more. The rate depends on the number of mini-batches applied.
+    If shares are unequal every image has the same weight: a worker's gradient is its part of the global gradient
+    times W, and its mini-batch counts by its share. The last mini-batch may exceed the remaining part.
+    Evaluations, after the end, test the servers' snapshots.
+
+    If a worker fails the others train on its mini-batches; if it was worker 0 a warm start ends. Mini-batches that
+    the failed worker had not pushed (``n_push`` > 1) are repeated too, unless the others have already left.
+    Servers do not agree with each other, as in DistBelief: the last push of a failed worker may reach only some of
+    them. The first server decides whether its mini-batches are repeated. If a server fails PeerLost is raised.
+
+    Messages per exchange and server: a request, V / ``servers`` bytes with a push; an answer and V / ``servers``
+    bytes with a fetch.
     """
     if session.replica.loss_scale != 1:
         raise ValueError("asynchronous training has no loss scaling; float32 and bfloat16 need none")
@@ -102,8 +110,8 @@ async def asynchronous(
         await Server(comm, session, layout, rules, snapshots, compensation).serve()
 
     async def work() -> None:
-        shards = Servers(comm, session, layout, warm_start if comm.rank else 0, overlap=overlap)
-        await _work(comm, session, shards, rules, snapshots, n_fetch=n_fetch, n_push=n_push, ahead=int(overlap))
+        client = Client(comm, session, layout, warm_start if comm.rank else 0, overlap=overlap)
+        await _work(comm, session, client, rules, snapshots, n_fetch=n_fetch, n_push=n_push, ahead=int(overlap))
 
     if not layout.works(comm.rank):
         await serve()
@@ -113,14 +121,14 @@ async def asynchronous(
         await serving
     else:
         await work()
-    everybody = await comm.survivors()
-    session.replica.parameters[:] = await snapshots.evaluate(everybody, "sum", worked=layout.works(comm.rank))
+    survivors = await comm.survivors()
+    session.replica.parameters[:] = await snapshots.evaluate(survivors, "sum", worked=layout.works(comm.rank))
 
 
 async def _work(
     comm: Comm,
     session: Session,
-    servers: Servers,
+    client: Client,
     rules: Rules,
     snapshots: Snapshots,
     *,
@@ -128,31 +136,38 @@ async def _work(
     n_push: int,
     ahead: int,
 ) -> None:
-    """Train as long as the servers grant mini-batches; a fetch is begun when ``ahead`` of them are left."""
+    """Train while the servers grant mini-batches; start a fetch when ``ahead`` of them are left."""
     replica, workers = session.replica, len(rules.weights)
-    servers.begin(push=False, wanted=n_fetch + ahead)
-    await servers.settle()
+    client.begin(push=False, wanted=n_fetch + ahead)
+    await client.finish()
     step = 0
-    while servers.left:
-        applied = servers.applied // rules.parts
-        snapshots.note(applied)
+    while client.left:
+        applied = client.applied // rules.parts
+        snapshots.note_progress(applied)
         rate = session.learning_rate(min(applied, session.steps - 1))
-        with session.journal.step(session.epoch(servers.clock), rate) as outcome:
-            inputs = partial(session.input, servers.clock, comm.rank, workers)
+        with session.journal.step(session.epoch(client.clock), rate) as outcome:
+            inputs = partial(session.input, client.clock, comm.rank, workers)
             await gradient(comm, session, inputs, outcome, scale=1 / session.global_batch)
-            await servers.accrue(replica.gradients)
-            if n_fetch + ahead > 1:  # or these parameters are replaced before they are used
-                # as a server does that applies this gradient alone
-                replica.gradients *= rate * workers
-                replica.parameters -= replica.gradients
-            await servers.settle()
-            push, fetch = step % n_push == 0, servers.left <= ahead
+            await client.accrue(replica.gradients)
+            if n_fetch + ahead > 1:  # otherwise the fetch replaces these parameters before their next use
+                # rate x workers: the update of a server that applies this gradient alone
+                await comm.compute("update", partial(_descend, session, rate * workers))
+            await client.finish()
+            push, fetch = step % n_push == 0, client.left <= ahead
             if push or fetch:
-                servers.begin(push=push, wanted=n_fetch if fetch else 0)
-            if not servers.left:
-                await servers.settle()
+                client.begin(push=push, wanted=n_fetch if fetch else 0)
+            if not client.left:
+                await client.finish()
         step += 1
-    await servers.leave()
+    await client.leave()
+
+
+def _descend(session: Session, rate: float) -> None:
+    """Subtract the gradients times ``rate`` from the parameters."""
+    replica = session.replica
+    replica.gradients *= rate
+    session.multipliers.scale(replica.gradients)
+    replica.parameters -= replica.gradients
 
 
 def _compensation(
@@ -170,7 +185,7 @@ def _compensation(
 
 
 def check(ranks: int, settings: Mapping[str, Any]) -> None:
-    """Raise ValueError for settings of :func:`asynchronous` that cannot be."""
+    """Raise ValueError for invalid settings."""
     workers = Layout.of(ranks, settings["servers"], dedicated=settings["dedicated"]).workers
     collect, bound, overlap = settings["collect"], settings["bound"], settings["overlap"]
     if isinstance(collect, str):
@@ -185,33 +200,39 @@ def check(ranks: int, settings: Mapping[str, Any]) -> None:
     n_fetch, n_push = settings["n_fetch"], settings["n_push"]
     if bound is not None:
         if overlap:
-            raise ValueError("overlap: a worker that goes on with old parameters keeps no bound")
-        # or a worker would wait for mini-batches that the slowest one has not pushed yet, or may not begin
+            raise ValueError("overlap: a worker that trains on old parameters cannot keep a bound")
+        # below it, a worker would wait for mini-batches that the slowest worker has not pushed or may not begin
         least = n_fetch + n_push - 2
         if bound < least:
             raise ValueError(f"bound: must be at least n_fetch + n_push - 2 = {least}, not {bound}")
     if settings["delay_compensation"] == "none":
         if settings["strength"] is not None:
-            raise ValueError("strength: is for delay_compensation")
+            raise ValueError("strength: needs delay_compensation")
     elif n_fetch > 1 or n_push > 1 or overlap:
         raise ValueError(
-            "delay_compensation: needs n_fetch = 1, n_push = 1 and no overlap, so that it knows the delay"
+            "delay_compensation: needs n_fetch = 1, n_push = 1 and no overlap, so that the delay is known"
         )
 
 
 def workers(ranks: int, settings: Mapping[str, Any]) -> range:
-    """Return who trains on images."""
+    """Return the ranks that train on images."""
     return range(Layout.of(ranks, settings["servers"], dedicated=settings["dedicated"]).workers)
 
 
-def mortal(ranks: int, settings: Mapping[str, Any]) -> range:
-    """Return who may die: the workers that keep no shard."""
+def may_fail(ranks: int, settings: Mapping[str, Any]) -> range:
+    """Return the ranks that may fail: the workers that are no servers."""
     return workers(ranks, settings)[0 if settings["dedicated"] else settings["servers"] :]
 
 
 def most_steps(ranks: int, settings: Mapping[str, Any]) -> int:
-    """Return how many steps one worker can take of a global batch: all mini-batches, were it alone."""
+    """Return the most steps of one worker per global batch: it may train on all mini-batches."""
     return len(workers(ranks, settings))
+
+
+def gradients_in_flight(settings: Mapping[str, Any]) -> int | None:
+    """Return a worker's gradients between fetch and push; None with a bound, or if a number is not 1."""
+    waits = settings["bound"] is not None or settings["n_fetch"] != 1 or settings["n_push"] != 1
+    return None if waits else 2 if settings["overlap"] else 1
 
 
 def _check_choice(name: str, value: str, *valid: str) -> None:
@@ -220,7 +241,7 @@ def _check_choice(name: str, value: str, *valid: str) -> None:
 
 
 def title(ranks: int, settings: Mapping[str, Any]) -> str:
-    """Return what the literature calls it: Downpour, 2-softsync, SSP(3), BSP, DC-ASGD."""
+    """Return the name in the literature: Downpour, 2-softsync, SSP(3), BSP, DC-ASGD."""
     workers = Layout.of(ranks, settings["servers"], dedicated=settings["dedicated"]).workers
     gradients = workers if settings["collect"] == ALL else int(settings["collect"])
     bound = settings["bound"]
@@ -232,3 +253,18 @@ def title(ranks: int, settings: Mapping[str, Any]) -> str:
         splits = [n for n in range(1, workers + 1) if workers // n == gradients]
         return f"{splits[0]}-softsync" if splits else f"softsync collecting {gradients}"
     return {"none": "Downpour", "constant": "DC-ASGD", "adaptive": "DC-ASGD-a"}[settings["delay_compensation"]]
+
+
+TRAITS: Final = Strategy(
+    aggregates=False,
+    scales_loss=False,
+    stops_at_target=False,
+    weighs_images=True,
+    served=True,
+    check=check,
+    title=title,
+    workers=workers,
+    may_fail=may_fail,
+    most_steps=most_steps,
+    gradients_in_flight=gradients_in_flight,
+)

@@ -1,39 +1,43 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from operator import imul, isub
+from typing import TYPE_CHECKING, Any, Final
 
+from hpcdl.fabric.vectors import assign
 from hpcdl.registry import nearest
-from hpcdl.training.backpropagation import gradient
-from hpcdl.training.topologies import check_graph, metropolis, neighbours
+from hpcdl.training.parts.gradient import gradient
+from hpcdl.training.parts.topologies import check_graph, metropolis, neighbours
+from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.training.session import Session
+    from hpcdl.training.parts.session import Session
 
-AGGREGATES = False
-
-_MIXINGS = ("beside", "after")
+_MIXINGS = ("overlap", "after")
 
 
-async def d_psgd(comm: Comm, session: Session, *, graph: str = "ring", mixing: str = "beside") -> None:
-    """Decentralised parallel SGD: parameters are averaged with the neighbours' (Lian et al. 2017, algorithm 1).
+async def d_psgd(comm: Comm, session: Session, *, graph: str = "ring", mixing: str = "overlap") -> None:
+    """Decentralised parallel SGD: average parameters with the neighbours (Lian et al. 2017, algorithm 1).
 
         x_i  <-  sum over j of W_ij x_j  -  rate * gradient(old x_i)
 
-    W is symmetric and doubly stochastic (Metropolis weights; thirds on a ring). Both terms need only old
-    parameters, so the neighbours' arrive beside the gradient. With ``mixing`` = ``"after"`` the update comes first
-    and its result is mixed, which the paper allows as well; on the complete graph that is synchronous training,
-    for optimizers linear in the gradient, and mixing beside is not, since ranks then differ by their last
-    gradients.
+    W is symmetric and doubly stochastic (Metropolis weights; 1/3 on a ring). Both terms use the old parameters, so
+    that the messages overlap with the gradient. With ``mixing`` = ``"after"`` the mixing follows the update, which
+    the paper allows too:
 
-    ``graph``: see :func:`hpcdl.training.topologies.neighbours`. A rank's gradient is the mean over its own share
-    of the batch. Evaluations test the average over ranks.
+        x_i  <-  sum over j of W_ij (x_j - rate * gradient(x_j))
 
-    Messages per rank and step: its neighbours, each the parameters. A rank that is ahead waits for its neighbours,
-    so each link holds two messages in either direction at most. Memory: two vectors, ``mixed`` and ``incoming``.
+    On the complete graph that is synchronous training, for optimizers that are linear in the gradient.
+
+    ``graph``: see :func:`hpcdl.training.parts.topologies.neighbours`. A rank's gradient is the mean over its own
+    share of the batch. Evaluations test the average over ranks.
+
+    Messages per rank and step: V bytes (the parameters) to each neighbour. A rank waits for its neighbours'
+    messages, so at most two messages are under way on a link in each direction. Memory: two vectors, ``mixed`` and
+    ``incoming``.
     """
     replica = session.replica
     x = replica.parameters
@@ -44,24 +48,24 @@ async def d_psgd(comm: Comm, session: Session, *, graph: str = "ring", mixing: s
         with session.journal.step(session.epoch(step), rate) as outcome:
             share = partial(session.input, step, comm.rank, comm.size)
             update = partial(session.optimizer.update, x, replica.gradients, rate)
-            if mixing == "beside":
-                arriving = comm.start(_mix(comm, x, mixed, incoming, weights))
+            if mixing == "overlap":
+                mixing_task = comm.start(_mix(comm, x, mixed, incoming, weights))
                 await gradient(comm, session, share, outcome)
-                await arriving
-                mixed -= x
+                await mixing_task
+                await comm.apply("mix", partial(isub, mixed, x), x.nbytes)
                 await comm.compute("update", update)
                 await comm.add(x, mixed)
             else:
                 await gradient(comm, session, share, outcome)
                 await comm.compute("update", update)
                 await _mix(comm, x, mixed, incoming, weights)
-                x[:] = mixed
+                await comm.apply("mix", partial(assign, x, mixed), x.nbytes)
         if session.evaluation_due(step + 1) and await session.evaluate_average(comm, step + 1, x):
             return
 
 
 def check(_ranks: int, settings: Mapping[str, Any]) -> None:
-    """Raise ValueError for a graph or a mixing that there is not."""
+    """Raise ValueError for an unknown graph or mixing."""
     check_graph(settings["graph"])
     mixing = settings["mixing"]
     if mixing not in _MIXINGS:
@@ -69,14 +73,17 @@ def check(_ranks: int, settings: Mapping[str, Any]) -> None:
 
 
 async def _mix(comm: Comm, x: Array, mixed: Array, incoming: Array, weights: Mapping[int, float]) -> None:
-    """Put the weighted sum of everybody's ``x``, the neighbours' in rising order, into ``mixed``."""
+    """Set ``mixed`` to the weighted sum of this rank's and its neighbours' ``x``, added in rank order."""
     others = sorted(weights.keys() - {comm.rank})
     sends = [comm.start(comm.send(x, other), shared_tags=True) for other in others]
-    mixed[:] = x
-    mixed *= weights[comm.rank]
+    await comm.apply("mix", partial(assign, mixed, x), x.nbytes)
+    await comm.apply("mix", partial(imul, mixed, weights[comm.rank]), x.nbytes)
     for other in others:
         await comm.recv(incoming, other, 0)
-        incoming *= weights[other]
+        await comm.apply("mix", partial(imul, incoming, weights[other]), x.nbytes)
         await comm.add(mixed, incoming)
     for sent in sends:
         await sent
+
+
+TRAITS: Final = Strategy(aggregates=False, check=check)

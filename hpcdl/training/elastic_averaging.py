@@ -3,25 +3,25 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from hpcdl.optim.position import position
-from hpcdl.training.backpropagation import gradient
-from hpcdl.training.quota import KEEPER, evaluations_due, hand_out, numbered_steps
-from hpcdl.training.snapshots import Snapshots
+from hpcdl.optim.parts.lookahead import without_lookahead
+from hpcdl.training.parts.gradient import gradient
+from hpcdl.training.parts.snapshots import Snapshots
+from hpcdl.training.parts.step_counter import COUNTER_RANK, assign_steps, evaluations_due, numbered_steps
+from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.fabric.task import Task
-    from hpcdl.training.session import Session
-
-AGGREGATES = False
-STOPS = False
+    from hpcdl.training.parts.session import Session
 
 BETA: Final = 0.9
 """The moving rate times the number of workers, as the paper recommends."""
 
-_VISIT: Final = 1
+CENTRE_RANK: Final = 0
+
+_POSITION: Final = 1
 _PULL: Final = 2
 
 
@@ -33,104 +33,119 @@ async def elastic_averaging(
     moving_rate: float | None = None,
     dedicated: bool = False,
 ) -> None:
-    """Asynchronous EASGD: workers tied to a centre by springs (Zhang, Choromanska & LeCun 2015, algorithm 1).
+    """Asynchronous elastic averaging SGD (EASGD; Zhang, Choromanska & LeCun 2015, algorithm 1).
 
-    Every ``period`` (tau) steps of its own a worker x and the centre c draw each other nearer, both from the old
-    x:
+    Each worker has parameters x. Every ``period`` (tau) of its steps it exchanges with the centre c:
 
-        x  <-  x - a (x - c)        c  <-  c + a (x - c)
+        x  <-  x - a (x - c) - rate * gradient(x)        c  <-  c + a (x - c)
 
-    with a = ``moving_rate``, 0.9 / workers unless given, and x takes its gradient step, also from the old x: the
-    exchange lies beside the gradient. With SGD this is EASGD; with Nesterov (0.99 in the paper) EAMSGD, algorithm
-    2, where x is without the look-ahead at which the gradient is taken.
+    with a = ``moving_rate``, 0.9 / workers by default. All terms use the old x, so that the messages overlap with
+    the gradient. In the other steps the worker makes its gradient step alone. With SGD this is EASGD, with
+    Nesterov (0.99 in the paper) EAMSGD, algorithm 2; there x is without the look-ahead at which the gradient is
+    taken.
 
-    Rank 0 keeps the centre, beside its own training or, ``dedicated``, instead of it. It moves the centre by one
-    worker at a time, so that sum of all x and c changes by gradient steps only. The training's steps x workers
-    steps fall to whoever is ready, each on the worker's own shares, in order. A worker's gradient is the mean over
-    its share. Evaluations, after the end, test snapshots of the centre.
+    Rank 0 keeps the centre and trains too; with ``dedicated`` it does not train. It serves one worker at a time,
+    so only gradient steps change the sum of all x and c. The steps x workers steps of all workers are assigned on
+    request. A worker takes its own shares in order, and its gradient is the mean over its share. Evaluations,
+    after the end, test snapshots of the centre.
 
-    Messages: each visit sends the parameters there and back; a worker has one under way, so the centre is sent as
-    many at once as there are workers. Memory: a worker ``spring``; rank 0 in addition ``centre`` and ``visitor``.
+    Messages per exchange: V bytes (the parameters) in each direction. A worker has one exchange under way, so
+    the centre receives at most one message per worker at once. Memory: ``pull`` on a worker; ``centre`` and
+    ``incoming`` on rank 0.
     """
-    first = KEEPER + 1 if dedicated else KEEPER
+    first = CENTRE_RANK + 1 if dedicated else CENTRE_RANK
     workers = comm.size - first
     snapshots = Snapshots(session)
-    beside: list[Task[None]] = []
-    if comm.rank == KEEPER:
+    tasks: list[Task[None]] = []
+    if comm.rank == COUNTER_RANK:
+        tasks.append(comm.start(assign_steps(comm, session.steps * workers, workers), shared_tags=True))
+    if comm.rank == CENTRE_RANK:
         rate = BETA / workers if moving_rate is None else moving_rate
-        beside.append(comm.start(hand_out(comm, session.steps * workers, workers), shared_tags=True))
-        beside.append(comm.start(keep(comm, session, snapshots, workers, period, rate), shared_tags=True))
+        tasks.append(comm.start(serve_centre(comm, session, snapshots, workers, period, rate), shared_tags=True))
     if comm.rank >= first:
         await work(comm, session, snapshots, comm.rank - first, workers, period)
-    for task in beside:
+    for task in tasks:
         await task
     await snapshots.evaluate(comm, "sum", worked=comm.rank >= first)
 
 
 def check(ranks: int, settings: Mapping[str, Any]) -> None:
-    """Raise ValueError for settings that make no training."""
+    """Raise ValueError for an invalid period, moving rate or number of ranks."""
     if settings["period"] < 1:
         raise ValueError(f"period: must be at least 1, not {settings['period']}")
     moving_rate = settings["moving_rate"]
     if moving_rate is not None and not 0 < moving_rate <= 1:
         raise ValueError(f"moving_rate: must be more than 0 and at most 1, not {moving_rate}")
     if settings["dedicated"] and ranks == 1:
-        raise ValueError("dedicated: with one rank nobody is left to train")
+        raise ValueError("dedicated: with one rank there is no worker")
+
+
+def workers(ranks: int, settings: Mapping[str, Any]) -> range:
+    """Return the ranks that train on images."""
+    return range(CENTRE_RANK + 1 if settings["dedicated"] else CENTRE_RANK, ranks)
 
 
 async def work(comm: Comm, session: Session, snapshots: Snapshots, worker: int, workers: int, period: int) -> None:
-    """Train, and visit the centre every ``period`` steps, until all steps are made."""
+    """Train until all steps are assigned, and exchange with the centre every ``period`` steps."""
     replica = session.replica
     x = replica.parameters
-    spring = session.vector("spring")
+    pull = session.vector("pull")
     own = 0
     async for number in numbered_steps(comm):
         step = number // workers
-        snapshots.note(step)
+        snapshots.note_progress(step)
         rate = session.learning_rate(step)
         with session.journal.step(session.epoch(step), rate) as outcome:
-            visit = None
+            exchange = None
             if own % period == 0:
-                position(session.optimizer, x, spring)
-                visit = comm.start(pull(comm, spring), shared_tags=True)
+                await comm.apply("pull", partial(without_lookahead, session.optimizer, x, pull), x.nbytes)
+                exchange = comm.start(exchange_with_centre(comm, pull), shared_tags=True)
             await gradient(comm, session, partial(session.input, own, worker, workers), outcome)
             await comm.compute("update", partial(session.optimizer.update, x, replica.gradients, rate))
-            if visit is not None:
-                await visit
-                await comm.add(x, spring)
+            if exchange is not None:
+                await exchange
+                await comm.add(x, pull)
         own += 1
-    await comm.send(spring[:0], KEEPER, _VISIT)
+    await comm.send(pull[:0], CENTRE_RANK, _POSITION)
 
 
-async def pull(comm: Comm, spring: Array) -> None:
-    """Visit the centre with the position in ``spring``; leave there what to add to them."""
-    await comm.send(spring, KEEPER, _VISIT)
-    await comm.recv(spring, KEEPER, _PULL)
+async def exchange_with_centre(comm: Comm, pull: Array) -> None:
+    """Send the position in ``pull`` to the centre and replace it by the centre's pull on the worker."""
+    await comm.send(pull, CENTRE_RANK, _POSITION)
+    await comm.recv(pull, CENTRE_RANK, _PULL)
 
 
-async def keep(
+async def serve_centre(
     comm: Comm, session: Session, snapshots: Snapshots, workers: int, period: int, moving_rate: float
 ) -> None:
-    """Keep the centre until each of ``workers`` has sent an empty visit."""
-    centre, visitor = session.vector("centre"), session.vector("visitor")
+    """Serve exchanges with the centre until each of ``workers`` has sent an empty position."""
+    centre, incoming = session.vector("centre"), session.vector("incoming")
     centre[:] = session.replica.parameters
-    visits = evaluated = 0
+
+    def compute_pull() -> None:
+        nonlocal centre, incoming
+        incoming -= centre
+        incoming *= moving_rate
+        centre += incoming
+        incoming *= -1
+
+    exchanges = evaluated = 0
     training = workers
     while training:
-        came = await comm.recv(visitor, tag=_VISIT)
-        if not came.count:
+        sender = await comm.recv(incoming, tag=_POSITION)
+        if not sender.count:
             training -= 1
             continue
-        visitor -= centre
-        visitor *= moving_rate
-        centre += visitor
-        visitor *= -1
-        await comm.send(visitor, came.source, _PULL)
-        visits += 1
-        # a worker's visits are a period apart, the first one before its first step
-        made = min(max(0, visits - workers) * period // workers, session.steps - 1)
+        await comm.apply("pull", compute_pull, 4 * centre.nbytes)
+        await comm.send(incoming, sender.source, _PULL)
+        exchanges += 1
+        # a worker's exchanges are a period apart, the first one before its first step
+        made = min(max(0, exchanges - workers) * period // workers, session.steps - 1)
         for steps in evaluations_due(session, evaluated, made):
             snapshots.take(steps, centre)
         evaluated = max(evaluated, made)
     for steps in evaluations_due(session, evaluated, session.steps):
         snapshots.take(steps, centre)
+
+
+TRAITS: Final = Strategy(aggregates=False, stops_at_target=False, check=check, workers=workers)

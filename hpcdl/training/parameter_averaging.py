@@ -1,18 +1,19 @@
 from __future__ import annotations
 
 from functools import partial
+from operator import imul
 from typing import TYPE_CHECKING, Any, Final
 
+from hpcdl.fabric.vectors import assign
 from hpcdl.registry import nearest
-from hpcdl.training.backpropagation import gradient
+from hpcdl.training.parts.gradient import gradient
+from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.training.session import Session
-
-WEIGHS: Final = True
+    from hpcdl.training.parts.session import Session
 
 _STATES: Final = ("kept", "averaged", "reset")
 
@@ -26,25 +27,27 @@ async def parameter_averaging(
     local_from: int = 0,
     post_local: bool = False,
 ) -> None:
-    """Local SGD: ranks train alone, and every so many steps all replace their parameters by the average.
+    """Local SGD: average the parameters of all ranks every ``period`` steps (Su & Chen 2015; Lin et al. 2020).
 
-    An average comes every ``period`` steps (Deeplearning4j; Su & Chen 2015; local and post-local SGD: Lin et al.
-    2020, arXiv 1808.07217). It is weighted by the images that each rank has consumed since the last one, so shares
-    need not be equal; a test between two averages is of such an average, too.
+        x_i  <-  x_i - rate * gradient(x_i)                     every step
+        x_i  <-  sum over j of weight_j * x_j                   every ``period`` steps, and after the last step
 
-    A rank's gradient is the mean over its own share of the batch, and the rate is the session's. With ``period``
-    1, shares that do not change and an optimizer that is linear in the gradient (SGD, Nesterov, with decay), each
-    step is then that of synchronous training; with Adagrad, RMSProp or Adam, or a longer period, it is not.
+    Post-local SGD is of Lin et al. 2020 (arXiv 1808.07217). ``weight_j`` is rank j's part of the images since the
+    last average, so that shares may be unequal. An evaluation between two averages tests such an average.
 
-    The optimizer's state vectors are each rank's own (``"kept"``), averaged with the same weights
-    (``"averaged"``), or set to zero at each average (``"reset"``). Its count of updates, by which Adam corrects
-    its means, is the same on all ranks as it is; a reset begins it anew.
+    A rank's gradient is the mean over its own share. With ``period`` 1, constant shares and an optimizer that is
+    linear in the gradient (SGD, Nesterov, with decay) each step is one of synchronous training. With Adagrad,
+    RMSProp, Adam or a longer period it is not.
 
-    Before step ``local_from`` the period is 1, with ``post_local`` also before the first step at which the
-    learning rate falls (one that never falls, or always, wants ``local_from`` instead). The last step ends in an
-    average.
+    ``optimizer_state``: each rank keeps its own (``"kept"``), it is averaged with the same weights
+    (``"averaged"``), or set to zero at each average (``"reset"``). A reset also sets the count of updates, by
+    which Adam corrects its means, to 0.
 
-    Memory: no vector of its own.
+    Before step ``local_from`` the period is 1; with ``post_local`` also before the first step at which the
+    learning rate falls. Use ``local_from`` with rates that never fall, or fall at every step.
+
+    Messages: one allreduce of V bytes (the parameters) per average, one more per averaged state vector. Memory: no
+    further vector.
     """
     replica, optimizer = session.replica, session.optimizer
     begin = max(local_from, _first_drop(session.learning_rate, session.steps) if post_local else 0)
@@ -56,7 +59,7 @@ async def parameter_averaging(
             await comm.compute("update", partial(optimizer.update, replica.parameters, replica.gradients, rate))
             since, images = since + 1, images + outcome.images
             if since >= period or step < begin or step + 1 == session.steps:
-                # without an aggregation (the no-communication ceiling) a rank is all there is to average
+                # without an aggregation (the no-communication ceiling) each rank averages with itself only
                 weight = 1.0 if session.independent else images / (since * session.global_batch)
                 await _average(comm, session, replica.parameters, weight)
                 if optimizer_state == "averaged":
@@ -64,7 +67,7 @@ async def parameter_averaging(
                         await _average(comm, session, vector, weight)
                 if optimizer_state == "reset":
                     for vector in optimizer.state.values():
-                        vector[:] = 0
+                        await comm.apply("reset", partial(assign, vector, 0), vector.nbytes)
                     optimizer.steps = 0
                 since = images = 0
         if session.evaluation_due(step + 1):
@@ -80,7 +83,7 @@ async def parameter_averaging(
 
 
 def check(_ranks: int, settings: Mapping[str, Any]) -> None:
-    """Raise ValueError for settings that make no training."""
+    """Raise ValueError for an invalid period, first local step or treatment of the optimizer's state."""
     for name, least in {"period": 1, "local_from": 0}.items():
         if settings[name] < least:
             raise ValueError(f"{name}: must be at least {least}, not {settings[name]}")
@@ -90,11 +93,13 @@ def check(_ranks: int, settings: Mapping[str, Any]) -> None:
 
 
 def check_rates(rate: Callable[[int], float], steps: int, settings: Mapping[str, Any]) -> None:
-    """Raise ValueError where there would be no step of local training, or with ``post_local`` no other."""
+    """Raise ValueError if no step would be local, or if with ``post_local`` all steps would be."""
     if settings["period"] == 1:
         return
     if settings["local_from"] >= steps:
-        raise ValueError(f"local_from: {settings['local_from']}, but there are {steps} steps, none of them local")
+        raise ValueError(
+            f"local_from: {settings['local_from']}, but training has {steps} steps: none would be local"
+        )
     if settings["post_local"]:
         first = _first_drop(rate, steps)
         if first in {1, steps}:
@@ -102,11 +107,23 @@ def check_rates(rate: Callable[[int], float], steps: int, settings: Mapping[str,
             raise ValueError(f"post_local: the learning rate {when} falls; give local_from, the first local step")
 
 
+def cycle(settings: Mapping[str, Any]) -> int:
+    """Return the period. Raises ValueError if it changes, or if the size of messages is unknown."""
+    if settings["optimizer_state"] == "averaged":
+        raise ValueError("the size of the averaged optimizer state is unknown")
+    if settings["local_from"] or settings["post_local"]:
+        raise ValueError("its period changes during training")
+    return int(settings["period"])
+
+
 async def _average(comm: Comm, session: Session, vector: Array, weight: float) -> None:
-    vector *= weight
+    await comm.apply("weigh", partial(imul, vector, weight), vector.nbytes)
     await session.aggregate(comm, vector)
 
 
 def _first_drop(rate: Callable[[int], float], steps: int) -> int:
-    """The first step whose rate is below that of the step before it; the training's length if there is none."""
+    """Return the first step whose rate is below that of the previous step; ``steps`` if there is none."""
     return next((step for step in range(1, steps) if rate(step) < rate(step - 1)), steps)
+
+
+TRAITS: Final = Strategy(weighs_images=True, check=check, check_rates=check_rates, cycle=cycle)

@@ -2,29 +2,31 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hpcdl.fabric.comm import partition
-from hpcdl.training.backpropagation import gradient
-from hpcdl.training.coordination.coordinator import ORDER, REPORT, LbfgsCoordinator, Order, Report, What
-from hpcdl.training.coordination.portions import Portions
-from hpcdl.training.coordination.vector_shards import WEIGHTS, Shard, fetch, push
-from hpcdl.training.journal import Moment
-from hpcdl.training.running_statistics import share_statistics
+from hpcdl.fabric.vectors import assign, partition
+from hpcdl.training.parts.gradient import gradient
+from hpcdl.training.parts.journal import Moment
+from hpcdl.training.parts.running_statistics import share_statistics
+from hpcdl.training.parts.sandblaster.coordinator import ORDER, REPORT, Command, LbfgsCoordinator, Order, Report
+from hpcdl.training.parts.sandblaster.portions import Portions
+from hpcdl.training.parts.sandblaster.vector_shards import WEIGHTS, Shard, fetch, push
+from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.training.session import Session
+    from hpcdl.training.parts.session import Session
 
-AGGREGATES = False
-SCALES_LOSS = False
-OPTIMIZER = "L-BFGS"
 COORDINATOR = 0
-"""Its rank."""
+"""Rank of the coordinator."""
+MOST_HISTORY: Final = 1000
+"""Largest number of L-BFGS pairs; each takes the memory of two parameter vectors."""
+MOST_SEARCH: Final = 1000
+"""Largest number of trials of a line search."""
 
 
 async def sandblaster(
@@ -38,49 +40,54 @@ async def sandblaster(
     backup: bool = True,
     search: int = 20,
 ) -> None:
-    """L-BFGS by a coordinator that holds no parameters (Sandblaster; Dean et al. 2012, section 4.2).
+    """Sandblaster L-BFGS: a coordinator, workers and sharded vectors (Dean et al. 2012, section 4.2).
 
-    A batch is cut into portions, ``portions_per_worker`` for each, that free workers take; a worker fetches the
-    parameters once for each gradient of the batch, adds up its portions' gradients and sends the sum now and then,
-    after ``push_every`` portions at the latest. At the end portions that are out are handed out twice
-    (``backup``). The two-loop recursion over ``history`` pairs, the line search (strong Wolfe, at most
-    ``search`` trials) and the update are done by the servers on their shards at the coordinator's command.
+        worker:       x  <-  fetch the parameters, once per gradient
+                      g  <-  g + gradient(portion of the batch), while the coordinator assigns portions
+                      push g at the coordinator's command
+        coordinator:  direction  <-  two-loop recursion over ``history`` pairs
+                      length     <-  line search, strong Wolfe conditions, at most ``search`` trials
+        server:       vector operations on its shard at the coordinator's command
 
-    With ``servers`` = 0 every rank is a worker and holds a shard, and rank 0 coordinates as well. Otherwise rank 0
-    coordinates, the next ``servers`` ranks hold shards, and the others work.
+    The coordinator sends and receives scalars only. A batch has ``portions_per_worker`` portions per worker. A
+    worker pushes at least every ``push_every`` portions. At the end of a batch ``backup`` assigns unfinished
+    portions to a second worker.
 
-    A step is one gradient of the global batch, whether the line search takes it or not, so that as many steps
-    are as many gradient evaluations as SGD's. Where the batch is all the data, but for what the ranks do not
-    divide, one gradient serves as the end of an iteration and the beginning of the next. A smaller one changes
-    after each iteration; both gradients of a pair come from the same batch (Schraudolph, Yu and Guenter 2007),
-    which costs one more evaluation. What backup tasks compute in vain is not counted. The case's optimizer is
-    not asked, and there is no weight decay. The learning rate is the first length that the search tries; 1 is
-    usual. Where a worker dies others compute what it had and had not sent; where a rank with a shard dies,
-    PeerLost is raised.
+    With ``servers`` = 0 all ranks are workers and servers, and rank 0 is the coordinator too. Otherwise rank 0 is
+    the coordinator, the next ``servers`` ranks are servers, and the others are workers.
 
-    Memory: each shard of n parameters keeps 6 + 2 history vectors of its length, a worker one of n for its sum.
+    A step is one gradient of the global batch, so steps are comparable with those of SGD. If the batch is all the
+    data (or more than 99 % of it, because workers must divide it) it does not change. Then the last gradient of an
+    iteration is the first of the next. A smaller batch changes after each iteration; both gradients of a pair come
+    from the same batch (Schraudolph, Yu and Guenter 2007), which costs one more gradient. Results of backup tasks
+    that come second do not count.
+
+    The case's optimizer and weight decay are not used. The learning rate is the first length of the line search,
+    usually 1. If a worker fails other workers compute its unpushed portions. If a server fails PeerLost is raised.
+
+    Memory: 6 + 2 ``history`` vectors on each server, as long as its shard; on a worker 1 vector.
     """
     if session.replica.loss_scale != 1:
-        raise ValueError("sandblaster holds losses against gradients, and cannot scale them as float16 needs it")
-    session.prefetch = 0  # which portion comes next is not known ahead
+        raise ValueError("sandblaster's line search compares losses with gradients and cannot use loss scaling")
+    session.prefetch = 0  # the next portion is not known ahead
     holders, workers = _roles(comm.size, servers)
     portions = min(portions_per_worker * len(workers), session.global_batch)
-    seat = _Seat(comm, session, holders, portions)
+    rank = _Participant(comm, session, holders, portions)
     session.journal.begin()
-    beside = []
+    tasks = []
     if comm.rank == COORDINATOR:
-        book = partial(Portions, portions, push_every=push_every, backup=backup)
-        coordinator = LbfgsCoordinator(comm, session, workers=workers, servers=holders, book=book)
-        beside.append(comm.start(coordinator.minimise(history, search), shared_tags=True))
+        new_portions = partial(Portions, portions, push_every=push_every, backup=backup)
+        coordinator = LbfgsCoordinator(comm, session, workers=workers, servers=holders, new_portions=new_portions)
+        tasks.append(comm.start(coordinator.minimise(history, search), shared_tags=True))
     if comm.rank in holders:
-        seat.shard = Shard(session, seat.spans[comm.rank], history, portions)
-        beside.append(comm.start(seat.shard.serve(comm, COORDINATOR), shared_tags=True))
+        rank.shard = Shard(session, rank.spans[comm.rank], history, portions)
+        tasks.append(comm.start(rank.shard.serve(comm, COORDINATOR), shared_tags=True))
     is_worker = comm.rank in workers
-    last = await (work(seat) if is_worker else attend(seat))
-    for program in beside:
-        await program
+    last = await (work(rank) if is_worker else only_test(rank))
+    for task in tasks:
+        await task
     if last.number:
-        await seat.test(await comm.survivors(), last, is_worker=is_worker)
+        await rank.test(await comm.survivors(), last, is_worker=is_worker)
 
 
 def check(ranks: int, settings: Mapping[str, Any]) -> None:
@@ -89,36 +96,39 @@ def check(ranks: int, settings: Mapping[str, Any]) -> None:
     for name, bound in least.items():
         if settings[name] < bound:
             raise ValueError(f"{name}: must be at least {bound}, not {settings[name]}")
+    for name, most in {"history": MOST_HISTORY, "search": MOST_SEARCH}.items():
+        if settings[name] > most:
+            raise ValueError(f"{name}: must be at most {most}, not {settings[name]}")
     servers = settings["servers"]
     if servers and ranks < servers + 2:
         raise ValueError(f"servers: {servers} of them, a coordinator and a worker need more than {ranks} ranks")
 
 
 def workers(ranks: int, settings: Mapping[str, Any]) -> range:
-    """Return who computes gradients."""
+    """Return the ranks that compute gradients."""
     return _roles(ranks, settings["servers"])[1]
 
 
-def mortal(ranks: int, settings: Mapping[str, Any]) -> range:
-    """Return who may die: a worker that keeps no shard, if there is another one."""
-    able = workers(ranks, settings)
-    return able if settings["servers"] and len(able) > 1 else range(0)
+def may_fail(ranks: int, settings: Mapping[str, Any]) -> range:
+    """Return the ranks that may fail: workers without a shard, if there are several."""
+    found = workers(ranks, settings)
+    return found if settings["servers"] and len(found) > 1 else range(0)
 
 
 def most_steps(ranks: int, settings: Mapping[str, Any]) -> int:
-    """Return how many steps one worker can take of a global batch: a portion each."""
+    """Return the most steps of one worker per global batch: one per portion."""
     return int(settings["portions_per_worker"]) * len(workers(ranks, settings))
 
 
 def _roles(ranks: int, servers: int) -> tuple[range, range]:
-    """Who holds shards, and who works."""
+    """Return the ranks that hold shards and the ranks that work."""
     if servers == 0:
         return range(ranks), range(ranks)
     return range(1, 1 + servers), range(1 + servers, ranks)
 
 
-class _Seat:
-    """What every rank can do: report for an order, and test."""
+class _Participant:
+    """State and actions of a rank: report to the coordinator, and test."""
 
     def __init__(self, comm: Comm, session: Session, holders: range, portions: int) -> None:
         self.comm = comm
@@ -128,22 +138,22 @@ class _Seat:
         sizes = map(len, partition(session.replica.parameters, len(holders)))
         bounds = pairwise(accumulate(sizes, initial=0))
         self.spans = {holder: slice(*span) for holder, span in zip(holders, bounds, strict=True)}
-        """Who holds which elements of the parameters."""
+        """Elements of the parameters that each rank holds."""
 
     def parts(self, vector: Array) -> list[tuple[int, Array]]:
-        """Of a vector as long as the parameters: (server, its part)."""
+        """Return (server, its part) for each part of a vector as long as the parameters."""
         return [(server, vector[span]) for server, span in self.spans.items()]
 
     async def report(self, report: Report) -> Order:
-        """Tell the coordinator what has been done, and wait for what to do next."""
+        """Report to the coordinator and wait for the next order."""
         words = np.zeros(len(Order._fields))
         await self.comm.send(np.array(report, float), COORDINATOR, REPORT)
         await self.comm.recv(words, COORDINATOR, ORDER)
-        what, accepted, number, batch, portion = (int(word) for word in words[:5])
-        return Order(What(what), bool(accepted), number, batch, portion, *map(float, words[5:]))
+        command, accepted, number, batch, portion = (int(word) for word in words[:5])
+        return Order(Command(command), bool(accepted), number, batch, portion, *map(float, words[5:]))
 
     async def test(self, comm: Comm, order: Order, *, is_worker: bool) -> bool:
-        """Put the parameters together and test them, on all ranks; tells whether training may stop."""
+        """Gather the parameters and test them on all ranks; return whether training may stop."""
         replica = self.session.replica
         replica.parameters[:] = 0
         if self.shard is not None:
@@ -153,48 +163,59 @@ class _Seat:
         return await self.session.evaluate(comm, order.number, at=Moment(order.number, int(order.training_ns)))
 
 
-async def attend(seat: _Seat) -> Order:
-    """Test with the others when told to; returns the order to stop."""
+async def only_test(rank: _Participant) -> Order:
+    """Test with the other ranks when ordered; return the order to stop."""
     report = Report()
-    while (order := await seat.report(report)).what is not What.STOP:
-        report = Report(enough=await seat.test(seat.comm, order, is_worker=False))
+    while (order := await rank.report(report)).command is not Command.STOP:
+        report = Report(target_reached=await rank.test(rank.comm, order, is_worker=False))
     return order
 
 
-async def work(seat: _Seat) -> Order:
-    """Compute one portion after another, test with the others when told to; returns the order to stop."""
-    replica = seat.session.replica
-    gathered = seat.session.vector("gathered")
-    flags = np.zeros(seat.portions)
+async def work(rank: _Participant) -> Order:
+    """Compute portions, push their sum and test when ordered; return the order to stop."""
+    replica = rank.session.replica
+    accumulated = rank.session.vector("accumulated")
+    flags = np.zeros(rank.portions)
     fetched = 0
 
     async def compute(order: Order) -> Order:
-        """Compute a portion's gradient, and gather it if it counts."""
+        """Compute a portion's gradient, and add it to ``accumulated`` if the coordinator accepts it."""
         nonlocal fetched
-        with seat.session.journal.step(seat.session.epoch(order.number - 1), order.length) as outcome:
+        with rank.session.journal.step(rank.session.epoch(order.number - 1), order.length) as outcome:
             if fetched != order.number:
-                await fetch(seat.comm, seat.parts(replica.parameters))
+                await fetch(rank.comm, rank.parts(replica.parameters))
                 fetched = order.number
-            inputs = partial(seat.session.input, order.batch, order.portion, seat.portions)
-            await gradient(seat.comm, seat.session, inputs, outcome, scale=1 / seat.session.global_batch)
+            inputs = partial(rank.session.input, order.batch, order.portion, rank.portions)
+            await gradient(rank.comm, rank.session, inputs, outcome, scale=1 / rank.session.global_batch)
             loss = outcome.loss * outcome.images
-            answer = await seat.report(Report(order.number, order.portion, loss))
+            answer = await rank.report(Report(order.number, order.portion, loss))
             if answer.accepted:
-                await seat.comm.add(gathered, replica.gradients)
+                await rank.comm.add(accumulated, replica.gradients)
                 flags[order.portion] = 1
             else:
                 outcome.images = outcome.correct = 0
         return answer
 
-    order = await seat.report(Report())
-    while order.what is not What.STOP:
-        if order.what is What.COMPUTE:
+    order = await rank.report(Report())
+    while order.command is not Command.STOP:
+        if order.command is Command.COMPUTE:
             order = await compute(order)
-        elif order.what is What.PUSH:
-            await push(seat.comm, seat.parts(gathered), order.number, flags)
-            gathered[:] = 0
+        elif order.command is Command.PUSH:
+            await push(rank.comm, rank.parts(accumulated), order.number, flags)
+            await rank.comm.apply("reset", partial(assign, accumulated, 0), accumulated.nbytes)
             flags[:] = 0
-            order = await seat.report(Report())
+            order = await rank.report(Report())
         else:
-            order = await seat.report(Report(enough=await seat.test(seat.comm, order, is_worker=True)))
+            order = await rank.report(Report(target_reached=await rank.test(rank.comm, order, is_worker=True)))
     return order
+
+
+TRAITS: Final = Strategy(
+    aggregates=False,
+    scales_loss=False,
+    optimizer="L-BFGS",
+    check=check,
+    workers=workers,
+    may_fail=may_fail,
+    most_steps=most_steps,
+)

@@ -4,8 +4,9 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from hpcdl.training.backpropagation import gradient
-from hpcdl.training.bucketing import buckets, check_bucket_bytes
+from hpcdl.training.parts.bucketing import buckets, check_bucket_bytes
+from hpcdl.training.parts.gradient import gradient
+from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,19 +14,19 @@ if TYPE_CHECKING:
     from hpcdl.fabric.comm import Comm
     from hpcdl.fabric.task import Task
     from hpcdl.nn.replica import Stage
-    from hpcdl.training.session import Session
-
-WEIGHS: Final = True
+    from hpcdl.training.parts.session import Session
 
 
 async def synchronous(comm: Comm, session: Session, *, bucket_bytes: int | None = None) -> None:
-    """Synchronous data-parallel SGD (FireCaffe, section 3; Das et al. 2016): all ranks step as one.
+    """Synchronous data-parallel SGD (FireCaffe, section 3; Das et al. 2016): all ranks make equal steps.
 
-    Every rank computes the gradient of its share of the global batch, scaled by 1 / global batch, so that the
-    plain sum over ranks is the gradient of the mean loss and no rank divides. All ranks make the same update
-    and stay equal. The gradient is exchanged in pieces of about ``bucket_bytes``, each as soon as backward has
-    completed it and beside the rest of backward; with 0 in one piece after it. Unless it is given the length is
-    what the links between hosts say, see :mod:`hpcdl.training.bucketing`; within a host it is one piece.
+        g  <-  allreduce(gradient of the rank's share, scaled by 1 / global batch)
+        x  <-  x - rate * g
+
+    The scaling makes the plain sum over ranks the gradient of the mean loss. The gradient is summed in buckets of
+    about ``bucket_bytes``, each as soon as backward has completed it; the messages overlap with the rest of
+    backward. With 0 it is one bucket after backward. The default is the length that the measured links between
+    hosts ask for (:mod:`hpcdl.training.parts.bucketing`), and one bucket within a host.
     """
     replica = session.replica
     gradients = replica.gradients
@@ -54,5 +55,8 @@ async def synchronous(comm: Comm, session: Session, *, bucket_bytes: int | None 
 
 
 def check(_ranks: int, settings: Mapping[str, Any]) -> None:
-    """Raise ValueError for a length that is none."""
+    """Raise ValueError for an invalid ``bucket_bytes``."""
     check_bucket_bytes(settings["bucket_bytes"])
+
+
+TRAITS: Final = Strategy(lockstep=True, weighs_images=True, check=check)

@@ -1,67 +1,75 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from operator import isub
+from typing import TYPE_CHECKING, Any, Final
 
-from hpcdl.optim.position import position
-from hpcdl.training.backpropagation import gradient
+from hpcdl.optim.parts.lookahead import without_lookahead
+from hpcdl.training.parts.gradient import gradient
+from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hpcdl.fabric.comm import Comm
-    from hpcdl.training.session import Session
+    from hpcdl.training.parts.session import Session
 
 
 async def synchronous_elastic_averaging(
     comm: Comm, session: Session, *, period: int = 1, beta: float = 0.9
 ) -> None:
-    """Synchronous EASGD: all workers and their centre draw each other at once (Zhang et al. 2015, section 2).
+    """Synchronous elastic averaging SGD (EASGD; Zhang et al. 2015, section 2, equations 2 and 3).
 
-    Every ``period`` (tau) steps each of p workers x_i and the centre c move by equal amounts, all from the old
-    values:
+    Each of p ranks has parameters x_i; all have the same centre c. Every ``period`` (tau) steps:
 
-        x_i  <-  x_i - a (x_i - c)        c  <-  c + a sum of (x_i - c)
+        x_i  <-  x_i - a (x_i - c) - rate * gradient(x_i)        c  <-  c + a * sum over i of (x_i - c)
 
-    with a = ``beta`` / p, so that c keeps 1 - beta of itself and takes beta of the workers' mean; and x_i takes
-    its gradient step, also from the old x_i: equations (2) and (3). With Nesterov, equation (5), x_i is without
-    the look-ahead at which the gradient is taken. The gradient is the mean over the worker's own share of the
-    batch.
+    with a = ``beta`` / p. All terms use the old values: c becomes (1 - beta) c + beta * mean of x_i. In the other
+    steps x_i makes its gradient step alone. With Nesterov (equation 5) x_i is without the look-ahead at which the
+    gradient is taken. The gradient is the mean over the rank's own share of the batch.
 
-    Every rank keeps the centre, and moves it by the sum over ranks, which the session's aggregation makes beside
-    the gradient. The sum of all x_i and c changes by gradient steps only. The centre is what is tested.
+    The session's aggregation sums the differences; its messages overlap with the gradient. Only gradient steps
+    change the sum of all x_i and c. Evaluations test the centre.
 
-    Messages: one sum of a vector as long as the parameters in ``period`` steps. Memory: three vectors, ``centre``,
-    ``spring`` and ``springs``.
+    Messages: one allreduce of V bytes (the parameters) in ``period`` steps. Memory: three vectors, ``centre``,
+    ``pull`` and ``pulls``.
     """
     x, gradients = session.replica.parameters, session.replica.gradients
-    centre, spring, springs = (session.vector(name) for name in ("centre", "spring", "springs"))
+    centre, pull, pulls = (session.vector(name) for name in ("centre", "pull", "pulls"))
     centre[:] = x
-    # without an aggregation (the no-communication ceiling) a rank is its centre's only worker
+    # without an aggregation (the no-communication ceiling) each centre has one worker
     moving_rate = beta / (1 if session.independent else comm.size)
+
+    def compute_pull() -> None:
+        nonlocal pull
+        without_lookahead(session.optimizer, x, pull)
+        pull -= centre
+        pull *= moving_rate
+        pulls[:] = pull
+
     for step in range(session.steps):
         rate = session.learning_rate(step)
         with session.journal.step(session.epoch(step), rate) as outcome:
             summing = None
             if step % period == 0:
-                position(session.optimizer, x, spring)
-                spring -= centre
-                spring *= moving_rate
-                springs[:] = spring
-                summing = comm.start(session.aggregate(comm, springs))
+                await comm.apply("pull", compute_pull, 4 * x.nbytes)
+                summing = comm.start(session.aggregate(comm, pulls))
             await gradient(comm, session, partial(session.input, step, comm.rank, comm.size), outcome)
             await comm.compute("update", partial(session.optimizer.update, x, gradients, rate))
             if summing is not None:
                 await summing
-                x -= spring
-                await comm.add(centre, springs)
+                await comm.apply("pull", partial(isub, x, pull), x.nbytes)
+                await comm.add(centre, pulls)
         if session.evaluation_due(step + 1) and await session.evaluate(comm, step + 1, parameters=centre):
             return
 
 
 def check(_ranks: int, settings: Mapping[str, Any]) -> None:
-    """Raise ValueError for settings that make no training."""
+    """Raise ValueError for an invalid period or beta."""
     if settings["period"] < 1:
         raise ValueError(f"period: must be at least 1, not {settings['period']}")
     if not 0 < settings["beta"] <= 1:
         raise ValueError(f"beta: must be more than 0 and at most 1, not {settings['beta']}")
+
+
+TRAITS: Final = Strategy(check=check)

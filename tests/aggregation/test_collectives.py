@@ -1,22 +1,22 @@
-"""Every collective of every scheme does what MPI says it does, at the cost that its docstring states."""
+"""Collectives of all schemes: results as in MPI, costs as in the docstring."""
 
 from math import ceil
 
 import numpy as np
 import pytest
-from contract.aggregations import OF_A_LIBRARY, ON_HOSTS, OTHERS, called, called_apart
+from contract.aggregations import NATIVE, ON_HOSTS, OTHERS, called, called_out_of_place
+from contract.generated import RANKS, generated, on_any_ranks
 from contract.operands import as_wanted, awkward_lengths, operands
+from hypothesis import strategies as st
 
-from hpcdl import registry
-from hpcdl.aggregation.collectives import COLLECTIVES, offered, operand, schemes
-from hpcdl.analysis import cost
-from hpcdl.fabric.inprocess import in_process
+from hpcdl.aggregation.parts import cost
+from hpcdl.aggregation.parts.collectives import COLLECTIVES, offered, operand, schemes
 from hpcdl.fabric.network import NETWORKS, Link, Network
-from hpcdl.fabric.phantom import phantom
-from hpcdl.fabric.simulated import simulated
+from hpcdl.fabric.vectors import phantom
+from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.simulated import simulated
 
-RANKS = [*range(1, 10), 16]
-COSTED = [(collective, name) for collective, name in OTHERS if name not in OF_A_LIBRARY]
+COSTED = [(collective, name) for collective, name in OTHERS if name not in NATIVE]
 SEGMENTED = {"chain", "double_tree"}
 OF = {"busiest rank": max, "all ranks": sum}
 SLOW_ADDER = Network("slow adder", Link(alpha=0.0, beta=1e-9), source="none", gamma=1e-7)
@@ -36,37 +36,31 @@ def counted(collective, name, ranks, length, **settings):
 
 
 def volumes(collective, name):
-    """(what, of which ranks, formula); bytes of powers of two are checked apart."""
+    """Return (quantity, ranks, formula) of each stated cost without times."""
     lines = cost.costs(offered(collective, name)).items()
     return [(*line.partition(", ")[::2], formula) for line, formula in lines if not line.startswith("Time")]
 
 
-@pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize(("collective", "name"), OTHERS)
-def test_does_what_mpi_says(collective, name, ranks):
+@generated(8, *({"ranks": ranks, "seed": 1} for ranks in (1, 2, 3, 8)), ranks=RANKS, seed=st.integers(0, 1000))
+def test_result_is_that_of_mpi(collective, name, ranks, seed):
     for length in lengths(collective, ranks):
         rows, _ = operands(ranks, length)
-        for seed in range(5):
-            buffers = rows.copy()
-            in_process(ranks, seed).run(
-                lambda comm, buffers=buffers: called(collective, name, comm, buffers[comm.rank])
-            )
-            assert as_wanted(collective, buffers, rows), f"{length} elements, seed {seed}"
-
-
-def test_a_librarys_schemes_are_named_so():
-    names = [name for name in registry.names("aggregation") if name.startswith(("native", "nccl"))]
-    assert names == sorted(OF_A_LIBRARY)
+        buffers = rows.copy()
+        in_process(ranks, seed).run(
+            lambda comm, buffers=buffers: called(collective, name, comm, buffers[comm.rank])
+        )
+        assert as_wanted(collective, buffers, rows), f"{length} elements"
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 5])
 @pytest.mark.parametrize(("collective", "name"), ON_HOSTS)
-def test_a_librarys_operand_apart_stays_as_it_is(collective, name, ranks):
+def test_an_out_of_place_operand_does_not_change(collective, name, ranks):
     for length in lengths(collective, ranks):
         rows, _ = operands(ranks, length)
         given, results = rows.copy(), np.full_like(rows, np.nan)
         in_process(ranks).run(
-            lambda comm, given=given, results=results: called_apart(
+            lambda comm, given=given, results=results: called_out_of_place(
                 collective, name, comm, given[comm.rank], results[comm.rank]
             )
         )
@@ -74,9 +68,9 @@ def test_a_librarys_operand_apart_stays_as_it_is(collective, name, ranks):
         assert (given == rows).all()
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 8])
 @pytest.mark.parametrize(("collective", "name"), OTHERS)
-def test_several_at_once(collective, name, ranks):
+@generated(8, {"ranks": 3, "seed": 0}, {"ranks": 8, "seed": 1}, ranks=st.integers(2, 9), seed=st.integers(0, 1000))
+def test_several_at_once(collective, name, ranks, seed):
     rows, _ = operands(ranks, 40 * ranks)
     vectors = [rows[:, : 8 * ranks], rows[:, 8 * ranks : 24 * ranks], rows[:, 24 * ranks :]]
 
@@ -86,25 +80,28 @@ def test_several_at_once(collective, name, ranks):
         for task in reversed(tasks):
             await task
 
-    for seed in range(10):
-        buffers = [vector.copy() for vector in vectors]
-        in_process(ranks, seed).run(program)
-        for found, given in zip(buffers, vectors, strict=True):
-            assert as_wanted(collective, found, given), f"seed {seed}"
+    buffers = [vector.copy() for vector in vectors]
+    in_process(ranks, seed).run(program)
+    for found, given in zip(buffers, vectors, strict=True):
+        assert as_wanted(collective, found, given)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 5, 6, 9])
 @pytest.mark.parametrize(("collective", "name"), [(c, n) for c, n in OTHERS if n in SEGMENTED])
-def test_segments_of_any_length(collective, name, ranks):
-    for segment_bytes in (8, 100, 5000):
-        rows, _ = operands(ranks, 307)
-        buffers = rows.copy()
-        in_process(ranks, 1).run(
-            lambda comm, buffers=buffers, most=segment_bytes: called(
-                collective, name, comm, buffers[comm.rank], segment_bytes=most
-            )
-        )
-        assert as_wanted(collective, buffers, rows), segment_bytes
+@generated(
+    12,
+    {"ranks": 1, "segment_bytes": 8},
+    {"ranks": 5, "segment_bytes": 8},
+    {"ranks": 6, "segment_bytes": 5000},
+    ranks=st.integers(1, 9),
+    segment_bytes=st.integers(2, 400).map(lambda elements: 4 * elements),
+)
+def test_segments_of_any_length(collective, name, ranks, segment_bytes):
+    rows, _ = operands(ranks, 307)
+    buffers = rows.copy()
+    in_process(ranks, 1).run(
+        lambda comm: called(collective, name, comm, buffers[comm.rank], segment_bytes=segment_bytes)
+    )
+    assert as_wanted(collective, buffers, rows)
 
 
 @pytest.mark.parametrize(("collective", "name"), COSTED)
@@ -113,10 +110,10 @@ def test_the_docstring_states_what_it_costs(collective, name):
     assert stated == {"Messages", "Bytes", "Time"}
 
 
-@pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize(("collective", "name"), COSTED)
+@on_any_ranks
 def test_messages_and_bytes(collective, name, ranks):
-    """Exact where everything divides; else a rank's bytes are right to one chunk, all ranks' to p of them."""
+    """Exact if p divides the length; otherwise a rank's bytes differ by at most one chunk, all ranks' by p."""
     for length in (64 * ranks, 1009 // ranks * ranks if collective == "all_to_all" else 1009):
         sent = counted(collective, name, ranks, length)
         chunk = 4 * ceil(length / ranks) if length % ranks else 0
@@ -129,10 +126,10 @@ def test_messages_and_bytes(collective, name, ranks):
             assert abs(OF[which](sent[what]) - cost.cost(formula, ranks, 4 * length)) <= slack, f"{what}, {which}"
 
 
-@pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize(("collective", "name"), COSTED)
+@on_any_ranks
 def test_simulated_time(collective, name, ranks):
-    payload = phantom(64 * ranks * 100)
+    payload = phantom(1600 * ranks)
     for network in MODELS:
         for settings in ({"segment_bytes": 3200}, {"segment_bytes": 1 << 30}) if name in SEGMENTED else ({},):
             world = simulated(ranks, network)
@@ -145,11 +142,11 @@ def test_simulated_time(collective, name, ranks):
 
 @pytest.mark.parametrize(("collective", "name"), COSTED)
 def test_time_is_stated_for_some_number_of_ranks(collective, name):
-    times = [cost.time(offered(collective, name), p, 1e6, 1e-6, 1e-9, 1e-10) for p in RANKS[1:]]
+    times = [cost.time(offered(collective, name), p, 1e6, 1e-6, 1e-9, 1e-10) for p in range(2, 10)]
     assert any(time is not None for time in times)
 
 
-def test_what_a_scheme_lacks_is_said_with_those_that_have_it():
+def test_the_error_for_a_missing_collective_names_the_schemes_that_have_it():
     with pytest.raises(ValueError, match=r"^'ring' has no broadcast; these have: binomial, chain, [^\n]*native, "):
         offered("broadcast", "ring")
     with pytest.raises(ValueError, match=r"^'allgather' has no allgather; these have: "):
@@ -166,11 +163,11 @@ def test_every_collective_has_a_native_and_two_schemes():
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_an_all_to_all_exchanges_equal_parts(ranks):
-    with pytest.raises(ValueError, match=f"^7 elements make no {ranks} equal parts"):
+    with pytest.raises(ValueError, match=f"^all_to_all: 7 elements cannot be cut into {ranks} equal parts"):
         operand("all_to_all", np.zeros(7), ranks)
 
 
-def test_a_library_s_own_state_no_cost():
+def test_native_collectives_state_no_cost():
     for collective, name in OTHERS:
-        if name in OF_A_LIBRARY:
+        if name in NATIVE:
             assert cost.costs(offered(collective, name)) == {}

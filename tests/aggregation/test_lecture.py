@@ -1,4 +1,4 @@
-"""The numbers of the reduction shapes as Intel's lecture draws them, every one on its way."""
+"""Reductions of Intel's lecture: every number sent and summed, as in its drawings."""
 
 import numpy as np
 import pytest
@@ -6,11 +6,11 @@ import pytest
 from hpcdl.aggregation.butterfly import butterfly
 from hpcdl.aggregation.ring import ring
 from hpcdl.aggregation.tree import tree
-from hpcdl.fabric.inprocess import in_process
+from hpcdl.fabric.virtual.inprocess import in_process
 
 
-class Listening:
-    """A communicator that notes each value sent and each sum made."""
+class Recording:
+    """A communicator that records each value sent and each sum."""
 
     def __init__(self, comm):
         self._comm = comm
@@ -33,22 +33,22 @@ class Listening:
         self.sums.append(*into.tolist())
 
 
-def listen(aggregate, rows, seed):
-    """What each rank sent and summed, and holds in the end."""
+def recorded(aggregate, rows, seed):
+    """Return what each rank sent, its sums, and its final vector."""
 
     async def program(comm):
-        listening = Listening(comm)
+        recording = Recording(comm)
         mine = np.array(rows[comm.rank], float)
-        await aggregate(listening, mine)
-        return listening.sent, listening.sums, mine.tolist()
+        await aggregate(recording, mine)
+        return recording.sent, recording.sums, mine.tolist()
 
     return zip(*in_process(len(rows), seed).run(program), strict=True)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_tree_of_seven(seed):
-    """1 + 2 + 5 = 8 and 3 + 4 + 6 = 13, then 8 + 13 + 7 = 28, and back in two steps."""
-    sent, sums, held = listen(tree, [[1], [2], [3], [4], [5], [6], [7]], seed)
+    """1 + 2 + 5 = 8 and 3 + 4 + 6 = 13, then 8 + 13 + 7 = 28, and a broadcast in two steps."""
+    sent, sums, held = recorded(tree, [[1], [2], [3], [4], [5], [6], [7]], seed)
     assert [total[-1:] for total in sums] == [[], [], [], [], [8], [13], [28]]
     assert [len(total) for total in sums] == [0, 0, 0, 0, 2, 2, 2]
     up = [mine[:1] for mine in sent[:6]]
@@ -61,7 +61,7 @@ def test_a_tree_of_seven(seed):
 @pytest.mark.parametrize("seed", range(5))
 def test_a_butterfly_of_four(seed):
     """{1, 2, 3, 4} to {3, 3, 7, 7} to {10, 10, 10, 10}."""
-    sent, sums, held = listen(butterfly, [[1], [2], [3], [4]], seed)
+    sent, sums, held = recorded(butterfly, [[1], [2], [3], [4]], seed)
     assert list(sent) == [[(1, 1), (2, 3)], [(0, 2), (3, 3)], [(3, 3), (0, 7)], [(2, 4), (1, 7)]]
     assert [step[0] for step in sums] == [3, 3, 7, 7]
     assert [step[1] for step in sums] == [10, 10, 10, 10]
@@ -70,9 +70,9 @@ def test_a_butterfly_of_four(seed):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_ring_of_four(seed):
-    """Each chunk grows rank by rank, 1, 11, 111, 1111, and is passed on whole."""
+    """Each rank adds to a chunk, 1, 11, 111, 1111; then the sum goes around."""
     rows = [[1, 1, 1, 1], [10, 10, 10, 10], [100, 100, 100, 100], [1000, 1000, 1000, 1000]]
-    sent, sums, held = listen(ring, rows, seed)
+    sent, sums, held = recorded(ring, rows, seed)
     assert list(sums) == [[1001, 1101, 1111], [11, 1011, 1111], [110, 111, 1111], [1100, 1110, 1111]]
     for rank, mine in enumerate(sent):
         right = (rank + 1) % 4

@@ -1,34 +1,25 @@
-"""Every aggregation sums, exactly, and alike on all ranks: at any number of ranks, length and interleaving."""
+"""Sums of all schemes: exact and equal on all ranks, at any number of ranks, length and interleaving."""
 
 import numpy as np
 import pytest
 from contract.aggregations import SCHEMES, SEGMENTED, scheme
-from contract.operands import awkward_lengths, operands
+from contract.generated import RANKS, generated
+from contract.operands import operands
+from hypothesis import strategies as st
 
-from hpcdl.fabric.inprocess import in_process
+from hpcdl.fabric.virtual.inprocess import in_process
 
-RANKS = [*range(1, 18), 32, 64]
-SEEDS = range(20)
-
-ALL_SCHEDULES = 9
-"""With so many ranks each length is summed in all 20 schedules; with more the 20 are dealt out among the lengths."""
-
-MOST_KEPT = 1 << 28
-"""Bytes that all ranks of an allgather of vectors may keep: 64 times 64 long vectors would be more than many machines have."""
-
-
-def lengths(name, ranks):
-    kept = 4 * ranks * ranks if name in {"allgather", "bruck"} else 0
-    return [length for length in awkward_lengths(ranks) if length * kept <= MOST_KEPT]
+SEEDS = st.integers(0, 1000)
+"""Schedules of the virtual ranks."""
 
 
 def aggregate(name, rows, seed, /, **settings):
-    """Each rank has a row; in the end all should be the sum."""
+    """Return the rows after each rank has summed its own; all should equal the sum."""
     in_process(len(rows), seed).run(lambda comm: scheme(name)(comm, rows[comm.rank], **settings))
 
 
 def aggregate_pieces(name, rows, seed):
-    """The same, as buckets of one gradient are: by several programs at once, joined in any order."""
+    """Sum each row in pieces, by concurrent programs that are joined in any order, as gradients' buckets are."""
 
     async def program(comm):
         mine = rows[comm.rank]
@@ -41,31 +32,46 @@ def aggregate_pieces(name, rows, seed):
     in_process(len(rows), seed).run(program)
 
 
-@pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("name", SCHEMES)
-def test_sums_whole_numbers_exactly(name, ranks):
-    fitting = lengths(name, ranks)
-    for at, length in enumerate(fitting):
-        rows, expected = operands(ranks, length)
-        buffers = np.empty_like(rows)
-        for seed in SEEDS if ranks <= ALL_SCHEDULES else SEEDS[at :: len(fitting)]:
-            buffers[:] = rows
-            aggregate(name, buffers, seed)
-            assert (buffers == expected).all(), f"{length} elements, seed {seed}"
+@generated(
+    40,
+    {"ranks": 1, "beyond": 1, "blocks": 1, "seed": 0},
+    {"ranks": 5, "beyond": 0, "blocks": 0, "seed": 1},
+    {"ranks": 17, "beyond": 1, "blocks": 1, "seed": 2},
+    {"ranks": 64, "beyond": -1, "blocks": 1, "seed": 3},
+    ranks=RANKS,
+    beyond=st.integers(-1, 1),
+    blocks=st.integers(0, 3),
+    seed=SEEDS,
+)
+def test_sums_whole_numbers_exactly(name, ranks, beyond, blocks, seed):
+    """Lengths are 0, 1, and numbers near multiples of the number of ranks."""
+    rows, expected = operands(ranks, max(0, ranks * blocks + beyond))
+    buffers = rows.copy()
+    aggregate(name, buffers, seed)
+    assert (buffers == expected).all()
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 5, 8, 13])
 @pytest.mark.parametrize("name", SCHEMES)
-def test_all_ranks_get_the_same_bits(name, ranks):
-    """Sums of any numbers depend on the order of adding; ranks that train together must not differ by it.
+def test_sums_long_vectors_that_no_number_of_ranks_divides(name):
+    for ranks in (1, 2, 7, 16):
+        rows, expected = operands(ranks, 100_003)
+        aggregate(name, rows, ranks)
+        assert (rows == expected).all(), f"{ranks} ranks"
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+@generated(4, {"ranks": 3, "seed": 1}, {"ranks": 8, "seed": 2}, ranks=st.integers(2, 13), seed=SEEDS)
+def test_all_ranks_get_the_same_bits(name, ranks, seed):
+    """Floating-point sums depend on the order of additions; it must not make ranks differ.
 
     Nor must runs: a training is repeated to the last bit.
     """
     rows = np.random.default_rng(ranks).standard_normal((ranks, 1003)).astype(np.float32)
     exact = rows.sum(axis=0, dtype=np.float64)
-    runs = np.stack([rows] * 5)
-    for seed, buffers in enumerate(runs):
-        aggregate(name, buffers, seed)
+    runs = np.stack([rows] * 3)
+    for schedule, buffers in enumerate(runs, seed):
+        aggregate(name, buffers, schedule)
     np.testing.assert_allclose(runs[0, 0], exact, atol=1e-5)
     bits = runs.view(np.uint32)
     assert (bits == bits[0, 0]).all()
@@ -79,14 +85,13 @@ def test_sums_other_types(name, dtype):
     assert (rows == expected).all()
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 5, 8])
 @pytest.mark.parametrize("name", SCHEMES)
-def test_several_at_once(name, ranks):
+@generated(16, {"ranks": 3, "seed": 0}, {"ranks": 8, "seed": 1}, ranks=st.integers(2, 9), seed=SEEDS)
+def test_several_at_once(name, ranks, seed):
     rows, expected = operands(ranks, 1000)
-    for seed in SEEDS:
-        buffers = rows.copy()
-        aggregate_pieces(name, buffers, seed)
-        assert (buffers == expected).all(), f"seed {seed}"
+    buffers = rows.copy()
+    aggregate_pieces(name, buffers, seed)
+    assert (buffers == expected).all()
 
 
 @pytest.mark.parametrize("name", SCHEMES)
@@ -113,8 +118,7 @@ def test_none_leaves_every_rank_its_own(ranks, length):
     assert world.messages == [0] * ranks
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 7, 10])
-@pytest.mark.parametrize("arity", [1, 2, 3, 20])
+@generated(20, {"ranks": 1, "arity": 1}, {"ranks": 7, "arity": 20}, ranks=RANKS, arity=st.integers(1, 20))
 def test_a_tree_of_any_arity(ranks, arity):
     rows, expected = operands(ranks, 20)
     aggregate("tree", rows, 2, arity=arity)
@@ -122,12 +126,12 @@ def test_a_tree_of_any_arity(ranks, arity):
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7, 10])
-@pytest.mark.parametrize("length", [0, 1, 20])
-def test_any_number_of_servers(ranks, length):
+def test_any_number_of_servers(ranks):
     for servers in range(1, ranks + 1):
-        rows, expected = operands(ranks, length)
-        aggregate("sharded_parameter_server", rows, 3, servers=servers)
-        assert (rows == expected).all()
+        for length in (0, 1, 20):
+            rows, expected = operands(ranks, length)
+            aggregate("sharded_parameter_server", rows, 3, servers=servers)
+            assert (rows == expected).all(), f"{servers} servers, {length} elements"
 
 
 @pytest.mark.parametrize(
@@ -150,54 +154,64 @@ def test_any_number_of_servers(ranks, length):
         ),
     ],
 )
-def test_impossible_settings(name, setting, value):
+def test_impossible_settings_are_refused(name, setting, value):
     world = in_process(3)
     with pytest.raises(ValueError, match=f"^{setting} = {value!r}[^\n]*$"):
         world.run(lambda comm: scheme(name)(comm, np.zeros(5), **{setting: value}))
     assert not any(world.messages)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7, 8, 13])
-@pytest.mark.parametrize("length", [0, 1, 5, 100, 1003])
 @pytest.mark.parametrize("name", SEGMENTED)
-def test_segments_of_any_length(name, length, ranks):
-    for segment_bytes in (8, 12, 100, 4 * length + 8):
-        for seed in range(3):
-            rows, expected = operands(ranks, length)
-            aggregate(name, rows, seed, segment_bytes=segment_bytes)
-            assert (rows == expected).all(), segment_bytes
+@generated(
+    60,
+    *({"ranks": 7, "length": length, "segment_bytes": 8, "seed": 0} for length in (0, 1, 1003)),
+    {"ranks": 8, "length": 100, "segment_bytes": 408, "seed": 1},
+    ranks=st.integers(1, 13),
+    length=st.sampled_from([0, 1, 5, 100, 1003]),
+    segment_bytes=st.sampled_from([8, 12, 100, 28, 404, 4020]),
+    seed=SEEDS,
+)
+def test_segments_of_any_length(name, ranks, length, segment_bytes, seed):
+    rows, expected = operands(ranks, length)
+    aggregate(name, rows, seed, segment_bytes=segment_bytes)
+    assert (rows == expected).all()
 
 
 PLAIN = [name for name in SCHEMES if name not in {"hierarchical", "leader", "torus"}]
 
 
-@pytest.mark.parametrize(("where", "ranks_per_node"), [("outer", 3), ("inner", 4)])
 @pytest.mark.parametrize("scheme", PLAIN)
 @pytest.mark.parametrize("name", ["hierarchical", "leader"])
-def test_any_scheme_across_nodes_and_inside(name, scheme, where, ranks_per_node):
-    for ranks in (1, 4, 7, 12):
-        rows, expected = operands(ranks, 23)
-        aggregate(name, rows, 4, **{where: scheme, "ranks_per_node": ranks_per_node})
-        assert (rows == expected).all(), ranks
+def test_any_scheme_across_nodes_and_inside(name, scheme):
+    for where, ranks_per_node in (("outer", 3), ("inner", 4)):
+        for ranks in (1, 4, 7, 12):
+            rows, expected = operands(ranks, 23)
+            aggregate(name, rows, 4, **{where: scheme, "ranks_per_node": ranks_per_node})
+            assert (rows == expected).all(), f"{ranks} ranks, {where}"
 
 
-@pytest.mark.parametrize("ranks", [*range(1, 13), 31])
-@pytest.mark.parametrize("length", [0, 2, 50])
 @pytest.mark.parametrize("name", ["hierarchical", "leader"])
-def test_nodes_of_any_size_also_uneven_ones(name, length, ranks):
-    for ranks_per_node in range(1, ranks + 3):
-        rows, expected = operands(ranks, length)
-        aggregate(name, rows, ranks_per_node, ranks_per_node=ranks_per_node)
-        assert (rows == expected).all(), ranks_per_node
+@generated(
+    100,
+    *({"ranks": 7, "ranks_per_node": size, "length": 50} for size in (1, 3, 6, 7, 8)),
+    {"ranks": 31, "ranks_per_node": 4, "length": 0},
+    ranks=RANKS,
+    ranks_per_node=st.integers(1, 34),
+    length=st.sampled_from([0, 2, 50]),
+)
+def test_nodes_of_any_size_and_of_unequal_sizes(name, ranks, ranks_per_node, length):
+    rows, expected = operands(ranks, length)
+    aggregate(name, rows, ranks_per_node, ranks_per_node=ranks_per_node)
+    assert (rows == expected).all()
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 5, 6, 12, 16])
-@pytest.mark.parametrize("length", [0, 2, 50])
-def test_a_torus_of_any_shape(length, ranks):
+def test_a_torus_of_any_shape(ranks):
     for rows in (rows for rows in range(1, ranks + 1) if ranks % rows == 0):
-        vectors, expected = operands(ranks, length)
-        aggregate("torus", vectors, rows, rows=rows)
-        assert (vectors == expected).all(), rows
+        for length in (0, 2, 50):
+            vectors, expected = operands(ranks, length)
+            aggregate("torus", vectors, rows, rows=rows)
+            assert (vectors == expected).all(), f"{rows} rows, {length} elements"
 
 
 def test_a_torus_of_a_prime_number_of_ranks_is_a_ring():
@@ -210,8 +224,8 @@ def test_a_torus_of_a_prime_number_of_ranks_is_a_ring():
     assert sent[0] == sent[1]
 
 
-def test_parts_are_split_off_once():
-    """By several programs at once, too: communicators are scarce."""
+def test_subcommunicators_are_split_once():
+    """Also by concurrent programs, because communicators are scarce."""
     rows, _ = operands(6, 40)
     splits = []
 

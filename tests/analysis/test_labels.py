@@ -1,7 +1,6 @@
 import pytest
 
-from hpcdl.analysis.labels import parts
-from hpcdl.suite import label
+from hpcdl.analysis.labels import label, parts
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 import pytest
 
+from hpcdl.analysis.launches import launches
 from hpcdl.analysis.overhead import fabric, tracing
 
 
@@ -12,7 +13,7 @@ def test_the_fabric_against_plain_mpi_by_size(hand):
         for name, ms in (("raw", raw), ("fabric", ours)):
             hand.case([steps(ms)] * 2, kind="pairwise", aggregation=name, message_bytes=size, warmup_steps=2)
     hand.case([steps(1)] * 2, kind="pairwise", aggregation="fabric", message_bytes=8, warmup_steps=2)
-    small, large = fabric(hand.read())
+    small, large = fabric(launches(hand.read()))
     assert (small.fields["message_bytes"], large.fields["message_bytes"]) == (64, 4096)
     assert small.ratio.value == pytest.approx(1.5)
     assert large.difference.value == pytest.approx(1e-6)
@@ -25,11 +26,11 @@ def test_tracing_from_the_even_and_the_odd_steps_of_one_training(hand, warmup):
         return [500.0] * warmup + [ms * (1.1 if n % 2 == 0 else 1) for n in range(warmup, 42)]
 
     for seed in (1, 2):
-        traced = {"configuration": "trace=alternating, depth=2", "warmup_steps": warmup, "seed": seed}
+        traced = {"settings": {"trace": "alternating"}, "warmup_steps": warmup, "seed": seed}
         hand.train([alternating(50)] * 2, **traced)
         hand.train([alternating(100)], **traced)
-    hand.train([steps(1)] * 2, configuration="trace=events, depth=3")
-    two, one = tracing(hand.read())
+    hand.train([steps(1)] * 2, settings={"prefetch": 3})
+    two, one = tracing(launches(hand.read()))
     assert (two.fields["ranks"], one.fields["ranks"]) == (2, 1)
     assert (two.without.value, two.having.value) == (pytest.approx(0.050), pytest.approx(0.055))
     assert one.having.value == pytest.approx(0.110)
@@ -37,6 +38,6 @@ def test_tracing_from_the_even_and_the_odd_steps_of_one_training(hand, warmup):
 
 
 def test_nothing_to_compare(hand):
-    hand.train([steps(10)], configuration="trace=events")
+    hand.train([steps(10)])
     run = hand.read()
-    assert fabric(run) == tracing(run) == []
+    assert fabric(launches(run)) == tracing(launches(run)) == []

@@ -1,9 +1,13 @@
 import math
 
+import numpy as np
 import pytest
+import scipy.stats
 
-from hpcdl.analysis.fields import CONTRACT, problem
-from hpcdl.analysis.scaling import AmbiguousCaseError, records
+from hpcdl.analysis.launches import launches
+from hpcdl.analysis.points import AmbiguousCaseError
+from hpcdl.analysis.record_fields import CONTRACT, problem
+from hpcdl.analysis.scaling import records
 
 
 def steps(ms, count=10, warmup=2):
@@ -15,7 +19,7 @@ def test_strong_scaling_by_hand(hand):
     hand.train([steps(80)])
     hand.train([steps(50), steps(40)])
     hand.train([steps(25)] * 4)
-    one, two, four = records(hand.read())
+    one, two, four = records(launches(hand.read()))
     assert (one["speedup"], one["efficiency"], one["efficiency_low"], one["efficiency_high"]) == (1, 1, 1, 1)
     assert two["step_seconds"] == pytest.approx(0.050)
     assert two["speedup"] == pytest.approx(1.6)
@@ -35,7 +39,7 @@ def test_weak_scaling_by_hand(hand):
     weak = {"scaling": "weak", "batch_per_rank": 16}
     hand.train([steps(20)], **weak, global_batch=16)
     hand.train([steps(25)] * 4, **weak, global_batch=64)
-    _, four = records(hand.read())
+    _, four = records(launches(hand.read()))
     assert four["efficiency"] == pytest.approx(0.8)
     assert four["speedup"] == pytest.approx(3.2)
 
@@ -44,7 +48,7 @@ def test_scaling_is_what_the_batch_implies(hand):
     hand.train([steps(20)], scaling=None, global_batch=None, batch_per_rank=16)
     hand.train([steps(20)] * 2, scaling=None, global_batch=None, batch_per_rank=16)
     hand.train([steps(20)], scaling=None, global_batch=None)
-    weak, two, neither = records(hand.read())
+    weak, two, neither = records(launches(hand.read()))
     assert (weak["scaling"], two["efficiency"]) == ("weak", 1.0)
     assert (neither["scaling"], neither["efficiency"]) == (None, None)
 
@@ -54,12 +58,12 @@ def test_a_step_takes_as_long_as_its_slowest_rank(hand):
     a = [10, 30, 10, 30, 10, 30, 10, 10, 30, 10]
     b = [30, 10, 30, 10, 30, 10, 30, 30, 10, 30]
     hand.train([a, b], warmup_steps=0)
-    assert records(hand.read())[0]["step_seconds"] == pytest.approx(0.030)
+    assert records(launches(hand.read()))[0]["step_seconds"] == pytest.approx(0.030)
 
 
 def test_interval_of_order_statistics(hand):
     hand.train([[1000.0] * 2 + [float(ms) for ms in range(1, 11)]])
-    (one,) = records(hand.read())
+    (one,) = records(launches(hand.read()))
     assert one["step_seconds"] == pytest.approx(0.0055)
     assert one["step_seconds_low"] == pytest.approx(0.002)
     assert one["step_seconds_high"] == pytest.approx(0.009)
@@ -69,7 +73,7 @@ def test_one_rank_is_the_same_program_for_every_scheme(hand):
     for scheme, ms in (("tree", 70), ("none", 80), ("ring", 120)):
         hand.train([steps(ms)], aggregation=scheme)
     hand.train([steps(50)] * 2, aggregation="ring")
-    tree, none, ring, two = records(hand.read())
+    tree, none, ring, two = records(launches(hand.read()))
     assert (two["base_aggregation"], two["base_ranks"], two["base_launches"]) == ("any", 1, 3)
     assert two["base_step_seconds"] == pytest.approx(0.080)
     assert two["efficiency"] == pytest.approx(0.8)
@@ -87,21 +91,21 @@ def test_a_compressor_may_cost_something_on_one_rank(hand):
     hand.train([steps(50)] * 2)
     hand.train([steps(50)] * 2, compression="topk")
     hand.train([steps(50)] * 2, compression="onebit")
-    found = records(hand.read())
+    found = records(launches(hand.read()))
     assert [one["base_step_seconds"] for one in found[2:]] == pytest.approx([0.080, 0.100, 0.080])
 
 
 def test_any_one_rank_case_is_better_than_none(hand):
     hand.train([steps(80)], aggregation="tree", compression="topk")
     hand.train([steps(50)] * 2)
-    assert records(hand.read())[1]["base_aggregation"] == "tree"
+    assert records(launches(hand.read()))[1]["base_aggregation"] == "tree"
 
 
 def test_without_one_rank_the_smallest_scale_is_the_base(hand):
     hand.train([steps(20)] * 8)
     hand.train([steps(60)] * 2)
     hand.train([steps(30)] * 4)
-    eight, two, four = records(hand.read())
+    eight, two, four = records(launches(hand.read()))
     assert two["efficiency"] == 1.0
     assert four["efficiency"] == pytest.approx(1.0)
     assert eight["speedup"] == pytest.approx(3.0)
@@ -112,9 +116,9 @@ def test_without_one_rank_the_smallest_scale_is_the_base(hand):
 def test_other_problems_are_no_base(hand):
     hand.train([steps(80)], model="nin")
     hand.train([steps(80)], global_batch=128)
-    hand.train([steps(80)], configuration="bucket=1")
+    hand.train([steps(80)], settings={"prefetch": 0})
     hand.train([steps(50)] * 2)
-    assert records(hand.read())[3]["base_ranks"] == 2
+    assert records(launches(hand.read()))[3]["base_ranks"] == 2
 
 
 def test_exposed_communication_is_what_the_ceiling_has_not(hand):
@@ -125,7 +129,7 @@ def test_exposed_communication_is_what_the_ceiling_has_not(hand):
     hand.train([steps(80)], aggregation="none")
     ring, none, four, one, _ = (
         [found[f"exposed_communication_seconds{bound}"] for bound in ("", "_low", "_high")]
-        for found in records(hand.read())
+        for found in records(launches(hand.read()))
     )
     assert ring == pytest.approx([0.010] * 3)
     assert none == [0, 0, 0]
@@ -137,7 +141,7 @@ def test_cases_of_different_length_are_told_apart(hand):
     for planned in (12, 22):
         hand.train([steps(80, planned - 2)], steps=planned)
         hand.train([steps(50, 5)] * 2, steps=planned)  # stopped at its target
-    found = records(hand.read())
+    found = records(launches(hand.read()))
     assert [one["steps"] for one in found] == [12, 7, 22, 7]
     assert [one["planned_steps"] for one in found] == [12, 12, 22, 22]
     assert found[3]["base_launches"] == 1
@@ -146,7 +150,7 @@ def test_cases_of_different_length_are_told_apart(hand):
 
 def test_efficiency_split_by_hand(hand):
     hand.train([steps(50), steps(50)], compute=[40, 30])
-    (one,) = records(hand.read())
+    (one,) = records(launches(hand.read()))
     assert one["compute_seconds"] == pytest.approx(0.040)
     assert one["load_balance"] == pytest.approx(35 / 40)
     assert one["communication_efficiency"] == pytest.approx(0.8)
@@ -154,14 +158,14 @@ def test_efficiency_split_by_hand(hand):
 
 def test_input_is_that_of_the_rank_that_waits_longest(hand):
     hand.train([steps(50), steps(50)], compute=[40, 30], waiting=[2, 5])
-    (one,) = records(hand.read())
+    (one,) = records(launches(hand.read()))
     assert one["input_seconds"] == pytest.approx(0.005)
     assert one["compute_seconds"] == pytest.approx(0.040)
 
 
 def test_compute_that_was_not_measured_is_unknown(hand):
     hand.train([steps(50)])
-    (one,) = records(hand.read())
+    (one,) = records(launches(hand.read()))
     assert (one["compute_seconds"], one["input_seconds"], one["load_balance"]) == (None, None, None)
 
 
@@ -170,7 +174,7 @@ def test_targets(hand):
     hand.train([steps(50)], evaluations=seen, target_accuracy=0.9)
     hand.train([steps(50)], evaluations=seen, target_accuracy=0.95)
     hand.train([steps(50)], evaluations=seen)
-    reached, never, unset = records(hand.read())
+    reached, never, unset = records(launches(hand.read()))
     assert reached["seconds_to_target"] == 0.9
     assert (reached["samples_to_target"], reached["epochs_to_target"]) == (512, 2.0)
     assert (reached["final_accuracy"], reached["final_loss"]) == (0.89, 0.4)
@@ -182,7 +186,7 @@ def test_targets(hand):
 
 def test_without_evaluations_the_last_step_tells_the_loss(hand):
     hand.train([steps(50), steps(50)])
-    (one,) = records(hand.read())
+    (one,) = records(launches(hand.read()))
     assert (one["final_loss"], one["final_accuracy"]) == (1.5, None)
 
 
@@ -191,7 +195,7 @@ def test_one_record_per_seed_and_its_own_base(hand):
         hand.train([steps(base)], seed=seed)
         hand.train([steps(50)] * 2, seed=seed)
     hand.train([steps(50)] * 2, seed=3)
-    found = records(hand.read())
+    found = records(launches(hand.read()))
     assert [one["seed"] for one in found] == [1, 1, 2, 2, 3]
     assert found[1]["efficiency"] == pytest.approx(0.8)
     assert found[3]["efficiency"] == pytest.approx(1.2)
@@ -201,17 +205,19 @@ def test_one_record_per_seed_and_its_own_base(hand):
 def test_launches_are_taken_together(hand):
     for launch, ms in enumerate((50, 60, 40)):
         hand.train([steps(ms)], launch=launch, correct=launch != 1)
-    (one,) = records(hand.read())
+    (one,) = records(launches(hand.read()))
     assert (one["launches"], one["measured_steps"]) == (3, 30)
     assert one["step_seconds"] == pytest.approx(0.050)
-    assert (one["step_seconds_low"], one["step_seconds_high"]) == (pytest.approx(0.040), pytest.approx(0.060))
+    logarithms = np.log([0.050, 0.060, 0.040])
+    low, high = np.exp(scipy.stats.t.interval(0.95, 2, logarithms.mean(), scipy.stats.sem(logarithms)))
+    assert (one["step_seconds_low"], one["step_seconds_high"]) == (pytest.approx(low), pytest.approx(high))
     assert one["correct"] is False
 
 
 def test_a_target_missed_by_one_launch_has_no_time(hand):
     hand.train([steps(50)], launch=0, target_accuracy=0.9, evaluations=[(12, 1, 0.5, 0.1, 0.95, 64)])
     hand.train([steps(50)], launch=1, target_accuracy=0.9, evaluations=[(12, 1, 0.5, 0.1, 0.85, 64)])
-    (one,) = records(hand.read())
+    (one,) = records(launches(hand.read()))
     assert one["seconds_to_target"] is None
     assert one["final_accuracy"] == pytest.approx(0.90)
 
@@ -220,14 +226,14 @@ def test_cases_that_nothing_tells_apart(hand):
     hand.train([steps(50)], case="a")
     hand.train([steps(60)], case="b")
     with pytest.raises(AmbiguousCaseError, match="'a' and 'b'"):
-        records(hand.read())
+        records(launches(hand.read()))
 
 
 def test_too_few_steps(hand):
     hand.train([steps(50, count=3)])
     hand.train([steps(25, count=3)] * 2)
     hand.train([[50.0] * 2] * 4)
-    one, two, warm = records(hand.read())
+    one, two, warm = records(launches(hand.read()))
     assert (two["efficiency"], two["efficiency_low"]) == (pytest.approx(1.0), None)
     assert one["step_seconds_low"] is None
     assert (warm["step_seconds"], warm["efficiency"], warm["steps"], warm["measured_steps"]) == (
@@ -241,7 +247,7 @@ def test_too_few_steps(hand):
 def test_a_broken_case_has_no_times(hand):
     hand.train([steps(50)], error="rank 1 is gone")
     hand.train([steps(25)] * 2)
-    broken, two = records(hand.read())
+    broken, two = records(launches(hand.read()))
     assert (broken["step_seconds"], broken["error"]) == (None, "rank 1 is gone")
     assert two["base_ranks"] == 2
 
@@ -253,7 +259,7 @@ def test_collective_by_hand(hand):
     hand.case([[100.0] * 5 + slow, [100.0] * 5 + fast] * 2, collective="allreduce", warmup_steps=5, **common)
     hand.case([slow, fast], collective="allgather", **common)
     hand.case([slow, fast], collective="barrier", **common | {"message_bytes": 0})
-    reduce, gather, barrier = records(hand.read())
+    reduce, gather, barrier = records(launches(hand.read()))
     assert reduce["time_p50_seconds"] == pytest.approx(0.001)
     assert reduce["time_p99_seconds"] == pytest.approx(0.005 + 0.01 * 0.004, rel=1e-3)
     assert reduce["time_max_seconds"] == pytest.approx(0.009)
@@ -266,7 +272,7 @@ def test_collective_by_hand(hand):
 
 def test_what_the_case_says_is_handed_on_and_nan_is_not(hand):
     hand.train([steps(50)], predicted_seconds=0.04, staleness_max=3, colour="red", odd=math.nan)
-    (one,) = records(hand.read())
+    (one,) = records(launches(hand.read()))
     assert (one["predicted_seconds"], one["staleness_max"], one["colour"], one["odd"]) == (
         0.04,
         3,
@@ -276,4 +282,4 @@ def test_what_the_case_says_is_handed_on_and_nan_is_not(hand):
 
 
 def test_a_run_without_cases(hand):
-    assert records(hand.read()) == []
+    assert records(launches(hand.read())) == []

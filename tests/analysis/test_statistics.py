@@ -2,6 +2,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from hpcdl.analysis.bandwidth import bus_factor
 from hpcdl.analysis.statistics import (
@@ -60,6 +61,14 @@ def test_students_quantiles_are_those_of_the_tables(freedom, expected):
     assert student_quantile(freedom, 0.95) == pytest.approx(expected, abs=5e-4)
 
 
+@pytest.mark.parametrize("freedom", [1, 1.3, 2, 2.5, 3.7, 29, 120.5])
+@pytest.mark.parametrize("confidence", [0.9, 0.95, 0.999])
+def test_students_quantiles_are_scipys(freedom, confidence):
+    expected = scipy.stats.t.ppf((1 + confidence) / 2, freedom)
+    assert student_quantile(freedom, confidence) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.slow
 def test_coverage_of_the_mean_interval():
     random = np.random.default_rng(0)
     for n in (2, 3, 20):
@@ -92,9 +101,9 @@ def test_quantile_of_few():
 def test_launches_are_the_unit():
     launches = [np.full(50, float(value)) for value in (1, 2, 3, 4, 5, 6)]
     assert launches_interval(launches) == (3.5, 1, 6)
-    few = launches_interval([np.arange(10.0), np.arange(10.0) + 100])
-    assert few == (54.5, 1, 108)
-    assert math.isnan(launches_interval([np.arange(10.0), np.arange(3.0)]).low)
+    few = launches_interval([np.full(9, 2.0), np.full(5, 8.0)])
+    reach = scipy.stats.t.ppf(0.975, 1) * math.log(2)  # logarithms differ by log(2) from their mean
+    assert few == pytest.approx((5, 4 * math.exp(-reach), 4 * math.exp(reach)))
     assert all(map(math.isnan, launches_interval([np.empty(0)])))
 
 
@@ -135,6 +144,33 @@ def test_launches_that_differ_widen_the_ratio():
         [launch + shift for launch, shift in zip(base, (0, 0.1, 0.2, 0.3, 0.4), strict=True)], base
     )
     assert apart.high - apart.low > 10 * (same.high - same.low)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launches", [2, 3, 5])
+def test_launches_that_did_not_change_are_seldom_said_to_have(launches):
+    """Their medians vary by 5 %, their iterations by 1 %: at most one ratio in twenty may exclude 1."""
+    random = np.random.default_rng(launches)
+
+    def side():
+        return [random.lognormal(random.normal(0, 0.05), 0.01, 20) for _ in range(launches)]
+
+    found = [ratio_interval(side(), side()) for _ in range(3000)]
+    excluded = np.mean([not one.low <= 1 <= one.high for one in found])
+    assert 0.01 < excluded < 0.06
+
+
+def test_welchs_interval_is_scipys():
+    random = np.random.default_rng(6)
+    sides = [[random.lognormal(mean, 0.2, 9) for _ in range(count)] for mean, count in ((0, 3), (0.5, 4))]
+    a, b = ([math.log(np.median(launch)) for launch in side] for side in sides)
+    expected = scipy.stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
+    found = ratio_interval(*sides)
+    assert (found.low, found.high) == pytest.approx((math.exp(expected.low), math.exp(expected.high)))
+    difference = difference_interval(*sides)
+    medians = [[np.median(launch) for launch in side] for side in sides]
+    expected = scipy.stats.ttest_ind(*medians, equal_var=False).confidence_interval(0.95)
+    assert (difference.low, difference.high) == pytest.approx((expected.low, expected.high))
 
 
 def test_ratio_with_too_little_data():

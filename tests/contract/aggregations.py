@@ -1,18 +1,27 @@
-"""Which aggregations are held to what: all that the folder offers, so that a new file is tested as it is."""
+"""Lists of aggregation schemes for the tests, read from the folder, so that a new file is tested."""
 
 from hpcdl import registry
-from hpcdl.aggregation.collectives import COLLECTIVES, OF_A_LIBRARY, offered, operand, operands_apart, schemes
+from hpcdl.aggregation.parts.collectives import COLLECTIVES, offered, operand, out_of_place_operand, schemes
+from hpcdl.aggregation.parts.traits import Aggregation
 
-SCHEMES = [name for name in registry.names("aggregation") if name not in {"none", "nccl"}]
-"""All that sum; ``none`` says that it does not, and ``nccl`` sums on GPUs only."""
+TRAITS = {name: registry.traits("aggregation", name, Aggregation) for name in registry.names("aggregation")}
+
+SCHEMES = [name for name, one in TRAITS.items() if one.sums and one.memory != "device"]
+"""Schemes that sum vectors in host memory."""
+
+NATIVE = [name for name, one in TRAITS.items() if one.native]
+"""Native schemes."""
+
+SENDING = [name for name in SCHEMES if name not in NATIVE and not TRAITS[name].one_host]
+"""Schemes that send the vectors in their own messages, not by a library or shared memory."""
 
 SEGMENTED = [
     name for name in SCHEMES if "segment_bytes" in registry.settings_of(registry.find("aggregation", name))
 ]
-"""Those that cut vectors into segments."""
+"""Schemes that cut vectors into segments."""
 
-UNCOSTED = [*OF_A_LIBRARY, "auto"]
-"""Those that state no cost: a library's own, and the one that costs what it chooses."""
+UNCOSTED = [name for name, one in TRAITS.items() if one.native or one.adaptive]
+"""Schemes that state no cost, because a library or the chosen scheme determines it."""
 
 
 def scheme(name):
@@ -22,23 +31,23 @@ def scheme(name):
 OTHERS = [
     (collective, name) for collective in COLLECTIVES if collective != "allreduce" for name in schemes(collective)
 ]
-"""What schemes offer besides their allreduce."""
+"""(collective, scheme) of all collectives but allreduce."""
 
 
 ON_HOSTS = [
     (collective, name)
     for collective in COLLECTIVES
     for name in schemes(collective)
-    if name in OF_A_LIBRARY and name != "nccl"
+    if name in NATIVE and name in SCHEMES
 ]
-"""What the MPI library offers."""
+"""(collective, scheme) of the MPI library."""
 
 
 def called(collective, name, comm, buffer, **settings):
-    """A scheme's collective on a whole vector."""
+    """Call a scheme's collective on a whole vector."""
     return offered(collective, name)(comm, operand(collective, buffer, comm.size), **settings)
 
 
-def called_apart(collective, name, comm, given, result):
-    """A library's collective that reads one vector and writes another."""
-    return offered(collective, name)(comm, operands_apart(collective, given, result, comm.size))
+def called_out_of_place(collective, name, comm, given, result):
+    """Call a native collective that reads one vector and writes another."""
+    return offered(collective, name)(comm, out_of_place_operand(collective, given, result, comm.size))

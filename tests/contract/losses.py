@@ -1,4 +1,4 @@
-"""What tests of dying ranks need on every interpreter."""
+"""Helpers of the tests of failing ranks, for every interpreter."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ def number(value=0.0):
 
 
 async def lost(operation):
-    """The rank that stood in the way of an operation."""
+    """Return the rank of the PeerLost that ``operation`` raises."""
     with pytest.raises(PeerLost) as caught:
         await operation
     return caught.value.rank

@@ -7,24 +7,24 @@ import numpy as np
 
 @lru_cache(maxsize=8)
 def _drawn(ranks, length):
-    """Numbers below and their sum; one job's tests draw the same few again and again, on every rank."""
+    """Return cached random numbers and their sum; many tests on every rank use the same ones."""
     values = np.random.default_rng([ranks, length]).integers(-1000, 1001, (ranks, length))
     return values.astype(np.int16), values.sum(axis=0)
 
 
 def operands(ranks, length, dtype="float32"):
-    """A row per rank, (ranks, length), of whole numbers small enough for exact sums, and the sum of the rows."""
+    """Return whole numbers (ranks, length), small enough for exact sums, and the sum of the rows."""
     values, total = _drawn(ranks, length)
     return values.astype(dtype), total.astype(dtype)
 
 
 def awkward_lengths(ranks):
-    """Nothing, fewer elements than ranks, as many, more, and many that no number of ranks divides."""
+    """Return 0, lengths around the number of ranks, and a long one that no number of ranks divides."""
     return sorted({0, 1, ranks - 1, ranks, ranks + 1, 100_003})
 
 
 def outcome(collective, rows):
-    """What the ranks' vectors are after a collective, NaN where that is left open; by index arithmetic of its own."""
+    """Return the ranks' vectors after a collective, NaN if undefined; computed by index arithmetic."""
     ranks, length = rows.shape
     owner = np.repeat(range(ranks), [length // ranks + (rank < length % ranks) for rank in range(ranks)])
     after = np.full(rows.shape, np.nan)
@@ -44,6 +44,6 @@ def outcome(collective, rows):
 
 
 def as_wanted(collective, found, rows, rank=slice(None)):
-    """Whether vectors, of one ``rank`` or of all, are what the collective makes of ``rows``."""
+    """Return whether the vectors of one ``rank`` or of all are the collective's result for ``rows``."""
     wanted = outcome(collective, rows)[rank]
     return bool(((found == wanted) | np.isnan(wanted)).all())

@@ -1,20 +1,20 @@
-"""A training so small that a thousand of it take seconds: one linear layer on noise, 15 parameters."""
+"""A tiny training, of which a thousand take seconds: one linear layer on noise, 15 parameters."""
 
 from functools import cache
 
 import numpy as np
 
 from hpcdl.aggregation.ring import ring
-from hpcdl.data.in_memory import in_memory_dataset
-from hpcdl.fabric.comm import Gauge
+from hpcdl.data.parts.in_memory import in_memory_dataset
+from hpcdl.fabric.comm import Counters
 from hpcdl.nn.backend import backend
 from hpcdl.nn.layers.flatten import Flatten
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.sgd import SGD
 from hpcdl.trace.recorder import Recorder
-from hpcdl.training.journal import Journal
-from hpcdl.training.session import Session
+from hpcdl.training.parts.journal import Journal
+from hpcdl.training.parts.session import Session
 
 RATE = 0.05
 
@@ -38,17 +38,17 @@ def tiny_replica():
 
 
 def tiny_session(recorder=None, *, start=None, **settings):
-    """One rank's side; ``start`` replaces the parameters."""
+    """Return one rank's session; ``start`` replaces the initial parameters."""
     defaults = {
         "optimizer": SGD(),
         "aggregate": ring,
         "dataset": noise(),
-        "journal": Journal(recorder or Recorder(events=False), lambda: Gauge(0, 0, 0, 0, 0)),
+        "journal": Journal(recorder or Recorder(events=False), lambda: Counters(0, 0, 0, 0, 0)),
         "learning_rate": lambda _step: RATE,
         "global_batch": 48,
         "steps": 3,
         "seed": 3,
-        "evaluate_every": 1000,  # so once, at the end
+        "evaluate_every": 1000,  # only at the end
     }
     mine = Session(**{"replica": settings.get("replica") or tiny_replica()} | defaults | settings)
     if start is not None:
@@ -57,11 +57,11 @@ def tiny_session(recorder=None, *, start=None, **settings):
 
 
 def starts(ranks, seed=0):
-    """Other parameters for each rank."""
+    """Return different parameters for each rank, (ranks, n)."""
     return np.random.default_rng(seed).normal(size=(ranks, PARAMETERS))
 
 
 @cache
 def replicas(ranks):
-    """The same ones at each call, since to make one takes longer than to train it: for schedules by the thousand."""
+    """Return cached replicas, because making one takes longer than training it."""
     return [tiny_replica() for _ in range(ranks)]

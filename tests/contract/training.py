@@ -1,28 +1,28 @@
-"""A small training that several tests run: LeNet-5 on the digits, momentum, decay, a falling rate."""
+"""A small training of several tests: LeNet-5 on the digits, with momentum, decay and a falling rate."""
 
 from functools import cache
 
 import numpy as np
 
 from hpcdl import registry
-from hpcdl.fabric.comm import Gauge
+from hpcdl.fabric.comm import Counters
 from hpcdl.nn.backend import backend
 from hpcdl.nn.replica import Replica
-from hpcdl.optim.schedules import schedule
+from hpcdl.optim.parts.schedules import schedule
 from hpcdl.optim.sgd import SGD
 from hpcdl.trace.recorder import Recorder
-from hpcdl.training.journal import Journal
-from hpcdl.training.session import Session
+from hpcdl.training.parts.journal import Journal
+from hpcdl.training.parts.session import Session
 
 STEPS = 12
-"""An epoch of the digits, which is 11 batches, and a step of the next one."""
+"""An epoch of the digits (11 batches) and one step."""
 GLOBAL_BATCH = 120
 """Divisible by 1, 2, 3, 4, 5 and 8."""
 LEARNING_RATE = 0.05
 SEED = 3
 
 TOLERANCE = {"float64": 1e-10, "float32": 1e-4}
-"""By how much parameters may differ after STEPS steps when gradients are summed in another order."""
+"""Largest difference of parameters after STEPS steps if gradients are summed in another order."""
 
 
 @cache
@@ -35,7 +35,7 @@ def learning_rate(step):
 
 
 def session(aggregation, dtype, recorder=None, **settings):
-    """One rank's side of the training."""
+    """Return one rank's session of the training."""
     dataset = digits()
     layers = registry.find("models", "lenet5")(dataset.shape, dataset.classes)
     defaults = {
@@ -43,19 +43,19 @@ def session(aggregation, dtype, recorder=None, **settings):
         "optimizer": SGD(momentum=0.9, weight_decay=2e-4),
         "aggregate": registry.find("aggregation", aggregation),
         "dataset": dataset,
-        "journal": Journal(recorder or Recorder(events=False), lambda: Gauge(0, 0, 0, 0, 0)),
+        "journal": Journal(recorder or Recorder(events=False), lambda: Counters(0, 0, 0, 0, 0)),
         "learning_rate": learning_rate,
         "global_batch": GLOBAL_BATCH,
         "steps": STEPS,
         "seed": SEED,
-        "evaluate_every": 1000,  # so once, at the end
+        "evaluate_every": 1000,  # only at the end
     }
     return Session(**defaults | settings)
 
 
 @cache
 def by_one_rank(dtype):
-    """The parameters after STEPS steps with the whole batch, by a plain loop without fabric or strategy."""
+    """Return the parameters after STEPS steps with the whole batch, by a plain loop without fabric and strategy."""
     mine = session("none", dtype)
     replica = mine.replica
     for step in range(STEPS):
@@ -70,5 +70,5 @@ def by_one_rank(dtype):
 
 
 def difference(parameters, dtype):
-    """The largest, to one rank's."""
+    """Return the largest difference from the parameters of one rank with the whole batch."""
     return np.abs(parameters - by_one_rank(dtype)).max()

@@ -1,13 +1,13 @@
-"""Augmentation: what an image becomes depends on the key and its index, and is what the papers say."""
+"""Augmentation depends only on key and index, and follows the papers."""
 
 import numpy as np
 import pytest
 
-from hpcdl.data.augmentation import Augmentation
-from hpcdl.data.dataset import DataError
-from hpcdl.data.in_memory import in_memory_dataset
-from hpcdl.data.normalization import Normalization, PixelCounts
-from hpcdl.data.padding import pad_to_square
+from hpcdl.data.parts.augmentation import Augmentation
+from hpcdl.data.parts.dataset import DataError
+from hpcdl.data.parts.in_memory import in_memory_dataset
+from hpcdl.data.parts.normalization import PixelCounts, PixelNormalization
+from hpcdl.data.parts.padding import pad_to_square
 
 RANDOM = np.random.default_rng(0)
 IMAGES = RANDOM.integers(0, 256, (40, 9, 7, 3)).astype(np.uint8)
@@ -30,7 +30,7 @@ def made(**settings):
 
 
 def by_hand(images, views, height, width):
-    """From normalised images, one at a time: pad with 0, cut, mirror."""
+    """Return reference results from normalised images, one by one: pad with 0, crop, mirror."""
     pad = views.padding
     cut = []
     for image, top, left, mirrored in zip(images, views.top, views.left, views.mirrored, strict=True):
@@ -41,7 +41,7 @@ def by_hand(images, views, height, width):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_it_is_padding_cutting_and_mirroring_of_normalised_images(settings, dtype):
+def test_augmentation_pads_crops_and_mirrors_normalised_images(settings, dtype):
     dataset = made(**settings)
     height, width, _ = dataset.shape
     views = Augmentation(**settings).draw(EVERY, 40, (7, 3), (9, 7, 3))
@@ -52,7 +52,7 @@ def test_it_is_padding_cutting_and_mirroring_of_normalised_images(settings, dtyp
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_an_image_is_the_same_in_any_company(settings):
+def test_an_image_does_not_depend_on_its_batch(settings):
     whole = made(**settings).train.batch(EVERY, "float32", (1, 0))[0]
     some = np.array([39, 0, 17, 17, 5])
     np.testing.assert_array_equal(made(**settings).train.batch(some, "float32", (1, 0))[0], whole[some])
@@ -60,7 +60,7 @@ def test_an_image_is_the_same_in_any_company(settings):
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_every_epoch_and_every_seed_sees_others(settings):
+def test_epochs_and_seeds_differ(settings):
     dataset = made(**settings)
     seen = {
         dataset.train.batch(EVERY, "float32", (seed, epoch))[0].tobytes()
@@ -77,7 +77,7 @@ def test_a_batch_is_the_callers_own():
     np.testing.assert_array_equal(dataset.train.batch(EVERY, "float32", (1, 0))[0], first)
 
 
-def test_what_is_drawn_is_the_same_on_every_machine():
+def test_random_numbers_are_the_same_on_every_machine():
     views = Augmentation(crop_padding=4, flip=True).draw(np.arange(12), 12, (7, 1), (32, 32, 3))
     assert views.top.tolist() == [5, 3, 8, 5, 6, 8, 4, 0, 8, 1, 2, 0]
     assert views.left.tolist() == [5, 8, 5, 1, 2, 4, 2, 5, 4, 2, 0, 1]
@@ -94,7 +94,7 @@ def test_places_and_sides_are_uniform_and_independent():
 
 
 def test_padding_is_the_mean_exactly():
-    """Normalised, the mean is 0; a corner of an image that was moved is nothing else."""
+    """The mean is 0 after normalisation; the corner of a shifted image is exactly 0."""
     dataset = made(crop_padding=6)
     views = Augmentation(crop_padding=6).draw(EVERY, 40, (0, 0), (9, 7, 3))
     images = dataset.train.batch(EVERY, "float32", (0, 0))[0]
@@ -107,7 +107,7 @@ def test_padding_is_the_mean_exactly():
 @pytest.mark.parametrize(
     ("shape", "crop", "top", "left"), [((9, 7), 5, 2, 1), ((8, 8), 5, 1, 1), ((6, 9), 6, 0, 1)]
 )
-def test_a_test_image_is_cut_out_of_the_middle(shape, crop, top, left):
+def test_test_images_are_cropped_at_the_centre(shape, crop, top, left):
     images = RANDOM.integers(0, 256, (6, *shape, 3)).astype(np.uint8)
     labels = np.zeros(6, np.int64)
 
@@ -159,13 +159,13 @@ def test_normalisation_is_the_same_arithmetic_for_every_shape(shape, dtype):
     images = RANDOM.integers(0, 256, (3, *shape)).astype(np.uint8)
     mean, std = RANDOM.uniform(0.2, 0.8, shape[2]), RANDOM.uniform(0.1, 0.5, shape[2])
     scale, shift = (1 / (255 * std)).astype(dtype), (mean / std).astype(dtype)
-    got = Normalization(mean, std)(images, dtype)
+    got = PixelNormalization(mean, std)(images, dtype)
     np.testing.assert_array_equal(got, images.astype(dtype) * scale - shift)
     np.testing.assert_allclose(got, (images / 255 - mean) / std, atol=1e-5)
-    np.testing.assert_array_equal(Normalization(mean, std)(images[:, ::2, 1:], dtype), got[:, ::2, 1:])
+    np.testing.assert_array_equal(PixelNormalization(mean, std)(images[:, ::2, 1:], dtype), got[:, ::2, 1:])
 
 
-def test_counts_in_pieces_are_the_counts_of_the_whole():
+def test_counts_of_parts_add_up():
     counts = PixelCounts(3)
     for part in np.array_split(IMAGES, 7):
         counts.add(part)

@@ -1,4 +1,4 @@
-"""CIFAR's binary files: records of labels and colour planes, and what each kind of damage is called."""
+"""CIFAR's binary files: records of labels and colour planes, and messages for damage."""
 
 import gzip
 
@@ -9,7 +9,7 @@ from hpcdl.data import cifar10 as ten
 from hpcdl.data import cifar100 as hundred
 from hpcdl.data.cifar10 import cifar10
 from hpcdl.data.cifar100 import cifar100
-from hpcdl.data.dataset import DataError
+from hpcdl.data.parts.dataset import DataError
 
 RANDOM = np.random.default_rng(0)
 SMALL_TEN = {"data_batch_1.bin": 30, "data_batch_2.bin": 20}
@@ -18,7 +18,7 @@ SMALL_HUNDRED = {"train.bin": 40}
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """Files of a few images instead of 184 MB."""
+    """Use files of a few images instead of 184 MB."""
     monkeypatch.delenv("HPCDL_DATA", raising=False)
     monkeypatch.setattr(ten, "TRAIN", SMALL_TEN)
     monkeypatch.setattr(ten, "TEST", {"test_batch.bin": 10})
@@ -27,7 +27,7 @@ def small(monkeypatch):
 
 
 def records(count, *classes):
-    """Records with a random label below each of ``classes``."""
+    """Return records with random labels below ``classes``."""
     array = RANDOM.integers(0, 256, (count, len(classes) + 3072)).astype(np.uint8)
     for place, limit in enumerate(classes):
         array[:, place] = RANDOM.integers(0, limit, count)
@@ -58,7 +58,7 @@ def message_of(call, **settings):
     return str(caught.value)
 
 
-def test_the_published_files_have_so_many_images(monkeypatch):
+def test_number_of_images_in_the_published_files(monkeypatch):
     monkeypatch.undo()
     assert {
         **{f"data_batch_{number}.bin": 10_000 for number in (1, 2, 3, 4, 5)},
@@ -68,7 +68,7 @@ def test_the_published_files_have_so_many_images(monkeypatch):
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_planes_become_pixels_and_files_follow_each_other(tmp_path, suffix):
+def test_planes_become_pixels_and_files_are_concatenated(tmp_path, suffix):
     written = write_ten(tmp_path, suffix)
     found = cifar10(path=str(tmp_path))
     assert (found.name, found.shape, found.classes) == ("cifar10", (32, 32, 3), 10)
@@ -84,7 +84,7 @@ def test_planes_become_pixels_and_files_follow_each_other(tmp_path, suffix):
             np.testing.assert_allclose(images[:, row, column, channel], normal[:, 32 * row + column], rtol=1e-9)
 
 
-def test_the_fine_labels_are_learned(tmp_path):
+def test_labels_are_the_fine_ones(tmp_path):
     written = write_hundred(tmp_path)
     found = cifar100(path=str(tmp_path))
     assert (found.name, found.shape, found.classes) == ("cifar100", (32, 32, 3), 100)
@@ -102,7 +102,7 @@ def test_order_of_search(tmp_path, monkeypatch):
         assert cifar100().source == str(folder)
 
 
-def test_missing_files_say_where_to_get_them(tmp_path, monkeypatch):
+def test_message_for_missing_files_says_where_to_get_them(tmp_path, monkeypatch):
     assert message_of(cifar10).startswith("cifar10: not found in HPCDL_DATA, which is not set; get the binary")
     monkeypatch.setenv("HPCDL_DATA", str(tmp_path))
     text = message_of(cifar100)
@@ -116,14 +116,14 @@ def test_missing_files_say_where_to_get_them(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda content: content[:-1], "truncated: 20 images want 61460 bytes, it holds 61459"),
-        (lambda content: content[:-3073], "truncated: 20 images want 61460 bytes, it holds 58387"),
-        (lambda _content: b"", "truncated: 20 images want 61460 bytes, it holds 0"),
-        (lambda content: content + b"\0", "too long: 20 images want 61460 bytes, it holds 61461"),
-        (lambda content: b"\x0a" + content[1:], "label 10 at 0 is out of range: there are 10 classes"),
+        (lambda content: content[:-1], "truncated: 20 images need 61460 bytes, it has 61459"),
+        (lambda content: content[:-3073], "truncated: 20 images need 61460 bytes, it has 58387"),
+        (lambda _content: b"", "truncated: 20 images need 61460 bytes, it has 0"),
+        (lambda content: content + b"\0", "too long: 20 images need 61460 bytes, it has 61461"),
+        (lambda content: b"\x0a" + content[1:], "label 10 at 0 is out of range: 10 classes"),
     ],
 )
-def test_damage_is_named_with_the_file(tmp_path, change, said):
+def test_message_for_damage_names_the_file(tmp_path, change, said):
     write_ten(tmp_path)
     path = tmp_path / "data_batch_2.bin"
     path.write_bytes(change(path.read_bytes()))
@@ -133,7 +133,7 @@ def test_damage_is_named_with_the_file(tmp_path, change, said):
 @pytest.mark.parametrize(
     ("place", "value", "said"),
     [
-        (0, 20, "coarse label 20 at 2 is out of range: there are 20 classes"),
+        (0, 20, "coarse label 20 at 2 is out of range: 20 classes"),
         (1, 100, "fine label 100 at 2 is out"),
     ],
 )

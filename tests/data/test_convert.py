@@ -1,4 +1,4 @@
-"""Folders of images to one HDF5 file: what is in it, and what is said of images that are no good."""
+"""Conversion of folders of images to one HDF5 file, and messages for bad images."""
 
 import subprocess
 import sys
@@ -10,10 +10,10 @@ import pytest
 
 from hpcdl.data import convert
 from hpcdl.data.convert import main, write_image_file
-from hpcdl.data.dataset import DataError, content_digest
 from hpcdl.data.hdf5 import hdf5
-from hpcdl.data.image_file import DATASETS
-from hpcdl.data.in_memory import in_memory_dataset
+from hpcdl.data.parts.dataset import DataError, content_digest
+from hpcdl.data.parts.image_file import DATASETS
+from hpcdl.data.parts.in_memory import in_memory_dataset
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install 'hpcdl[images]'")
 
@@ -22,7 +22,7 @@ SIZE = 8
 
 
 def colour(split, label, number):
-    """One colour for each image, by which it is known again."""
+    """Return a different colour for each image, which identifies it."""
     return ((200 if split == "train" else 100) + label, 20 * label + 3, number)
 
 
@@ -50,7 +50,7 @@ def arrays(path):
         return [file[name][()] for name in DATASETS]
 
 
-def test_every_image_is_there_once_with_its_label(source, tmp_path):
+def test_every_image_occurs_once_with_its_label(source, tmp_path):
     output = tmp_path / "images.h5"
     assert main([str(source), "-o", str(output), "--size", str(SIZE)]) == 0
     train, train_labels, test, test_labels = arrays(output)
@@ -66,7 +66,7 @@ def test_every_image_is_there_once_with_its_label(source, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["images.h5", "source"]
 
 
-def test_what_is_said_of_the_images_is_exact(source, tmp_path):
+def test_mean_deviation_and_digest_are_exact(source, tmp_path):
     write_image_file(source, tmp_path / "images.h5", size=SIZE)
     train, train_labels, test, test_labels = content = arrays(tmp_path / "images.h5")
     found = hdf5(path=str(tmp_path / "images.h5"))
@@ -80,7 +80,7 @@ def test_what_is_said_of_the_images_is_exact(source, tmp_path):
     np.testing.assert_array_equal(found.train.batch(every, "float32")[0], held.train.batch(every, "float32")[0])
 
 
-def test_the_order_is_mixed_and_depends_on_the_seed_alone(source, tmp_path):
+def test_the_order_is_shuffled_and_depends_only_on_the_seed(source, tmp_path):
     labels = []
     for name, options in (("a", {}), ("b", {"threads": 1}), ("c", {"seed": 1})):
         write_image_file(source, tmp_path / f"{name}.h5", size=SIZE, **options)
@@ -89,11 +89,11 @@ def test_the_order_is_mixed_and_depends_on_the_seed_alone(source, tmp_path):
     assert all(np.array_equal(one, two) for one, two in zip(first, again, strict=True))
     assert not np.array_equal(first[1], other[1])
     changes = np.count_nonzero(np.diff(first[1]))
-    assert changes > 25  # 2 if they lay class by class, 40 on average if mixed
+    assert changes > 25  # 2 if sorted by class, 40 on average if shuffled
 
 
 def test_the_shorter_side_is_resized_and_the_middle_kept(tmp_path):
-    """A gradient across the longer side keeps its slope, and loses as much at both ends."""
+    """A gradient along the longer side keeps its slope and is cut equally at both ends."""
     ramp = np.linspace(0, 250, 60)
     for split in ("train", "val"):
         write_image(tmp_path / split / "a" / "wide.png", np.repeat(np.tile(ramp, (20, 1))[..., None], 3, axis=2))
@@ -108,7 +108,7 @@ def test_the_shorter_side_is_resized_and_the_middle_kept(tmp_path):
     np.testing.assert_allclose(np.diff(row), 2 * 250 / 59, atol=2)
 
 
-def test_an_image_of_the_right_size_comes_through_unchanged(tmp_path):
+def test_an_image_of_the_right_size_is_unchanged(tmp_path):
     image = np.random.default_rng(0).integers(0, 256, (16, 16, 3)).astype(np.uint8)
     for split in ("train", "val"):
         write_image(tmp_path / split / "a" / "x.PNG", image)
@@ -144,7 +144,7 @@ def test_a_share_of_each_class_is_held_out(source, tmp_path):
 
 @pytest.fixture
 def refused(source, tmp_path, capsys):
-    """refused(arguments): the line with which a conversion ends, having written nothing."""
+    """Return refused(arguments): the message of a conversion that fails without writing a file."""
 
     def refuse(*arguments, code=2):
         assert main([str(source), "-o", str(tmp_path / "images.h5"), "--size", str(SIZE), *arguments]) == code
@@ -182,24 +182,22 @@ def test_a_truncated_jpeg_is_named(source, refused, cut):
     assert refused().startswith(f"{path}: damaged image: ")
 
 
-def test_folders_that_do_not_fit_are_named(source, refused):
+def test_messages_name_wrong_folders(source, refused):
     (source / "train" / "dog").mkdir()
-    assert refused() == f"{source / 'train' / 'dog'}: holds no .jpg, .jpeg or .png"
+    assert refused() == f"{source / 'train' / 'dog'}: has no .jpg, .jpeg or .png"
     (source / "train" / "dog").rmdir()
     write_image(source / "val" / "dog" / "1.png", plain(1, 2, 3))
     assert refused() == f"{source / 'val' / 'dog'}: a class that {source / 'train'} does not have"
     (source / "val").rename(source / "validation")
-    assert refused() == f"{source}: has neither val nor test; --test-share holds out a part of train"
-    assert refused("--test-share", "0.01") == f"{source}: --test-share 0.01 holds out no image"
+    assert refused() == f"{source}: has neither val nor test; --test-share splits off a part of train"
+    assert refused("--test-share", "0.01") == f"{source}: --test-share 0.01 selects no image"
     assert (
         refused("--test-share", "0.99")
         == f"{source / 'train' / 'ant'}: --test-share 0.99 leaves no image to train on"
     )
     (source / "val").mkdir()
     write_image(source / "val" / "ILSVRC2012_val_00000001.png", plain(1, 2, 3))
-    assert refused().startswith(
-        f"{source / 'val'}: holds no folders, one for each class; are its images still to be"
-    )
+    assert refused().startswith(f"{source / 'val'}: has no folders, one per class; are its images not")
     (source / "train").rename(source / "training")
     assert refused() == f"{source / 'train'}: cannot be read: No such file or directory"
 
@@ -211,19 +209,19 @@ def test_folders_that_do_not_fit_are_named(source, refused):
         (["--seed", "-1"], "seed must be at least 0, not -1"),
         (["--threads", "0"], "threads must be at least 1, not 0"),
         (["--test-share", "1"], "test-share must be between 0 and 1, not 1"),
-        (["--test-share", "0.1"], "is there, so that --test-share has nothing to do"),
+        (["--test-share", "0.1"], "exists, so --test-share cannot be used"),
     ],
 )
 def test_arguments_out_of_range(refused, arguments, said):
     assert said in refused(*arguments)
 
 
-def test_a_disk_that_is_too_full_is_noticed_before_the_work(refused, monkeypatch):
+def test_a_full_disk_is_detected_before_the_conversion(refused, monkeypatch):
     monkeypatch.setattr(convert, "disk_usage", lambda _path: namedtuple("Usage", "free")(1000))  # noqa: PYI024
-    assert refused().endswith("images.h5: needs 0.0 GB, but there are 0.0 GB free")
+    assert refused().endswith("images.h5: needs 0.0 GB, but only 0.0 GB are free")
 
 
-def test_a_place_that_cannot_be_written_to(source, tmp_path, capsys):
+def test_a_folder_that_is_not_writable(source, tmp_path, capsys):
     assert main([str(source), "-o", str(tmp_path)]) == 2
     assert (
         capsys.readouterr().err
@@ -235,7 +233,7 @@ def test_a_place_that_cannot_be_written_to(source, tmp_path, capsys):
     )
 
 
-def test_an_old_file_stays_until_the_new_one_is_whole(source, tmp_path):
+def test_an_old_file_stays_until_the_new_one_is_complete(source, tmp_path):
     output = tmp_path / "images.h5"
     write_image_file(source, output, size=SIZE)
     old = output.read_bytes()
@@ -245,7 +243,7 @@ def test_an_old_file_stays_until_the_new_one_is_whole(source, tmp_path):
     assert output.read_bytes() == old
 
 
-def test_progress_tells_how_far_it_is(source, tmp_path):
+def test_progress_counts_images(source, tmp_path):
     told = []
     write_image_file(source, tmp_path / "images.h5", size=SIZE, progress=lambda *line: told.append(line))
     assert told == [("train", 60, 60), ("test", 15, 15)]

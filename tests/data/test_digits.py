@@ -5,9 +5,9 @@ import importlib.resources
 import numpy as np
 import pytest
 
-from hpcdl.data.dataset import DataError
 from hpcdl.data.digits import digits
-from hpcdl.data.in_memory import in_memory_dataset
+from hpcdl.data.parts.dataset import DataError
+from hpcdl.data.parts.in_memory import in_memory_dataset
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_missing_data_file(monkeypatch, tmp_path):
         digits()
 
 
-def test_each_channel_is_normalised_by_itself_and_a_constant_one_becomes_zero():
+def test_channels_are_normalised_separately_and_a_constant_one_becomes_zero():
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (2500, 3, 2, 3)).astype(np.uint8)
     images[..., 1] //= 4

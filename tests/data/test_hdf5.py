@@ -1,4 +1,4 @@
-"""Images in an HDF5 file: read as they are asked for, and whatever is wrong with the file is one line."""
+"""Images in an HDF5 file: read when needed; errors of the file are one line."""
 
 import subprocess
 import sys
@@ -8,10 +8,10 @@ import h5py
 import numpy as np
 import pytest
 
-from hpcdl.data.dataset import DataError, content_digest
 from hpcdl.data.hdf5 import hdf5
-from hpcdl.data.image_file import DATASETS, SAMPLED
-from hpcdl.data.in_memory import in_memory_dataset
+from hpcdl.data.parts.dataset import DataError, content_digest
+from hpcdl.data.parts.image_file import DATASETS, SAMPLED
+from hpcdl.data.parts.in_memory import in_memory_dataset
 
 RANDOM = np.random.default_rng(0)
 TRAIN = RANDOM.integers(0, 256, (50, 12, 10, 3)).astype(np.uint8), RANDOM.integers(0, 7, 50).astype(np.int64)
@@ -20,7 +20,7 @@ CONTENT = dict(zip(DATASETS, (*TRAIN, *TEST), strict=True))
 
 
 def write(path, attributes=(), layout=None, **changed):
-    """A file of CONTENT, with ``changed`` datasets (``train_images=...``); None leaves one out."""
+    """Write a file of CONTENT with ``changed`` datasets (``train_images=...``); None omits one."""
     named = {name.replace("_", "/"): value for name, value in changed.items()}
     with h5py.File(path, "w") as file:
         for name, value in {**CONTENT, **named}.items():
@@ -43,7 +43,7 @@ LAYOUTS = [
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_images_are_those_of_the_file_in_the_order_asked_for(tmp_path, layout):
+def test_images_are_in_the_requested_order(tmp_path, layout):
     found, expected = hdf5(path=write(tmp_path / "a.h5", layout=layout)), in_memory()
     assert (found.name, found.shape, found.classes) == ("hdf5", (12, 10, 3), 7)
     assert (len(found.train), len(found.test), found.source) == (50, 20, str(tmp_path / "a.h5"))
@@ -61,7 +61,7 @@ def test_images_are_those_of_the_file_in_the_order_asked_for(tmp_path, layout):
 
 
 def test_augmentation_is_that_of_images_in_memory(tmp_path):
-    from hpcdl.data.augmentation import Augmentation
+    from hpcdl.data.parts.augmentation import Augmentation
 
     settings = {"crop": 8, "crop_padding": 1, "flip": True}
     found, expected = (
@@ -76,8 +76,8 @@ def test_augmentation_is_that_of_images_in_memory(tmp_path):
 
 
 def test_opening_reads_a_sample_and_no_more(tmp_path, monkeypatch):
-    """ImageNet's 250 GB are not read to find a mean."""
-    from hpcdl.data.image_file import Images
+    """ImageNet's 250 GB are not read to compute a mean."""
+    from hpcdl.data.parts.image_file import Images
 
     read = []
     plain = Images.__call__
@@ -103,7 +103,7 @@ def test_opening_reads_a_sample_and_no_more(tmp_path, monkeypatch):
     np.testing.assert_allclose(got, (TRAIN[0] / 255 - described["mean"]) / described["std"], atol=1e-12)
 
 
-def test_a_digest_found_by_sampling_tells_files_apart(tmp_path):
+def test_a_digest_of_a_sample_distinguishes_files(tmp_path):
     other_image = TRAIN[0].copy()
     other_image[0] ^= 1
     other_label = TEST[1].copy()
@@ -153,9 +153,9 @@ def message_of(**settings):
 IMAGES, LABELS = TRAIN
 OUT_OF_RANGE = np.where(np.arange(50) == 9, 7, LABELS)
 WRONG = [
-    ({"train_labels": None}, "lacks train/labels; it holds test/images, test/labels, train/images"),
-    ({name.replace("/", "_"): None for name in DATASETS}, "lacks train/images; it holds no dataset"),
-    ({"train_images": None, "train_images_here": IMAGES}, "lacks train/images; it holds "),
+    ({"train_labels": None}, "lacks train/labels; it has test/images, test/labels, train/images"),
+    ({name.replace("/", "_"): None for name in DATASETS}, "lacks train/images; it has no dataset"),
+    ({"train_images": None, "train_images_here": IMAGES}, "lacks train/images; it has "),
     ({"train_images": IMAGES.astype("f4")}, "train/images must be uint8, not float32"),
     ({"test_images": TEST[0].astype("i2")}, "test/images must be uint8, not int16"),
     (
@@ -165,27 +165,27 @@ WRONG = [
     ({"train_labels": LABELS.astype("f4")}, "train/labels must be integers in 1 dimension, not float32 in 1"),
     ({"test_labels": TEST[1][:, None]}, "test/labels must be integers in 1 dimension, not int64 in 2"),
     ({"train_labels": LABELS[:49]}, "train has 50 images and 49 labels"),
-    ({"test_images": TEST[0][:0], "test_labels": TEST[1][:0]}, "test/images holds no images"),
-    ({"train_images": IMAGES[:, :0]}, "train/images holds no images"),
-    ({"test_images": TEST[0][:, :11]}, "test/images are 11 x 10 x 3, but those to train on are 12 x 10 x 3"),
-    ({"test_images": TEST[0][..., :1]}, "test/images are 12 x 10 x 1, but those to train on are 12 x 10 x 3"),
+    ({"test_images": TEST[0][:0], "test_labels": TEST[1][:0]}, "test/images has no images"),
+    ({"train_images": IMAGES[:, :0]}, "train/images has no images"),
+    ({"test_images": TEST[0][:, :11]}, "test/images are 11 x 10 x 3, but the training images are 12 x 10 x 3"),
+    ({"test_images": TEST[0][..., :1]}, "test/images are 12 x 10 x 1, but the training images are 12 x 10 x 3"),
     ({"train_labels": LABELS - 1}, "train/labels: label -1 at "),
     (
         {"attributes": {"classes": 7}, "train_labels": OUT_OF_RANGE},
-        "train/labels: label 7 at 9 is out of range: there",
+        "train/labels: label 7 at 9 is out of range: ",
     ),
-    ({"attributes": {"classes": 0}}, "is out of range: there are 0 classes"),
-    ({"attributes": {"classes": "many"}}, "damaged, or not what it should hold: "),
+    ({"attributes": {"classes": 0}}, "is out of range: 0 classes"),
+    ({"attributes": {"classes": "many"}}, "damaged or invalid: "),
     ({"attributes": {"mean": [0.5], "std": [0.5]}}, "mean must be 3 numbers from 0 to 1, of pixel values / 255"),
     ({"attributes": {"mean": [120.0] * 3, "std": [60.0] * 3}}, "mean must be 3 numbers from 0 to 1"),
     ({"attributes": {"mean": [0.5] * 3, "std": [0.5, 0, 0.5]}}, "std must be 3 numbers above 0"),
     ({"attributes": {"mean": [0.5] * 3, "std": [0.5, np.nan, 0.5]}}, "std must be 3 numbers above 0"),
-    ({"train_labels": h5py.Empty("i4")}, "damaged, or not what it should hold: "),
+    ({"train_labels": h5py.Empty("i4")}, "damaged or invalid: "),
 ]
 
 
 @pytest.mark.parametrize(("written", "said"), WRONG, ids=lambda value: value if isinstance(value, str) else "")
-def test_what_is_wrong_with_a_file_is_named(tmp_path, written, said):
+def test_messages_for_invalid_files(tmp_path, written, said):
     path = write(tmp_path / "a.h5", **written)
     message = message_of(path=path)
     assert message.startswith(f"{path}: ")
@@ -226,8 +226,8 @@ def test_settings_that_do_not_fit_the_images(tmp_path, settings, said):
     assert message_of(path=path, **settings) == f"{path}: {said}"
 
 
-def test_an_image_that_has_gone_bad_is_named(tmp_path):
-    """Whoever trains on it is told which, and never gets other numbers."""
+def test_message_for_a_damaged_image_names_it(tmp_path):
+    """Damaged pixels are never returned."""
     known = {"mean": [0.5] * 3, "std": [0.5] * 3, "digest": "abc"}  # so that nothing is read before
     path = write(tmp_path / "a.h5", known, {"chunks": (1, 12, 10, 3), "fletcher32": True})
     found = hdf5(path=path)
@@ -242,7 +242,7 @@ def test_an_image_that_has_gone_bad_is_named(tmp_path):
 
 
 def test_hdf5_is_imported_when_such_a_dataset_is_opened_and_not_before(tmp_path):
-    """It costs a rank more than a thousand look-ups of files."""
+    """The import of h5py needs more than a thousand file accesses per rank."""
     path = write(tmp_path / "a.h5")
     code = (
         "import sys; from hpcdl import registry; registry.names('datasets'); find = registry.find('datasets', 'hdf5');"

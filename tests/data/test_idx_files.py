@@ -1,4 +1,4 @@
-"""IDX files: what is well-formed comes back, and each kind of damage has its own message."""
+"""IDX files: valid ones are read, each kind of damage has its own message."""
 
 import gzip
 import struct
@@ -6,11 +6,11 @@ import struct
 import numpy as np
 import pytest
 
-from hpcdl.data.dataset import DataError
 from hpcdl.data.fashion_mnist import DEBIAN, fashion_mnist
-from hpcdl.data.idx import read_idx, read_labelled_images
-from hpcdl.data.idx_folder import FILES
 from hpcdl.data.mnist import mnist
+from hpcdl.data.parts.dataset import DataError
+from hpcdl.data.parts.idx import read_idx, read_labelled_images
+from hpcdl.data.parts.idx_folder import FILES
 
 CODES = {"u1": 8, "i1": 9, "i2": 11, "i4": 12, "f4": 13, "f8": 14}
 
@@ -52,7 +52,7 @@ def message_of(call, *arguments, **settings):
 @pytest.mark.parametrize("dtype", CODES)
 @pytest.mark.parametrize("shape", [(7,), (3, 4), (2, 3, 5), (0, 4)])
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_what_was_written_is_read(tmp_path, dtype, shape, suffix):
+def test_round_trip(tmp_path, dtype, shape, suffix):
     array = (np.random.default_rng(0).standard_normal(shape) * 50).astype("i1").astype(dtype)
     got = read_idx(write(tmp_path / f"some-idx{suffix}", idx_bytes(array)))
     np.testing.assert_array_equal(got, array)
@@ -64,12 +64,12 @@ GOOD = idx_bytes(np.arange(24, dtype=np.uint8).reshape(4, 3, 2))
 DAMAGED = {
     "empty": (b"", "truncated: 0 bytes"),
     "three bytes": (GOOD[:3], "truncated: 3 bytes"),
-    "header cut": (GOOD[:10], "truncated: 10 bytes are less than its header of 16"),
-    "values cut": (GOOD[:-1], "truncated: 4 x 3 x 2 values want 40 bytes, it holds 39"),
-    "values added": (GOOD + b"\0", "too long: 4 x 3 x 2 values want 40 bytes, it holds 41"),
+    "header cut": (GOOD[:10], "truncated: 10 bytes, less than its header of 16"),
+    "values cut": (GOOD[:-1], "truncated: 4 x 3 x 2 values need 40 bytes, it has 39"),
+    "values added": (GOOD + b"\0", "too long: 4 x 3 x 2 values need 40 bytes, it has 41"),
     "huge": (GOOD[:4] + b"\xff" * 12 + GOOD[16:], "truncated: 4294967295 x "),
-    "magic": (b"\1" + GOOD[1:], "not an IDX file: it begins with 01 00 08 03"),
-    "type": (b"\0\0\7\3" + GOOD[4:], "not an IDX file: it begins with 00 00 07 03"),
+    "magic": (b"\1" + GOOD[1:], "not an IDX file: begins with 01 00 08 03"),
+    "type": (b"\0\0\7\3" + GOOD[4:], "not an IDX file: begins with 00 00 07 03"),
     "no dimensions": (b"\0\0\10\0", "not an IDX file"),
     "text": (b"<html>not found</html>", "not an IDX file"),
 }
@@ -77,7 +77,7 @@ DAMAGED = {
 
 @pytest.mark.parametrize(("content", "message"), DAMAGED.values(), ids=DAMAGED)
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_damage_is_named_with_the_file(tmp_path, content, message, suffix):
+def test_message_for_damage_names_the_file(tmp_path, content, message, suffix):
     path = write(tmp_path / f"train{suffix}", content)
     assert message_of(read_idx, path).startswith(f"{path}: {message}")
 
@@ -116,16 +116,16 @@ def test_images_and_labels_must_belong_together(tmp_path):
 
     images, labels = np.zeros((6, 3, 2), np.uint8), np.arange(6, dtype=np.uint8)
     assert message(images, labels[:5]) == (
-        f"{tmp_path / 'labels'}: 5 labels, but {tmp_path / 'images'} holds 6 images"
+        f"{tmp_path / 'labels'}: 5 labels, but {tmp_path / 'images'} has 6 images"
     )
-    assert "labels: label 10 at 4 is out of range: there are 10 classes" in message(
+    assert "labels: label 10 at 4 is out of range: 10 classes" in message(
         images, np.array([0, 1, 2, 3, 10, 5], np.uint8)
     )
-    assert "images: images are uint8 in 3 dimensions, but it holds uint8 in 1" in message(labels, labels)
-    assert "labels: labels are uint8 in 1 dimensions, but it holds uint8 in 3" in message(images, images)
-    assert "images are uint8 in 3 dimensions, but it holds float32 in 3" in message(images.astype("f4"), labels)
-    assert "images: holds no images" in message(images[:0], labels[:0])
-    assert "images: holds no images" in message(images[:, :0], labels)
+    assert "images: images must be uint8 in 3 dimensions, not uint8 in 1" in message(labels, labels)
+    assert "labels: labels must be uint8 in 1 dimensions, not uint8 in 3" in message(images, images)
+    assert "images must be uint8 in 3 dimensions, not float32 in 3" in message(images.astype("f4"), labels)
+    assert "images: no images" in message(images[:0], labels[:0])
+    assert "images: no images" in message(images[:, :0], labels)
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_four_files_are_a_dataset(tmp_path, nowhere, suffix):
     np.testing.assert_allclose(found.test.batch(np.arange(10), "float64")[0], wanted, rtol=1e-12, atol=1e-14)
 
 
-def test_padding_to_a_square_comes_before_all_else(tmp_path, nowhere):
+def test_padding_to_a_square_precedes_normalisation(tmp_path, nowhere):
     images, *_ = write_four(tmp_path)
     found = mnist(path=str(tmp_path), pad_to=8, crop_padding=2, flip=True)
     assert found.shape == (8, 8, 1)
@@ -181,7 +181,7 @@ def test_order_of_search(tmp_path, nowhere, monkeypatch):
     assert mnist().source == str(root)
 
 
-def test_missing_dataset_says_where_it_looked_and_how_to_get_it(tmp_path, nowhere, monkeypatch):
+def test_message_for_a_missing_dataset_names_folders_and_its_source(tmp_path, nowhere, monkeypatch):
     text = message_of(fashion_mnist)
     assert text.startswith(f"fashion_mnist: not found in {DEBIAN / 'nowhere'}; ")
     assert "apt-get install dataset-fashion-mnist" in text
@@ -220,7 +220,7 @@ def test_test_images_of_another_shape(tmp_path, nowhere):
     write_four(tmp_path)
     write(tmp_path / FILES[2], idx_bytes(np.zeros((10, 4, 4), np.uint8)))
     assert message_of(mnist, path=str(tmp_path)) == (
-        f"{tmp_path / FILES[2]}: images of 4 x 4, but those to train on are 5 x 4"
+        f"{tmp_path / FILES[2]}: images of 4 x 4, but the training images are 5 x 4"
     )
 
 
@@ -236,4 +236,4 @@ def test_debians_fashion_mnist():
     everything = found.train.batch(np.arange(60000), "float32")[0]
     assert abs(everything.mean(dtype="float64")) < 1e-6
     assert abs(everything.std(dtype="float64") - 1) < 1e-6
-    assert everything.min() == pytest.approx(-0.2860 / 0.3530, abs=1e-3)  # the figures everybody uses
+    assert everything.min() == pytest.approx(-0.2860 / 0.3530, abs=1e-3)  # the usual constants

@@ -1,4 +1,4 @@
-"""Prefetch: the same items, made ahead by a thread that is gone when nobody wants it any more."""
+"""Prefetch: equal items, made ahead by a thread that ends when closed."""
 
 import threading
 import time
@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from hpcdl.data.prefetch import Prefetch
+from hpcdl.data.parts.prefetch import Prefetch
 
 
 def threads():
@@ -22,7 +22,7 @@ def _no_thread_is_left():
 
 @pytest.mark.parametrize("depth", [0, 1, 2, 7, 1000])
 @pytest.mark.parametrize("order", [range(20), [5, 6, 2, 19, 0, 1, 1, 7], [25, 0], []], ids=str)
-def test_items_are_those_asked_for_in_any_order(depth, order):
+def test_items_in_any_order(depth, order):
     with Prefetch(lambda number: number * number, 20, depth) as ahead:
         assert [ahead.take(number) for number in order] == [number * number for number in order]
 
@@ -44,7 +44,7 @@ def test_one_thread_makes_each_item_once_and_in_order():
     assert len({thread for _, thread in made} - {threading.get_ident()}) == 1
 
 
-def test_only_so_many_are_made_ahead_and_none_past_the_end():
+def test_depth_limits_prefetched_items():
     made = []
     with Prefetch(made.append, 10, 2) as ahead:
         ahead.take(3)

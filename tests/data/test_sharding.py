@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hpcdl.data.sharding import Shares, epoch_order, share, steps_per_epoch
+from hpcdl.data.parts.sharding import Shares, epoch_order, share, steps_per_epoch
 
 RANKS = [*range(1, 18), 32, 64]
 
@@ -33,7 +33,7 @@ def test_places_are_uniform():
 
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("global_batch", [1, 2, 7, 32, 63, 64, 100])
-def test_shares_one_after_another_are_the_batch_whatever_the_ranks(ranks, global_batch):
+def test_shares_of_all_ranks_are_the_batch(ranks, global_batch):
     order = epoch_order(331, 0, 0)
     steps = steps_per_epoch(331, global_batch)
     assert steps == 331 // global_batch
@@ -52,7 +52,7 @@ def test_shares_one_after_another_are_the_batch_whatever_the_ranks(ranks, global
 
 @pytest.mark.parametrize("weights", [(1,), (7,), (3, 1), (1, 5, 2), (1, 100, 1)])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8, 64])
-def test_unequal_shares_are_the_batch_too_and_as_large_as_their_weights_say(ranks, weights):
+def test_unequal_shares_are_the_batch_and_proportional_to_weights(ranks, weights):
     order, shares = epoch_order(331, 0, 0), Shares(weights=weights)
     whole = sum(shares.among(ranks))
     seen = []
@@ -64,7 +64,7 @@ def test_unequal_shares_are_the_batch_too_and_as_large_as_their_weights_say(rank
     assert seen == order[:300].tolist()
 
 
-def test_the_last_weight_is_that_of_all_others():
+def test_the_last_weight_applies_to_all_further_ranks():
     three = Shares(weights=(3, 1))
     assert [three.among(ranks) for ranks in (1, 2, 4)] == [(3,), (3, 1), (3, 1, 1, 1)]
     assert str(three) == "3:1"
@@ -88,7 +88,7 @@ def test_each_step_of_p_ranks_is_the_step_of_one(ranks):
             np.testing.assert_array_equal(alone, together)
 
 
-def test_what_cannot_be_is_refused():
+def test_invalid_arguments_are_refused():
     order = epoch_order(100, 0, 0)
     for step in (-1, 3):
         with pytest.raises(ValueError, match=f"no step {step} in 100 images with a global batch of 32"):
@@ -96,7 +96,7 @@ def test_what_cannot_be_is_refused():
     for rank in (-1, 4):
         with pytest.raises(ValueError, match=f"no rank {rank} among 4"):
             share(order, 0, 32, rank, 4)
-    with pytest.raises(ValueError, match="global batch of 101 is more than the 100 images"):
+    with pytest.raises(ValueError, match="global batch 101 is larger than the number of images, 100"):
         steps_per_epoch(100, 101)
     for batch in (0, -5):
         with pytest.raises(ValueError, match="must be positive"):

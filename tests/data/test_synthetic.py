@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hpcdl.data.dataset import DataError
+from hpcdl.data.parts.dataset import DataError
 from hpcdl.data.synthetic import synthetic
 
 
@@ -38,7 +38,7 @@ def test_float32_and_float64_are_the_same_images():
     np.testing.assert_array_equal(everything(made.train, "float32")[0], everything(made.train, "float64")[0])
 
 
-def test_no_image_comes_twice_and_splits_are_disjoint():
+def test_images_are_distinct_and_splits_disjoint():
     made = synthetic(shape=[6, 6, 1], images=70000, test_images=500)
     images = everything(made.train, "float32")[0][:65536]
     assert len({image.tobytes() for image in images}) == 65536
@@ -61,7 +61,7 @@ def test_without_noise_images_of_a_class_are_equal_in_both_splits():
     np.testing.assert_array_equal(train[:8], test)
 
 
-def test_class_means_of_the_training_split_tell_the_held_out_classes():
+def test_class_means_of_the_training_split_classify_the_test_split():
     made = synthetic(shape=[16, 16, 3], images=400, test_images=200)
     images, labels = everything(made.train)
     means = np.stack([images[labels == label].mean(axis=0).ravel() for label in range(10)])
@@ -70,7 +70,7 @@ def test_class_means_of_the_training_split_tell_the_held_out_classes():
     assert (nearest == wanted).mean() > 0.95
 
 
-def test_every_setting_shows_in_the_digest():
+def test_the_digest_depends_on_every_setting():
     digests = {
         synthetic(**settings).digest
         for settings in (
@@ -97,6 +97,6 @@ def test_empty_batch_and_index_too_high():
     ],
     ids=str,
 )  # fmt: skip
-def test_impossible_settings_are_named(settings):
+def test_messages_name_invalid_settings(settings):
     with pytest.raises(DataError, match=f"^synthetic: {next(iter(settings))} must be [^\n]*$"):
         synthetic(**settings)

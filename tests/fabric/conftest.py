@@ -2,9 +2,9 @@
 
 import pytest
 
-from hpcdl.fabric.inprocess import in_process
 from hpcdl.fabric.network import NETWORKS
-from hpcdl.fabric.simulated import simulated
+from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.simulated import simulated
 
 pytest.register_assert_rewrite("contract")
 
@@ -22,19 +22,34 @@ class OneProcess:
         return values
 
 
-@pytest.fixture(params=["seed 0", "seed 1", "seed 2", "simulated"])
-def world_of(request):
-    """Makes a world of so many ranks."""
-    if request.param == "simulated":
-        return lambda ranks: simulated(ranks, NETWORKS["ethernet-10g"])
-    return lambda ranks: in_process(ranks, int(request.param.split()[1]))
+WORLDS = [
+    (1, "simulated"),
+    (2, "seed 0"),
+    (3, "seed 1"),
+    (3, "simulated"),
+    (4, "seed 2"),
+    (5, "seed 3"),
+    (5, "simulated"),
+    (8, "seed 4"),
+]
+"""Numbers of ranks and interpreters: each interpreter meets even and odd numbers, each number another schedule."""
 
 
-@pytest.fixture(params=[1, 2, 3, 4, 5, 8])
-def fabric(request, world_of):
-    return OneProcess(world_of(request.param))
+def world(ranks, interpreter):
+    if interpreter == "simulated":
+        return simulated(ranks, NETWORKS["ethernet-10g"], compute=lambda _rank, _label: 0.0)
+    return in_process(ranks, int(interpreter.removeprefix("seed ")))
 
 
-@pytest.fixture(params=[2, 3, 4, 5, 8])
-def group(request, world_of):
-    return OneProcess(world_of(request.param))
+def parameters(worlds):
+    return [pytest.param(one, id=f"{one[0]} {one[1]}") for one in worlds]
+
+
+@pytest.fixture(params=parameters(WORLDS))
+def fabric(request):
+    return OneProcess(world(*request.param))
+
+
+@pytest.fixture(params=parameters(WORLDS[1:]))
+def group(request):
+    return OneProcess(world(*request.param))

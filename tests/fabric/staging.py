@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hpcdl.fabric.pipeline import HEADER
+from hpcdl.fabric.device.staged_copy import HEADER
 
 
 class Faraway:

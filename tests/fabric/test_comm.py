@@ -5,10 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from hpcdl.fabric.comm import PeerLost, partition
-from hpcdl.fabric.phantom import Phantom, phantom
-from hpcdl.fabric.scratch import Scratch
+from hpcdl.fabric.comm import PeerLost
 from hpcdl.fabric.task import LEVELS, tag_space
+from hpcdl.fabric.vectors import BufferPool, Phantom, partition, phantom
 
 
 @pytest.mark.parametrize("length", [0, 1, 6, 7, 8, 100])
@@ -54,7 +53,7 @@ def test_tag_spaces_of_a_million_programs_differ():
 
 
 def test_scratch_gives_back_what_was_borrowed():
-    scratch = Scratch()
+    scratch = BufferPool()
     with scratch.borrow(5, np.zeros(1, np.float32)) as first:
         assert (first.dtype, first.size) == (np.float32, 5)
         with scratch.borrow(5, np.zeros(1, np.float32)) as second:

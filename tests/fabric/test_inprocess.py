@@ -1,4 +1,4 @@
-"""What only one process with all ranks in it can tell: deadlocks, lost peers, and the order of events."""
+"""Deadlocks, lost peers and the order of events, which only one process with all ranks can observe."""
 
 import re
 
@@ -7,8 +7,8 @@ import pytest
 
 from hpcdl.aggregation.ring import ring
 from hpcdl.fabric.comm import PeerLost
-from hpcdl.fabric.inprocess import in_process
-from hpcdl.fabric.world import Deadlock
+from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.world import Deadlock
 
 SEEDS = range(5)
 
@@ -47,11 +47,11 @@ def test_a_ring_of_receives(ranks):
     ]
 
 
-def test_everybody_waits_for_anybody():
+def test_all_ranks_wait_for_any_rank():
     async def program(comm):
         await comm.recv(np.zeros(2), tag=4)
 
-    assert report(2, program) == [f"rank {r} receives from anybody, tag 4, 2 elements" for r in (0, 1)]
+    assert report(2, program) == [f"rank {r} receives from any rank, tag 4, 2 elements" for r in (0, 1)]
 
 
 def test_a_message_under_another_tag_than_expected():

@@ -6,7 +6,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 
-from hpcdl.fabric.nccl import Nccl
+from hpcdl.fabric.device.nccl import Nccl
 
 
 class Group:

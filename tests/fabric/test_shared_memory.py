@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcdl.fabric.inprocess import in_process
-from hpcdl.fabric.phantom import phantom
 from hpcdl.fabric.shared_memory import OneProcess, SharedMemory
+from hpcdl.fabric.vectors import phantom
+from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.window import Window, disseminate
 
 OTHER = """

@@ -11,8 +11,8 @@ import pytest
 from hpcdl.aggregation.halving_doubling import halving_doubling
 from hpcdl.aggregation.ring import ring
 from hpcdl.fabric.network import NETWORKS, Link, Network
-from hpcdl.fabric.phantom import phantom
-from hpcdl.fabric.simulated import simulated
+from hpcdl.fabric.vectors import phantom
+from hpcdl.fabric.virtual.simulated import simulated
 
 ALPHA, BETA, GAMMA = 1e-3, 1e-6, 1e-7
 NETWORK = Network(
@@ -28,7 +28,7 @@ def buffer(size=SIZE):
 
 def seconds(ranks, program, network=NETWORK, **options):
     """How long ``program`` takes on ``ranks`` ranks."""
-    world = simulated(ranks, network, **options)
+    world = simulated(ranks, network, **{"compute": lambda _rank, _label: 0.0, **options})
     world.run(program)
     return world.now
 
@@ -415,6 +415,56 @@ def test_events_have_their_times():
             (0, "native barrier", 255_400_000, 256_400_000, -1, 0),
         ],
     ]
+
+
+def test_arithmetic_of_an_exchange_costs_its_bytes_and_waits_for_no_layer():
+    network = replace(NETWORK, gamma=1e-3)
+    ends = {}
+
+    async def apply(comm):
+        assert await comm.apply("server update", lambda: 7, 500) == 7
+        await comm.add(buffer(400), buffer(400))
+        await comm.send(buffer(0), 1)
+        ends["arithmetic"] = world.running.time
+
+    async def program(comm):
+        if comm.rank:
+            await comm.recv(buffer(0), 0)
+            return
+        task = comm.start(apply(comm), shared_tags=True)
+        await comm.compute("layer", lambda: None)
+        ends["layer"] = world.running.time
+        await task
+
+    events = [[], []]
+    world = simulated(2, network, compute=lambda _rank, _label: 5.0, events=events)
+    world.run(program)
+    assert ends == {"arithmetic": close(0.9 + network.link.alpha), "layer": close(5.0)}
+    found = {label: (end - begin, size) for _, label, begin, end, _, size in events[0]}
+    assert found["server update"] == (500_000_000, 500)
+    assert found["add"] == (400_000_000, 400)
+
+
+def test_work_without_a_modelled_time_is_refused():
+    async def program(comm):
+        await comm.compute("layer", lambda: None)
+
+    with pytest.raises(ValueError, match="no time is known for work labelled 'layer'"):
+        simulated(1, NETWORK).run(program)
+
+
+def test_events_name_peers_by_their_rank_in_the_case():
+    """Also in a sub-communicator, whose ranks have other numbers."""
+
+    async def program(comm):
+        part = await comm.split(comm.rank % 2)
+        left, right = (part.rank - 1) % part.size, (part.rank + 1) % part.size
+        await part.exchange(np.zeros(1), right, np.zeros(1), left)
+
+    events = [[] for _ in range(6)]
+    seconds(6, program, events=events)
+    peers = [{label: peer for _, label, _, _, peer, _ in one if peer >= 0} for one in events]
+    assert peers == [{"recv": (rank - 2) % 6, "send": (rank + 2) % 6} for rank in range(6)]
 
 
 def test_events_name_the_started_program():

@@ -6,8 +6,8 @@ from functools import partial
 import pytest
 
 from hpcdl.fabric.comm import INPUT
-from hpcdl.fabric.inprocess import in_process
-from hpcdl.fabric.straggler import Delays, Straggler, slowed
+from hpcdl.fabric.faults import Delays, Slowed, Straggler
+from hpcdl.fabric.virtual.inprocess import in_process
 
 
 class Watch:
@@ -31,7 +31,7 @@ def run(straggler, program, watch):
 
     async def on(comm):
         if comm.rank == straggler.rank:
-            comm = slowed(comm, Delays(straggler, 0), clock=lambda: watch.now, pause=watch.sleep)
+            comm = Slowed(comm, Delays(straggler, 0), clock=lambda: watch.now, pause=watch.sleep)
         return await program(comm)
 
     return in_process(3).run(on)
@@ -57,6 +57,20 @@ def test_messages_and_parts_are_the_communicators_own():
         return comm.rank, comm.size, part.rank
 
     assert run(Straggler(rank=1, factor=3), program, watch) == [(0, 3, 2), (1, 3, 1), (2, 3, 0)]
+    assert watch.slept == [2.0]
+
+
+def test_parts_that_programs_share_are_slowed_for_this_case_only():
+    watch = Watch()
+
+    async def program(comm):
+        slow = Slowed(
+            comm, Delays(Straggler(rank=comm.rank, factor=3), 0), clock=lambda: watch.now, pause=watch.sleep
+        )
+        for part in (await slow.subcommunicator(0, "all"), await comm.subcommunicator(0, "all")):
+            await part.compute("work", lambda: watch.work(1.0))
+
+    in_process(1).run(program)
     assert watch.slept == [2.0]
 
 

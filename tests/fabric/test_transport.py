@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from fabric.staging import Faraway, SlowCopies
 
-from hpcdl.fabric import transport
 from hpcdl.fabric.comm import Status
-from hpcdl.fabric.pipeline import HEADER, NUMBERS, both, receive, send
+from hpcdl.fabric.device import transport
+from hpcdl.fabric.device.staged_copy import HEADER, NUMBERS, both, receive, send
 
 
 class Line:
@@ -200,7 +200,7 @@ def test_a_setting_wins():
     ("says", "arrives", "kind"), [(True, True, "device"), (True, False, "staged"), (False, True, "staged")]
 )
 def test_what_a_library_says_is_tried(says, arrives, kind, monkeypatch):
-    monkeypatch.setattr(transport, "says_cuda_aware", lambda: says)
+    monkeypatch.setattr(transport, "cuda_aware", lambda: says)
     monkeypatch.setattr(transport, "arrives_at_oneself", lambda _environment: arrives)
     monkeypatch.setattr(transport, "PinnedCopies", lambda: SlowCopies(CHUNK))
     assert transport.choose({}).kind == kind
@@ -218,5 +218,5 @@ def test_the_probe_is_a_process_of_its_own_and_may_fail():
 def test_a_process_without_mpi_is_not_cuda_aware(tmp_path):
     maps = tmp_path / "maps"
     maps.write_text("7f00-7f01 r-xp 00000000 08:01 12 /usr/lib/libc.so.6\n")
-    assert transport.says_cuda_aware(maps) is False
-    assert transport.says_cuda_aware(tmp_path / "none") is False
+    assert transport.cuda_aware(maps) is False
+    assert transport.cuda_aware(tmp_path / "none") is False

@@ -114,8 +114,8 @@ def run_all(options):
 
 NO_GPU = """
 import sys
-from hpcdl.nn.kernels.cupy.gpu import found
-usable, detail = found()
+from hpcdl.nn.kernels.cupy.gpu import gpu_availability
+usable, detail = gpu_availability()
 print(detail)
 sys.exit(not usable)
 """

@@ -7,7 +7,7 @@ from gpu.processor import narrow, wide
 
 from hpcdl.nn import geometry
 from hpcdl.nn.backend import backend
-from hpcdl.nn.precision import carrier, master
+from hpcdl.nn.precision import master, storage_dtype
 
 EXACT = "float64"
 
@@ -126,7 +126,7 @@ class Draw:
 
     def back(self, array):
         host = self._kernels.to_host(array)
-        dtype = self._dtype if host.dtype == carrier(self._dtype) else master(self._dtype)
+        dtype = self._dtype if host.dtype == storage_dtype(self._dtype) else master(self._dtype)
         return wide(host, dtype).astype(EXACT)
 
 
@@ -139,7 +139,7 @@ def affine(op, g, kernels, dtype, batch, rounded=None, decided=None):
     y = op.forward(draw((batch, *image)), w, b)
     answers = [draw.back(y) if decided is None else np.maximum(draw.back(y), 0)]
     dy = draw((batch, *output))
-    dx = op.backward(dy if decided is None else dy * decided, w, dw, db, wanted=True)
+    dx = op.backward(dy if decided is None else dy * decided, w, dw, db, needs_dx=True)
     return [*answers, draw.back(dx), draw.back(dw), draw.back(db)]
 
 

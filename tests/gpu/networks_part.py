@@ -56,10 +56,10 @@ def task(model, batch, *, small):
     return Task(model, shape, classes, images, random.integers(0, classes, batch))
 
 
-def layers(wanted):
-    model = registry.find("models", wanted.model)
+def layers(case):
+    model = registry.find("models", case.model)
     dropout = {key: 0.0 for key in registry.settings_of(model) if "dropout" in key}
-    return model(wanted.shape, wanted.classes, **dropout)
+    return model(case.shape, case.classes, **dropout)
 
 
 def networks(results, name, tiny):
@@ -82,25 +82,25 @@ def networks(results, name, tiny):
 def against_numpy(results, name):
     """Logits of the same weights: the device's in float32 without TF32, the host's in float64."""
     for model in ("lenet5", "cifar_quick", "resnet20"):
-        wanted = task(model, 8, small=True)
+        case = task(model, 8, small=True)
         logits = []
         settings = {"tf32": False} if name == "cupy" else {}
         for kernels, dtype in ((backend(name, **settings), "float32"), (backend("numpy"), "float64")):
-            net = Replica(layers(wanted), wanted.shape, backend=kernels, dtype=dtype, seed=1)
-            logits.append(kernels.to_host(net.predict(kernels.asarray(wanted.images.astype(dtype)))))
+            net = Replica(layers(case), case.shape, backend=kernels, dtype=dtype, seed=1)
+            logits.append(kernels.to_host(net.predict(kernels.asarray(case.images.astype(dtype)))))
         error = float(np.abs(logits[0] - logits[1]).max() / np.abs(logits[1]).max())
         results.put(f"{model}'s logits", ok=error < 1e-4, error=error)
 
 
-def beside(results, title, wanted, dtype, name, settings):
+def beside(results, title, case, dtype, name, settings):
     gpu = name == "cupy"
     repetitions = REPETITIONS if gpu else 3
     try:
-        ours, loss = our_step(wanted, dtype, backend(name, **settings))
+        ours, loss = our_step(case, dtype, backend(name, **settings))
         mine = summary(times(ours, repetitions, on_gpu=gpu), "ours_")
         del ours
         release(gpu)
-        theirs, its_loss = their_step(wanted, dtype, tf32=settings.get("tf32", True), gpu=gpu)
+        theirs, its_loss = their_step(case, dtype, tf32=settings.get("tf32", True), gpu=gpu)
         its = summary(their_times(theirs, repetitions, gpu=gpu), "torch_")
         del theirs
         release(gpu)
@@ -113,11 +113,11 @@ def beside(results, title, wanted, dtype, name, settings):
     results.put(title, ok=finite, **mine, **its, speed=round(speed, 3), shown=shown)
 
 
-def our_step(wanted, dtype, kernels):
+def our_step(case, dtype, kernels):
     """A function that trains once on images already on the device, and the first loss."""
-    net = Replica(layers(wanted), wanted.shape, backend=kernels, dtype=dtype, seed=1)
+    net = Replica(layers(case), case.shape, backend=kernels, dtype=dtype, seed=1)
     optimizer = SGD(momentum=MOMENTUM)
-    images, labels = kernels.asarray(wanted.images), kernels.asarray(wanted.labels)
+    images, labels = kernels.asarray(case.images), kernels.asarray(case.labels)
     if dtype == "float16":
         net.loss_scale = 1024.0
 
@@ -134,18 +134,18 @@ def our_step(wanted, dtype, kernels):
     return step, step()
 
 
-def their_step(wanted, dtype, *, tf32, gpu):
+def their_step(case, dtype, *, tf32, gpu):
     import torch
     from models import torch_zoo
 
     torch.backends.cudnn.allow_tf32 = tf32
     torch.backends.cudnn.benchmark = True
     device = torch.device("cuda" if gpu else "cpu")
-    network = getattr(torch_zoo, wanted.model)(wanted.shape, wanted.classes)
+    network = getattr(torch_zoo, case.model)(case.shape, case.classes)
     network = network.to(device, memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(network.parameters(), LEARNING_RATE, momentum=MOMENTUM)
-    images = torch.from_numpy(wanted.images).permute(0, 3, 1, 2).to(device, memory_format=torch.channels_last)
-    labels = torch.from_numpy(wanted.labels).to(device)
+    images = torch.from_numpy(case.images).permute(0, 3, 1, 2).to(device, memory_format=torch.channels_last)
+    labels = torch.from_numpy(case.labels).to(device)
     half = torch.autocast(device.type, torch.bfloat16, enabled=dtype == "bfloat16")
 
     def step():

@@ -51,15 +51,15 @@ def plans_of(model, dtype, batch, planner, chooser):
     from gpu.geometries import convolutions_and_norms
 
     convolutions, norms = convolutions_and_norms(model, dtype)
-    for wanted in convolutions:
+    for layer in convolutions:
         kinds = [("fused", True), ("data", False), ("weight", False)]
-        kinds += [] if wanted.relu else [("forward", False)]
+        kinds += [] if layer.relu else [("forward", False)]
         for what, biased in kinds:
-            yield f"convolution {what}", *plan("built", planner.convolution, what, wanted, batch, biased=biased)
-    for wanted in norms if chooser else ():
+            yield f"convolution {what}", *plan("built", planner.convolution, what, layer, batch, biased=biased)
+    for layer in norms if chooser else ():
         for what in ("forward", "backward"):
-            verdict, workspace = plan("chosen", chooser.batch_norm, what, wanted, batch)
-            yield f"batch norm {what} of {wanted.shape}", verdict, workspace
+            verdict, workspace = plan("chosen", chooser.batch_norm, what, layer, batch)
+            yield f"batch norm {what} of {layer.shape}", verdict, workspace
 
 
 def main():

@@ -20,10 +20,10 @@ def probes(results, name, tiny):
 def on_a_gpu(results, kernels, tiny):
     import cupy
 
-    from hpcdl.fabric.transport import PinnedCopies, says_cuda_aware
-    from hpcdl.nn.kernels.cupy.gpu import found
+    from hpcdl.fabric.device.transport import PinnedCopies, cuda_aware
+    from hpcdl.nn.kernels.cupy.gpu import gpu_availability
 
-    results.put("device", shown=found()[1])
+    results.put("device", shown=gpu_availability()[1])
     for i in range(cupy.cuda.runtime.getDeviceCount()):
         facts = cupy.cuda.runtime.getDeviceProperties(i)
         results.put(
@@ -38,7 +38,7 @@ def on_a_gpu(results, kernels, tiny):
     try:
         from mpi4py import MPI
 
-        results.put("MPI", version=MPI.Get_library_version().split("\n")[0], cuda_aware=says_cuda_aware())
+        results.put("MPI", version=MPI.Get_library_version().split("\n")[0], cuda_aware=cuda_aware())
     except (ImportError, RuntimeError) as error:
         results.put("MPI", version=f"not there: {error}", cuda_aware=False)
     size = 1 << (20 if tiny else 28)

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcdl.nn.kernels.cupy import sources
-from hpcdl.nn.precision import carrier, master
+from hpcdl.nn.precision import master, storage_dtype
 
 SHIM = Path(__file__).with_name("shim.h")
 KERNEL = re.compile(r'extern "C" __global__ void (\w+)\(([^)]*)\)')
@@ -99,7 +99,7 @@ def check_element(kind, value, dtype):
     bare = kind.replace("const ", "").rstrip("* ")
     if value is None or bare == "void":
         return
-    expected = {"T": carrier(dtype), "A": master(dtype)}.get(bare) or ELEMENT[bare]
+    expected = {"T": storage_dtype(dtype), "A": master(dtype)}.get(bare) or ELEMENT[bare]
     assert value.dtype == expected, (kind, value.dtype, dtype)
     assert value.flags.c_contiguous
 
@@ -134,29 +134,32 @@ class Processor:
     def address(self, array):
         return array.ctypes.data
 
-    def launch(self, source, kernel, dtype, spread, *arguments):
+    def launch(self, source, kernel, dtype, grid, *arguments):
         loaded = library(source, dtype)
         types = parameters(sources.text(source))[kernel]
         assert len(types) == len(arguments), (kernel, types, arguments)
         for kind, value in zip(types, arguments, strict=True):
             if kind.endswith("*"):
                 check_element(kind, value, dtype)
-        assert spread.x * spread.y <= 1024
-        assert spread.blocks >= 1
-        sizes = (ctypes.c_uint(size) for size in spread)
+        assert grid.x * grid.y <= 1024
+        assert grid.blocks >= 1
+        sizes = (ctypes.c_uint(size) for size in grid)
         converted = [as_argument(kind, value) for kind, value in zip(types, arguments, strict=True)]
         self._do(functools.partial(getattr(loaded, f"run_{kernel}"), *sizes, *converted), arguments)
 
-    def multiply(self, a, b, out, dtype, *, turn_a, turn_b):
-        assert a.dtype == b.dtype == carrier(dtype)
-        assert out.dtype in (carrier(dtype), master(dtype))
+    def multiply(self, a, b, out, dtype, *, transpose_a, transpose_b):
+        assert a.dtype == b.dtype == storage_dtype(dtype)
+        assert out.dtype in (storage_dtype(dtype), master(dtype))
         assert all(matrix.strides[-1] == matrix.itemsize or matrix.shape[-1] <= 1 for matrix in (a, b, out))
 
         def work():
             left, right = (wide(matrix, dtype) for matrix in (a, b))
-            left, right = left.swapaxes(-1, -2) if turn_a else left, right.swapaxes(-1, -2) if turn_b else right
+            left, right = (
+                left.swapaxes(-1, -2) if transpose_a else left,
+                right.swapaxes(-1, -2) if transpose_b else right,
+            )
             product = left @ right
-            out[...] = narrow(product, dtype) if out.dtype == carrier(dtype) else product
+            out[...] = narrow(product, dtype) if out.dtype == storage_dtype(dtype) else product
 
         self._do(work, (a, b, out))
 

@@ -11,7 +11,7 @@ from gpu import check, exact_part
 from gpu.processor import GXX, Processor
 
 from hpcdl.nn.kernels.cupy.backend import backend_on
-from hpcdl.nn.kernels.cupy.gpu import found
+from hpcdl.nn.kernels.cupy.gpu import gpu_availability
 
 PROGRAM = Path(__file__).with_name("check.py")
 
@@ -20,7 +20,7 @@ def run(*arguments):
     return subprocess.run([sys.executable, PROGRAM, *arguments], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.skipif(found()[0], reason="there is a GPU")
+@pytest.mark.skipif(gpu_availability()[0], reason="there is a GPU")
 def test_without_a_gpu_nothing_is_claimed(tmp_path):
     done = run(tmp_path / "results")
     assert done.returncode == 1

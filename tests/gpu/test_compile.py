@@ -2,6 +2,7 @@
 
 import ctypes
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -55,8 +56,8 @@ def test_there_are_sources():
     assert {"pooling", "batch_norm", "dropout"} <= set(sources.names())
 
 
-def test_no_kernel_waits_for_its_block_or_adds_atomically():
-    """So that every one also runs on a processor, and no result depends on timing."""
+def test_kernels_use_no_barriers_and_no_atomics():
+    """Then results do not depend on timing, and the kernels also run on a CPU."""
     for name in sources.names():
         assert "__syncthreads" not in sources.text(name)
-        assert "atomic" not in sources.text(name).replace("has an atomic", "")
+        assert not re.search(r"\batomic[A-Z]", sources.text(name))

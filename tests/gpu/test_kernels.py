@@ -1,4 +1,4 @@
-"""What the contract's layers do not reach: kernels over many blocks, odd addresses, 16 bits, wide windows."""
+"""Kernels beyond the contract: many blocks, unaligned addresses, 16 bits, large windows."""
 
 import numpy as np
 import pytest
@@ -7,9 +7,9 @@ from gpu.processor import GXX, Processor, narrow, wide
 from hpcdl.nn import geometry
 from hpcdl.nn.backend import backend
 from hpcdl.nn.kernels.cupy.backend import backend_on
-from hpcdl.nn.kernels.cupy.device import Spread, over, over_rows
+from hpcdl.nn.kernels.cupy.device import Grid, grid_over, grid_over_rows
 from hpcdl.nn.kernels.cupy.sums import channel_sum
-from hpcdl.nn.precision import carrier, master
+from hpcdl.nn.precision import master, storage_dtype
 
 pytestmark = pytest.mark.skipif(not GXX, reason="needs g++")
 
@@ -176,27 +176,27 @@ def test_any_address_will_do(shift, dtype, device):
     """Vectors are moved 16 bytes at a time where they can be, and else one by one."""
     n = 1003
     stored = narrow(draw(n + shift), dtype)[shift:]
-    out = np.empty(n, carrier(dtype))
-    device.launch("elementwise", "relu_forward", dtype, over(n), stored, out, n)
+    out = np.empty(n, storage_dtype(dtype))
+    device.launch("elementwise", "relu_forward", dtype, grid_over(n), stored, out, n)
     np.testing.assert_array_equal(wide(out, dtype), np.maximum(wide(stored, dtype), 0))
 
 
-@pytest.mark.parametrize("spread", [Spread(1, 1, 1), Spread(3, 32, 1), Spread(2, 4, 8), Spread(100, 256, 1)])
-def test_any_spread_will_do(spread, device):
+@pytest.mark.parametrize("grid", [Grid(1, 1, 1), Grid(3, 32, 1), Grid(2, 4, 8), Grid(100, 256, 1)])
+def test_results_do_not_depend_on_the_grid(grid, device):
     y, bias = draw((37, 12)).astype("float32"), draw(12, 1).astype("float32")
     expected = np.maximum(y + bias, 0)
-    device.launch("elementwise", "bias_relu", "float32", spread, y, bias, 37, 12, 1)
+    device.launch("elementwise", "bias_relu", "float32", grid, y, bias, 37, 12, 1)
     np.testing.assert_array_equal(y, expected)
 
 
-def test_spreads_fit_a_device():
+def test_grids_fit_a_device():
     for elements in (0, 1, 255, 256, 257, 10**10):
-        spread = over(elements)
-        assert 1 <= spread.blocks <= 4096
+        grid = grid_over(elements)
+        assert 1 <= grid.blocks <= 4096
     for rows, channels in ((0, 1), (1, 1), (10**9, 3), (5, 2048), (12_544, 64)):
-        spread = over_rows(rows, channels, "bfloat16")
-        assert spread.x * spread.y == 256
-        assert 1 <= spread.blocks <= 1 << 20
+        grid = grid_over_rows(rows, channels, "bfloat16")
+        assert grid.x * grid.y == 256
+        assert 1 <= grid.blocks <= 1 << 20
 
 
 def test_casts_round_to_nearest_even(device):
@@ -204,14 +204,14 @@ def test_casts_round_to_nearest_even(device):
         [1, 1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-9, 65519, 65520, 1e-8, np.inf, np.nan, -0.0], "float32"
     )
     for dtype in ("bfloat16", "float16"):
-        out = np.empty(len(values), carrier(dtype))
-        device.launch("cast", "narrow", dtype, over(len(values)), values, out, len(values))
+        out = np.empty(len(values), storage_dtype(dtype))
+        device.launch("cast", "narrow", dtype, grid_over(len(values)), values, out, len(values))
         with np.errstate(over="ignore"):
             np.testing.assert_array_equal(wide(out, dtype)[:-2], wide(narrow(values, dtype), dtype)[:-2])
         assert np.isnan(wide(out, dtype)[-2])
         assert np.signbit(wide(out, dtype)[-1])
         back = np.empty(len(values), "float32")
-        device.launch("cast", "widen", dtype, over(len(values)), out, back, len(values))
+        device.launch("cast", "widen", dtype, grid_over(len(values)), out, back, len(values))
         np.testing.assert_array_equal(back, wide(out, dtype))
 
 
@@ -223,7 +223,7 @@ def test_philox_is_philox(device):
     words = [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
     for k, word in enumerate(words):
         for ratio, kept in (((word >> 8) / 2**24, 1), (((word >> 8) + 1) / 2**24, 0)):
-            device.launch("dropout", "dropout_forward", "float64", over(1), x, y, mask, state, n, ratio)
+            device.launch("dropout", "dropout_forward", "float64", grid_over(1), x, y, mask, state, n, ratio)
             assert mask[k] == kept
 
 

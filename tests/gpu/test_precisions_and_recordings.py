@@ -14,7 +14,7 @@ from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.pooling import MaxPooling
 from hpcdl.nn.layers.residual import Residual
 from hpcdl.nn.replica import Replica
-from hpcdl.optim.scaled import LossScaling
+from hpcdl.optim.parts.loss_scaling import LossScaling
 from hpcdl.optim.sgd import SGD
 
 pytestmark = pytest.mark.skipif(not GXX, reason="needs g++")
@@ -83,7 +83,7 @@ def test_processors_refuse_16_bits_in_one_line(name, dtype):
 def test_float16_trains_behind_a_loss_scale():
     """An overflow costs a step and halves the scale; calm doubles it; what is learned is float32's."""
     nets = [replica(), replica("float16")]
-    optimizers = [SGD(momentum=0.9), LossScaling(SGD(momentum=0.9), nets[1], scale=2.0**40, patience=8)]
+    optimizers = [SGD(momentum=0.9), LossScaling(SGD(momentum=0.9), nets[1], scale=2.0**40, growth_interval=8)]
     losses = []
     for net, optimizer in zip(nets, optimizers, strict=True):
         losses.append([])
@@ -146,12 +146,12 @@ def test_what_is_recorded_is_not_run_again():
             self.calls += 1
             return x.copy()
 
-        def backward(self, dy, wanted):
+        def backward(self, dy, needs_dx):
             return dy.copy()
 
     counted, bound = Counted(), None
     bound = backend_on(Processor(), graphs=True).record(counted)
     for _ in range(5):
         bound.forward(np.ones(3), train=True)
-        bound.backward(np.ones(3), wanted=True)
+        bound.backward(np.ones(3), needs_dx=True)
     assert counted.calls == 2

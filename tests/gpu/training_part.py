@@ -3,11 +3,11 @@
 import time
 
 from hpcdl.data.digits import digits
-from hpcdl.fabric.inprocess import in_process
+from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.models.lenet5 import lenet5
 from hpcdl.nn.backend import backend
 from hpcdl.nn.replica import Replica
-from hpcdl.optim.scaled import LossScaling
+from hpcdl.optim.parts.loss_scaling import LossScaling
 from hpcdl.optim.sgd import SGD
 from hpcdl.registry import find
 

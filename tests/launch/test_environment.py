@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from hpcdl.launch.environment import counters, environment_key, job, local
+from hpcdl.launch.environment import counters, describe_job, describe_rank, environment_key
 from hpcdl.launch.machine import loaded_libraries
 
 
@@ -16,7 +16,7 @@ def put(root, path, text):
 
 @pytest.fixture
 def machine(tmp_path):
-    """Two cores with two threads each, one Ethernet card, one InfiniBand port, one GPU."""
+    """Make a machine: two cores with two threads each, one Ethernet card, one InfiniBand port, one GPU."""
     put(
         tmp_path,
         "proc/cpuinfo",
@@ -60,7 +60,7 @@ MPI = {"library": "MPICH", "version": "5.0.2", "nodes": 2}
 
 
 def test_reads_the_machine(machine):
-    found = job(MPI, machine)
+    found = describe_job(MPI, machine)
     assert found["cpu"]["model"] == "Fast CPU @ 3 GHz"
     assert (found["cpu"]["logical_cores"], found["cpu"]["physical_cores"], found["cpu"]["sockets"]) == (
         4,
@@ -97,9 +97,9 @@ def test_counters(machine):
     assert found["tcp"] == {"ActiveOpens": 7, "RetransSegs": 3}
 
 
-def test_what_is_not_told_is_unknown_and_never_left_out(tmp_path, machine):
-    bare = job({}, tmp_path / "bare")
-    assert bare.keys() == job(MPI, machine).keys()
+def test_unknown_values_are_not_omitted(tmp_path, machine):
+    bare = describe_job({}, tmp_path / "bare")
+    assert bare.keys() == describe_job(MPI, machine).keys()
     for name in ("mpi", "libraries", "memory_bytes", "kernel", "network", "infiniband", "gpu", "clocksource"):
         assert bare[name] == "unknown", name
     architecture = bare["cpu"].pop("architecture")
@@ -114,15 +114,15 @@ def test_variables_and_secrets(monkeypatch):
     monkeypatch.setenv("UCX_TLS", "tcp,self")
     monkeypatch.setenv("SLURM_JWT", "do-not-tell")
     monkeypatch.setenv("HOME_SWEET", "home")
-    found = job(MPI)
+    found = describe_job(MPI)
     assert found["variables"]["UCX_TLS"] == "tcp,self"
     assert found["variables"]["SLURM_JWT"] == "(hidden)"
     assert "HOME_SWEET" not in found["variables"]
     assert "do-not-tell" not in json.dumps(found)
 
 
-def test_key_stays_when_only_the_night_differs(machine):
-    one = job(MPI, machine)
+def test_key_ignores_temporary_differences(machine):
+    one = describe_job(MPI, machine)
     other = copy.deepcopy(one)
     other |= {"date": "2001-01-01", "hostname": "elsewhere", "command": ["x"], "git": {"commit": "abc"}}
     other["kernel"] = "6.1.0-14-amd64"
@@ -154,7 +154,7 @@ def test_key_stays_when_only_the_night_differs(machine):
     ],
 )
 def test_key_changes_with_the_machine(machine, change):
-    env = job(MPI, machine)
+    env = describe_job(MPI, machine)
     before = environment_key(env)
     change(env)
     assert environment_key(env) != before
@@ -163,14 +163,16 @@ def test_key_changes_with_the_machine(machine, change):
 def test_local(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.setenv("SLURMD_NODENAME", "n7")
-    found = local()
+    monkeypatch.setenv("SLURM_TOPOLOGY_ADDR", "spine.leaf1.n7")
+    found = describe_rank()
     assert (found["threads"], found["slurm_node"], found["pid"]) == (3, "n7", os.getpid())
     assert found["cores"] == len(os.sched_getaffinity(0))
+    assert found["slurm_topology"] == "spine.leaf1.n7"
     monkeypatch.delenv("SLURMD_NODENAME")
-    assert local()["slurm_node"] == "unknown"
+    assert describe_rank()["slurm_node"] == "unknown"
 
 
-def test_numpy_shows_its_blas_here():
+def test_description_names_numpys_blas():
     import numpy as np
 
     np.ones((8, 8)) @ np.ones((8, 8))

@@ -1,4 +1,4 @@
-"""Which launcher is taken, with which flags, and how the exit code comes back past it."""
+"""Choice of the launcher, its options, and the way of the exit code."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from hpcdl.launch import mpirun
 
 @pytest.fixture
 def bins(tmp_path, monkeypatch):
-    """An empty bin folder of this Python, and an empty PATH."""
+    """Make an empty bin folder of this Python, and an empty PATH."""
     own, path = tmp_path / "own", tmp_path / "path"
     own.mkdir()
     path.mkdir()
@@ -22,7 +22,7 @@ def bins(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def handlers():
-    """Self-launching is the last thing a process does, so it leaves its signal handlers behind."""
+    """Restore the signal handlers, which self_launch replaces."""
     before = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGTERM)}
     yield
     for number, handler in before.items():
@@ -37,7 +37,7 @@ def script(file, text=""):
 
 def test_the_launcher_of_this_python_comes_before_the_path(bins):
     own, path = bins
-    with pytest.raises(mpirun.NoLauncher, match="there is no mpirun: pip install"):
+    with pytest.raises(mpirun.NoLauncher, match="no mpirun found: pip install"):
         mpirun.mpirun()
     elsewhere = script(path / "mpirun")
     assert mpirun.mpirun() == elsewhere
@@ -59,24 +59,24 @@ def test_flags_are_those_that_the_library_needs(bins, monkeypatch, version, core
     launcher = script(bins[0] / "mpirun", f"echo '{version}'")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(cores)))
     monkeypatch.setattr(mpirun.sys, "executable", "python")
-    assert mpirun.python_command(4, ["-m", "hpcdl"]) == [str(launcher), *flags, "-n", "4", "python", "-m", "hpcdl"]
+    assert mpirun.python_command(4, ["x"]) == [str(launcher), *flags, "-n", "4", "python", "-P", "x"]
     more = ["--with-ft", "ulfm"] if flags else []
-    tolerant = mpirun.python_command(4, ["x.py"], tolerant=True)
-    assert tolerant == [str(launcher), *flags, *more, "-n", "4", "python", "x.py"]
+    tolerant = mpirun.python_command(4, ["x.py"], fault_tolerant=True)
+    assert tolerant == [str(launcher), *flags, *more, "-n", "4", "python", "-P", "x.py"]
 
 
-def test_who_goes_on_without_a_rank():
-    assert "MPICH ends the job when a rank dies" in mpirun.intolerance({}, "MPICH")
-    assert "--with-ft ulfm" in mpirun.intolerance({}, "Open MPI")
-    assert mpirun.intolerance({"OMPI_MCA_mpi_ft_enable": "1"}, "Open MPI") is None
+def test_jobs_that_continue_after_a_failure():
+    assert "MPICH ends the job when a rank fails" in mpirun.fault_tolerance_obstacle({}, "MPICH")
+    assert "--with-ft ulfm" in mpirun.fault_tolerance_obstacle({}, "Open MPI")
+    assert mpirun.fault_tolerance_obstacle({"OMPI_MCA_mpi_ft_enable": "1"}, "Open MPI") is None
 
 
-def test_a_job_that_is_to_be_started_again_says_so_to_hpcdl_only(tmp_path, monkeypatch):
+def test_the_status_relaunch_is_for_hpcdl_only(tmp_path, monkeypatch):
     monkeypatch.delenv(mpirun.STATUS, raising=False)
-    assert mpirun.leave_status(mpirun.AGAIN, 0) == 75
+    assert mpirun.write_status(mpirun.RELAUNCH, 0) == 75
     monkeypatch.setenv(mpirun.STATUS, str(tmp_path / "status"))
-    assert mpirun.leave_status(mpirun.AGAIN, 0) == 0
-    assert (tmp_path / "status").read_text() == str(mpirun.AGAIN)
+    assert mpirun.write_status(mpirun.RELAUNCH, 0) == 0
+    assert (tmp_path / "status").read_text() == str(mpirun.RELAUNCH)
 
 
 def test_the_exit_code_comes_from_rank_0_and_not_from_the_launcher(bins, tmp_path):
@@ -90,10 +90,10 @@ def test_the_exit_code_comes_from_rank_0_and_not_from_the_launcher(bins, tmp_pat
 
 def test_only_rank_0_leaves_its_code_and_only_to_hpcdl(tmp_path, monkeypatch):
     monkeypatch.delenv(mpirun.STATUS, raising=False)
-    assert mpirun.leave_status(75, 0) == 75
+    assert mpirun.write_status(75, 0) == 75
     status = tmp_path / "status"
     monkeypatch.setenv(mpirun.STATUS, str(status))
-    assert mpirun.leave_status(75, 1) == 0
+    assert mpirun.write_status(75, 1) == 0
     assert not status.exists()
-    assert mpirun.leave_status(75, 0) == 0
+    assert mpirun.write_status(75, 0) == 0
     assert status.read_text() == "75"

@@ -1,4 +1,4 @@
-"""Every test that takes ``kernels`` runs once per backend that can be had here."""
+"""Fixtures; tests with ``kernels`` run once per available backend."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A training step beside PyTorch's: the same networks, weights and batches, one thread, taking turns.
+"""Compare training steps with PyTorch: equal networks, weights and batches, one thread, in turns.
 
 Run by ``make peers``; prints a Markdown table. A step is forward, loss, backward and SGD with momentum and weight
 decay (PyTorch's fused one). PyTorch runs in both memory layouts and the faster one counts. Times are medians over
@@ -43,10 +43,11 @@ def draw(shape, classes, batch):
 
 
 def hpcdls(name, backend):
-    """A function that makes a training step with hpcdl."""
+    """Return a function that executes a training step with hpcdl."""
     from hpcdl import registry
     from hpcdl.nn.backend import backend as kernels
     from hpcdl.nn.replica import Replica
+    from hpcdl.optim.parts.per_tensor import Multipliers
     from hpcdl.optim.sgd import SGD
 
     shape, classes, batch = NETWORKS[name]
@@ -55,6 +56,7 @@ def hpcdls(name, backend):
     replica = Replica(model(shape, classes, **dropout), shape, backend=kernels(backend), seed=1)
     images, labels = draw(shape, classes, batch)
     optimizer = SGD(momentum=MOMENTUM, weight_decay=DECAY)
+    optimizer.multipliers = Multipliers.of(replica.tensors)
 
     def step():
         x = images
@@ -68,8 +70,16 @@ def hpcdls(name, backend):
     return step
 
 
+def groups(network):
+    """Return parameter groups; biases and batch normalisation have no weight decay."""
+    return [
+        {"params": [one for one in network.parameters() if one.ndim > 1]},
+        {"params": [one for one in network.parameters() if one.ndim == 1], "weight_decay": 0.0},
+    ]
+
+
 def pytorchs(name, layout):
-    """The same with PyTorch; ReLUs in place, as its users write them."""
+    """Return a function that executes a training step with PyTorch; ReLUs are in place, as usual."""
     import torch
     import torch_zoo
 
@@ -84,7 +94,7 @@ def pytorchs(name, layout):
     images, labels = draw(shape, classes, batch)
     images = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(memory_format=form)
     labels = torch.from_numpy(labels)
-    optimizer = torch.optim.SGD(network.parameters(), RATE, momentum=MOMENTUM, weight_decay=DECAY, fused=True)
+    optimizer = torch.optim.SGD(groups(network), RATE, momentum=MOMENTUM, weight_decay=DECAY, fused=True)
 
     def step():
         optimizer.zero_grad(set_to_none=True)
@@ -102,13 +112,13 @@ def contender(kind, name):
 
 
 def resident(key):
-    """VmRSS or VmHWM of this process, in MB."""
+    """Return VmRSS or VmHWM of this process, in MB."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(key)) / 1000
 
 
 def memory(kind, name):
-    """Peak memory of three steps, in a process of its own, in MB."""
+    """Return the peak memory of three steps in a new process, in MB."""
     command = [sys.executable, __file__, "--memory-of", kind, name]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 

@@ -1,4 +1,4 @@
-"""Sizes within the networks, other images than theirs, images that are too small, and how weights start."""
+"""Sizes within the networks, other image sizes, too small images, and initial weights."""
 
 import numpy as np
 import pytest
@@ -88,7 +88,7 @@ def test_vgg_halves_five_times():
 
 @pytest.mark.parametrize("name", registry.names("models"))
 def test_any_number_of_classes_and_the_smallest_images(name):
-    """One pixel more than what is refused below, and three more across."""
+    """One pixel more than the size that is refused below, and three more in width."""
     smallest = {
         "alexnet": 55,
         "googlenet": 79,
@@ -125,7 +125,7 @@ def test_any_number_of_classes_and_the_smallest_images(name):
         ("alexnet", (227, 227), r"^conv1: needs an image"),
     ],
 )
-def test_images_too_small_are_refused_by_the_layer_they_vanish_in(name, shape, message):
+def test_too_small_images_are_refused_by_the_layer_without_output(name, shape, message):
     with pytest.raises(ValueError, match=message) as caught:
         outputs(name, shape)
     assert "\n" not in str(caught.value)
@@ -145,7 +145,7 @@ def test_impossible_settings(name, settings, message):
         outputs(name, (227, 227, 3), **settings)
 
 
-def test_vectors_are_speech_too():
+def test_speech_network_accepts_vectors():
     assert outputs("distbelief_speech", (440,))["fc1"] == (2560,)
 
 
@@ -154,7 +154,7 @@ def started(name, shape, **settings):
     return {t.name: replica.parameters[t.span].reshape(t.shape) for t in replica.tensors}
 
 
-def test_alexnet_starts_as_krizhevsky_says():
+def test_initial_weights_of_alexnet():
     values = started("alexnet", (55, 55, 3))
     ones = {"conv2", "conv4", "conv5", "fc6", "fc7"}
     for name, value in values.items():
@@ -165,7 +165,7 @@ def test_alexnet_starts_as_krizhevsky_says():
             assert np.all(value == (1 if layer in ones else 0)), name
 
 
-def test_resnet_50_starts_as_goyal_says():
+def test_initial_weights_of_resnet_50():
     values = started("resnet50", (32, 32, 3))
     gammas = {name: value for name, value in values.items() if name.endswith("gamma")}
     assert len(gammas) == 53
@@ -176,7 +176,7 @@ def test_resnet_50_starts_as_goyal_says():
     assert not any(name.endswith("bias") for name in values if not name.startswith("fc"))
 
 
-def test_googlenet_starts_as_caffe_says():
+def test_initial_weights_of_googlenet():
     values = started("googlenet", (79, 79, 3))
     for name, value in values.items():
         if name.endswith("bias"):

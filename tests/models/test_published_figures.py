@@ -1,4 +1,4 @@
-"""Parameters, arithmetic and FireCaffe's volumes, as published or counted from what was published."""
+"""Parameters, arithmetic and FireCaffe's volumes, as published."""
 
 import inspect
 import math
@@ -6,7 +6,6 @@ import math
 import pytest
 
 from hpcdl import registry
-from hpcdl.analysis.volumes import volumes
 from hpcdl.nn.layers.auxiliary import Auxiliary
 from hpcdl.nn.layers.batch_norm import BatchNorm
 from hpcdl.nn.layers.concat import Concat
@@ -16,6 +15,7 @@ from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.locally_connected import LocallyConnected
 from hpcdl.nn.layers.pooling import GlobalAverage
 from hpcdl.nn.layers.residual import Residual
+from hpcdl.nn.volumes import volumes
 
 
 def weigh(name, batch=1, shape=None, **settings):
@@ -88,7 +88,7 @@ def test_exact_volumes_in_firecaffes_convention():
 
 
 def test_volumes_by_hand():
-    """Everything once: (8, 6, 2) images through a branch, a block, a classifier aside and untied filters."""
+    """All kinds of layers: branch, residual block, auxiliary classifier, locally connected."""
     layers = [
         Convolution("conv", 4, 3, stride=2, padding=1, groups=2, relu=True),  # to (4, 3, 4)
         Concat("mixed", [[Convolution("a", 3, 1)], [Convolution("b", 2, 1), Convolution("c", 5, 3, padding=1)]]),
@@ -121,14 +121,14 @@ def test_volumes_by_hand():
     assert found.activation_bytes == 5 * 4 * written
 
 
-def test_every_model_says_how_many_parameters_it_has():
+def test_every_docstring_states_the_number_of_parameters():
     for name in registry.names("models"):
         docstring = inspect.getdoc(registry.find("models", name))
         assert f"{weigh(name).parameters:,}" in docstring, name
 
 
-def test_weights_and_biases_are_what_a_model_has():
-    """A layer whose filters go by another name would be left out of |W| unseen."""
+def test_variables_of_models_are_weights_and_biases():
+    """A layer with another name for its weights would be missing in |W|."""
     for name in registry.names("models"):
         model = registry.find("models", name)
         shape, named = inspect.signature(model).parameters["shape"].default, 0

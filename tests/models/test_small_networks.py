@@ -17,11 +17,12 @@ NETWORKS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("network", "shape"), NETWORKS)
 def test_learns_noisy_templates(network, shape, kernels):
-    """Images are one of four random templates under noise; what is learnt must hold on images never seen."""
+    """Images are one of four random templates plus noise; test images are new."""
     random = np.random.default_rng(6)
-    # Coarse patterns: average pooling all but removes what changes from pixel to pixel.
+    # coarse patterns, because average pooling removes fine ones
     coarse = random.standard_normal((4, shape[0] // 4, shape[1] // 4, shape[2]))
     templates = coarse.repeat(4, axis=1).repeat(4, axis=2)
 

@@ -13,16 +13,16 @@ import pytest
 from mpi4py import MPI
 from threadpoolctl import threadpool_limits
 
-from hpcdl.fabric.mpi import Mpi
+from hpcdl.fabric.mpi.interpreter import Mpi
 
 pytest.register_assert_rewrite("contract")
 
 LIMIT = 60
-"""Seconds that one test may take; none takes more than a few."""
+"""Time limit of one test in seconds; tests take a few."""
 
 
 STDERR = pytest.StashKey[int]()
-"""The one that nobody captures."""
+"""File descriptor of the uncaptured standard error."""
 
 
 @pytest.hookimpl(trylast=True)
@@ -37,7 +37,7 @@ def pytest_configure(config):
 def pytest_runtest_protocol(item):
     if not item.config.getoption("--with-mpi"):
         return (yield)
-    # a thread of its own, for the main one may be inside the library and see no signal
+    # a watchdog thread, because the main thread may be inside the library and see no signal
     faulthandler.dump_traceback_later(LIMIT, exit=True, file=item.config.stash[STDERR])
     try:
         return (yield)
@@ -52,7 +52,7 @@ def pytest_runtest_logreport(report):
 
 
 class OverMpi:
-    """One rank is here, ``ranks`` are in the job."""
+    """Runner of a program on the ``ranks`` ranks of the job; this process is one of them."""
 
     def __init__(self, mpi):
         self._mpi = mpi
@@ -63,25 +63,25 @@ class OverMpi:
         return self._mpi.comm.library.allgather(result)
 
     def local(self, values):
-        """Of a list with one value per rank, those of the ranks in this process."""
+        """Return the values of this process's ranks from a list with one value per rank."""
         return [values[self._mpi.comm.rank]]
 
 
 @pytest.fixture(scope="session")
 def mpi():
-    with threadpool_limits(1):  # ranks are enough for the cores
+    with threadpool_limits(1):  # the ranks occupy all cores
         yield Mpi()
 
 
 @pytest.fixture(scope="session")
 def difference(mpi):
-    """The largest to the parameters of one rank with the whole batch, which rank 0 trains for all. Collective."""
-    from contract import training  # late: its asserts are to be rewritten
+    """Return a function: the largest difference from training on rank 0 with the whole batch. Collective."""
+    from contract import training  # late, so that pytest rewrites its asserts
 
     @cache
     def by_one_rank(dtype):
         found = training.by_one_rank(dtype) if mpi.comm.rank == 0 else None
-        mpi.comm.rest()
+        mpi.comm.sleeping_barrier()
         return mpi.comm.library.bcast(found)
 
     return lambda parameters, dtype: np.abs(parameters - by_one_rank(dtype)).max()

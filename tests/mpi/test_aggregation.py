@@ -1,14 +1,17 @@
-"""Every aggregation sums over MPI as it does in one process, with as many messages and bytes."""
+"""Every aggregation over MPI: exact sums, with the messages and bytes of one process."""
+
+import weakref
 
 import numpy as np
 import pytest
-from contract.aggregations import ON_HOSTS, OTHERS, SCHEMES, called, called_apart, scheme
+from contract.aggregations import ON_HOSTS, OTHERS, SCHEMES, called, called_out_of_place, scheme
 from contract.operands import as_wanted, awkward_lengths, operands
 
-from hpcdl.fabric import mpi_native
-from hpcdl.fabric.collectives import SUMS
-from hpcdl.fabric.inprocess import in_process
-from hpcdl.fabric.scratch import Scratch
+from hpcdl.fabric.mpi import natives as mpi_native
+from hpcdl.fabric.mpi import persistent as mpi_persistent
+from hpcdl.fabric.vectors import BufferPool, OutOfPlace
+from hpcdl.fabric.virtual.collectives import SUMS
+from hpcdl.fabric.virtual.inprocess import in_process
 
 pytestmark = pytest.mark.mpi
 
@@ -25,7 +28,7 @@ def test_sums_whole_numbers_exactly(name, mpi):
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_five_at_once(name, mpi):
-    """Of different lengths, so that some need many more steps than others, and joined in any order."""
+    """Lengths differ, so that some need many more steps; they are joined in any order."""
 
     async def program(comm, pieces, last):
         tasks = [comm.start(scheme(name)(comm, piece)) for piece in pieces]
@@ -70,15 +73,15 @@ def test_messages_and_bytes_are_those_of_one_process(name, mpi):
     rows, _ = operands(ranks, 1009)
     world = in_process(ranks)
     world.run(lambda comm: scheme(name)(comm, rows[comm.rank].copy()))
-    before = mpi.gauge()
+    before = mpi.counters()
     mpi.run(scheme(name)(mpi.comm, rows[rank].copy()))
-    after = mpi.gauge()
+    after = mpi.counters()
     assert after.messages - before.messages == world.messages[rank]
     assert after.bytes - before.bytes == world.bytes[rank]
 
 
 @pytest.mark.parametrize(("collective", "name"), OTHERS)
-def test_other_collectives_do_what_mpi_says(collective, name, mpi):
+def test_other_collectives_give_the_results_of_mpi(collective, name, mpi):
     comm = mpi.comm
     fitting = comm.size if collective == "all_to_all" else 1
     for length in awkward_lengths(comm.size):
@@ -111,23 +114,23 @@ def test_other_collectives_messages_and_bytes_are_those_of_one_process(collectiv
     rows, _ = operands(ranks, 1009 * ranks)
     world = in_process(ranks)
     world.run(lambda comm: called(collective, name, comm, rows[comm.rank].copy()))
-    before = mpi.gauge()
+    before = mpi.counters()
     mpi.run(called(collective, name, mpi.comm, rows[rank].copy()))
-    after = mpi.gauge()
+    after = mpi.counters()
     assert after.messages - before.messages == world.messages[rank]
     assert after.bytes - before.bytes == world.bytes[rank]
 
 
 @pytest.mark.parametrize(("collective", "name"), ON_HOSTS)
-def test_a_librarys_operand_apart_stays_as_it_is(collective, name, mpi):
-    """By a main program's calls and by started programs'."""
+def test_an_out_of_place_operand_does_not_change(collective, name, mpi):
+    """Called by the main program and by started programs."""
     comm = mpi.comm
     fitting = comm.size if collective == "all_to_all" else 1
     given = [operands(comm.size, length // fitting * fitting)[0] for length in awkward_lengths(comm.size)]
     mine = [rows[comm.rank].copy() for rows in given]
 
     async def program(results, *, started):
-        calls = [called_apart(collective, name, comm, *both) for both in zip(mine, results, strict=True)]
+        calls = [called_out_of_place(collective, name, comm, *both) for both in zip(mine, results, strict=True)]
         for call in [comm.start(call) for call in calls] if started else calls:
             await call
 
@@ -139,8 +142,8 @@ def test_a_librarys_operand_apart_stays_as_it_is(collective, name, mpi):
             assert (vector == rows[comm.rank]).all()
 
 
-class Spy:
-    """A communicator that remembers the vectors that it was called with."""
+class Recording:
+    """A communicator that records the vectors of its calls."""
 
     def __init__(self, communicator):
         self._communicator = communicator
@@ -160,11 +163,11 @@ class Spy:
 
 @pytest.mark.parametrize("blocking", [True, False])
 @pytest.mark.parametrize("collective", [*SUMS, "reduce", "reduce_scatter", "allgather", "all_to_all"])
-def test_mpi_is_given_operand_and_result_themselves(collective, blocking, mpi):
-    """No copy: what the library reads lies within the operand, and what it writes within the result."""
+def test_mpi_gets_operand_and_result_without_copies(collective, blocking, mpi):
+    """The library reads from the operand's memory and writes to the result's."""
     main = mpi.comm.library
-    spies = [Spy(main), Spy(main.Dup()), Spy(main.Dup())]
-    natives = mpi_native.Natives(Scratch(lambda *_: pytest.fail("scratch")), *spies)
+    spies = [Recording(main), Recording(main.Dup()), Recording(main.Dup())]
+    natives = mpi_native.Natives(BufferPool(lambda *_: pytest.fail("scratch")), *spies, [])
     operand, result = np.ones((2, 6 * mpi.comm.size))
     waits = natives.run(collective, operand, result, [6] * mpi.comm.size, blocking=blocking)
     for wait in waits:
@@ -179,13 +182,56 @@ def test_mpi_is_given_operand_and_result_themselves(collective, blocking, mpi):
 
 
 def test_persistent_requests_are_kept_and_freed(mpi, monkeypatch):
-    """The same vectors again and again, and more of them than are kept."""
-    monkeypatch.setattr(mpi_native, "_KEPT_BYTES", 1 << 16)
+    """Some vectors are used again, more are used than the cache holds, and active requests are freed."""
+    monkeypatch.setattr(mpi_persistent, "_MOST_BYTES", 1 << 16)
+    monkeypatch.setattr(mpi_persistent, "_MOST_REQUESTS", 6)
     buffers = [np.zeros(1 << 11) for _ in range(20)]
-    for _ in range(2):
+
+    async def program(comm):
+        for _ in range(2):
+            for value, buffer in enumerate(buffers):
+                buffer[:] = value
+                await comm.native("persistent allreduce", buffer[: 1 << 10])
+                await comm.native("persistent allreduce", buffer[: 1 << 10])
+                assert buffer[0] == buffer[(1 << 10) - 1] == value * comm.size**2
+                assert buffer[-1] == value
         for value, buffer in enumerate(buffers):
             buffer[:] = value
-            mpi.run(mpi.comm.native("persistent allreduce", buffer[: 1 << 10]))
-            mpi.run(mpi.comm.native("persistent allreduce", buffer[: 1 << 10]))
-            assert buffer[0] == buffer[(1 << 10) - 1] == value * mpi.comm.size**2
-            assert buffer[-1] == value
+        under_way = [comm.start(comm.native("persistent allreduce", buffer)) for buffer in buffers]
+        for value, task in enumerate(under_way):
+            await task
+            assert (buffers[value] == value * comm.size).all()
+
+    mpi.run(program(mpi.comm))
+    assert not mpi.persistent_requests
+
+
+def test_persistent_requests_match_though_ranks_reuse_addresses_differently(mpi):
+    """Rank 0 frees every vector before it allocates the next one, the other ranks free none."""
+    unfreed = []
+
+    async def program(comm):
+        for _ in range(20):
+            vector = comm.memory.allocate(1000)
+            vector[:] = comm.rank + 1
+            await comm.native("persistent allreduce", vector)
+            assert (vector == comm.size * (comm.size + 1) // 2).all()
+            if comm.rank:
+                unfreed.append(vector)
+            del vector
+
+    mpi.run(program(mpi.comm))
+
+
+def test_a_persistent_request_keeps_its_vectors_until_the_program_ends(mpi):
+    vectors = []
+
+    async def program(comm):
+        operand, result = np.ones(1000), np.zeros(1000)
+        vectors.extend([weakref.ref(operand), weakref.ref(result)])
+        await comm.native("persistent allreduce", OutOfPlace(operand, result))
+        del operand, result
+        return [vector() is not None for vector in vectors]
+
+    assert mpi.run(program(mpi.comm)) == [True, True]
+    assert [vector() for vector in vectors] == [None, None]

@@ -1,4 +1,4 @@
-"""The fabric's contract over MPI: the tests that hold in one process (tests/fabric) hold here."""
+"""The fabric's contract over MPI: the same tests as in one process (tests/fabric)."""
 
 import pytest
 from contract.fabric import *  # noqa: F403

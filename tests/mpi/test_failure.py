@@ -1,4 +1,4 @@
-"""A rank of a real job dies, and the others go on: ``mpirun --with-ft ulfm -n 4`` or more, Open MPI."""
+"""A rank of an MPI job fails and the others continue: Open MPI, ``mpirun --with-ft ulfm -n 4`` or more."""
 
 import atexit
 import os
@@ -9,33 +9,33 @@ from contract.losses import lost, number
 from mpi4py import MPI
 
 from hpcdl.fabric.comm import ANY, PeerLost
-from hpcdl.fabric.mpi import library_version
-from hpcdl.fabric.mpi_failure import depart, fault_tolerant
-from hpcdl.launch.mpirun import intolerance
+from hpcdl.fabric.mpi.fault_tolerance import FaultTolerant, depart
+from hpcdl.fabric.mpi.interpreter import library_version
+from hpcdl.launch.mpirun import fault_tolerance_obstacle
 
 pytestmark = [
     pytest.mark.mpi,
     pytest.mark.skipif(
-        MPI.COMM_WORLD.size < 4 or intolerance(os.environ, library_version()["library"]) is not None,
-        reason="needs four ranks, and a job that outlives one of them",
+        MPI.COMM_WORLD.size < 4 or fault_tolerance_obstacle(os.environ, library_version()["library"]) is not None,
+        reason="needs four ranks and a job that survives the failure of one",
     ),
 ]
 
 
 async def serve(comm):
-    """Count messages and deaths until both must be there: two messages from each, one from who dies, who is told."""
+    """Return the senders of all messages and the failed ranks; the failing rank sends one message, others two."""
     last = comm.size - 1
-    came, dead = [], []
-    while len(came) + len(dead) < 2 * last:
+    senders, failed = [], []
+    while len(senders) + len(failed) < 2 * last:
         try:
             status = await comm.recv(number(), ANY)
         except PeerLost as loss:
-            dead.append(loss.rank)
+            failed.append(loss.rank)
         else:
-            came.append(status.source)
+            senders.append(status.source)
             if status.source == last:
                 await comm.send(number(), last)
-    return sorted(came), dead
+    return sorted(senders), failed
 
 
 async def work(comm):
@@ -48,26 +48,26 @@ async def work(comm):
     await comm.send(number(), 0)
 
 
-async def program(comm, *, beside):
-    """What it is to be the living; with ``beside`` the server is a program that was started."""
+async def program(comm, *, started):
+    """Lose the last rank and return the survivors; with ``started`` the server is a started program."""
     last = comm.size - 1
     if comm.rank:
         await work(comm)
     else:
         serving = serve(comm)
-        came, dead = await (comm.start(serving, shared_tags=True) if beside else serving)
-        assert dead == [last]
-        assert came == sorted([*range(1, last), *range(1, last + 1)])
+        senders, failed = await (comm.start(serving, shared_tags=True) if started else serving)
+        assert failed == [last]
+        assert senders == sorted([*range(1, last), *range(1, last + 1)])
     assert await lost(comm.exchange(number(), last, number(), last)) == last
-    living = await comm.survivors()
-    total = number(living.rank)
-    await living.native("allreduce", total)
-    assert (living.rank, living.size, total[0]) == (comm.rank, last, last * (last - 1) / 2)
-    return living
+    survivors = await comm.survivors()
+    total = number(survivors.rank)
+    await survivors.native("allreduce", total)
+    assert (survivors.rank, survivors.size, total[0]) == (comm.rank, last, last * (last - 1) / 2)
+    return survivors
 
 
-def test_the_others_go_on_and_so_they_do_after_the_next(mpi):
-    """Ranks that die take part in a test no longer, so this is one test."""
-    living = mpi.run(program(fault_tolerant(mpi.comm), beside=False))
-    living = mpi.run(program(living, beside=True))
-    atexit.register(depart, living, 0)
+def test_the_survivors_continue_after_one_and_two_failures(mpi):
+    """One test for both failures, because failed ranks take part in no further test."""
+    survivors = mpi.run(program(FaultTolerant(mpi.comm), started=False))
+    survivors = mpi.run(program(survivors, started=True))
+    atexit.register(depart, survivors._comm, 0)

@@ -1,4 +1,4 @@
-"""A slow rank is slow in its own work, and not in what it does for others."""
+"""A straggler is slow only in its own work, not in answers to other ranks."""
 
 from time import sleep
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpcdl.fabric.comm import INPUT
-from hpcdl.fabric.straggler import Delays, Straggler, slowed
+from hpcdl.fabric.faults import Delays, Slowed, Straggler
 
 pytestmark = [pytest.mark.mpi(min_size=2)]
 
@@ -14,12 +14,12 @@ ECHOES = 10
 NO_MORE = -1
 
 
-def test_a_rank_that_pauses_answers_meanwhile(mpi):
-    """Each echo needs the one before it, so that no more than one of them can have been waiting for the pause."""
+def test_a_rank_answers_while_it_pauses(mpi):
+    """Each echo follows the previous one, so that at most one could have waited for the pause."""
     answered, during = [], []
 
     def until_answered(seconds):
-        if not seconds:  # what the rank's factor costs it, which is 1
+        if not seconds:  # the delay of the rank's factor, which is 1
             return
         before = len(answered)
         for _ in range(10_000):
@@ -39,7 +39,7 @@ def test_a_rank_that_pauses_answers_meanwhile(mpi):
 
     async def program(comm):
         if comm.rank == 0:
-            slow = slowed(comm, Delays(Straggler(rank=0, probability=1, seconds=1), 1), pause=until_answered)
+            slow = Slowed(comm, Delays(Straggler(rank=0, probability=1, seconds=1), 1), pause=until_answered)
             server = slow.start(echo(comm), shared_tags=True)
             await slow.compute(INPUT, lambda: None)
             await server

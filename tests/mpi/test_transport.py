@@ -1,21 +1,20 @@
-"""Arrays that numpy and MPI must not touch, over real MPI: staged in pieces, by copies that take their time."""
+"""Staged transport over MPI: arrays outside host memory, sent in pieces by asynchronous copies."""
 
 import numpy as np
 import pytest
-from contract.aggregations import SCHEMES, scheme
+from contract.aggregations import SCHEMES, TRAITS, scheme
 from contract.operands import awkward_lengths, operands
 from fabric.staging import Faraway, SlowCopies
 
-from hpcdl import registry
 from hpcdl.fabric.comm import ANY
-from hpcdl.fabric.mpi import Mpi
-from hpcdl.fabric.transport import Staged
+from hpcdl.fabric.device.transport import Staged
+from hpcdl.fabric.mpi.interpreter import Mpi
 
 pytestmark = pytest.mark.mpi
 
 CHUNK = 4096
 
-ANYWHERE = [name for name in SCHEMES if name != "native" and registry.says("aggregation", name, "MEMORY") is None]
+ANYWHERE = [name for name in SCHEMES if name != "native" and TRAITS[name].memory == "any"]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +41,7 @@ def test_every_scheme_sums_them(name, staged):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_librarys_sum_is_taken_on_a_copy(dtype, staged):
+def test_the_library_sums_a_copy(dtype, staged):
     rows, expected = operands(staged.comm.size, 1003, dtype)
     mine, other = (Faraway(rows[staged.comm.rank].copy()) for _ in range(2))
 
@@ -73,8 +72,8 @@ def test_several_at_once(staged):
         assert (piece.values == expected).all()
 
 
-def test_from_whoever_comes_first(staged):
-    """Wildcards: long messages of many ranks at once, in pieces, none mixed with another."""
+def test_receives_from_any_source(staged):
+    """Long messages of many ranks at once, in pieces, are not mixed."""
     comm = staged.comm
     rank, size = comm.rank, comm.size
     got = Faraway(np.zeros(20_000))
@@ -88,7 +87,7 @@ def test_from_whoever_comes_first(staged):
             assert (status.tag, status.count) == (status.source, 10_000 + status.source)
             assert (got.values[: status.count] == status.source).all()
             seen.add(status.source)
-        await comm.native("barrier", np.empty(0))  # or the wildcard would take what the next test sends
+        await comm.native("barrier", np.empty(0))  # otherwise the wildcard would match messages of the next test
         return seen
 
     assert staged.run(program(comm)) == (set(range(1, size)) if rank == 0 else set())
@@ -98,12 +97,12 @@ def test_counts_and_events(staged):
     comm = staged.comm
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     staged.events = events = []
-    before = staged.gauge()
+    before = staged.counters()
     try:
         staged.run(comm.exchange(Faraway(np.zeros(3000)), right, Faraway(np.zeros(3000)), left))
     finally:
         staged.events = None
-    after = staged.gauge()
+    after = staged.counters()
     assert (after.messages - before.messages, after.bytes - before.bytes) == (1, 24_000)
     assert [(task, label, peer, size) for task, label, _, _, peer, size in events] == [
         (0, "recv", left, 24_000),

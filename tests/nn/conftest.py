@@ -1,4 +1,4 @@
-"""Every test that takes ``kernels`` runs once per backend: a new backend joins by its name in this list."""
+"""Fixtures; tests with ``kernels`` run once per backend in a list of names."""
 
 from contextlib import suppress
 
@@ -21,12 +21,12 @@ from hpcdl.nn.layers.residual import Residual
 from hpcdl.nn.replica import Replica
 
 ON_PROCESSOR = "cupy on a processor"
-"""The GPU backend's ops and kernels without a GPU, cuDNN and cuBLAS: see tests/gpu/processor.py."""
+"""GPU kernels run on the CPU, without cuDNN and cuBLAS: see tests/gpu/processor.py."""
 
 BACKENDS = ["numpy", "numba"]
 if GXX:
     BACKENDS.append(ON_PROCESSOR)
-with suppress(ValueError):  # no GPU, or nothing to use it with
+with suppress(ValueError):  # no GPU, or a library is missing
     BACKENDS.append(backend("cupy").name)
 
 ZOO_SHAPE = (9, 8, 3)
@@ -39,7 +39,7 @@ def kernels(request):
 
 
 class Probe:
-    """One layer, second in a replica so that it returns its input's gradient; host arrays in and out."""
+    """A layer as second stage of a replica, so that it returns its input gradient; uses host arrays."""
 
     def __init__(self, layer, shape, kernels, dtype, seed):
         self.replica = Replica([ReLU("before"), layer], shape, backend=kernels, dtype=dtype, seed=seed)
@@ -57,7 +57,7 @@ class Probe:
         return self._kernels.to_host(self.stage.backward(dy)).copy()
 
     def views(self, vector):
-        """Copies of a flat vector's tensors by their names within the layer."""
+        """Return copies of a flat vector's tensors by their names within the layer."""
         host = self._kernels.to_host(vector)
         return {t.name.partition(".")[2]: host[t.span].reshape(t.shape).copy() for t in self.replica.tensors}
 
@@ -80,7 +80,7 @@ def probe(kernels):
 
 @pytest.fixture
 def zoo():
-    """Layers of every kind, for images of 9x8x3 and 5 classes."""
+    """Return layers of every kind, for images of 9x8x3 and 5 classes."""
 
     def build(*, noisy=True, normalised=True):
         norm = (lambda name: [BatchNorm(name)]) if normalised else (lambda name: [])
@@ -123,7 +123,7 @@ def zoo():
 
 @pytest.fixture
 def batch():
-    """Images and labels for the zoo."""
+    """Return images and labels for the layers of ``zoo``."""
 
     def draw(n, *, seed=0, dtype="float64"):
         random = np.random.default_rng(seed)
@@ -134,7 +134,7 @@ def batch():
 
 @pytest.fixture
 def step():
-    """One training step: returns the loss and the number of correct images, leaves the gradients."""
+    """Return a function for one training step; it returns loss and number of correct images."""
 
     def run(replica, images, labels, scale):
         x = replica.backend.asarray(images)

@@ -1,4 +1,4 @@
-"""Classifiers along the way: what they add to the loss and to the gradients, and when they are not there."""
+"""Auxiliary classifiers: their parts of loss and gradients, and their absence in evaluation."""
 
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ def host(replica, array):
     return replica.backend.to_host(array).copy()
 
 
-def test_gradients_are_the_slope_of_the_whole_loss(build, given, step, kernels):
+def test_gradients_are_those_of_the_total_loss(build, given, step, kernels):
     replica = build(network())
     loss, _ = step(replica, *given, 1.0)
     gradient, start = host(replica, replica.gradients), host(replica, replica.parameters)
@@ -103,7 +103,7 @@ def test_pytorch_has_the_same_loss_and_gradients(weight, build, given, step):
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12, err_msg=tensor.name)
 
 
-def test_evaluation_knows_nothing_of_them(build, given, step):
+def test_evaluation_ignores_auxiliary_classifiers(build, given, step):
     replica, plain = build(network()), build(network(heads=False))
     images, labels = (replica.backend.asarray(array) for array in given)
     vector, shared = host(replica, replica.parameters), {t.name: t for t in replica.tensors}
@@ -132,7 +132,7 @@ def test_an_evaluation_within_a_step_changes_nothing(build, given, step):
         x = stage.forward(x)
         evaluate()
     again, _, dy = replica.loss(x, labels, 1.0)
-    dy = dy.copy()  # the loss's own array
+    dy = dy.copy()  # the array belongs to the loss
     for stage in reversed(replica.stages):
         evaluate()
         dy = stage.backward(dy)
@@ -152,13 +152,13 @@ def test_sum_over_parts_of_the_batch_is_the_gradient_of_the_whole(build, given, 
     assert losses == pytest.approx(loss)
 
 
-def test_as_the_first_stage_it_trains_its_head_and_asks_no_gradient(build, given, step):
+def test_first_stage_trains_its_classifier_without_an_input_gradient(build, given, step):
     replica = build([Auxiliary("loss1", [Flatten("f"), Linear("fc", CLASSES)]), *network(heads=False)])
     step(replica, *given, 1.0)
     assert np.count_nonzero(host(replica, replica.gradients)[replica.stages[0].span])
 
 
-def test_a_head_draws_its_own_masks(build, given, step):
+def test_dropout_of_a_classifier_has_its_own_masks(build, given, step):
     head = [Flatten("f"), Dropout("drop", 0.5), Linear("fc", CLASSES)]
     replica = build([Auxiliary("loss1", head), *network(heads=False)])
     losses = []
@@ -168,12 +168,12 @@ def test_a_head_draws_its_own_masks(build, given, step):
     assert losses[0] == losses[1] != losses[2]
 
 
-def test_backward_needs_the_loss_before_it(build, given):
+def test_backward_before_the_loss_is_an_error(build, given):
     replica = build(network())
     x = replica.backend.asarray(given[0])
     for stage in replica.stages[:2]:
         x = stage.forward(x)
-    with pytest.raises(ValueError, match=r"^loss1: backward without the loss before it$"):
+    with pytest.raises(ValueError, match=r"^loss1: backward called before the loss$"):
         replica.stages[1].backward(x)
 
 
@@ -181,18 +181,22 @@ def test_backward_needs_the_loss_before_it(build, given):
     ("head", "weight", "message"),
     [
         ([Convolution("conv", 3, 9)], 0.3, r"^loss1\.conv: kernel 9x9 is larger than the padded image 4x5$"),
-        ([Convolution("conv", 3, 1)], 0.3, r"^loss1: the head ends in \(4, 5, 3\), not in a vector of logits$"),
+        (
+            [Convolution("conv", 3, 1)],
+            0.3,
+            r"^loss1: the classifier ends in \(4, 5, 3\), not in a vector of logits$",
+        ),
         ([Flatten("f"), Linear("fc", 4)], 0.3, r"^loss1: 4 classes, but the network ends in \(3,\)$"),
         ([Flatten("f"), Linear("fc", 3)], 0.0, r"^loss1: weight must be positive, got 0\.0$"),
     ],
 )
-def test_impossible_heads(head, weight, message, build):
+def test_invalid_classifiers(head, weight, message, build):
     with pytest.raises(ValueError, match=message):
         build([Auxiliary("loss1", head, weight=weight), *network(heads=False)])
 
 
-def test_it_works_within_a_branch_too(build, given, step):
-    """Not asked for by any network; but a layer is a layer."""
+def test_classifier_within_a_branch(build, given, step):
+    """No network needs it, but layers may be nested."""
     inner = [Auxiliary("loss", [Flatten("f"), Linear("fc", CLASSES)]), Convolution("conv", 2, 1)]
     replica = build([Concat("m", [inner, []]), Flatten("flatten"), Linear("fc", CLASSES)])
     step(replica, *given, 1.0)

@@ -1,4 +1,4 @@
-"""Choosing a backend, and what every backend's arrays must do."""
+"""Selection of a backend; copies of arrays to and from the device."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,8 @@ import pytest
 from hpcdl.nn.backend import backend, backends
 
 
-def test_unknown_backend_lists_those_that_exist():
-    with pytest.raises(ValueError, match=r"^backend 'torch' is unknown; there are: .*numpy") as caught:
+def test_unknown_backend_lists_available_ones():
+    with pytest.raises(ValueError, match=r"^backend 'torch' is unknown; available: .*numpy") as caught:
         backend("torch")
     assert "\n" not in str(caught.value)
 

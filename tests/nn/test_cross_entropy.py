@@ -1,4 +1,4 @@
-"""The loss: known values, stability, gradient, refusals."""
+"""The loss: known values, stability, gradient, errors."""
 
 import math
 
@@ -30,7 +30,7 @@ def test_equal_logits_cost_log_of_the_classes(loss):
     np.testing.assert_allclose(gradient, [[-1 / 3, 1 / 6, 1 / 6], [1 / 6, -1 / 3, 1 / 6]])
 
 
-def test_gradient_is_the_slope_times_the_scale(loss):
+def test_gradient_is_the_derivative_times_the_scale(loss):
     random = np.random.default_rng(1)
     logits, labels = random.standard_normal((4, 3)), random.integers(0, 3, 4)
     _, _, gradient = loss(logits, labels, scale=0.125)

@@ -1,4 +1,4 @@
-"""A ReLU inside a layer is the ReLU layer behind it, and a joined normalisation is its parts, to the last bits."""
+"""Fused ReLU and fused shortcut give the same bits as separate layers."""
 
 import numpy as np
 import pytest
@@ -37,9 +37,16 @@ PAIRS = {
 SHAPE = (7, 6, 16)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("train", [True, False])
-@pytest.mark.parametrize("images", [0, 1, 3])
+@pytest.mark.parametrize(
+    ("images", "train", "dtype"),
+    [
+        (0, True, "float32"),
+        (1, True, "float64"),
+        (3, True, "float32"),
+        (1, False, "float32"),
+        (3, False, "float64"),
+    ],
+)
 @pytest.mark.parametrize("name", PAIRS)
 def test_images(name, images, train, dtype, kernels):
     compare(PAIRS[name], SHAPE, images, train, kernels, dtype)
@@ -75,8 +82,8 @@ def compare(layer, shape, images, train, kernels, dtype):
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_a_nan_is_not_rectified_away(name, kernels):
-    """A network that has diverged must not look well."""
+def test_relu_propagates_nan(name, kernels):
+    """Divergence must remain visible."""
     replica = Replica([PAIRS[name](True)], SHAPE, backend=kernels)
     x = np.ones((2, *SHAPE), np.float32)
     x[1, 3, 2] = np.nan

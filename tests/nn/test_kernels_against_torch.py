@@ -1,4 +1,4 @@
-"""PyTorch as the oracle, in float64, on the shapes of the published networks and on awkward ones."""
+"""Kernels compared with PyTorch in float64, on shapes of published networks and on odd ones."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def nhwc(x):
 
 
 def agree(tried, x, oracle):
-    """Compare forward and input gradient with ``oracle``, a function of an NCHW tensor; return dy for more."""
+    """Compare forward and input gradient with ``oracle``, a function of an NCHW tensor; return dy."""
     y = tried.forward(x)
     dy = np.random.default_rng(5).standard_normal(y.shape)
     dx = tried.backward(dy)
@@ -86,7 +86,7 @@ POOLS = [
 @pytest.mark.parametrize(("shape", "kernel", "stride", "padding"), POOLS)
 def test_max_pooling(shape, kernel, stride, padding, mode, probe):
     tried = probe(MaxPooling("p", kernel, stride=stride, padding=padding, mode=mode), shape)
-    # Whole numbers, so that windows have ties and it matters that the first one wins.
+    # whole numbers, so that windows have equal maxima
     x = np.random.default_rng(6).integers(-3, 3, (2, *shape)).astype(float)
     agree(tried, x, lambda t: functional.max_pool2d(t, kernel, stride, padding, ceil_mode=mode == "ceil"))
 

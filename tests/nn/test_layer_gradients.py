@@ -1,4 +1,4 @@
-"""Every layer's backward against differences of its forward, in float64: inputs and every parameter."""
+"""Every layer's backward compared with finite differences of its forward, in float64."""
 
 import numpy as np
 import pytest
@@ -111,13 +111,13 @@ CASES = {
 
 
 def spread(random, shape):
-    """Distinct numbers of both signs, none near another or zero: no kink of ReLU or max within EPS."""
+    """Return distinct numbers of both signs, all differences > EPS, so that ReLU and max are smooth."""
     n = int(np.prod(shape))
     return ((random.permutation(n) - n // 2 + 0.3) * (4.0 / n)).reshape(shape)
 
 
 def differences(function, array):
-    """Central differences of a scalar function of no argument with respect to ``array``, changed in place."""
+    """Return central differences of a scalar function by ``array``, which is changed in place."""
     slope = np.empty(array.shape)
     for i in np.ndindex(array.shape):
         before = array[i]
@@ -130,7 +130,7 @@ def differences(function, array):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_backward_is_the_slope_of_forward(case, probe, kernels):
+def test_backward_is_the_derivative_of_forward(case, probe, kernels):
     layer, shape, n = CASES[case]
     random = np.random.default_rng(11)
     tried = probe(layer, shape)
@@ -190,7 +190,7 @@ def test_first_stage_has_the_same_gradients_and_returns_none(case, probe, kernel
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_inputs_and_gradients_given_are_not_written_to(case, probe, kernels):
+def test_arguments_are_not_changed(case, probe, kernels):
     layer, shape, n = CASES[case]
     random = np.random.default_rng(14)
     stage = probe(layer, shape).stage
@@ -207,7 +207,7 @@ def test_inputs_and_gradients_given_are_not_written_to(case, probe, kernels):
 @pytest.mark.parametrize(
     "case", [c for c in CASES if "batch norm" not in c and "residual" not in c and c != "dropout"]
 )
-def test_each_image_is_independent_of_the_batch_it_comes_in(case, probe):
+def test_each_image_is_independent_of_its_batch(case, probe):
     layer, shape, _ = CASES[case]
     x = np.random.default_rng(15).standard_normal((5, *shape))
     tried = probe(layer, shape)

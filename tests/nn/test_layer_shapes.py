@@ -1,4 +1,4 @@
-"""Shapes by Caffe's rules, and one clear line where a shape is impossible."""
+"""Output shapes by Caffe's rules, and one-line errors for impossible shapes."""
 
 import pytest
 
@@ -31,8 +31,8 @@ from hpcdl.nn.layers.residual import Residual
         (5, 2, 2, 0, "ceil", 3),
         (5, 2, 2, 0, "floor", 2),
         (4, 2, 2, 1, "ceil", 3),
-        (5, 2, 2, 1, "ceil", 3),  # a fourth window would start behind the image, in its right padding
-        (6, 1, 3, 0, "ceil", 2),  # a third would start behind the image
+        (5, 2, 2, 1, "ceil", 3),  # a fourth window would start in the right padding
+        (6, 1, 3, 0, "ceil", 2),  # a third window would start outside
     ],
 )
 @pytest.mark.parametrize("kind", [MaxPooling, AveragePooling])
@@ -67,7 +67,7 @@ def test_declared_variables():
     assert [v.name for v in concat.declare((4, 4, 3))] == ["a.weight", "a.bias", "b.weight"]
 
 
-def test_joined_shapes():
+def test_shapes_of_composite_layers():
     concat = Concat("m", [[Convolution("a", 2, 1)], [], [Convolution("b", 4, 3, padding=1)]])
     assert concat.output((5, 6, 3)) == (5, 6, 9)
     assert Flatten("f").output((5, 6, 3)) == (90,)

@@ -1,4 +1,4 @@
-"""Untied filters, and the other layers that few networks have: sigmoid and subsampling. PyTorch is the oracle."""
+"""Locally connected, sigmoid and subsampling layers, compared with PyTorch."""
 
 import math
 
@@ -27,7 +27,7 @@ CASES = {
 
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("case", CASES)
-def test_it_is_a_product_per_unfolded_window(case, relu, probe):
+def test_output_is_a_product_per_unfolded_window(case, relu, probe):
     torch = pytest.importorskip("torch")
     shape, n, arguments = CASES[case]
     layer = LocallyConnected("u", **arguments, bias=some, relu=relu)
@@ -51,7 +51,7 @@ def test_it_is_a_product_per_unfolded_window(case, relu, probe):
     np.testing.assert_allclose(tried.gradients["bias"], bias.grad.numpy(), rtol=1e-10, atol=1e-11)
 
 
-def test_with_the_same_filters_everywhere_it_is_a_convolution(probe, kernels):
+def test_equal_filters_at_all_positions_give_a_convolution(probe, kernels):
     shape, arguments = (6, 5, 3), {"filters": 4, "kernel": 3, "stride": 2, "padding": 1}
     tied = probe(Convolution("c", **arguments, bias=some), shape)
     untied = probe(LocallyConnected("u", **arguments, bias=some), shape)
@@ -87,7 +87,7 @@ def test_chunks_of_any_size_give_the_same(size, monkeypatch):
         np.testing.assert_allclose(ours, whole, rtol=1e-12, atol=1e-13)
 
 
-def test_declared_and_started_filter_by_filter(kernels):
+def test_filters_are_initialised_one_by_one(kernels):
     layer = LocallyConnected("u", 6, (3, 5), stride=2)
     assert layer.output((8, 9, 4)) == (3, 3, 6)
     assert [(v.name, v.shape, v.decay, v.trained) for v in layer.declare((8, 9, 4))] == [

@@ -1,4 +1,4 @@
-"""What a replica draws and keeps: dropout's masks, running statistics, initial parameters."""
+"""Dropout masks, running statistics and initial parameters."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def test_dropout_masks(kernels):
     assert np.mean(first == other_layer) < 0.7
     assert np.mean(first == second) < 0.7
     replica.reseed(1, 2, 3)
-    # Not by order of layers: a rank that runs only some of the stages draws the same for them.
+    # independent of other layers: a rank with some of the stages draws the same masks
     np.testing.assert_array_equal(mask(1), other_layer)
     np.testing.assert_array_equal(mask(0), first)
     for key in [(1, 2, 4), (1, 3, 3), (1, 2), ()]:

@@ -1,4 +1,4 @@
-"""What only the compiled kernels do: register tiles, interpolation, threads, compiling before the clock runs."""
+"""Compiled kernels: register tiles, Winograd transforms, threads, compilation before timing."""
 
 import importlib
 import itertools
@@ -10,7 +10,7 @@ import pytest
 from numba import njit
 from numba.core.dispatcher import Dispatcher
 
-from hpcdl.nn import threads as crew
+from hpcdl.nn import threads as threads_module
 from hpcdl.nn.backend import backend
 from hpcdl.nn.geometry import BatchNormGeometry, ConvolutionGeometry
 from hpcdl.nn.kernels import numba as package
@@ -22,7 +22,7 @@ from hpcdl.nn.kernels.numba.vectors import REGISTER_BYTES, lanes
 from hpcdl.nn.kernels.numba.winograd import Winograd
 from hpcdl.nn.kernels.numpy.im2col import Im2col
 from hpcdl.nn.replica import Replica
-from hpcdl.nn.threads import in_parts, threads
+from hpcdl.nn.threads import parallel_ranges, threads
 
 
 @njit
@@ -32,7 +32,7 @@ def lanes_of(zero):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_tile_of_any_height_and_width(dtype):
-    """Every branch: full registers, a masked second one, a masked first one; and nothing written beside it."""
+    """All branches: full registers, a masked second or first one; nothing is written outside."""
     random, zero = np.random.default_rng(0), np.zeros(1, dtype)[0]
     count = REGISTER_BYTES // zero.itemsize
     assert lanes_of(zero) == count
@@ -54,7 +54,7 @@ def test_a_tile_of_any_height_and_width(dtype):
         assert (c == 7).all()
 
 
-def test_a_tile_lets_a_nan_through():
+def test_a_tile_propagates_nan():
     a, b, c = np.array([np.nan], "float32"), np.ones(1, "float32"), np.zeros(1, "float32")
     tile(
         1, 1, 1, 1, a.ctypes.data, 1, 1, 1, b.ctypes.data, 1, 1, c.ctypes.data, 0, c.ctypes.data, 1, np.float32(0)
@@ -91,7 +91,7 @@ def run(op, places, images=3):
     dy = random.standard_normal((images, *places.output)).astype(places.dtype)
     y = op.forward(x, weight, bias).copy()
     dweight, dbias = np.empty_like(weight), np.empty_like(bias)
-    dx = op.backward(dy, weight, dweight, dbias, wanted=True)
+    dx = op.backward(dy, weight, dweight, dbias, needs_dx=True)
     return y, dweight, dbias, dx.copy()
 
 
@@ -118,8 +118,8 @@ def test_winograd_is_convolution(name):
 
 
 @pytest.mark.parametrize("taps", [3, 5])
-def test_winograds_rounding_stays_near_a_direct_sums(taps):
-    """In float32 with 128 channels: below 3e-6 of the norm, where the usual points 0, 1, 2 have 2.5e-6."""
+def test_winograd_rounding_errors_are_small(taps):
+    """In float32 with 128 channels: below 3e-6 of the norm."""
     places = geometry((12, 12, 128), 64, taps, taps // 2, dtype="float32")
     exact = geometry((12, 12, 128), 64, taps, taps // 2)
     for ours, theirs in zip(run(Winograd(places), places), run(Im2col(exact), exact), strict=True):
@@ -138,7 +138,7 @@ PARTED = {
 def test_threads_change_nothing_but_the_order_of_sums(name, count, monkeypatch):
     kind, places = PARTED[name]
     alone = run(kind(places), places, images=5)
-    monkeypatch.setattr(crew, "WORTHWHILE", 1)
+    monkeypatch.setattr(threads_module, "MIN_ELEMENTS_PER_THREAD", 1)
     with threads(count):
         together = run(kind(places), places, images=5)
     for ours, theirs in zip(together, alone, strict=True):
@@ -149,7 +149,7 @@ def test_a_whole_network_in_threads(zoo, batch, step, monkeypatch):
     images, labels = batch(6)
     found = []
     for count in (1, 3):
-        monkeypatch.setattr(crew, "WORTHWHILE", 1)
+        monkeypatch.setattr(threads_module, "MIN_ELEMENTS_PER_THREAD", 1)
         replica = Replica(zoo(), (9, 8, 3), backend=backend("numba"), dtype="float64")
         with threads(count):
             step(replica, images, labels, 1.0)
@@ -158,18 +158,18 @@ def test_a_whole_network_in_threads(zoo, batch, step, monkeypatch):
         np.testing.assert_allclose(together, alone, rtol=1e-9, atol=1e-10)
 
 
-def test_parts_are_all_there_is_in_order():
+def test_parallel_ranges_cover_everything_in_order():
     with threads(4):
         for count in (0, 1, 3, 4, 17):
-            bounds = in_parts(count, lambda i, j: (i, j), numbers=1 << 20)
+            bounds = parallel_ranges(count, lambda i, j: (i, j), elements=1 << 20)
             assert [i for part in bounds for i in range(*part)] == list(range(count))
         with pytest.raises(ZeroDivisionError):
-            in_parts(8, lambda i, _: 1 // (6 - i), numbers=1 << 20)
-    assert in_parts(9, lambda i, j: (i, j), numbers=1 << 20) == [(0, 9)]
+            parallel_ranges(8, lambda i, _: 1 // (6 - i), elements=1 << 20)
+    assert parallel_ranges(9, lambda i, j: (i, j), elements=1 << 20) == [(0, 9)]
 
 
-def test_variance_beside_a_large_mean():
-    """One pass over memory, yet as exact as two: a mean ten thousand times the deviation."""
+def test_variance_with_a_large_mean():
+    """One pass over memory is exact for a mean ten thousand times the deviation."""
     random = np.random.default_rng(0)
     x = (1e4 + random.standard_normal((8, 20, 20, 5))).astype(np.float32)
     mean, variance = np.zeros(5, np.float32), np.zeros(5, np.float32)
@@ -193,7 +193,7 @@ def compiled():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_after_preparation_nothing_is_compiled(dtype, zoo, batch, step):
-    """Or the first step would take half a minute."""
+    """Otherwise the first step would take half a minute."""
     kernels = backend("numba")
     kernels.prepare(dtype)
     before = compiled()
@@ -206,12 +206,12 @@ def test_after_preparation_nothing_is_compiled(dtype, zoo, batch, step):
         op = kernels.convolution(geometry(places.image, places.output[2], places.kernel[0], dtype=dtype))
         weight = np.ones((places.output[2], *places.kernel, places.image[2]), dtype)
         y = op.forward(np.ones((1, *places.image), dtype), weight, None)
-        op.backward(y, weight, np.empty_like(weight), None, wanted=False)
+        op.backward(y, weight, np.empty_like(weight), None, needs_dx=False)
     assert compiled() == before
 
 
 def test_the_largest_window_a_byte_can_index():
-    """Beyond it the reference kernel takes over."""
+    """Larger windows use the reference kernel."""
     kernels = backend("numba")
     for side in (16, 17):
         from hpcdl.nn.geometry import PoolingGeometry

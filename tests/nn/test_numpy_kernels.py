@@ -1,4 +1,4 @@
-"""What is particular to the numpy kernels: chunks, and memory that is kept."""
+"""numpy kernels: chunks, and the pool of activations."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from hpcdl.nn.backend import backend
 from hpcdl.nn.geometry import ConvolutionGeometry
 from hpcdl.nn.kernels.numpy import im2col
-from hpcdl.nn.kernels.numpy.memory import ALIGNMENT, _Pool, in_use, lend
+from hpcdl.nn.kernels.numpy.activation_pool import ALIGNMENT, _Pool, allocate, in_use
 from hpcdl.nn.layers.pooling import MaxPooling
 from hpcdl.nn.replica import Replica
 
@@ -17,7 +17,7 @@ def run(x, dy, weight, bias):
     op = im2col.Im2col(GEOMETRY)
     dweight, dbias = np.full_like(weight, np.nan), np.full_like(bias, np.nan)
     y = op.forward(x, weight, bias)
-    dx = op.backward(dy, weight, dweight, dbias, wanted=True)
+    dx = op.backward(dy, weight, dweight, dbias, needs_dx=True)
     return y, dx, dweight, dbias
 
 
@@ -33,18 +33,18 @@ def test_chunks_of_any_size_give_the_same(rows, monkeypatch):
         np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=1e-13)
 
 
-def test_memory_is_lent_again_when_the_last_array_on_it_is_gone():
-    a = lend((3, 5), "float32")
+def test_memory_is_reused_when_the_last_array_on_it_is_gone():
+    a = allocate((3, 5), "float32")
     address = a.ctypes.data
     assert address % ALIGNMENT == 0
     part = a[1:].reshape(-1)
     del a
-    assert lend((3, 5), "float32").ctypes.data != address
+    assert allocate((3, 5), "float32").ctypes.data != address
     del part
-    assert lend((3, 5), "float32").ctypes.data == address
+    assert allocate((3, 5), "float32").ctypes.data == address
 
 
-def test_arrays_lent_at_one_time_do_not_overlap():
+def test_arrays_in_use_do_not_overlap():
     random = np.random.default_rng(0)
     held = {}
     for turn in range(400):
@@ -53,12 +53,12 @@ def test_arrays_lent_at_one_time_do_not_overlap():
             array, value = held.pop(i)
             assert (array == value).all()
         else:
-            held[i] = lend(tuple(random.integers(0, 20, 2)), "float64"), turn
+            held[i] = allocate(tuple(random.integers(0, 20, 2)), "float64"), turn
             held[i][0][...] = turn
 
 
-def test_garbage_collected_while_memory_is_chosen_is_not_chosen_wrongly(monkeypatch):
-    """A loan that ends just when another is being made must not change what that one gets."""
+def test_garbage_collection_during_an_allocation(monkeypatch):
+    """Memory freed during an allocation must not change its result."""
     pool = _Pool()
     slabs = [pool.take(size) for size in (4000, 9000)]
     largest = max
@@ -79,7 +79,7 @@ def test_garbage_collected_while_memory_is_chosen_is_not_chosen_wrongly(monkeypa
 
 
 def test_a_step_leaves_no_activation_behind(zoo, batch, step):
-    """So that a second replica, or a second step, needs no memory of its own."""
+    """Then a second replica, or a second step, needs no additional memory."""
     replica = Replica(zoo(), (9, 8, 3), backend=backend("numpy"), dtype="float64")
     images, labels = batch(4)
     idle = in_use()
@@ -88,54 +88,54 @@ def test_a_step_leaves_no_activation_behind(zoo, batch, step):
         assert in_use() == idle
 
 
-def test_predictions_let_go_of_what_they_hold(zoo, batch):
+def test_release_predictions_frees_all_memory(zoo, batch):
     replica = Replica(zoo(), (9, 8, 3), backend=backend("numpy"), dtype="float64")
     idle = in_use()
     replica.predict(batch(4)[0])
     assert in_use() > idle
-    replica.let_go()
+    replica.release_predictions()
     assert in_use() == idle
 
 
 class Steps:
-    """A pool, and steps that take pieces of all sizes and return them."""
+    """A pool, and steps that allocate and free blocks of all sizes."""
 
     def __init__(self, *sizes):
         self.pool = _Pool()
         self._sizes = sizes
 
     def step(self, scale=1.0):
-        """Where its pieces were."""
+        """Addresses of its blocks."""
         held = [self.pool.take(round(scale * size)) for size in self._sizes]
         addresses = {slab.ctypes.data for slab in held}
         self.pool.returned.extend(held)
         return addresses
 
 
-def test_a_smaller_batch_between_steps_costs_them_no_memory():
-    """The last images of a test set, say: pieces of the steps' size are there again for the next step."""
+def test_a_smaller_batch_between_steps_needs_no_new_memory():
+    """As with the last batch of a test set: blocks of the steps' size remain for the next step."""
     steps = Steps(5000, 90_000, 400_000)
     addresses = steps.step()
     assert not steps.step(1 / 7) & addresses
     assert steps.step() == addresses
 
 
-def test_what_is_too_small_for_a_larger_network_goes_back():
+def test_blocks_too_small_for_a_larger_network_are_freed():
     steps = Steps(1000, 2000)
     steps.step()
     steps.pool.take(1_000_000)
     assert not steps.pool._free
 
 
-def test_batches_of_ever_smaller_sizes_do_not_pile_up():
+def test_batches_of_decreasing_sizes_do_not_accumulate_memory():
     steps = Steps(500_000, 500_000)
     for number in range(20):
         steps.step(0.75**number)
         assert sum(size for size, _, _ in steps.pool._free) <= 3 * 1_000_000
 
 
-def test_max_pooling_lets_a_nan_through():
-    """A diverged network must not look well again behind its pooling."""
+def test_max_pooling_propagates_nan():
+    """Divergence must remain visible."""
     stage = Replica([MaxPooling("p", 2)], (2, 2, 1), backend=backend("numpy")).stages[0]
     for i in range(4):
         x = np.arange(4, dtype=np.float32)

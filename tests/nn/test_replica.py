@@ -126,7 +126,7 @@ def test_an_empty_batch_has_no_gradient_and_moves_no_statistics(build, batch, st
     np.testing.assert_array_equal(host(replica, replica.state), before)
 
 
-def test_same_seed_same_start_another_seed_another(build):
+def test_initial_values_depend_on_the_seed(build):
     first, again, other = build(seed=5), build(seed=5), build(seed=6)
     np.testing.assert_array_equal(host(first, first.parameters), host(again, again.parameters))
     for tensor in first.tensors:
@@ -134,7 +134,7 @@ def test_same_seed_same_start_another_seed_another(build):
             assert np.all(host(first, first.parameters)[tensor.span] != host(other, other.parameters)[tensor.span])
 
 
-def test_a_tensors_start_does_not_depend_on_the_rest_of_the_network(kernels):
+def test_initial_values_do_not_depend_on_the_rest_of_the_network(kernels):
     whole = Replica([Linear("a", 4), ReLU("r"), Linear("b", 3)], (4,), backend=kernels, seed=9)
     part = Replica([Linear("b", 3)], (4,), backend=kernels, seed=9)
     np.testing.assert_array_equal(host(whole, whole.parameters)[whole.stages[2].span], host(part, part.parameters))
@@ -181,7 +181,7 @@ def test_predicting_between_steps_changes_nothing(build, batch, step):
     def between():
         replica.predict(many)
         replica.predict(few)
-        replica.let_go()
+        replica.release_predictions()
 
     for ours, theirs in zip(train(replica, batch, step, [32, 32, 32], between), plain, strict=True):
         np.testing.assert_array_equal(ours, theirs)
@@ -198,19 +198,19 @@ def test_predicting_within_a_step_changes_nothing(build, batch, step):
     for stage in replica.stages:
         x = stage.forward(x)
         replica.predict(other)
-        replica.let_go()
+        replica.release_predictions()
     _, _, dy = replica.loss(x, labels, 1.0)
     for stage in reversed(replica.stages):
         replica.predict(other)
-        replica.let_go()
+        replica.release_predictions()
         dy = stage.backward(dy)
     np.testing.assert_array_equal(host(replica, replica.gradients), host(expected, expected.gradients))
     np.testing.assert_array_equal(host(replica, replica.state), host(expected, expected.state))
 
 
 @pytest.mark.parametrize("sizes", [[32, 7, 32], [3, 32, 3], [8, 0, 8]])
-def test_changing_the_batch_size_leaves_no_trace(sizes, build, batch, step):
-    """The last step from the same parameters has the gradient that a fresh replica has."""
+def test_changing_the_batch_size_has_no_later_effect(sizes, build, batch, step):
+    """The last step has the gradient of a new replica with the same parameters."""
     replica = build()
     for n in sizes:
         images, labels = batch(n, seed=n)
@@ -231,7 +231,7 @@ def test_predictions_belong_to_the_caller(build, batch):
     assert first.shape == (5, 5)
 
 
-def test_images_that_are_not_contiguous_are_taken(build, batch):
+def test_images_that_are_not_contiguous_are_accepted(build, batch):
     replica = build()
     images, _ = batch(8)
     sliced = replica.backend.asarray(images)[::2]
@@ -255,17 +255,17 @@ def test_network_without_state_or_parameters(kernels):
         ({"layers": [Concat("m", [[Linear("x", 1)], [Linear("x", 1)]])]}, r"^m\.x\.weight: two layers"),
         ({"layers": [Concat("m", [[Dropout("x")], [Dropout("x")]])]}, r"^m\.x: two layers"),
         ({"layers": []}, r"at least one layer"),
-        ({"dtype": "float8"}, r"^dtype 'float8' is neither"),
+        ({"dtype": "float8"}, r"^dtype 'float8' is unknown"),
         ({"layers": [Convolution("c9", 2, 3)]}, r"^c9: needs an image"),
     ],
 )
-def test_impossible_networks(arguments, message, kernels):
+def test_invalid_networks(arguments, message, kernels):
     settings = {"layers": [Linear("l", 2)], "shape": (4,), "dtype": "float32"} | arguments
     with pytest.raises(ValueError, match=message):
         Replica(settings["layers"], settings["shape"], backend=kernels, dtype=settings["dtype"])
 
 
-def test_what_does_not_fit_is_refused_by_the_stage(build, batch, kernels):
+def test_stage_refuses_wrong_shapes_and_dtypes(build, batch, kernels):
     replica = build()
     images, _ = batch(4)
     first = replica.stages[0]

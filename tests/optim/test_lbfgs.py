@@ -1,20 +1,27 @@
-"""The two-loop recursion against the matrices that it stands for, whole and sharded."""
+"""The two-loop recursion compared with explicit matrices, on whole vectors and shards."""
 
 import numpy as np
 import pytest
 
-from hpcdl.fabric.comm import partition
-from hpcdl.optim.lbfgs import CAUTION, Kind, Operation, apply, difference, two_loop
+from hpcdl.fabric.vectors import partition
+from hpcdl.optim.parts.lbfgs import (
+    MIN_CURVATURE,
+    Operation,
+    OperationKind,
+    apply_operation,
+    curvature_pair,
+    two_loop,
+)
 
 GRADIENT, DIRECTION, NEW, FIRST = range(4)
 
 
 def run(program, shards):
-    """Drive a program on vectors cut into shards, as Sandblaster's coordinator does; return what it returns."""
+    """Run a program on vectors cut into shards, as Sandblaster's coordinator does; return its result."""
     operation = next(program)
     while True:
         try:
-            operation = program.send(sum([apply(operation, vectors) for vectors in shards]))
+            operation = program.send(sum([apply_operation(operation, vectors) for vectors in shards]))
         except StopIteration as stop:
             return stop.value
 
@@ -24,7 +31,7 @@ def cut(vectors, parts):
 
 
 def quadratic(size, seed):
-    """A positive definite matrix with eigenvalues from 0.1 to 10."""
+    """Return a positive definite matrix with eigenvalues from 0.1 to 10."""
     random = np.random.default_rng(seed)
     basis, _ = np.linalg.qr(random.normal(size=(size, size)))
     return basis * np.geomspace(0.1, 10, size) @ basis.T
@@ -36,7 +43,7 @@ def steps_and_changes(size, count, seed):
 
 
 def inverse_hessian(steps, changes):
-    """BFGS as a matrix, from the formula: Nocedal and Wright, equations 7.16 and 7.20; no recursion over vectors."""
+    """Return the BFGS matrix from the formula (Nocedal and Wright, equations 7.16 and 7.20)."""
     one = np.eye(steps.shape[1])
     inverse = one * (steps[-1] @ changes[-1]) / (changes[-1] @ changes[-1]) if len(steps) else one
     for s, y in zip(steps, changes, strict=True):
@@ -47,7 +54,7 @@ def inverse_hessian(steps, changes):
 
 
 def direction(gradient, steps, changes, parts):
-    """By the recursion, from pairs that it formed itself; on ``parts`` shards."""
+    """Return the direction from the recursion on ``parts`` shards, with its own pairs."""
     size = len(gradient)
     vectors = [gradient.copy(), np.zeros(size), np.zeros(size), *(np.zeros(size) for _ in range(2 * len(steps)))]
     shards = cut(vectors, parts)
@@ -57,7 +64,7 @@ def direction(gradient, steps, changes, parts):
         vectors[DIRECTION][:] = 2 * s
         vectors[GRADIENT][:] = gradient
         vectors[NEW][:] = gradient + y
-        pair = run(difference(GRADIENT, NEW, DIRECTION, 0.5), shards)
+        pair = run(curvature_pair(GRADIENT, NEW, DIRECTION, 0.5), shards)
         assert pair.curvature == pytest.approx(s @ y)
         assert pair.square == pytest.approx(y @ y)
         vectors[FIRST + 2 * i][:], vectors[FIRST + 2 * i + 1][:] = vectors[pair.s], vectors[pair.y]
@@ -70,7 +77,7 @@ def direction(gradient, steps, changes, parts):
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 5, 7, 16])
 @pytest.mark.parametrize("count", [0, 1, 2, 5, 10])
-def test_the_direction_is_that_of_the_matrix(count, parts):
+def test_direction_equals_the_matrix_product(count, parts):
     size = 13
     steps, changes = steps_and_changes(size, count, seed=count)
     gradient = np.random.default_rng(9).normal(size=size)
@@ -79,7 +86,7 @@ def test_the_direction_is_that_of_the_matrix(count, parts):
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 10])
-def test_the_direction_is_scipys(count):
+def test_direction_equals_scipys(count):
     """SciPy's H begins with 1, ours with gamma = s . y / y . y: H(S, Y) from gamma is gamma H(S / gamma, Y) from 1."""
     optimize = pytest.importorskip("scipy.optimize")
     steps, changes = steps_and_changes(13, count, seed=count)
@@ -91,7 +98,7 @@ def test_the_direction_is_scipys(count):
 
 
 def test_conjugate_steps_through_the_whole_space_give_newtons_direction():
-    """With exact steps along n conjugate directions BFGS knows the inverse of an n-dimensional quadratic."""
+    """After exact steps along n conjugate directions, BFGS has the inverse of an n-dimensional quadratic."""
     size = 6
     matrix = quadratic(size, seed=4)
     _, basis = np.linalg.eigh(matrix)
@@ -100,21 +107,21 @@ def test_conjugate_steps_through_the_whole_space_give_newtons_direction():
     np.testing.assert_allclose(found, -np.linalg.solve(matrix, gradient), atol=1e-8)
 
 
-@pytest.mark.parametrize("factor", [-1.0, 0.0, CAUTION / 2])
+@pytest.mark.parametrize("factor", [-1.0, 0.0, MIN_CURVATURE / 2])
 def test_a_pair_without_curvature_is_not_kept(factor):
     step = np.array([3.0, -4.0])
     vectors = [np.zeros(2), step.copy(), factor * step]
-    assert run(difference(GRADIENT, NEW, DIRECTION, 1.0), [vectors]) is None
+    assert run(curvature_pair(GRADIENT, NEW, DIRECTION, 1.0), [vectors]) is None
 
 
-def test_operations_do_what_they_say():
+def test_operations():
     x, y = np.array([1.0, 2.0]), np.array([3.0, -1.0])
-    assert apply(Operation(Kind.DOT, 0, 1), [x, y]) == 1
-    apply(Operation(Kind.AXPY, 0, 1, 2.0), [x, y])
+    assert apply_operation(Operation(OperationKind.DOT, 0, 1), [x, y]) == 1
+    apply_operation(Operation(OperationKind.AXPY, 0, 1, 2.0), [x, y])
     np.testing.assert_array_equal(y, [5, 3])
-    apply(Operation(Kind.SCALE, 1, 1, -1.0), [x, y])
+    apply_operation(Operation(OperationKind.SCALE, 1, 1, -1.0), [x, y])
     np.testing.assert_array_equal(y, [-5, -3])
-    apply(Operation(Kind.COPY, 0, 1), [x, y])
+    apply_operation(Operation(OperationKind.COPY, 0, 1), [x, y])
     np.testing.assert_array_equal(y, x)
     y[0] = 7
     assert x[0] == 1

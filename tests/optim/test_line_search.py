@@ -1,10 +1,10 @@
-"""The strong Wolfe conditions, on functions that make a search work for them."""
+"""The strong Wolfe conditions, on difficult functions."""
 
 from math import cos, inf, log, nan, sin
 
 import pytest
 
-from hpcdl.optim.line_search import FLAT, SUFFICIENT, strong_wolfe
+from hpcdl.optim.parts.line_search import CURVATURE, SUFFICIENT_DECREASE, strong_wolfe
 
 FUNCTIONS = {
     "parabola": lambda t: ((t - 3) ** 2, 2 * (t - 3)),
@@ -20,7 +20,7 @@ FUNCTIONS = {
 
 
 def search(function, first, most):
-    """The length found, and all that were tried."""
+    """Return the length found, and all trials."""
     loss, slope = function(0.0)
     program = strong_wolfe(loss, slope, first, most)
     tried = [next(program)]
@@ -33,13 +33,13 @@ def search(function, first, most):
 
 @pytest.mark.parametrize("first", [1e-3, 0.1, 1.0, 10.0, 1000.0])
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_what_is_found_meets_the_conditions_and_was_tried_last(name, first):
+def test_the_result_satisfies_the_conditions_and_is_the_last_trial(name, first):
     function = FUNCTIONS[name]
     length, tried = search(function, first, 60)
     (start, slope), (loss, left) = function(0.0), function(length)
     assert length > 0
-    assert loss <= start + SUFFICIENT * length * slope
-    assert abs(left) <= -FLAT * slope
+    assert loss <= start + SUFFICIENT_DECREASE * length * slope
+    assert abs(left) <= -CURVATURE * slope
     assert length == tried[-1]
     assert tried[0] == first
 
@@ -47,13 +47,15 @@ def test_what_is_found_meets_the_conditions_and_was_tried_last(name, first):
 @pytest.mark.parametrize("most", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("first", [1e-3, 1.0, 1000.0])
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_with_too_few_trials_the_lowest_that_will_do_is_taken(name, first, most):
+def test_with_too_few_trials_the_best_decrease_is_returned(name, first, most):
     function = FUNCTIONS[name]
     start, slope = function(0.0)
     length, tried = search(function, first, most)
     assert len(tried) <= most
     fit = [
-        t for t in tried if function(t)[0] <= start + SUFFICIENT * t * slope and function(t)[1] == function(t)[1]
+        t
+        for t in tried
+        if function(t)[0] <= start + SUFFICIENT_DECREASE * t * slope and function(t)[1] == function(t)[1]
     ]
     if length == 0:
         assert not fit
@@ -61,19 +63,19 @@ def test_with_too_few_trials_the_lowest_that_will_do_is_taken(name, first, most)
         assert length in fit
 
 
-def test_a_function_that_only_rises_yields_nothing():
-    """The slope lies, as one of a float32 gradient may."""
+def test_an_increasing_function_gives_length_zero():
+    """The slope is wrong, as the slope of a float32 gradient can be."""
     assert search(lambda t: (1 + t, -1.0), 1.0, 20)[0] == 0
 
 
 def test_a_direction_that_does_not_descend_is_refused():
     for slope in (0.0, 1.0, nan):
-        with pytest.raises(ValueError, match="no descent"):
+        with pytest.raises(ValueError, match="does not descend"):
             next(strong_wolfe(1.0, slope, 1.0, 5))
 
 
 def test_a_cubic_is_found_at_the_second_trial():
-    """Whatever the first was, the interpolation is exact there."""
+    """Cubic interpolation is exact for any first trial."""
 
     def function(t):
         return t**3 - 3 * t, 3 * t * t - 3

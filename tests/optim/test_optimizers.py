@@ -7,10 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
-from hpcdl.optim import pieces
 from hpcdl.optim.adagrad import Adagrad
 from hpcdl.optim.adam import Adam
 from hpcdl.optim.nesterov import Nesterov
+from hpcdl.optim.parts import cache_blocks
 from hpcdl.optim.rmsprop import RMSProp
 from hpcdl.optim.sgd import SGD
 
@@ -66,7 +66,7 @@ def test_same_steps_as_torch(name, settings, ours):
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
-def test_velocity_holds_the_rate_so_a_new_rate_acts_on_new_gradients_only(nesterov):
+def test_a_new_rate_affects_new_gradients_only(nesterov):
     optimizer = Nesterov(momentum=0.5) if nesterov else SGD(momentum=0.5)
     w = run(optimizer, np.zeros(1), np.ones((2, 1)), [1.0, 0.1])
     # v: -1, then -0.5 - 0.1; Nesterov steps momentum v - rate g
@@ -81,7 +81,7 @@ def test_sgd_descends():
     assert np.abs(w).max() < 1e-6
 
 
-def test_sgd_without_momentum_remembers_nothing():
+def test_sgd_without_momentum_has_no_state():
     optimizer = SGD(weight_decay=0.1)
     optimizer.update(np.ones(3), np.ones(3), 0.1)
     assert optimizer.state == {}
@@ -119,7 +119,7 @@ def test_adagrad_rates_are_per_scalar_and_never_grow():
 
 
 @each_dtype
-def test_adagrad_zero_over_zero_is_no_step_and_tiny_gradients_make_no_huge_one(dtype):
+def test_adagrad_with_zero_and_tiny_gradients(dtype):
     optimizer, w = Adagrad(), np.zeros(4, dtype)
     with np.errstate(under="ignore"):
         optimizer.update(w, np.array([0, -0.0, 1e-30, 1e-300], dtype), 1.0)
@@ -133,7 +133,7 @@ def test_adam_first_step_has_the_size_of_the_rate():
     np.testing.assert_allclose(w, [-0.01, 0.01, -0.01], rtol=1e-4)
 
 
-def test_adam_goes_on_from_state_and_steps():
+def test_adam_continues_from_state_and_steps():
     gradients = gradients_of(6, 9, "float64")
     w = run(first := Adam(), np.zeros(9), gradients[:3], [0.1] * 3)
     second = Adam()
@@ -161,10 +161,10 @@ def test_whole_vector_equals_its_shards(make, dtype):
 @each_optimizer
 @each_dtype
 @pytest.mark.parametrize("piece_bytes", [8, 24, 100, 808, 1 << 20])
-def test_pieces_are_invisible(make, dtype, piece_bytes, monkeypatch):
+def test_results_do_not_depend_on_blocks(make, dtype, piece_bytes, monkeypatch):
     gradients = gradients_of(4, 101, dtype)
     expected = run(make(), np.ones(101, dtype), gradients, [0.1] * 4)
-    monkeypatch.setattr(pieces, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(cache_blocks, "BLOCK_BYTES", piece_bytes)
     np.testing.assert_array_equal(run(make(), np.ones(101, dtype), gradients, [0.1] * 4), expected)
 
 
@@ -191,7 +191,7 @@ def test_float32_is_float64_rounded(make):
 
 
 @each_optimizer
-def test_divergence_shows(make):
+def test_nan_gradients_give_nan_parameters(make):
     w = np.ones(3)
     make().update(w, np.array([np.nan, 1, 1]), 0.1)
     assert np.isnan(w[0])

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from hpcdl.optim.schedules import SCHEDULES, schedule
+from hpcdl.optim.parts.schedules import SCHEDULES, schedule
 
 
 def test_constant():
@@ -70,7 +70,7 @@ def test_warm_up_counted_in_steps_from_zero_without_scaling():
     assert [rate(step, 6) for step in range(6)] == [0, 0.25, 0.5, 0.75, 1, 1]
 
 
-def test_a_warm_up_longer_than_the_training_never_arrives():
+def test_a_warm_up_longer_than_the_training():
     rate = schedule("polynomial", warmup_steps=10, warmup_from=0.5)
     assert [rate(step, 4) for step in range(4)] == pytest.approx([0.5, 0.45, 0.4, 0.35])
 
@@ -104,13 +104,13 @@ def test_the_global_batch_alone_changes_nothing(name):
         ("constant", {"warmup": 1, "warmup_from": 0}, "warmup must be"),
         ("constant", {"warmup": 0.1, "warmup_steps": 3, "base_batch": 1, "global_batch": 2}, "not both"),
         ("constant", {"warmup": 0.1}, "needs base_batch"),
-        ("constant", {"base_batch": 256}, "no global_batch"),
+        ("constant", {"base_batch": 256}, "global_batch is not set"),
         ("constant", {"base_batch": 0, "global_batch": 1}, "base_batch must be positive"),
         ("constant", {"base_batch": 8, "global_batch": -1}, "global_batch must be positive"),
         ("constant", {"warmup_from": -1}, "warmup_from must not"),
         ("constant", {"warmup_steps": -1}, "warmup_steps must not"),
     ],
 )
-def test_what_is_wrong_is_named(name, settings, message):
+def test_messages_for_invalid_settings(name, settings, message):
     with pytest.raises(ValueError, match=message):
         schedule(name, **settings)

@@ -30,8 +30,8 @@ def repetitions(size):
 
 def play_mpi():
     from hpcdl import registry
-    from hpcdl.fabric.mpi import Mpi
-    from hpcdl.measuring.tuning import tune
+    from hpcdl.cases.parts.autotune import tune
+    from hpcdl.fabric.mpi.interpreter import Mpi
 
     mpi = Mpi()
     comm = mpi.comm

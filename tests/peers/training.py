@@ -30,13 +30,13 @@ def play_hpcdl(name, aggregation, bucket_bytes):
     from peers import NETWORKS, draw
 
     from hpcdl import registry
-    from hpcdl.fabric.mpi import Mpi
+    from hpcdl.fabric.mpi.interpreter import Mpi
     from hpcdl.nn.backend import backend
     from hpcdl.nn.replica import Replica
     from hpcdl.optim.sgd import SGD
     from hpcdl.trace.recorder import Recorder
-    from hpcdl.training.journal import Journal
-    from hpcdl.training.session import Session
+    from hpcdl.training.parts.journal import Journal
+    from hpcdl.training.parts.session import Session
     from hpcdl.training.synchronous import synchronous
 
     shape, classes, _ = NETWORKS[name]
@@ -57,7 +57,7 @@ def play_hpcdl(name, aggregation, bucket_bytes):
             optimizer=SGD(momentum=MOMENTUM, weight_decay=DECAY),
             aggregate=registry.find("aggregation", aggregation if together else "none"),
             dataset=registry.find("datasets", "synthetic")(),
-            journal=Journal(recorder, mpi.gauge),
+            journal=Journal(recorder, mpi.counters),
             learning_rate=lambda _step: RATE,
             global_batch=RANKS * BATCHES[name],
             steps=steps,
@@ -74,7 +74,7 @@ def play_hpcdl(name, aggregation, bucket_bytes):
 def play_pytorch(name, rank, meeting):
     import torch
     import torch_zoo
-    from peers import NETWORKS, draw
+    from peers import NETWORKS, draw, groups
     from torch.nn.parallel import DistributedDataParallel
 
     torch.set_num_threads(1)
@@ -85,7 +85,7 @@ def play_pytorch(name, rank, meeting):
     images, labels = draw(shape, classes, BATCHES[name])
     images = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
     labels = torch.from_numpy(labels)
-    optimizer = torch.optim.SGD(network.parameters(), RATE, momentum=MOMENTUM, weight_decay=DECAY, fused=True)
+    optimizer = torch.optim.SGD(groups(network), RATE, momentum=MOMENTUM, weight_decay=DECAY, fused=True)
 
     def answer(together, steps):
         begin = time.perf_counter_ns()

@@ -1,8 +1,14 @@
+import json
+from dataclasses import replace
+
 import pytest
 
-from hpcdl.report.card import card
+from hpcdl.analysis.cores import usable_cores
+from hpcdl.analysis.pool_launches import pool
+from hpcdl.report.findings import Findings
 from hpcdl.report.render import render
-from hpcdl.report.warnings import grown, usable_cores
+from hpcdl.report.sections import job
+from hpcdl.report.warnings import grown
 
 
 def steps(ms):
@@ -19,15 +25,15 @@ def test_oversubscribed_ranks_measure_no_scaling(hand):
     hand.train([steps(40)])
     hand.train([steps(20)] * 2)
     page = render([hand.read({"cpu": {"physical_cores": 1}})], "md")
-    assert "OVERSUBSCRIBED: at 2 ranks they share cores, and this is no measure of scaling." in page
-    assert "no measure of scaling" not in render([hand.read({"cpu": {"physical_cores": 2}})], "md")
+    assert "OVERSUBSCRIBED: at 2 ranks they share cores, which does not measure scaling." in page
+    assert "does not measure scaling" not in render([hand.read({"cpu": {"physical_cores": 2}})], "md")
 
 
 def test_the_fastest_collective_of_ranks_that_share_cores(hand):
     said = {"kind": "collective", "collective": "allreduce", "message_bytes": 4, "dtype": "float32"}
     for scheme, ms in (("ring", 1), ("tree", 2)):
         hand.case([steps(ms)] * 2, aggregation=scheme, **said)
-    line = "fastest ring at 4 B; OVERSUBSCRIBED: ranks share cores."
+    line = "fastest ring at 4 B; one launch only; OVERSUBSCRIBED: ranks share cores."
     assert line in render([hand.read({"cpu": {"physical_cores": 1}})], "md")
     assert line not in render([hand.read({"cpu": {"physical_cores": 2}})], "md")
 
@@ -35,12 +41,12 @@ def test_the_fastest_collective_of_ranks_that_share_cores(hand):
 @pytest.mark.parametrize("shown", ["md", "summary"])
 def test_who_died_is_said_and_nobody_else_is_missed(hand, shown):
     async_ = {"training": "asynchronous", "failure": "rank 1 at step 8"}
-    hand.train([steps(20), []], case="a", died="rank 1 at step 8", **async_)
-    hand.train([steps(20), steps(20)], case="b", died="", seed=2, **async_)
-    hand.train([steps(20), [], []], case="c", died="rank 1 at step 8", **async_)
+    hand.train([steps(20), []], case="a", process_failure="rank 1 at step 8", **async_)
+    hand.train([steps(20), steps(20)], case="b", process_failure="", seed=2, **async_)
+    hand.train([steps(20), [], []], case="c", process_failure="rank 1 at step 8", **async_)
     page = " ".join(render([hand.read()], shown).split())
-    assert "case a (2 ranks, seed 1): rank 1 at step 8 died, and the others went on." in page
-    assert "case b (2 ranks, seed 2): nobody died; rank 1 at step 8 was to." in page
+    assert "case a (2 ranks, seed 1): rank 1 at step 8 failed, and the others went on." in page
+    assert "case b (2 ranks, seed 2): no rank failed; the failure to inject was rank 1 at step 8." in page
     assert "case a (2 ranks, seed 1): only" not in page
     assert "case c (3 ranks, seed 1): only 1 rank left a trace" in page
 
@@ -92,6 +98,36 @@ def test_counters_that_grew():
 
 
 def test_an_unknown_environment_still_has_a_card(hand):
-    section = card(hand.read(), ["mind this"])
-    assert section.points == ["Warning: mind this"]
+    section = job.page(Findings(hand.read(), "r"))
     assert ("MPI", "unknown") in section.tables[0].rows
+
+
+def test_cases_without_a_result_are_named(hand):
+    hand.train([steps(20)])
+    environment = {
+        "failed_cases": [
+            {"case": "a", "rank": 2, "error": "ValueError: odd"},
+            {"case": "b", "rank": None, "error": "the job ended during this case"},
+        ],
+        "cases_not_run": [{"case": name, "error": "there is one host too many"} for name in ("c", "d")],
+    }
+    run = hand.read(environment, complete=False)
+    for shown in ("md", "summary"):
+        page = render([run], shown)
+        assert "FAILED: 2 cases of 3." in page
+        assert "- FAILED case a: rank 2: ValueError: odd\n" in page
+        assert "- FAILED case b: the job ended during this case\n" in page
+        assert "- NOT RUN c, d: there is one host too many\n" in page
+        assert "Nothing failed" not in page
+    (about,) = json.loads(render([run], "json"))["runs"]
+    assert about == {"run": run.path.name, "complete": False, **environment}
+
+
+def test_launches_together_name_the_cases_without_a_result_of_all(hand):
+    hand.train([steps(20)])
+    complete = hand.read({"key": "k"})
+    failed = [{"case": "a", "rank": 2, "error": "ValueError: odd"}]
+    other = replace(complete, environment={"key": "k", "failed_cases": failed}, complete=False)
+    pooled = pool([complete, other, other])
+    assert pooled.environment["failed_cases"] == failed
+    assert not pooled.complete

@@ -1,13 +1,15 @@
 """A run whose machine is a model network, so that what is predicted and what was measured can be told apart."""
 
+import csv
+import io
 import json
 
 import pytest
 
 from hpcdl import suite
-from hpcdl.analysis.cells import Cell, program_of
-from hpcdl.analysis.fitting import seconds
 from hpcdl.fabric.network import Link, Network
+from hpcdl.prediction.fitting import seconds
+from hpcdl.prediction.programs import MeasuredProgram, program_of
 from hpcdl.report.render import render
 
 MACHINE = Network("machine", Link(3e-5, 1e-9), source="none", gamma=2e-9)
@@ -27,7 +29,7 @@ def measured(hand, schemes=("ring", "tree", "butterfly", "native"), slow=None):
     for case in suite.parse(SUITE.format(schemes=json.dumps(list(schemes))), "s.toml").cases:
         fields = dict(case.fields())
         scheme, ranks, size = (fields[name] for name in ("aggregation", "ranks", "message_bytes"))
-        time = seconds(Cell(scheme, ranks, size, 0.0, program_of(fields, ranks)), MACHINE)
+        time = seconds(MeasuredProgram(scheme, ranks, size, 0.0, program_of(fields, ranks)), MACHINE)
         time *= 2 if scheme == slow else 1
         hand.case([[1e3 * time] * 6] * fields.pop("ranks"), **{**fields, "warmup_steps": 0, "correct": True})
     return hand.read({"ranks": [{"hostname": f"n{rank}"} for rank in range(4)]})
@@ -35,7 +37,7 @@ def measured(hand, schemes=("ring", "tree", "butterfly", "native"), slow=None):
 
 def test_each_time_stands_beside_its_prediction(hand, row):
     page = render([measured(hand)], "md")
-    part = page[page.index("## Predicted beside measured") : page.index("## Method")]
+    part = page[page.index("## Predicted and measured") : page.index("## Job")]
     assert row(part, "alpha")[1] == "30.0 us"
     assert row(part, "beta")[1] == "1.00 GB/s"
     assert row(part, "gamma")[1] == "500 MB/s"
@@ -68,8 +70,18 @@ def test_json_has_the_network_and_its_predictions(hand):
             assert case["predicted_seconds"] == pytest.approx(case["time_p50_seconds"], rel=1e-3)
 
 
+def test_csv_has_the_same_predictions_as_json(hand):
+    run = measured(hand)
+    cases = json.loads(render([run], "json"))["cases"]
+    rows = csv.DictReader(io.StringIO(render([run], "csv")))
+    for case, row in zip(cases, rows, strict=True):
+        assert row["predicted_seconds"] == (
+            "" if case["predicted_seconds"] is None else str(case["predicted_seconds"])
+        )
+
+
 def test_what_takes_long_to_simulate_is_counted(hand, monkeypatch):
-    monkeypatch.setattr("hpcdl.analysis.fitted.AFFORDABLE", 5 * (3 * 2 + 3 * 4))
+    monkeypatch.setattr("hpcdl.prediction.fitted.AFFORDABLE", 5 * (3 * 2 + 3 * 4))
     page = render([measured(hand)], "md")
     assert "Half of the 10 predicted times" in page
     assert "- 8 measured times more would take long to simulate; hpcdl predict does it." in page
@@ -78,7 +90,7 @@ def test_what_takes_long_to_simulate_is_counted(hand, monkeypatch):
 def test_too_few_times_are_passed_over(hand):
     """Three prices and six times: they would fit whatever they were."""
     run = measured(hand, schemes=["ring"])
-    assert "Predicted beside measured" not in render([run], "md")
+    assert "Predicted and measured" not in render([run], "md")
     assert json.loads(render([run], "json"))["networks"] == []
 
 

@@ -1,4 +1,4 @@
-"""Suite files made by changing a few keys of one that is right."""
+"""Make suites by changing keys of a valid one."""
 
 import json
 
@@ -23,7 +23,7 @@ CASES = {
 
 
 class Verbatim(str):
-    """TOML that Python has no short way of writing."""
+    """Text that is written into the TOML file as it is."""
 
     __slots__ = ()
 
@@ -45,7 +45,7 @@ def text_of(*tables):
 
 @pytest.fixture
 def written():
-    """written(kind, key=value, ...): the text of a suite of one case; None takes a key away."""
+    """Return written(kind, key=value, ...): the text of a suite with one case; None removes a key."""
 
     def write(kind="train", /, **changed):
         table = {**CASES[kind], **changed}
@@ -56,13 +56,13 @@ def written():
 
 @pytest.fixture
 def parsed(written):
-    """The cases of that text."""
+    """Return parsed(kind, ...): the cases of such a suite."""
     return lambda *args, overrides=(), **changed: suite.parse(written(*args, **changed), "s.toml", overrides).cases
 
 
 @pytest.fixture
 def refused():
-    """refused(text): the message with which a suite is turned down, without the file's name."""
+    """Return refused(text): the error message of a suite, without the name of the file."""
 
     def refuse(text, overrides=()):
         with pytest.raises(suite.UsageError) as caught:

@@ -1,4 +1,4 @@
-"""Whatever is wrong with a suite is said in one line that names the file, the key and the nearest valid name."""
+"""An error in a suite is one line with the file, the key and the nearest valid name."""
 
 import gzip
 import math
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hpcdl import suite
-from hpcdl.data.idx_folder import FILES
+from hpcdl.data.parts.idx_folder import FILES
 
 WRONG_VALUES = [
     ("train", {"agregation": "ring"}, "agregation: unknown key; did you mean 'aggregation'?"),
@@ -20,7 +20,7 @@ WRONG_VALUES = [
     ("train", {"training": "synchronos"}, "training: unknown 'synchronos'; did you mean 'synchronous'?"),
     ("train", {"schedule": "polinomial"}, "schedule: unknown schedule 'polinomial'; did you mean 'polynomial'?"),
     ("train", {"backend": "cupy"}, "backend: CuPy is "),
-    ("train", {"compression": "zip"}, "compression: unknown 'zip'; there are: none"),
+    ("train", {"compression": "zip"}, "compression: unknown 'zip'; valid names: none"),
     ("train", {"aggregation": {"name": "tree", "arty": 3}}, "unknown setting 'arty'; did you mean 'arity'?"),
     ("train", {"aggregation": {"name": "ring", "arity": 3}}, "unknown setting 'arity'; it has none"),
     ("train", {"aggregation": {"name": "tree", "arity": 0}}, "aggregation: arity = 0: a tree's node has at least"),
@@ -33,7 +33,9 @@ WRONG_VALUES = [
     ("train", {"optimizer": {"name": "sgd", "momentum": 1.5}}, "optimizer: momentum must be at least 0 and less"),
     ("train", {"optimizer": {"name": "sgd", "momentum": "big"}}, "setting 'momentum' must be float, not 'big'"),
     ("train", {"schedule": {"name": "polynomial", "pwer": 2}}, "unknown setting 'pwer'; did you mean 'power'?"),
-    ("train", {"schedule": {"power": 2}}, 'schedule: must be a name or a table such as {name = "polynomial"}'),
+    ("train", {"schedule": {"power": 2}}, 'schedule: must be a name or a table such as {name = "..."}'),
+    ("train", {"timeout_seconds": 0}, "timeout_seconds: must be at least 1, not 0"),
+    ("pairwise", {"timeout_seconds": float("nan")}, "timeout_seconds: nan is out of range"),
     ("train", {"learning_rate": -0.1}, "learning_rate: must be at least 0, not -0.1"),
     ("train", {"learning_rate": "fast"}, "learning_rate: must be float or int, not 'fast'"),
     ("train", {"learning_rate": float("nan")}, "learning_rate: nan is out of range"),
@@ -98,7 +100,7 @@ WRONG_VALUES = [
     (
         "collective",
         {"collective": "all_to_all", "aggregation": "direct", "ranks": 3},
-        "message_bytes: 16 elements make no 3 equal parts, which an all_to_all exchanges",
+        "message_bytes: all_to_all: 16 elements cannot be cut into 3 equal parts",
     ),
     ("collective", {"message_bytes": "lenet"}, "message_bytes: unknown 'lenet'; did you mean 'lenet5'?"),
     ("collective", {"message_bytes": 1.5}, "message_bytes: must be int or str, not 1.5"),
@@ -139,19 +141,23 @@ WRONG_VALUES = [
     ("replay", {"scale_to_batch": True}, "scale_to_batch: goes with times"),
     ("replay", {"warmup": 20}, "warmup: 20 of 20 steps leave none to measure"),
     ("replay", {"training": "layerwize"}, "training: unknown 'layerwize'; did you mean 'layerwise'?"),
-    ("replay", {"training": "elastic_averaging"}, "training: 'elastic_averaging' cannot be replayed; there are: "),
-    ("replay", {"aggregation": "nccl"}, "aggregation: nccl sums vectors on GPUs"),
+    (
+        "replay",
+        {"training": "elastic_averaging"},
+        "training: 'elastic_averaging' cannot be replayed; valid names: ",
+    ),
+    ("replay", {"aggregation": "nccl"}, "aggregation: 'nccl' sums vectors on GPUs"),
     ("replay", {"model": "googlenot"}, "model: unknown 'googlenot'; did you mean 'googlenet'?"),
     ("replay", {"model": "googlenet", "dataset": "digits"}, "model: "),
     ("replay", {"epochs": 3}, "epochs: unknown key"),
 ]
 
 
-@pytest.mark.parametrize(("kind", "changed", "said"), WRONG_VALUES, ids=lambda value: str(value)[:50])
-def test_a_wrong_value_is_named_with_its_key(written, refused, kind, changed, said):
-    message = refused(written(kind, **changed))
-    assert message.startswith("[[case]] 1: ")
-    assert said in message
+@pytest.mark.parametrize(("kind", "changed", "message"), WRONG_VALUES, ids=lambda value: str(value)[:50])
+def test_a_wrong_value_is_named_with_its_key(written, refused, kind, changed, message):
+    found = refused(written(kind, **changed))
+    assert found.startswith("[[case]] 1: ")
+    assert message in found
 
 
 CASE = '[[case]]\nkind = "pairwise"\nmessage_bytes = 4\n'
@@ -180,13 +186,13 @@ WRONG_FILES = [
 ]
 
 
-@pytest.mark.parametrize(("text", "said"), WRONG_FILES, ids=lambda text: text[:40])
-def test_a_file_that_is_no_suite(refused, text, said):
-    assert refused(text).startswith(said)
+@pytest.mark.parametrize(("text", "message"), WRONG_FILES, ids=lambda text: text[:40])
+def test_a_file_that_is_not_a_suite_is_refused(refused, text, message):
+    assert refused(text).startswith(message)
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "message"),
     [
         ("", "write case.KEY=VALUE"),
         ("steps=3", "write case.KEY=VALUE"),
@@ -206,13 +212,13 @@ def test_a_file_that_is_no_suite(refused, text, said):
     ],
     ids=lambda text: text[:30],
 )
-def test_a_wrong_override(written, refused, override, said):
-    assert said in refused(written(), [override])
+def test_a_wrong_override_is_refused(written, refused, override, message):
+    assert message in refused(written(), [override])
 
 
-def test_a_suite_that_cannot_be_read(tmp_path):
+def test_an_unreadable_suite_is_refused(tmp_path):
     (tmp_path / "latin.toml").write_bytes(b'[suite]\nname = "\xe9"')
-    for name, said in (
+    for name, message in (
         ("none.toml", "no such suite file"),
         ("latin.toml", "not UTF-8"),
         (".", "cannot be read: Is a"),
@@ -220,7 +226,7 @@ def test_a_suite_that_cannot_be_read(tmp_path):
         with pytest.raises(suite.UsageError) as caught:
             suite.load(tmp_path / name)
         assert str(caught.value).startswith(str(tmp_path))
-        assert said in str(caught.value)
+        assert message in str(caught.value)
 
 
 def idx(*shape):
@@ -231,10 +237,10 @@ CONTENT = dict(zip(FILES, (idx(4, 28, 28), idx(4), idx(2, 28, 28), idx(2)), stri
 
 
 @pytest.mark.parametrize(
-    ("damaged", "said"),
+    ("damaged", "message"),
     [
-        ({FILES[0]: CONTENT[FILES[0]][:-1]}, f"{FILES[0]}: truncated: 4 x 28 x 28 values want 3152 bytes"),
-        ({FILES[1]: b"\1\2" + CONTENT[FILES[1]][2:]}, f"{FILES[1]}: not an IDX file: it begins with 01 02 08 01"),
+        ({FILES[0]: CONTENT[FILES[0]][:-1]}, f"{FILES[0]}: truncated: 4 x 28 x 28 values need 3152 bytes"),
+        ({FILES[1]: b"\1\2" + CONTENT[FILES[1]][2:]}, f"{FILES[1]}: not an IDX file: begins with 01 02 08 01"),
         ({FILES[2]: None}, f"{FILES[2]}: missing"),
         ({FILES[3]: idx(3)}, f"{FILES[3]}: 3 labels, but"),
         ({FILES[0]: b""}, f"{FILES[0]}: truncated: 0 bytes"),
@@ -242,17 +248,17 @@ CONTENT = dict(zip(FILES, (idx(4, 28, 28), idx(4), idx(2, 28, 28), idx(2)), stri
         (dict.fromkeys(FILES), "set HPCDL_DATA to a folder that holds train-images-idx3-ubyte"),
     ],
 )
-def test_missing_and_damaged_data(tmp_path, monkeypatch, written, refused, damaged, said):
+def test_missing_and_damaged_data_are_refused(tmp_path, monkeypatch, written, refused, damaged, message):
     monkeypatch.setenv("HPCDL_DATA", str(tmp_path))
     for name, content in {**CONTENT, **damaged}.items():
         if content is not None:
             (tmp_path / name).write_bytes(content)
-    message = refused(written(dataset="mnist", global_batch=4))
-    assert message.startswith("[[case]] 1: dataset: ")
-    assert said in message
+    found = refused(written(dataset="mnist", global_batch=4))
+    assert found.startswith("[[case]] 1: dataset: ")
+    assert message in found
 
 
-def test_a_truncated_gzip_file(tmp_path, monkeypatch, written, refused):
+def test_a_truncated_gzip_file_is_refused(tmp_path, monkeypatch, written, refused):
     monkeypatch.setenv("HPCDL_DATA", str(tmp_path))
     for name, content in CONTENT.items():
         (tmp_path / f"{name}.gz").write_bytes(gzip.compress(content)[:-9])
@@ -263,7 +269,7 @@ IMAGES = {"train": (20, 12, 10, 3), "test": (8, 12, 10, 3)}
 
 
 def image_file(path, **changed):
-    """An HDF5 file of black images; ``changed`` datasets (``train_labels=...``), None for one left out."""
+    """An HDF5 file of black images; ``changed`` datasets (``train_labels=...``), None to leave one out."""
     content = {f"{split}_images": np.zeros(shape, np.uint8) for split, shape in IMAGES.items()}
     content |= {f"{split}_labels": np.arange(shape[0]) % 4 for split, shape in IMAGES.items()}
     with h5py.File(path, "w", locking=False) as file:
@@ -275,17 +281,17 @@ def image_file(path, **changed):
 
 
 @pytest.mark.parametrize(
-    ("changed", "settings", "said"),
+    ("changed", "settings", "message"),
     [
         (
             {"test_images": None},
             {},
-            "images.h5: lacks test/images; it holds test/labels, train/images, train/labels",
+            "images.h5: lacks test/images; it has test/labels, train/images, train/labels",
         ),
         (
             {"train_labels": np.arange(20)},
             {},
-            "images.h5: train/labels: label 4 at 4 is out of range: there are 4",
+            "images.h5: train/labels: label 4 at 4 is out of range: 4",
         ),
         ({"train_labels": np.zeros(19, int)}, {}, "images.h5: train has 20 images and 19 labels"),
         ({"train_images": np.zeros((20, 120), np.uint8)}, {}, "images.h5: train/images must have 4 dimensions"),
@@ -298,38 +304,46 @@ def image_file(path, **changed):
         ({}, {"path": ""}, "hdf5: path must be the name of an HDF5 file, not ''"),
     ],
 )
-def test_bad_image_files(tmp_path, written, refused, changed, settings, said):
+def test_bad_image_files_are_refused(tmp_path, written, refused, changed, settings, message):
     path = image_file(tmp_path / "images.h5", **changed)
-    message = refused(written(dataset={"name": "hdf5", "path": path, **settings}, global_batch=4))
-    assert message.startswith("[[case]] 1: dataset: ")
-    assert said in message
+    found = refused(written(dataset={"name": "hdf5", "path": path, **settings}, global_batch=4))
+    assert found.startswith("[[case]] 1: dataset: ")
+    assert message in found
 
 
-def test_an_image_file_that_was_cut_short(tmp_path, written, refused):
+def test_a_truncated_image_file_is_refused(tmp_path, written, refused):
     path = image_file(tmp_path / "images.h5")
     (tmp_path / "images.h5").write_bytes((tmp_path / "images.h5").read_bytes()[:-1000])
     message = refused(written(dataset={"name": "hdf5", "path": path}, global_batch=4))
     assert message == f"[[case]] 1: dataset: {path}: truncated HDF5 file"
 
 
-def test_a_good_image_file(tmp_path, parsed):
+def test_a_good_image_file_is_accepted(tmp_path, parsed):
     path = image_file(tmp_path / "images.h5")
     moving = {"crop": 8, "crop_padding": 1, "flip": True}
     (case,) = parsed(dataset={"name": "hdf5", "path": path, **moving}, global_batch=4)
     assert case.fields()["dataset"] == f"hdf5(path={path},crop=8,crop_padding=1,flip=True)"
 
 
-def test_records_of_the_wrong_length(tmp_path, written, refused):
+def test_control_characters_in_a_case_name_are_refused(tmp_path, written, refused):
+    path = image_file(tmp_path / "a\x1b[2J.h5")
+    message = refused(written(dataset={"name": "hdf5", "path": path}, global_batch=4))
+    assert message.startswith("the case 'train-lenet5-hdf5(")
+    assert "\x1b" not in message
+    assert message.endswith("has characters in its name that cannot be shown")
+
+
+def test_records_of_the_wrong_length_are_refused(tmp_path, written, refused):
     for name in ("train.bin", "test.bin"):
         (tmp_path / name).write_bytes(bytes(3074))
     message = refused(written(dataset={"name": "cifar100", "path": str(tmp_path)}))
     assert message == (
-        f"[[case]] 1: dataset: {tmp_path / 'train.bin'}: truncated: 50000 images want 153700000 bytes, it holds 3074"
+        f"[[case]] 1: dataset: {tmp_path / 'train.bin'}: truncated: 50000 images need 153700000 bytes, it has 3074"
     )
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"pad_to": 27}, "mnist: pad_to must be a whole number of at least 28, for images of 28 x 28, not 27"),
         ({"pad_to": "big"}, "setting 'pad_to' must be int or None, not 'big'"),
@@ -337,12 +351,12 @@ def test_records_of_the_wrong_length(tmp_path, written, refused):
         ({"pad_to": 32, "crop_padding": 32}, "from 0 to 31, for images of 32 x 32, not 32"),
     ],
 )
-def test_settings_that_images_cannot_have(tmp_path, written, refused, settings, said):
+def test_settings_that_do_not_fit_the_images_are_refused(tmp_path, written, refused, settings, message):
     for name, content in CONTENT.items():
         (tmp_path / name).write_bytes(content)
-    message = refused(written(dataset={"name": "mnist", "path": str(tmp_path), **settings}, global_batch=4))
-    assert message.startswith("[[case]] 1: dataset: ")
-    assert said in message
+    found = refused(written(dataset={"name": "mnist", "path": str(tmp_path), **settings}, global_batch=4))
+    assert found.startswith("[[case]] 1: dataset: ")
+    assert message in found
 
 
 PLUG_INS = """
@@ -355,7 +369,10 @@ def optimizer(): return 5
 def empty(shape, classes): return []
 def numbers(shape, classes): return [5]
 class Halves:
-    def __init__(self, *, by: float = 2.0): self.by = by
+    look_ahead = 0.0
+    def __init__(self, *, by: float = 2.0): self.by, self.state, self.steps = by, {}, 0
+    def update(self, parameters, gradients, learning_rate): ...
+class Bare:
     def update(self, parameters, gradients, learning_rate): ...
 """
 
@@ -369,7 +386,7 @@ def plugins(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "said"),
+    ("key", "value", "message"),
     [
         ("aggregation", "nosuchmodule:thing", "No module named 'nosuchmodule'"),
         ("aggregation", "my_schemes:nothing", "has no attribute 'nothing'"),
@@ -384,18 +401,19 @@ def plugins(tmp_path, monkeypatch):
         ("aggregation", {"name": "my_schemes:scheme", "power": "3"}, "setting 'power' must be int, not '3'"),
         ("dataset", "my_schemes:dataset", "makes a int, not a Dataset"),
         ("optimizer", "my_schemes:optimizer", "makes a int, not an optimizer"),
+        ("optimizer", "my_schemes:Bare", "makes a Bare, not an optimizer: it lacks state, steps, look_ahead"),
         ("model", "my_schemes:dataset", "takes 0 positional arguments"),
         ("model", "my_schemes:empty", "ends in (8, 8, 1), but digits has 10 classes"),
         ("model", "my_schemes:numbers", "'int' object has no attribute 'declare'"),
     ],
 )
-def test_a_users_own_that_cannot_be_used(plugins, written, refused, key, value, said):
-    message = refused(written(**{key: value}))
-    assert message.startswith(f"[[case]] 1: {key}: ")
-    assert said in message
+def test_an_unusable_object_of_the_user_is_refused(plugins, written, refused, key, value, message):
+    found = refused(written(**{key: value}))
+    assert found.startswith(f"[[case]] 1: {key}: ")
+    assert message in found
 
 
-def test_a_users_own_that_can(plugins, parsed):
+def test_an_object_of_the_user_is_accepted(plugins, parsed):
     (case,) = parsed(
         aggregation={"name": "my_schemes:scheme", "power": 3}, optimizer={"name": "my_schemes:Halves", "by": 3.0}
     )

@@ -1,10 +1,13 @@
-"""What a suite file means: which cases, in which order, under which names, and what makes one another case."""
+"""Expansion of a suite: its cases, their order, names and digests."""
 
 import itertools
 
 import pytest
 
 from hpcdl import suite
+from hpcdl.analysis.record_fields import configuration
+from hpcdl.cases.parts.keys import keys
+from hpcdl.cases.parts.suite_tables import module_of
 
 from .conftest import CASES, text_of
 
@@ -29,23 +32,22 @@ def names(cases):
 
 def test_lists_expand_to_their_product_in_the_order_of_the_file(parsed):
     cases = parsed("collective", aggregation=["tree", "ring"], ranks=[4, 2], message_bytes=[8, 4])
-    values = [(case.settings["aggregation"]["name"], case.ranks, case.settings["message_bytes"]) for case in cases]
+    values = [(str(case.spec.aggregation), case.ranks, case.spec.message_bytes) for case in cases]
     assert values == list(itertools.product(["tree", "ring"], [4, 2], [8, 4]))
 
 
-def test_keys_left_out_have_the_defaults_of_the_contract(parsed):
+def test_omitted_keys_have_their_defaults(parsed):
     (case,) = parsed()
     expected = {"dtype": "float32", "compression": "none", "seed": 1, "threads": 1}
-    assert expected.items() <= case.settings.items()
-    assert case.settings["backend"] == {"name": "numpy"}
-    assert case.settings["training"] == {"name": "synchronous"}
+    assert expected == {key: getattr(case.spec, key) for key in expected}
+    assert (str(case.spec.backend), str(case.spec.training)) == ("numpy", "synchronous")
 
 
 def test_a_name_and_a_table_of_only_a_name_are_the_same_case(parsed):
     assert parsed(aggregation="ring") == parsed(aggregation={"name": "ring"})
 
 
-def test_names_say_what_a_case_is(parsed):
+def test_names_describe_the_case(parsed):
     (train,) = parsed(aggregation={"name": "tree", "arity": 3})
     (collective,) = parsed("collective")
     (pairwise,) = parsed("pairwise")
@@ -60,7 +62,7 @@ ANOTHER = {
         "dataset": {"name": "synthetic", "shape": [8, 8, 1]},
         "backend": None,
         "dtype": "float64",
-        "training": {"name": "synchronous", "bucket_bytes": 4},
+        "training": {"name": "synchronous", "bucket_bytes": 4096},
         "aggregation": {"name": "tree", "arity": 3},
         "compression": None,
         "optimizer": {"name": "sgd", "momentum": 0.9},
@@ -132,7 +134,7 @@ ANOTHER = {
         "trace": "steps",
     },
 }
-"""Another valid value for every key; None where there is only one, or none without other keys."""
+"""Another valid value of each key; None if there is no other, or only with other keys."""
 
 CHANGES = [
     (kind, key, value) for kind, keys in ANOTHER.items() for key, value in keys.items() if value is not None
@@ -141,8 +143,8 @@ PARTNER = {"batch_per_rank": "global_batch", "epochs": "steps", "device": "flops
 
 
 @pytest.mark.parametrize("kind", list(ANOTHER))
-def test_every_key_is_tried(kind):
-    assert ANOTHER[kind].keys() == suite.kind_of(kind).KEYS.keys()
+def test_every_key_has_another_value(kind):
+    assert ANOTHER[kind].keys() == keys(module_of(kind).SPEC).keys()
 
 
 @pytest.mark.parametrize(("kind", "key", "value"), CHANGES)
@@ -151,7 +153,7 @@ def test_every_setting_changes_the_digest(parsed, kind, key, value):
     assert changed[0].digest != parsed(kind)[0].digest
 
 
-def test_the_digest_is_of_what_runs_and_not_of_how_it_is_written(written):
+def test_the_digest_depends_on_values_and_not_on_notation(written):
     def digests(text):
         return [case.digest for case in suite.parse(text, "s.toml").cases]
 
@@ -165,10 +167,8 @@ def test_the_digest_is_of_what_runs_and_not_of_how_it_is_written(written):
 
 
 @pytest.mark.parametrize(("kind", "key", "value"), CHANGES)
-def test_cases_that_differ_in_one_setting_have_names_and_records_of_their_own(kind, key, value):
-    """Nothing may make two cases that a report cannot tell apart: it would find out after they have run."""
-    from hpcdl.analysis.fields import configuration
-
+def test_cases_that_differ_in_one_setting_have_different_names_and_records(kind, key, value):
+    """Otherwise a report could not distinguish two cases after they ran."""
     other = {name: setting for name, setting in CASES[kind].items() if name != PARTNER.get(key)}
     cases = suite.parse(text_of(CASES[kind], {**other, key: value}), "s.toml").cases
     assert len(set(names(cases))) == 2
@@ -176,16 +176,14 @@ def test_cases_that_differ_in_one_setting_have_names_and_records_of_their_own(ki
     assert len({(configuration(one), one["ranks"], one["seed"]) for one in known}) == 2
 
 
-def test_a_pair_is_told_from_two_halves_of_one_rank_each():
-    from hpcdl.analysis.fields import configuration
-
+def test_a_pair_and_a_bisection_of_two_ranks_have_different_names():
     cases = suite.parse(
         text_of({**CASES["pairwise"], "pattern": ["pair", "bisection", "all_pairs"]}), "s.toml"
     ).cases
     assert len({configuration(case.fields()) for case in cases}) == 3
 
 
-def test_values_that_vary_alone_are_in_the_name(parsed):
+def test_the_only_varying_values_are_in_the_name(parsed):
     assert [
         name.rpartition("-p2-b64-3st")[2] for name in names(parsed(learning_rate=[0.1, 0.2], seed=[1, 2]))
     ] == [
@@ -197,33 +195,36 @@ def test_values_that_vary_alone_are_in_the_name(parsed):
 
 
 def test_seeds_of_a_case_are_one_configuration(parsed):
-    """Their medians are taken together, so nothing but the field ``seed`` may tell them apart."""
+    """The report pools them, so that only the field ``seed`` may differ."""
     first, second = (case.fields() for case in parsed(seed=[1, 2]))
     differing = {key for key in first if first[key] != second[key]}
-    assert differing == {"case", "digest", "seed"}
+    assert differing == {"case", "digest", "seed", "settings"}
+    assert configuration(first) == configuration(second)
 
 
-def test_overrides_hold_values_tables_and_lists(parsed):
+def test_overrides_accept_values_tables_and_lists(parsed):
     (case,) = parsed(overrides=["case.steps=5", "case.optimizer=adam", 'case.training={name="synchronous"}'])
-    assert (case.settings["steps"], case.settings["optimizer"]) == (5, {"name": "adam"})
+    assert (case.spec.steps, case.spec.optimizer.written) == (5, "adam")
     assert [case.ranks for case in parsed(overrides=["case.ranks=[1, 2, 4]"])] == [1, 2, 4]
     assert parsed(overrides=["suite.name=other"])[0].suite == "other"
 
 
-def test_an_override_reaches_into_tables(parsed):
+def test_an_override_changes_a_key_of_a_table(parsed):
     optimizer = {"name": "sgd", "momentum": 0.9, "weight_decay": 0.1}
     (case,) = parsed(optimizer=optimizer, overrides=["case.optimizer.momentum=0.8"])
-    assert case.settings["optimizer"] == {**optimizer, "momentum": 0.8}
+    assert case.spec.optimizer.written == {**optimizer, "momentum": 0.8}
     (case,) = parsed(overrides=["case.optimizer.momentum=0.8"])
-    assert case.settings["optimizer"] == {"name": "sgd", "momentum": 0.8}
-    cases = parsed(aggregation=["tree", {"name": "tree", "arity": 3}], overrides=["case.training.bucket_bytes=4"])
-    assert [case.settings["training"]["bucket_bytes"] for case in cases] == [4, 4]
+    assert case.spec.optimizer.written == {"name": "sgd", "momentum": 0.8}
+    cases = parsed(
+        aggregation=["tree", {"name": "tree", "arity": 3}], overrides=["case.training.bucket_bytes=4096"]
+    )
+    assert [case.spec.training.settings["bucket_bytes"] for case in cases] == [4096, 4096]
 
 
-def test_an_override_reaches_into_each_of_a_list(parsed):
+def test_an_override_changes_each_table_of_a_list(parsed):
     optimizers = ["sgd", {"name": "nesterov", "momentum": 0.5}]
     cases = parsed(optimizer=optimizers, overrides=["case.optimizer.momentum=0.8"])
-    assert [case.settings["optimizer"] for case in cases] == [
+    assert [case.spec.optimizer.written for case in cases] == [
         {"name": "sgd", "momentum": 0.8},
         {"name": "nesterov", "momentum": 0.8},
     ]
@@ -238,28 +239,36 @@ def test_an_override_reaches_into_each_of_a_list(parsed):
         ({"batch_per_rank": 8, "global_batch": None}, "case.global_batch=8", "batch_per_rank"),
     ],
 )
-def test_an_override_replaces_what_excludes_it(parsed, changed, override, gone):
+def test_an_override_replaces_keys_that_exclude_it(parsed, changed, override, gone):
     (case,) = parsed(overrides=[override], **changed)
     key, _, value = override.removeprefix("case.").partition("=")
-    assert (case.settings[key], case.settings[gone]) == (int(value), None)
+    assert (getattr(case.spec, key), getattr(case.spec, gone)) == (int(value), None)
 
 
-def test_an_override_passes_over_cases_without_the_key():
+def test_an_override_skips_cases_without_the_key():
     text = text_of(CASES["train"], CASES["collective"])
     train, collective = suite.parse(text, "s.toml", ["case.repetitions=7", "case.steps=9"]).cases
-    assert train.settings["steps"] == 9
-    assert collective.settings["repetitions"] == 7
+    assert train.spec.steps == 9
+    assert collective.spec.repetitions == 7
 
 
-def test_cases_are_chosen_by_pattern_or_by_their_whole_name(written):
+def test_cases_are_selected_by_pattern_or_by_name(written):
     dataset = {"name": "synthetic", "shape": [8, 8, 1]}
-    whole = suite.parse(written(dataset=dataset, aggregation=["ring", "tree"], ranks=[1, 2]), "s.toml")
-    assert whole.matching("*ring*").cases == whole.cases[::2]
-    assert whole.matching("*-p2-*").cases == whole.cases[2:]
+    text = written(dataset=dataset, aggregation=["ring", "tree"], ranks=[1, 2])
+    whole = suite.parse(text, "s.toml")
+
+    def matching(glob):
+        found = suite.parse(text, "s.toml", glob=glob)
+        assert [case for case in whole.cases if case not in found.cases] == [*found.others]
+        return found.cases
+
+    assert matching("*ring*") == whole.cases[::2]
+    assert matching("*-p2-*") == whole.cases[2:]
     for case in whole.cases:
-        assert whole.matching(case.name).cases == (case,)
-    with pytest.raises(suite.UsageError, match="matches none of the cases, such as 'train-lenet5-"):
-        whole.matching("*RING*")
+        assert matching(case.name) == (case,)
+    for glob in ("*RING*", ""):
+        with pytest.raises(suite.UsageError, match="matches none of the cases, such as 'train-lenet5-"):
+            matching(glob)
 
 
 def test_a_simulation_needs_one_process(parsed):
@@ -267,3 +276,11 @@ def test_a_simulation_needs_one_process(parsed):
     (simulated,) = parsed("collective", ranks=64, network="gemini")
     assert (real.processes, real.ranks) == (64, 64)
     assert (simulated.processes, simulated.ranks) == (1, 64)
+
+
+@pytest.mark.parametrize("kind", list(ANOTHER))
+def test_every_kind_accepts_a_time_limit_that_does_not_change_its_digest(parsed, kind):
+    (case,), (limited,) = parsed(kind), parsed(kind, timeout_seconds=90)
+    assert (case.timeout_seconds, limited.timeout_seconds) == (None, 90)
+    assert limited.digest == case.digest
+    assert limited.spec == case.spec

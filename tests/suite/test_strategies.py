@@ -1,8 +1,12 @@
-"""What a strategy's module says of its settings, and who asks it."""
+"""Traits that a strategy declares, and the settings of a case that they allow."""
 
 import pytest
 
+from hpcdl.analysis.conditions import words
+
 STRATEGIES = """
+from hpcdl.training.parts.traits import Strategy
+
 async def mine(comm, session, *, pace: int = 3, gait: str): ...
 
 def check(ranks, settings):
@@ -11,6 +15,8 @@ def check(ranks, settings):
 
 def title(ranks, settings):
     return f"{settings['gait']} at {settings['pace']}"
+
+TRAITS = Strategy(check=check, title=title)
 """
 
 
@@ -24,14 +30,14 @@ def mine(**settings):
     return {"name": "my_strategies:mine", **settings}
 
 
-def test_a_users_own_is_asked_about_all_its_settings(parsed):
+def test_a_users_strategy_checks_all_its_settings(parsed):
     titles = [
         parsed(training=mine(gait="trot", **pace), ranks=4)[0].fields()["system"] for pace in ({}, {"pace": 2})
     ]
     assert titles == ["trot at 3", "trot at 2"]
 
 
-def test_defaults_are_checked_too(refused, written):
+def test_defaults_are_checked(refused, written):
     assert refused(written(training=mine(gait="trot"))) == "[[case]] 1: training: pace: 3 on 2 ranks"
 
 
@@ -39,76 +45,82 @@ def test_a_setting_without_a_default_must_be_given(refused, written):
     assert refused(written(training=mine())) == "[[case]] 1: training: needs a setting 'gait'"
 
 
-@pytest.mark.parametrize("name", ["asynchronous", "elastic_averaging", "decentralized", "ad_psgd"])
-def test_training_without_a_common_step_does_not_stop_at_its_target(refused, written, parsed, name):
+def test_a_declaration_of_another_type_is_refused(refused, written, tmp_path):
+    (tmp_path / "odd_strategy.py").write_text(STRATEGIES.replace("TRAITS = Strategy(", "TRAITS = dict("))
+    message = "[[case]] 1: training: 'odd_strategy:mine': TRAITS is of type dict, not Strategy"
+    assert refused(written(training={"name": "odd_strategy:mine", "gait": "trot"})) == message
+
+
+@pytest.mark.parametrize("name", ["asynchronous", "elastic_averaging", "update_broadcast", "ad_psgd"])
+def test_strategies_without_common_steps_refuse_to_stop_at_a_target(refused, written, parsed, name):
     wish = {"target_accuracy": 0.9, "stop_at_target": True}
     message = f"[[case]] 1: stop_at_target: '{name}' has no common step after which to stop; leave this key out"
     assert refused(written(training=name, **wish)) == message
     assert parsed(training=["synchronous", "layerwise", "sandblaster"], **wish)
 
 
-def test_without_a_target_nothing_stops(refused, written):
-    said = "[[case]] 1: stop_at_target: there is no target_accuracy to stop at"
-    assert refused(written(stop_at_target=True)) == said
+def test_stopping_needs_a_target(refused, written):
+    message = "[[case]] 1: stop_at_target: there is no target_accuracy to stop at"
+    assert refused(written(stop_at_target=True)) == message
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", {"name": "sgd", "weight_decay": 2e-4}])
 def test_l_bfgs_takes_no_optimizer(refused, written, parsed, optimizer):
-    said = "[[case]] 1: optimizer: 'sandblaster' goes by L-BFGS; leave this key out"
-    assert refused(written(training="sandblaster", optimizer=optimizer)) == said
+    message = "[[case]] 1: optimizer: 'sandblaster' has its own optimizer, L-BFGS; leave this key out"
+    assert refused(written(training="sandblaster", optimizer=optimizer)) == message
     assert parsed(training="sandblaster")[0].fields()["optimizer"] == "L-BFGS"
-    assert refused(written(training="sandblaster"), ["case.optimizer.momentum=0.9"]) == said
+    assert refused(written(training="sandblaster"), ["case.optimizer.momentum=0.9"]) == message
 
 
 @pytest.mark.parametrize("name", ["asynchronous", "sandblaster"])
-def test_what_scales_no_loss_is_not_for_float16(refused, written, name):
-    said = f"'{name}' has no loss scaling, which float16 needs; bfloat16 and float32 need none"
-    assert refused(written(training=name, dtype="float16")) == f"[[case]] 1: dtype: {said}"
+def test_strategies_without_loss_scaling_refuse_float16(refused, written, name):
+    message = f"'{name}' has no loss scaling, which float16 needs; bfloat16 and float32 need none"
+    assert refused(written(training=name, dtype="float16")) == f"[[case]] 1: dtype: {message}"
 
 
 SHARES = {"weights": [3, 1]}
-"""On any number of ranks."""
+"""Valid on any number of ranks."""
 
 
 @pytest.mark.parametrize("name", ["synchronous", "layerwise", "parameter_averaging", "asynchronous"])
-def test_shares_may_be_unequal_where_a_rank_counts_by_its_images(parsed, name):
+def test_strategies_that_weigh_by_images_accept_unequal_shares(parsed, name):
     cases = parsed(training=name, shares=SHARES, ranks=[2, 4])
     assert [case.fields()["shares"] for case in cases] == ["3:1", "3:1"]
-    assert all("shares 3:1" in case.fields()["configuration"].split(", ") for case in cases)
+    assert [words(case.fields()) for case in cases] == [{"shares": "shares 3:1"}] * 2
     assert parsed(training=name)[0].fields()["shares"] is None
 
 
 @pytest.mark.parametrize(
     "name",
-    ["ad_psgd", "d_psgd", "decentralized", "elastic_averaging", "sandblaster", "synchronous_elastic_averaging"],
+    ["ad_psgd", "d_psgd", "update_broadcast", "elastic_averaging", "sandblaster", "synchronous_elastic_averaging"],
 )
-def test_elsewhere_they_are_refused(refused, written, name):
+def test_other_strategies_refuse_unequal_shares(refused, written, name):
     these = "asynchronous, layerwise, parameter_averaging, synchronous"
-    said = f"[[case]] 1: shares: '{name}' counts all ranks alike; these count images: {these}"
-    assert refused(written(training=name, shares=SHARES)) == said
+    message = f"[[case]] 1: shares: '{name}' counts all ranks alike; these count images: {these}"
+    assert refused(written(training=name, shares=SHARES)) == message
 
 
 @pytest.mark.parametrize(
-    ("shares", "changed", "said"),
+    ("shares", "changed", "message"),
     [
         ({"weights": [1, 1, 1]}, {}, "weights: 3 of them, but 2 to share a batch"),
         (SHARES, {"training": {"name": "asynchronous", "dedicated": True}}, "weights: 2 of them, but 1 to share"),
-        ({"weights": [1, 99]}, {}, "weights: with 1:99 somebody would have none of 64 images"),
+        ({"weights": [1, 99]}, {}, "weights: with 1:99 rank 0 would receive 0 of 64 images"),
         ({"weights": [2, 0]}, {}, "weights: must be whole numbers of at least 1, not [2, 0]"),
         ({"weights": 3}, {}, "setting 'weights' must be tuple[int, ...], not 3"),
         ({"weigths": [3, 1]}, {}, "unknown setting 'weigths'; did you mean 'weights'?"),
         ({}, {}, "needs a setting 'weights'"),
     ],
 )
-def test_shares_that_cannot_be(refused, written, shares, changed, said):
-    assert refused(written(shares=shares, **changed)).startswith(f"[[case]] 1: shares: {said}")
+def test_invalid_shares_are_refused(refused, written, shares, changed, message):
+    assert refused(written(shares=shares, **changed)).startswith(f"[[case]] 1: shares: {message}")
 
 
 LOCAL = {"name": "parameter_averaging", "period": 4}
 
 
 @pytest.mark.parametrize(
-    ("post_local", "schedule", "said"),
+    ("post_local", "schedule", "message"),
     [
         ({"post_local": True}, "constant", "post_local: the learning rate never falls"),
         ({"post_local": True}, {"name": "step", "at": [0.99]}, "post_local: the learning rate never falls"),
@@ -118,13 +130,13 @@ LOCAL = {"name": "parameter_averaging", "period": 4}
             "post_local: the learning",
         ),
         ({"post_local": True}, "polynomial", "post_local: the learning rate always falls"),
-        ({"local_from": 20}, "constant", "local_from: 20, but there are 20 steps, none of them local"),
+        ({"local_from": 20}, "constant", "local_from: 20, but training has 20 steps: none would be local"),
     ],
 )
-def test_what_never_becomes_local_is_refused(refused, written, post_local, schedule, said):
-    message = refused(written(training={**LOCAL, **post_local}, schedule=schedule, steps=20))
-    assert message.startswith(f"[[case]] 1: training: {said}")
-    assert "post_local" not in said or message.endswith(" falls; give local_from, the first local step")
+def test_post_local_without_a_falling_rate_is_refused(refused, written, post_local, schedule, message):
+    found = refused(written(training={**LOCAL, **post_local}, schedule=schedule, steps=20))
+    assert found.startswith(f"[[case]] 1: training: {message}")
+    assert "post_local" not in found or found.endswith(" falls; give local_from, the first local step")
 
 
 @pytest.mark.parametrize(
@@ -136,5 +148,39 @@ def test_what_never_becomes_local_is_refused(refused, written, post_local, sched
         ({"local_from": 19}, "constant"),
     ],
 )
-def test_what_does_is_not(parsed, post_local, schedule):
+def test_post_local_with_a_falling_rate_is_accepted(parsed, post_local, schedule):
     assert parsed(training={**LOCAL, **post_local}, schedule=schedule, steps=20)
+
+
+NOT_ALL_TRAIN = [
+    ({"name": "asynchronous", "dedicated": True}, 4, 3),
+    ({"name": "asynchronous", "dedicated": True, "servers": 2}, 7, 5),
+    ({"name": "elastic_averaging", "dedicated": True}, 4, 3),
+    ({"name": "sandblaster", "servers": 1}, 5, 3),
+    ({"name": "asynchronous", "servers": 2}, 4, 4),
+    ({"name": "elastic_averaging"}, 4, 4),
+    ({"name": "sandblaster"}, 5, 5),
+]
+"""Strategy, ranks, and number of ranks that train."""
+
+
+@pytest.mark.parametrize(("strategy", "ranks", "workers"), NOT_ALL_TRAIN)
+def test_batch_per_rank_counts_the_ranks_that_train(parsed, strategy, ranks, workers):
+    (case,) = parsed(training=strategy, ranks=ranks, global_batch=None, batch_per_rank=16)
+    assert case.fields()["global_batch"] == 16 * workers
+
+
+@pytest.mark.parametrize(("strategy", "ranks", "workers"), NOT_ALL_TRAIN)
+def test_a_global_batch_is_divided_by_the_ranks_that_train(parsed, refused, written, strategy, ranks, workers):
+    assert parsed(training=strategy, ranks=ranks, global_batch=7 * workers)
+    message = refused(written(training=strategy, ranks=ranks, global_batch=7 * workers + 1))
+    by = f"ranks = {ranks}" if workers == ranks else f"the {workers} workers among {ranks} ranks"
+    near = f"{7 * workers} and {8 * workers} are"
+    assert message == f"[[case]] 1: global_batch: {7 * workers + 1} is not divisible by {by}; {near}"
+
+
+def test_servers_without_a_worker_are_refused(refused, written):
+    message = refused(written(training={"name": "asynchronous", "dedicated": True, "servers": 2}, ranks=2))
+    assert message == "[[case]] 1: training: servers: 2 dedicated on 2 ranks, at most 1 fit"
+    message = refused(written(training={"name": "elastic_averaging", "dedicated": True}, ranks=1))
+    assert message == "[[case]] 1: training: dedicated: with one rank there is no worker"

@@ -75,7 +75,7 @@ class Testbed:
                 run.kill()
                 run.communicate()
 
-    def __call__(self, *command, timeout=60, **options):
+    def __call__(self, *command, timeout=180, **options):
         run = self.start(*command, **options)
         out, err = run.communicate(timeout=timeout)
         return subprocess.CompletedProcess(command, run.returncode, out, err)
@@ -84,9 +84,9 @@ class Testbed:
         """Everything alive that was started by us, as it has our mark in its environment."""
         return [place.name for place in Path("/proc").glob("[0-9]*") if self.mark.encode() in _environment(place)]
 
-    def check_nothing_left(self, patience=5.0):
+    def check_nothing_left(self, limit=60.0):
         """No process, link, namespace with a name, mount, or file."""
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + limit
         while self.processes() and time.monotonic() < deadline:
             time.sleep(0.02)
         assert not self.processes()

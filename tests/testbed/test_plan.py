@@ -8,7 +8,7 @@ import pytest
 
 from hpcdl.cli import main
 from hpcdl.launch import testbed
-from hpcdl.launch.environment import environment_key, job
+from hpcdl.launch.environment import describe_job, environment_key
 from hpcdl.launch.mpirun import python_command
 from hpcdl.launch.testbed_settings import TESTBED, emulated, launcher_settings
 from hpcdl.report.render import render
@@ -64,27 +64,32 @@ def test_every_host_has_the_rate_but_slow_ones(machine):
         ("0", "1gbit", [], "--hosts 0: must be from 1 to 64"),
         ("-1", "1gbit", [], "--hosts -1: must be from 1 to 64"),
         ("65", "1gbit", [], "--hosts 65: must be from 1 to 64"),
-        ("4", "fast", [], "--rate fast: tc does not take this rate, as it would 200mbit or 1gbit: tbf: illegal "),
-        ("4", "200", [], "--rate 200: must be from 100kbit to 100gbit, and tc takes this for 200 bit/s"),
+        (
+            "4",
+            "fast",
+            [],
+            "--rate fast: tc does not accept this rate; write for example 200mbit or 1gbit: tbf: illegal ",
+        ),
+        ("4", "200", [], "--rate 200: must be from 100kbit to 100gbit, but tc reads it as 200 bit/s"),
         ("4", "1gbit", ["--slow", "host1:-1mbit"], "--slow host1:-1mbit: must be from 100kbit to 100gbit"),
-        ("4", "1gbit", ["--slow", "host2:slow"], "--slow host2:slow: tc does not take this rate"),
+        ("4", "1gbit", ["--slow", "host2:slow"], "--slow host2:slow: tc does not accept this rate"),
         (
             "4",
             "1gbit",
             ["--slow", "host5:50mbit"],
-            "--slow host5:50mbit: there is no 'host5'; there is host1 to host4",
+            "--slow host5:50mbit: there is no 'host5'; available: host1 to host4",
         ),
         (
             "1",
             "1gbit",
             ["--slow", "host0:50mbit"],
-            "--slow host0:50mbit: there is no 'host0'; there is host1 only",
+            "--slow host0:50mbit: there is no 'host0'; available: host1 only",
         ),
         ("4", "1gbit", ["--slow", "host2"], "--slow host2: write HOST:RATE, such as host1:50mbit"),
         ("4", "1gbit", ["--slow", ":50mbit"], "--slow :50mbit: write HOST:RATE"),
         (
             *("4", "1gbit", ["--slow", "host2:50mbit", "--slow", "host2:1gbit"]),
-            "--slow host2:1gbit: host2 has a rate already, 50mbit",
+            "--slow host2:1gbit: host2 already has the rate 50mbit",
         ),
     ],
 )
@@ -95,12 +100,12 @@ def test_what_is_not_understood(refused, hosts, rate, more, said):
 @pytest.mark.parametrize("rest", [[], ["--"]])
 def test_no_command(refused, rest):
     said = refused("--hosts", "4", "--rate", "200mbit", *rest)
-    assert said == "testbed: no COMMAND; write it behind --, such as -- hpcdl run SUITE.toml"
+    assert said == "testbed: no COMMAND; write it after --, such as -- hpcdl run SUITE.toml"
 
 
 def test_a_command_that_is_not_there(refused):
     said = refused("--hosts", "4", "--rate", "200mbit", "--", "nosuch", "-n", "--", "4")
-    assert said == "testbed: COMMAND 'nosuch': there is no such program"
+    assert said == "testbed: COMMAND 'nosuch': no such program"
 
 
 def test_not_root(refused, machine):
@@ -111,7 +116,7 @@ def test_not_root(refused, machine):
 def test_not_linux(refused, machine):
     machine.setattr(testbed.sys, "platform", "darwin")
     said = refused("--hosts", "4", "--rate", "1gbit", "--", "true")
-    assert said == "testbed: needs network namespaces, which Linux has and darwin has not"
+    assert said == "testbed: needs Linux (network namespaces), not darwin"
 
 
 @pytest.mark.parametrize("program", ["ip", "tc"])
@@ -126,7 +131,7 @@ def test_a_root_that_may_not_make_namespaces(refused, machine):
     denied = subprocess.CompletedProcess([], 1, "", "unshare: unshare failed: Operation not permitted\n")
     machine.setattr(testbed.subprocess, "run", lambda *_command, **_options: denied)
     said = refused("--hosts", "4", "--rate", "1gbit", "--", "true")
-    assert said == "testbed: namespaces cannot be made here: unshare: unshare failed: Operation not permitted"
+    assert said == "testbed: namespaces cannot be created here: unshare: unshare failed: Operation not permitted"
 
 
 @pytest.mark.parametrize(
@@ -142,18 +147,18 @@ def test_a_root_that_may_not_make_namespaces(refused, machine):
 )
 def test_the_command_is_taken_as_it_stands(machine, arguments, command):
     given = []
-    machine.setattr(testbed, "hold", lambda planned, command: given.append(command) or 7)
+    machine.setattr(testbed, "run_in_testbed", lambda planned, command: given.append(command) or 7)
     assert main(["testbed", "--hosts", "2", "--rate", "1gbit", *arguments]) == 7
     assert given == [command]
 
 
 def test_the_record_says_that_hosts_are_emulated(machine):
-    real = job({"library": "MPICH"})
+    real = describe_job({"library": "MPICH"})
     assert real["emulated"] is None
     told = {"hosts": 1, "rate": "200mbit", "slow": {}, "bytes_per_second": {"host1": 25_000_000}}
     machine.setenv(TESTBED, json.dumps(told))
     assert emulated() == told
-    assert job({"library": "MPICH"})["emulated"] == told
+    assert describe_job({"library": "MPICH"})["emulated"] == told
     same = {**real, "emulated": told}
     slower = {**real, "emulated": {**told, "bytes_per_second": {"host1": 1}}}
     assert len({environment_key(env) for env in (real, same, slower)}) == 3
@@ -164,8 +169,8 @@ def test_no_flag_overrules_the_settings_of_a_testbed(monkeypatch, tmp_path):
     launcher.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 5.0.11'\n")
     launcher.chmod(0o755)
     monkeypatch.setattr("hpcdl.launch.mpirun.mpirun", lambda: launcher)
-    monkeypatch.setenv(TESTBED, "{}")
-    assert python_command(8, ["x"]) == [str(launcher), "-n", "8", sys.executable, "x"]
+    monkeypatch.setenv(TESTBED, json.dumps({"hosts": 1, "rate": "1mbit", "slow": {}, "bytes_per_second": {}}))
+    assert python_command(8, ["x"]) == [str(launcher), "-n", "8", sys.executable, "-P", "x"]
 
 
 def test_messages_have_no_way_but_the_link(tmp_path):
@@ -182,8 +187,20 @@ def test_the_report_counts_the_cores_of_one_machine(hand):
     assert "OVERSUBSCRIBED" not in render([hand.read({**machine, "emulated": None})], "md")
     page = render([hand.read({**machine, "mpi": {"nodes": 4}, "emulated": told})], "md")
     assert "OVERSUBSCRIBED: 2 cores per node; 4 ranks want 4." in page
-    assert (
-        "Warning: EMULATED: the nodes are 4 hosts of hpcdl testbed on one machine, links limited to 200mbit, "
-        in page
-    )
+    assert "EMULATED: the nodes are 4 hosts of hpcdl testbed on one machine, links limited to 200mbit, " in page
     assert "4 (emulated on one machine)" in page
+
+
+def test_a_testbed_imports_nothing_from_the_current_folder(machine):
+    """It is root, and the folder may be anybody's."""
+    started = []
+
+    def spawn(_program, command, _environment, **_options):
+        started.append(command)
+        raise testbed.NoTestbed
+
+    machine.setattr(testbed.os, "posix_spawnp", spawn)
+    with pytest.raises(testbed.NoTestbed):
+        testbed.run_in_testbed(testbed.plan(2, "1gbit"), ["true"])
+    (command,) = started
+    assert command[command.index(sys.executable) + 1] == "-P"

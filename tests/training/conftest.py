@@ -6,6 +6,6 @@ pytest.register_assert_rewrite("contract")
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """Matrices this small are not worth a second one."""
+    """Limit BLAS to one thread; these matrices are too small for more."""
     with threadpool_limits(1):
         yield

@@ -1,11 +1,11 @@
-"""Buckets cover the gradient in the order in which backward completes it, and are worth their latency."""
+"""Buckets: they cover the gradient in the order of backward; their length follows the latency."""
 
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from hpcdl.training.bucketing import bucket_bytes, buckets
+from hpcdl.training.parts.bucketing import bucket_bytes, buckets
 
 
 def spans(*sizes):
@@ -30,14 +30,14 @@ def test_slices_cover_the_vector_from_its_end_to_its_start(sizes, smallest):
     assert all(length < 2 * smallest for length in lengths[-1:])
 
 
-def test_a_slice_waits_for_no_more_stages_than_it_needs():
-    # from the end: 3 + 12 are enough for one; 5 is what is left
+def test_a_slice_joins_no_more_stages_than_it_needs():
+    # from the end: 3 + 12 are enough for one slice; 5 remain
     assert buckets(spans(5, 0, 12, 3), 10) == [slice(5, 20), slice(0, 5)]
-    # 100 is cut, and the 1 before it does not wait for it
+    # 100 is cut, and the 1 before it is another slice
     assert buckets(spans(1, 100, 1), 50) == [slice(51, 102), slice(1, 51), slice(0, 1)]
 
 
-def test_stages_apart_and_no_length_are_refused():
+def test_stages_with_a_gap_and_slices_without_elements_are_refused():
     with pytest.raises(ValueError, match="one ends at 3, the next begins at 4"):
         buckets([slice(0, 3), slice(4, 5)], 2)
     with pytest.raises(ValueError, match="smallest = 0"):
@@ -46,14 +46,14 @@ def test_stages_apart_and_no_length_are_refused():
 
 @pytest.mark.parametrize("ranks", [2, 3, 8, 17])
 @pytest.mark.parametrize(("alpha", "beta"), [(100e-6, 1 / 25e6), (2e-6, 1 / 10e9)])
-def test_the_latency_of_a_ring_is_that_share_of_its_transfer(ranks, alpha, beta):
+def test_the_latency_of_a_ring_is_the_given_share_of_its_transfer(ranks, alpha, beta):
     size = bucket_bytes(alpha, beta, ranks, latency=0.05)
     share = (2 * (ranks - 1) * alpha) / (2 * size * (ranks - 1) / ranks * beta)
     assert share == pytest.approx(0.05, rel=1e-3)
 
 
-def test_numbers_that_are_no_links_are_refused():
+def test_impossible_alpha_beta_and_ranks_are_refused():
     assert bucket_bytes(0, 1e-9, 4) == 0
     for wrong in ((-1, 1e-9, 4), (1e-6, 0, 4), (1e-6, 1e-9, 0)):
-        with pytest.raises(ValueError, match="alpha must be at least 0, the others more"):
+        with pytest.raises(ValueError, match="alpha must be at least 0, the others more than 0"):
             bucket_bytes(*wrong)

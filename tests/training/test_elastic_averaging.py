@@ -1,11 +1,11 @@
-"""EASGD: a centre and its workers, who draw each other by equal amounts."""
+"""Asynchronous EASGD: the paper's algorithm, the sum of workers and centre, memory."""
 
 import numpy as np
 import pytest
 from contract.schedules import SCHEDULES, ranks_in
 from contract.tiny import PARAMETERS, RATE, replicas, starts, tiny_session
 
-from hpcdl.fabric.inprocess import in_process
+from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.optim.nesterov import Nesterov
 from hpcdl.optim.sgd import SGD
 from hpcdl.registry import in_full
@@ -14,7 +14,7 @@ from hpcdl.training.elastic_averaging import check, elastic_averaging
 
 
 def train(ranks, *, seed=0, own=None, recorders=None, pool=None, optimizer=SGD, keys=None, **settings):
-    """Everybody's sessions."""
+    """Return the sessions of all ranks."""
 
     async def program(comm):
         start = None if own is None else own[comm.rank]
@@ -30,7 +30,7 @@ def train(ranks, *, seed=0, own=None, recorders=None, pool=None, optimizer=SGD, 
 @pytest.mark.parametrize(("optimizer", "momentum"), [(SGD, 0), (lambda: Nesterov(momentum=0.99), 0.99)])
 @pytest.mark.parametrize(("period", "moving_rate"), [(1, None), (1, 0.3), (4, 0.3)])
 def test_one_worker_is_the_papers_algorithm(period, moving_rate, optimizer, momentum):
-    """EASGD, algorithm 1, and EAMSGD, algorithm 2; the replica holds the parameters looked ahead to."""
+    """Compare with algorithms 1 (EASGD) and 2 (EAMSGD); the replica holds the look-ahead parameters."""
     (found,) = train(1, optimizer=optimizer, keys={"steps": 11}, period=period, moving_rate=moving_rate)
     rate, mine = 0.9 if moving_rate is None else moving_rate, tiny_session()
     replica = mine.replica
@@ -54,8 +54,8 @@ def test_one_worker_is_the_papers_algorithm(period, moving_rate, optimizer, mome
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_workers_and_centre_together_stay_where_they_are(seed):
-    """Without gradients the sum of all x and c is kept, and the springs shorten."""
+def test_exchanges_do_not_change_the_sum_of_workers_and_centre(seed):
+    """Without gradients the sum of all x and c stays, and the distances x - c shrink."""
     ranks = 1 + seed % 7
     own = starts(ranks, seed)
     keys = {"steps": 30, "learning_rate": lambda _step: 0.0}
@@ -67,7 +67,7 @@ def test_workers_and_centre_together_stay_where_they_are(seed):
         assert np.linalg.norm(x - centre) < np.linalg.norm(own - own[0])
 
 
-def test_the_default_rate_is_nine_tenths_over_the_workers():
+def test_the_default_moving_rate_is_0_9_divided_by_the_workers():
     keys = {"steps": 1, "learning_rate": lambda _step: 0.0}
     for dedicated, workers in ((False, 3), (True, 2)):
         own = starts(3)
@@ -91,7 +91,8 @@ def test_all_steps_are_made_and_the_centre_is_tested(ranks, dedicated):
     assert recorders[-1].evaluations[-1].loss == pytest.approx(last._test(0, 1)[0] / 4)
 
 
-def test_no_deadlock_in_a_thousand_schedules():
+@pytest.mark.slow
+def test_no_schedule_deadlocks():
     for seed in SCHEDULES:
         ranks = ranks_in(seed)
         sessions = train(
@@ -107,7 +108,7 @@ def test_no_deadlock_in_a_thousand_schedules():
 
 
 def test_memory_is_as_documented():
-    """Beside parameters and gradients: a worker's spring; the centre and its visitor."""
+    """Parameters and gradients; ``pull`` on workers; ``centre`` and ``incoming`` on rank 0."""
     sessions = train(3)
     assert [mine.memory_bytes // (PARAMETERS * 8) for mine in sessions] == [2 + 1 + 2, 3, 3]
     sessions = train(3, dedicated=True)
@@ -120,7 +121,7 @@ def test_memory_is_as_documented():
         (4, {"period": 0}, "period: must be at least 1"),
         (4, {"moving_rate": 0.0}, "moving_rate: must be more than 0"),
         (4, {"moving_rate": 1.5}, "at most 1"),
-        (1, {"dedicated": True}, "nobody is left to train"),
+        (1, {"dedicated": True}, "there is no worker"),
     ],
 )
 def test_bad_settings_are_refused(ranks, settings, message):

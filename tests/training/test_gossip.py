@@ -1,4 +1,4 @@
-"""Gossip: parameters are averaged with neighbours, the mean over ranks is kept, and nobody waits for ever."""
+"""Gossip strategies: equations of the papers, constant mean over ranks, no deadlock."""
 
 import numpy as np
 import pytest
@@ -6,10 +6,10 @@ from contract.schedules import SCHEDULES, ranks_in
 from contract.tiny import PARAMETERS, RATE, replicas, starts, tiny_session
 from contract.training import TOLERANCE, difference, session
 
-from hpcdl.fabric.comm import Gauge
-from hpcdl.fabric.inprocess import in_process
+from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.network import NETWORKS
-from hpcdl.fabric.simulated import simulated
+from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.optim.nesterov import Nesterov
 from hpcdl.optim.sgd import SGD
 from hpcdl.registry import in_full
@@ -18,16 +18,16 @@ from hpcdl.training import ad_psgd as ad
 from hpcdl.training.ad_psgd import ad_psgd
 from hpcdl.training.d_psgd import check as check_d_psgd
 from hpcdl.training.d_psgd import d_psgd
+from hpcdl.training.parts.topologies import GRAPHS, metropolis, neighbours, parities, pushes
 from hpcdl.training.stochastic_gradient_push import check as check_push
 from hpcdl.training.stochastic_gradient_push import stochastic_gradient_push
 from hpcdl.training.synchronous import synchronous
-from hpcdl.training.topologies import GRAPHS, colours, metropolis, neighbours, pushes
 
 STILL = {"learning_rate": lambda _step: 0.0}
 
 
 def train(ranks, strategy, *, seed=0, own=None, recorders=None, sessions=None, keys=None, **settings):
-    """Everybody's parameters, each from its row of ``own``."""
+    """Return the parameters of all ranks (ranks, n); each rank starts from its row of ``own``."""
     sessions = {} if sessions is None else sessions
 
     async def program(comm):
@@ -41,7 +41,7 @@ def train(ranks, strategy, *, seed=0, own=None, recorders=None, sessions=None, k
 
 
 def scheduled(seed, strategy, own, keys, **settings):
-    """Everybody's parameters after two steps in a schedule of their own."""
+    """Return the parameters of all ranks after two steps in schedule ``seed``."""
 
     async def program(comm):
         replica = replicas(16)[comm.rank]
@@ -53,7 +53,7 @@ def scheduled(seed, strategy, own, keys, **settings):
 
 
 def gradient(mine, step, rank, ranks, at):
-    """Of the mean loss over a rank's share, at given parameters."""
+    """Return the gradient of the mean loss over a rank's share at the parameters ``at``."""
     replica = mine.replica
     replica.parameters[:] = at
     x, labels = mine.batch(step, rank, ranks)
@@ -74,7 +74,7 @@ def mixing(graph, ranks):
     return weights
 
 
-@pytest.mark.parametrize("order", ["beside", "after"])
+@pytest.mark.parametrize("order", ["overlap", "after"])
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 6, 7])
 def test_d_psgd_is_the_papers_formula(ranks, graph, order):
@@ -82,7 +82,7 @@ def test_d_psgd_is_the_papers_formula(ranks, graph, order):
     weights, x, mine = mixing(graph, ranks), starts(ranks), tiny_session()
     for step in range(mine.steps):
         update = RATE * np.array([gradient(mine, step, rank, ranks, x[rank]) for rank in range(ranks)])
-        x = weights @ x - update if order == "beside" else weights @ (x - update)
+        x = weights @ x - update if order == "overlap" else weights @ (x - update)
     found = train(ranks, d_psgd, own=starts(ranks), graph=graph, mixing=order)
     np.testing.assert_allclose(found, x, rtol=0, atol=1e-13)
 
@@ -108,7 +108,7 @@ def test_d_psgd_on_the_complete_graph_is_synchronous_training(ranks, optimizer):
 
 
 @pytest.mark.parametrize("ranks", [2, 5])
-def test_so_it_is_with_a_real_network(ranks):
+def test_lenet5_by_d_psgd_on_the_complete_graph_is_synchronous_training(ranks):
     async def program(comm):
         mine = session("none", "float64")
         await d_psgd(comm, mine, graph="complete", mixing="after")
@@ -118,10 +118,10 @@ def test_so_it_is_with_a_real_network(ranks):
         assert difference(found, "float64") < TOLERANCE["float64"]
 
 
-@pytest.mark.parametrize("order", ["beside", "after"])
+@pytest.mark.parametrize("order", ["overlap", "after"])
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_d_psgd_averages_parameters_and_not_gradients(graph, order):
-    """Without gradients ranks that differ agree on their mean, at the pace of W's second eigenvalue."""
+    """Without gradients the distance from the mean shrinks by W's second eigenvalue per step."""
     own = starts(7)
     found = train(7, d_psgd, own=own, keys={"steps": 20, **STILL}, graph=graph, mixing=order)
     np.testing.assert_allclose(found.mean(axis=0), own.mean(axis=0), rtol=0, atol=1e-13)
@@ -130,8 +130,8 @@ def test_d_psgd_averages_parameters_and_not_gradients(graph, order):
     assert distance <= second**20 + 1e-13
 
 
-def test_mixing_beside_is_over_when_the_gradient_is():
-    """In virtual time: on a network as slow as the gradient, mixing beside costs less than mixing after it."""
+def test_overlapped_mixing_takes_no_time_of_its_own():
+    """On a network as slow as the gradient, overlapped mixing takes less virtual time than mixing after the update."""
 
     def duration(order):
         events = [[] for _ in range(4)]
@@ -143,20 +143,20 @@ def test_mixing_beside_is_over_when_the_gradient_is():
         simulated(4, NETWORKS["ethernet-10g"], compute=seconds, events=events).run(program)
         return max(end for rank in events for _, _, _, end, *_ in rank)
 
-    assert duration("beside") < 0.8 * duration("after")
+    assert duration("overlap") < 0.8 * duration("after")
 
 
-def test_d_psgd_notes_the_consensus_distance():
+def test_d_psgd_records_the_consensus_distance():
     recorders = [Recorder(events=False) for _ in range(3)]
     own = starts(3)
     train(3, d_psgd, own=own, recorders=recorders, keys={"steps": 1, **STILL}, graph="ring")
     (row,) = recorders[0].evaluations
-    assert row.consensus == pytest.approx(0, abs=1e-12)  # three ranks on a ring all are neighbours
+    assert row.consensus == pytest.approx(0, abs=1e-12)  # a ring of three ranks is the complete graph
     recorders = [Recorder(events=False) for _ in range(5)]
     found = train(5, d_psgd, own=starts(5), recorders=recorders, keys={"steps": 1, **STILL})
     (row,) = recorders[0].evaluations
-    apart = found - found.mean(axis=0)
-    assert row.consensus == pytest.approx(np.sqrt((apart**2).sum(axis=1).mean()))
+    difference = found - found.mean(axis=0)
+    assert row.consensus == pytest.approx(np.sqrt((difference**2).sum(axis=1).mean()))
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4, 8, 16])
@@ -170,6 +170,7 @@ def test_push_averages_exactly_within_log2_p_rounds(ranks):
         assert np.abs(before - own.mean(axis=0)).max() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("ranks", [2, 3, 7, 8])
 def test_push_keeps_the_mean_and_tends_to_it(ranks, graph):
@@ -186,14 +187,14 @@ def test_push_keeps_the_mean_and_tends_to_it(ranks, graph):
     np.testing.assert_allclose(biased[:, :-1].mean(axis=0), own.mean(axis=0), rtol=0, atol=1e-12)
     assert biased[:, -1].sum() == pytest.approx(ranks, abs=1e-12)
     np.testing.assert_allclose(found, np.broadcast_to(own.mean(axis=0), found.shape), rtol=0, atol=1e-8)
-    if graph == "random" and ranks > 2:  # where weights differ, dividing by them is what makes it right
+    if graph == "random" and ranks > 2:  # weights differ: without the division the result would be wrong
         assert np.abs(biased[:, -1] - 1).max() > 0.1
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8])
 def test_push_is_the_papers_algorithm(ranks, graph):
-    """For all ranks at once, with the column-stochastic matrix of each step."""
+    """Compare with products of each step's column-stochastic matrix."""
     x, w, mine = starts(ranks), np.ones(ranks), tiny_session()
     z = x.copy()
     for step in range(mine.steps):
@@ -207,10 +208,10 @@ def test_push_is_the_papers_algorithm(ranks, graph):
     np.testing.assert_allclose(found, z, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("block", range(10))
-def test_ad_psgd_keeps_the_mean_whatever_the_schedule(block):
-    """A hundred seeds a block: a pair's average is atomic, so that without gradients the mean stays."""
-    for seed in range(100 * block, 100 * block + 100):
+@pytest.mark.slow
+def test_ad_psgd_keeps_the_mean_in_any_schedule():
+    """The average of a pair is atomic: without gradients the mean does not change."""
+    for seed in SCHEDULES:
         own = starts(ranks_in(seed), seed)
         found = scheduled(seed, ad_psgd, own, STILL, graph=GRAPHS[seed % len(GRAPHS)])
         np.testing.assert_allclose(found.mean(axis=0), own.mean(axis=0), rtol=0, atol=1e-13)
@@ -219,35 +220,35 @@ def test_ad_psgd_keeps_the_mean_whatever_the_schedule(block):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_ad_psgd_pairs_average_one_after_the_other(seed):
-    """Replayed in the order in which passive ranks answered, pair averages give everybody's parameters."""
-    met = []
+    """Pair averages, replayed in the order of the passive ranks' answers, give the parameters of all ranks."""
+    pairs = []
 
-    async def noted(comm, held, active):
+    async def recorded(comm, current, active):
         while active:
-            asked = await comm.recv(held.incoming, tag=ad._OFFER)
-            if asked.count:
-                held.outgoing[:] = held.vector
-                met.append((asked.source, comm.rank))
-                await comm.send(held.outgoing, asked.source, ad._ANSWER)
-                held.meet()
+            request = await comm.recv(current.incoming, tag=ad._REQUEST)
+            if request.count:
+                current.outgoing[:] = current.vector
+                pairs.append((request.source, comm.rank))
+                await comm.send(current.outgoing, request.source, ad._ANSWER)
+                await current.average(comm)
             else:
                 active -= 1
 
     own = starts(6, seed)
-    original, ad.answer = ad.answer, noted
+    original, ad.answer_requests = ad.answer_requests, recorded
     try:
         found = train(6, ad_psgd, seed=seed, own=own, keys={"steps": 8, **STILL}, graph="exponential")
     finally:
-        ad.answer = original
+        ad.answer_requests = original
     x = own.copy()
-    for active, passive in met:
+    for active, passive in pairs:
         x[[active, passive]] = (x[active] + x[passive]) / 2
-    assert len(met) >= 6
+    assert len(pairs) >= 6
     np.testing.assert_allclose(found, x, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 5, 8])
-def test_ad_psgd_makes_all_steps_and_notes_how_stale_they_were(ranks):
+def test_ad_psgd_makes_all_steps_and_records_their_staleness(ranks):
     recorders = [Recorder(events=False) for _ in range(ranks)]
     sessions = {}
     train(ranks, ad_psgd, recorders=recorders, sessions=sessions, keys={"steps": 20, "evaluate_every": 2.0})
@@ -257,24 +258,24 @@ def test_ad_psgd_makes_all_steps_and_notes_how_stale_they_were(ranks):
     for rank, recorder in enumerate(recorders):
         assert [row.worker for row in recorder.updates] == [rank] * len(recorder.steps)
         assert all(0 <= row.staleness <= row.version for row in recorder.updates)
-    colour = colours(neighbours("ring", ranks))
+    parity = parities(neighbours("ring", ranks))
     stale = [
-        row.staleness for rank, recorder in enumerate(recorders) for row in recorder.updates if not colour[rank]
+        row.staleness for rank, recorder in enumerate(recorders) for row in recorder.updates if not parity[rank]
     ]
-    assert all(staleness == (ranks > 1) for staleness in stale)  # an active rank's own average, none else
+    assert all(staleness == (ranks > 1) for staleness in stale)  # only its own average changes an active rank
     assert [row.step for row in recorders[0].evaluations] == [4, 8, 12, 16, 20]
     assert all(np.isfinite(row.consensus) for row in recorders[0].evaluations)
 
 
 def test_ad_psgd_does_not_wait_for_a_slow_rank():
-    """In virtual time, one of four ranks five times slower: it makes fewer steps, the others more."""
+    """A rank that is five times slower in virtual time makes fewer steps; the three others make more."""
 
     def steps(slow):
         recorders = [Recorder(events=False) for _ in range(4)]
 
         async def program(comm):
             mine = tiny_session(recorders[comm.rank], steps=200)
-            mine.journal.read = lambda: Gauge(round(world.running.time * 1e9), 0, 0, 0, 0)
+            mine.journal.read = lambda: Counters(round(world.running.time * 1e9), 0, 0, 0, 0)
             await ad_psgd(comm, mine)
 
         seconds = lambda rank, _label: 1e-3 * (5 if rank == slow else 1)
@@ -291,16 +292,17 @@ def test_ad_psgd_does_not_wait_for_a_slow_rank():
     assert slowed > 0.7 * throughput
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "choices"),
     [
-        (d_psgd, [{"mixing": "beside"}, {"mixing": "after", "graph": "random"}]),
+        (d_psgd, [{"mixing": "overlap"}, {"mixing": "after", "graph": "random"}]),
         (stochastic_gradient_push, [{}, {"graph": "random"}]),
         (ad_psgd, [{"graph": "torus"}]),
     ],
 )
-def test_no_deadlock_in_a_thousand_schedules(strategy, choices):
-    """With rendezvous, at 2 to 16 ranks; those in common steps give the same numbers in any schedule."""
+def test_no_schedule_deadlocks(strategy, choices):
+    """Run 2 to 16 ranks with rendezvous; strategies with common steps give equal results in all schedules."""
     first = {}
     for seed in SCHEDULES:
         ranks, choice = ranks_in(seed), seed % len(choices)
@@ -324,8 +326,8 @@ def test_memory_is_as_documented(strategy, vectors):
 def test_bad_settings_are_refused():
     with pytest.raises(ValueError, match="did you mean 'torus'"):
         check_d_psgd(4, in_full(d_psgd, {"graph": "torsu"}))
-    with pytest.raises(ValueError, match="did you mean 'beside'"):
-        check_d_psgd(4, in_full(d_psgd, {"mixing": "besides"}))
+    with pytest.raises(ValueError, match="did you mean 'overlap'"):
+        check_d_psgd(4, in_full(d_psgd, {"mixing": "overlaps"}))
     with pytest.raises(ValueError, match="did you mean 'torus'"):
         check_push(4, {"graph": "tours"})
     with pytest.raises(ValueError, match="graph: unknown 'star'"):

@@ -1,4 +1,4 @@
-"""Where a step's images come from: the same on any number of ranks, made ahead or not, and nothing left behind."""
+"""Input batches: equal on any number of ranks, with and without prefetch; no thread is left."""
 
 import threading
 
@@ -7,17 +7,17 @@ import pytest
 from contract.training import digits, session
 
 from hpcdl import suite
-from hpcdl.data.augmentation import Augmentation
-from hpcdl.data.in_memory import in_memory_dataset
-from hpcdl.fabric.comm import Gauge
-from hpcdl.fabric.inprocess import in_process
+from hpcdl.data.parts.augmentation import Augmentation
+from hpcdl.data.parts.in_memory import in_memory_dataset
+from hpcdl.fabric.comm import Counters
+from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.trace.recorder import Recorder
-from hpcdl.training.journal import Journal
+from hpcdl.training.parts.journal import Journal
 from hpcdl.training.synchronous import synchronous
 
 
 def moving_digits():
-    """Noise of the digits' shape, cut out elsewhere in each epoch."""
+    """Return noise of the digits' shape, augmented by another crop in each epoch."""
     random = np.random.default_rng(0)
     images = random.integers(0, 256, (240, 8, 8, 1)).astype(np.uint8)
     labels = random.integers(0, 10, 240).astype(np.int64)
@@ -43,12 +43,12 @@ def _no_thread_is_left():
 @pytest.mark.parametrize("prefetch", [0, 2])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7, 16])
 def test_ranks_together_see_the_images_that_one_rank_sees(ranks, prefetch):
-    """Augmented, too: what an image becomes does not depend on who trains on it."""
+    """The augmentation of an image does not depend on the rank that trains on it."""
     settings = {"dataset": MOVING, "global_batch": 100, "steps": 8, "prefetch": prefetch}
     whole = session("none", "float32", **settings)
     sessions = [session("none", "float32", **settings) for _ in range(ranks)]
     seen = []
-    for step in (0, 1, 2, 3, 7, 2):  # two steps an epoch, and going back is allowed
+    for step in (0, 1, 2, 3, 7, 2):  # two steps an epoch; going back is allowed
         images, labels = whole.batch(step, 0, 1)
         parts = [mine.batch(step, rank, ranks) for rank, mine in enumerate(sessions)]
         assert np.array_equal(np.concatenate([part[0] for part in parts]), images)
@@ -60,8 +60,8 @@ def test_ranks_together_see_the_images_that_one_rank_sees(ranks, prefetch):
         one.close()
 
 
-def test_an_epoch_changes_the_images_and_not_which_they_are():
-    """Put back in the file's order, two epochs have the same labels and other pixels."""
+def test_each_epoch_augments_the_same_images_differently():
+    """Two epochs have the same labels and different pixels."""
     mine = session("none", "float64", dataset=MOVING, global_batch=240)
     first, second = (mine.batch(step, 0, 1) for step in (0, 1))
     assert sorted(first[1]) == sorted(second[1])
@@ -71,18 +71,18 @@ def test_an_epoch_changes_the_images_and_not_which_they_are():
     assert not {image.tobytes() for image in first[0]} >= {image.tobytes() for image in second[0]}
 
 
-def test_a_rank_may_change_its_place():
+def test_a_session_may_change_its_rank_and_number_of_ranks():
     mine = session("none", "float32", prefetch=2)
     alone = session("none", "float32")
     for step, rank, ranks in ((0, 0, 1), (1, 2, 3), (2, 2, 3), (3, 0, 2)):
         assert np.array_equal(mine.batch(step, rank, ranks)[0], alone.batch(step, rank, ranks)[0])
     mine.close()
-    assert np.array_equal(mine.batch(4, 0, 1)[0], alone.batch(4, 0, 1)[0])  # and may go on
+    assert np.array_equal(mine.batch(4, 0, 1)[0], alone.batch(4, 0, 1)[0])  # a batch after close()
     mine.close()
 
 
 @pytest.mark.parametrize("dataset", [digits(), MOVING], ids=lambda dataset: dataset.name)
-def test_training_is_the_same_to_the_last_bit_with_and_without(dataset):
+def test_prefetch_changes_no_bit_of_the_training(dataset):
     def parameters(prefetch):
         async def program(comm):
             settings = {"dataset": dataset, "steps": 12, "evaluate_every": 1.0, "prefetch": prefetch}
@@ -104,7 +104,7 @@ class Mistake(Exception):
 
 
 class Faulty:
-    """A split whose image 700 cannot be read."""
+    """A dataset split whose image 700 cannot be read."""
 
     labels = digits().train.labels
 
@@ -118,7 +118,7 @@ class Faulty:
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_a_batch_that_cannot_be_made_fails_its_own_step(prefetch):
+def test_an_unreadable_image_fails_the_step_of_its_batch(prefetch):
     from dataclasses import replace
 
     mine = session("none", "float32", dataset=replace(digits(), train=Faulty()), prefetch=prefetch)
@@ -143,7 +143,7 @@ async def interrupted(comm, buffer):
 
 @pytest.fixture
 def program(tmp_path, monkeypatch):
-    """program(rank, case's keys): what a rank of a real run runs, with its recorder."""
+    """program(keys): return the program of each rank of such a case, and the recorders."""
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "my_faults.py").write_text(PLUG_INS)
 
@@ -155,10 +155,10 @@ def program(tmp_path, monkeypatch):
         )
         text = f'[suite]\nname = "s"\n[[case]]\nkind = "train"\nmodel = "lenet5"\ndataset = "digits"\n{lines}\n'
         (case,) = suite.parse(text, "s.toml").cases
-        assert case.settings["prefetch"] == 2  # unless told otherwise
+        assert case.spec.prefetch == 2  # the default
         recorders = [Recorder(events=False) for _ in range(2)]
-        journals = [Journal(recorder, lambda: Gauge(0, 0, 0, 0, 0)) for recorder in recorders]
-        return lambda comm: case.module.program(case.settings, journals[comm.rank])(comm), recorders
+        journals = [Journal(recorder, lambda: Counters(0, 0, 0, 0, 0)) for recorder in recorders]
+        return lambda comm: case.module.program(case.spec, journals[comm.rank])(comm), recorders
 
     return make
 
@@ -176,7 +176,7 @@ def test_a_case_that_stops_at_its_target_leaves_no_thread_behind(program):
 
 
 @pytest.mark.parametrize(("fault", "kind"), [("fails", Exception), ("interrupted", KeyboardInterrupt)])
-def test_a_case_that_breaks_leaves_no_thread_behind(program, fault, kind):
+def test_a_case_that_fails_leaves_no_thread_behind(program, fault, kind):
     run, _ = program(aggregation=f"my_faults:{fault}")
     with pytest.raises(kind):
         in_process(2).run(run)

@@ -1,4 +1,4 @@
-"""Layer-wise exchange is synchronous training: the same numbers, each layer's as soon as it can be."""
+"""Layerwise training: results of synchronous training, with more overlap."""
 
 import inspect
 from functools import partial
@@ -9,19 +9,22 @@ from contract.training import TOLERANCE, by_one_rank, difference, session
 
 from hpcdl import registry
 from hpcdl.aggregation.halving_doubling import halving_doubling
-from hpcdl.analysis.compute_times import DEVICES, at_rate
-from hpcdl.data.sharding import Shares
-from hpcdl.fabric.inprocess import in_process
+from hpcdl.cases.parts.compute_times import DEVICES, at_rate
+from hpcdl.data.parts.sharding import Shares
 from hpcdl.fabric.network import NETWORKS
-from hpcdl.fabric.simulated import simulated
-from hpcdl.predicted_steps import Training, step_seconds
+from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.optim.parts.loss_scaling import LossScaling
+from hpcdl.optim.sgd import SGD
+from hpcdl.prediction.steps import Training, step_seconds
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.layerwise import layerwise
+from hpcdl.training.parts.bucketing import bucket_bytes as fitted_bucket_bytes
 from hpcdl.training.synchronous import synchronous
 
 
 def train(ranks, aggregation, dtype, *, seed=0, recorders=None, bucket_bytes=None, **settings):
-    """Everybody's parameters."""
+    """Return the parameters of all ranks."""
 
     async def program(comm):
         mine = session(aggregation, dtype, recorders and recorders[comm.rank], **settings)
@@ -32,11 +35,12 @@ def train(ranks, aggregation, dtype, *, seed=0, recorders=None, bucket_bytes=Non
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_so_it_does_with_unequal_shares(ranks):
+def test_equals_one_rank_with_the_whole_batch_with_unequal_shares(ranks):
     for parameters in train(ranks, "ring", "float64", shares=Shares(weights=(5, 1))):
         assert difference(parameters, "float64") < TOLERANCE["float64"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 @pytest.mark.parametrize("aggregation", ["ring", "halving_doubling", "tree", "two_shot"])
 def test_equals_one_rank_with_the_whole_batch(aggregation, ranks):
@@ -45,36 +49,37 @@ def test_equals_one_rank_with_the_whole_batch(aggregation, ranks):
     assert all(np.array_equal(first, other) for other in others)
 
 
-def test_one_rank_does_what_the_plain_loop_does():
+def test_one_rank_equals_the_plain_loop():
     assert np.array_equal(*train(1, "ring", "float32"), by_one_rank("float32"))
 
 
 @pytest.mark.parametrize("bucket_bytes", [2000, 30_000, 100_000])
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_pieces_and_their_order_change_nothing(ranks, bucket_bytes):
+def test_buckets_and_their_order_do_not_change_the_result(ranks, bucket_bytes):
     for rank in train(ranks, "butterfly", "float64", bucket_bytes=bucket_bytes):
         assert difference(rank, "float64") < TOLERANCE["float64"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bucket_bytes", [None, 20_000])
 @pytest.mark.parametrize("seed", range(5))
-def test_whoever_is_faster(seed, bucket_bytes):
-    """Any order in which ranks and programs take turns gives the same bits.
+def test_every_schedule_gives_the_same_bits(seed, bucket_bytes):
+    """Any interleaving of ranks and programs gives the same bits.
 
-    Also where pieces have an order that depends on who is how far when backward ends.
+    With buckets their order depends on the progress of all ranks at the end of backward.
     """
     expected = train(3, "halving_doubling", "float32", seed=100)
     found = train(3, "halving_doubling", "float32", seed=seed, bucket_bytes=bucket_bytes)
     if bucket_bytes is None:
         for rank, wanted in zip(found, expected, strict=True):
             assert np.array_equal(rank, wanted)
-    else:  # pieces are cut elsewhere, so sums are made in another order
+    else:  # buckets are cut elsewhere, so sums are added in another order
         assert all(np.array_equal(rank, found[0]) for rank in found)
         assert np.allclose(found[0], expected[0], rtol=1e-4, atol=1e-6)
 
 
-def test_evaluations_see_all_updates():
-    """Also those in the middle, although the exchange of the step before is still under way then."""
+def test_evaluations_test_parameters_with_all_updates():
+    """Evaluations in the middle of training wait for the exchange of the previous step."""
 
     def accuracies(strategy):
         recorders = [Recorder(events=False) for _ in range(2)]
@@ -90,8 +95,8 @@ def test_evaluations_see_all_updates():
     assert len(found) > 2
 
 
-def test_exchanges_lie_beside_the_next_forward():
-    """In virtual time, on a slow network, with layers that take a while: shorter than synchronous training."""
+def test_exchanges_overlap_with_the_next_forward():
+    """On a slow network with long layers training takes less virtual time than synchronous training."""
 
     def duration(strategy):
         events = [[], []]
@@ -109,8 +114,8 @@ def test_exchanges_lie_beside_the_next_forward():
 @pytest.mark.parametrize(
     ("model", "network", "images"), [("googlenet", "ethernet-1g", 32), ("vgg16", "ethernet-10g", 4)]
 )
-def test_the_first_layers_overtake_the_others(model, network, images):
-    """Where exchanging outlasts backward, the next forward begins the earlier."""
+def test_priority_of_the_first_layers_shortens_a_step(model, network, images):
+    """If the exchange takes longer than backward, the next forward begins earlier."""
     published = registry.find("models", model)
     shape, classes = (given.default for given in list(inspect.signature(published).parameters.values())[:2])
     layers = published(shape, classes)
@@ -118,8 +123,80 @@ def test_the_first_layers_overtake_the_others(model, network, images):
 
     def seconds(strategy):
         training = Training(strategy, halving_doubling, layers, shape, "float32")
-        return step_seconds(training, 8, images, NETWORKS[network], times)
+        link = NETWORKS[network].link
+        bucket = fitted_bucket_bytes(link.alpha, link.beta, 8)
+        return step_seconds(training, 8, images, NETWORKS[network], times, bucket)
 
     whole = seconds(partial(layerwise, bucket_bytes=0))
     assert seconds(layerwise) < 0.97 * whole
     assert whole < seconds(synchronous)
+
+
+def test_memory_is_that_of_synchronous_training():
+    """Parameters, gradients and velocities: three vectors."""
+
+    def memory(strategy):
+        async def program(comm):
+            mine = session("ring", "float32", steps=1)
+            await strategy(comm, mine)
+            return mine.memory_bytes
+
+        return in_process(2).run(program)
+
+    assert memory(layerwise) == memory(synchronous) == [3 * by_one_rank("float32").nbytes] * 2
+
+
+class Overflow:
+    """A loss scale with which the gradients of one layer overflow at some steps, as in float16."""
+
+    def __init__(self, replica, stage, steps, first):
+        self.scales = []
+        self._loss, self._stage, self._steps = replica.loss, stage, steps
+        self._backward = stage.backward
+        self.replica = replica
+        replica.loss, stage.backward = self.loss, self.backward
+        self.optimizer = LossScaling(SGD(momentum=0.9), replica, scale=first, growth_interval=2)
+
+    def loss(self, *arguments, train=True):
+        if train:
+            self.scales.append(self.replica.loss_scale)
+        return self._loss(*arguments, train=train)
+
+    def backward(self, dy):
+        dx = self._backward(dy)
+        if len(self.scales) - 1 in self._steps:
+            self.replica.gradients[self._stage.span] = np.inf
+        return dx
+
+
+def scaled(strategy, overflows, first=2.0**20):
+    """Return the parameters and each step's scale; the gradient of conv2 overflows at the given steps."""
+
+    async def program(comm):
+        mine = session("ring", "float64", optimizer=SGD(), steps=6)
+        stages = {stage.name: stage for stage in mine.replica.stages}
+        overflow = Overflow(mine.replica, stages["conv2"], overflows, first)
+        mine = session("ring", "float64", optimizer=overflow.optimizer, replica=mine.replica, steps=6)
+        await strategy(comm, mine)
+        return mine.replica.parameters, overflow.scales, stages["conv2"].span
+
+    return in_process(2).run(program)[0]
+
+
+def test_with_a_loss_scale_it_equals_synchronous_training():
+    """The scale doubles after every two steps, for all layers at once."""
+    found, scales, _ = scaled(layerwise, [])
+    expected, wanted, _ = scaled(synchronous, [])
+    assert scales == wanted == [2.0 ** (20 + step // 2) for step in range(6)]
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_an_overflow_halves_the_scale_once_and_skips_only_its_layer():
+    found, scales, conv2 = scaled(layerwise, [0])
+    _, wanted, _ = scaled(synchronous, [0])
+    assert scales == wanted == [2.0 ** (20 + power) for power in (0, -1, -1, 0, 0, 1)]
+    assert np.isfinite(found).all()
+    start = session("ring", "float64").replica.parameters
+    after_one, _, _ = scaled(layerwise, range(6))
+    assert np.array_equal(after_one[conv2], start[conv2])
+    assert not np.array_equal(after_one, start)

@@ -1,16 +1,16 @@
-"""Averaging every step is the big batch for updates linear in the gradient, and for no other."""
+"""Local SGD: with period 1 and linear updates it equals synchronous training, otherwise not."""
 
 import numpy as np
 import pytest
 from contract.tiny import PARAMETERS, RATE, tiny_session
 
-from hpcdl.data.sharding import EQUAL, Shares
-from hpcdl.fabric.inprocess import in_process
+from hpcdl.data.parts.sharding import EQUAL, Shares
+from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.optim.adagrad import Adagrad
 from hpcdl.optim.adam import Adam
 from hpcdl.optim.nesterov import Nesterov
+from hpcdl.optim.parts.schedules import schedule
 from hpcdl.optim.rmsprop import RMSProp
-from hpcdl.optim.schedules import schedule
 from hpcdl.optim.sgd import SGD
 from hpcdl.registry import in_full
 from hpcdl.trace.recorder import Recorder
@@ -27,7 +27,7 @@ OTHERS = [Adagrad, RMSProp, Adam]
 
 
 def train(ranks, strategy, optimizer=SGD, *, recorders=None, sessions=None, keys=None, **settings):
-    """Everybody's parameters."""
+    """Return the parameters of all ranks."""
     sessions = {} if sessions is None else sessions
 
     async def program(comm):
@@ -39,30 +39,30 @@ def train(ranks, strategy, optimizer=SGD, *, recorders=None, sessions=None, keys
     return in_process(ranks).run(program)
 
 
-def from_big_batch(ranks, optimizer, **settings):
-    """The largest difference to synchronous training on one rank."""
+def distance_from_synchronous(ranks, optimizer, **settings):
+    """Return the largest difference from synchronous training on one rank."""
     (alone,) = train(1, synchronous, optimizer)
-    everybody = train(ranks, parameter_averaging, optimizer, **settings)
-    return max(np.abs(mine - alone).max() for mine in everybody)
+    found = train(ranks, parameter_averaging, optimizer, **settings)
+    return max(np.abs(mine - alone).max() for mine in found)
 
 
 @pytest.mark.parametrize("optimizer_state", ["kept", "averaged"])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 7, 9])
 @pytest.mark.parametrize("optimizer", LINEAR)
-def test_averaging_every_step_is_the_big_batch_for_linear_updates(optimizer, ranks, optimizer_state):
-    """Also with unequal shares: 48 images on 5, 7 and 9 ranks."""
-    assert from_big_batch(ranks, optimizer, optimizer_state=optimizer_state) < 1e-12
+def test_averaging_every_step_equals_synchronous_training_for_linear_updates(optimizer, ranks, optimizer_state):
+    """48 images on 5, 7 and 9 ranks are unequal shares."""
+    assert distance_from_synchronous(ranks, optimizer, optimizer_state=optimizer_state) < 1e-12
 
 
 @pytest.mark.parametrize("optimizer_state", ["kept", "averaged", "reset"])
 @pytest.mark.parametrize("optimizer", OTHERS)
-def test_it_is_not_for_others(optimizer, optimizer_state):
-    assert from_big_batch(4, optimizer, optimizer_state=optimizer_state) > 1e-6
+def test_averaging_every_step_differs_from_synchronous_training_for_other_optimizers(optimizer, optimizer_state):
+    assert distance_from_synchronous(4, optimizer, optimizer_state=optimizer_state) > 1e-6
 
 
 @pytest.mark.parametrize("optimizer", LINEAR)
-def test_a_longer_period_is_not_the_big_batch(optimizer):
-    assert from_big_batch(4, optimizer, period=2) > 1e-6
+def test_a_longer_period_differs_from_synchronous_training(optimizer):
+    assert distance_from_synchronous(4, optimizer, period=2) > 1e-6
 
 
 def test_a_rank_without_images_does_not_count():
@@ -74,15 +74,15 @@ def test_a_rank_without_images_does_not_count():
 @pytest.mark.parametrize("weights", [(3, 1), (1, 2, 7), (1, 40, 1)])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 @pytest.mark.parametrize("optimizer", LINEAR)
-def test_so_it_is_with_unequal_shares(optimizer, ranks, weights):
-    """The average weighted by images is the gradient of the mean loss, however the images are shared out."""
+def test_averaging_every_step_equals_synchronous_training_with_unequal_shares(optimizer, ranks, weights):
+    """The average is weighted by images, so it gives the gradient of the mean loss."""
     (alone,) = train(1, synchronous, optimizer)
-    everybody = train(ranks, parameter_averaging, optimizer, keys={"shares": Shares(weights=weights)})
-    assert max(np.abs(mine - alone).max() for mine in everybody) < 1e-12
+    found = train(ranks, parameter_averaging, optimizer, keys={"shares": Shares(weights=weights)})
+    assert max(np.abs(mine - alone).max() for mine in found) < 1e-12
 
 
 def by_hand(ranks, steps, averaged_after, shares=EQUAL):
-    """Plain gradient descent of each rank on its share, averaged by images after the given steps."""
+    """Return parameters of plain gradient descent on each share, averaged by images after the given steps."""
     sessions = [tiny_session(shares=shares) for _ in range(ranks)]
     consumed = np.zeros(ranks)
     for step in range(steps):
@@ -110,7 +110,7 @@ def by_hand(ranks, steps, averaged_after, shares=EQUAL):
 @pytest.mark.parametrize(
     ("settings", "averaged_after"),
     [
-        ({"period": 3}, {3, 6, 9, 10}),  # the last step averages what is left
+        ({"period": 3}, {3, 6, 9, 10}),  # the last step averages too
         ({"period": 100}, {10}),
         ({"period": 3, "local_from": 4}, {1, 2, 3, 4, 7, 10}),
     ],
@@ -122,7 +122,7 @@ def test_averages_are_weighted_by_images(ranks, settings, averaged_after, weight
         np.testing.assert_allclose(mine, expected, rtol=0, atol=1e-13)
 
 
-def test_post_local_begins_where_the_rate_first_falls():
+def test_post_local_begins_when_the_rate_first_falls():
     falling = schedule("step", factor=0.5, at=[0.4])
     keys = {"learning_rate": lambda step: 0.1 * falling(step, 10)}
     post = train(3, parameter_averaging, keys=keys, period=3, post_local=True)
@@ -135,8 +135,8 @@ def test_post_local_begins_where_the_rate_first_falls():
 @pytest.mark.parametrize(
     ("optimizer_state", "equal", "steps"), [("kept", False, 10), ("averaged", True, 10), ("reset", True, 0)]
 )
-def test_state_of_the_optimizer(optimizer_state, equal, steps):
-    """After the average that ends the training."""
+def test_the_optimizer_state_is_kept_averaged_or_reset(optimizer_state, equal, steps):
+    """Read after the average that ends training."""
     sessions = {}
     train(3, parameter_averaging, Adam, sessions=sessions, period=5, optimizer_state=optimizer_state)
     states = [mine.optimizer.state["mean_square"] for mine in sessions.values()]
@@ -147,7 +147,7 @@ def test_state_of_the_optimizer(optimizer_state, equal, steps):
 
 @pytest.mark.parametrize("ranks", [2, 5, 7])
 def test_evaluations_test_the_average(ranks):
-    """Between two averages of the strategy: the loss of the average, weighted by images, and the distance from it."""
+    """Between two averages an evaluation records the loss of the weighted average and the distance from it."""
     recorders = [Recorder(events=False) for _ in range(ranks)]
     keys = {"steps": 3, "evaluate_every": 0.5}  # an epoch has two steps
     train(ranks, parameter_averaging, recorders=recorders, keys=keys, period=2)
@@ -161,8 +161,8 @@ def test_evaluations_test_the_average(ranks):
     assert first.loss == pytest.approx(check_session._test(0, 1)[0] / 4, rel=1e-12)
 
 
-def test_replicas_that_are_never_combined_go_on_alone():
-    """aggregation = "none" is the ceiling without communication: nobody's parameters are scaled."""
+def test_without_aggregation_replicas_differ_and_are_not_scaled():
+    """``aggregation = "none"`` is the no-communication ceiling: the weights do not scale the parameters."""
     keys = {"aggregate": _nothing, "independent": True}
     one, other = train(2, parameter_averaging, keys=keys, period=2)
     assert np.abs(one - other).max() > 1e-3
@@ -173,7 +173,7 @@ async def _nothing(_comm, _buffer):
     pass
 
 
-def test_it_keeps_no_vector_of_its_own():
+def test_memory_is_as_documented():
     sessions = {}
     train(2, parameter_averaging, sessions=sessions)
     assert [mine.memory_bytes for mine in sessions.values()] == [2 * PARAMETERS * 8] * 2

@@ -1,4 +1,4 @@
-"""Strategies in which all ranks step together, in a thousand orders of turns each: they end, and alike."""
+"""Lock-step strategies end with the same parameters in every schedule."""
 
 from functools import cache, partial
 
@@ -8,26 +8,26 @@ from contract.schedules import SCHEDULES, ranks_in
 from contract.tiny import replicas, starts, tiny_session
 
 from hpcdl.aggregation.binomial import binomial
-from hpcdl.fabric.inprocess import in_process
+from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.training.layerwise import layerwise
 from hpcdl.training.parameter_averaging import parameter_averaging
 from hpcdl.training.synchronous import synchronous
 from hpcdl.training.synchronous_elastic_averaging import synchronous_elastic_averaging
 
 START = starts(1)[0]
-PIECE = 40
-"""Bytes: a third of the parameters, so that three sums are under way at once."""
+BUCKET = 40
+"""Bytes of a bucket: a third of the parameters, so that three sums are under way at once."""
 
 STRATEGIES = {
-    "synchronous": partial(synchronous, bucket_bytes=PIECE),
-    "layerwise": partial(layerwise, bucket_bytes=PIECE),
+    "synchronous": partial(synchronous, bucket_bytes=BUCKET),
+    "layerwise": partial(layerwise, bucket_bytes=BUCKET),
     "parameter_averaging": partial(parameter_averaging, period=2),
     "synchronous_elastic_averaging": synchronous_elastic_averaging,
 }
 
 
 def scheduled(name, ranks, seed):
-    """Everybody's parameters after two steps, with a test after each."""
+    """Return the parameters of all ranks after two steps, with an evaluation after each."""
 
     async def program(comm):
         replica = replicas(16)[comm.rank]
@@ -43,8 +43,9 @@ def in_one_order(name, ranks):
     return scheduled(name, ranks, 10_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(STRATEGIES))
-def test_every_order_of_turns_ends_in_the_same_parameters(name):
+def test_every_schedule_ends_with_the_same_parameters(name):
     for seed in SCHEDULES:
         ranks = ranks_in(seed)
         found = scheduled(name, ranks, seed)

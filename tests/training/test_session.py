@@ -1,4 +1,4 @@
-"""What a session gives a strategy: its share of each batch, and evaluations that all ranks make together."""
+"""The session: shares of batches, and evaluations by all ranks together."""
 
 import math
 
@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from contract.training import digits, session
 
-from hpcdl.fabric.inprocess import in_process
+from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.backend import backend
-from hpcdl.nn.kernels.numpy.memory import in_use
+from hpcdl.nn.kernels.numpy.activation_pool import in_use
 from hpcdl.nn.layers.batch_norm import BatchNorm
 from hpcdl.nn.layers.flatten import Flatten
 from hpcdl.nn.layers.linear import Linear
@@ -20,7 +20,7 @@ from hpcdl.trace.recorder import Recorder
 def test_shares_of_all_ranks_are_the_batch(ranks):
     sessions = [session("none", "float32", global_batch=100) for _ in range(ranks)]
     whole = session("none", "float32", global_batch=100)
-    for step in (0, 13, 14, 27, 28, 5):  # epochs have 14 steps, and going back is allowed
+    for step in (0, 13, 14, 27, 28, 5):  # epochs have 14 steps; going back is allowed
         images, labels = whole.batch(step, 0, 1)
         parts = [mine.batch(step, rank, ranks) for rank, mine in enumerate(sessions)]
         assert np.array_equal(np.concatenate([part[0] for part in parts]), images)
@@ -46,7 +46,7 @@ def test_evaluations_are_due_every_so_many_epochs_and_at_the_end(every, steps, e
 
 
 def normalizing(rank):
-    """A network whose running statistics depend on the rank, and whose parameters do not."""
+    """Return a network whose running statistics depend on the rank, and whose parameters do not."""
     layers = [BatchNorm("norm"), Flatten("flatten"), Linear("fc", 10)]
     replica = Replica(layers, digits().shape, backend=backend("numpy"), dtype="float64", seed=1)
     replica.state += rank
@@ -66,8 +66,8 @@ def test_running_statistics_are_averaged_unless_replicas_are_independent(indepen
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 7, 400])
-def test_the_test_set_is_shared_out_whole(ranks):
-    """Also among more ranks than there are test images."""
+def test_all_ranks_together_evaluate_the_whole_test_set(ranks):
+    """400 ranks are more than there are test images."""
     recorders = [Recorder() for _ in range(ranks)]
     replica = session("none", "float32").replica
     test = digits().test
@@ -109,7 +109,7 @@ def test_evaluation_needs_no_more_memory_than_training(global_batch, ranks, monk
 @pytest.mark.parametrize(
     ("target", "stop", "expected"), [(0.0, True, True), (0.0, False, False), (1.0, True, False)]
 )
-def test_evaluation_tells_all_ranks_alike_whether_to_stop(target, stop, expected):
+def test_evaluation_returns_the_same_decision_to_stop_on_all_ranks(target, stop, expected):
     async def program(comm):
         mine = session("none", "float32", target_accuracy=target, stop_at_target=stop)
         return await mine.evaluate(comm, 1)

@@ -1,11 +1,11 @@
-"""Copies of parameters, tested together after the end."""
+"""Snapshots: copies of parameters, tested after training."""
 
 import numpy as np
 import pytest
-from contract import bowl, training
+from contract import quadratic, training
 
-from hpcdl.fabric.comm import Gauge
-from hpcdl.fabric.inprocess import in_process
+from hpcdl.fabric.comm import Counters
+from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.backend import backend
 from hpcdl.nn.layers.batch_norm import BatchNorm
 from hpcdl.nn.layers.flatten import Flatten
@@ -15,28 +15,28 @@ from hpcdl.optim.sgd import SGD
 from hpcdl.trace.recorder import Evaluation, Recorder
 from hpcdl.training.ad_psgd import ad_psgd
 from hpcdl.training.asynchronous import asynchronous
-from hpcdl.training.decentralized import decentralized
 from hpcdl.training.elastic_averaging import elastic_averaging
-from hpcdl.training.journal import Journal
 from hpcdl.training.parameter_averaging import parameter_averaging
-from hpcdl.training.snapshots import Snapshots
+from hpcdl.training.parts.journal import Journal
+from hpcdl.training.parts.snapshots import Snapshots
+from hpcdl.training.update_broadcast import update_broadcast
 
 
 def evaluated(taken, combine):
-    """What each rank notes and gets back when it has ``taken`` (at ns, steps, vector, start)."""
+    """Return last parameters, evaluations and sessions if each rank has ``taken`` (at ns, steps, vector, start)."""
     recorders = [Recorder(events=False) for _ in taken]
     sessions = []
 
     async def program(comm):
         clock = iter([0, *(ns for ns, *_ in taken[comm.rank])])
-        journal = Journal(recorders[comm.rank], lambda: Gauge(next(clock), 0, 0, 0, 0))
-        session = bowl.session(journal=journal)
+        journal = Journal(recorders[comm.rank], lambda: Counters(next(clock), 0, 0, 0, 0))
+        session = quadratic.session(journal=journal)
         sessions.append(session)
         snapshots = Snapshots(session)
         for _, steps, vector, start in taken[comm.rank]:
             given = np.array(vector, float)
             snapshots.take(steps, given, start)
-            given[:] = 99  # what was taken is a copy
+            given[:] = 99  # a snapshot is a copy
         before = session.replica.parameters.copy()
         last = await snapshots.evaluate(comm, combine)
         assert np.array_equal(session.replica.parameters, before)
@@ -50,12 +50,12 @@ def evaluated(taken, combine):
 
 
 def loss(parameters):
-    images = bowl.noise(5).test.batch(np.arange(5), "float64")[0].reshape(5, -1)
+    images = quadratic.noise(5).test.batch(np.arange(5), "float64")[0].reshape(5, -1)
     return pytest.approx(((np.array(parameters) - images) ** 2).sum() / 2 / 5)
 
 
-def test_parts_make_the_whole():
-    """Of three servers, one with nothing; the last rank has no part. The moment is the last server's."""
+def test_snapshots_of_servers_are_joined():
+    """Three servers, one with an empty shard, and a rank without snapshots. The moment is the last server's."""
     first, second = [1, 2, 3, 4, 5], [0, 5, 1, 2, 2]
     taken = [
         [(7_000, 2, first[:3], 0), (9_000, 4, second[:3], 0)],
@@ -66,24 +66,24 @@ def test_parts_make_the_whole():
     last, rows, _ = evaluated(taken, "sum")
     assert last.tolist() == second
     assert [(row.step, row.epoch, row.samples) for row in rows] == [
-        (2, 2, 2 * bowl.IMAGES),
-        (4, 4, 4 * bowl.IMAGES),
+        (2, 2, 2 * quadratic.IMAGES),
+        (4, 4, 4 * quadratic.IMAGES),
     ]
     assert [row.training_seconds for row in rows] == pytest.approx([8e-6, 9e-6])
     assert [row.loss for row in rows] == [loss(first), loss(second)]
     assert all(np.isnan(row.consensus) for row in rows)
 
 
-def test_replicas_are_averaged_and_their_distance_noted():
-    """(2, 0, ...) and (0, 0, ...) are 1 away from (1, 0, ...)."""
+def test_replicas_are_averaged_and_their_distance_is_recorded():
+    """The distance of (2, 0, ...) and (0, 0, ...) from (1, 0, ...) is 1."""
     last, rows, _ = evaluated([[(10, 3, [2, 0, 0, 0, 0], 0)], [(30, 3, [0] * 5, 0)]], "average")
     assert last.tolist() == [1, 0, 0, 0, 0]
     assert [(row.step, row.consensus, row.loss) for row in rows] == [(3, 1, loss(last))]
     assert rows[0].training_seconds == pytest.approx(30e-9)
 
 
-def test_the_last_ones_belong_together():
-    """Where an update of many gradients has taken a rank past two evaluations at once."""
+def test_ranks_with_more_snapshots_leave_out_the_first_ones():
+    """An update of many gradients may pass two evaluations at once on a rank."""
     last, rows, _ = evaluated(
         [
             [(10, 1, [9, 9], 0), (20, 2, [1, 2], 0), (30, 3, [3, 4], 0)],
@@ -95,7 +95,7 @@ def test_the_last_ones_belong_together():
     assert [row.step for row in rows] == [2, 3]
 
 
-def test_a_later_one_after_as_many_steps_takes_the_place_of_the_one_before():
+def test_a_later_snapshot_after_the_same_steps_replaces_the_earlier_one():
     taken = [[(10, 1, [1] * 5, 0), (20, 2, [2] * 5, 0), (30, 2, [3] * 5, 0)]]
     last, rows, _ = evaluated(taken, "sum")
     assert last.tolist() == [3] * 5
@@ -103,7 +103,7 @@ def test_a_later_one_after_as_many_steps_takes_the_place_of_the_one_before():
 
 
 def normalised(recorder=None, **settings):
-    """A session of a network with running statistics."""
+    """Return a session of a network with running statistics."""
     layers = [BatchNorm("norm"), Flatten("flatten"), Linear("fc", 10)]
     replica = Replica(layers, (8, 8, 1), backend=backend("numpy"), dtype="float64", seed=1)
     defaults = {"replica": replica, "optimizer": SGD(), "learning_rate": lambda _step: 0.05}
@@ -114,8 +114,8 @@ def normalised(recorder=None, **settings):
     ("strategy", "ranks", "settings", "rate"),
     [
         (ad_psgd, 1, {}, 0.05),
-        (decentralized, 1, {}, 0.05),
-        (elastic_averaging, 1, {"period": 1}, 0.0),  # its centre is behind, so the statistics alone shall change
+        (update_broadcast, 1, {}, 0.05),
+        (elastic_averaging, 1, {"period": 1}, 0.0),  # the centre lags behind, so only the statistics change here
         (elastic_averaging, 2, {"period": 1, "dedicated": True}, 0.0),
         (asynchronous, 1, {}, 0.05),
         (asynchronous, 2, {"dedicated": True}, 0.05),
@@ -124,8 +124,8 @@ def normalised(recorder=None, **settings):
         (parameter_averaging, 3, {"period": 2}, 0.05),
     ],
 )
-def test_a_snapshot_says_what_a_training_that_ends_there_does(strategy, ranks, settings, rate):
-    """With batch normalisation: its running statistics are of that moment, too."""
+def test_a_snapshot_has_the_loss_of_a_training_that_ends_there(strategy, ranks, settings, rate):
+    """With batch normalisation, whose running statistics are copied too."""
 
     def losses(steps):
         recorder = Recorder(events=False)
@@ -143,10 +143,10 @@ def test_a_snapshot_says_what_a_training_that_ends_there_does(strategy, ranks, s
     assert whole == pytest.approx([losses(steps)[-1] for steps in range(1, 6)], rel=1e-9)
 
 
-def test_statistics_are_those_of_the_ranks_that_worked():
-    """Rank 0 keeps the parameters, the others the statistics, as they are when each knows that it is time."""
+def test_running_statistics_are_the_mean_of_the_ranks_that_worked():
+    """Rank 0 has the parameters, the others copy the statistics when they know that an evaluation is due."""
     recorder, test = Recorder(events=False), normalised()
-    noted = {  # after how many steps, and what; the second one passes by two evaluations at once
+    progress = {  # (steps, statistics); rank 2 passes two evaluations at once
         1: [(1, 0.0), (2, 2.0), (3, 0.0), (5, 4.0), (5, 0.0), (19, 7.0)],
         2: [(1, 0.0), (4, 6.0), (5, 0.0), (19, 9.0)],
     }
@@ -157,9 +157,9 @@ def test_statistics_are_those_of_the_ranks_that_worked():
         if comm.rank == 0:
             for steps in (2, 4, 6):
                 snapshots.take(steps, session.replica.parameters)
-        for steps, value in noted.get(comm.rank, []):
+        for steps, value in progress.get(comm.rank, []):
             session.replica.state[:] = value
-            snapshots.note(steps)
+            snapshots.note_progress(steps)
         await snapshots.evaluate(comm, "sum", worked=comm.rank > 0)
         return session.replica.state
 

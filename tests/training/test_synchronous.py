@@ -1,4 +1,4 @@
-"""Synchronous training on p ranks is training on one rank with the whole batch."""
+"""Synchronous training on p ranks equals training on one rank with the whole batch."""
 
 from itertools import pairwise
 
@@ -16,22 +16,22 @@ from contract.training import (
     session,
 )
 
-from hpcdl.data.sharding import Shares
-from hpcdl.fabric.inprocess import in_process
+from hpcdl.data.parts.sharding import Shares
 from hpcdl.fabric.network import NETWORKS
-from hpcdl.fabric.simulated import simulated
+from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.trace.recorder import Evaluation, Recorder, Step
 from hpcdl.training.synchronous import synchronous
 
 TWO_BUCKETS = 300_000
-"""Bytes: one bucket when the fully connected layers are done, and the convolutions in the end."""
+"""Bytes: one bucket for the fully connected layers, and one for the convolutions."""
 
 MANY = 20_000
-"""Bytes: a layer's gradient, or a piece of one."""
+"""Bytes: a layer's gradient, or a part of one."""
 
 
 def train(ranks, aggregation, dtype, *, bucket_bytes=None, seed=0, recorders=None, **settings):
-    """Everybody's parameters."""
+    """Return the parameters of all ranks."""
 
     async def program(comm):
         mine = session(aggregation, dtype, recorders and recorders[comm.rank], **settings)
@@ -47,11 +47,11 @@ def test_the_reference_has_learned(dtype):
     assert difference(untrained, dtype) > 0.1
 
 
-@pytest.mark.parametrize(("dtype", "bucket_bytes"), [("float64", None), ("float32", TWO_BUCKETS)])
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("aggregation", "ranks"),
-    [(name, 3) for name in SCHEMES]
-    + [(name, p) for name in ("ring", "halving_doubling", "tree") for p in (2, 4, 5, 8)],
+    ("aggregation", "ranks", "dtype", "bucket_bytes"),
+    [(name, 3, "float64", None) for name in SCHEMES]
+    + [(name, p, "float32", TWO_BUCKETS) for name in ("ring", "halving_doubling", "tree") for p in (2, 4, 5, 8)],
 )
 def test_equals_one_rank_with_the_whole_batch(aggregation, dtype, bucket_bytes, ranks):
     first, *others = train(ranks, aggregation, dtype, bucket_bytes=bucket_bytes)
@@ -59,30 +59,32 @@ def test_equals_one_rank_with_the_whole_batch(aggregation, dtype, bucket_bytes, 
     assert all(np.array_equal(first, other) for other in others)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("aggregation", "dtype", "bucket_bytes"),
     [("ring", "float64", MANY), ("ring", "float32", None), *((name, "float32", MANY) for name in SCHEMES)],
 )
-def test_equals_one_rank_in_one_piece_and_in_many(aggregation, dtype, bucket_bytes):
+def test_equals_one_rank_with_one_bucket_and_with_many(aggregation, dtype, bucket_bytes):
     first, *others = train(3, aggregation, dtype, bucket_bytes=bucket_bytes)
     assert difference(first, dtype) < TOLERANCE[dtype]
     assert all(np.array_equal(first, other) for other in others)
 
 
-def test_one_rank_does_what_the_plain_loop_does():
+def test_one_rank_equals_the_plain_loop():
     for aggregation in (*SCHEMES, "none"):
         assert np.array_equal(*train(1, aggregation, "float32"), by_one_rank("float32"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", [(1,), (3, 1), (1, 1, 7)])
 @pytest.mark.parametrize("ranks", [2, 7, 9])
-def test_shares_need_not_be_equal(ranks, weights):
+def test_equals_one_rank_with_unequal_shares(ranks, weights):
     """The gradient is scaled by the global batch, not by a rank's share."""
     for parameters in train(ranks, "ring", "float64", shares=Shares(weights=weights)):
         assert difference(parameters, "float64") < TOLERANCE["float64"]
 
 
-def test_a_rank_may_have_no_image_at_all():
+def test_a_rank_may_have_no_images():
     settings = {"global_batch": 3, "steps": 2}
     alone, *others = [train(ranks, "ring", "float64", **settings)[0] for ranks in (1, 2, 5)]
     for parameters in others:
@@ -90,20 +92,20 @@ def test_a_rank_may_have_no_image_at_all():
 
 
 @pytest.mark.parametrize("seed", range(1, 6))
-def test_interleavings_do_not_matter(seed):
+def test_every_schedule_gives_the_same_bits(seed):
     first = train(5, "ring", "float32", bucket_bytes=MANY, steps=5)
     other = train(5, "ring", "float32", bucket_bytes=MANY, steps=5, seed=seed)
     assert all(np.array_equal(one, another) for one, another in zip(first, other, strict=True))
 
 
-def test_without_aggregation_every_rank_goes_its_own_way():
+def test_without_aggregation_replicas_differ():
     replicas = train(3, "none", "float64")
     for one, another in pairwise(replicas):
         assert np.abs(one - another).max() > 1e-3
 
 
-def test_the_journal_adds_up_to_one_ranks():
-    """Over ranks: images and right answers by their sums, losses by their mean weighted with images."""
+def test_the_journals_of_all_ranks_add_up_to_that_of_one_rank():
+    """Images and correct answers are summed over ranks; losses are averaged with the images as weights."""
 
     def rows(ranks):
         recorders = [Recorder(events=False) for _ in range(ranks)]
@@ -132,7 +134,7 @@ def test_the_journal_adds_up_to_one_ranks():
     assert seen_alone[-1].accuracy > 0.8
 
 
-def test_training_stops_at_the_target_if_told_so():
+def test_training_stops_at_the_target_with_stop_at_target():
     for stop, expected in ((True, 11), (False, STEPS)):
         recorders = [Recorder(events=False) for _ in range(2)]
         settings = {"target_accuracy": 0.3, "stop_at_target": stop, "evaluate_every": 1.0}
@@ -141,7 +143,7 @@ def test_training_stops_at_the_target_if_told_so():
 
 
 def backward_and_exchanges(bucket_bytes):
-    """(end of the last backward, [(task, begin) of every exchange]) of one step in virtual time."""
+    """Return the end of backward and [(task, begin) of each send] of one step in virtual time."""
     events = [[], []]
     network = NETWORKS["ethernet-10g"]
 
@@ -160,8 +162,8 @@ def test_without_buckets_the_exchange_follows_backward():
     assert all(begin >= done for _, begin in exchanges)
 
 
-def test_a_bucket_leaves_as_soon_as_it_is_complete():
-    """Under the rest of backward, which takes 0.1 s a stage here: fc2, fc1, ... down to conv1."""
+def test_a_bucket_is_sent_as_soon_as_it_is_complete():
+    """Each stage of backward takes 0.1 s: fc2, fc1, ..., conv1."""
     done, exchanges = backward_and_exchanges(TWO_BUCKETS)
     early = [(task, round((done - begin) / 1e8)) for task, begin in exchanges if begin < done]
     assert {task for task, _ in early} == {1}
@@ -171,7 +173,7 @@ def test_a_bucket_leaves_as_soon_as_it_is_complete():
 
 @pytest.mark.parametrize(("bucket_bytes", "buckets"), [(None, 1), (TWO_BUCKETS, 2), (100_000, 6), (10**9, 1)])
 def test_buckets_together_are_the_gradient(bucket_bytes, buckets):
-    """Messages tell how many there are; the bytes are those of the whole, whatever the pieces."""
+    """The number of messages is that of the buckets; the bytes are those of the gradient."""
     world = in_process(2)
 
     async def program(comm):

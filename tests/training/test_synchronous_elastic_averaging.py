@@ -1,11 +1,11 @@
-"""Synchronous EASGD: all workers and a centre that every rank keeps draw each other at once."""
+"""Synchronous EASGD: the paper's equations, any aggregation, memory."""
 
 import numpy as np
 import pytest
 from contract.tiny import PARAMETERS, RATE, tiny_session
 
 from hpcdl import registry
-from hpcdl.fabric.inprocess import in_process
+from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.optim.nesterov import Nesterov
 from hpcdl.optim.sgd import SGD
 from hpcdl.registry import in_full
@@ -17,7 +17,7 @@ from hpcdl.training.synchronous_elastic_averaging import check, synchronous_elas
 def train(
     ranks, *, seed=0, optimizer=SGD, strategy=synchronous_elastic_averaging, recorders=None, keys=None, **own
 ):
-    """Everybody's sessions."""
+    """Return the sessions of all ranks."""
 
     async def program(comm):
         recorder = recorders and recorders[comm.rank]
@@ -29,20 +29,20 @@ def train(
 
 
 def found(sessions):
-    """The workers' parameters, and the centre, which all have the same."""
+    """Return the workers' parameters (ranks, n) and the centre (n,), which must be equal on all ranks."""
     centres = np.array([mine.vectors["centre"] for mine in sessions])
     assert np.abs(centres - centres[0]).max() < 1e-15
     return np.array([mine.replica.parameters for mine in sessions]), centres[0]
 
 
 def simulated(ranks, steps, period, beta, momentum=0.0):
-    """Equations (2) and (3), with ``momentum`` (5), of arrays; workers as they are looked ahead to."""
+    """Return the workers' look-ahead parameters and the centre by equations (2) and (3), with ``momentum`` (5)."""
     mine = tiny_session()
     replica = mine.replica
     centre = replica.parameters.copy()
     workers, velocities = np.array([centre] * ranks), np.zeros((ranks, PARAMETERS))
     for t in range(steps):
-        springs = beta / ranks * (workers - centre) * (t % period == 0)
+        pulls = beta / ranks * (workers - centre) * (t % period == 0)
         for rank, (x, v) in enumerate(zip(workers, velocities, strict=True)):
             replica.parameters[:] = x + momentum * v
             images, labels = mine.batch(t, rank, ranks)
@@ -52,8 +52,8 @@ def simulated(ranks, steps, period, beta, momentum=0.0):
             for stage in reversed(replica.stages):
                 dy = stage.backward(dy)
             v[:] = momentum * v - RATE * replica.gradients
-        workers += velocities - springs
-        centre += springs.sum(axis=0)
+        workers += velocities - pulls
+        centre += pulls.sum(axis=0)
     return workers + momentum * velocities, centre
 
 
@@ -78,21 +78,21 @@ def test_one_worker_is_the_asynchronous_algorithm():
 
 
 @pytest.mark.parametrize("ranks", [2, 5, 8])
-def test_workers_and_centre_together_stay_where_they_are(ranks):
-    """Once there are no gradients the sum of all x and c is kept, and the springs shorten by 1 - beta - beta / p."""
+def test_exchanges_do_not_change_the_sum_of_workers_and_centre(ranks):
+    """Without gradients the sum of all x and c stays; mean(x) - c shrinks by 1 - beta - beta / p."""
     keys = {"learning_rate": lambda step: RATE if step < 4 else 0.0}
     before, centre_before = found(train(ranks, keys={"steps": 4, **keys}, beta=0.3))
     after, centre_after = found(train(ranks, keys={"steps": 5, **keys}, beta=0.3))
     total = before.sum(axis=0) + centre_before
     np.testing.assert_allclose(after.sum(axis=0) + centre_after, total, rtol=0, atol=1e-13)
-    # the mean is drawn by beta / p, the centre by beta
+    # the mean moves by beta / p, the centre by beta
     shorter = (1 - 0.3 - 0.3 / ranks) * (before.mean(axis=0) - centre_before)
     np.testing.assert_allclose(after.mean(axis=0) - centre_after, shorter, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("aggregation", ["tree", "butterfly", "double_tree", "parameter_server", "native"])
 @pytest.mark.parametrize("ranks", [3, 4])
-def test_any_aggregation_carries_it(aggregation, ranks):
+def test_any_aggregation_can_sum_the_pulls(aggregation, ranks):
     scheme = registry.find("aggregation", aggregation)
     workers, centre = found(train(ranks, seed=5, keys={"steps": 6, "aggregate": scheme}, period=2))
     expected_workers, expected_centre = simulated(ranks, 6, 2, 0.9)
@@ -100,7 +100,7 @@ def test_any_aggregation_carries_it(aggregation, ranks):
     np.testing.assert_allclose(centre, expected_centre, rtol=0, atol=1e-13)
 
 
-def test_the_centre_is_tested_and_the_workers_stay_as_they_are():
+def test_the_centre_is_evaluated_and_the_workers_do_not_change():
     recorders = [Recorder(events=False) for _ in range(3)]
     keys = {"steps": 6, "evaluate_every": 1.0}
     workers, centre = found(train(3, recorders=recorders, keys=keys))
@@ -110,14 +110,16 @@ def test_the_centre_is_tested_and_the_workers_stay_as_they_are():
     assert recorders[0].evaluations[-1].loss == pytest.approx(last._test(0, 1)[0] / 4)
 
 
-def test_without_an_aggregation_every_rank_is_alone_with_its_centre():
+def test_without_an_aggregation_every_rank_has_its_own_centre():
     keys = {"steps": 5, "aggregate": registry.find("aggregation", "none"), "independent": True}
     alone = train(3, keys=keys, beta=0.4)
     shares = [mine.vectors["centre"] for mine in alone]
     assert not np.array_equal(shares[0], shares[1])
     for mine in alone:
-        spring = mine.replica.parameters - mine.vectors["centre"]
-        assert np.linalg.norm(spring) < np.linalg.norm(mine.replica.parameters - tiny_session().replica.parameters)
+        difference = mine.replica.parameters - mine.vectors["centre"]
+        assert np.linalg.norm(difference) < np.linalg.norm(
+            mine.replica.parameters - tiny_session().replica.parameters
+        )
 
 
 def test_memory_is_as_documented():

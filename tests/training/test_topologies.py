@@ -1,9 +1,9 @@
-"""Graphs for gossip: connected, mixed by doubly stochastic matrices, and pushes that let nobody run away."""
+"""Graphs for gossip: connected; doubly stochastic mixing; every rank receives a push in every step."""
 
 import numpy as np
 import pytest
 
-from hpcdl.training.topologies import GRAPHS, check_graph, colours, metropolis, neighbours, pushes
+from hpcdl.training.parts.topologies import GRAPHS, check_graph, metropolis, neighbours, parities, pushes
 
 RANKS = [*range(1, 18), 31, 32, 36]
 
@@ -18,7 +18,7 @@ def matrix(links):
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_mixing_is_symmetric_and_doubly_stochastic_and_reaches_everybody(graph):
+def test_mixing_is_symmetric_and_doubly_stochastic_and_connects_all_ranks(graph):
     for ranks in RANKS:
         for seed in (0, 7):
             links = neighbours(graph, ranks, seed)
@@ -28,17 +28,17 @@ def test_mixing_is_symmetric_and_doubly_stochastic_and_reaches_everybody(graph):
             assert np.allclose(weights.sum(axis=0), 1, rtol=0, atol=1e-12)
             assert (weights >= -1e-15).all()
             assert (np.linalg.matrix_power(weights + np.eye(ranks), ranks) > 0).all()  # connected
-            if ranks > 1:  # and mixing shrinks what differs
+            if ranks > 1:  # mixing shrinks differences
                 assert np.sort(np.abs(np.linalg.eigvalsh(weights)))[-2] < 1 - 1e-3
 
 
-def test_weights_are_the_papers():
+def test_weights_are_a_third_on_a_ring_and_equal_on_the_complete_graph():
     ring = matrix(neighbours("ring", 5))
     assert np.allclose(ring[0], [1 / 3, 1 / 3, 0, 0, 1 / 3])
     assert np.allclose(matrix(neighbours("complete", 7)), 1 / 7)
 
 
-def test_graphs_are_what_they_are_called():
+def test_graphs_have_the_links_of_their_name():
     assert neighbours("ring", 2) == [(1,), (0,)]
     assert neighbours("torus", 12)[0] == (1, 3, 4, 8)  # 3 rows of 4
     assert neighbours("torus", 7) == neighbours("ring", 7)
@@ -53,16 +53,16 @@ def test_graphs_are_what_they_are_called():
 def test_links_between_the_colours_reach_everybody(graph):
     for ranks in RANKS:
         links = neighbours(graph, ranks, 5)
-        colour = colours(links)
-        joined = np.eye(ranks)
+        parity = parities(links)
+        linked = np.eye(ranks)
         for rank, others in enumerate(links):
             for other in others:
-                joined[rank, other] = colour[rank] != colour[other]
-        assert (np.linalg.matrix_power(joined, ranks) > 0).all()
+                linked[rank, other] = parity[rank] != parity[other]
+        assert (np.linalg.matrix_power(linked, ranks) > 0).all()
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_somebody_pushes_to_everybody_at_each_step(graph):
+def test_every_rank_receives_a_push_in_every_step(graph):
     for ranks in RANKS:
         for step in range(12):
             links = pushes(graph, ranks, step, 9)
@@ -74,8 +74,8 @@ def test_somebody_pushes_to_everybody_at_each_step(graph):
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_whoever_stands_still_stops_one_more_rank_each_step(graph):
-    """So that nobody gets p steps ahead of anybody, however eager the messages are."""
+def test_a_stopped_rank_stops_all_ranks_within_p_minus_1_steps(graph):
+    """So no rank gets p steps ahead of another, even with eager messages."""
     for ranks in (2, 5, 8, 13):
         for first in range(6):
             stopped = {first % ranks}
@@ -92,12 +92,12 @@ def test_pushes_on_a_torus_go_right_and_down():
     assert pushes("torus", 7, 0) == pushes("ring", 7, 0)
 
 
-def test_random_pushes_are_uneven_and_drawn_anew():
+def test_random_pushes_are_uneven_and_drawn_for_each_step():
     first, second = pushes("random", 16, 0, 1), pushes("random", 16, 1, 1)
     assert first != second
     assert {len(targets) for targets in first} == {1, 2}
 
 
-def test_an_unknown_graph_is_refused_with_the_nearest():
+def test_an_unknown_graph_is_refused_with_the_nearest_name():
     with pytest.raises(ValueError, match="graph: unknown 'rings'; did you mean 'ring'"):
         check_graph("rings")

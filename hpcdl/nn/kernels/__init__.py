@@ -1,1 +1,1 @@
-"""Kernels, one folder per backend; a folder with a ``backend`` module is selectable by its name."""
+"""Kernels, one folder per backend; its ``__init__`` offers a function of the folder's name."""

@@ -1,1 +1,1 @@
-"""Layers, one per file: structure, shapes and parameters, no arithmetic."""
+"""Layers, one per file: structure, shapes and parameters without arithmetic."""

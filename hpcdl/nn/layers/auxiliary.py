@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hpcdl.fabric.comm import Array
-    from hpcdl.nn.layer import Bound, Layer, Site, Variable
+    from hpcdl.nn.bound import Bound
+    from hpcdl.nn.layer import Layer, Site, Variable
     from hpcdl.nn.ops import Addition
 
 
 class Auxiliary:
-    """Pass x on as it is, and in training classify it: a second loss, so that the layers before learn faster.
+    """Auxiliary classifier with its own loss during training (Szegedy et al. 2014, section 5).
 
-    Szegedy et al. 2014, section 5. The head is a list of layers that ends in logits; its softmax cross-entropy
-    counts ``weight`` times in the replica's loss, and its input's gradient is added to the one that comes back.
-    Evaluation leaves the head out.
+    The layer returns x unchanged. ``layers`` end in logits; their softmax cross-entropy is added to the replica's
+    loss with factor ``weight``. Evaluation skips them.
     """
 
     def __init__(self, name: str, layers: Sequence[Layer], *, weight: float = 0.3) -> None:
@@ -30,12 +30,12 @@ class Auxiliary:
         self.weight = weight
 
     def output(self, shape: Shape) -> Shape:
-        """Return the same shape; ValueError where the head cannot take it or does not end in a vector."""
+        """Return the input shape; ValueError where the classifier rejects it or does not end in a vector."""
         self._classes(shape)
         return shape
 
     def declare(self, shape: Shape) -> list[Variable]:
-        """Those of the head."""
+        """Return the variables of the classifier."""
         self._classes(shape)
         return self.head.declare(shape)
 
@@ -53,12 +53,12 @@ class Auxiliary:
         except ValueError as error:
             raise ValueError(f"{self.name}.{error}") from None
         if len(output) != 1:
-            raise ValueError(f"{self.name}: the head ends in {output}, not in a vector of logits")
+            raise ValueError(f"{self.name}: the classifier ends in {output}, not in a vector of logits")
         return output[0]
 
 
 class BoundAuxiliary:
-    """An auxiliary classifier at work."""
+    """Bound auxiliary classifier."""
 
     def __init__(self, head: BoundChain, loss: AuxiliaryLoss, add: Addition) -> None:
         self._head = head
@@ -66,12 +66,12 @@ class BoundAuxiliary:
         self._add = add
 
     def forward(self, x: Array, train: bool) -> Array:
-        """See :class:`hpcdl.nn.layer.Bound`."""
+        """See :class:`hpcdl.nn.bound.Bound`."""
         if train:
             self._loss.put(self._head.forward(x, train))
         return x
 
-    def backward(self, dy: Array, wanted: bool) -> Array | None:
-        """See :class:`hpcdl.nn.layer.Bound`; ValueError where the loss was not called in between."""
-        through = self._head.backward(self._loss.take(), wanted)
-        return None if through is None else self._add.forward([dy, through])
+    def backward(self, dy: Array, needs_dx: bool) -> Array | None:
+        """See :class:`hpcdl.nn.bound.Bound`; ValueError if the loss was not computed since forward."""
+        dx = self._head.backward(self._loss.take(), needs_dx)
+        return None if dx is None else self._add.forward([dy, dx])

@@ -1,4 +1,4 @@
-"""Parallel branches side by side: the inception module."""
+"""Parallel branches concatenated on channels: the inception module."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hpcdl.fabric.comm import Array
-    from hpcdl.nn.layer import Bound, Layer, Site, Variable
+    from hpcdl.nn.bound import Bound
+    from hpcdl.nn.layer import Layer, Site, Variable
     from hpcdl.nn.ops import Addition, Concatenation
 
 
 class Concat:
-    """Every branch, a list of layers, sees the input; their outputs are joined on channels.
+    """Apply every branch (a list of layers) to the input and concatenate the outputs on channels.
 
-    Szegedy et al. 2014, section 4. The gradient of the input is the sum over branches. Names must be unique
-    over all branches.
+    Szegedy et al. 2014, section 4. Layer names must be unique over all branches.
     """
 
     def __init__(self, name: str, branches: Sequence[Sequence[Layer]]) -> None:
@@ -27,12 +27,12 @@ class Concat:
         self.branches = tuple(Chain(layers) for layers in branches)
 
     def output(self, shape: Shape) -> Shape:
-        """(H, W, sum of channels); ValueError where branches differ in more than channels."""
+        """Return (H, W, sum of channels); ValueError where branches differ in more than channels."""
         outputs = self._outputs(shape)
         return (*outputs[0][:-1], sum(output[-1] for output in outputs))
 
     def declare(self, shape: Shape) -> list[Variable]:
-        """Those of the branches, in order."""
+        """Return the variables of the branches, in order."""
         return [variable for branch in self.branches for variable in branch.declare(shape)]
 
     def bind(self, shape: Shape, site: Site) -> Bound:
@@ -53,7 +53,7 @@ class Concat:
 
 
 class BoundConcat:
-    """Parallel branches at work."""
+    """Bound parallel branches."""
 
     def __init__(self, branches: Sequence[BoundChain], join: Concatenation, add: Addition) -> None:
         self._branches = branches
@@ -61,13 +61,13 @@ class BoundConcat:
         self._add = add
 
     def forward(self, x: Array, train: bool) -> Array:
-        """See :class:`hpcdl.nn.layer.Bound`."""
+        """See :class:`hpcdl.nn.bound.Bound`."""
         return self._join.forward([branch.forward(x, train) for branch in self._branches])
 
-    def backward(self, dy: Array, wanted: bool) -> Array | None:
-        """See :class:`hpcdl.nn.layer.Bound`."""
+    def backward(self, dy: Array, needs_dx: bool) -> Array | None:
+        """See :class:`hpcdl.nn.bound.Bound`."""
         terms = [
-            branch.backward(piece, wanted)
+            branch.backward(piece, needs_dx)
             for branch, piece in zip(self._branches, self._join.backward(dy), strict=True)
         ]
-        return self._add.forward([term for term in terms if term is not None]) if wanted else None
+        return self._add.forward([term for term in terms if term is not None]) if needs_dx else None

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcdl.nn.bound import BoundAffine
+from hpcdl.nn.bound_ops import BoundAffine
 from hpcdl.nn.geometry import ConvolutionGeometry, Pair, Shape, as_image, pair, windows
 from hpcdl.nn.initial import Initializer, he, zeros
 from hpcdl.nn.layer import Variable
 
 if TYPE_CHECKING:
-    from hpcdl.nn.layer import Bound, Site
+    from hpcdl.nn.bound import Bound
+    from hpcdl.nn.layer import Site
 
 
 class Convolution:
-    """(N, H, W, C) to (N, P, Q, K), correlating every window of the padded image with every filter.
+    """(N, H, W, C) to (N, P, Q, K): correlate every window of the padded image with every filter.
 
     y[p, q, k] = bias[k] + the sum over r, s, c of
                  x[p stride + r - padding, q stride + s - padding, c] weight[k, r, s, c].
 
-    Weights are (K, R, S, C / groups): group g of K / groups filters sees group g of C / groups channels
-    (Krizhevsky et al. 2012, section 3.2). An incomplete last window is left out, as in Caffe.
+    Weights are (K, R, S, C / groups): the filters of group g read the channels of group g (Krizhevsky et al. 2012,
+    section 3.2). An incomplete last window is omitted, as in Caffe.
 
-    ``weight`` and ``bias`` are initialisers; ``bias=None`` is a convolution without one. With ``relu`` what comes
-    out is max(y, 0).
+    ``weight`` and ``bias`` are initialisers; ``bias=None`` omits the bias. With ``relu`` the result is max(y, 0).
+    ``rates`` are the factors on the learning rate of weights and of biases.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Convolution:
         weight: Initializer = he,
         bias: Initializer | None = zeros,
         relu: bool = False,
+        rates: tuple[float, float] = (1.0, 1.0),
     ) -> None:
         self.name = name
         self.filters = filters
@@ -48,19 +50,19 @@ class Convolution:
         self.weight = weight
         self.bias = bias
         self.relu = relu
+        self.rates = rates
 
     def output(self, shape: Shape) -> Shape:
-        """(P, Q, K); ValueError where the kernel does not fit or the groups do not divide."""
+        """Return (P, Q, K); ValueError where the kernel does not fit or the groups do not divide."""
         return self._geometry(shape, "float32").output
 
     def declare(self, shape: Shape) -> list[Variable]:
-        """``weight`` (K, R, S, C / groups) and ``bias`` (K,)."""
+        """Return ``weight`` (K, R, S, C / groups) and ``bias`` (K,)."""
         channels = self._geometry(shape, "float32").image[2]
-        declared = [
-            Variable("weight", (self.filters, *self.kernel, channels // self.groups), self.weight, decay=True)
-        ]
+        shape = (self.filters, *self.kernel, channels // self.groups)
+        declared = [Variable("weight", shape, self.weight, decay=True, rate=self.rates[0])]
         if self.bias is not None:
-            declared.append(Variable("bias", (self.filters,), self.bias))
+            declared.append(Variable("bias", (self.filters,), self.bias, rate=self.rates[1]))
         return declared
 
     def bind(self, shape: Shape, site: Site) -> Bound:

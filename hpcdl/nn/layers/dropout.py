@@ -8,16 +8,16 @@ from hpcdl.nn.geometry import DropoutGeometry, Shape
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
-    from hpcdl.nn.layer import Bound, Site, Variable
+    from hpcdl.nn.bound import Bound
+    from hpcdl.nn.layer import Site, Variable
     from hpcdl.nn.ops import Noise
 
 
 class Dropout:
-    """In training, zero a share ``ratio`` of the activations and divide the others by 1 - ratio.
+    """In training, zero a fraction ``ratio`` of the activations and divide the others by 1 - ratio.
 
-    Srivastava et al. 2014, inverted as in Caffe, so that evaluation has nothing to do. The masks follow from
-    the key of the replica's last reseed, the layer's name and how many forwards there were since, and from
-    nothing else.
+    Srivastava et al. 2014; scaled in training as in Caffe, so evaluation is the identity. The masks depend only on
+    the replica's last reseed key, the layer's name and the number of forwards since that reseed.
     """
 
     def __init__(self, name: str, ratio: float = 0.5) -> None:
@@ -25,7 +25,7 @@ class Dropout:
         self.ratio = ratio
 
     def output(self, shape: Shape) -> Shape:
-        """Return the same shape; ValueError where the ratio is not in [0, 1)."""
+        """Return the input shape; ValueError where the ratio is not in [0, 1)."""
         if not 0 <= self.ratio < 1:
             raise ValueError(f"{self.name}: ratio must be at least 0 and below 1, got {self.ratio}")
         return shape
@@ -42,15 +42,15 @@ class Dropout:
 
 
 class BoundDropout:
-    """Dropout at work."""
+    """Bound dropout."""
 
     def __init__(self, op: Noise) -> None:
         self._op = op
 
     def forward(self, x: Array, train: bool) -> Array:
-        """See :class:`hpcdl.nn.layer.Bound`."""
+        """See :class:`hpcdl.nn.bound.Bound`."""
         return self._op.forward(x) if train else x
 
-    def backward(self, dy: Array, wanted: bool) -> Array | None:
-        """See :class:`hpcdl.nn.layer.Bound`."""
-        return self._op.backward(dy) if wanted else None
+    def backward(self, dy: Array, needs_dx: bool) -> Array | None:
+        """See :class:`hpcdl.nn.bound.Bound`."""
+        return self._op.backward(dy) if needs_dx else None

@@ -1,4 +1,4 @@
-"""Images to vectors."""
+"""Flatten images to vectors."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
+    from hpcdl.nn.bound import Bound
     from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.layer import Bound, Site, Variable
+    from hpcdl.nn.layer import Site, Variable
 
 
 class Flatten:
-    """(N, H, W, C) to (N, H W C), channels fastest; Caffe and PyTorch have width fastest."""
+    """(N, H, W, C) to (N, H W C), channels fastest; in Caffe and PyTorch width is fastest."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def output(self, shape: Shape) -> Shape:
-        """(H W C,)."""
+        """Return (H W C,)."""
         return (math.prod(shape),)
 
     def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
@@ -31,16 +32,16 @@ class Flatten:
 
 
 class BoundFlatten:
-    """Flatten at work: the same memory in another shape."""
+    """Bound flatten layer: reshape without a copy."""
 
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
         self._size = math.prod(shape)
 
     def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
-        """See :class:`hpcdl.nn.layer.Bound`."""
+        """See :class:`hpcdl.nn.bound.Bound`."""
         return x.reshape(len(x), self._size)
 
-    def backward(self, dy: Array, wanted: bool) -> Array | None:
-        """See :class:`hpcdl.nn.layer.Bound`."""
-        return dy.reshape(len(dy), *self._shape) if wanted else None
+    def backward(self, dy: Array, needs_dx: bool) -> Array | None:
+        """See :class:`hpcdl.nn.bound.Bound`."""
+        return dy.reshape(len(dy), *self._shape) if needs_dx else None

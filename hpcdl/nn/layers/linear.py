@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcdl.nn.bound import BoundAffine
+from hpcdl.nn.bound_ops import BoundAffine
 from hpcdl.nn.geometry import LinearGeometry, Shape
 from hpcdl.nn.initial import Initializer, xavier, zeros
 from hpcdl.nn.layer import Variable
 
 if TYPE_CHECKING:
-    from hpcdl.nn.layer import Bound, Site
+    from hpcdl.nn.bound import Bound
+    from hpcdl.nn.layer import Site
 
 
 class Linear:
     """(N, in) to (N, out): y = x weight^T + bias, with weights (out, in).
 
-    ``weight`` and ``bias`` are initialisers; ``bias=None`` is a product without one. With ``relu`` what comes out
-    is max(y, 0).
+    ``weight`` and ``bias`` are initialisers; ``bias=None`` omits the bias. With ``relu`` the result is max(y, 0).
+    ``rates`` are the factors on the learning rate of weights and of biases.
     """
 
     def __init__(
@@ -28,15 +29,17 @@ class Linear:
         weight: Initializer = xavier,
         bias: Initializer | None = zeros,
         relu: bool = False,
+        rates: tuple[float, float] = (1.0, 1.0),
     ) -> None:
         self.name = name
         self.outputs = outputs
         self.weight = weight
         self.bias = bias
         self.relu = relu
+        self.rates = rates
 
     def output(self, shape: Shape) -> Shape:
-        """(out,); ValueError where the input is not a vector."""
+        """Return (out,); ValueError where the input is not a vector."""
         if len(shape) != 1:
             raise ValueError(f"{self.name}: needs vectors, got shape {shape}; put a Flatten before it")
         if self.outputs < 1:
@@ -44,10 +47,10 @@ class Linear:
         return (self.outputs,)
 
     def declare(self, shape: Shape) -> list[Variable]:
-        """``weight`` (out, in) and ``bias`` (out,)."""
-        declared = [Variable("weight", (self.outputs, *shape), self.weight, decay=True)]
+        """Return ``weight`` (out, in) and ``bias`` (out,)."""
+        declared = [Variable("weight", (self.outputs, *shape), self.weight, decay=True, rate=self.rates[0])]
         if self.bias is not None:
-            declared.append(Variable("bias", (self.outputs,), self.bias))
+            declared.append(Variable("bias", (self.outputs,), self.bias, rate=self.rates[1]))
         return declared
 
     def bind(self, shape: Shape, site: Site) -> Bound:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcdl.nn.bound import BoundAffine
+from hpcdl.nn.bound_ops import BoundAffine
 from hpcdl.nn.geometry import LocallyConnectedGeometry, Pair, Shape, as_image, pair, windows
 from hpcdl.nn.initial import Initializer, he, zeros
 from hpcdl.nn.layer import Variable
@@ -13,20 +13,21 @@ if TYPE_CHECKING:
     import numpy as np
 
     from hpcdl.fabric.comm import Array
-    from hpcdl.nn.layer import Bound, Site
+    from hpcdl.nn.bound import Bound
+    from hpcdl.nn.layer import Site
 
 
 class LocallyConnected:
-    """(N, H, W, C) to (N, P, Q, K), correlating every window of the padded image with filters of its own.
+    """(N, H, W, C) to (N, P, Q, K): correlate every window of the padded image with its own filters.
 
     y[p, q, k] = bias[p, q, k] + the sum over r, s, c of
                  x[p stride + r - padding, q stride + s - padding, c] weight[p, q, k, r, s, c].
 
     The untied local receptive fields of Le et al. 2012 (section 3) and Dean et al. 2012 (section 5). An
-    incomplete last window is left out, as in a convolution.
+    incomplete last window is omitted, as in a convolution.
 
-    ``weight`` and ``bias`` are initialisers; ``weight`` fills (P Q K, R, S, C), so that its fan-in is that of a
-    filter. ``bias=None`` is a layer without one. With ``relu`` what comes out is max(y, 0).
+    ``weight`` and ``bias`` are initialisers. ``weight`` fills (P Q K, R, S, C), so its fan-in is R S C.
+    ``bias=None`` omits the bias. With ``relu`` the result is max(y, 0).
     """
 
     def __init__(
@@ -51,11 +52,11 @@ class LocallyConnected:
         self.relu = relu
 
     def output(self, shape: Shape) -> Shape:
-        """(P, Q, K); ValueError where the kernel does not fit."""
+        """Return (P, Q, K); ValueError where the kernel does not fit."""
         return self._geometry(shape, "float32").output
 
     def declare(self, shape: Shape) -> list[Variable]:
-        """``weight`` (P, Q, K, R, S, C) and ``bias`` (P, Q, K)."""
+        """Return ``weight`` (P, Q, K, R, S, C) and ``bias`` (P, Q, K)."""
         geometry = self._geometry(shape, "float32")
         weight = (*geometry.output, *self.kernel, geometry.image[2])
         declared = [Variable("weight", weight, _per_filter(self.weight), decay=True)]
@@ -78,7 +79,7 @@ class LocallyConnected:
 
 
 def _per_filter(fill: Initializer) -> Initializer:
-    """Initialise (P, Q, K, R, S, C) as that many filters (R, S, C)."""
+    """Return an initialiser that fills (P, Q, K, R, S, C) as P Q K filters (R, S, C)."""
 
     def filled(values: Array, generator: np.random.Generator) -> None:
         fill(values.reshape(-1, *values.shape[3:]), generator)

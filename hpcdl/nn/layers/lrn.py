@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcdl.nn.bound import BoundElementary
+from hpcdl.nn.bound_ops import BoundElementary
 from hpcdl.nn.geometry import ResponseGeometry, Shape, as_image
 
 if TYPE_CHECKING:
-    from hpcdl.nn.layer import Bound, Site, Variable
+    from hpcdl.nn.bound import Bound
+    from hpcdl.nn.layer import Site, Variable
 
 
 class LRN:
-    """y = x / (k + alpha / size * sum of x^2 over the ``size`` channels around)^beta, beyond the edges 0.
+    """y = x / (k + alpha / size * sum of x^2 over the ``size`` nearest channels)^beta.
 
-    Krizhevsky et al. 2012, section 3.3, with Caffe's division of alpha by the size and Caffe's defaults.
+    Krizhevsky et al. 2012, section 3.3. Alpha is divided by the size, and defaults are Caffe's.
     """
 
     def __init__(
@@ -27,7 +28,7 @@ class LRN:
         self.k = k
 
     def output(self, shape: Shape) -> Shape:
-        """Return the same shape; ValueError where the size is even, so that no channel is the middle one."""
+        """Return the input shape; ValueError where the size is even, because then no channel is in the middle."""
         if self.size < 1 or self.size % 2 == 0:
             raise ValueError(f"{self.name}: size must be odd and positive, got {self.size}")
         return as_image(shape, layer=self.name)

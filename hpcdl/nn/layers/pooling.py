@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcdl.nn.bound import BoundElementary
+from hpcdl.nn.bound_ops import BoundElementary
 from hpcdl.nn.geometry import Blob, Pair, PoolingGeometry, Rounding, Shape, as_image, pair, windows
 
 if TYPE_CHECKING:
-    from hpcdl.nn.layer import Bound, Site, Variable
+    from hpcdl.nn.bound import Bound
+    from hpcdl.nn.layer import Site, Variable
 
 
-class Window:
-    """Where the windows of a pooling layer lie; without a ``stride`` they touch."""
+class PoolingWindow:
+    """Kernel, stride, padding and rounding of a pooling layer; the stride defaults to the kernel."""
 
     def __init__(self, kernel: int | Pair, stride: int | Pair | None, padding: int | Pair, mode: Rounding) -> None:
         self.kernel = pair(kernel)
@@ -31,10 +32,10 @@ class Window:
 
 
 class MaxPooling:
-    """(N, H, W, C) to (N, P, Q, C): the largest pixel of each window.
+    """(N, H, W, C) to (N, P, Q, C): maximum of each window.
 
-    Of equal pixels the first gets the gradient; padding never wins. ``mode`` says whether a last, incomplete
-    window counts; Caffe's does (``ceil``), if it starts inside the image or its left padding.
+    Among equal pixels the first receives the gradient; padding is never the maximum. ``mode`` is the rounding of
+    an incomplete last window (see :func:`hpcdl.nn.geometry.windows`); Caffe uses ``ceil``.
     """
 
     def __init__(
@@ -47,10 +48,10 @@ class MaxPooling:
         mode: Rounding = "ceil",
     ) -> None:
         self.name = name
-        self.window = Window(kernel, stride, padding, mode)
+        self.window = PoolingWindow(kernel, stride, padding, mode)
 
     def output(self, shape: Shape) -> Shape:
-        """(P, Q, C); ValueError where the windows do not fit."""
+        """Return (P, Q, C); ValueError where the windows do not fit."""
         return self.window.over(shape, "float32", layer=self.name).output
 
     def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
@@ -64,10 +65,10 @@ class MaxPooling:
 
 
 class AveragePooling:
-    """(N, H, W, C) to (N, P, Q, C): the mean of each window.
+    """(N, H, W, C) to (N, P, Q, C): mean of each window.
 
-    The sum is divided by the window's size clipped to the padded image, as in Caffe's pooling_layer: padding
-    counts as pixels of value 0, what a ceil-rounded window sticks out beyond the padding does not.
+    The divisor is the window's size clipped to the padded image, as in Caffe's pooling_layer: padding counts as
+    zeros, positions beyond the padding do not count.
     """
 
     def __init__(
@@ -80,10 +81,10 @@ class AveragePooling:
         mode: Rounding = "ceil",
     ) -> None:
         self.name = name
-        self.window = Window(kernel, stride, padding, mode)
+        self.window = PoolingWindow(kernel, stride, padding, mode)
 
     def output(self, shape: Shape) -> Shape:
-        """(P, Q, C); ValueError where the windows do not fit."""
+        """Return (P, Q, C); ValueError where the windows do not fit."""
         return self.window.over(shape, "float32", layer=self.name).output
 
     def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
@@ -97,13 +98,13 @@ class AveragePooling:
 
 
 class GlobalAverage:
-    """(N, H, W, C) to (N, C): the mean of each channel (Lin et al. 2013, section 3.2)."""
+    """(N, H, W, C) to (N, C): mean of each channel (Lin et al. 2013, section 3.2)."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def output(self, shape: Shape) -> Shape:
-        """(C,); ValueError where the input is not an image."""
+        """Return (C,); ValueError where the input is not an image."""
         return (as_image(shape, layer=self.name)[2],)
 
     def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002

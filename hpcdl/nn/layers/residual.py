@@ -1,4 +1,4 @@
-"""A branch beside a shortcut: the residual block."""
+"""Residual block: a branch plus a shortcut."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hpcdl.fabric.comm import Array
-    from hpcdl.nn.layer import Bound, Layer, Site, Variable
+    from hpcdl.nn.bound import Bound
+    from hpcdl.nn.layer import Layer, Site, Variable
     from hpcdl.nn.ops import Addition, Elementary
 
 
 class Residual:
     """y = branch(x) + shortcut(x); an empty shortcut is the identity (He et al. 2015, section 3.2).
 
-    With ``relu`` what comes out is max(y, 0). Names must be unique over branch and shortcut.
+    With ``relu`` the result is max(y, 0). Layer names must be unique over branch and shortcut.
     """
 
     def __init__(
@@ -31,20 +32,20 @@ class Residual:
         self.relu = relu
 
     def output(self, shape: Shape) -> Shape:
-        """Return the branch's shape; ValueError where the shortcut ends in another."""
-        output, beside = self.branch.output(shape), self.shortcut.output(shape)
-        if output != beside:
-            raise ValueError(f"{self.name}: the branch ends in {output}, the shortcut in {beside}")
+        """Return the branch's shape; ValueError where the shortcut's shape differs."""
+        output, shortcut = self.branch.output(shape), self.shortcut.output(shape)
+        if output != shortcut:
+            raise ValueError(f"{self.name}: the branch ends in {output}, the shortcut in {shortcut}")
         return output
 
     def declare(self, shape: Shape) -> list[Variable]:
-        """Those of the branch, then those of the shortcut."""
+        """Return the variables of the branch, then those of the shortcut."""
         return self.branch.declare(shape) + self.shortcut.declare(shape)
 
     def bind(self, shape: Shape, site: Site) -> Bound:
         """See :class:`hpcdl.nn.layer.Layer`.
 
-        A branch that ends in batch normalisation, as all of the paper's do, leaves the sum and the ReLU to it.
+        If the branch ends in batch normalisation, as in the paper, that layer also computes the sum and the ReLU.
         """
         output = self.output(shape)
         shortcut, add = self.shortcut.bind(shape, site), site.backend.addition(Blob(shape, site.dtype))
@@ -63,7 +64,7 @@ class Residual:
 
 
 class BoundJoined:
-    """A branch and a shortcut that meet in a batch normalisation."""
+    """Bound residual block whose last batch normalisation adds the shortcut."""
 
     def __init__(
         self, branch: BoundChain, join: BoundBatchNorm, shortcut: BoundChain, add_gradients: Addition
@@ -74,21 +75,23 @@ class BoundJoined:
         self._add_gradients = add_gradients
 
     def forward(self, x: Array, train: bool) -> Array:
-        """See :class:`hpcdl.nn.layer.Bound`."""
+        """See :class:`hpcdl.nn.bound.Bound`."""
         return self._join.forward(self._branch.forward(x, train), train, self._shortcut.forward(x, train))
 
-    def backward(self, dy: Array, wanted: bool) -> Array | None:
-        """See :class:`hpcdl.nn.layer.Bound`."""
-        through, beside = self._join.backward_joined(dy)
-        assert beside is not None, "bound with a shortcut"
+    def backward(self, dy: Array, needs_dx: bool) -> Array | None:
+        """See :class:`hpcdl.nn.bound.Bound`."""
+        branch_dy, shortcut_dy = self._join.backward_joined(dy)
+        assert shortcut_dy is not None, "bound with a shortcut"
         del dy
         return _sum(
-            self._branch.backward(through, wanted), self._shortcut.backward(beside, wanted), self._add_gradients
+            self._branch.backward(branch_dy, needs_dx),
+            self._shortcut.backward(shortcut_dy, needs_dx),
+            self._add_gradients,
         )
 
 
 class BoundResidual:
-    """A branch and a shortcut at work."""
+    """Bound residual block with a separate addition."""
 
     def __init__(
         self,
@@ -105,16 +108,18 @@ class BoundResidual:
         self._add_gradients = add_gradients
 
     def forward(self, x: Array, train: bool) -> Array:
-        """See :class:`hpcdl.nn.layer.Bound`."""
+        """See :class:`hpcdl.nn.bound.Bound`."""
         y = self._add_outputs.forward([self._branch.forward(x, train), self._shortcut.forward(x, train)])
         return y if self._relu is None else self._relu.forward(y)
 
-    def backward(self, dy: Array, wanted: bool) -> Array | None:
-        """See :class:`hpcdl.nn.layer.Bound`."""
+    def backward(self, dy: Array, needs_dx: bool) -> Array | None:
+        """See :class:`hpcdl.nn.bound.Bound`."""
         if self._relu is not None:
             dy = self._relu.backward(dy)
-        return _sum(self._branch.backward(dy, wanted), self._shortcut.backward(dy, wanted), self._add_gradients)
+        return _sum(
+            self._branch.backward(dy, needs_dx), self._shortcut.backward(dy, needs_dx), self._add_gradients
+        )
 
 
-def _sum(through: Array | None, beside: Array | None, add: Addition) -> Array | None:
-    return None if through is None or beside is None else add.forward([through, beside])
+def _sum(branch_dx: Array | None, shortcut_dx: Array | None, add: Addition) -> Array | None:
+    return None if branch_dx is None or shortcut_dx is None else add.forward([branch_dx, shortcut_dx])

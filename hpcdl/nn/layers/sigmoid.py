@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcdl.nn.bound import BoundElementary
+from hpcdl.nn.bound_ops import BoundElementary
 from hpcdl.nn.geometry import Blob, Shape
 
 if TYPE_CHECKING:
-    from hpcdl.nn.layer import Bound, Site, Variable
+    from hpcdl.nn.bound import Bound
+    from hpcdl.nn.layer import Site, Variable
 
 
 class Sigmoid:
@@ -18,7 +19,7 @@ class Sigmoid:
         self.name = name
 
     def output(self, shape: Shape) -> Shape:
-        """Return the same shape."""
+        """Return the input shape."""
         return shape
 
     def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002

@@ -1,20 +1,21 @@
-"""Every second pixel and more channels, without a parameter: the shortcut of a narrowing residual block."""
+"""Shortcut of a residual block that halves the image: take every second pixel, append zero channels."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from hpcdl.nn.geometry import ConcatenationGeometry, Pair, PoolingGeometry, Shape, as_image, pair, windows
-from hpcdl.nn.precision import carrier
+from hpcdl.nn.precision import storage_dtype
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
-    from hpcdl.nn.layer import Bound, Site, Variable
+    from hpcdl.nn.bound import Bound
+    from hpcdl.nn.layer import Site, Variable
     from hpcdl.nn.ops import Concatenation, Elementary
 
 
 class Subsampling:
-    """(N, H, W, C) to (N, P, Q, K): every ``stride``-th pixel, its channels followed by zeros up to ``channels``.
+    """(N, H, W, C) to (N, P, Q, K): every ``stride``-th pixel, with zero channels appended up to ``channels``.
 
     The identity shortcut with increasing dimensions of He et al. 2015, section 3.3, option A.
     """
@@ -25,7 +26,7 @@ class Subsampling:
         self.stride = pair(stride)
 
     def output(self, shape: Shape) -> Shape:
-        """(P, Q, K); ValueError where there are not more channels than before."""
+        """Return (P, Q, K); ValueError where ``channels`` is not larger than the number of input channels."""
         image = as_image(shape, layer=self.name)
         if self.channels <= image[2]:
             raise ValueError(f"{self.name}: needs more than {image[2]} channels, got {self.channels}")
@@ -36,19 +37,19 @@ class Subsampling:
         return []
 
     def bind(self, shape: Shape, site: Site) -> Bound:
-        """See :class:`hpcdl.nn.layer.Layer`; a window of one pixel has that pixel for its mean."""
+        """See :class:`hpcdl.nn.layer.Layer`; average pooling with a 1x1 kernel selects the pixels."""
         image, output = as_image(shape, layer=self.name), self.output(shape)
-        kept = (*output[:2], image[2])
+        pixels = (*output[:2], image[2])
         zeros = (*output[:2], self.channels - image[2])
         pooling = PoolingGeometry(image, (output[0], output[1], image[2]), (1, 1), self.stride, (0, 0), site.dtype)
-        joining = ConcatenationGeometry((kept, zeros), site.dtype)
+        joining = ConcatenationGeometry((pixels, zeros), site.dtype)
         return BoundSubsampling(
             site.backend.average_pooling(pooling), site.backend.concatenation(joining), zeros, site
         )
 
 
 class BoundSubsampling:
-    """Subsampling at work."""
+    """Bound subsampling."""
 
     def __init__(self, pool: Elementary, join: Concatenation, zeros: Shape, site: Site) -> None:
         self._pool = pool
@@ -58,17 +59,17 @@ class BoundSubsampling:
         self._zeros: Array | None = None
 
     def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
-        """See :class:`hpcdl.nn.layer.Bound`."""
-        return self._join.forward([self._pool.forward(x), self._nothing(len(x))])
+        """See :class:`hpcdl.nn.bound.Bound`."""
+        return self._join.forward([self._pool.forward(x), self._zero_channels(len(x))])
 
-    def backward(self, dy: Array, wanted: bool) -> Array | None:
-        """See :class:`hpcdl.nn.layer.Bound`."""
-        return self._pool.backward(self._join.backward(dy)[0]) if wanted else None
+    def backward(self, dy: Array, needs_dx: bool) -> Array | None:
+        """See :class:`hpcdl.nn.bound.Bound`."""
+        return self._pool.backward(self._join.backward(dy)[0]) if needs_dx else None
 
-    def _nothing(self, batch: int) -> Array:
+    def _zero_channels(self, batch: int) -> Array:
         if self._zeros is None or len(self._zeros) < batch:
             rows, columns, channels = self._shape
             size = batch * rows * columns * channels
-            zeros = self._site.backend.zeros(size, carrier(self._site.dtype))
+            zeros = self._site.backend.zeros(size, storage_dtype(self._site.dtype))
             self._zeros = zeros.reshape(batch, rows, columns, channels)
         return self._zeros[:batch]

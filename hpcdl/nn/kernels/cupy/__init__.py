@@ -1,4 +1,4 @@
-"""Kernels for NVIDIA GPUs: cuDNN for convolutions and batch normalisation, cuBLAS for products, else ``cuda/``."""
+"""Kernels for NVIDIA GPUs: cuDNN convolutions and batch normalisation, cuBLAS products, others in ``cuda/``."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ if TYPE_CHECKING:
 
 
 def cupy(*, tf32: bool = True, deterministic: bool = False, graphs: bool = False) -> Backend:
-    """GPU kernels with CuPy and cuDNN; has not run on a GPU yet.
+    """Return the GPU backend, with CuPy and cuDNN.
 
-    ``tf32`` lets float32 convolutions multiply with 10 bits of mantissa, as PyTorch does by default; products of
-    matrices have all 23, as there. ``deterministic`` leaves out what adds in an order that depends on timing, so
-    that a run repeats to the bit. ``graphs`` records every layer's forward and backward as CUDA graphs at first
-    use, for networks whose kernels are shorter than their launches.
+    ``tf32``: float32 convolutions may multiply with 10 bits of mantissa, as is PyTorch's default; matrix products
+    use all 23 bits. ``deterministic``: exclude kernels whose order of additions depends on timing, so that runs
+    are repeatable bit by bit. ``graphs``: record each layer's forward and backward as CUDA graphs, for networks
+    whose kernels are shorter than their launches.
 
-    Raises ValueError, in one line, where CuPy, a driver or a device is missing.
+    ValueError, in one line: CuPy, a driver or a device is missing.
     """
     from hpcdl.nn.kernels.cupy.gpu import gpu
 

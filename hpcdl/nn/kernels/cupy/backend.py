@@ -1,4 +1,4 @@
-"""The backend on a device."""
+"""The cupy backend."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hpcdl.nn.backend import Backend
 from hpcdl.nn.kernels.cupy.batch_norm import BatchNorm
 from hpcdl.nn.kernels.cupy.convolution import Convolution
 from hpcdl.nn.kernels.cupy.cross_entropy import CrossEntropy
-from hpcdl.nn.kernels.cupy.device import over
+from hpcdl.nn.kernels.cupy.device import grid_over
 from hpcdl.nn.kernels.cupy.dropout import Dropout
 from hpcdl.nn.kernels.cupy.elementwise import Addition, Concatenation, ReLU, Sigmoid
 from hpcdl.nn.kernels.cupy.graph import RecordedBound
@@ -18,7 +18,7 @@ from hpcdl.nn.kernels.cupy.locally_connected import LocallyConnected
 from hpcdl.nn.kernels.cupy.pooling import AveragePooling, GlobalAverage, MaxPooling
 from hpcdl.nn.kernels.cupy.response import ResponseNormalization
 from hpcdl.nn.kernels.cupy.windows import Windows
-from hpcdl.nn.precision import carrier, master
+from hpcdl.nn.precision import master, storage_dtype
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
@@ -66,8 +66,8 @@ def backend_on(device: Device, *, graphs: bool = False) -> Backend:
 
 
 def _cast(device: Device, array: Array, dtype: str) -> Array:
-    """From float32 to a 16-bit precision or back; whichever ``array`` is, ``dtype`` is the 16-bit one's name."""
+    """Convert float32 to 16-bit ``dtype``, or an array of 16-bit ``dtype`` to float32."""
     narrowing = array.dtype == master(dtype)
-    out = device.empty(array.shape, carrier(dtype) if narrowing else master(dtype))
-    device.launch("cast", "narrow" if narrowing else "widen", dtype, over(array.size), array, out, array.size)
+    out = device.empty(array.shape, storage_dtype(dtype) if narrowing else master(dtype))
+    device.launch("cast", "narrow" if narrowing else "widen", dtype, grid_over(array.size), array, out, array.size)
     return out

@@ -1,11 +1,11 @@
-"""Batch normalisation: by cuDNN where it has an engine, else by kernels of our own."""
+"""Batch normalisation by cuDNN, or by our own kernels where cuDNN has no engine."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpcdl.nn.kernels.cupy import tensor_numbers as number
-from hpcdl.nn.kernels.cupy.device import is_aligned, over, over_rows, room
+from hpcdl.nn.kernels.cupy.device import empty_like, grid_over, grid_over_rows, is_aligned
 from hpcdl.nn.kernels.cupy.elementwise import rectified_gradient
 from hpcdl.nn.kernels.cupy.sums import fold, groups_of
 from hpcdl.nn.precision import master
@@ -13,14 +13,14 @@ from hpcdl.nn.precision import master
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
     from hpcdl.nn.geometry import BatchNormGeometry
-    from hpcdl.nn.kernels.cupy.cudnn_plans import Plan
+    from hpcdl.nn.kernels.cupy.cudnn_plans import EnginePlan
     from hpcdl.nn.kernels.cupy.device import Device
 
-MOST_GROUPS = 256
-"""Groups of rows whose moments one thread joins per channel."""
+MAX_GROUPS = 256
+"""Most groups of rows; one thread per channel combines their moments."""
 
 
-class _Kept(NamedTuple):
+class _Saved(NamedTuple):
     x: Array
     y: Array
     mean: Array
@@ -28,16 +28,16 @@ class _Kept(NamedTuple):
 
 
 class BatchNorm:
-    """Normalises by the batch or by running statistics; shortcut and ReLU in the same pass.
+    """Normalise by the batch or by the running statistics; shortcut and ReLU in the same pass.
 
-    The backward rectifies by the sign of y, which is there anyway as the next layer's input.
+    The backward of the ReLU uses the sign of y, which the next layer keeps anyway as its input.
     """
 
     def __init__(self, device: Device, geometry: BatchNormGeometry) -> None:
         self._device = device
         self._geometry = geometry
         self._channels = geometry.shape[-1]
-        self._kept: _Kept | None = None
+        self._saved: _Saved | None = None
 
     def forward(
         self,
@@ -49,34 +49,34 @@ class BatchNorm:
         variance: Array,
         train: bool,
     ) -> Array:
-        """See :class:`hpcdl.nn.ops.Normalization`."""
-        self._kept = None
+        """See :class:`hpcdl.nn.ops.BatchNormalization`."""
+        self._saved = None
         device, dtype, channels = self._device, self._geometry.dtype, self._channels
         exact = master(dtype)
-        y, rows = room(device, x, dtype), x.size // channels
+        y, rows = empty_like(device, x, dtype), x.size // channels
         batch_mean, inverse = device.empty((channels,), exact), device.empty((channels,), exact)
         if train and rows:
-            self._kept = _Kept(x, y, batch_mean, inverse)
+            self._saved = _Saved(x, y, batch_mean, inverse)
             plan = self._plan("forward", len(x), rows, gamma, beta, mean, variance)
             if plan is not None:
-                self._by_cudnn(plan, self._kept, shortcut, gamma, beta, mean, variance)
+                self._by_cudnn(plan, self._saved, shortcut, gamma, beta, mean, variance)
                 return y
             self._moments(x, rows, batch_mean, inverse, mean, variance)
             self._normalise(x, shortcut, batch_mean, inverse, gamma, beta, y, rows)
         elif rows:
             device.launch(
-                *("batch_norm", "inverse_deviation", dtype, over(channels)),
+                *("batch_norm", "inverse_deviation", dtype, grid_over(channels)),
                 *(variance, inverse, channels, float(self._geometry.eps)),
             )
             self._normalise(x, shortcut, mean, inverse, gamma, beta, y, rows)
         elif train:
-            self._kept = _Kept(x, y, batch_mean, inverse)
+            self._saved = _Saved(x, y, batch_mean, inverse)
         return y
 
     def backward(self, dy: Array, gamma: Array, dgamma: Array, dbeta: Array) -> tuple[Array, Array | None]:
-        """See :class:`hpcdl.nn.ops.Normalization`."""
-        assert self._kept is not None, "a backward follows a training forward"
-        (x, y, mean, inverse), self._kept = self._kept, None
+        """See :class:`hpcdl.nn.ops.BatchNormalization`."""
+        assert self._saved is not None, "backward requires a training forward"
+        (x, y, mean, inverse), self._saved = self._saved, None
         device, dtype, channels = self._device, self._geometry.dtype, self._channels
         rows = dy.size // channels
         if not rows:
@@ -85,7 +85,7 @@ class BatchNorm:
             return dy, dy if self._geometry.joined else None
         dz = rectified_gradient(device, dy, y, dtype) if self._geometry.relu else dy
         del y
-        dx = room(device, dy, dtype)
+        dx = empty_like(device, dy, dtype)
         plan = self._plan("backward", len(dy), rows, gamma, dgamma, dbeta)
         if plan is not None:
             arrays = {number.Y: dz, number.X: x, number.GAMMA: gamma, number.MEAN: mean, number.INVERSE: inverse}
@@ -94,21 +94,21 @@ class BatchNorm:
         else:
             self._sums(dz, x, mean, inverse, dgamma, dbeta, rows)
             device.launch(
-                *("batch_norm", "descend", dtype, over_rows(rows, channels, dtype)),
+                *("batch_norm", "input_gradient", dtype, grid_over_rows(rows, channels, dtype)),
                 *(dz, x, mean, inverse, gamma, dgamma, dbeta, dx, rows, channels),
             )
         return dx, dz if self._geometry.joined else None
 
-    def _plan(self, what: str, batch: int, rows: int, *vectors: Array) -> Plan | None:
-        """Return cuDNN's plan; None for one pixel, whose unbiased variance is 0 / 0, and at odd addresses."""
+    def _plan(self, operation: str, batch: int, rows: int, *vectors: Array) -> EnginePlan | None:
+        """Return cuDNN's plan; None for unaligned vectors and for one pixel (unbiased variance 0 / 0)."""
         if rows < 2 or not all(is_aligned(self._device.address(vector)) for vector in vectors):
             return None
-        return self._device.batch_norm_plan(what, self._geometry, batch)
+        return self._device.batch_norm_plan(operation, self._geometry, batch)
 
     def _by_cudnn(
         self,
-        plan: Plan,
-        kept: _Kept,
+        plan: EnginePlan,
+        saved: _Saved,
         shortcut: Array | None,
         gamma: Array,
         beta: Array,
@@ -117,8 +117,8 @@ class BatchNorm:
     ) -> None:
         exact = master(self._geometry.dtype)
         next_mean, next_variance = (self._device.empty((self._channels,), exact) for _ in range(2))
-        arrays = {number.X: kept.x, number.Y: kept.y, number.GAMMA: gamma, number.BETA: beta}
-        arrays |= {number.MEAN: kept.mean, number.INVERSE: kept.inverse}
+        arrays = {number.X: saved.x, number.Y: saved.y, number.GAMMA: gamma, number.BETA: beta}
+        arrays |= {number.MEAN: saved.mean, number.INVERSE: saved.inverse}
         arrays |= {number.RUNNING_MEAN: mean, number.RUNNING_VARIANCE: variance}
         arrays |= {number.NEXT_MEAN: next_mean, number.NEXT_VARIANCE: next_variance}
         if shortcut is not None:
@@ -131,14 +131,14 @@ class BatchNorm:
         self, x: Array, rows: int, mean: Array, inverse: Array, running_mean: Array, running_variance: Array
     ) -> None:
         g, device, channels = self._geometry, self._device, self._channels
-        groups = min(groups_of(rows, channels), MOST_GROUPS)
+        groups = min(groups_of(rows, channels), MAX_GROUPS)
         means, squares = (device.empty((groups, channels), master(g.dtype)) for _ in range(2))
         device.launch(
-            *("batch_norm", "moments_of_groups", g.dtype, over_rows(groups, channels, g.dtype)),
+            *("batch_norm", "moments_of_groups", g.dtype, grid_over_rows(groups, channels, g.dtype)),
             *(x, means, squares, rows, channels, groups),
         )
         device.launch(
-            *("batch_norm", "moments", g.dtype, over(channels), means, squares, mean, inverse),
+            *("batch_norm", "moments", g.dtype, grid_over(channels), means, squares, mean, inverse),
             *(running_mean, running_variance, rows, channels, groups, float(g.eps), float(g.momentum)),
         )
 
@@ -155,7 +155,7 @@ class BatchNorm:
     ) -> None:
         dtype, channels = self._geometry.dtype, self._channels
         self._device.launch(
-            *("batch_norm", "normalise", dtype, over_rows(rows, channels, dtype)),
+            *("batch_norm", "normalise", dtype, grid_over_rows(rows, channels, dtype)),
             *(x, shortcut, mean, inverse, gamma, beta, y, rows, channels, int(self._geometry.relu)),
         )
 
@@ -166,7 +166,7 @@ class BatchNorm:
         groups = groups_of(rows, channels)
         sums, products = (device.empty((groups, channels), master(dtype)) for _ in range(2))
         device.launch(
-            *("batch_norm", "gradients_of_groups", dtype, over_rows(groups, channels, dtype)),
+            *("batch_norm", "gradients_of_groups", dtype, grid_over_rows(groups, channels, dtype)),
             *(dz, x, mean, inverse, sums, products, rows, channels, groups),
         )
         for partial, out in ((sums, dbeta), (products, dgamma)):

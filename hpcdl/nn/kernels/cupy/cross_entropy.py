@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.nn.kernels.cupy.device import over
-from hpcdl.nn.precision import carrier, master
+from hpcdl.nn.kernels.cupy.device import grid_over
+from hpcdl.nn.precision import master, storage_dtype
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
@@ -17,7 +17,7 @@ LANES: Final = 32
 
 
 class CrossEntropy:
-    """loss = log(sum of exp(logits)) - logits[label], the largest logit taken off first."""
+    """loss = log(sum of exp(logits)) - logits[label]; the largest logit is subtracted first."""
 
     def __init__(self, device: Device, geometry: Blob) -> None:
         self._device = device
@@ -25,14 +25,14 @@ class CrossEntropy:
         self._dtype = geometry.dtype
 
     def __call__(self, logits: Array, labels: Array, scale: float) -> tuple[float, int, Array]:
-        """See :class:`hpcdl.nn.ops.CrossEntropy`; ValueError where a label is no class.
+        """See :class:`hpcdl.nn.ops.CrossEntropy`; ValueError where a label is out of range.
 
-        Logits in the masters' precision, as a finished network hands them out, get a gradient in it.
+        The gradient has the precision of ``logits``, which is the parameters' for the output of ``predict``.
         """
-        dtype = master(self._dtype) if logits.dtype != carrier(self._dtype) else self._dtype
+        dtype = master(self._dtype) if logits.dtype != storage_dtype(self._dtype) else self._dtype
         images, classes, device, exact = len(logits), self._classes, self._device, master(dtype)
         labels = labels.astype("int64", copy=False)
-        gradient = device.empty(logits.shape, carrier(dtype))
+        gradient = device.empty(logits.shape, storage_dtype(dtype))
         if not images:
             return 0.0, 0, gradient
         largest, total = (device.empty((images, LANES), exact) for _ in range(2))
@@ -41,7 +41,7 @@ class CrossEntropy:
         losses, result = device.empty((images,), "float64"), device.empty((3,), "float64")
 
         def launch(kernel: str, elements: int, *arguments: Array | float) -> None:
-            device.launch("cross_entropy", kernel, dtype, over(elements), *arguments)
+            device.launch("cross_entropy", kernel, dtype, grid_over(elements), *arguments)
 
         launch("scan_logits", images * LANES, logits, largest, total, place, images, classes)
         launch(

@@ -1,7 +1,7 @@
-"""cuDNN's graphs for one batch of one layer, and the plans that it chooses for them.
+"""cuDNN graphs and execution plans for one layer and batch size.
 
-Graphs are made by ``nvidia-cudnn-frontend`` (module ``cudnn``), pinned to 1.26.0, which needs no device for it:
-with a written description of one (``cudnn.create_device_properties``) plans can be built and counted anywhere.
+Graphs are built by ``nvidia-cudnn-frontend`` (module ``cudnn``), pinned to 1.26.0. Plans can be built without a
+device, from a description (``cudnn.create_device_properties``).
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ TYPES: Final = {
     "bfloat16": cudnn.data_type.BFLOAT16,
     "float16": cudnn.data_type.HALF,
 }
-"""Precisions that cuDNN has engines for."""
+"""Precisions that cuDNN supports."""
 
 
-class NoEngine(Exception):  # noqa: N818 - what cuDNN says
+class NoEngine(Exception):  # noqa: N818 - cuDNN's term
     """cuDNN has no engine for this graph."""
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A graph with its engine chosen."""
+class EnginePlan:
+    """A cuDNN graph with its chosen engine."""
 
     graph: Any
     workspace: int
-    """Bytes that its execution needs."""
+    """Workspace size (bytes)."""
 
 
 class Planner:
-    """Builds plans for a device, real (a cuDNN handle in ``where``) or described.
+    """Builds plans for a real device (``where`` has a cuDNN handle) or for a described one.
 
-    ``where`` holds the keywords of ``cudnn.pygraph`` that say which device: ``handle``, or ``sm_version`` and
-    ``device_property``. With ``tf32`` float32 convolutions may use tensor cores; with ``deterministic`` no engine
-    is taken that adds in an order that depends on timing. None is taken that rounds its inputs to 16 bits. Without
-    ``build`` an engine is chosen and no more: what has to be compiled cannot be without a driver.
+    ``where`` has keywords of ``cudnn.pygraph``: ``handle``, or ``sm_version`` and ``device_property``. ``tf32``
+    allows tensor cores in float32 convolutions. ``deterministic`` excludes engines whose order of additions
+    depends on timing. Engines that round their inputs to 16 bits are always excluded. Without ``build``, engines
+    are chosen but not compiled; compilation needs a driver.
     """
 
     def __init__(self, where: Mapping[str, Any], *, tf32: bool, deterministic: bool, build: bool = True) -> None:
@@ -70,28 +70,30 @@ class Planner:
         self._tf32 = tf32
         self._deterministic = deterministic
 
-    def convolution(self, what: str, geometry: ConvolutionGeometry, batch: int, *, biased: bool = False) -> Plan:
-        """Return the plan of ``what``: "forward", "fused" (with bias and ReLU), "data" or "weight" gradient.
+    def convolution(
+        self, operation: str, geometry: ConvolutionGeometry, batch: int, *, biased: bool = False
+    ) -> EnginePlan:
+        """Return the plan of ``operation``: "forward", "fused" (with bias and ReLU), "data" or "weight" gradient.
 
-        Numbers: forward X, WEIGHT (and BIAS) to Y; "data" Y, WEIGHT to X; "weight" X, Y to WEIGHT.
+        Tensors: forward X, WEIGHT (and BIAS) to Y; "data" Y, WEIGHT to X; "weight" X, Y to WEIGHT.
 
-        NoEngine: cuDNN cannot.
+        NoEngine: cuDNN does not support it.
         """
         g, dtype = geometry, TYPES[geometry.dtype]
         image, output = (batch, *g.image), (batch, *g.output)
         filters = (g.output[2], *g.kernel, g.image[2] // g.groups)
         placed = {"padding": list(g.padding), "stride": list(g.stride), "dilation": [1, 1]}
         graph = self._graph(dtype)
-        if what in {"forward", "fused"}:
+        if operation in {"forward", "fused"}:
             last = graph.conv_fprop(
                 image=_blob(graph, image, dtype, X), weight=_blob(graph, filters, dtype, WEIGHT), **placed
             )
-            if what == "fused" and biased:
+            if operation == "fused" and biased:
                 last = graph.bias(input=last, bias=_vector(graph, g.output[2], dtype, BIAS))
-            if what == "fused" and g.relu:
+            if operation == "fused" and g.relu:
                 last = graph.relu(input=last)
             _finish(last, output, dtype, Y)
-        elif what == "data":
+        elif operation == "data":
             last = graph.conv_dgrad(
                 loss=_blob(graph, output, dtype, Y), filter=_blob(graph, filters, dtype, WEIGHT), **placed
             )
@@ -104,14 +106,14 @@ class Planner:
         notes = [] if self._tf32 or g.dtype != "float32" else [cudnn.numerical_note.TENSOR_CORE]
         return self._plan(graph, notes)
 
-    def batch_norm(self, what: str, geometry: BatchNormGeometry, batch: int) -> Plan:
-        """Return the plan of ``what``: "forward" in training or "backward".
+    def batch_norm(self, operation: str, geometry: BatchNormGeometry, batch: int) -> EnginePlan:
+        """Return the plan of ``operation``: "forward" (in training) or "backward".
 
-        Numbers: forward X, GAMMA, BETA, RUNNING_* (and SHORTCUT if joined) to Y, MEAN, INVERSE, NEXT_*; backward
-        Y (what came back, through the ReLU already), X, GAMMA, MEAN, INVERSE to SHORTCUT (the input's gradient),
+        Tensors: forward X, GAMMA, BETA, RUNNING_* (and SHORTCUT if joined) to Y, MEAN, INVERSE, NEXT_*; backward
+        Y (output gradient after the ReLU's backward), X, GAMMA, MEAN, INVERSE to SHORTCUT (input gradient),
         DGAMMA, DBETA.
 
-        NoEngine: cuDNN cannot.
+        NoEngine: cuDNN does not support it.
         """
         g, kind, exact = geometry, TYPES[geometry.dtype], cudnn.data_type.FLOAT
         channels = g.shape[-1]
@@ -119,7 +121,7 @@ class Planner:
         graph = self._graph(kind)
         x = _blob(graph, shape, kind, X)
         gamma = _vector(graph, channels, exact, GAMMA)
-        if what == "backward":
+        if operation == "backward":
             dx, dgamma, dbeta = graph.batchnorm_backward(
                 grad=_blob(graph, shape, kind, Y),
                 input=x,
@@ -138,7 +140,7 @@ class Planner:
             in_running_mean=_vector(graph, channels, exact, RUNNING_MEAN),
             in_running_var=_vector(graph, channels, exact, RUNNING_VARIANCE),
             epsilon=_scalar(graph, g.eps),
-            momentum=_scalar(graph, 1 - g.momentum),  # cuDNN's is the share of the batch
+            momentum=_scalar(graph, 1 - g.momentum),  # cuDNN's momentum is the weight of the batch
         )
         for number, tensor in zip((MEAN, INVERSE, NEXT_MEAN, NEXT_VARIANCE), statistics, strict=True):
             tensor.set_output(True).set_data_type(exact).set_uid(number)
@@ -155,7 +157,7 @@ class Planner:
             io_data_type=dtype, intermediate_data_type=exact, compute_data_type=exact, **self._where
         )
 
-    def _plan(self, graph: Any, notes: Sequence[Any]) -> Plan:
+    def _plan(self, graph: Any, notes: Sequence[Any]) -> EnginePlan:
         excluded = [*notes, cudnn.numerical_note.DOWN_CONVERT_INPUTS]
         if self._deterministic:
             excluded.append(cudnn.numerical_note.NONDETERMINISTIC)
@@ -169,11 +171,11 @@ class Planner:
                 graph.build_plans()
         except (cudnn.cudnnGraphNotSupportedError, RuntimeError) as error:
             raise NoEngine(str(error).partition("\n")[0]) from error
-        return Plan(graph, graph.get_workspace_size() if self._build else 0)
+        return EnginePlan(graph, graph.get_workspace_size() if self._build else 0)
 
 
 def _blob(graph: Any, shape: Sequence[int], dtype: Any, number: int) -> Any:
-    """A tensor (N, H, W, C), or filters (K, R, S, C), channels fastest, in cuDNN's order of dimensions."""
+    """Return a tensor (N, H, W, C), or filters (K, R, S, C), channels fastest, in cuDNN's order of dimensions."""
     n, h, w, c = shape
     tensor = graph.tensor(dim=[n, c, h, w], stride=[h * w * c, 1, w * c, c], data_type=dtype)
     return tensor.set_uid(number)

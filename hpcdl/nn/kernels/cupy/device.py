@@ -1,14 +1,14 @@
-"""What the ops of this backend ask of a device, and how kernels are spread over it.
+"""Protocol of a device, and the grids of kernel launches.
 
-The ops below know this protocol only. :mod:`hpcdl.nn.kernels.cupy.gpu` is the real thing; the tests have another
-one that runs the same kernels on a processor.
+Ops use this protocol only. :mod:`hpcdl.nn.kernels.cupy.gpu` implements it; a second implementation in the tests
+runs the same kernels on a CPU.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
-from hpcdl.nn.precision import carrier
+from hpcdl.nn.precision import storage_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,60 +17,60 @@ if TYPE_CHECKING:
 
     from hpcdl.fabric.comm import Array
     from hpcdl.nn.geometry import BatchNormGeometry, ConvolutionGeometry, Shape
-    from hpcdl.nn.kernels.cupy.cudnn_plans import Plan
+    from hpcdl.nn.kernels.cupy.cudnn_plans import EnginePlan
 
 T = TypeVar("T")
 
 THREADS: Final = 256
-"""Threads of a block."""
+"""Threads per block."""
 
 BLOCKS: Final = 4096
-"""Blocks at most; kernels go on in strides. Several per multiprocessor of any GPU there is."""
+"""Most blocks of a launch; kernels loop with a grid stride. Several per multiprocessor of any present GPU."""
 
 ALIGNMENT: Final = 16
-"""Bytes: what cuDNN's engines are chosen for, and the widest load."""
+"""Bytes: alignment that cuDNN's engines assume, and the widest load."""
 
 
-class Spread(NamedTuple):
-    """Blocks, and threads of a block in two directions: x along channels, y along rows."""
+class Grid(NamedTuple):
+    """Number of blocks, and threads per block: x along channels, y along rows."""
 
     blocks: int
     x: int
     y: int
 
 
-def over(elements: int) -> Spread:
-    """Spread single elements."""
-    return Spread(max(1, min(-(-elements // THREADS), BLOCKS)), THREADS, 1)
+def grid_over(elements: int) -> Grid:
+    """Return the grid for a kernel over single elements."""
+    return Grid(max(1, min(-(-elements // THREADS), BLOCKS)), THREADS, 1)
 
 
-def over_rows(rows: int, channels: int, dtype: str) -> Spread:
-    """Spread rows of channels, of which a thread takes as many as one load moves."""
+def grid_over_rows(rows: int, channels: int, dtype: str) -> Grid:
+    """Return the grid for a kernel over rows of channels; a thread processes one load's worth of channels."""
     pack = ALIGNMENT // size_of(dtype)
-    wanted = channels // pack if channels % pack == 0 else channels
-    x = 1 << min(max(wanted - 1, 0).bit_length(), THREADS.bit_length() - 1)
+    threads = channels // pack if channels % pack == 0 else channels
+    x = 1 << min(max(threads - 1, 0).bit_length(), THREADS.bit_length() - 1)
     y = THREADS // x
-    return Spread(max(1, min(-(-rows // y), 1 << 20)), x, y)
+    return Grid(max(1, min(-(-rows // y), 1 << 20)), x, y)
 
 
 def size_of(dtype: str) -> int:
-    """Bytes of an element."""
+    """Return the bytes per element."""
     return {"float64": 8, "float32": 4}.get(dtype, 2)
 
 
 def is_aligned(address: int) -> bool:
-    """Whether libraries may be handed it."""
+    """Return True if the address has the alignment that libraries assume."""
     return address % ALIGNMENT == 0
 
 
 class Device(Protocol):
-    """Arrays, launches and products. Everything happens in the order of one stream."""
+    """Arrays, kernel launches and matrix products; all run in the order of one stream."""
 
     deterministic: bool
     has_cudnn: bool
 
     def empty(self, shape: Shape, dtype: str) -> Array:
-        """Return an array of undefined content, aligned; ``dtype`` as in a geometry or as in numpy."""
+        """Return an aligned, uninitialised array; ``dtype`` as in a geometry or as in numpy."""
         ...
 
     def zeros(self, shape: Shape, dtype: str) -> Array:
@@ -82,59 +82,60 @@ class Device(Protocol):
         ...
 
     def to_host(self, array: Array) -> npt.NDArray[Any]:
-        """Return a copy on the host; waits for what is under way."""
+        """Return a copy on the host, after all launched work is done."""
         ...
 
     def address(self, array: Array) -> int:
-        """Where the array begins."""
+        """Return the address of the first element."""
         ...
 
-    def launch(
-        self, source: str, kernel: str, dtype: str, spread: Spread, *arguments: Array | float | None
-    ) -> None:
-        """Start ``kernel`` of ``cuda/source.cu``, compiled for ``dtype``.
+    def launch(self, source: str, kernel: str, dtype: str, grid: Grid, *arguments: Array | float | None) -> None:
+        """Launch ``kernel`` of ``cuda/source.cu``, compiled for ``dtype``.
 
-        Arrays are handed over as addresses, None as no address, whole numbers as 64 bits, others as doubles.
+        Arrays are passed as addresses, None as null, ints as 64 bits, floats as doubles.
         """
         ...
 
-    def multiply(self, a: Array, b: Array, out: Array, dtype: str, *, turn_a: bool, turn_b: bool) -> None:
-        """Set ``out`` to a b, matrices of ``dtype``; transposed where turned. ``out`` is ``dtype`` or its master.
+    def multiply(
+        self, a: Array, b: Array, out: Array, dtype: str, *, transpose_a: bool, transpose_b: bool
+    ) -> None:
+        """Set ``out`` to the product of matrices of ``dtype``, each transposed on request.
 
-        Rows may lie further apart than they are long. Arrays of three dimensions are as many products.
+        The dtype of ``out`` is ``dtype`` or its master precision. Rows may be strided. Arrays with three
+        dimensions are batches of matrices.
         """
         ...
 
     def convolution_plan(
-        self, what: str, geometry: ConvolutionGeometry, batch: int, *, biased: bool
-    ) -> Plan | None:
-        """Return cuDNN's plan, built once; None where cuDNN has no engine, which only a "fused" one may lack.
+        self, operation: str, geometry: ConvolutionGeometry, batch: int, *, biased: bool
+    ) -> EnginePlan | None:
+        """Return cuDNN's plan, built once; None if there is no engine, which only happens for "fused".
 
-        See :mod:`hpcdl.nn.kernels.cupy.cudnn_plans`, also for the numbers of arrays.
+        See :mod:`hpcdl.nn.kernels.cupy.cudnn_plans`, also for the tensor numbers.
         """
         ...
 
-    def batch_norm_plan(self, what: str, geometry: BatchNormGeometry, batch: int) -> Plan | None:
-        """Return cuDNN's plan, built once; None where cuDNN has no engine."""
+    def batch_norm_plan(self, operation: str, geometry: BatchNormGeometry, batch: int) -> EnginePlan | None:
+        """Return cuDNN's plan, built once; None if there is no engine."""
         ...
 
     def pooled(self, work: Callable[[], T]) -> T:
-        """Return what ``work`` returns, its memory taken from where recordings take theirs."""
+        """Run ``work`` with memory from the pool that recordings use; return its result."""
         ...
 
     def capture(self, work: Callable[[], T]) -> tuple[Callable[[], None], T]:
-        """Do ``work`` and record it: return what does it again, in the same memory, and what it returned.
+        """Run and record ``work``; return a function that replays it in the same memory, and the result.
 
-        Recordings share memory: what one lets go of another takes, so they must be started in the order in which
-        they were recorded.
+        Recordings share memory that each releases, so they must be replayed in the order in which they were
+        recorded.
         """
         ...
 
-    def execute(self, plan: Plan, arrays: dict[int, Array]) -> None:
-        """Start a plan on arrays by their numbers."""
+    def execute(self, plan: EnginePlan, arrays: dict[int, Array]) -> None:
+        """Start a plan on arrays, given by tensor number."""
         ...
 
 
-def room(device: Device, like: Array, dtype: str) -> Array:
-    """Return an array as large as ``like`` for values of ``dtype``."""
-    return device.empty(like.shape, carrier(dtype))
+def empty_like(device: Device, like: Array, dtype: str) -> Array:
+    """Return an uninitialised array of the shape of ``like`` for values of ``dtype``."""
+    return device.empty(like.shape, storage_dtype(dtype))

@@ -6,8 +6,8 @@ import math
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from hpcdl.nn.kernels.cupy.device import over, over_rows, room
-from hpcdl.nn.precision import carrier
+from hpcdl.nn.kernels.cupy.device import empty_like, grid_over, grid_over_rows
+from hpcdl.nn.precision import storage_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,26 +23,26 @@ class ReLU:
     def __init__(self, device: Device, geometry: Blob) -> None:
         self._device = device
         self._dtype = geometry.dtype
-        self._kept: tuple[Array, ...] = ()
+        self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
-        self._kept = ()
-        y = room(self._device, x, self._dtype)
-        self._device.launch("elementwise", "relu_forward", self._dtype, over(x.size), x, y, x.size)
-        self._kept = (y,)
+        self._saved = ()
+        y = empty_like(self._device, x, self._dtype)
+        self._device.launch("elementwise", "relu_forward", self._dtype, grid_over(x.size), x, y, x.size)
+        self._saved = (y,)
         return y
 
     def backward(self, dy: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
-        (y,), self._kept = self._kept, ()
+        (y,), self._saved = self._saved, ()
         return rectified_gradient(self._device, dy, y, self._dtype)
 
 
 def rectified_gradient(device: Device, dy: Array, y: Array, dtype: str) -> Array:
-    """Return dy where y > 0, and 0 elsewhere."""
-    dz = room(device, dy, dtype)
-    device.launch("elementwise", "rectify", dtype, over(dy.size), dy, y, dz, dy.size)
+    """Return dy where y > 0, otherwise 0."""
+    dz = empty_like(device, dy, dtype)
+    device.launch("elementwise", "rectify", dtype, grid_over(dy.size), dy, y, dz, dy.size)
     return dz
 
 
@@ -52,26 +52,26 @@ class Sigmoid:
     def __init__(self, device: Device, geometry: Blob) -> None:
         self._device = device
         self._dtype = geometry.dtype
-        self._kept: tuple[Array, ...] = ()
+        self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
-        self._kept = ()
-        y = room(self._device, x, self._dtype)
-        self._device.launch("elementwise", "sigmoid_forward", self._dtype, over(x.size), x, y, x.size)
-        self._kept = (y,)
+        self._saved = ()
+        y = empty_like(self._device, x, self._dtype)
+        self._device.launch("elementwise", "sigmoid_forward", self._dtype, grid_over(x.size), x, y, x.size)
+        self._saved = (y,)
         return y
 
     def backward(self, dy: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
-        (y,), self._kept = self._kept, ()
-        dx = room(self._device, dy, self._dtype)
-        self._device.launch("elementwise", "sigmoid_backward", self._dtype, over(dy.size), dy, y, dx, dy.size)
+        (y,), self._saved = self._saved, ()
+        dx = empty_like(self._device, dy, self._dtype)
+        self._device.launch("elementwise", "sigmoid_backward", self._dtype, grid_over(dy.size), dy, y, dx, dy.size)
         return dx
 
 
 class Addition:
-    """Adds blobs of one shape, two at a time."""
+    """Add blobs of one shape, two at a time."""
 
     def __init__(self, device: Device, geometry: Blob) -> None:
         self._device = device
@@ -80,15 +80,15 @@ class Addition:
     def forward(self, terms: Sequence[Array]) -> Array:
         """See :class:`hpcdl.nn.ops.Addition`."""
         total = terms[0]
-        y = room(self._device, total, self._dtype)
+        y = empty_like(self._device, total, self._dtype)
         for term in terms[1:]:
-            self._device.launch("elementwise", "add", self._dtype, over(y.size), total, term, y, y.size)
+            self._device.launch("elementwise", "add", self._dtype, grid_over(y.size), total, term, y, y.size)
             total = y
         return y
 
 
 class Concatenation:
-    """Copies blobs side by side on the last axis, and their gradients apart."""
+    """Concatenate blobs along the last axis; split their gradients."""
 
     def __init__(self, device: Device, geometry: ConcatenationGeometry) -> None:
         self._device = device
@@ -100,7 +100,7 @@ class Concatenation:
     def forward(self, pieces: Sequence[Array]) -> Array:
         """See :class:`hpcdl.nn.ops.Concatenation`."""
         batch, pitch = len(pieces[0]), self._offsets[-1]
-        y = self._device.empty((batch, *self._shapes[0][:-1], pitch), carrier(self._dtype))
+        y = self._device.empty((batch, *self._shapes[0][:-1], pitch), storage_dtype(self._dtype))
         for piece, offset in zip(pieces, self._offsets, strict=False):
             width = piece.shape[-1]
             self._copy(piece, y, batch, width, from_pitch=width, from_offset=0, to_pitch=pitch, to_offset=offset)
@@ -109,7 +109,7 @@ class Concatenation:
     def backward(self, dy: Array) -> list[Array]:
         """See :class:`hpcdl.nn.ops.Concatenation`."""
         batch, pitch = len(dy), self._offsets[-1]
-        pieces = [self._device.empty((batch, *shape), carrier(self._dtype)) for shape in self._shapes]
+        pieces = [self._device.empty((batch, *shape), storage_dtype(self._dtype)) for shape in self._shapes]
         for piece, offset in zip(pieces, self._offsets, strict=False):
             width = piece.shape[-1]
             self._copy(dy, piece, batch, width, from_pitch=pitch, from_offset=offset, to_pitch=width, to_offset=0)
@@ -132,7 +132,7 @@ class Concatenation:
             "elementwise",
             "copy_columns",
             self._dtype,
-            over_rows(rows, width, self._dtype),
+            grid_over_rows(rows, width, self._dtype),
             source,
             target,
             rows,

@@ -1,4 +1,4 @@
-"""The real device: CuPy's arrays and compiler, cuBLAS, cuDNN."""
+"""A CUDA GPU: CuPy's arrays and compiler, cuBLAS, cuDNN."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 
 from hpcdl.nn.kernels.cupy import sources
-from hpcdl.nn.precision import carrier, master
+from hpcdl.nn.precision import master, storage_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
     from hpcdl.fabric.comm import Array
     from hpcdl.nn.geometry import BatchNormGeometry, ConvolutionGeometry, Shape
-    from hpcdl.nn.kernels.cupy.cudnn_plans import Plan
-    from hpcdl.nn.kernels.cupy.device import Spread
+    from hpcdl.nn.kernels.cupy.cudnn_plans import EnginePlan
+    from hpcdl.nn.kernels.cupy.device import Grid
 
 T = TypeVar("T")
 
 LOCAL_RANKS: Final = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "SLURM_LOCALID")
-"""Where launchers say which of its host's ranks a process is."""
+"""Environment variables of launchers that hold the rank within the host."""
 
 EXTRA: Final = "pip install 'hpcdl[cuda13]', or 'hpcdl[cuda12]' for a CUDA 12 driver"
 
 
 @cache
 def gpu(*, tf32: bool, deterministic: bool) -> Gpu:
-    """Return this rank's device: ranks of one host take its devices in turn, and share them if they must.
+    """Return this rank's device; the ranks of a host take its devices in turn and share them if necessary.
 
-    ValueError, in one line: a library that is missing, no driver, no device.
+    ValueError, in one line: a missing library, no driver, no device.
     """
     try:
         import cupy
@@ -44,16 +44,16 @@ def gpu(*, tf32: bool, deterministic: bool) -> Gpu:
     except cupy.cuda.runtime.CUDARuntimeError as error:
         raise ValueError(f"CuPy is installed, but there is no CUDA driver or device: {error}") from None
     if not count:
-        raise ValueError("CuPy is installed, but this host has no CUDA device that we may use")
+        raise ValueError("CuPy is installed, but no CUDA device is available to this process")
     try:
-        import cudnn  # noqa: F401 - asked for here, so that it is missing before anything runs
+        import cudnn  # noqa: F401 - reports a missing library before anything runs
     except ImportError as error:
         raise ValueError(f"cuDNN's frontend is not installed ({error}): {EXTRA}") from None
     return Gpu(local_rank() % count, tf32=tf32, deterministic=deterministic)
 
 
-def found() -> tuple[bool, str]:
-    """Tell whether this backend could run here, and what there is, in a line: devices, CuPy, cuDNN."""
+def gpu_availability() -> tuple[bool, str]:
+    """Return True if this backend can run here, and one line on devices, CuPy and cuDNN, or the reason."""
     try:
         device = gpu(tf32=True, deterministic=False)
     except ValueError as error:
@@ -64,19 +64,19 @@ def found() -> tuple[bool, str]:
     count = cupy.cuda.runtime.getDeviceCount()
     names = [cupy.cuda.runtime.getDeviceProperties(i)["name"].decode() for i in range(count)]
     return True, (
-        f"{count} x {', '.join(sorted(set(names)))}; ours is number {device.number}; CuPy {cupy.__version__}, "
-        f"cuDNN {cudnn.backend_version()}, its frontend {cudnn.__version__}"
+        f"{count} x {', '.join(sorted(set(names)))}; this rank uses device {device.number}; "
+        f"CuPy {cupy.__version__}, cuDNN {cudnn.backend_version()}, its frontend {cudnn.__version__}"
     )
 
 
 def local_rank() -> int:
-    """Return which of its host's ranks this process is, as its launcher says; 0 without one."""
+    """Return this process's rank within its host, from the launcher's environment; 0 without a launcher."""
     return next((int(os.environ[name]) for name in LOCAL_RANKS if name in os.environ), 0)
 
 
 @cache
 def _stream(number: int) -> Any:
-    """Use a device, and one stream for all that is done there: not CUDA's own, which nobody can record."""
+    """Select a device and a stream for all its work; CUDA's default stream cannot be recorded."""
     import cupy
 
     cupy.cuda.Device(number).use()
@@ -86,7 +86,7 @@ def _stream(number: int) -> Any:
 
 
 class Gpu:
-    """See :class:`hpcdl.nn.kernels.cupy.device.Device`. Uses the device ``number`` from now on."""
+    """See :class:`hpcdl.nn.kernels.cupy.device.Device`. Selects the device ``number``."""
 
     def __init__(self, number: int, *, tf32: bool, deterministic: bool) -> None:
         import cudnn
@@ -107,7 +107,7 @@ class Gpu:
         cudnn.set_stream(self._handle, self._stream.ptr)
         self._planner = Planner({"handle": self._handle}, tf32=tf32, deterministic=deterministic)
         self._no_engine = NoEngine
-        self._plans: dict[tuple[Any, ...], Plan | None] = {}
+        self._plans: dict[tuple[Any, ...], EnginePlan | None] = {}
         self._workspace: Array = cupy.empty(0, np.uint8)
         self._outgrown: list[Array] = []
         self._recordings = cupy.cuda.MemoryPool()
@@ -135,47 +135,47 @@ class Gpu:
         """See :class:`hpcdl.nn.kernels.cupy.device.Device`."""
         return int(array.data.ptr)  # type: ignore[attr-defined]
 
-    def launch(
-        self, source: str, kernel: str, dtype: str, spread: Spread, *arguments: Array | float | None
-    ) -> None:
+    def launch(self, source: str, kernel: str, dtype: str, grid: Grid, *arguments: Array | float | None) -> None:
         """See :class:`hpcdl.nn.kernels.cupy.device.Device`."""
         function = self._kernels.get((kernel, dtype)) or self._compile(source, kernel, dtype)
         ready = tuple(_argument(argument) for argument in arguments)
-        function((spread.blocks,), (spread.x, spread.y), ready)
+        function((grid.blocks,), (grid.x, grid.y), ready)
 
-    def multiply(self, a: Array, b: Array, out: Array, dtype: str, *, turn_a: bool, turn_b: bool) -> None:
+    def multiply(
+        self, a: Array, b: Array, out: Array, dtype: str, *, transpose_a: bool, transpose_b: bool
+    ) -> None:
         """See :class:`hpcdl.nn.kernels.cupy.device.Device`."""
-        kind = dtype if out.dtype == carrier(dtype) else master(dtype)
-        self._products.multiply(a, b, out, dtype, kind, turn_a=turn_a, turn_b=turn_b)
+        kind = dtype if out.dtype == storage_dtype(dtype) else master(dtype)
+        self._products.multiply(a, b, out, dtype, kind, transpose_a=transpose_a, transpose_b=transpose_b)
 
     def convolution_plan(
-        self, what: str, geometry: ConvolutionGeometry, batch: int, *, biased: bool
-    ) -> Plan | None:
-        """See :class:`hpcdl.nn.kernels.cupy.device.Device`. NoEngine: cuDNN cannot do a plain convolution."""
-        key = (what, geometry, batch, biased)
+        self, operation: str, geometry: ConvolutionGeometry, batch: int, *, biased: bool
+    ) -> EnginePlan | None:
+        """See :class:`hpcdl.nn.kernels.cupy.device.Device`. NoEngine: cuDNN does not support the convolution."""
+        key = (operation, geometry, batch, biased)
         if key not in self._plans:
             try:
-                self._plans[key] = self._planner.convolution(what, geometry, batch, biased=biased)
+                self._plans[key] = self._planner.convolution(operation, geometry, batch, biased=biased)
             except self._no_engine:
-                if what != "fused":
+                if operation != "fused":
                     raise
                 self._plans[key] = None
         return self._plans[key]
 
-    def batch_norm_plan(self, what: str, geometry: BatchNormGeometry, batch: int) -> Plan | None:
+    def batch_norm_plan(self, operation: str, geometry: BatchNormGeometry, batch: int) -> EnginePlan | None:
         """See :class:`hpcdl.nn.kernels.cupy.device.Device`."""
-        key = (what, geometry, batch)
+        key = (operation, geometry, batch)
         if key not in self._plans:
             try:
-                self._plans[key] = self._planner.batch_norm(what, geometry, batch)
-            except (self._no_engine, KeyError):  # a KeyError is float64
+                self._plans[key] = self._planner.batch_norm(operation, geometry, batch)
+            except (self._no_engine, KeyError):  # KeyError: float64
                 self._plans[key] = None
         return self._plans[key]
 
-    def execute(self, plan: Plan, arrays: dict[int, Array]) -> None:
-        """See :class:`hpcdl.nn.kernels.cupy.device.Device`. One workspace serves all plans in turn."""
+    def execute(self, plan: EnginePlan, arrays: dict[int, Array]) -> None:
+        """See :class:`hpcdl.nn.kernels.cupy.device.Device`. All plans share one workspace."""
         if plan.workspace > self._workspace.size:
-            if self._has_recordings:  # they go on using it
+            if self._has_recordings:  # recordings keep using the old workspace
                 self._outgrown.append(self._workspace)
             self._workspace = self._cupy.empty(plan.workspace, np.uint8)
         addresses = {number: self.address(array) for number, array in arrays.items()}
@@ -190,7 +190,7 @@ class Gpu:
         """See :class:`hpcdl.nn.kernels.cupy.device.Device`."""
         self._has_recordings = True
         with self._cupy.cuda.using_allocator(self._recordings.malloc):
-            # relaxed: the pool may still ask the driver for memory, should the first run's not do
+            # relaxed mode: the memory pool may allocate if the first run's memory is not enough
             self._stream.begin_capture(self._cupy.cuda.runtime.streamCaptureModeRelaxed)
             answer = work()
             graph = self._stream.end_capture()

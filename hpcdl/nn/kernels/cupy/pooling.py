@@ -1,21 +1,21 @@
-"""Pooling; gradients are gathered, so that each is added up in one order."""
+"""Pooling; backward gathers gradients, so that each sum has a fixed order."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING
 
-from hpcdl.nn.kernels.cupy.device import over_rows
-from hpcdl.nn.precision import carrier
+from hpcdl.nn.kernels.cupy.device import grid_over_rows
+from hpcdl.nn.precision import storage_dtype
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
     from hpcdl.nn.geometry import Blob, PoolingGeometry
-    from hpcdl.nn.kernels.cupy.device import Device, Spread
+    from hpcdl.nn.kernels.cupy.device import Device, Grid
 
 
 class _Pooling:
-    """Pooling's sizes in the kernels' order, and arrays for it."""
+    """Sizes of a pooling in the order of the kernels' arguments; allocation of its arrays."""
 
     def __init__(self, device: Device, geometry: PoolingGeometry) -> None:
         self._device = device
@@ -28,69 +28,69 @@ class _Pooling:
             *geometry.padding,
         )
 
-    def _outputs(self, batch: int) -> tuple[Array, Spread]:
-        return self._room(batch, self._geometry.output)
+    def _outputs(self, batch: int) -> tuple[Array, Grid]:
+        return self._empty(batch, self._geometry.output)
 
-    def _inputs(self, batch: int) -> tuple[Array, Spread]:
-        return self._room(batch, self._geometry.image)
+    def _inputs(self, batch: int) -> tuple[Array, Grid]:
+        return self._empty(batch, self._geometry.image)
 
-    def _room(self, batch: int, image: tuple[int, int, int]) -> tuple[Array, Spread]:
+    def _empty(self, batch: int, image: tuple[int, int, int]) -> tuple[Array, Grid]:
         dtype = self._geometry.dtype
-        spread = over_rows(batch * image[0] * image[1], image[2], dtype)
-        return self._device.empty((batch, *image), carrier(dtype)), spread
+        grid = grid_over_rows(batch * image[0] * image[1], image[2], dtype)
+        return self._device.empty((batch, *image), storage_dtype(dtype)), grid
 
 
 class MaxPooling(_Pooling):
-    """The largest pixel of each window, and which one it was; a window with a NaN gives NaN."""
+    """Maximum of each window; stores the index of the first maximum. A window with NaN gives NaN."""
 
     def __init__(self, device: Device, geometry: PoolingGeometry) -> None:
         super().__init__(device, geometry)
         self._wide = math.prod(geometry.kernel) > 256
-        self._kept: tuple[Array, ...] = ()
+        self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
-        self._kept = ()
-        y, spread = self._outputs(len(x))
+        self._saved = ()
+        y, grid = self._outputs(len(x))
         where = self._device.empty(y.shape, "uint16" if self._wide else "uint8")
         dtype = self._geometry.dtype
         self._device.launch(
-            "pooling", "max_forward", dtype, spread, x, y, where, len(x), *self._sizes, int(self._wide)
+            "pooling", "max_forward", dtype, grid, x, y, where, len(x), *self._sizes, int(self._wide)
         )
-        self._kept = (where,)
+        self._saved = (where,)
         return y
 
     def backward(self, dy: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
-        (where,), self._kept = self._kept, ()
-        dx, spread = self._inputs(len(dy))
+        (where,), self._saved = self._saved, ()
+        dx, grid = self._inputs(len(dy))
         dtype = self._geometry.dtype
         self._device.launch(
-            "pooling", "max_backward", dtype, spread, dy, where, dx, len(dy), *self._sizes, int(self._wide)
+            "pooling", "max_backward", dtype, grid, dy, where, dx, len(dy), *self._sizes, int(self._wide)
         )
         return dx
 
 
 class AveragePooling(_Pooling):
-    """The mean of each window, divided by its size clipped to the padded image, as Caffe does."""
+    """Mean of each window; the divisor is its size clipped to the padded image, as in Caffe."""
 
     def forward(self, x: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
-        y, spread = self._outputs(len(x))
-        self._device.launch("pooling", "average_forward", self._geometry.dtype, spread, x, y, len(x), *self._sizes)
+        y, grid = self._outputs(len(x))
+        self._device.launch("pooling", "average_forward", self._geometry.dtype, grid, x, y, len(x), *self._sizes)
         return y
 
     def backward(self, dy: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
-        dx, spread = self._inputs(len(dy))
+        dx, grid = self._inputs(len(dy))
         self._device.launch(
-            "pooling", "average_backward", self._geometry.dtype, spread, dy, dx, len(dy), *self._sizes
+            "pooling", "average_backward", self._geometry.dtype, grid, dy, dx, len(dy), *self._sizes
         )
         return dx
 
 
 class GlobalAverage:
-    """The mean of each channel over the image."""
+    """Mean of each channel over the image."""
 
     def __init__(self, device: Device, geometry: Blob) -> None:
         self._device = device
@@ -101,18 +101,18 @@ class GlobalAverage:
 
     def forward(self, x: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
-        y = self._device.empty((len(x), self._channels), carrier(self._dtype))
-        spread = over_rows(len(x), self._channels, self._dtype)
+        y = self._device.empty((len(x), self._channels), storage_dtype(self._dtype))
+        grid = grid_over_rows(len(x), self._channels, self._dtype)
         self._device.launch(
-            "pooling", "global_forward", self._dtype, spread, x, y, len(x), self._pixels, self._channels
+            "pooling", "global_forward", self._dtype, grid, x, y, len(x), self._pixels, self._channels
         )
         return y
 
     def backward(self, dy: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
-        dx = self._device.empty((len(dy), *self._shape), carrier(self._dtype))
-        spread = over_rows(len(dy) * self._pixels, self._channels, self._dtype)
+        dx = self._device.empty((len(dy), *self._shape), storage_dtype(self._dtype))
+        grid = grid_over_rows(len(dy) * self._pixels, self._channels, self._dtype)
         self._device.launch(
-            "pooling", "global_backward", self._dtype, spread, dy, dx, len(dy), self._pixels, self._channels
+            "pooling", "global_backward", self._dtype, grid, dy, dx, len(dy), self._pixels, self._channels
         )
         return dx

@@ -1,4 +1,4 @@
-"""Matrix products by cuBLAS, in any precision."""
+"""Matrix products by cuBLAS in all precisions."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ DEFAULT_ALGORITHM: Final = -1
 
 
 class Products:
-    """cuBLAS through ``gemmEx``; float32 products have all their bits, 16-bit ones are summed in float32."""
+    """cuBLAS ``gemmEx``; float32 products use the full mantissa, 16-bit products are summed in float32."""
 
     def __init__(self) -> None:
         self._constants = {dtype: (np.ones(1, dtype), np.zeros(1, dtype)) for dtype in ("float32", "float64")}
 
     def multiply(
-        self, a: Array, b: Array, out: Array, dtype: str, out_dtype: str, *, turn_a: bool, turn_b: bool
+        self, a: Array, b: Array, out: Array, dtype: str, out_dtype: str, *, transpose_a: bool, transpose_b: bool
     ) -> None:
-        """Set ``out`` (m, n) of ``out_dtype`` to a b, matrices of ``dtype``, transposed where turned.
+        """Set ``out`` (m, n) of ``out_dtype`` to the product of matrices of ``dtype``, each transposed on request.
 
-        All three may have a dimension in front, and are as many products then. cuBLAS has columns first, so it is
-        asked for out^T = b^T a^T.
+        Arrays with a third dimension in front are batches. cuBLAS is column-major, so it computes
+        out^T = b^T a^T.
         """
         m, n = out.shape[-2:]
-        k = a.shape[-2] if turn_a else a.shape[-1]
+        k = a.shape[-2] if transpose_a else a.shape[-1]
         if not out.size:
             return
         if not k:
@@ -45,7 +45,7 @@ class Products:
         double = dtype == "float64"
         one, zero = self._constants["float64" if double else "float32"]
         computed = cublas.CUBLAS_COMPUTE_64F if double else cublas.CUBLAS_COMPUTE_32F
-        sizes = (cupy.cuda.device.get_cublas_handle(), _turned(turn_b), _turned(turn_a), n, m, k)
+        sizes = (cupy.cuda.device.get_cublas_handle(), _operation(transpose_b), _operation(transpose_a), n, m, k)
         second, first, target = (
             (_address(array), TYPES[kind], _pitch(array))
             for array, kind in ((b, dtype), (a, dtype), (out, out_dtype))
@@ -60,17 +60,17 @@ class Products:
             )
 
 
-def _turned(turn: bool) -> int:
-    return int(cublas.CUBLAS_OP_T if turn else cublas.CUBLAS_OP_N)
+def _operation(transpose: bool) -> int:
+    return int(cublas.CUBLAS_OP_T if transpose else cublas.CUBLAS_OP_N)
 
 
 def _pitch(matrix: Any) -> int:
-    """Elements from one row to the next."""
+    """Return the distance between rows, in elements."""
     return max(int(matrix.strides[-2] // matrix.itemsize), int(matrix.shape[-1]), 1)
 
 
 def _step(matrices: Any) -> int:
-    """Elements from one matrix to the next."""
+    """Return the distance between matrices, in elements."""
     return int(matrices.strides[0] // matrices.itemsize)
 
 

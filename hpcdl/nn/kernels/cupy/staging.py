@@ -1,4 +1,4 @@
-"""Host arrays to the device through pinned memory, beside what the device computes."""
+"""Copies of host arrays to the device through pinned memory, overlapped with computation."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
 
 SLOTS: Final = 3
-"""Pinned pieces in turn: one is filled, one is copied, one has just been."""
+"""Pinned buffers used in rotation: one being filled, one being copied, one just copied."""
 
 
 class Uploads:
-    """Copies on a stream of their own.
+    """Asynchronous copies on a separate stream.
 
-    A copy waits for nothing that is computed: its target is memory that no kernel uses any more. Whoever computes
-    waits for the copy, on the device. ``computing`` is the stream that the arrays are used on.
+    A copy does not wait for computation, because no kernel uses its target any more. On the device, ``computing``
+    waits for the copy; it is the stream whose kernels use the arrays.
     """
 
     def __init__(self, computing: Any) -> None:
@@ -31,12 +31,12 @@ class Uploads:
         self._turn = 0
 
     def upload(self, array: npt.NDArray[Any]) -> Array:
-        """Return a copy of a host array on the device; the host may change its own at once."""
+        """Return a copy on the device; the host array may be changed at once."""
         if array.nbytes == 0:
             return cupy.empty(array.shape, array.dtype)  # type: ignore[no-any-return]
         memory = self._take(array.nbytes)
-        loan = _Loan(self._free[array.nbytes], memory, self._computing)
-        pointer = cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(memory.ptr, array.nbytes, loan), 0)
+        block = _DeviceBlock(self._free[array.nbytes], memory, self._computing)
+        pointer = cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(memory.ptr, array.nbytes, block), 0)
         target = cupy.ndarray(array.shape, array.dtype, pointer)
         pinned = self._pinned(array.nbytes)
         np.frombuffer(pinned, array.dtype, array.size).reshape(array.shape)[...] = array
@@ -48,7 +48,7 @@ class Uploads:
         return target  # type: ignore[no-any-return]
 
     def _pinned(self, size: int) -> Any:
-        """Return pinned memory that no copy reads any more."""
+        """Return pinned memory whose last copy is complete."""
         held = self._slots[self._turn]
         if held is not None:
             memory, done = held
@@ -58,23 +58,23 @@ class Uploads:
         return cupy.cuda.alloc_pinned_memory(size)
 
     def _take(self, size: int) -> Any:
-        """Return device memory; if it was used before, the copy waits until its last user is done."""
-        shelf = self._free.setdefault(size, [])
-        if not shelf:
+        """Return device memory; the copy waits until the last user of reused memory is done."""
+        free = self._free.setdefault(size, [])
+        if not free:
             return cupy.cuda.Memory(size)
-        memory, last_use = shelf.pop()
+        memory, last_use = free.pop()
         self._stream.wait_event(last_use)
         return memory
 
 
-class _Loan:
-    """One piece of device memory while arrays on it exist: CuPy keeps this object alive as their owner."""
+class _DeviceBlock:
+    """Device memory in use; CuPy keeps this object alive as the owner of the arrays on it."""
 
-    def __init__(self, shelf: list[tuple[Any, Any]], memory: Any, computing: Any) -> None:
-        self._shelf = shelf
+    def __init__(self, free: list[tuple[Any, Any]], memory: Any, computing: Any) -> None:
+        self._free = free
         self._memory = memory
         self._computing = computing
 
     def __del__(self) -> None:
-        # all that used it was started before
-        self._shelf.append((self._memory, self._computing.record()))
+        # the event follows all kernels that use the memory
+        self._free.append((self._memory, self._computing.record()))

@@ -1,4 +1,4 @@
-"""Numbers of the tensors in cuDNN's graphs, which execution goes by."""
+"""Identifiers of the tensors in cuDNN's graphs; execution refers to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels compiled by numba: the CPU's fast path."""
+"""Kernels for CPUs, compiled by numba."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ if TYPE_CHECKING:
 
 
 def numba() -> Backend:
-    """Kernels compiled for this CPU: register tiles, Winograd, fused normalisation, pooling."""
-    from hpcdl.nn.kernels.numba.backend import BACKEND
+    """Return the numba backend: register tiles, Winograd, fused normalisation, pooling.
+
+    ImportError: numba has no writable cache folder.
+    """
+    try:
+        from hpcdl.nn.kernels.numba.backend import BACKEND
+    except RuntimeError as error:
+        raise ImportError(f"{error}; set NUMBA_CACHE_DIR to a writable folder") from error
 
     return BACKEND

@@ -10,7 +10,7 @@ from hpcdl.nn.kernels.numba.batch_norm import BatchNorm
 from hpcdl.nn.kernels.numba.compilation import compile_kernels
 from hpcdl.nn.kernels.numba.convolution import Convolution
 from hpcdl.nn.kernels.numba.joining import Concatenation
-from hpcdl.nn.kernels.numba.pooling import MOST_PIXELS, AveragePooling, GlobalAverage, MaxPooling
+from hpcdl.nn.kernels.numba.pooling import MAX_PIXELS, AveragePooling, GlobalAverage, MaxPooling
 from hpcdl.nn.kernels.numba.relu import ReLU
 from hpcdl.nn.kernels.numba.response_normalization import ResponseNormalization
 from hpcdl.nn.kernels.numba.winograd import Winograd
@@ -26,7 +26,7 @@ def _convolution(geometry: ConvolutionGeometry) -> Affine:
 
 
 def _max_pooling(geometry: PoolingGeometry) -> Elementary:
-    is_small = math.prod(geometry.kernel) <= MOST_PIXELS
+    is_small = math.prod(geometry.kernel) <= MAX_PIXELS
     return MaxPooling(geometry) if is_small else REFERENCE.max_pooling(geometry)
 
 

@@ -1,4 +1,4 @@
-"""Batch normalisation, with the shortcut and the ReLU behind it in the same pass."""
+"""Batch normalisation, fused with the addition of a shortcut and the ReLU."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ import numpy as np
 from numba import njit
 
 from hpcdl.nn.kernels.numba.packing import as_pixels
-from hpcdl.nn.kernels.numpy.memory import lend
-from hpcdl.nn.threads import in_parts
+from hpcdl.nn.kernels.numpy.activation_pool import allocate
+from hpcdl.nn.threads import parallel_ranges
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
     from hpcdl.nn.geometry import BatchNormGeometry
 
 BLOCK_BYTES: Final = 1 << 14
-"""Pixels whose sums are taken together: they are read twice, the second time from the first-level cache."""
+"""Bytes of pixels per block; a block is read twice, the second time from the first-level cache."""
 
 
 class BatchNorm:
-    """Keeps its input and computes the normalised one again: what is kept is never a copy.
+    """Store the input, not a normalised copy; backward computes the normalised values again.
 
-    Means and variances are made in blocks, each block's around its own mean, and joined in float64 (Chan, Golub
-    & LeVeque 1979), so that one pass over memory is as exact as two.
+    Means and variances are computed in blocks around each block's mean and pooled in float64 (Chan, Golub &
+    LeVeque 1979). One pass over memory is then as exact as two.
     """
 
     def __init__(self, geometry: BatchNormGeometry) -> None:
         self._geometry = geometry
         self._mean = np.zeros(geometry.shape[-1], geometry.dtype)
         self._inverse = np.ones(geometry.shape[-1], geometry.dtype)
-        self._kept: tuple[Array, ...] = ()
+        self._saved: tuple[Array, ...] = ()
 
     def forward(
         self,
@@ -42,74 +42,74 @@ class BatchNorm:
         variance: Array,
         train: bool,
     ) -> Array:
-        """See :class:`hpcdl.nn.ops.Normalization`."""
-        self._kept = ()
+        """See :class:`hpcdl.nn.ops.BatchNormalization`."""
+        self._saved = ()
         geometry, pixels = self._geometry, as_pixels(x)
         batch_mean, batch_variance = mean, variance
         if train and len(pixels):
-            found = in_parts(len(pixels), lambda i, j: (j - i, *_moments(pixels[i:j])), numbers=x.size)
-            total, squares = _together(found)
+            found = parallel_ranges(len(pixels), lambda i, j: (j - i, *_moments(pixels[i:j])), elements=x.size)
+            total, squares = _pool_moments(found)
             batch_mean, batch_variance = total.astype(x.dtype), (squares / len(pixels)).astype(x.dtype)
-            _move(mean, batch_mean, geometry.momentum)
-            _move(variance, squares / max(len(pixels) - 1, 1), geometry.momentum)
+            _update_running(mean, batch_mean, geometry.momentum)
+            _update_running(variance, squares / max(len(pixels) - 1, 1), geometry.momentum)
         inverse = (1 / np.sqrt(batch_variance + geometry.eps)).astype(x.dtype)
-        y = lend(x.shape, x.dtype)
-        scale, to, beside = gamma * inverse, as_pixels(y), pixels[:0] if shortcut is None else as_pixels(shortcut)
+        y = allocate(x.shape, x.dtype)
+        scale, to, added = gamma * inverse, as_pixels(y), pixels[:0] if shortcut is None else as_pixels(shortcut)
 
         def apply(i: int, j: int) -> None:
-            _apply(pixels[i:j], batch_mean, scale, beta, beside[i:j], geometry.relu, to[i:j])
+            _apply(pixels[i:j], batch_mean, scale, beta, added[i:j], geometry.relu, to[i:j])
 
-        in_parts(len(pixels), apply, numbers=x.size)
+        parallel_ranges(len(pixels), apply, elements=x.size)
         if train:
             self._mean, self._inverse = batch_mean.copy(), inverse
-            self._kept = (x, y if geometry.relu else x[:0])
+            self._saved = (x, y if geometry.relu else x[:0])
         return y
 
     def backward(self, dy: Array, gamma: Array, dgamma: Array, dbeta: Array) -> tuple[Array, Array | None]:
-        """See :class:`hpcdl.nn.ops.Normalization`."""
+        """See :class:`hpcdl.nn.ops.BatchNormalization`."""
         geometry = self._geometry
-        (x, y), self._kept = self._kept, ()
-        dx = lend(dy.shape, dy.dtype)
-        dz = lend(dy.shape, dy.dtype) if geometry.joined and geometry.relu else dy[:0]
-        pixels, gradient, output, kept = as_pixels(x), as_pixels(dy), as_pixels(y), as_pixels(dz)
+        (x, y), self._saved = self._saved, ()
+        dx = allocate(dy.shape, dy.dtype)
+        dz = allocate(dy.shape, dy.dtype) if geometry.joined and geometry.relu else dy[:0]
+        pixels, gradient, output, rectified = as_pixels(x), as_pixels(dy), as_pixels(y), as_pixels(dz)
 
-        def add_up(i: int, j: int) -> Any:
-            return _sum_gradients(gradient[i:j], pixels[i:j], output[i:j], self._mean, kept[i:j])
+        def add_parts(i: int, j: int) -> Any:
+            return _sum_gradients(gradient[i:j], pixels[i:j], output[i:j], self._mean, rectified[i:j])
 
-        sums = in_parts(len(gradient), add_up, numbers=dy.size)
+        sums = parallel_ranges(len(gradient), add_parts, elements=dy.size)
         dbeta[...] = sum(total for total, _ in sums)
         dgamma[...] = sum(product for _, product in sums) * self._inverse
         if len(dz):
-            gradient, output = kept, output[:0]
+            gradient, output = rectified, output[:0]
         count, to = max(len(gradient), 1), as_pixels(dx)
-        scale, tilt, shift = gamma * self._inverse, self._inverse * dgamma / count, dbeta / count
+        scale, slope, shift = gamma * self._inverse, self._inverse * dgamma / count, dbeta / count
 
         def apply(i: int, j: int) -> None:
-            _apply_gradients(gradient[i:j], pixels[i:j], output[i:j], self._mean, scale, tilt, shift, to[i:j])
+            _apply_gradients(gradient[i:j], pixels[i:j], output[i:j], self._mean, scale, slope, shift, to[i:j])
 
-        in_parts(len(gradient), apply, numbers=dy.size)
+        parallel_ranges(len(gradient), apply, elements=dy.size)
         return dx, (dz if len(dz) else dy) if geometry.joined else None
 
 
-def _together(parts: list[tuple[int, Array, Array]]) -> tuple[Array, Array]:
-    """Mean and sum of squared distances over all of (count, mean, sum of squared distances)."""
+def _pool_moments(parts: list[tuple[int, Array, Array]]) -> tuple[Array, Array]:
+    """Return mean and sum of squared deviations, pooled over parts (count, mean, sum of squared deviations)."""
     count, mean, squares = parts[0]
-    for number, other, spread in parts[1:]:
-        apart = other - mean
-        squares = squares + spread + apart * apart * (count * number / (count + number))
-        mean = mean + apart * (number / (count + number))
-        count += number
+    for other_count, other_mean, other_squares in parts[1:]:
+        delta, total = other_mean - mean, count + other_count
+        squares = squares + other_squares + delta * delta * (count * other_count / total)
+        mean = mean + delta * (other_count / total)
+        count = total
     return mean, squares
 
 
-def _move(running: Array, batch: Array, momentum: float) -> None:
+def _update_running(running: Array, batch: Array, momentum: float) -> None:
     running *= momentum
     running += ((1 - momentum) * batch).astype(running.dtype)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _moments(x: Any) -> Any:
-    """Mean (C,) and sum of squared distances from it (C,), both float64, of x (pixels, C)."""
+    """Return mean (C,) and sum of squared deviations (C,), both float64, of x (pixels, C)."""
     pixels, channels = x.shape
     mean, squares = np.zeros(channels), np.zeros(channels)
     total, spread = np.empty(channels, x.dtype), np.empty(channels, x.dtype)
@@ -133,11 +133,11 @@ def _moments(x: Any) -> Any:
                 spread[c] += distance * distance
         weight = count / end
         for c in range(channels):
-            # what rounding left of the distances from the block's mean, which should add up to nothing
-            off = rest[c] / count
-            apart = middle[c] + off - mean[c]
-            squares[c] += spread[c] - off * rest[c] + apart * apart * begin * weight
-            mean[c] += apart * weight
+            # deviations from a rounded mean do not sum to zero: correct the mean by their average
+            correction = rest[c] / count
+            delta = middle[c] + correction - mean[c]
+            squares[c] += spread[c] - correction * rest[c] + delta * delta * begin * weight
+            mean[c] += delta * weight
     return mean, squares
 
 
@@ -158,7 +158,7 @@ def _apply(x: Any, mean: Any, scale: Any, beta: Any, shortcut: Any, relu: bool, 
 
 @njit(nogil=True, cache=True)
 def _sum_gradients(dy: Any, x: Any, y: Any, mean: Any, dz: Any) -> Any:
-    """Fill dz, if it has room; return the sums over pixels, in float64, of dz and of dz (x - mean)."""
+    """Return the sums over pixels, in float64, of dz and of dz (x - mean); fill dz unless it is empty."""
     pixels, channels = dy.shape
     zero = dy.dtype.type(0)
     totals, products = np.zeros(channels), np.zeros(channels)
@@ -189,8 +189,8 @@ def _sum_gradients(dy: Any, x: Any, y: Any, mean: Any, dz: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def _apply_gradients(dy: Any, x: Any, y: Any, mean: Any, scale: Any, tilt: Any, shift: Any, dx: Any) -> None:
-    """Dx = scale (dz - shift - (x - mean) tilt)."""
+def _apply_gradients(dy: Any, x: Any, y: Any, mean: Any, scale: Any, slope: Any, shift: Any, dx: Any) -> None:
+    """Set dx = scale (dz - shift - (x - mean) slope)."""
     pixels, channels = dy.shape
     zero = dy.dtype.type(0)
     for i in range(pixels):
@@ -201,4 +201,4 @@ def _apply_gradients(dy: Any, x: Any, y: Any, mean: Any, scale: Any, tilt: Any, 
             for c in range(channels):
                 dx[i, c] = dy[i, c]
         for c in range(channels):
-            dx[i, c] = scale[c] * (dx[i, c] - shift[c] - (x[i, c] - mean[c]) * tilt[c])
+            dx[i, c] = scale[c] * (dx[i, c] - shift[c] - (x[i, c] - mean[c]) * slope[c])

@@ -1,4 +1,4 @@
-"""Compiling every kernel before anything is timed; numba keeps what it compiled beside the sources."""
+"""Compile all kernels before anything is timed; numba caches the machine code next to the sources."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from hpcdl.nn.ops import Affine, Elementary
 
 SIDE, CHANNELS = 4, 16
-"""Of the images that the kernels are tried on: a kernel is compiled for a dtype, not for a size."""
+"""Size of the test images; a kernel is compiled per dtype, not per size."""
 
 
 def compile_kernels(dtype: str) -> None:
-    """Call every kernel once, on next to nothing: it is compiled, or loaded if this machine compiled it before."""
+    """Call every kernel once on small images; numba compiles it or loads it from its cache."""
     shape = (SIDE, SIDE, CHANNELS)
     x = np.ones((1, *shape), dtype)
     vectors = [np.ones(CHANNELS, dtype) for _ in range(6)]
@@ -47,7 +47,7 @@ def compile_kernels(dtype: str) -> None:
         affine: Affine = Winograd(places) if Winograd.suits(places) else Convolution(places)
         weight = np.ones((CHANNELS, taps, taps, CHANNELS), dtype)
         y = affine.forward(x, weight, vectors[0])
-        affine.backward(y, weight, np.empty_like(weight), vectors[1], wanted=True)
+        affine.backward(y, weight, np.empty_like(weight), vectors[1], needs_dx=True)
 
     norm = BatchNorm(geometry.BatchNormGeometry(shape, 1e-5, 0.9, dtype, joined=True, relu=True))
     gamma, beta, mean, variance, dgamma, dbeta = vectors

@@ -1,4 +1,4 @@
-"""What a convolution's backward computes, an image at a time: two more products in register tiles."""
+"""Gradients of a convolution, one image at a time: two matrix products in register tiles."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any, Final
 import numpy as np
 from numba import njit
 
-from hpcdl.nn.kernels.numba.packing import put
-from hpcdl.nn.kernels.numba.tile import VECTORS, evenly, tile
+from hpcdl.nn.kernels.numba.packing import copy_to_frame
+from hpcdl.nn.kernels.numba.tile import VECTORS, divide_rows, tile
 from hpcdl.nn.kernels.numba.vectors import lanes
 
 CACHED_BYTES: Final = 1 << 19
-"""What the weight gradient reads over and over stays within 512 KiB of a core's second-level cache."""
+"""Bytes that the weight gradient reads repeatedly; they fit a core's second-level cache."""
 
 
 @njit(nogil=True, cache=True)
@@ -20,11 +20,11 @@ def differentiate(
     x: Any, y: Any, dy: Any, packed: Any, dweight: Any, partial: Any, dbias: Any, dx: Any, frame: Any, dz: Any,
     stride: Any, padding: Any, margin: Any,
 ) -> None:  # fmt: skip
-    """Overwrite ``dweight`` (groups, K, R, S, C), and ``dbias`` and ``dx`` where they have room.
+    """Overwrite ``dweight`` (groups, K, R, S, C); also ``dbias`` and ``dx`` unless they are empty.
 
-    ``packed`` are the weights as :func:`hpcdl.nn.kernels.numba.packing.pack_reversed` leaves them; ``partial``
-    has room (groups, R, S C, K) where the weight gradient is to be made transposed; ``frame`` and ``dz`` have
-    room where an image or its gradient needs a border, ``y`` where it was rectified.
+    ``packed`` are the weights from :func:`hpcdl.nn.kernels.numba.packing.pack_reversed`. ``partial`` (groups, R,
+    S C, K) is for a transposed weight gradient, ``frame`` and ``dz`` are for images and gradients with a border,
+    ``y`` is the output of a ReLU. Each is empty if not used.
     """
     groups, filters, _, _, channels = dweight.shape
     frame[:] = 0
@@ -36,7 +36,7 @@ def differentiate(
         for g in range(groups):
             image, gradient, corner = x[n], dy[n], (0, 0)
             if frame.size:
-                put(x[n], g * channels, frame, padding[0], padding[1])
+                copy_to_frame(x[n], g * channels, frame, padding[0], padding[1])
                 image = frame
             if dz.size:
                 _put_gradient(dy[n], y[n] if len(y) else dy[n], g * filters, dz, margin, len(y) > 0)
@@ -48,7 +48,7 @@ def differentiate(
             else:
                 _weight_gradient(image, gradient, corner, dweight[g], dy.shape[1:3], stride)
             if len(dx):
-                _in_put_gradient(gradient, packed[:, :, g], dx[n], g * channels, dweight.shape, padding, margin)
+                _input_gradient(gradient, packed[:, :, g], dx[n], g * channels, dweight.shape, padding, margin)
     if partial.size:
         for g in range(groups):
             for k in range(filters):
@@ -59,7 +59,7 @@ def differentiate(
 
 @njit(nogil=True, cache=True)
 def _put_gradient(dy: Any, y: Any, k: int, dz: Any, margin: Any, relu: bool) -> None:
-    """Copy one image's gradient, or zeros where its output was not positive, into the frame."""
+    """Copy the gradient of one image into the frame, with zeros where the ReLU's output was not positive."""
     rows, columns, _ = dy.shape
     zero = dz.dtype.type(0)
     for p in range(rows):
@@ -87,19 +87,19 @@ def _add_pixels(gradient: Any, corner: Any, output: Any, dbias: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def _cached_rows(image: Any, gradient: Any, stride: Any) -> Any:
-    """How many rows of the gradient, with the rows of the image they belong to, stay in the cache."""
+    """Return the number of gradient rows that fit the cache together with their image rows."""
     row = (stride[0] * image.shape[1] * image.shape[2] + gradient.shape[1] * gradient.shape[2]) * image.itemsize
     return max(CACHED_BYTES // row, 1)
 
 
 @njit(nogil=True, cache=True)
 def _weight_gradient(image: Any, gradient: Any, corner: Any, dweight: Any, output: Any, stride: Any) -> None:
-    """Add one image's part to dweight (K, R, S, C): rows of a tile are filters, columns a window's row."""
+    """Add one image's contribution to dweight (K, R, S, C): tile rows are filters, tile columns a window's row."""
     filters, taps, _, channels = dweight.shape
     run, wide, item = dweight.shape[2] * channels, image.shape[1], image.itemsize
     floor = dweight.dtype.type(-np.inf)
     width = VECTORS * lanes(floor)
-    pieces, size, larger = evenly(filters)
+    pieces, size, larger = divide_rows(filters)
     step = _cached_rows(image, gradient, stride)
     for p in range(0, output[0], step):
         k = 0
@@ -123,15 +123,15 @@ def _weight_gradient(image: Any, gradient: Any, corner: Any, dweight: Any, outpu
 def _weight_gradient_transposed(
     image: Any, gradient: Any, corner: Any, partial: Any, output: Any, stride: Any, channels: int
 ) -> None:
-    """Add one image's part to partial (R, S C, K): rows of a tile are a window's row, columns filters.
+    """Add one image's contribution to partial (R, S C, K): tile rows are a window's row, tile columns filters.
 
-    For images of three channels, whose windows' rows would leave registers half empty.
+    For images of three channels, where :func:`_weight_gradient` would leave registers half empty.
     """
     taps, run, filters = partial.shape
     wide, item = image.shape[1], image.itemsize
     floor = partial.dtype.type(-np.inf)
     width = VECTORS * lanes(floor)
-    pieces, size, larger = evenly(run)
+    pieces, size, larger = divide_rows(run)
     step = _cached_rows(image, gradient, stride)
     for p in range(0, output[0], step):
         for k in range(0, filters, width):
@@ -152,10 +152,10 @@ def _weight_gradient_transposed(
 
 
 @njit(nogil=True, cache=True)
-def _in_put_gradient(
+def _input_gradient(
     gradient: Any, packed: Any, dx: Any, channel: int, weights: Any, padding: Any, margin: Any
 ) -> None:
-    """Overwrite one image's gradient, channels from ``channel`` on; packed is (a, b, panels, terms, width)."""
+    """Overwrite one image's gradient, from channel ``channel`` on; packed is (a, b, panels, terms, width)."""
     height, width, total = dx.shape
     vertical, horizontal, count, _, many = packed.shape
     _, filters, kernel_rows, kernel_columns, channels = weights
@@ -169,7 +169,7 @@ def _in_put_gradient(
             begin = (b - padding[1]) % horizontal
             if begin >= width:
                 continue
-            pieces, size, larger = evenly((width - 1 - begin) // horizontal + 1)
+            pieces, size, larger = divide_rows((width - 1 - begin) // horizontal + 1)
             for panel in range(count):
                 for h in range((a - padding[0]) % vertical, height, vertical):
                     t = (h + padding[0]) // vertical + margin[0] - (taps - 1)

@@ -9,7 +9,7 @@ from numba import njit
 
 from hpcdl.nn.kernels.numba.packing import as_pixels
 from hpcdl.nn.kernels.numba.vectors import copy
-from hpcdl.nn.kernels.numpy.memory import lend
+from hpcdl.nn.kernels.numpy.activation_pool import allocate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Concatenation:
-    """Copies blobs side by side on the last axis, and their gradients apart, a pixel's channels at a time."""
+    """Concatenate blobs along the last axis and split their gradients, one pixel at a time."""
 
     def __init__(self, geometry: ConcatenationGeometry) -> None:
         self._shapes = geometry.shapes
@@ -28,14 +28,14 @@ class Concatenation:
 
     def forward(self, pieces: Sequence[Array]) -> Array:
         """See :class:`hpcdl.nn.ops.Concatenation`."""
-        y = lend((len(pieces[0]), *self._output), pieces[0].dtype)
+        y = allocate((len(pieces[0]), *self._output), pieces[0].dtype)
         for piece, begin in zip(pieces, self._begins, strict=True):
             _put(as_pixels(piece), begin, as_pixels(y))
         return y
 
     def backward(self, dy: Array) -> list[Array]:
         """See :class:`hpcdl.nn.ops.Concatenation`."""
-        pieces = [lend((len(dy), *shape), dy.dtype) for shape in self._shapes]
+        pieces = [allocate((len(dy), *shape), dy.dtype) for shape in self._shapes]
         for piece, begin in zip(pieces, self._begins, strict=True):
             _take(as_pixels(dy), begin, as_pixels(piece))
         return pieces

@@ -1,4 +1,4 @@
-"""Memory as kernels read it: pixels in a row, weights side by side for a tile, images in a frame of zeros."""
+"""Registers layouts for kernels: pixels as rows, weights packed for tiles, images with a border of zeros."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 
 
 def as_pixels(x: Array) -> Array:
-    """View activations (N, ..., C) as (pixels, C); there may be none."""
+    """Return a view of activations (N, ..., C) as (pixels, C); N may be 0."""
     return x.reshape(x.size // x.shape[-1], x.shape[-1])
 
 
 def panels(terms: int, outputs: int, like: Array) -> Shape:
-    """Shape of packed weights (panels, terms, width): a tile's width of outputs side by side, for each term."""
+    """Return the shape of packed weights (panels, terms, width); the width is that of a tile."""
     width = VECTORS * REGISTER_BYTES // like.itemsize
     return -(-outputs // width), terms, width
 
 
 @njit(nogil=True, cache=True)
 def pack(weight: Any, packed: Any) -> None:
-    """(groups, K, R S, C) to (groups, panels, R S C, width), zeros beyond the last filter."""
+    """Pack (groups, K, R S, C) to (groups, panels, R S C, width), with zeros beyond the last filter."""
     groups, filters, taps, channels = weight.shape
     width = packed.shape[3]
     for g in range(groups):
         for panel in range(packed.shape[1]):
             for t in range(taps):
-                for begin in range(0, channels, 16):  # pieces that are read and written within the cache
+                for begin in range(0, channels, 16):  # small blocks stay in the cache
                     for j in range(width):
                         k = panel * width + j
                         for c in range(begin, min(begin + 16, channels)):
@@ -42,7 +42,10 @@ def pack(weight: Any, packed: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def pack_reversed(weight: Any, packed: Any) -> None:
-    """(groups, K, R, S, C) to (a, b, groups, panels, R' S' K, width): taps a, a + stride, ... last one first."""
+    """Pack (groups, K, R, S, C) to (a, b, groups, panels, R' S' K, width).
+
+    Entry (a, b) has the taps a, a + stride, ... in reverse order.
+    """
     groups, filters, kernel_rows, kernel_columns, channels = weight.shape
     vertical, horizontal, _, count, _, width = packed.shape
     for a in range(vertical):
@@ -62,12 +65,12 @@ def pack_reversed(weight: Any, packed: Any) -> None:
 
 
 @njit(nogil=True, cache=True)
-def put(image: Any, channel: int, frame: Any, top: int, left: int) -> None:
-    """Copy an image's channels from ``channel`` on into the middle of a frame, whose border stays."""
+def copy_to_frame(image: Any, channel: int, frame: Any, top: int, left: int) -> None:
+    """Copy an image's channels from ``channel`` on to the inside of a frame; the border is unchanged."""
     height, width, _ = image.shape
     for h in range(height):
         for w in range(width):
-            # An index that is a sum may be negative to numba, and then no loop becomes vectors.
+            # slices, because numba does not vectorise loops over indices that are sums
             source, to = image[h, w, channel : channel + frame.shape[2]], frame[top + h, left + w]
             for c in range(frame.shape[2]):
                 to[c] = source[c]

@@ -1,4 +1,4 @@
-"""Pooling, a window's pixels one after another, all channels side by side in registers."""
+"""Pooling: a loop over the pixels of a window, vectorised over channels."""
 
 from __future__ import annotations
 
@@ -7,48 +7,50 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import njit
 
-from hpcdl.nn.kernels.numpy.memory import lend
+from hpcdl.nn.kernels.numpy.activation_pool import allocate
 from hpcdl.nn.kernels.numpy.pooling import shares
-from hpcdl.nn.threads import in_parts
+from hpcdl.nn.threads import parallel_ranges
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
     from hpcdl.nn.geometry import Blob, PoolingGeometry
 
-MOST_PIXELS = 256
-"""Pixels of a window that a byte can tell apart."""
+MAX_PIXELS = 256
+"""Largest number of pixels in a window; a byte stores the index of the maximum."""
 
 
 class MaxPooling:
-    """Notes, in a byte each, which pixel of its window was the first of the largest; a NaN is larger than all."""
+    """Maximum of each window; stores the index of the first maximum in a byte. NaN is larger than all numbers."""
 
     def __init__(self, geometry: PoolingGeometry) -> None:
         self._geometry = geometry
-        self._kept: tuple[Array, ...] = ()
+        self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
-        self._kept = ()
+        self._saved = ()
         geometry = self._geometry
-        y = lend((len(x), *geometry.output), x.dtype)
-        chosen = lend(y.shape, "uint8")
+        y = allocate((len(x), *geometry.output), x.dtype)
+        chosen = allocate(y.shape, "uint8")
         window = (geometry.kernel, geometry.stride, geometry.padding)
-        in_parts(len(x), lambda i, j: _largest(x[i:j], *window, y[i:j], chosen[i:j]), numbers=x.size)
-        self._kept = (chosen,)
+        parallel_ranges(len(x), lambda i, j: _largest(x[i:j], *window, y[i:j], chosen[i:j]), elements=x.size)
+        self._saved = (chosen,)
         return y
 
     def backward(self, dy: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
         geometry = self._geometry
-        (chosen,), self._kept = self._kept, ()
-        dx = lend((len(dy), *geometry.image), dy.dtype)
+        (chosen,), self._saved = self._saved, ()
+        dx = allocate((len(dy), *geometry.image), dy.dtype)
         window = (geometry.kernel, geometry.stride, geometry.padding)
-        in_parts(len(dy), lambda i, j: _spread_to_largest(dy[i:j], chosen[i:j], *window, dx[i:j]), numbers=dx.size)
+        parallel_ranges(
+            len(dy), lambda i, j: _spread_to_largest(dy[i:j], chosen[i:j], *window, dx[i:j]), elements=dx.size
+        )
         return dx
 
 
 class AveragePooling:
-    """The sum of each window divided by its size clipped to the padded image, as Caffe does."""
+    """Mean of each window; the divisor is its size clipped to the padded image, as in Caffe."""
 
     def __init__(self, geometry: PoolingGeometry) -> None:
         self._geometry = geometry
@@ -57,22 +59,22 @@ class AveragePooling:
     def forward(self, x: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
         geometry = self._geometry
-        y = lend((len(x), *geometry.output), x.dtype)
+        y = allocate((len(x), *geometry.output), x.dtype)
         window = (geometry.kernel, geometry.stride, geometry.padding)
-        in_parts(len(x), lambda i, j: _average(x[i:j], *window, self._share, y[i:j]), numbers=x.size)
+        parallel_ranges(len(x), lambda i, j: _average(x[i:j], *window, self._share, y[i:j]), elements=x.size)
         return y
 
     def backward(self, dy: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
         geometry = self._geometry
-        dx = lend((len(dy), *geometry.image), dy.dtype)
+        dx = allocate((len(dy), *geometry.image), dy.dtype)
         window = (geometry.kernel, geometry.stride, geometry.padding)
-        in_parts(len(dy), lambda i, j: _spread(dy[i:j], *window, self._share, dx[i:j]), numbers=dx.size)
+        parallel_ranges(len(dy), lambda i, j: _spread(dy[i:j], *window, self._share, dx[i:j]), elements=dx.size)
         return dx
 
 
 class GlobalAverage:
-    """The mean of each channel over the image."""
+    """Mean of each channel over the image."""
 
     def __init__(self, geometry: Blob) -> None:
         self._shape = geometry.shape
@@ -80,13 +82,13 @@ class GlobalAverage:
 
     def forward(self, x: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
-        y = lend((len(x), self._shape[2]), x.dtype)
+        y = allocate((len(x), self._shape[2]), x.dtype)
         _mean(x.reshape(len(x), self._pixels, -1) if len(x) else x.reshape(0, 1, 1), y)
         return y
 
     def backward(self, dy: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
-        dx = lend((len(dy), *self._shape), dy.dtype)
+        dx = allocate((len(dy), *self._shape), dy.dtype)
         np.divide(dy[:, np.newaxis, np.newaxis], self._pixels, out=dx)
         return dx
 
@@ -107,7 +109,7 @@ def _mean(x: Any, y: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def _inside(place: int, stride: int, padding: int, kernel: int, size: int) -> Any:
-    """(first pixel under the window, first offset and end of offsets that lie on the image)."""
+    """Return the window's first pixel, and begin and end of its offsets that lie on the image."""
     begin = place * stride - padding
     return begin, max(-begin, 0), min(kernel, size - begin)
 
@@ -121,18 +123,18 @@ def _largest(x: Any, kernel: Any, stride: Any, padding: Any, y: Any, chosen: Any
             top, first, last = _inside(p, stride[0], padding[0], kernel[0], height)
             for q in range(columns):
                 left, begin, end = _inside(q, stride[1], padding[1], kernel[1], width)
-                best, which = y[n, p, q], chosen[n, p, q]
+                best, index = y[n, p, q], chosen[n, p, q]
                 number = np.uint8(first * kernel[1] + begin)
                 for c in range(channels):
                     best[c] = x[n, top + first, left + begin, c]
-                    which[c] = number
+                    index[c] = number
                 for r in range(first, last):
                     for s in range(begin, end):
                         number = np.uint8(r * kernel[1] + s)
                         pixel = x[n, top + r, left + s]
                         for c in range(channels):
                             is_larger = not pixel[c] <= best[c] and best[c] == best[c]
-                            which[c] = number if is_larger else which[c]
+                            index[c] = number if is_larger else index[c]
                             best[c] = pixel[c] if is_larger else best[c]
 
 
@@ -147,13 +149,13 @@ def _spread_to_largest(dy: Any, chosen: Any, kernel: Any, stride: Any, padding: 
             top, first, last = _inside(p, stride[0], padding[0], kernel[0], height)
             for q in range(columns):
                 left, begin, end = _inside(q, stride[1], padding[1], kernel[1], width)
-                gradient, which = dy[n, p, q], chosen[n, p, q]
+                gradient, index = dy[n, p, q], chosen[n, p, q]
                 for r in range(first, last):
                     for s in range(begin, end):
                         number = np.uint8(r * kernel[1] + s)
                         pixel = dx[n, top + r, left + s]
                         for c in range(channels):
-                            pixel[c] += gradient[c] if which[c] == number else zero
+                            pixel[c] += gradient[c] if index[c] == number else zero
 
 
 @njit(nogil=True, cache=True)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from numba import njit
 
-from hpcdl.nn.kernels.numpy.memory import lend
-from hpcdl.nn.threads import in_parts
+from hpcdl.nn.kernels.numpy.activation_pool import allocate
+from hpcdl.nn.threads import parallel_ranges
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
@@ -19,23 +19,25 @@ class ReLU:
 
     def __init__(self, geometry: Blob) -> None:
         self._dtype = geometry.dtype
-        self._kept: tuple[Array, ...] = ()
+        self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
-        self._kept = ()
-        y = lend(x.shape, self._dtype)
+        self._saved = ()
+        y = allocate(x.shape, self._dtype)
         source, to = x.reshape(-1), y.reshape(-1)
-        in_parts(x.size, lambda i, j: _rectify(source[i:j], to[i:j]), numbers=x.size)
-        self._kept = (y,)
+        parallel_ranges(x.size, lambda i, j: _rectify(source[i:j], to[i:j]), elements=x.size)
+        self._saved = (y,)
         return y
 
     def backward(self, dy: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
-        (y,), self._kept = self._kept, ()
-        dx = lend(dy.shape, self._dtype)
+        (y,), self._saved = self._saved, ()
+        dx = allocate(dy.shape, self._dtype)
         output, gradient, to = y.reshape(-1), dy.reshape(-1), dx.reshape(-1)
-        in_parts(dy.size, lambda i, j: _where_positive(output[i:j], gradient[i:j], to[i:j]), numbers=dy.size)
+        parallel_ranges(
+            dy.size, lambda i, j: _where_positive(output[i:j], gradient[i:j], to[i:j]), elements=dy.size
+        )
         return dx
 
 
@@ -43,7 +45,7 @@ class ReLU:
 def _rectify(x: Any, y: Any) -> None:
     zero = x.dtype.type(0)
     for i in range(len(x)):
-        y[i] = max(x[i], zero)  # a NaN stays
+        y[i] = max(x[i], zero)  # propagates NaN
 
 
 @njit(nogil=True, cache=True)

@@ -8,8 +8,8 @@ import numpy as np
 from numba import njit
 
 from hpcdl.nn.kernels.numba.packing import as_pixels
-from hpcdl.nn.kernels.numpy.memory import lend
-from hpcdl.nn.threads import in_parts
+from hpcdl.nn.kernels.numpy.activation_pool import allocate
+from hpcdl.nn.threads import parallel_ranges
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
@@ -19,41 +19,41 @@ if TYPE_CHECKING:
 class ResponseNormalization:
     """y = x scale^-beta with scale = k + alpha / size * (x^2 summed over neighbouring channels).
 
-    dx = dy scale^-beta - 2 alpha beta / size * x * (dy y / scale summed over neighbouring channels). Of all these
-    only ``scale`` is kept beside the input.
+    dx = dy scale^-beta - 2 alpha beta / size * x * (dy y / scale summed over neighbouring channels). Only the
+    input and ``scale`` are stored for backward.
     """
 
     def __init__(self, geometry: ResponseGeometry) -> None:
         self._geometry = geometry
-        self._kept: tuple[Array, ...] = ()
+        self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
-        self._kept = ()
+        self._saved = ()
         geometry = self._geometry
-        scale, y = lend(x.shape, x.dtype), lend(x.shape, x.dtype)
+        scale, y = allocate(x.shape, x.dtype), allocate(x.shape, x.dtype)
         source, sums, to = as_pixels(x), as_pixels(scale), as_pixels(y)
 
         def normalise(i: int, j: int) -> None:
             settings = (geometry.size, geometry.alpha, geometry.beta, geometry.k)
             _normalise(source[i:j], *settings, sums[i:j], to[i:j])
 
-        in_parts(len(source), normalise, numbers=x.size)
-        self._kept = (x, scale)
+        parallel_ranges(len(source), normalise, elements=x.size)
+        self._saved = (x, scale)
         return y
 
     def backward(self, dy: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
-        (x, scale), self._kept = self._kept, ()
+        (x, scale), self._saved = self._saved, ()
         geometry = self._geometry
-        dx = lend(dy.shape, dy.dtype)
+        dx = allocate(dy.shape, dy.dtype)
         gradient, source, sums, to = as_pixels(dy), as_pixels(x), as_pixels(scale), as_pixels(dx)
 
         def differentiate(i: int, j: int) -> None:
             settings = (geometry.size, geometry.alpha, geometry.beta)
             _gradient(gradient[i:j], source[i:j], sums[i:j], *settings, to[i:j])
 
-        in_parts(len(source), differentiate, numbers=x.size)
+        parallel_ranges(len(source), differentiate, elements=x.size)
         return dx
 
 
@@ -61,7 +61,7 @@ class ResponseNormalization:
 def _normalise(x: Any, size: int, alpha: float, beta: float, k: float, scale: Any, y: Any) -> None:
     pixels, channels = x.shape
     reach = size // 2
-    squares = np.zeros(channels + 2 * reach, x.dtype)  # beyond the edges 0
+    squares = np.zeros(channels + 2 * reach, x.dtype)  # zeros beyond the first and last channel
     share, least = x.dtype.type(alpha / size), x.dtype.type(k)
     power = np.empty(channels, x.dtype)
     for i in range(pixels):
@@ -75,7 +75,7 @@ def _normalise(x: Any, size: int, alpha: float, beta: float, k: float, scale: An
                 row[c] += squares[c + j]
         for c in range(channels):
             row[c] = least + share * row[c]
-        _to_minus(row, beta, power)
+        _negative_power(row, beta, power)
         for c in range(channels):
             y[i, c] = x[i, c] * power[c]
 
@@ -88,7 +88,7 @@ def _gradient(dy: Any, x: Any, scale: Any, size: int, alpha: float, beta: float,
     factor = x.dtype.type(-2 * alpha * beta / size)
     power, total = np.empty(channels, x.dtype), np.empty(channels, x.dtype)
     for i in range(pixels):
-        _to_minus(scale[i], beta, power)
+        _negative_power(scale[i], beta, power)
         for c in range(channels):
             ratios[reach + c] = dy[i, c] * x[i, c] * power[c] / scale[i, c]
         for c in range(channels):
@@ -101,8 +101,8 @@ def _gradient(dy: Any, x: Any, scale: Any, size: int, alpha: float, beta: float,
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _to_minus(values: Any, beta: float, power: Any) -> None:
-    """Power = values^-beta; the beta of Krizhevsky et al., 3/4, by square roots, which registers can do."""
+def _negative_power(values: Any, beta: float, power: Any) -> None:
+    """Set power = values^-beta; beta = 3/4 (Krizhevsky et al.) uses square roots, which are vectorised."""
     one = values.dtype.type(1)
     if beta == 0.75:
         for c in range(len(values)):

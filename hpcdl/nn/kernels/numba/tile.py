@@ -1,4 +1,4 @@
-"""A small tile of a matrix product, its sums held in registers: the innermost loop of every convolution."""
+"""A tile of a matrix product with its sums in registers: the innermost loop of every convolution."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from hpcdl.nn.kernels.numba.vectors import INDEX, REGISTERS, Memory
+from hpcdl.nn.kernels.numba.vectors import INDEX, REGISTERS, Registers
 
 VECTORS: Final = 2
-"""Registers side by side in a row of a tile."""
+"""Registers per row of a tile."""
 
 ROWS: Final = (REGISTERS - VECTORS - 1) // VECTORS
-"""Most rows of a tile: two registers hold the right factor, one the left, all others are sums."""
+"""Most rows of a tile: two registers hold the right factor, one the left factor, all others sums."""
 
 
 @intrinsic
@@ -23,11 +23,11 @@ def _tile(
     a: Any, a_row: Any, a_outer: Any, a_inner: Any, b: Any, b_outer: Any, b_inner: Any,
     start: Any, start_row: Any, c: Any, c_row: Any, floor: Any,
 ) -> Any:  # fmt: skip
-    """See :func:`tile`."""
+    """Emit :func:`tile` as LLVM instructions."""
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         height, width, *rest = arguments
-        memory = Memory(builder, context.get_value_type(signature.args[-1]))
+        memory = Registers(builder, context.get_value_type(signature.args[-1]))
         end = builder.append_basic_block("end")
         shapes = [(VECTORS, False), *((vectors, True) for vectors in range(VECTORS, 0, -1))]
         for vectors, is_masked in shapes:
@@ -55,7 +55,7 @@ def _tile(
     return types.void(*arguments), emit
 
 
-def _emit(memory: Memory, height: int, width: int, columns: Any, arguments: Any) -> None:
+def _emit(memory: Registers, height: int, width: int, columns: Any, arguments: Any) -> None:
     outer, inner, a, a_row, a_outer, a_inner, b, b_outer, b_inner, start, start_row, c, c_row, floor = arguments
     builder, count = memory.builder, memory.count
     masks: list[Any] = [None] * width
@@ -83,7 +83,7 @@ def _emit(memory: Memory, height: int, width: int, columns: Any, arguments: Any)
         row = memory.shifted(c, builder.mul(c_row, INDEX(i)))
         for j in range(width):
             total = builder.load(sums[i][j])
-            total = builder.select(builder.fcmp_ordered("<", total, least), least, total)  # a NaN stays
+            total = builder.select(builder.fcmp_ordered("<", total, least), least, total)  # propagates NaN
             memory.store(total, memory.shifted(row, j * count), masks[j])
 
 
@@ -93,12 +93,11 @@ def tile(
     a: int, a_row: int, a_outer: int, a_inner: int, b: int, b_outer: int, b_inner: int,
     start: int, start_row: int, c: int, c_row: int, floor: Any,
 ) -> None:  # fmt: skip
-    """c[i, j] = max(floor, start[i, j] + sum over o, k of a[i, o, k] b[o, k, j]).
+    """Set c[i, j] = max(floor, start[i, j] + sum over o, k of a[i, o, k] b[o, k, j]).
 
-    For i < ``rows`` <= :data:`ROWS`, j < ``columns`` <= :data:`VECTORS` registers, o < ``outer``, k < ``inner``.
-    Arrays are given by address; strides are in elements, along j they are 1. ``floor`` has the elements' type
-    and is 0 for a ReLU, minus infinity for none. ``start`` may be ``c`` itself, or a row of biases with
-    ``start_row`` 0.
+    Here i < ``rows`` <= :data:`ROWS`, j < ``columns`` <= :data:`VECTORS` registers, o < ``outer``, k < ``inner``.
+    Arrays are addresses; strides are in elements, along j they are 1. ``floor`` has the elements' type: 0 for a
+    ReLU, otherwise minus infinity. ``start`` may equal ``c``, or be a row of biases with ``start_row`` 0.
     """
     _tile(
         rows, columns, outer, inner, a, a_row, a_outer, a_inner, b, b_outer, b_inner,
@@ -107,7 +106,7 @@ def tile(
 
 
 @njit(nogil=True, cache=True)
-def evenly(count: int) -> Any:
-    """(pieces, rows of each, how many of them have one more): as even as can be, none above ROWS."""
+def divide_rows(count: int) -> Any:
+    """Divide rows into tiles of nearly equal height; return (tiles, least height, tiles with one more row)."""
     pieces = -(-count // ROWS)
     return pieces, count // pieces, count % pieces

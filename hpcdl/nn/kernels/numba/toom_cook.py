@@ -1,13 +1,13 @@
-"""The transforms of Winograd convolution: matrices from interpolation points, as vector instructions.
+"""Transforms of Winograd convolution: matrices from interpolation points, as vector instructions.
 
-Correlating r taps with r + m - 1 numbers gives m results; by interpolation at r + m - 1 points it takes as many
+Correlating r taps with r + m - 1 numbers gives m results. Interpolation at r + m - 1 points needs r + m - 1
 products instead of r m (Toom-Cook; Winograd 1980; Lavin & Gray 2015, arXiv 1509.09308, sections 2 and 4):
 
     y = A^T [(G g) * (B^T d)]          in two dimensions      Y = A^T [(G g G^T) * (B^T d B)] A.
 
-Points are 0, 3/4, -3/4, 3/2, -3/2 and infinity. With them the error in float32 is 1.1e-6 of the result's norm,
-2.5e-6 with the usual 0, 1, -1, 2, -2 (128 channels, normal numbers); both sets pair p with -p, which halves the
-work. Six points serve 3 taps with m = 4 and 5 taps with m = 2.
+The points are 0, 3/4, -3/4, 3/2, -3/2 and infinity. Their float32 error is 1.1e-6 of the result's norm; the usual
+points 0, 1, -1, 2, -2 give 2.5e-6 (128 channels, normal numbers). Pairs p and -p halve the work. Six points serve
+3 taps with m = 4 and 5 taps with m = 2.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from hpcdl.nn.kernels.numba.vectors import INDEX, Memory
+from hpcdl.nn.kernels.numba.vectors import INDEX, Registers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 Matrix = list[list[float]]
 
 POINTS: Final = (Fraction(0), Fraction(3, 4), Fraction(-3, 4), Fraction(3, 2), Fraction(-3, 2))
-"""The finite ones; infinity is the last."""
+"""The finite points; infinity is the last."""
 
 SIZE: Final = len(POINTS) + 1
-"""Points, and numbers along each side of a tile of the input."""
+"""Number of points; also the side of an input tile."""
 
 
 def matrices(taps: int) -> tuple[Matrix, Matrix, Matrix]:
@@ -47,7 +47,7 @@ def matrices(taps: int) -> tuple[Matrix, Matrix, Matrix]:
 
 
 def _product(polynomials: Sequence[Sequence[Fraction]]) -> list[Fraction]:
-    """Multiply polynomials, constant terms first."""
+    """Multiply polynomials; coefficients start with the constant term."""
     total = [Fraction(1)]
     for factor in polynomials:
         longer = [Fraction(0)] * (len(total) + len(factor) - 1)
@@ -59,15 +59,15 @@ def _product(polynomials: Sequence[Sequence[Fraction]]) -> list[Fraction]:
 
 
 def transposed(matrix: Matrix) -> Matrix:
-    """Return rows as columns."""
+    """Return the transposed matrix."""
     return [list(column) for column in zip(*matrix, strict=True)]
 
 
-def _sandwich(matrix: Matrix, *, adds: bool = False) -> Callable[..., None]:
-    """Make a function that computes M X M^T for vectors X[i][j] that lie strided in memory.
+def _two_sided_product(matrix: Matrix, *, adds: bool = False) -> Callable[..., None]:
+    """Return a function that computes M X M^T for strided vectors X[i][j]; ``adds``: add to the destination.
 
-    (source, row, column, destination, row, column, count, zero): addresses, strides in elements, the number
-    of channels, contiguous and all transformed alike, and a zero of their type. ``adds`` to the destination.
+    Its arguments are (source, row, column, destination, row, column, count, zero): addresses, strides in elements,
+    the number of contiguous channels, which are transformed alike, and a zero of their type.
     """
 
     @intrinsic
@@ -76,7 +76,7 @@ def _sandwich(matrix: Matrix, *, adds: bool = False) -> Callable[..., None]:
         count: Any, zero: Any,
     ) -> Any:  # fmt: skip
         def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            memory = Memory(builder, context.get_value_type(signature.args[-1]))
+            memory = Registers(builder, context.get_value_type(signature.args[-1]))
             total = arguments[6]
             width = INDEX(memory.count)
             full = builder.sdiv(total, width)
@@ -93,7 +93,7 @@ def _sandwich(matrix: Matrix, *, adds: bool = False) -> Callable[..., None]:
     return transform  # type: ignore[no-any-return]
 
 
-def _emit(memory: Memory, matrix: Matrix, adds: bool, arguments: Any, channel: Any, mask: Any) -> None:
+def _emit(memory: Registers, matrix: Matrix, adds: bool, arguments: Any, channel: Any, mask: Any) -> None:
     source, row, column, destination, to_row, to_column, *_ = arguments
     builder = memory.builder
 
@@ -112,11 +112,11 @@ def _emit(memory: Memory, matrix: Matrix, adds: bool, arguments: Any, channel: A
             memory.store(builder.fadd(memory.load(address, mask), value) if adds else value, address, mask)
 
 
-def _apply(memory: Memory, matrix: Matrix, values: Sequence[Any]) -> list[Any]:
+def _apply(memory: Registers, matrix: Matrix, values: Sequence[Any]) -> list[Any]:
     """Multiply a matrix with a column of vectors.
 
-    Points p and -p make pairs of rows that differ in the sign of every second number, or pairs of columns that
-    differ in the sign of every second: what they share is computed once.
+    Points p and -p give pairs of rows, or of columns, that differ in the sign of every second number. Common terms
+    of a pair are computed once.
     """
     builder = memory.builder
     if _paired(matrix):
@@ -125,7 +125,7 @@ def _apply(memory: Memory, matrix: Matrix, values: Sequence[Any]) -> list[Any]:
             even = _combined(memory, [v if j % 2 == 0 else 0.0 for j, v in enumerate(matrix[i])], values)
             odd = _combined(memory, [v if j % 2 == 1 else 0.0 for j, v in enumerate(matrix[i])], values)
             sum_, difference = builder.fadd(even, odd), builder.fsub(even, odd)
-            # the row of -p may be the negative of the alternating one
+            # the row of -p may be the negated alternating row
             is_negative = next(
                 a * b < 0
                 for j, (a, b) in enumerate(zip(matrix[i], matrix[i + 1], strict=True))
@@ -148,7 +148,7 @@ def _apply(memory: Memory, matrix: Matrix, values: Sequence[Any]) -> list[Any]:
 
 
 def _paired(matrix: Matrix) -> bool:
-    """Whether rows 1 and 2, and rows 3 and 4, are those of a point and its negative."""
+    """Return True if rows 1 and 2, and rows 3 and 4, belong to a point and its negative."""
     if len(matrix) != SIZE:
         return False
     for i in (1, 3):
@@ -159,8 +159,8 @@ def _paired(matrix: Matrix) -> bool:
     return True
 
 
-def _combined(memory: Memory, factors: Sequence[float], values: Sequence[Any]) -> Any:
-    """Sum of factor times vector; factors of 0 and 1 cost nothing."""
+def _combined(memory: Registers, factors: Sequence[float], values: Sequence[Any]) -> Any:
+    """Return the sum of factor x vector; factors 0 and 1 need no product."""
     builder, total = memory.builder, None
     for factor, value in sorted(zip(factors, values, strict=True), key=lambda pair: pair[0] != 1):
         if factor == 0:
@@ -176,19 +176,19 @@ def _combined(memory: Memory, factors: Sequence[float], values: Sequence[Any]) -
 _A3, _G3, _B = matrices(3)
 _A5, _G5, _ = matrices(5)
 
-_input = _sandwich(_B)
-_input_gradient = _sandwich(transposed(_B), adds=True)
-_filter3, _filter5 = _sandwich(_G3), _sandwich(_G5)
-_filter_gradient3, _filter_gradient5 = _sandwich(transposed(_G3)), _sandwich(transposed(_G5))
-_output3, _output5 = _sandwich(_A3), _sandwich(_A5)
-_output_gradient3, _output_gradient5 = _sandwich(transposed(_A3)), _sandwich(transposed(_A5))
+_input = _two_sided_product(_B)
+_input_gradient = _two_sided_product(transposed(_B), adds=True)
+_filter3, _filter5 = _two_sided_product(_G3), _two_sided_product(_G5)
+_filter_gradient3, _filter_gradient5 = _two_sided_product(transposed(_G3)), _two_sided_product(transposed(_G5))
+_output3, _output5 = _two_sided_product(_A3), _two_sided_product(_A5)
+_output_gradient3, _output_gradient5 = _two_sided_product(transposed(_A3)), _two_sided_product(transposed(_A5))
 
 
 @njit(nogil=True, cache=True, inline="never")
 def input_tile(
     source: int, row: int, column: int, to: int, to_row: int, to_column: int, count: int, zero: Any
 ) -> None:
-    """B^T d B: 6 x 6 numbers of the input to products' left sides; see :func:`_sandwich` for the arguments."""
+    """Transform 6 x 6 inputs to left factors, B^T d B; arguments as in :func:`_two_sided_product`."""
     _input(source, row, column, to, to_row, to_column, count, zero)
 
 
@@ -196,7 +196,7 @@ def input_tile(
 def input_gradient_tile(
     source: int, row: int, column: int, to: int, to_row: int, to_column: int, count: int, zero: Any
 ) -> None:
-    """B p B^T, added to 6 x 6 numbers of the input's gradient."""
+    """Transform 6 x 6 gradients back, B p B^T, and add them to the input gradient."""
     _input_gradient(source, row, column, to, to_row, to_column, count, zero)
 
 
@@ -204,7 +204,7 @@ def input_gradient_tile(
 def filter_tile(
     taps: int, source: int, row: int, column: int, to: int, to_row: int, to_column: int, count: int, zero: Any
 ) -> None:
-    """G g G^T: a filter's taps to 6 x 6 right sides."""
+    """Transform the taps of a filter to 6 x 6 right factors, G g G^T."""
     if taps == 3:
         _filter3(source, row, column, to, to_row, to_column, count, zero)
     else:
@@ -215,7 +215,7 @@ def filter_tile(
 def filter_gradient_tile(
     taps: int, source: int, row: int, column: int, to: int, to_row: int, to_column: int, count: int, zero: Any
 ) -> None:
-    """G^T u G: 6 x 6 to the gradient of the taps."""
+    """Transform 6 x 6 numbers to the gradient of the taps, G^T u G."""
     if taps == 3:
         _filter_gradient3(source, row, column, to, to_row, to_column, count, zero)
     else:
@@ -226,7 +226,7 @@ def filter_gradient_tile(
 def output_tile(
     taps: int, source: int, row: int, column: int, to: int, to_row: int, to_column: int, count: int, zero: Any
 ) -> None:
-    """A^T p A: 6 x 6 products to m x m results."""
+    """Transform 6 x 6 products to m x m results, A^T p A."""
     if taps == 3:
         _output3(source, row, column, to, to_row, to_column, count, zero)
     else:
@@ -237,7 +237,7 @@ def output_tile(
 def output_gradient_tile(
     taps: int, source: int, row: int, column: int, to: int, to_row: int, to_column: int, count: int, zero: Any
 ) -> None:
-    """A y A^T: m x m gradients to 6 x 6."""
+    """Transform m x m gradients to 6 x 6, A y A^T."""
     if taps == 3:
         _output_gradient3(source, row, column, to, to_row, to_column, count, zero)
     else:

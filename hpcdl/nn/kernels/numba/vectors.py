@@ -1,7 +1,7 @@
-"""Vector registers in LLVM's language: loads, stores and products on memory given by its address.
+"""Vector instructions in LLVM: loads, stores and products on memory given by address.
 
-The kernels that carry a network's arithmetic are written so, because what a compiler makes of scalar loops over
-many arrays reaches half the speed or less: it must assume that the arrays overlap.
+The main kernels use them because compiled scalar loops over many arrays reach half the speed or less: the compiler
+must assume that the arrays overlap.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ def _register_bytes() -> int:
 
 
 REGISTER_BYTES: Final = _register_bytes()
-"""Width of a vector register."""
+"""Width of a vector register, in bytes."""
 
 REGISTERS: Final = 16 if REGISTER_BYTES == 32 else 32
-"""How many there are: 16 with AVX2, 32 with AVX-512 and NEON."""
+"""Number of vector registers: 16 with AVX2, 32 with AVX-512 and NEON."""
 
 INDEX: Final = ir.IntType(64)
-"""The type of addresses and counts."""
+"""LLVM type of addresses and counts."""
 
 
 @intrinsic
 def lanes(_context: Any, zero: Any) -> Any:
-    """Return how many numbers of the type of ``zero`` a register holds."""
+    """Return how many numbers of the type of ``zero`` fit a register."""
 
     def emit(_context: Any, _builder: Any, _signature: Any, _arguments: Any) -> Any:
         return INDEX(REGISTER_BYTES // (zero.bitwidth // 8))
@@ -42,27 +42,27 @@ def lanes(_context: Any, zero: Any) -> Any:
     return types.intp(zero), emit
 
 
-class Memory:
-    """Instructions that move vectors of ``element`` between registers and addresses, added to ``builder``."""
+class Registers:
+    """Builder of instructions on vectors of ``element``, which are appended to ``builder``."""
 
     def __init__(self, builder: Any, element: Any) -> None:
         self.builder = builder
         self.element = element
         self.size = 4 if isinstance(element, ir.FloatType) else 8
-        """Bytes of an element."""
+        """Bytes per element."""
         self.count = REGISTER_BYTES // self.size
-        """Elements of a register."""
+        """Elements per register."""
         self.vector = ir.VectorType(element, self.count)
         self.zeros = ir.Constant(self.vector, [0.0] * self.count)
 
     def shifted(self, address: Any, elements: Any) -> Any:
-        """Return the address so many elements further; ``elements`` is a value or a number."""
+        """Return the address advanced by ``elements``, an LLVM value or an int."""
         if isinstance(elements, int):
             return self.builder.add(address, INDEX(elements * self.size))
         return self.builder.add(address, self.builder.mul(elements, INDEX(self.size)))
 
     def spread(self, scalar: Any) -> Any:
-        """Return a vector of ``count`` times the same value."""
+        """Return a vector with ``scalar`` in all lanes."""
         many = ir.VectorType(scalar.type, self.count)
         undefined = ir.Constant(many, ir.Undefined)
         first = self.builder.insert_element(undefined, scalar, ir.IntType(32)(0))
@@ -74,12 +74,12 @@ class Memory:
         return self.spread(self.builder.load(self.builder.inttoptr(address, self.element.as_pointer())))
 
     def mask(self, left: Any) -> Any:
-        """Return a mask of the first ``left`` lanes, which may be negative or more than there are."""
+        """Return a mask of the first ``left`` lanes; ``left`` may be negative or exceed the number of lanes."""
         steps = ir.Constant(ir.VectorType(INDEX, self.count), list(range(self.count)))
         return self.builder.icmp_signed("<", steps, self.spread(left))
 
     def load(self, address: Any, mask: Any = None) -> Any:
-        """Load a vector, zeros where a mask is off."""
+        """Load a vector; masked lanes are zero."""
         pointer = self.builder.inttoptr(address, self.vector.as_pointer())
         if mask is None:
             return self.builder.load(pointer, align=self.size)
@@ -87,7 +87,7 @@ class Memory:
         return self._call("llvm.masked.load", kind, [pointer, ir.IntType(32)(self.size), mask, self.zeros], ".p0")
 
     def store(self, value: Any, address: Any, mask: Any = None) -> None:
-        """Store a vector, nothing where a mask is off."""
+        """Store a vector; masked lanes are not written."""
         pointer = self.builder.inttoptr(address, self.vector.as_pointer())
         if mask is None:
             self.builder.store(value, pointer, align=self.size)
@@ -96,7 +96,7 @@ class Memory:
         self._call("llvm.masked.store", kind, [value, pointer, ir.IntType(32)(self.size), mask], ".p0")
 
     def fma(self, a: Any, b: Any, c: Any) -> Any:
-        """Return a * b + c, rounded once."""
+        """Return a * b + c with a single rounding."""
         return self._call("llvm.fma", ir.FunctionType(self.vector, [self.vector] * 3), [a, b, c])
 
     def _call(self, name: str, kind: Any, arguments: list[Any], suffix: str = "") -> Any:
@@ -106,10 +106,10 @@ class Memory:
 
 @intrinsic
 def _copy(_context: Any, source: Any, to: Any, count: Any, zero: Any) -> Any:
-    """See :func:`copy`."""
+    """Emit :func:`copy` as LLVM instructions."""
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        memory = Memory(builder, context.get_value_type(signature.args[-1]))
+        memory = Registers(builder, context.get_value_type(signature.args[-1]))
         begin, end, total, _ = arguments
         width = INDEX(memory.count)
         full = builder.sdiv(total, width)

@@ -1,4 +1,4 @@
-"""The reference kernels: numpy and the BLAS it brings."""
+"""Reference kernels in numpy with its BLAS."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def numpy() -> Backend:
-    """Reference kernels in numpy, the ones that others are held against."""
+    """Return the reference backend; tests compare other backends with it."""
     from hpcdl.nn.kernels.numpy.backend import BACKEND
 
     return BACKEND

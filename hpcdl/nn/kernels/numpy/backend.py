@@ -1,4 +1,4 @@
-"""The numpy backend: the reference that others are held against."""
+"""The numpy backend: the reference for all others."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def channel_sum(x: Array) -> Array:
-    """Sum (N, ..., C) to (C,): each image by BLAS, then over images, so that float32 loses little."""
+    """Sum (N, ..., C) to (C,): within each image by BLAS, then over images, which limits rounding errors."""
     n, channels = len(x), x.shape[-1]
     pixels = x[0, ..., 0].size if n else 1
     per_image: Array = np.ones((1, pixels), x.dtype) @ x.reshape(n, pixels, channels)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcdl.nn.kernels.numpy.memory import lend
+from hpcdl.nn.kernels.numpy.activation_pool import allocate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,7 @@ class Dropout:
     def __init__(self, geometry: DropoutGeometry) -> None:
         self._ratio = geometry.ratio
         self._generator = np.random.default_rng(0)
-        self._kept: tuple[Array, ...] = ()
+        self._saved: tuple[Array, ...] = ()
 
     def reseed(self, key: Sequence[int]) -> None:
         """See :class:`hpcdl.nn.ops.Noise`."""
@@ -29,19 +29,19 @@ class Dropout:
 
     def forward(self, x: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Noise`."""
-        self._kept = ()
-        # Always float32, so that a network draws the same masks in float32 and float64.
-        uniform, mask, y = lend(x.shape, "float32"), lend(x.shape, x.dtype), lend(x.shape, x.dtype)
+        self._saved = ()
+        # float32 for every dtype, so that all precisions draw the same masks
+        uniform, mask, y = allocate(x.shape, "float32"), allocate(x.shape, x.dtype), allocate(x.shape, x.dtype)
         self._generator.random(dtype=np.float32, out=uniform)
         np.greater_equal(uniform, self._ratio, out=mask)
         mask *= 1 / (1 - self._ratio)
         np.multiply(x, mask, out=y)
-        self._kept = (mask,)
+        self._saved = (mask,)
         return y
 
     def backward(self, dy: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Noise`."""
-        (mask,), self._kept = self._kept, ()
-        dx = lend(dy.shape, dy.dtype)
+        (mask,), self._saved = self._saved, ()
+        dx = allocate(dy.shape, dy.dtype)
         np.multiply(dy, mask, out=dx)
         return dx

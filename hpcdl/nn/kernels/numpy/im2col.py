@@ -1,4 +1,4 @@
-"""Convolution as matrix products with windows copied side by side."""
+"""Convolution as matrix products with copied windows (im2col)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from hpcdl.nn.kernels.numpy.activation_pool import allocate
 from hpcdl.nn.kernels.numpy.channel_sum import channel_sum
-from hpcdl.nn.kernels.numpy.memory import lend
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from hpcdl.nn.geometry import ConvolutionGeometry
 
 CHUNK_BYTES = 1 << 20
-"""Windows copied at a time: small enough to stay in a core's cache until the product reads them."""
+"""Bytes of windows copied at a time; they stay in a core's cache until the product reads them."""
 
 CHUNK_ROWS = 512
-"""At least so many windows at a time: the weight gradient is read and written once per chunk."""
+"""Minimum number of windows copied at a time; the weight gradient is read and written once per chunk."""
 
 
 class Im2col:
     """Any convolution (Chellapilla et al. 2006), in chunks of whole images or of rows of one image.
 
-    Forward: y = windows @ weight^T. Backward: dweight = sum over chunks of dy^T @ windows, the windows copied
-    afresh; dwindows = dy @ weight, added back to where they came from.
+    Forward: y = windows @ weight^T. Backward copies the windows again: dweight = sum over chunks of
+    dy^T @ windows; dwindows = dy @ weight is added to the pixels of each window.
     """
 
     def __init__(self, geometry: ConvolutionGeometry) -> None:
@@ -44,12 +44,12 @@ class Im2col:
         self._rows_per_chunk = max(windows // columns, 1)
 
         self._padded = padded
-        self._kept: tuple[Array, ...] = ()
+        self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
         """See :class:`hpcdl.nn.ops.Affine`."""
-        self._kept = (padded := self._pad(x),)
-        y = lend((len(x), *self._geometry.output), x.dtype)
+        self._saved = (padded := self._pad(x),)
+        y = allocate((len(x), *self._geometry.output), x.dtype)
         for images, rows in self._chunks(len(x)):
             out = _matrix(y, images, rows)
             for windows, filters in self._groups(padded):
@@ -60,14 +60,14 @@ class Im2col:
         return y
 
     def backward(
-        self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, wanted: bool
+        self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
     ) -> Array | None:
         """See :class:`hpcdl.nn.ops.Affine`."""
         if dbias is not None:
             dbias[...] = channel_sum(dy)
-        (x,), self._kept = self._kept, ()
-        partial = lend((len(weight) // self._geometry.groups, self._span), dy.dtype)
-        dpadded = lend(x.shape, dy.dtype) if wanted else None
+        (x,), self._saved = self._saved, ()
+        partial = allocate((len(weight) // self._geometry.groups, self._span), dy.dtype)
+        dpadded = allocate(x.shape, dy.dtype) if needs_dx else None
         if dpadded is not None:
             dpadded[...] = 0
         dweight[...] = 0
@@ -79,13 +79,13 @@ class Im2col:
                 _flat(dweight[filters])[...] += partial
             if dpadded is not None:
                 for windows, filters in self._groups(dpadded):
-                    dcolumns = lend((len(gradient), self._span), dy.dtype)
+                    dcolumns = allocate((len(gradient), self._span), dy.dtype)
                     np.matmul(gradient[:, filters], _flat(weight[filters]), out=dcolumns)
                     self._scatter(dcolumns, windows[images, rows])
         return None if dpadded is None else self._crop(dpadded)
 
     def _chunks(self, batch: int) -> Iterator[tuple[slice, slice]]:
-        """Yield (images, rows of the output), all rows or rows of one image, so that each is contiguous."""
+        """Yield (images, output rows), contiguous chunks: several whole images or rows of one image."""
         rows = self._geometry.output[0]
         images_per_chunk, rows_per_chunk = max(self._images_per_chunk, 1), self._rows_per_chunk
         if self._images_per_chunk:
@@ -95,7 +95,7 @@ class Im2col:
                 yield slice(n, min(n + images_per_chunk, batch)), slice(p, min(p + rows_per_chunk, rows))
 
     def _groups(self, image: Array) -> Iterator[tuple[Array, slice]]:
-        """Yield, for each group, its windows, a view (N, P, Q, R, S, C / groups), and its filters."""
+        """Yield, for each group, a view of its windows (N, P, Q, R, S, C / groups) and its slice of filters."""
         geometry = self._geometry
         rows, columns, filters = geometry.output
         channels, share = self._window[-1], filters // geometry.groups
@@ -107,21 +107,21 @@ class Im2col:
             yield windows, slice(group * share, (group + 1) * share)
 
     def _gather(self, windows: Array) -> Array:
-        columns = lend((math.prod(windows.shape[:3]), self._span), windows.dtype)
+        columns = allocate((math.prod(windows.shape[:3]), self._span), windows.dtype)
         columns.reshape(windows.shape)[...] = windows
         return columns
 
     def _scatter(self, columns: Array, windows: Array) -> None:
-        """Add columns to the places that ``windows`` shows, which are distinct for any one offset."""
-        apart = columns.reshape(windows.shape)
+        """Add columns to the pixels of ``windows``; windows overlap, but pixels of one offset are distinct."""
+        source = columns.reshape(windows.shape)
         for r in range(windows.shape[3]):
             for s in range(windows.shape[4]):
-                windows[:, :, :, r, s] += apart[:, :, :, r, s]
+                windows[:, :, :, r, s] += source[:, :, :, r, s]
 
     def _pad(self, x: Array) -> Array:
         if not self._is_padded:
             return x
-        padded = lend((len(x), *self._padded), x.dtype)
+        padded = allocate((len(x), *self._padded), x.dtype)
         padded[...] = 0
         self._inside(padded)[...] = x
         return padded
@@ -129,7 +129,7 @@ class Im2col:
     def _crop(self, dpadded: Array) -> Array:
         if not self._is_padded:
             return dpadded
-        dx = lend((len(dpadded), *self._geometry.image), dpadded.dtype)
+        dx = allocate((len(dpadded), *self._geometry.image), dpadded.dtype)
         dx[...] = self._inside(dpadded)
         return dx
 
@@ -140,10 +140,10 @@ class Im2col:
 
 
 def _flat(weight: Array) -> Array:
-    """Filters as rows, (K, R S C / groups)."""
+    """Return the filters as rows, (K, R S C / groups)."""
     return weight.reshape(len(weight), -1)
 
 
 def _matrix(image: Array, images: slice, rows: slice) -> Array:
-    """Pixels of a chunk as rows, (n P Q, K): a view, since a chunk is contiguous."""
+    """Return the pixels of a chunk as rows, (n P Q, K): a view, because a chunk is contiguous."""
     return image[images, rows].reshape(-1, image.shape[-1])

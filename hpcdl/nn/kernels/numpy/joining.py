@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcdl.nn.kernels.numpy.memory import lend
+from hpcdl.nn.kernels.numpy.activation_pool import allocate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Concatenation:
-    """Copies blobs side by side on the last axis, and their gradients apart."""
+    """Concatenate blobs along the last axis; split their gradients."""
 
     def __init__(self, geometry: ConcatenationGeometry) -> None:
         bounds = list(accumulate((shape[-1] for shape in geometry.shapes), initial=0))
@@ -27,27 +27,27 @@ class Concatenation:
 
     def forward(self, pieces: Sequence[Array]) -> Array:
         """See :class:`hpcdl.nn.ops.Concatenation`."""
-        y = lend((len(pieces[0]), *self._shape), pieces[0].dtype)
+        y = allocate((len(pieces[0]), *self._shape), pieces[0].dtype)
         np.concatenate(pieces, axis=-1, out=y)
         return y
 
     def backward(self, dy: Array) -> list[Array]:
         """See :class:`hpcdl.nn.ops.Concatenation`."""
-        pieces = [lend((len(dy), *shape), dy.dtype) for shape in self._shapes]
+        pieces = [allocate((len(dy), *shape), dy.dtype) for shape in self._shapes]
         for piece, part in zip(pieces, self._slices, strict=True):
             piece[...] = dy[..., part]
         return pieces
 
 
 class Addition:
-    """Adds blobs of one shape."""
+    """Add blobs of one shape."""
 
     def __init__(self, geometry: Blob) -> None:
         self._geometry = geometry
 
     def forward(self, terms: Sequence[Array]) -> Array:
         """See :class:`hpcdl.nn.ops.Addition`."""
-        y = lend(terms[0].shape, self._geometry.dtype)
+        y = allocate(terms[0].shape, self._geometry.dtype)
         np.add(terms[0], terms[1], out=y)
         for term in terms[2:]:
             y += term

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcdl.nn.kernels.numpy.memory import lend
+from hpcdl.nn.kernels.numpy.activation_pool import allocate
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
@@ -18,27 +18,27 @@ class Linear:
 
     def __init__(self, geometry: LinearGeometry) -> None:
         self._outputs = geometry.outputs
-        self._kept: tuple[Array, ...] = ()
+        self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
         """See :class:`hpcdl.nn.ops.Affine`."""
-        self._kept = (x,)
-        y = lend((len(x), self._outputs), x.dtype)
+        self._saved = (x,)
+        y = allocate((len(x), self._outputs), x.dtype)
         np.matmul(x, weight.T, out=y)
         if bias is not None:
             y += bias
         return y
 
     def backward(
-        self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, wanted: bool
+        self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
     ) -> Array | None:
         """See :class:`hpcdl.nn.ops.Affine`."""
-        (x,), self._kept = self._kept, ()
+        (x,), self._saved = self._saved, ()
         np.matmul(dy.T, x, out=dweight)
         if dbias is not None:
             np.sum(dy, axis=0, out=dbias)
-        if not wanted:
+        if not needs_dx:
             return None
-        dx = lend((len(dy), weight.shape[1]), dy.dtype)
+        dx = allocate((len(dy), weight.shape[1]), dy.dtype)
         np.matmul(dy, weight, out=dx)
         return dx

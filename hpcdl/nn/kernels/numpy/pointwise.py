@@ -1,4 +1,4 @@
-"""1x1 convolution: a matrix product per pixel, nothing copied."""
+"""1x1 convolution: a matrix product per pixel, without copies."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hpcdl.nn.kernels.numpy.activation_pool import allocate
 from hpcdl.nn.kernels.numpy.channel_sum import channel_sum
-from hpcdl.nn.kernels.numpy.memory import lend
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 
 class Pointwise:
-    """Convolution with kernel 1, stride 1 and no padding, with groups or without."""
+    """Convolution with kernel 1, stride 1 and no padding; groups are allowed."""
 
     def __init__(self, geometry: ConvolutionGeometry) -> None:
         self._channels = geometry.image[2] // geometry.groups
         self._filters = geometry.output[2] // geometry.groups
         self._groups = geometry.groups
         self._output = geometry.output
-        self._kept: tuple[Array, ...] = ()
+        self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
         """See :class:`hpcdl.nn.ops.Affine`."""
-        self._kept = (x,)
-        y = lend((len(x), *self._output), x.dtype)
+        self._saved = (x,)
+        y = allocate((len(x), *self._output), x.dtype)
         pixels, out = _matrix(x), _matrix(y)
         for channels, filters in self._slices():
             np.matmul(pixels[:, channels], _matrix(weight[filters]).T, out=out[:, filters])
@@ -38,18 +38,18 @@ class Pointwise:
         return y
 
     def backward(
-        self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, wanted: bool
+        self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
     ) -> Array | None:
         """See :class:`hpcdl.nn.ops.Affine`."""
-        (x,), self._kept = self._kept, ()
+        (x,), self._saved = self._saved, ()
         pixels, gradient = _matrix(x), _matrix(dy)
         if dbias is not None:
             dbias[...] = channel_sum(dy)
         for channels, filters in self._slices():
             np.matmul(gradient[:, filters].T, pixels[:, channels], out=_matrix(dweight[filters]))
-        if not wanted:
+        if not needs_dx:
             return None
-        dx = lend(x.shape, dy.dtype)
+        dx = allocate(x.shape, dy.dtype)
         for channels, filters in self._slices():
             np.matmul(gradient[:, filters], _matrix(weight[filters]), out=_matrix(dx)[:, channels])
         return dx
@@ -64,5 +64,5 @@ class Pointwise:
 
 
 def _matrix(image: Array) -> Array:
-    """Pixels (or filters) as rows: a view."""
+    """Return pixels or filters as rows: a view."""
     return image.reshape(-1, image.shape[-1])

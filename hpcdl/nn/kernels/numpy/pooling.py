@@ -1,4 +1,4 @@
-"""Pooling, one offset within the window at a time over all windows at once."""
+"""Pooling: a loop over the offsets within a window, vectorised over all windows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcdl.nn.kernels.numpy.memory import lend
+from hpcdl.nn.kernels.numpy.activation_pool import allocate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class Frame:
-    """Images in a frame of ``fill`` that makes every window complete; without need of a frame, themselves."""
+    """Adds a border of value ``fill`` that completes every window; copies nothing if no border is needed."""
 
     def __init__(self, geometry: PoolingGeometry, fill: float) -> None:
         self._geometry = geometry
         height, width, channels = geometry.image
         rows, columns, _ = geometry.output
-        # Rounded down, the last window ends before the padding does; rounded up, behind it.
+        # with floor rounding the last window ends within the padding, with ceil rounding beyond it
         framed = (
             max((rows - 1) * geometry.stride[0] + geometry.kernel[0], height + geometry.padding[0]),
             max((columns - 1) * geometry.stride[1] + geometry.kernel[1], width + geometry.padding[1]),
@@ -33,30 +33,30 @@ class Frame:
         self._fill = fill
 
     def put(self, x: Array) -> Array:
-        """Return the images within the frame."""
+        """Return the images with the border."""
         if not self._is_needed:
             return x
-        framed = lend((len(x), *self._framed), x.dtype)
+        framed = allocate((len(x), *self._framed), x.dtype)
         framed[...] = self._fill
         self._inside(framed)[...] = x
         return framed
 
     def empty(self, batch: int) -> Array:
-        """Return zeros of the framed size."""
-        framed = lend((batch, *self._framed), self._geometry.dtype)
+        """Return zeros of the size with the border."""
+        framed = allocate((batch, *self._framed), self._geometry.dtype)
         framed[...] = 0
         return framed
 
     def take(self, framed: Array) -> Array:
-        """Return the images without the frame."""
+        """Return the images without the border."""
         if not self._is_needed:
             return framed
-        image = lend((len(framed), *self._geometry.image), framed.dtype)
+        image = allocate((len(framed), *self._geometry.image), framed.dtype)
         image[...] = self._inside(framed)
         return image
 
     def offsets(self, framed: Array) -> Iterator[Array]:
-        """Yield, for each offset in the window row by row, that pixel of every window: views (N, P, Q, C)."""
+        """Yield, for each offset in the window row by row, the pixel of every window: views (N, P, Q, C)."""
         (vertical, horizontal), (rows, columns, _) = self._geometry.stride, self._geometry.output
         for r in range(self._geometry.kernel[0]):
             for s in range(self._geometry.kernel[1]):
@@ -73,28 +73,28 @@ class Frame:
 
 
 class MaxPooling:
-    """The largest pixel of each window; a window with a NaN gives NaN, so that divergence is seen."""
+    """Maximum of each window; a window that contains NaN gives NaN, so that divergence is visible."""
 
     def __init__(self, geometry: PoolingGeometry) -> None:
         self._frame = Frame(geometry, -np.inf)
         self._gradient_frame = Frame(geometry, 0.0)
         self._output = geometry.output
-        self._kept: tuple[Array, ...] = ()
+        self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
-        self._kept = ()
-        framed, y = self._frame.put(x), lend((len(x), *self._output), x.dtype)
+        self._saved = ()
+        framed, y = self._frame.put(x), allocate((len(x), *self._output), x.dtype)
         y[...] = -np.inf
         for pixels in self._frame.offsets(framed):
             np.maximum(y, pixels, out=y)
-        self._kept = (framed, y)
+        self._saved = (framed, y)
         return y
 
     def backward(self, dy: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
-        (framed, y), self._kept = self._kept, ()
-        hit, free, chosen = lend(dy.shape, "bool"), lend(dy.shape, "bool"), lend(dy.shape, dy.dtype)
+        (framed, y), self._saved = self._saved, ()
+        hit, free, chosen = allocate(dy.shape, "bool"), allocate(dy.shape, "bool"), allocate(dy.shape, dy.dtype)
         free[...] = True
         gradient = self._gradient_frame.empty(len(dy))
         for pixels, dpixels in zip(
@@ -109,7 +109,7 @@ class MaxPooling:
 
 
 class AveragePooling:
-    """The mean of each window, divided by its size clipped to the padded image, as Caffe does."""
+    """Mean of each window; the divisor is its size clipped to the padded image, as in Caffe."""
 
     def __init__(self, geometry: PoolingGeometry) -> None:
         self._frame = Frame(geometry, 0.0)
@@ -119,7 +119,7 @@ class AveragePooling:
 
     def forward(self, x: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
-        y = lend((len(x), *self._output), x.dtype)
+        y = allocate((len(x), *self._output), x.dtype)
         y[...] = 0
         for pixels in self._frame.offsets(self._frame.put(x)):
             y += pixels
@@ -128,7 +128,7 @@ class AveragePooling:
 
     def backward(self, dy: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
-        shared = lend(dy.shape, dy.dtype)
+        shared = allocate(dy.shape, dy.dtype)
         np.multiply(dy, self._share, out=shared)
         gradient = self._gradient_frame.empty(len(dy))
         for pixels in self._gradient_frame.offsets(gradient):
@@ -137,7 +137,7 @@ class AveragePooling:
 
 
 class GlobalAverage:
-    """The mean of each channel over the image."""
+    """Mean of each channel over the image."""
 
     def __init__(self, geometry: Blob) -> None:
         height, width, channels = geometry.shape
@@ -147,19 +147,19 @@ class GlobalAverage:
 
     def forward(self, x: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
-        y = lend((len(x), self._channels), x.dtype)
+        y = allocate((len(x), self._channels), x.dtype)
         np.mean(x, axis=(1, 2), out=y)
         return y
 
     def backward(self, dy: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
-        dx = lend((len(dy), *self._shape), dy.dtype)
+        dx = allocate((len(dy), *self._shape), dy.dtype)
         np.divide(dy[:, np.newaxis, np.newaxis], self._pixels, out=dx)
         return dx
 
 
 def shares(geometry: PoolingGeometry) -> Array:
-    """What a pixel counts in each window's average, (P, Q): one by the window's size, clipped as Caffe does."""
+    """Return 1 / size of each window, (P, Q); sizes are clipped to the padded image, as in Caffe."""
     vertical, horizontal = (
         _clipped(
             geometry.output[i],
@@ -174,5 +174,5 @@ def shares(geometry: PoolingGeometry) -> Array:
 
 
 def _clipped(count: int, kernel: int, stride: int, padded: int) -> list[int]:
-    """Extents of the windows along one direction, up to the end of the padded image."""
+    """Return the extents of the windows in one direction, clipped to the padded image."""
     return [min(i * stride + kernel, padded) - i * stride for i in range(count)]

@@ -1,4 +1,4 @@
-"""A convolution or a matrix product with a ReLU behind it."""
+"""Convolution or matrix product followed by a ReLU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcdl.nn.kernels.numpy.memory import lend
+from hpcdl.nn.kernels.numpy.activation_pool import allocate
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
@@ -14,25 +14,25 @@ if TYPE_CHECKING:
 
 
 class Rectified:
-    """y = max(affine(x), 0), in the affine op's own array; dy counts where y > 0."""
+    """y = max(affine(x), 0), computed in the affine op's array; dz = dy where y > 0."""
 
     def __init__(self, affine: Affine) -> None:
         self._affine = affine
-        self._kept: tuple[Array, ...] = ()
+        self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
         """See :class:`hpcdl.nn.ops.Affine`."""
-        self._kept = ()
+        self._saved = ()
         y = self._affine.forward(x, weight, bias)
         np.maximum(y, 0, out=y)
-        self._kept = (y,)
+        self._saved = (y,)
         return y
 
     def backward(
-        self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, wanted: bool
+        self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
     ) -> Array | None:
         """See :class:`hpcdl.nn.ops.Affine`."""
-        (y,), self._kept = self._kept, ()
-        dz = lend(dy.shape, dy.dtype)
+        (y,), self._saved = self._saved, ()
+        dz = allocate(dy.shape, dy.dtype)
         np.multiply(dy, np.greater(y, 0), out=dz)
-        return self._affine.backward(dz, weight, dweight, dbias, wanted)
+        return self._affine.backward(dz, weight, dweight, dbias, needs_dx)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcdl.nn.kernels.numpy.memory import lend
+from hpcdl.nn.kernels.numpy.activation_pool import allocate
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
@@ -18,23 +18,23 @@ class Sigmoid:
 
     def __init__(self, geometry: Blob) -> None:
         self._geometry = geometry
-        self._kept: tuple[Array, ...] = ()
+        self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
-        self._kept = ()
-        y = lend(x.shape, self._geometry.dtype)
+        self._saved = ()
+        y = allocate(x.shape, self._geometry.dtype)
         np.multiply(x, 0.5, out=y)
         np.tanh(y, out=y)
         y += 1
         y *= 0.5
-        self._kept = (y,)
+        self._saved = (y,)
         return y
 
     def backward(self, dy: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
-        (y,), self._kept = self._kept, ()
-        dx = lend(dy.shape, dy.dtype)
+        (y,), self._saved = self._saved, ()
+        dx = allocate(dy.shape, dy.dtype)
         np.subtract(1, y, out=dx)
         dx *= y
         dx *= dy

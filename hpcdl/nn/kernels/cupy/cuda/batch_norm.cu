@@ -1,7 +1,7 @@
-// Batch normalisation over rows, per channel. Sums are taken in groups of rows and joined in a fixed order.
+// Batch normalisation over rows, per channel. Rows are summed in groups, groups are combined in a fixed order.
 
-// Group g has rows g, g + groups, ... Its mean and sum of squares about it; about its first value while summing,
-// so that little is lost where the mean is large.
+// Mean and sum of squared deviations of each group of rows; group g has rows g, g + groups, ... Values are summed
+// relative to the group's first value, which limits cancellation where the mean is large.
 extern "C" __global__ void moments_of_groups(const T* x, A* means, A* squares, Index rows, Index C, Index groups) {
     EACH_ROW(group, groups) {
         EACH_CHANNEL(c, C, 1) {
@@ -20,7 +20,7 @@ extern "C" __global__ void moments_of_groups(const T* x, A* means, A* squares, I
     }
 }
 
-// Joins the groups (Chan et al. 1979), gives mean and 1 / sqrt(variance + eps), and moves the running statistics:
+// Combines the groups (Chan et al. 1979) to mean and 1 / sqrt(variance + eps), and updates the running statistics:
 // running = momentum * running + (1 - momentum) * batch, with the unbiased variance.
 extern "C" __global__ void moments(const A* means, const A* squares, A* mean, A* inverse, A* running_mean,
                                    A* running_variance, Index rows, Index C, Index groups, double eps,
@@ -29,9 +29,9 @@ extern "C" __global__ void moments(const A* means, const A* squares, A* mean, A*
         A joined = 0, square = 0, before = 0;
         for (Index group = 0; group < groups; ++group) {
             const A count = (A)((rows - group + groups - 1) / groups), total = before + count;
-            const A apart = means[group * C + c] - joined;
-            joined += apart * (count / total);
-            square += squares[group * C + c] + apart * apart * (before * (count / total));
+            const A delta = means[group * C + c] - joined;
+            joined += delta * (count / total);
+            square += squares[group * C + c] + delta * delta * (before * (count / total));
             before = total;
         }
         mean[c] = joined;
@@ -51,12 +51,12 @@ __device__ void normalise_rows(const T* x, const T* shortcut, const A* mean, con
                                const A* beta, T* y, Index rows, Index C, Index relu) {
     EACH_ROW(row, rows) {
         EACH_CHANNEL(c, C, V) {
-            Vector<V> values = load<V>(x + row * C + c), beside = values;
-            if (shortcut) beside = load<V>(shortcut + row * C + c);
+            Vector<V> values = load<V>(x + row * C + c), added = values;
+            if (shortcut) added = load<V>(shortcut + row * C + c);
             for (int k = 0; k < V; ++k) {
                 const Index i = c + k;
                 A value = (get(values.v[k]) - mean[i]) * (gamma[i] * inverse[i]) + beta[i];
-                if (shortcut) value += get(beside.v[k]);
+                if (shortcut) value += get(added.v[k]);
                 values.v[k] = put(relu && value < 0 ? (A)0 : value);
             }
             store<V>(y + row * C + c, values);
@@ -64,7 +64,7 @@ __device__ void normalise_rows(const T* x, const T* shortcut, const A* mean, con
     }
 }
 
-// y = gamma (x - mean) inverse + beta (+ shortcut, unless null), rectified if relu.
+// y = gamma (x - mean) inverse + beta (+ shortcut, unless null), then max(y, 0) if relu.
 extern "C" __global__ void normalise(const T* x, const T* shortcut, const A* mean, const A* inverse, const A* gamma,
                                      const A* beta, T* y, Index rows, Index C, Index relu) {
     if (C % PACK == 0 && aligned(x) && aligned(y) && aligned(shortcut))
@@ -72,7 +72,7 @@ extern "C" __global__ void normalise(const T* x, const T* shortcut, const A* mea
     else normalise_rows<1>(x, shortcut, mean, inverse, gamma, beta, y, rows, C, relu);
 }
 
-// Per group of rows: the sum of dz and that of dz times the normalised input.
+// Sums per group of rows: of dz, and of dz times the normalised input.
 extern "C" __global__ void gradients_of_groups(const T* dz, const T* x, const A* mean, const A* inverse, A* sums,
                                                A* products, Index rows, Index C, Index groups) {
     EACH_ROW(group, groups) {
@@ -91,8 +91,8 @@ extern "C" __global__ void gradients_of_groups(const T* dz, const T* x, const A*
 }
 
 template <int V>
-__device__ void descend_rows(const T* dz, const T* x, const A* mean, const A* inverse, const A* gamma,
-                             const A* dgamma, const A* dbeta, T* dx, Index rows, Index C) {
+__device__ void gradient_rows(const T* dz, const T* x, const A* mean, const A* inverse, const A* gamma,
+                              const A* dgamma, const A* dbeta, T* dx, Index rows, Index C) {
     const A share = (A)1 / (A)rows;
     EACH_ROW(row, rows) {
         EACH_CHANNEL(c, C, V) {
@@ -110,9 +110,9 @@ __device__ void descend_rows(const T* dz, const T* x, const A* mean, const A* in
 }
 
 // dx = gamma inverse (dz - mean of dz - normalised * mean of dz normalised).
-extern "C" __global__ void descend(const T* dz, const T* x, const A* mean, const A* inverse, const A* gamma,
-                                   const A* dgamma, const A* dbeta, T* dx, Index rows, Index C) {
+extern "C" __global__ void input_gradient(const T* dz, const T* x, const A* mean, const A* inverse, const A* gamma,
+                                          const A* dgamma, const A* dbeta, T* dx, Index rows, Index C) {
     if (C % PACK == 0 && aligned(dz) && aligned(x) && aligned(dx))
-        descend_rows<PACK>(dz, x, mean, inverse, gamma, dgamma, dbeta, dx, rows, C);
-    else descend_rows<1>(dz, x, mean, inverse, gamma, dgamma, dbeta, dx, rows, C);
+        gradient_rows<PACK>(dz, x, mean, inverse, gamma, dgamma, dbeta, dx, rows, C);
+    else gradient_rows<1>(dz, x, mean, inverse, gamma, dgamma, dbeta, dx, rows, C);
 }

@@ -1,4 +1,4 @@
-// Between the precision of parameters and that of activations; also to where the alignment is right.
+// Conversion between the precisions of parameters and of activations; also copies to aligned arrays.
 
 extern "C" __global__ void narrow(const A* from, T* to, Index n) {
     for (Index i = first_thread(); i < n; i += all_threads()) to[i] = put(from[i]);

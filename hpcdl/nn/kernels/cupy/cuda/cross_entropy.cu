@@ -1,8 +1,8 @@
-// Softmax and cross-entropy: 32 threads look at one image's logits, one joins what they saw, one adds up all images.
+// Softmax and cross-entropy: 32 threads (lanes) scan an image's logits, one thread combines them, one sums all images.
 
 const int LANES = 32;
 
-// Per image and lane: largest logit, sum of exp(logit - largest), and the first place of the largest.
+// Per image and lane: largest logit, sum of exp(logit - largest), and the index of the first largest.
 extern "C" __global__ void scan_logits(const T* logits, A* largest, A* total, int* place, Index images,
                                        Index classes) {
     for (Index i = first_thread(); i < images * LANES; i += all_threads()) {
@@ -25,8 +25,8 @@ extern "C" __global__ void scan_logits(const T* logits, A* largest, A* total, in
     }
 }
 
-// Per image: largest logit and sum over all classes, the loss, and whether the label's logit is the first largest
-// (1), is not (0), or is no class (-1).
+// Per image: largest logit and sum over all classes, the loss, and right: 1 if the label's logit is the first largest,
+// 0 if not, -1 if the label is out of range.
 extern "C" __global__ void join_lanes(const T* logits, const long long* labels, const A* largest, const A* total,
                                       const int* place, A* tops, A* sums, double* losses, int* right, Index images,
                                       Index classes) {
@@ -52,7 +52,7 @@ extern "C" __global__ void join_lanes(const T* logits, const long long* labels, 
     }
 }
 
-// result: the sum of the losses, how many are right, how many labels are no class.
+// result: the sum of the losses, the number of correct images, the number of labels out of range.
 extern "C" __global__ void add_losses(const double* losses, const int* right, double* result, Index images) {
     if (first_thread() != 0) return;
     double loss = 0, correct = 0, unknown = 0;

@@ -1,5 +1,5 @@
-// Dropout with counter-based random numbers: Philox4x32-10 (Salmon et al. 2011). A mask follows from the key, from
-// how many forwards there were since the key was set, and from the place in the array; not from who computes it.
+// Dropout with counter-based random numbers: Philox4x32-10 (Salmon et al. 2011). A mask depends on the key, the number
+// of forwards since the key was set and the array index, not on the thread that computes it.
 
 struct Four {
     unsigned int v[4];
@@ -19,7 +19,7 @@ __device__ inline Four philox(unsigned int c0, unsigned int c1, unsigned int c2,
     return {{c0, c1, c2, c3}};
 }
 
-// state: the key, two words, and how many forwards there were.
+// state: two words of key, and the number of forwards.
 extern "C" __global__ void seed(unsigned int* state, Index low, Index high) {
     if (first_thread() == 0) {
         state[0] = (unsigned int)low;
@@ -32,7 +32,7 @@ extern "C" __global__ void advance(unsigned int* state) {
     if (first_thread() == 0) ++state[2];
 }
 
-// mask: 1 where a value was kept. ratio of 2^24 is the share that is dropped.
+// mask: 1 where a value is kept; ratio is the fraction that is dropped.
 extern "C" __global__ void dropout_forward(const T* x, T* y, unsigned char* mask, const unsigned int* state, Index n,
                                            double ratio) {
     const unsigned int least = (unsigned int)(ratio * 16777216.0);

@@ -1,6 +1,6 @@
-// ReLU, sigmoid, sums, and moving channels.
+// ReLU, sigmoid, sums, and copies of channels.
 
-// y = max(x, 0); a NaN stays.
+// y = max(x, 0); propagates NaN.
 extern "C" __global__ void relu_forward(const T* x, T* y, Index n) {
     const Index packs = aligned(x) && aligned(y) ? n / PACK : 0;
     for (Index i = first_thread(); i < packs; i += all_threads()) {
@@ -61,7 +61,7 @@ __device__ void bias_rows(T* y, const A* bias, Index rows, Index channels, Index
     }
 }
 
-// y += bias per channel, in place, then rectified if relu; bias may be null.
+// y += bias per channel, then max(y, 0) if relu, in place; bias may be null.
 extern "C" __global__ void bias_relu(T* y, const A* bias, Index rows, Index channels, Index relu) {
     if (channels % PACK == 0 && aligned(y)) bias_rows<PACK>(y, bias, rows, channels, relu);
     else bias_rows<1>(y, bias, rows, channels, relu);
@@ -74,7 +74,7 @@ __device__ void copy_rows(const T* from, T* to, Index rows, Index width, Index f
     }
 }
 
-// Copy rows of width elements that lie from_pitch and to_pitch elements apart, beginning at an offset.
+// Copies rows of width elements; pitches are the distances between rows, in elements.
 extern "C" __global__ void copy_columns(const T* from, T* to, Index rows, Index width, Index from_pitch,
                                         Index from_offset, Index to_pitch, Index to_offset) {
     from += from_offset;

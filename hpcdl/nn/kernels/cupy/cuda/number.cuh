@@ -1,7 +1,6 @@
-// What every kernel starts from. It is put before each source, which is compiled once per NUMBER:
-// 0 float, 1 double, 2 bfloat16, 3 half. T is how activations are stored; A is what is computed with and how
-// parameters, their gradients and statistics are stored. No kernel has a block barrier and none has an atomic:
-// results do not depend on timing, and every kernel also runs, thread after thread, on a processor.
+// Common header of all kernels, compiled once per NUMBER: 0 float, 1 double, 2 bfloat16, 3 half. T stores activations;
+// A is the type of arithmetic, parameters, their gradients and statistics. No kernel uses block barriers or atomics:
+// results do not depend on timing, and tests can run the threads one after another on a CPU.
 
 #if NUMBER == 0
 typedef float T;
@@ -16,7 +15,7 @@ typedef float A;
 
 typedef long long Index;
 
-#define PACK ((int)(16 / sizeof(T)))  // as many as one load moves
+#define PACK ((int)(16 / sizeof(T)))  // elements per 16-byte load
 
 template <int V>
 struct alignas(V * sizeof(T)) Vector {
@@ -68,7 +67,7 @@ __device__ inline bool aligned(const void* place) { return ((unsigned long long)
 __device__ inline Index first_thread() { return (Index)blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ inline Index all_threads() { return (Index)gridDim.x * blockDim.x; }
 
-// Rows are pixels, V neighbouring channels are one thread's.
+// Rows are pixels; a thread processes V neighbouring channels.
 #define EACH_ROW(row, rows) \
     for (Index row = (Index)blockIdx.x * blockDim.y + threadIdx.y; row < (rows); \
          row += (Index)gridDim.x * blockDim.y)

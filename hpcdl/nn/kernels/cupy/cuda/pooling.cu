@@ -1,4 +1,4 @@
-// Pooling, NHWC. Backward gathers: each input pixel asks the windows that it lies in.
+// Pooling, NHWC. Backward gathers: each input pixel sums over the windows that contain it.
 
 struct Place {
     Index n;
@@ -14,13 +14,13 @@ struct Span {
     int begin, end;
 };
 
-// Pixels of window p that are in the image, relative to the window's beginning.
+// Offsets within window p that are in the image.
 __device__ inline Span inside(int p, int stride, int padding, int kernel, int size) {
     const int origin = p * stride - padding;
     return {origin < 0 ? -origin : 0, origin + kernel > size ? size - origin : kernel};
 }
 
-// Windows that pixel h lies in.
+// Windows that contain pixel h.
 __device__ inline Span windows(int h, int stride, int padding, int kernel, int count) {
     const int low = h + padding - kernel, high = (h + padding) / stride + 1;
     return {low < 0 ? 0 : low / stride + 1, high < count ? high : count};
@@ -58,7 +58,7 @@ __device__ void max_rows(const T* x, T* y, void* where, Index batch, Index H, In
     }
 }
 
-// where: which pixel of the window was chosen, the first of the largest; 16 bits if wide, else 8.
+// where: index, within the window, of the first largest pixel; 16 bits if wide, else 8.
 extern "C" __global__ void max_forward(const T* x, T* y, void* where, Index batch, Index H, Index W, Index C,
                                        Index P, Index Q, Index R, Index S, Index sv, Index sh, Index pv, Index ph,
                                        Index wide) {
@@ -170,7 +170,7 @@ extern "C" __global__ void average_backward(const T* dy, T* dx, Index batch, Ind
     else average_gather<1>(dy, dx, batch, H, W, C, P, Q, R, S, sv, sh, pv, ph);
 }
 
-// y (batch, C): the mean over an image's pixels.
+// y (batch, C): mean over the pixels of an image.
 extern "C" __global__ void global_forward(const T* x, T* y, Index batch, Index pixels, Index C) {
     EACH_ROW(n, batch) {
         EACH_CHANNEL(c, C, 1) {

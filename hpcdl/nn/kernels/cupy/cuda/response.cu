@@ -18,7 +18,7 @@ extern "C" __global__ void response_forward(const T* x, T* y, A* scale, Index ro
     }
 }
 
-// dx = dy scale^-beta - 2 alpha beta / size * x * (dy y / scale summed over the neighbours).
+// dx = dy scale^-beta - 2 alpha beta / size * x * (dy y / scale summed over neighbouring channels).
 extern "C" __global__ void response_backward(const T* dy, const T* x, const T* y, const A* scale, T* dx, Index rows,
                                              Index C, Index size, double alpha, double beta) {
     const Index reach = size / 2;

@@ -1,4 +1,4 @@
-// Sums per channel over rows: each group of rows by one thread per channel, then the groups' sums likewise.
+// Sums per channel over rows: one thread per channel sums a group of rows; a second kernel sums the groups.
 
 template <int V>
 __device__ void sum_groups(const T* x, A* sums, Index rows, Index channels, Index groups) {
@@ -22,7 +22,7 @@ extern "C" __global__ void sum_activations(const T* x, A* sums, Index rows, Inde
     else sum_groups<1>(x, sums, rows, channels, groups);
 }
 
-// The same for what was summed already.
+// sums (groups, channels) of partial sums x (rows, channels), grouped as in sum_activations.
 extern "C" __global__ void sum_partial(const A* x, A* sums, Index rows, Index channels, Index groups) {
     EACH_ROW(group, groups) {
         EACH_CHANNEL(c, channels, 1) {

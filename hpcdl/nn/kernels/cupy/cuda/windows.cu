@@ -1,5 +1,5 @@
-// Windows copied side by side, for layers that become matrix products: locally connected ones, and convolutions in
-// float64, which cuDNN has no engine for.
+// Copies of windows (im2col) for layers computed as matrix products: locally connected layers, and convolutions in
+// float64, which cuDNN does not support.
 
 // columns (batch P Q, R S D): the windows of channels first to first + D of x (batch, H, W, C).
 extern "C" __global__ void gather_windows(const T* x, T* columns, Index batch, Index H, Index W, Index C, Index P,
@@ -15,7 +15,7 @@ extern "C" __global__ void gather_windows(const T* x, T* columns, Index batch, I
     }
 }
 
-// The other way round: each pixel of dx adds up the places in columns that it was copied to.
+// dx: each pixel is the sum of its copies in columns, the transpose of gather_windows.
 extern "C" __global__ void scatter_windows(const T* columns, T* dx, Index batch, Index H, Index W, Index C, Index P,
                                            Index Q, Index R, Index S, Index sv, Index sh, Index pv, Index ph,
                                            Index first, Index D) {

@@ -1,0 +1,1 @@
+"""Parts that aggregation schemes share."""

@@ -1,0 +1,70 @@
+"""Collectives of schemes, and the layout of their vectors.
+
+Every rank has a vector of the whole size, as in nccl-tests. ``allreduce``: all ranks end with the sum. ``reduce``:
+rank 0 does; the others end with partial sums. ``broadcast``: all end with rank 0's vector. The other collectives
+use the parts of :func:`hpcdl.fabric.vectors.partition`. ``reduce_scatter``: rank r ends with the sum of part r.
+``allgather``: all ranks end with part r of each rank r. ``all_to_all``: part i comes from rank i; all parts are
+equally long.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from hpcdl import registry
+from hpcdl.fabric.vectors import OutOfPlace, Parts, partition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from hpcdl.fabric.comm import Array
+
+BY_PARTS: Final = ("reduce_scatter", "allgather", "all_to_all")
+"""Collectives that are called with the parts of the vector; the others are called with the vector."""
+
+COLLECTIVES: Final = ("allreduce", *BY_PARTS, "broadcast", "reduce")
+
+
+def offered(collective: str, scheme: str) -> Callable[..., Coroutine[Any, Any, None]]:
+    """Return the ``collective`` of a scheme: the function of this name in its file; for allreduce the scheme.
+
+    Raises ValueError for an unknown scheme and for one without it, naming those that have it.
+    """
+    allreduce = registry.find("aggregation", scheme)
+    found = allreduce if collective == "allreduce" else own(allreduce, collective)
+    if found is None:
+        raise ValueError(f"{scheme!r} has no {collective}; these have: {', '.join(schemes(collective))}")
+    return found
+
+
+def schemes(collective: str) -> list[str]:
+    """Return the names of the schemes that offer a collective, sorted."""
+    return [
+        name
+        for name in registry.names("aggregation")
+        if collective == "allreduce" or own(registry.find("aggregation", name), collective) is not None
+    ]
+
+
+def own(scheme: Callable[..., Any], collective: str) -> Callable[..., Coroutine[Any, Any, None]] | None:
+    """Return the function called ``collective`` that the module of ``scheme`` defines besides it; None if none."""
+    found = vars(sys.modules[scheme.__module__]).get(collective)
+    defined = getattr(found, "__module__", None) == scheme.__module__ and found is not scheme
+    return found if defined else None
+
+
+def operand(collective: str, buffer: Array, ranks: int) -> Array | Parts:
+    """Return the argument of the collective: the vector, or its parts.
+
+    Raises ValueError for an all-to-all of a vector that cannot be cut into equal parts.
+    """
+    if collective == "all_to_all" and len(buffer) % ranks:
+        raise ValueError(f"all_to_all: {len(buffer)} elements cannot be cut into {ranks} equal parts")
+    return partition(buffer, ranks) if collective in BY_PARTS else buffer
+
+
+def out_of_place_operand(collective: str, operand: Array, result: Array, ranks: int) -> Array | Parts:
+    """Return the argument of a library's collective out of place, see :class:`hpcdl.fabric.vectors.OutOfPlace`."""
+    both: Any = OutOfPlace(operand, result)  # only the fabric reads its fields
+    return Parts(both, partition(result, ranks)) if collective in BY_PARTS else both

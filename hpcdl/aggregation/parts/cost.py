@@ -1,0 +1,113 @@
+"""Costs stated in a scheme's docstring, as formulas that can be evaluated.
+
+A line such as ``Bytes, busiest rank: 2*n*(p - 1)/p`` or ``Time, p a power of two: log2(p)*alpha`` is an
+expression in p (ranks), n (bytes of the vector), alpha (s), beta (s/byte), gamma (s/byte reduced) and the
+scheme's settings. A line such as ``N = ceil(p/2)`` names a term. After ``Time,`` comes the condition of the
+formula: words of :data:`_HOLDS`, or an expression such as ``p > 1``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from math import ceil, floor, log2
+from typing import TYPE_CHECKING, Any, Final
+
+from hpcdl import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_LINE: Final = re.compile(r"^(Messages|Bytes|Time)(?:, ([^:]+))?: (.+)$", re.MULTILINE)
+_NAME: Final = re.compile(r"^([A-Za-z]\w*) = (.+)$", re.MULTILINE)
+
+_HOLDS: Final[dict[str, Callable[[int], bool]]] = {
+    "": lambda _: True,
+    "p a power of two": lambda p: p & (p - 1) == 0,
+    "p not a power of two": lambda p: p & (p - 1) != 0,
+    "p + 1 a power of two": lambda p: (p + 1) & p == 0,
+}
+
+_FUNCTIONS: Final = {f.__name__: f for f in (ceil, floor, log2, max, min, range, sum)}
+
+
+def costs(aggregation: Callable[..., Any], settings: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """Return the stated costs, such as ``{"Messages, busiest rank": "2*(p - 1)"}``; empty if there are none.
+
+    Settings are replaced by their values, or by their defaults.
+    """
+    text = inspect.getdoc(aggregation) or ""
+    defaults = {name: parameter.default for name, parameter in registry.settings_of(aggregation).items()}
+    known = {name: repr(value) for name, value in {**defaults, **(settings or {})}.items() if value is not None}
+    for name, meaning in _NAME.findall(text):
+        known.setdefault(name, f"({_filled(meaning, known)})")
+    return {
+        _filled(f"{quantity}, {which}" if which else quantity, known): _filled(formula, known)
+        for quantity, which, formula in _LINE.findall(text)
+    }
+
+
+def _filled(formula: str, known: Mapping[str, str]) -> str:
+    return re.sub(r"[A-Za-z_]\w*", lambda name: known.get(name[0], name[0]), formula)
+
+
+def cost(formula: str, ranks: int, size: float, alpha: float = 0, beta: float = 0, gamma: float = 0) -> float:
+    """Return the value of a formula for ``ranks`` ranks and a vector of ``size`` bytes."""
+    return float(_value(formula, {"p": ranks, "n": size, "alpha": alpha, "beta": beta, "gamma": gamma}))
+
+
+def _value(formula: str, numbers: Mapping[str, float]) -> Any:
+    """Evaluate an expression from the docstring of a scheme that a suite names."""
+    return eval(formula, {"__builtins__": _FUNCTIONS, **numbers})  # noqa: S307
+
+
+def time(
+    aggregation: Callable[..., Any],
+    ranks: int,
+    size: float,
+    alpha: float,
+    beta: float,
+    gamma: float,
+    settings: Mapping[str, Any] | None = None,
+) -> float | None:
+    """Return the stated time in s; None if no formula covers this number of ranks or one of the settings."""
+    stated = inspect.getdoc(aggregation) or ""
+    formulas = " ".join(part for line in (*_LINE.findall(stated), *_NAME.findall(stated)) for part in line)
+    if not set(settings or ()) <= set(re.findall(r"\w+", formulas)):
+        return None
+    for quantity, formula in costs(aggregation, settings).items():
+        name, _, condition = quantity.partition(", ")
+        if name == "Time" and _holds(condition, ranks, size):
+            return cost(formula, ranks, size, alpha, beta, gamma)
+    return None
+
+
+def messages(
+    aggregation: Callable[..., Any], ranks: int, size: float, settings: Mapping[str, Any] | None = None
+) -> float | None:
+    """Return the stated number of messages of all ranks, or an upper bound; None if none is stated."""
+    stated = costs(aggregation, settings)
+    for quantity, factor in (("Messages, all ranks", 1), ("Messages, busiest rank", ranks)):
+        if quantity in stated:
+            return factor * cost(stated[quantity], ranks, size)
+    return None
+
+
+MOST_MESSAGES: Final = 10**9
+"""Most messages of a simulated operation; they take about an hour."""
+
+
+def check_messages(
+    aggregation: Callable[..., Any], ranks: int, size: float, settings: Mapping[str, Any] | None = None
+) -> None:
+    """Raise ValueError for an operation with more than :data:`MOST_MESSAGES` messages."""
+    stated = messages(aggregation, ranks, size, settings)
+    sent = 2 * ranks * (ranks - 1) if stated is None else stated  # default: a ring's
+    if sent > MOST_MESSAGES:
+        raise ValueError(f"{ranks} ranks may send {sent:.2g} messages; at most {MOST_MESSAGES:.0e} are simulated")
+
+
+def _holds(condition: str, ranks: int, size: float) -> bool:
+    if condition in _HOLDS:
+        return _HOLDS[condition](ranks)
+    return bool(_value(condition, {"p": ranks, "n": size}))

@@ -1,0 +1,134 @@
+"""Archive of runs as series: one number per case, measure, environment key and job, in the order of time."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any
+
+    from hpcdl.analysis.series import CaseSeries, RunSeries
+
+Matrix = npt.NDArray[np.float64]
+
+
+class Key(NamedTuple):
+    """Identity of a series."""
+
+    case: str
+    settings: str
+    measure: str
+    environment_key: str
+
+
+@dataclass(frozen=True)
+class Job:
+    """Runs of one suite that one job made: launches of the same cases."""
+
+    runs: Sequence[RunSeries]
+
+    @property
+    def date(self) -> str:
+        """When the first run began, UTC, ISO 8601."""
+        return self.runs[0].date
+
+    @property
+    def path(self) -> str:
+        """Folder of the first run."""
+        return self.runs[0].path
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """Description of the last run's environment."""
+        return self.runs[-1].environment
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Environment keys of the cases."""
+        return frozenset(case.environment_key for run in self.runs for case in run.cases)
+
+    @property
+    def hosts(self) -> list[str]:
+        """Hosts of the ranks, each once."""
+        ranks = [rank for run in self.runs for rank in run.environment.get("ranks") or ()]
+        return list(dict.fromkeys(str(rank.get("hostname", "")) for rank in ranks))
+
+    def measured(self) -> dict[Key, list[float]]:
+        """Return the values of each series, one per launch; failed cases have none."""
+        found: dict[Key, list[float]] = {}
+        for case in (case for run in self.runs for case in run.cases if not case.failure):
+            for measure, value in case.values.items():
+                key = Key(case.case, case.settings, measure, case.environment_key)
+                found.setdefault(key, []).append(value)
+        return found
+
+
+@dataclass(frozen=True)
+class History:
+    """Jobs of one suite, ascending in time, and their series."""
+
+    suite: str
+    jobs: Sequence[Job]
+    keys: Sequence[Key]
+    seconds: Matrix
+    """(series, jobs): median over the launches of a job; NaN where a job has no value."""
+    cases: dict[tuple[str, str], CaseSeries]
+    """Description of each case, by name and settings: the newest."""
+
+    @property
+    def logs(self) -> Matrix:
+        """(series, jobs): logarithms of the times."""
+        return np.asarray(np.log(self.seconds), np.float64)
+
+    def case(self, series: int) -> CaseSeries:
+        """Return the description of the case of a series."""
+        return self.cases[self.keys[series][:2]]
+
+    def environment_changes(self) -> list[int]:
+        """Return the jobs whose environment keys differ from those of the job before."""
+        return [
+            number
+            for number, (before, now) in enumerate(itertools.pairwise(self.jobs), 1)
+            if before.keys and now.keys and before.keys != now.keys
+        ]
+
+    def missing(self, job: int, within: int = 3) -> list[tuple[str, str]]:
+        """Return case and reason of each case without a value in a job, though one of the jobs before has it.
+
+        A disturbed case is not missing: it has a value, which does not count.
+        """
+        before = {key[:2] for one in self.jobs[max(0, job - within) : job] for key in one.measured()}
+        now = {key[:2] for key in self.jobs[job].measured()}
+        reasons: dict[str, str] = {}
+        for run in self.jobs[job].runs:
+            reasons |= {case.case: case.failure for case in run.cases if case.failure} | run.without_result
+        disturbed = {case for run in self.jobs[job].runs for case in run.disturbed}
+        absent = sorted(case for case, _ in before - now if case not in disturbed)
+        return [(case, reasons.get(case, "not in the run")) for case in absent]
+
+
+def histories(runs: Iterable[RunSeries]) -> list[History]:
+    """Return the history of each suite; runs without a date or measured cases are left out."""
+    by_suite: dict[str, dict[str, list[RunSeries]]] = {}
+    for run in sorted(runs, key=lambda run: run.date):
+        if run.date and (run.cases or run.without_result):
+            by_suite.setdefault(run.suite, {}).setdefault(run.job, []).append(run)
+    return [_history(suite, [Job(found) for found in jobs.values()]) for suite, jobs in by_suite.items()]
+
+
+def _history(suite: str, jobs: Sequence[Job]) -> History:
+    measured = [job.measured() for job in jobs]
+    keys = list(dict.fromkeys(key for one in measured for key in one))
+    rows = {key: row for row, key in enumerate(keys)}
+    seconds = np.full((len(keys), len(jobs)), np.nan)
+    for column, one in enumerate(measured):
+        for key, values in one.items():
+            seconds[rows[key], column] = np.median(values)
+    cases = {(case.case, case.settings): case for job in jobs for run in job.runs for case in run.cases}
+    return History(suite, jobs, keys, seconds, cases)

@@ -1,0 +1,144 @@
+"""Fields of a record: those that state the problem, and those that state the method."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from hpcdl.analysis.conditions import SAMPLING, conditions, settings
+from hpcdl.analysis.labels import label, parts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CONTRACT: Final = (
+    *(
+        "suite",
+        "case",
+        "kind",
+        "model",
+        "dataset",
+        "backend",
+        "dtype",
+        "training",
+        "aggregation",
+        "compression",
+    ),
+    *("optimizer", "ranks", "nodes", "threads_per_rank", "global_batch", "scaling", "steps", "step_seconds"),
+    *(
+        "step_seconds_low",
+        "step_seconds_high",
+        "images_per_second",
+        "speedup",
+        "efficiency",
+        "efficiency_low",
+    ),
+    *("efficiency_high", "compute_seconds", "input_seconds", "exposed_communication_seconds"),
+    *("waiting_seconds", "transfer_seconds", "late_rank"),
+    *("bytes_sent_per_rank", "messages_per_rank", "compression_ratio", "staleness_mean", "staleness_max"),
+    *("final_loss", "final_accuracy", "target_accuracy", "seconds_to_target", "samples_to_target"),
+    "epochs_to_target",
+    *("collective", "message_bytes", "time_p50_seconds", "time_p99_seconds", "algbw_bytes_per_second"),
+    *("busbw_bytes_per_second", "correct", "predicted_seconds"),
+)
+"""Fields of ``--json``, in its order."""
+
+METHOD: Final = ("training", "aggregation", "compression", "optimizer", "schedule", "learning_rate")
+"""Fields that may differ between two rows of a table."""
+
+PROBLEM: Final = (
+    *("suite", "kind", "model", "dataset", "backend", "dtype", "threads_per_rank", "scaling", "epochs"),
+    *("target_accuracy", "collective", "message_bytes"),
+)
+"""Two cases that agree in these, in conditions, method and batch are one case at different scales."""
+
+TRAININGS: Final = ("train", "replay")
+"""Kinds of case whose steps are those of a training; in a replay only times and messages are."""
+
+ANY: Final = "any"
+"""In the place of an aggregation: it makes no difference."""
+
+OWN: Final = "own"
+"""In the place of an aggregation: the strategy moves its messages itself."""
+
+Key = tuple[Any, ...]
+
+
+def scaling_of(fields: Mapping[str, Any]) -> str | None:
+    """``"strong"``, ``"weak"`` or None: the field, else as the given batch implies."""
+    if fields.get("scaling") is not None:
+        return str(fields["scaling"])
+    if fields.get("batch_per_rank") is not None:
+        return "weak"
+    return "strong" if fields.get("global_batch") is not None else None
+
+
+def problem(fields: Mapping[str, Any], *ignored: str) -> Key:
+    """Return the problem, whatever the method: equal for all cases of one table.
+
+    Of the two batches the one that stays is in it: the global one in strong scaling, the ranks' in weak. Of
+    the two lengths the one that was given: epochs, else the steps that were planned. ``ignored``: settings that
+    may differ.
+    """
+    kept = {"strong": "global_batch", "weak": "batch_per_rank"}.get(scaling_of(fields) or "")
+    return (
+        *(fields.get(name) for name in PROBLEM),
+        planned_steps(fields),
+        scaling_of(fields),
+        fields.get(kept or ""),
+        conditions(fields, *ignored),
+    )
+
+
+def planned_steps(fields: Mapping[str, Any]) -> int | None:
+    """Steps the case was to take, None where epochs say how long it is.
+
+    A record's ``steps`` are those that were taken, fewer when it stopped at its target.
+    """
+    if fields.get("epochs") is not None:
+        return None
+    return fields["planned_steps"] if "planned_steps" in fields else fields.get("steps")
+
+
+def method(fields: Mapping[str, Any]) -> Key:
+    """Return the method: strategy, aggregation, compression, optimizer, schedule and rate.
+
+    One rank exchanges nothing, so that every aggregation is the same program there; a compressor may still
+    cost time and lose digits.
+    """
+    named = {name: fields.get(name) or "none" for name in METHOD}
+    if fields.get("ranks") == 1 and named["aggregation"] != OWN:
+        named["aggregation"] = ANY
+    return tuple(named.values())
+
+
+def configuration(fields: Mapping[str, Any], *ignored: str) -> Key:
+    """Everything but ranks, nodes, seed and launch, and the settings that are ``ignored``."""
+    sampling = tuple((key, label(settings(fields).get(key))) for key in sorted(SAMPLING))
+    return (problem(fields, *ignored), sampling, *(fields.get(name) or "none" for name in METHOD))
+
+
+def strategy(fields: Mapping[str, Any]) -> str:
+    """The name of the strategy, without its settings; empty where there is none."""
+    return parts(str(fields.get("training") or ""))[0]
+
+
+def is_independent(fields: Mapping[str, Any]) -> bool:
+    """Return True if ranks exchange nothing, so that replicas are independent."""
+    return bool(fields.get("independent"))
+
+
+def keeps_step(fields: Mapping[str, Any]) -> bool:
+    """Return True if ranks take every step together, so that the slowest of them determines its time.
+
+    The time per step of other strategies takes many steps: see :mod:`hpcdl.analysis.throughput`.
+    """
+    return fields.get("lockstep") is not False
+
+
+def batch(fields: Mapping[str, Any]) -> float | None:
+    """Return the images of a global batch; None if unknown."""
+    if fields.get("global_batch") is not None:
+        return float(fields["global_batch"])
+    if fields.get("batch_per_rank") is not None:
+        return float(fields["batch_per_rank"]) * int(fields.get("ranks") or 1)
+    return None

@@ -1,0 +1,167 @@
+"""Comparison of two sets of runs: measures that regressed, improved, are unchanged, or lack data.
+
+The unit is the launch, or the job where a side has several jobs and one of them several launches: iterations of a
+launch, and launches of a job, are not independent. A ratio is exp of the difference of mean logarithms, with
+Welch's 95 % interval; p-values are adjusted over all comparisons (Benjamini & Hochberg). A regression needs an
+adjusted p < 0.05 and a change beyond ``min_effect``; "unchanged" needs an interval within it; everything else is
+inconclusive.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpcdl.analysis.accepted import apply
+from hpcdl.analysis.change import (
+    ACCEPTED,
+    BAD,
+    IMPROVED,
+    INCONCLUSIVE,
+    REGRESSED,
+    UNCHANGED,
+    VERDICTS,
+    Change,
+)
+from hpcdl.analysis.drift import drift
+from hpcdl.analysis.pairing import pairs
+from hpcdl.analysis.welch import ALPHA, adjusted, difference, smallest_visible
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Sequence
+
+    from hpcdl.analysis.accepted import Accepted
+    from hpcdl.analysis.drift import Drift
+    from hpcdl.analysis.pairing import Pair
+    from hpcdl.analysis.series import RunSeries
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Result of a comparison."""
+
+    changes: list[Change]
+    """Worst first."""
+    unit: str
+    """``launch`` or ``job``."""
+    jobs: tuple[int, int]
+    """Of the baseline and of the candidate."""
+    min_effect: float
+    drift: Drift | None
+    """Trend of the baseline's runs; None for fewer than four."""
+    expired: list[Accepted]
+    """Accepted regressions whose date has passed."""
+    unused: list[Accepted]
+    """Accepted regressions that match no compared case."""
+
+    def count(self, *verdicts: str) -> int:
+        """Return the number of measures with one of the verdicts."""
+        return sum(one.verdict in verdicts for one in self.changes)
+
+    @property
+    def verdict(self) -> str:
+        """``regressed``, ``inconclusive``, ``improved`` or ``unchanged``.
+
+        Regressed if any measure regressed, failed or is missing; else inconclusive if at least half of the
+        measures are: a few noisy cases must not hide that all others are unchanged, and a comparison of too few
+        launches must not pass.
+        """
+        if self.count(*BAD):
+            return REGRESSED
+        compared = self.count(ACCEPTED, INCONCLUSIVE, IMPROVED, UNCHANGED)
+        if 2 * self.count(INCONCLUSIVE) >= compared:
+            return INCONCLUSIVE
+        return IMPROVED if self.count(IMPROVED) else UNCHANGED
+
+
+def compare(
+    baseline: Sequence[RunSeries],
+    candidate: Sequence[RunSeries],
+    min_effect: float,
+    accepted: Sequence[Accepted],
+    today: dt.date,
+) -> Comparison:
+    """Compare the candidate's runs with the baseline's; each run is one launch.
+
+    Raises ValueError if the baseline has no measured case.
+    """
+    found = pairs(baseline, candidate)
+    if not any(pair.baseline for pair in found):
+        simulated = any(run.simulated for run in baseline)
+        why = "all its cases are simulated" if simulated else "it has no measured case without an error"
+        why = "all its measured cases were disturbed" if any(run.disturbed for run in baseline) else why
+        raise ValueError(f"{baseline[0].path}: the baseline cannot be compared: {why}")
+    jobs = (len({run.job for run in baseline}), len({run.job for run in candidate}))
+    by_job = max(jobs) > 1 and jobs != (len(baseline), len(candidate))
+    compared = [pair for pair in found if not pair.verdict]
+    changes = _changes(compared, min_effect, by_job=by_job)
+    changes += [_uncompared(pair) for pair in found if pair.verdict]
+    result = apply(changes, accepted, today)
+    return Comparison(
+        changes=sorted(result.changes, key=_badness),
+        unit="job" if by_job else "launch",
+        jobs=jobs,
+        min_effect=min_effect,
+        drift=drift(baseline),
+        expired=result.expired,
+        unused=result.unused,
+    )
+
+
+def _badness(change: Change) -> tuple[int, float]:
+    ratio = change.ratio if math.isfinite(change.ratio) else 0.0
+    return VERDICTS.index(change.verdict), -ratio
+
+
+def _uncompared(pair: Pair) -> Change:
+    counts = (len(pair.baseline), len(pair.candidate))
+    return Change(pair.suite, pair.case, pair.measure, pair.verdict, pair.reason, counts)
+
+
+def _changes(compared: Sequence[Pair], min_effect: float, *, by_job: bool) -> list[Change]:
+    """Test all pairs that have values on both sides."""
+    sides = [[pair.logarithms(side, by_job=by_job) for pair in compared] for side in (0, 1)]
+    limit = math.log1p(min_effect)
+    tested = difference(*sides)
+    known = np.array([min(len(pair.baseline), len(pair.candidate)) > 1 for pair in compared], bool)
+    p = adjusted(np.where(known, tested.p, np.nan))
+    low, high = tested.bounds()
+    total = int(np.count_nonzero(~np.isnan(p)))
+    visible = [smallest_visible(tested, limit, number) for number in (1, max(total, 1))]
+    found = []
+    for number, pair in enumerate(compared):
+        counts = (len(pair.baseline), len(pair.candidate))
+        means = [math.exp(float(side[number].mean())) for side in sides]
+        change = Change(pair.suite, pair.case, pair.measure, INCONCLUSIVE, "", counts, means[0], means[1])
+        change = replace(change, ratio=means[1] / means[0])
+        if np.isnan(p[number]):
+            few = "launch" if min(counts) < 2 else "job"
+            found.append(replace(change, reason=f"one {few} on a side"))
+            continue
+        found.append(
+            replace(
+                change,
+                verdict=_verdict(p[number], tested.value[number], low[number], high[number], limit),
+                low=_exp(low[number]),
+                high=_exp(high[number]),
+                p=float(p[number]),
+                smallest=_exp(visible[0][number]),
+                smallest_alone=_exp(visible[1][number]),
+            )
+        )
+    return found
+
+
+def _verdict(p: float, value: float, low: float, high: float, limit: float) -> str:
+    if p < ALPHA and abs(value) > limit:
+        return REGRESSED if value > 0 else IMPROVED
+    return UNCHANGED if -limit <= low and high <= limit else INCONCLUSIVE
+
+
+def _exp(value: float) -> float:
+    """Return the exponential, infinity where it is beyond a float."""
+    return math.exp(value) if value < 700 else math.inf

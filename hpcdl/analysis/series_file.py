@@ -1,0 +1,96 @@
+"""Series of a run in a small file next to it: an archive of hundreds of runs is read in seconds.
+
+``run.series.json`` next to ``run.h5`` has one line with its version and two checksums, of the run and of the text
+that follows, and then JSON. It is written at the end of a run, and when a run without it, or with one that does
+not fit, is read and its folder can be written to. It may be deleted at any time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from contextlib import suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+from hpcdl.analysis.series import CaseSeries, RunSeries, job_of, series_of
+from hpcdl.trace.atomic_write import atomic_write
+from hpcdl.trace.checksum import verified_checksum
+from hpcdl.trace.input_file import MAX_DATA, read_bytes
+from hpcdl.trace.layout import SCHEMA
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpcdl.trace.run import Run
+
+VERSION: Final = 3
+"""Of the file; a change of what :mod:`hpcdl.analysis.series` computes needs another."""
+
+
+def runs_in(path: Path) -> list[Path]:
+    """Return the runs that ``path`` names: itself, or in their order those that ``--launches`` left in it."""
+    if path.is_dir() and not any((path / name).exists() for name in ("run.h5", "parts")):
+        launches = {
+            int(one.name[7:]): one for one in path.iterdir() if re.fullmatch(r"launch-[0-9]{1,9}", one.name)
+        }
+        if launches:
+            return [launches[number] for number in sorted(launches)]
+    return [path]
+
+
+def read_series(path: Path) -> RunSeries:
+    """Read the series of a run: its folder, its ``run.h5``, or a single part.
+
+    Raises TraceError, in one line that names the file, if it is missing, foreign, damaged or of another schema.
+    """
+    file = path / "run.h5" if path.is_dir() else path
+    checksum = None
+    with suppress(OSError):  # reading the run states the error
+        checksum = verified_checksum(file)
+    found = None if checksum is None else _kept(file, path, checksum)
+    if found is None:
+        from hpcdl.trace.schema import read  # late: h5py and pandas are not needed for a series that is kept
+
+        found = series_of(read(path))
+        if checksum is not None:
+            _keep(found, file, checksum)
+    return found
+
+
+def keep_series(run: Run) -> None:
+    """Write the series of a run folder that has just been read, for later comparisons."""
+    file = run.path / "run.h5"
+    with suppress(OSError):
+        checksum = verified_checksum(file)
+        if checksum is not None:
+            _keep(series_of(run), file, checksum)
+
+
+def _beside(file: Path) -> Path:
+    return file.with_name(f"{file.stem}.series.json")
+
+
+def _head(checksum: str, body: str) -> str:
+    return f"hpcdl series {VERSION} of schema {SCHEMA}: {checksum} {hashlib.sha256(body.encode()).hexdigest()}"
+
+
+def _keep(series: RunSeries, file: Path, checksum: str) -> None:
+    body = json.dumps(asdict(series))
+    with suppress(OSError), atomic_write(_beside(file)) as temporary:  # the folder may be read-only
+        temporary.write_text(f"{_head(checksum, body)}\n{body}", encoding="ascii")
+
+
+def _kept(file: Path, path: Path, checksum: str) -> RunSeries | None:
+    """Return the series that are kept for the run in ``file``; None if there are none, or of another run."""
+    try:
+        head, _, body = read_bytes(_beside(file), MAX_DATA).decode("ascii").partition("\n")
+    except (OSError, UnicodeDecodeError):
+        return None
+    if head != _head(checksum, body):
+        return None
+    found = json.loads(body)
+    cases = tuple(CaseSeries(**one) for one in found["cases"])
+    job = job_of(path, found["environment"])  # the folder may have been moved
+    return RunSeries(**{**found, "path": str(path), "job": job, "cases": cases})

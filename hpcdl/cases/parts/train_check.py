@@ -1,0 +1,167 @@
+"""Checks of a training case before anything runs."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from hpcdl import registry
+from hpcdl.cases.parts import fault_injection, virtual_training
+from hpcdl.cases.parts.architecture import check_layers
+from hpcdl.cases.parts.keys import MOST_STEPS, about
+from hpcdl.cases.parts.scheme import check_hosts, check_memory, try_out
+from hpcdl.data.parts.dataset import Dataset
+from hpcdl.data.parts.sharding import EQUAL, bounds
+from hpcdl.launch.memory import node_memory_bytes, shortage
+from hpcdl.nn.volumes import FLOAT_BYTES, volumes
+from hpcdl.training.parts.traits import Strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from hpcdl.cases.parts.train_spec import TrainSpec
+
+OPTIMIZER: Final = ("update", "state", "steps", "look_ahead")
+"""Attributes of every optimizer, a user's own too: see :class:`hpcdl.optim.parts.protocol.Optimizer`."""
+LOOKED_AT: Final = 100
+"""First steps whose learning rates are checked."""
+
+
+def check(spec: TrainSpec, given: Collection[str]) -> None:
+    """Open the dataset and work out every shape. Raises ValueError, led by the key, for what cannot run."""
+    for one, other in (("global_batch", "batch_per_rank"), ("epochs", "steps")):
+        if (getattr(spec, one) is None) == (getattr(spec, other) is None):
+            raise ValueError(f"{one}: give exactly one of {one} and {other}")
+    with about("training"):
+        spec.strategy.check(spec.ranks, spec.training.in_full)
+    _check_divisible(spec)
+    if spec.target_accuracy is None and spec.stop_at_target:
+        raise ValueError("stop_at_target: there is no target_accuracy to stop at")
+    with about("dataset"):
+        if not isinstance(spec.data, Dataset):
+            raise TypeError(f"{spec.dataset.name!r} makes a {type(spec.data).__name__}, not a Dataset")
+        if not len(spec.data.test):
+            raise ValueError(f"{spec.data.name} has no test images")
+    if spec.images_per_step > (images := len(spec.data.train)):
+        raise ValueError(f"global_batch: {spec.images_per_step} images a step, but {spec.data.name} has {images}")
+    with about("epochs" if spec.steps is None else "steps"):
+        if spec.planned_steps > MOST_STEPS:
+            raise ValueError(f"are {spec.planned_steps} steps, and must be at most {MOST_STEPS}")
+    with about("backend"):
+        kernels = spec.kernels
+    _check_supported(spec, given)
+    with about("dtype"):
+        kernels.check_precision(spec.dtype)
+    with about("model"):
+        if (shape := check_layers(spec.layers, spec.data.shape)) != (spec.data.classes,):
+            raise ValueError(f"ends in {shape}, but {spec.data.name} has {spec.data.classes} classes")
+    with about("optimizer"):
+        rule = spec.optimizer.make()
+        if lacking := ", ".join(name for name in OPTIMIZER if not hasattr(rule, name)):
+            kind = type(rule).__name__
+            raise TypeError(f"{spec.optimizer.name!r} makes a {kind}, not an optimizer: it lacks {lacking}")
+    with about("schedule"):
+        _check_rates(spec)
+    with about("training"):
+        spec.strategy.check_rates(spec.rate, spec.planned_steps, spec.training.in_full)
+    _check_shares(spec)
+    with about("batch_per_rank" if spec.global_batch is None else "global_batch"):
+        if (line := shortage(memory_bytes(spec), 1, node_memory_bytes())) is not None:
+            raise ValueError(f"{spec.most_images} images a rank: {line}")
+    if spec.strategy.aggregates:
+        with about("aggregation"):
+            check_memory(spec.aggregation, kernels)
+            if spec.network:
+                check_hosts(spec.aggregation, spec.ranks, spec.ranks_per_host)
+            try_out(spec.aggregation, spec.ranks)
+    virtual_training.check(spec)
+    fault_injection.check(spec)
+
+
+def memory_bytes(spec: TrainSpec) -> int:
+    """Return the bytes of parameters, gradients and activations of a rank, of all ranks where they are simulated.
+
+    0 where they are on a device.
+    """
+    if not spec.kernels.on_host:
+        return 0
+    ranks, training = (spec.ranks, len(spec.workers)) if spec.network else (1, 1)
+    weight = volumes(spec.layers, spec.data.shape, spec.most_images)
+    size = np.dtype(spec.dtype).itemsize
+    activations = weight.activation_bytes * size // FLOAT_BYTES
+    return int(ranks * size * 2 * weight.parameters + training * activations)
+
+
+def _check_rates(spec: TrainSpec) -> None:
+    """Raise ValueError if the learning rate is no finite number at some step, or soon after the last one."""
+    length = spec.planned_steps
+    # schedules are monotone between the end of their warm-up and their last step
+    for step in sorted({*range(min(length, LOOKED_AT)), length // 2, length - 1, length, 2 * length}):
+        if not math.isfinite(value := spec.rate(step)):
+            raise ValueError(f"the learning rate is {value} at step {step}")
+
+
+def _check_divisible(spec: TrainSpec) -> None:
+    ranks, number, batch = spec.ranks, len(spec.workers), spec.images_per_step
+    if batch % number:
+        below, above = batch // number * number, -(-batch // number) * number
+        by = f"ranks = {ranks}" if number == ranks else f"the {number} workers among {ranks} ranks"
+        raise ValueError(f"global_batch: {batch} is not divisible by {by}; {below or above} and {above} are")
+
+
+def _check_shares(spec: TrainSpec) -> None:
+    if spec.sharing == EQUAL:
+        return
+    with about("shares"):
+        batch, number, weights = spec.images_per_step, len(spec.workers), spec.sharing.weights
+        if len(weights) > number:
+            raise ValueError(f"weights: {len(weights)} of them, but {number} to share a batch")
+        images = np.diff(bounds(batch, number, spec.sharing))
+        if not images.all():
+            rank = spec.workers[int(images.argmin())]
+            raise ValueError(f"weights: with {spec.sharing} rank {rank} would receive 0 of {batch} images")
+
+
+def _check_supported(spec: TrainSpec, given: Collection[str]) -> None:
+    """Raise ValueError, led by its key, for a key of the case that its strategy does not support."""
+    name, traits = spec.training.name, spec.strategy
+    weighing = [
+        one for one in registry.names("training") if registry.traits("training", one, Strategy).weighs_images
+    ]
+    for key, asked, able, why in (
+        (
+            "dtype",
+            spec.dtype == "float16",
+            traits.scales_loss,
+            "has no loss scaling, which float16 needs; bfloat16 and float32 need none",
+        ),
+        (
+            "optimizer",
+            "optimizer" in given,
+            traits.optimizer is None,
+            f"has its own optimizer, {traits.optimizer}; leave this key out",
+        ),
+        (
+            "shares",
+            spec.shares,
+            traits.weighs_images,
+            f"counts all ranks alike; these count images: {', '.join(weighing)}",
+        ),
+        (
+            "stop_at_target",
+            spec.stop_at_target,
+            traits.stops_at_target,
+            "has no common step after which to stop; leave this key out",
+        ),
+        (
+            "aggregation",
+            "aggregation" in given,
+            traits.aggregates,
+            "moves its messages itself; leave this key out",
+        ),
+        ("failure", spec.failure, traits.may_fail is not None, "does not go on when a rank fails"),
+    ):
+        if asked and not able:
+            raise ValueError(f"{key}: {name!r} {why}")

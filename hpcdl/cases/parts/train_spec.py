@@ -1,0 +1,189 @@
+"""Settings of a training case, and the objects made of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hpcdl import registry
+from hpcdl.cases.parts.architecture import opened
+from hpcdl.cases.parts.choice import Choice
+from hpcdl.cases.parts.compute_times import DEVICES, ComputeSource
+from hpcdl.cases.parts.keys import MOST_RANKS, MOST_STEPS, MOST_THREADS, key
+from hpcdl.cases.parts.scheme import traits_of
+from hpcdl.data.parts.sharding import EQUAL, Shares, bounds
+from hpcdl.fabric.faults import Failure, Straggler
+from hpcdl.fabric.network import NETWORKS
+from hpcdl.nn.backend import backend
+from hpcdl.nn.precision import HALF
+from hpcdl.nn.replica import Replica
+from hpcdl.optim.parts.loss_scaling import LossScaling
+from hpcdl.optim.parts.schedules import schedule
+from hpcdl.training.parts.session import Session
+from hpcdl.training.parts.traits import Strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hpcdl.cases.parts.compute_times import ComputeTimes
+    from hpcdl.data.parts.dataset import Dataset
+    from hpcdl.fabric.comm import Array
+    from hpcdl.fabric.network import Network
+    from hpcdl.nn.backend import Backend
+    from hpcdl.nn.layer import Layer
+    from hpcdl.training.parts.journal import Journal
+
+MOST_AHEAD: Final = 1000
+"""Batches made ahead, at most."""
+MOST_JITTER: Final = 10
+"""Standard deviation of a simulated batch's time by its mean, at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSpec:
+    """Keys of a training case; properties raise ValueError for settings that cannot be."""
+
+    model: Choice = key(folder="models")
+    dataset: Choice = key(folder="datasets")
+    backend: Choice = key(Choice("backends", "numpy"), folder="backends")
+    dtype: str = key("float32", choices=("float32", "float64", *HALF))
+    training: Choice = key(Choice("training", "synchronous"), folder="training")
+    aggregation: Choice = key(Choice("aggregation", "ring"), folder="aggregation")
+    compression: str = key("none", choices=("none",))
+    optimizer: Choice = key(Choice("optim", "sgd"), folder="optim")
+    schedule: Choice = key(Choice("schedules", "constant"), folder="schedules")
+    learning_rate: float = key(least=0)
+    ranks: int = key(least=1, most=MOST_RANKS)
+    global_batch: int | None = key(None, least=1)
+    batch_per_rank: int | None = key(None, least=1)
+    shares: Shares | None = key(None, table=Shares)
+    epochs: float | None = key(None, above=0)
+    steps: int | None = key(None, least=1, most=MOST_STEPS)
+    target_accuracy: float | None = key(None, least=0, most=1)
+    stop_at_target: bool = key(default=False)
+    evaluate_every: float = key(1, least=1e-6)
+    seed: int = key(1, least=0)
+    prefetch: int = key(2, least=0, most=MOST_AHEAD)
+    threads: int = key(1, least=1, most=MOST_THREADS)
+    trace: str = key("events", choices=("events", "steps", "alternating"))
+    straggler: Straggler | None = key(None, table=Straggler)
+    failure: Failure | None = key(None, table=Failure)
+    network: str | None = key(None, choices=tuple(NETWORKS))
+    ranks_per_host: int = key(1, least=1, most=MOST_RANKS)
+    device: str | None = key(None, choices=tuple(DEVICES))
+    flops: float | None = key(None, above=0)
+    times: str | None = key(None)
+    jitter: float = key(0.0, least=0, most=MOST_JITTER)
+
+    @cached_property
+    def data(self) -> Dataset:
+        """The dataset."""
+        return opened(self.dataset)
+
+    @cached_property
+    def layers(self) -> Sequence[Layer]:
+        """The model for images of the dataset."""
+        return self.model.make(self.data.shape, self.data.classes)  # type: ignore[no-any-return]
+
+    @property
+    def kernels(self) -> Backend:
+        """The library that computes."""
+        return backend(self.backend.name, **self.backend.settings)
+
+    @cached_property
+    def strategy(self) -> Strategy:
+        """Traits of the strategy."""
+        return registry.traits("training", self.training.name, Strategy)
+
+    @cached_property
+    def independent(self) -> bool:
+        """True if ranks exchange nothing."""
+        return self.strategy.aggregates and not traits_of(self.aggregation).sums
+
+    @cached_property
+    def workers(self) -> range:
+        """Ranks that share a batch."""
+        return self.strategy.workers(self.ranks, self.training.in_full)
+
+    @cached_property
+    def images_per_step(self) -> int:
+        """Images of a step, of all workers together."""
+        return self.global_batch or (self.batch_per_rank or 0) * len(self.workers)
+
+    @property
+    def sharing(self) -> Shares:
+        """Shares of the workers in the images of a step."""
+        return self.shares or EQUAL
+
+    @property
+    def most_images(self) -> int:
+        """Images of the largest share of a batch."""
+        return int(np.diff(bounds(self.images_per_step, len(self.workers), self.sharing)).max())
+
+    @cached_property
+    def planned_steps(self) -> int:
+        """Steps of the whole training."""
+        if self.steps is not None:
+            return self.steps
+        per_epoch = len(self.data.train) // self.images_per_step
+        return max(1, math.ceil(float(self.epochs or 0) * per_epoch - 1e-9))
+
+    @cached_property
+    def rates(self) -> Callable[[int, int], float]:
+        """The schedule: step and steps to a factor of the learning rate. Raises TypeError, too."""
+        return schedule(self.schedule.name, **self.schedule.settings, global_batch=self.images_per_step)
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate of a step."""
+        return self.learning_rate * self.rates(step, self.planned_steps)
+
+    @property
+    def compute_source(self) -> ComputeSource:
+        """Source of the times of simulated work."""
+        return ComputeSource(self.device, self.flops, self.times)
+
+    @cached_property
+    def compute_times(self) -> ComputeTimes:
+        """Modelled times of the work of a rank that is not slowed."""
+        return self.compute_source.compute_times(str(self.model), self.layers, self.data.shape)
+
+    @property
+    def cluster(self) -> Network:
+        """The network of a simulated case, with its ranks on hosts."""
+        return NETWORKS[str(self.network)].on(self.ranks_per_host)
+
+    def session(self, journal: Journal, allocate: Callable[[int, str], Array] | None = None) -> Session:
+        """Return one rank's side of the training; ``allocate`` makes the host's vectors, see Replica."""
+        kernels = self.kernels
+        replica = Replica(
+            self.layers,
+            self.data.shape,
+            backend=kernels,
+            dtype=self.dtype,
+            seed=self.seed,
+            allocate=allocate if kernels.on_host else None,
+        )
+        update: Any = self.optimizer.make()
+        if self.dtype == "float16":  # bfloat16 has float32's exponents
+            update = LossScaling(update, replica)
+        return Session(
+            replica=replica,
+            optimizer=update,
+            aggregate=self.aggregation.bind(),
+            dataset=self.data,
+            journal=journal,
+            learning_rate=self.rate,
+            global_batch=self.images_per_step,
+            steps=self.planned_steps,
+            seed=self.seed,
+            shares=self.sharing,
+            independent=self.independent,
+            target_accuracy=self.target_accuracy,
+            stop_at_target=self.stop_at_target,
+            evaluate_every=self.evaluate_every,
+            prefetch=self.prefetch,
+        )

@@ -1,0 +1,103 @@
+"""``hpcdl compare``: regressions between two sets of runs."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import re
+from typing import TYPE_CHECKING, Final
+
+from hpcdl.commands.parts.command import Command
+from hpcdl.commands.parts.parser import path
+from hpcdl.exit_codes import FAILED, INCONCLUSIVE, OK
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from hpcdl.analysis.series import RunSeries
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare arguments and options."""
+    run = "a run folder, a folder of --launches, or a run.h5; each run is one launch"
+    parser.add_argument("baseline", nargs="+", type=path, metavar="BASELINE", help=run)
+    parser.add_argument(
+        "--with", nargs="+", type=path, required=True, dest="candidate", metavar="CANDIDATE", help="the same"
+    )
+    parser.add_argument(
+        "--min-effect",
+        type=_share,
+        default=0.03,
+        metavar="SHARE",
+        help="changes up to this are none (default: 3%%)",
+    )
+    parser.add_argument("--accept", type=path, metavar="FILE", help="TOML file of accepted regressions")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument("--junit", type=path, metavar="FILE", help="write JUnit XML too")
+
+
+def _share(text: str) -> float:
+    """Return a share, written 3% or 0.03. Raises argparse.ArgumentTypeError."""
+    number = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)( ?%)?", text.strip())
+    share = float(number[1]) / (100 if number[2] else 1) if number else -1.0
+    if not 0 < share < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share between 0 and 1, such as 3% or 0.03")
+    return share
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Run the command; return its exit code."""
+    from hpcdl.analysis.regressions import compare
+    from hpcdl.commands.parts.accept_file import read_accepted
+    from hpcdl.report import junit, regressions, regressions_json
+    from hpcdl.report.summary import plain
+    from hpcdl.suite import UsageError
+
+    accepted = [] if options.accept is None else read_accepted(options.accept)
+    baseline, candidate = _series(options.baseline, options.candidate)
+    now = dt.datetime.now(dt.UTC)
+    try:
+        found = compare(baseline, candidate, options.min_effect, accepted, now.date())
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    code = {"regressed": FAILED, "inconclusive": INCONCLUSIVE}.get(found.verdict, OK)
+    text = plain([regressions.page(found, baseline, candidate)])
+    if options.junit is not None:
+        try:
+            options.junit.write_text(junit.render(found, text, now), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"--junit {options.junit}: {error.strerror}") from None
+    print(regressions_json.render(found, baseline, candidate, code) if options.json else text, end="")
+    return code
+
+
+def _series(baseline: Sequence[Path], candidate: Sequence[Path]) -> tuple[list[RunSeries], list[RunSeries]]:
+    """Read both sides. Raises UsageError for a run that cannot be read, or is given twice."""
+    from hpcdl.analysis.series_file import read_series, runs_in
+    from hpcdl.suite import UsageError
+    from hpcdl.trace.record import TraceError
+
+    sides = [[run for path in given for run in runs_in(path)] for given in (baseline, candidate)]
+    seen = set()
+    for run in (run for side in sides for run in side):
+        folder = (run.parent if run.name == "run.h5" else run).resolve()
+        if folder in seen:
+            raise UsageError(f"{run}: the run is given more than once")
+        seen.add(folder)
+    try:
+        before, now = ([read_series(run) for run in side] for side in sides)
+    except TraceError as error:
+        raise UsageError(str(error)) from None
+    return before, now
+
+
+COMMAND: Final = Command(
+    22,
+    "find regressions between runs",
+    "Compare the runs of a candidate with those of a baseline. Launches are the unit. Exit code 1: a measure "
+    "regressed beyond --min-effect, or a case failed or is missing; 3: half of the measures or more are "
+    "inconclusive; else 0.",
+    arguments,
+    execute,
+)

@@ -1,0 +1,85 @@
+"""Parse command lines; an error is one line with the nearest valid name."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from hpcdl.exit_codes import USAGE
+from hpcdl.launch.launcher_check import is_first
+from hpcdl.registry import LIMIT, nearest, shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Arguments(argparse.ArgumentParser):
+    """argparse's parser with one line per error, printed by one rank of a job, without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print one line and exit with code 2."""
+        if is_first(os.environ):
+            print(f"{self.prog}: {message.removeprefix('argument ')}", file=sys.stderr)
+        self.exit(USAGE)
+
+    def check_encoding(self, words: Sequence[str]) -> None:
+        """Refuse the first word before ``--`` that is not valid text; a report could not contain it."""
+        for word in itertools.takewhile(lambda word: word != "--", words):
+            try:
+                word.encode("utf-8")
+            except UnicodeEncodeError:
+                self.error(f"{word!a}: not text in this locale's encoding, {sys.getfilesystemencoding()}")
+
+    def check_options(self, words: Sequence[str]) -> None:
+        """Refuse the first unknown long option before ``--``, before argparse reports missing arguments."""
+        for word in itertools.takewhile(lambda word: word != "--", words):
+            name = word.partition("=")[0]
+            known = any(option.startswith(name) for option in self._option_string_actions)
+            if name.startswith("--") and " " not in name and not known:
+                self.refuse(name)
+
+    def refuse(self, word: str) -> NoReturn:
+        """Exit with an error about ``word``, an unknown option or an extra argument."""
+        if word.startswith("-"):
+            self.error(f"{word}: unknown option{nearest(word, self._option_string_actions)}")
+        self.error(f"{word}: one argument too many")
+
+
+class Version(argparse.Action):
+    """Print the version and exit."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        """Print the version and exit."""
+        from importlib.metadata import version  # late: each rank of a job parses its command line
+
+        print(f"hpcdl {version('hpcdl')}")
+        parser.exit()
+
+
+def whole_number(text: str) -> int:
+    """Return the integer. Raises argparse.ArgumentTypeError for other text, and beyond 64 bits."""
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{shortened(text)} is not a whole number") from None
+    if abs(number) >= LIMIT:
+        raise argparse.ArgumentTypeError(f"{shortened(number)} is out of range")
+    return number
+
+
+def path(text: str) -> Path:
+    """Return the path. Raises argparse.ArgumentTypeError for an empty text, which would be the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("the name is empty")
+    return Path(text)
+
+
+def chosen(word: str, names: Sequence[str]) -> str:
+    """Return ``word``. Raises argparse.ArgumentTypeError if it is not one of ``names``."""
+    if word not in names:
+        raise argparse.ArgumentTypeError(f"unknown {word!r}{nearest(word, names)}")
+    return word

@@ -1,0 +1,183 @@
+"""``hpcdl sbatch``: write a batch script for Slurm, and submit it."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from hpcdl.commands.parts.command import Command
+from hpcdl.commands.parts.parser import path, whole_number
+from hpcdl.exit_codes import FAILED, OK
+
+if TYPE_CHECKING:
+    from hpcdl.launch.batch_script import BatchJob
+    from hpcdl.launch.site_profile import SiteProfile
+    from hpcdl.suite import Suite
+
+_TIME: Final = re.compile(r"\d+(:\d\d){0,2}|\d+-\d+(:\d\d){0,2}")
+"""Slurm's ways to write a time limit."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare arguments and options."""
+    parser.add_argument("suite", type=path, metavar="SUITE", help="a suite file, or the name of a shipped suite")
+    parser.add_argument(
+        "--nodes",
+        type=_counts,
+        required=True,
+        metavar="N[,N...]",
+        help="one number: one job for all cases; several: one job each, with all cases on all of its ranks",
+    )
+    parser.add_argument("--ranks-per-node", type=whole_number, default=1, metavar="N", help="default: 1")
+    parser.add_argument("--cpus-per-rank", type=whole_number, metavar="N", help="cores and threads of a rank")
+    parser.add_argument(
+        "--gpus-per-node", type=whole_number, metavar="N", help="the cases are checked on the nodes, not here"
+    )
+    parser.add_argument("--time", type=_time, default="01:00:00", metavar="LIMIT", help="default: 01:00:00")
+    parser.add_argument(
+        "--launches", type=whole_number, default=1, metavar="N", help="a job array of N independent launches"
+    )
+    parser.add_argument("--case", metavar="GLOB", help="as of hpcdl run")
+    parser.add_argument(
+        "--set", action="append", default=[], dest="overrides", metavar="case.KEY=VALUE", help="as of hpcdl run"
+    )
+    parser.add_argument("--site", type=path, metavar="FILE", help="a site profile in the place of the usual ones")
+    parser.add_argument("-o", dest="script", type=path, metavar="FILE", help="default: SUITE.sbatch")
+    parser.add_argument("--dry-run", action="store_true", help="show the script, write and submit nothing")
+    parser.add_argument(
+        "--submit", action="store_true", help="submit the jobs, and one that reports when all have ended"
+    )
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    counts = tuple(whole_number(word) for word in text.split(","))
+    if min(counts) < 1:
+        raise argparse.ArgumentTypeError(f"{min(counts)}: must be at least 1")
+    if len(set(counts)) < len(counts):
+        raise argparse.ArgumentTypeError(f"{text}: a number is there twice")
+    return counts
+
+
+def _time(text: str) -> str:
+    if not _TIME.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no time limit such as 30 (minutes), 01:00:00 or 1-12:00:00")
+    return text
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Run the command; return its exit code."""
+    from hpcdl import suite
+    from hpcdl.launch.batch_script import BatchJob, batch_script
+    from hpcdl.launch.site_profile import site_profile
+    from hpcdl.trace import run_files
+
+    on_gpus = options.gpus_per_node is not None
+    chosen = suite.load(options.suite, options.overrides, options.case, check=not on_gpus)
+    _check(options, chosen)
+    try:
+        site = site_profile(options.site)
+    except ValueError as error:
+        raise suite.UsageError(str(error)) from None
+    job = BatchJob(
+        str(options.suite),
+        chosen.name,
+        shlex.join(["hpcdl", *_without_actions(options.given)]),
+        options.nodes,
+        options.ranks_per_node,
+        options.cpus_per_rank,
+        options.gpus_per_node,
+        options.time,
+        options.launches,
+        _options_of_run(options),
+    )
+    text = batch_script(job, site)
+    if options.dry_run:
+        print(text, end="")
+        return OK
+    script = options.script or Path(f"{chosen.name}.sbatch")
+    try:
+        run_files.write_text(script, text)
+    except OSError as error:
+        raise suite.UsageError(f"-o {script}: cannot be written: {error.strerror}") from None
+    print(f"written: {script}")
+    return _submit(job, site, script) if options.submit else OK
+
+
+def _check(options: argparse.Namespace, chosen: Suite) -> None:
+    """Raise UsageError for numbers that are none, and for fewer ranks than the suite's cases need."""
+    from hpcdl.suite import UsageError
+
+    for name in ("ranks_per_node", "cpus_per_rank", "gpus_per_node", "launches"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise UsageError(f"--{name.replace('_', '-')} {value}: must be at least 1")
+    needed = max(case.processes for case in chosen.cases)
+    there = options.nodes[0] * options.ranks_per_node
+    if len(options.nodes) == 1 and there < needed:
+        raise UsageError(
+            f"--nodes {options.nodes[0]}: a job of {there} ranks, and the suite {chosen.name!r} has cases of "
+            f"{needed}; see --ranks-per-node, --case and --set"
+        )
+
+
+def _without_actions(given: list[str]) -> list[str]:
+    """Return the command line without --dry-run, --submit and -o."""
+    kept = [word for word in given if word not in {"--dry-run", "--submit"}]
+    if "-o" in kept:
+        at = kept.index("-o")
+        del kept[at : at + 2]
+    return kept
+
+
+def _options_of_run(options: argparse.Namespace) -> tuple[str, ...]:
+    case = () if options.case is None else ("--case", options.case)
+    return (*case, *(word for override in options.overrides for word in ("--set", override)))
+
+
+def _submit(job: BatchJob, site: SiteProfile, script: Path) -> int:
+    """Submit a job for each number of nodes, and a job that reports when all have ended."""
+    import shutil
+    import subprocess
+
+    from hpcdl.launch.batch_script import environment, site_options
+
+    if shutil.which("sbatch") is None:
+        from hpcdl.suite import UsageError
+
+        raise UsageError("--submit: sbatch is not found; this is no node of a Slurm cluster")
+
+    def sbatch(*words: str) -> str:
+        command = ["sbatch", "--parsable", *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip().partition(";")[0]
+
+    numbers, folders = [], []
+    try:
+        for nodes in job.nodes:
+            number = sbatch(f"--nodes={nodes}", str(script))
+            tasks = [f"{number}_{task}" for task in range(1, job.launches + 1)] if job.launches > 1 else [number]
+            numbers.append(number)
+            folders += [f"runs/{job.name}-{nodes}-nodes-{task}" for task in tasks]
+            print(f"job {number}: {nodes} nodes")
+        page = f"runs/{job.name}-{numbers[0]}.md"
+        commands = [*environment(site), shlex.join(["hpcdl", "report", *folders, "-o", page])]
+        asked = [f"--{option}" for option in site_options(site)]
+        name, after = f"--job-name=hpcdl-{job.name}-report", f"--dependency=afterany:{':'.join(numbers)}"
+        number = sbatch(*asked, name, after, "--ntasks=1", "--wrap=" + "\n".join(commands))
+    except subprocess.CalledProcessError as error:
+        print(f"hpcdl: {' '.join(error.stderr.split())}")
+        return FAILED
+    print(f"job {number}: report, in {page}, when the others have ended")
+    return OK
+
+
+COMMAND: Final = Command(
+    15,
+    "write a batch script for Slurm",
+    "Write a batch script for Slurm, as plain as one written by hand. Partition, account, modules, launcher and "
+    "environment come from a site profile, ~/.config/hpcdl/site.toml or /etc/hpcdl/site.toml.",
+    arguments,
+    execute,
+)

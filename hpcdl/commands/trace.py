@@ -1,0 +1,88 @@
+"""``hpcdl trace``: timelines and schedules of a run for other tools."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Final
+
+from hpcdl.commands.parts.command import Command
+from hpcdl.commands.parts.parser import path, whole_number
+from hpcdl.exit_codes import OK
+
+if TYPE_CHECKING:
+    from hpcdl.trace.run import Run
+
+FORMATS: Final = ("perfetto", "goal")
+MOST: Final = 1 << 20
+"""Ranks or steps that a range may have."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare arguments and options."""
+    parser.add_argument("run", type=path, metavar="RUN", help="a run folder or a run.h5")
+    parser.add_argument("-o", dest="file", type=path, required=True, metavar="FILE", help="such as run.pftrace")
+    parser.add_argument("--format", choices=FORMATS, default="perfetto", help="(default: perfetto)")
+    parser.add_argument("--case", metavar="GLOB", help="the case, if the run has several")
+    parser.add_argument("--ranks", type=_numbers, metavar="N-M,...", help="only these ranks (default: all)")
+    parser.add_argument("--steps", type=_numbers, metavar="N-M,...", help="only these steps (default: all)")
+
+
+def _numbers(text: str) -> list[int]:
+    found: list[int] = []
+    for word in text.split(","):
+        first, dash, last = word.partition("-")
+        ends = whole_number(first), whole_number(last if dash else first)
+        if not 0 <= ends[0] <= ends[1] < MOST:
+            raise argparse.ArgumentTypeError(f"{word!r} is no range such as 0-7")
+        found += range(ends[0], ends[1] + 1)
+    return found
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Run the command; return its exit code."""
+    from hpcdl.suite import UsageError
+    from hpcdl.trace.export import goal, perfetto
+    from hpcdl.trace.export.selection import select
+    from hpcdl.trace.record import TraceError
+    from hpcdl.trace.schema import read
+
+    try:
+        run = read(options.run)
+        selection = select(run, _case(run, options.case), options.ranks, options.steps)
+        write = {"perfetto": perfetto.write, "goal": goal.write}[options.format]
+        messages = write(options.file, selection)
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"--format {options.format}: {error.name} is not installed: pip install 'hpcdl[perfetto]'"
+        ) from None
+    except (TraceError, ValueError) as error:
+        raise UsageError(str(error)) from None
+    except OSError as error:
+        raise UsageError(f"-o {options.file}: cannot be written: {error.strerror}") from None
+    print(f"{selection.name}: {len(selection.events)} events, {messages} messages: {options.file}")
+    if selection.dropped:
+        print(f"warning: {selection.dropped} events of this case were not recorded; messages may be missing")
+    return OK
+
+
+def _case(run: Run, glob: str | None) -> int:
+    """Return the index of the only case that ``glob`` matches. Raises ValueError if it is none or several."""
+    from fnmatch import fnmatch
+
+    names = [str(one["case"]) for one in run.described]
+    chosen = [index for index, name in enumerate(names) if glob is None or fnmatch(name, glob) or name == glob]
+    if len(chosen) == 1:
+        return chosen[0]
+    if not chosen:
+        raise ValueError(f"--case {glob!r} matches none of the cases, such as {names[0]!r}")
+    raise ValueError(f"--case: choose one of {len(chosen)} cases, such as {names[chosen[0]]!r}")
+
+
+COMMAND: Final = Command(
+    35,
+    "timelines and schedules for other tools",
+    "Write the events of a case for other tools: a timeline with an arrow for each message, to be opened in "
+    "ui.perfetto.dev, or a GOAL schedule for LogGOPSim and ATLAHS.",
+    arguments,
+    execute,
+)

@@ -1,0 +1,1 @@
+"""Shared parts of datasets: file formats, shuffling, augmentation and prefetching."""

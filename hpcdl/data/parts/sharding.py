@@ -1,0 +1,103 @@
+"""Assignment of images to ranks: one shuffle per epoch, and contiguous shares of every batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shares:
+    """Relative sizes of the ranks' shares of a batch.
+
+    ``weights`` are those of the first ranks; the last weight also applies to all further ranks. (3, 1) gives rank
+    0 three times as many images as any other. ValueError: weights that are not whole numbers of 1 or more.
+    """
+
+    weights: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.weights or any(type(weight) is not int or weight < 1 for weight in self.weights):
+            raise ValueError(f"weights: must be whole numbers of at least 1, not {list(self.weights)}")
+
+    def __str__(self) -> str:
+        return ":".join(map(str, self.weights))
+
+    def among(self, ranks: int) -> tuple[int, ...]:
+        """Return the weight of each of ``ranks`` ranks."""
+        return (*self.weights, *self.weights[-1:] * (ranks - len(self.weights)))[:ranks]
+
+
+EQUAL: Final = Shares(weights=(1,))
+"""Equal shares; sizes differ by at most one image."""
+
+
+@lru_cache(maxsize=4)  # shared by the ranks of one process
+def epoch_order(images: int, epoch: int, seed: int) -> NDArray[np.int64]:
+    """Return a permutation of 0 .. images - 1, (images,), that depends only on ``seed`` and ``epoch``.
+
+    Every rank computes the same order, for any number of ranks, so training on p ranks uses the images in the same
+    order as on one rank (Goyal et al. 2017, section 3). It uses raw generator output, which numpy guarantees not
+    to change, unlike ``Generator.permutation`` (NEP 19). Results are cached and read-only.
+
+    Raises ValueError if ``images``, ``epoch`` or ``seed`` is negative.
+    """
+    keys = np.random.PCG64([seed, epoch]).random_raw(images)
+    order = np.argsort(keys, kind="stable").astype(np.int64, copy=False)
+    order.flags.writeable = False
+    return order
+
+
+def steps_per_epoch(images: int, global_batch: int) -> int:
+    """Return the number of whole batches in an epoch.
+
+    The last images % global_batch images of an epoch's order are not used: a smaller batch would need another
+    learning rate and leave ranks idle. Other epochs omit other images.
+
+    Raises ValueError if ``global_batch`` is not positive or there is not one whole batch.
+    """
+    if global_batch < 1:
+        raise ValueError(f"the global batch must be positive, but is {global_batch}")
+    if global_batch > images:
+        raise ValueError(f"the global batch {global_batch} is larger than the number of images, {images}")
+    return images // global_batch
+
+
+@lru_cache(maxsize=4)
+def bounds(global_batch: int, ranks: int, shares: Shares = EQUAL) -> tuple[int, ...]:
+    """Return the position in a batch where each rank's share begins, and the batch's end, (ranks + 1,).
+
+    Sizes differ from the weights' proportions by less than an image. Some shares are empty if there are fewer
+    images than ranks.
+    """
+    before = [*accumulate(shares.among(ranks), initial=0)]
+    return tuple(weight * global_batch // before[-1] for weight in before)
+
+
+def share(
+    order: NDArray[np.int64], step: int, global_batch: int, rank: int, ranks: int, shares: Shares = EQUAL
+) -> NDArray[np.int64]:
+    """Return the indices that ``rank`` of ``ranks`` uses at ``step``: its contiguous part of the batch.
+
+        order   [ . . . . | step's global batch  | . . . . ]
+                          [ rank 0 | rank 1 | .. ]
+
+    The shares of all ranks in order are the batch, split at its :func:`bounds`. The result, (share,), is a view of
+    ``order``.
+
+    Raises ValueError if ``step`` is not in 0 .. steps_per_epoch - 1 or ``rank`` not in 0 .. ranks - 1.
+    """
+    if not 0 <= step < steps_per_epoch(len(order), global_batch):
+        raise ValueError(f"there is no step {step} in {len(order)} images with a global batch of {global_batch}")
+    if not 0 <= rank < ranks:
+        raise ValueError(f"there is no rank {rank} among {ranks}")
+    batch = order[step * global_batch : (step + 1) * global_batch]
+    begin, end = bounds(global_batch, ranks, shares)[rank : rank + 2]
+    return batch[begin:end]

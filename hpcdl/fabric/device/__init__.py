@@ -1,0 +1,1 @@
+"""Transports of device arrays: staged through host memory, direct, IPC; and NCCL."""

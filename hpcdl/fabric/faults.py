@@ -1,0 +1,138 @@
+"""Faults of ranks: stragglers, which are slower than the others, and process failures."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter, sleep
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from hpcdl.fabric.comm import INPUT, Comm
+from hpcdl.fabric.wrapper import Wrapper
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+
+MOST_FACTOR: Final = 10_000
+"""Greatest factor."""
+MOST_PAUSE: Final = 86_400
+"""Longest pause (s): a day."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Straggler:
+    """A slow rank: its work takes ``factor`` times as long, or its batches begin with a pause.
+
+    A batch begins with a pause of ``seconds`` with ``probability``. Raises ValueError for numbers out of range
+    and where the rank would not be slow.
+    """
+
+    rank: int
+    factor: float = 1.0
+    probability: float = 0.0
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.factor <= MOST_FACTOR:
+            raise ValueError(f"factor: must be from 1 to {MOST_FACTOR}, not {self.factor}")
+        if not 0 <= self.probability <= 1:
+            raise ValueError(f"probability: must be between 0 and 1, not {self.probability}")
+        if not 0 <= self.seconds <= MOST_PAUSE:
+            raise ValueError(f"seconds: must be from 0 to {MOST_PAUSE}, not {self.seconds}")
+        if self.factor == 1 and not self.probability * self.seconds:
+            raise ValueError("give a factor of more than 1, or probability and seconds of its pauses")
+
+    def __str__(self) -> str:
+        words = [f"rank {self.rank}"]
+        words += [f"{self.factor:g}x slower"] if self.factor > 1 else []
+        words += (
+            [f"pauses {self.seconds:g} s in {self.probability:.3g} of its batches"] if self.probability else []
+        )
+        return " ".join(words)
+
+    @property
+    def fields(self) -> dict[str, str | float]:
+        """Fields of a record: a description, the factor, and length and probability of pauses."""
+        return {
+            "straggler": str(self),
+            "straggler_factor": self.factor,
+            "straggler_pause_seconds": self.seconds,
+            "straggler_pause_share": self.probability,
+        }
+
+
+class Delays:
+    """Delays of a straggler's pieces of work; the same ``seed`` gives the same pauses."""
+
+    def __init__(self, straggler: Straggler, seed: int) -> None:
+        self._straggler = straggler
+        self._random = random.Random(f"straggler {straggler.rank} {seed}")
+
+    def before(self, label: str) -> float:
+        """Return the pause (s) before work called ``label``; to be called once for each piece."""
+        how = self._straggler
+        return how.seconds if label == INPUT and self._random.random() < how.probability else 0.0
+
+    def after(self, took: float) -> float:
+        """Return the delay (s) of work that takes ``took`` seconds without it."""
+        return (self._straggler.factor - 1) * took
+
+
+class Slowed(Wrapper[Comm]):
+    """A communicator whose local work takes longer by ``delays``.
+
+    The delay is slept where the work is done, so that messages progress as they do during work. Arithmetic of an
+    exchange (:meth:`hpcdl.fabric.comm.Comm.add`) is not slowed.
+    """
+
+    def __init__(
+        self,
+        comm: Comm,
+        delays: Delays,
+        *,
+        clock: Callable[[], float] = perf_counter,
+        pause: Callable[[float], None] = sleep,
+    ) -> None:
+        super().__init__(comm)
+        self._delays = delays
+        self._clock = clock
+        self._pause = pause
+
+    def _wrap(self, comm: Comm) -> Slowed:
+        return Slowed(comm, self._delays, clock=self._clock, pause=self._pause)
+
+    async def compute(self, label: str, work: Callable[[], T]) -> T:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        if pause := self._delays.before(label):
+            await self._comm.compute("pause", partial(self._pause, pause))
+
+        def slow_work() -> T:
+            begin = self._clock()
+            result = work()
+            self._pause(self._delays.after(self._clock() - begin))
+            return result
+
+        return await self._comm.compute(label, slow_work)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """A rank that fails before one of its steps. ValueError: a step below 0."""
+
+    rank: int
+    step: int
+
+    def __post_init__(self) -> None:
+        if self.step < 0:
+            raise ValueError(f"step: must be at least 0, not {self.step}")
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} at step {self.step}"
+
+
+class RankFailed(Exception):  # noqa: N818 - named for the event
+    """Raised by a program of a simulated rank: the rank fails, and all its programs end."""

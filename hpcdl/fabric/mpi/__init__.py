@@ -1,0 +1,1 @@
+"""The MPI interpreter: requests, natives, fault tolerance and the polling policy."""

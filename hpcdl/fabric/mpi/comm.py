@@ -1,0 +1,300 @@
+"""Communicators over MPI, whose operations yield to the scheduler where they wait."""
+
+from __future__ import annotations
+
+from functools import partial
+from operator import iadd
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcdl.fabric.comm import ANY, INPUT, TAGS, Array, Status, check_address, check_exchange
+from hpcdl.fabric.device.staged_copy import both
+from hpcdl.fabric.device.transport import choose
+from hpcdl.fabric.mpi.backoff import sleep_until
+from hpcdl.fabric.mpi.clock import compared
+from hpcdl.fabric.mpi.compute_thread import WORTHWHILE_NS, Job
+from hpcdl.fabric.mpi.messages import Channels, MpiWire
+from hpcdl.fabric.mpi.natives import Natives
+from hpcdl.fabric.task import DEPTHS, Task, operation
+from hpcdl.fabric.vectors import operand_and_result
+from hpcdl.fabric.window import disseminate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Generator, Hashable, Sequence
+    from contextlib import AbstractContextManager
+
+    import numpy.typing as npt
+
+    from hpcdl.fabric.comm import Memory
+    from hpcdl.fabric.device.staged_copy import Wait
+    from hpcdl.fabric.device.transport import Transport
+    from hpcdl.fabric.mpi.scheduler import Scheduler
+
+T = TypeVar("T")
+
+
+class MpiComm:
+    """A :class:`hpcdl.fabric.comm.Comm` over an MPI communicator.
+
+    It uses three communicators: those of :class:`hpcdl.fabric.mpi.messages.Channels`, and one for what follows the
+    first piece of an array that is not numpy's (:mod:`hpcdl.fabric.device.transport`).
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, communicator: MPI.Intracomm, depth: int, members: Sequence[int] = ()
+    ) -> None:
+        if depth >= DEPTHS:
+            raise ValueError(f"communicators split more than {DEPTHS} deep")
+        self.rank = communicator.rank
+        self.size = communicator.size
+        self._members = members or range(self.size)
+        self._scheduler = scheduler
+        self._main = communicator
+        self._channels = Channels(scheduler, communicator)
+        pieces = communicator.Dup()
+        self._wire = MpiWire(self._channels, pieces)
+        self._natives = Natives(
+            scheduler.scratch, communicator, self._channels.started, pieces, scheduler.persistent_requests
+        )
+        self._depth = depth
+        self._subcommunicators: dict[Hashable, Task[MpiComm]] = {}
+        self._status = MPI.Status()
+
+    @property
+    def library(self) -> MPI.Intracomm:
+        """The MPI communicator: for start-up, for gathering traces, and to measure the library itself."""
+        return self._main
+
+    def clock(self) -> tuple[int, int]:
+        """Return the offset from this rank's clock to rank 0's and its greatest error, in ns. Collective."""
+        return compared(self._main)
+
+    def sleeping_barrier(self) -> None:
+        """Wait for all ranks in sleeps, so that idle ranks leave their cores to others."""
+        sleep_until(self._main.Ibarrier().Test)
+
+    @operation
+    def send(self, buffer: Array, dest: int, tag: int = 0) -> Generator[Wait, None, None]:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        check_address(dest, tag, self.size)  # the library has ranks below 0: MPI_PROC_NULL, MPI_ANY_SOURCE
+        scheduler = self._scheduler
+        begin = perf_counter_ns()
+        if not isinstance(buffer, np.ndarray):
+            yield from self._transport().send(self._wire, buffer, dest, tag)
+        elif scheduler.may_block:
+            self._main.Send(buffer, dest, tag)
+        else:
+            channel, mpi_tag = self._channels.channel(tag)
+            request = channel.Isend(buffer, dest, mpi_tag)
+            if not request.Test():
+                yield request.Test
+        scheduler.messages += 1
+        scheduler.bytes += buffer.nbytes
+        if scheduler.events is not None:
+            self._record("send", begin, dest, buffer.nbytes)
+
+    @operation
+    def recv(self, buffer: Array, source: int = ANY, tag: int = ANY) -> Generator[Wait, None, Status]:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        check_address(source, tag, self.size, ANY)
+        scheduler = self._scheduler
+        begin = perf_counter_ns()
+        if not isinstance(buffer, np.ndarray):
+            answer = yield from self._transport().receive(self._wire, buffer, source, tag)
+            if scheduler.events is not None:
+                self._record("recv", begin, answer.source, answer.count * buffer.itemsize)
+            return answer
+        came_from = MPI.ANY_SOURCE if source == ANY else source
+        if scheduler.may_block:
+            status = self._status
+            self._main.Recv(buffer, came_from, MPI.ANY_TAG if tag == ANY else tag, status)
+        else:
+            status = MPI.Status()
+            wait = self._channels.receive(buffer, came_from, tag, status)
+            if not wait():
+                yield wait
+        answer = Status(status.source, status.tag % TAGS, status.count // buffer.itemsize)
+        if scheduler.events is not None:
+            self._record("recv", begin, answer.source, status.count)
+        return answer
+
+    @operation
+    def exchange(
+        self, outgoing: Array, dest: int, incoming: Array, source: int, tag: int = 0
+    ) -> Generator[Wait, None, Status]:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        check_exchange(dest, source, tag, self.size)
+        scheduler = self._scheduler
+        begin = perf_counter_ns()
+        if not isinstance(outgoing, np.ndarray):
+            transport = self._transport()
+            _, answer = yield from both(
+                transport.send(self._wire, outgoing, dest, tag),
+                transport.receive(self._wire, incoming, source, tag),
+            )
+            if scheduler.events is not None:
+                self._record("recv", begin, answer.source, answer.count * incoming.itemsize)
+        elif scheduler.may_block:
+            status = self._status
+            if scheduler.events is None:
+                self._main.Sendrecv(outgoing, dest, tag, incoming, source, tag, status)
+            else:
+                receiving = self._main.Irecv(incoming, source, tag)
+                sending = self._main.Isend(outgoing, dest, tag)
+                receiving.Wait(status)
+                self._record("recv", begin, status.source, status.count)
+                sending.Wait()
+            answer = Status(status.source, tag, status.count // incoming.itemsize)
+        else:
+            status = MPI.Status()
+            arrived = self._channels.receive(incoming, source, tag, status)
+            channel, mpi_tag = self._channels.channel(tag)
+            sending = channel.Isend(outgoing, dest, mpi_tag)
+            if not arrived():
+                yield arrived
+            if scheduler.events is not None:
+                self._record("recv", begin, status.source, status.count)
+            if not sending.Test():
+                yield sending.Test
+            answer = Status(status.source, tag, status.count // incoming.itemsize)
+        scheduler.messages += 1
+        scheduler.bytes += outgoing.nbytes
+        if scheduler.events is not None:
+            self._record("send", begin, dest, outgoing.nbytes)
+        return answer
+
+    async def apply(self, label: str, work: Callable[[], T], touched_bytes: int) -> T:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        begin = perf_counter_ns()
+        result = work()
+        if self._scheduler.events is not None:
+            self._record(label, begin, -1, touched_bytes)
+        return result
+
+    def add(self, into: Array, addend: Array) -> Coroutine[Any, Any, Array]:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        return self.apply("add", partial(iadd, into, addend), into.nbytes)
+
+    @operation
+    def compute(self, label: str, work: Callable[[], T]) -> Generator[Wait, None, T]:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        scheduler = self._scheduler
+        number = scheduler.running.number
+        lasted = scheduler.lasted.get(label, WORTHWHILE_NS)
+        on_thread = scheduler.transport is None and lasted >= WORTHWHILE_NS and not scheduler.alone
+        if on_thread:
+            job = scheduler.worker.give(work)
+            yield lambda: job.done
+        else:
+            job = Job(work)
+            job.run()
+        scheduler.lasted[label] = job.end - job.begin
+        scheduler.compute_ns += job.end - job.begin
+        if label == INPUT:
+            scheduler.input_ns += job.end - job.begin
+        if scheduler.events is not None:
+            scheduler.events.append((number, label, job.begin, job.end, -1, 0))
+        if not on_thread and not scheduler.alone:
+            scheduler.progress()
+            scheduler.raise_failures()
+        return job.result()
+
+    def start(self, work: Coroutine[Any, Any, T], *, shared_tags: bool = False) -> Task[T]:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        scheduler = self._scheduler
+        return scheduler.launch(scheduler.running.starts(work, self, self._depth, shared_tags=shared_tags))
+
+    @operation
+    def split(self, color: int, key: int = 0) -> Generator[Wait, None, MpiComm]:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        # MPI_Comm_split blocks: enter it when all ranks have called, and progress started programs until then
+        arrived = self._main.Ibarrier()
+        if not arrived.Test():
+            yield arrived.Test
+        part = cast("MPI.Intracomm", self._main.Split(color, key))
+        places = part.group.Translate_ranks(None, self._main.group)
+        return MpiComm(self._scheduler, part, self._depth + 1, [self._members[place] for place in places])
+
+    async def subcommunicator(self, color: int, division: Hashable) -> MpiComm:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        if division not in self._subcommunicators:
+            self._subcommunicators[division] = self.start(self.split(color), shared_tags=True)
+        return await self._subcommunicators[division]
+
+    async def survivors(self) -> MpiComm:
+        """See :class:`hpcdl.fabric.comm.Comm`; without fault tolerance no rank may fail."""
+        return self
+
+    def shrink(self) -> MpiComm:
+        """Return the ranks that have not failed. Blocking and collective among them."""
+        return MpiComm(self._scheduler, cast("MPI.Intracomm", self._main.Shrink()), self._depth)
+
+    @operation
+    def native(self, collective: str, buffer: Array, counts: Sequence[int] = ()) -> Generator[Wait, None, None]:
+        """See :class:`hpcdl.fabric.comm.Comm`.
+
+        A started program's collective is the library's non-blocking one. Concurrent programs must call it in the
+        order in which they were started, as do programs whose first operation it is.
+        """
+        self._scheduler.raise_failures()
+        begin = perf_counter_ns()
+        # blocking and non-blocking collectives do not match, so all ranks must choose by the program
+        blocking = self._scheduler.running.space == 0
+        operand, result = operand_and_result(buffer)
+        yield from self._natives.run(collective, operand, result, counts, blocking=blocking)
+        if self._scheduler.events is not None:
+            self._record(f"native {collective}", begin, -1, buffer.nbytes)
+
+    def _transport(self) -> Transport:
+        if self._scheduler.transport is None:
+            self._scheduler.transport = choose()
+        return self._scheduler.transport
+
+    def scratch(self, size: int, like: Array) -> AbstractContextManager[Array]:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        return self._scheduler.scratch.borrow(size, like)
+
+    @property
+    def memory(self) -> Memory:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        return self._scheduler.memory
+
+    def borrow_shared(self, like: Array) -> AbstractContextManager[Array]:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        return self._scheduler.shared_pool.borrow(like.size, like)
+
+    async def allgather_words(self, words: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        self._scheduler.raise_failures()
+        if self._scheduler.running.space:
+            return await disseminate(self, words)
+        # the library's own, counted as the messages of :func:`disseminate`
+        self._scheduler.messages += (self.size - 1).bit_length()
+        self._scheduler.bytes += (self.size - 1) * words.nbytes
+        table = np.empty((self.size, len(words)), np.int64)
+        if len(words):
+            self._main.Allgather(words, table)
+        else:
+            self._main.Barrier()
+        return table
+
+    async def get(self, into: Array, theirs: Array, peer: int) -> None:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        begin = perf_counter_ns()
+        into[:] = theirs
+        if self._scheduler.events is not None:
+            self._record("get", begin, peer, into.nbytes)
+
+    @property
+    def channel(self) -> MPI.Intracomm:
+        """The MPI communicator of the running program's messages."""
+        return self._channels.channel()[0]
+
+    def _record(self, label: str, begin: int, peer: int, size: int) -> None:
+        scheduler = self._scheduler
+        member = -1 if peer < 0 else self._members[peer]
+        event = (scheduler.running.number, label, begin, perf_counter_ns(), member, size)
+        scheduler.events.append(event)  # type: ignore[union-attr]

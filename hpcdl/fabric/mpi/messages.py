@@ -1,0 +1,167 @@
+"""Messages on a communicator: programs' tag spaces in MPI's tags, wildcards among them, and messages in pieces."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from mpi4py import MPI
+
+from hpcdl.fabric.comm import ANY, TAGS, Status
+from hpcdl.fabric.device.staged_copy import NUMBERS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hpcdl.fabric.comm import Array
+    from hpcdl.fabric.device.staged_copy import Wait, Words
+    from hpcdl.fabric.mpi.scheduler import Scheduler
+
+_TAG_LIMIT: Final = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767  # the least that MPI allows
+
+_SPACES: Final = 1 << ((_TAG_LIMIT + 1) // TAGS).bit_length() - 1
+"""A power of two, so that tag spaces with different lower digits have different MPI tags."""
+
+
+class Channels:
+    """The communicators of one group: one for its main programs' messages, one for those of started programs.
+
+    Main programs use their own tags. A started program's MPI tag is its tag space x
+    :data:`hpcdl.fabric.comm.TAGS` + its own tag.
+    """
+
+    def __init__(self, scheduler: Scheduler, main: MPI.Intracomm) -> None:
+        self._scheduler = scheduler
+        self.main = main
+        self.started = main.Dup()
+        self._any_tag = AnyTag(self.started)
+
+    def channel(self, tag: int = 0) -> tuple[MPI.Intracomm, int]:
+        """Return the communicator and the MPI tag of the running program's messages."""
+        space = self._scheduler.running.space
+        if space == 0:
+            return self.main, tag
+        return self.started, space % _SPACES * TAGS + tag
+
+    def post(self, buffer: Array, dest: int, tag: int) -> Wait:
+        """Post a send."""
+        channel, mpi_tag = self.channel(tag)
+        return once(channel.Isend(buffer, dest, mpi_tag).Test)
+
+    def receive(self, buffer: Array, source: int, tag: int, status: MPI.Status) -> Wait:
+        """Post a receive; ``status`` is set when it has completed."""
+        space = self._scheduler.running.space
+        if space == 0:
+            request = self.main.Irecv(buffer, source, MPI.ANY_TAG if tag == ANY else tag)
+        elif tag == ANY or self._any_tag.drawn:
+            return self._any_tag.receive(buffer, source, space % _SPACES, tag, status)
+        else:
+            channel, mpi_tag = self.channel(tag)
+            request = channel.Irecv(buffer, source, mpi_tag)
+        return partial(received, request, status)
+
+
+class AnyTag:
+    """Receives of any tag of one tag space, which MPI has no wildcard for.
+
+    Messages are drawn out of the communicator until one is for the program that asks. A message that was drawn for
+    another program is received from here, whatever its tag.
+    """
+
+    def __init__(self, communicator: MPI.Intracomm) -> None:
+        self.drawn: list[tuple[int, int, int, MPI.Message]] = []
+        """Messages (space, source, tag, message) that wait, in order, for their programs."""
+        self._communicator = communicator
+
+    def receive(self, buffer: Array, source: int, space: int, tag: int, status: MPI.Status) -> Wait:
+        """Begin to receive a message of ``space``; ``status`` is set when it has completed."""
+        request: MPI.Request | None = None
+
+        def done() -> bool:
+            nonlocal request
+            while request is None:
+                for i, (its_space, its_source, its_tag, message) in enumerate(self.drawn):
+                    if its_space == space and source in (its_source, MPI.ANY_SOURCE) and tag in (its_tag, ANY):
+                        del self.drawn[i]
+                        request = message.Irecv(buffer)
+                        break
+                else:
+                    found = MPI.Status()
+                    drawn = self._communicator.Improbe(source, MPI.ANY_TAG, found)
+                    if drawn is None:
+                        return False
+                    self.drawn.append((found.tag // TAGS, found.source, found.tag % TAGS, drawn))
+            return request.Test(status)
+
+        return done
+
+
+class MpiWire:
+    """See :class:`hpcdl.fabric.device.staged_copy.Wire`.
+
+    First pieces travel on the running program's channel. Further pieces travel on ``pieces``, a communicator of
+    its own, with the message's number as their tag.
+    """
+
+    def __init__(self, channels: Channels, pieces: MPI.Intracomm) -> None:
+        self._channels = channels
+        self._pieces = pieces
+        self._given = [0] * pieces.size
+        self._begun = [0] * pieces.size
+
+    def number(self, dest: int) -> int:
+        """See :class:`hpcdl.fabric.device.staged_copy.Wire`."""
+        number = self._given[dest]
+        self._given[dest] = (number + 1) % NUMBERS
+        return number
+
+    def is_next(self, dest: int, number: int) -> bool:
+        """See :class:`hpcdl.fabric.device.staged_copy.Wire`."""
+        return self._begun[dest] == number
+
+    def send(self, words: Array, dest: int, tag: int) -> Wait:
+        """See :class:`hpcdl.fabric.device.staged_copy.Wire`."""
+        self._begun[dest] = (self._begun[dest] + 1) % NUMBERS
+        return self._channels.post(words, dest, tag)
+
+    def receive(self, words: Array, source: int, tag: int) -> tuple[Wait, Callable[[], Status]]:
+        """See :class:`hpcdl.fabric.device.staged_copy.Wire`."""
+        status = MPI.Status()
+        arrived = once(self._channels.receive(words, MPI.ANY_SOURCE if source == ANY else source, tag, status))
+        return arrived, lambda: Status(status.source, status.tag % TAGS, status.count)
+
+    def send_rest(self, words: Words, dest: int, number: int) -> Wait:
+        """See :class:`hpcdl.fabric.device.staged_copy.Wire`."""
+        return once(self._pieces.Isend(words, dest, number).Test)
+
+    def receive_rest(self, words: Words, source: int, number: int) -> Wait:
+        """See :class:`hpcdl.fabric.device.staged_copy.Wire`."""
+        return once(self._pieces.Irecv(words, source, number).Test)
+
+
+def received(request: MPI.Request, status: MPI.Status) -> bool:
+    """Test a receive. One that fails is cancelled, because it could take a later message.
+
+    Raises MPI.Exception.
+    """
+    try:
+        return request.Test(status)
+    except MPI.Exception:
+        if request != MPI.REQUEST_NULL:  # from any rank: one has failed, and others may still send
+            request.Cancel()
+            request.Wait(status)
+            if not status.Is_cancelled():
+                return True  # a message came first; the next receive reports the failure
+        raise
+
+
+def once(test: Callable[[], bool]) -> Wait:
+    """Return a wait that does not test a completed request again: that would reset its status."""
+    completed = False
+
+    def wait() -> bool:
+        nonlocal completed
+        completed = completed or test()
+        return completed
+
+    return wait

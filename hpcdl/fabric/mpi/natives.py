@@ -1,0 +1,163 @@
+"""The MPI library's own collectives: one call each, blocking or not."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcdl.fabric.device.nccl import Nccl
+from hpcdl.fabric.mpi.persistent import PersistentRequests
+from hpcdl.fabric.vectors import partition
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+    from hpcdl.fabric.comm import Array
+    from hpcdl.fabric.device.staged_copy import Wait
+    from hpcdl.fabric.vectors import BufferPool
+
+_CALLS: Final = {
+    "allreduce": ("Allreduce", "Iallreduce"),
+    "broadcast": ("Bcast", "Ibcast"),
+    "reduce": ("Reduce", "Ireduce"),
+    "reduce_scatter": ("Reduce_scatter", "Ireduce_scatter"),
+    "allgather": ("Allgatherv", "Iallgatherv"),
+    "all_to_all": ("Alltoall", "Ialltoall"),
+    "barrier": ("Barrier", "Ibarrier"),
+}
+"""Names of the blocking and of the non-blocking call."""
+
+
+class Natives:
+    """The collectives of one communicator: blocking ones on ``main``, others on ``nonblocking`` and ``second``.
+
+    ``persistent`` lists the holders of persistent requests, which the scheduler frees when a program has ended.
+    """
+
+    def __init__(
+        self,
+        scratch: BufferPool,
+        main: MPI.Intracomm,
+        nonblocking: MPI.Intracomm,
+        second: MPI.Intracomm,
+        persistent: list[PersistentRequests],
+    ) -> None:
+        self._scratch = scratch
+        self._main = main
+        self._nonblocking = nonblocking
+        self._second = second
+        self._scattered = 0
+        self._gathered = 0
+        """Numbers of started programs' reduce-scatters, and of their allgathers, that have begun."""
+        self._nccl: Nccl | None = None
+        self._persistent = PersistentRequests(main, persistent)
+        self._persistent_nonblocking = PersistentRequests(nonblocking, persistent)
+
+    def run(
+        self, collective: str, operand: Array | None, buffer: Array, counts: Sequence[int], *, blocking: bool
+    ) -> Generator[Wait, None, None]:
+        """Run ``collective`` blocking or not; in place on ``buffer`` if ``operand`` is None."""
+        if isinstance(buffer, np.ndarray):
+            yield from self._on_host(collective, operand, buffer, counts, blocking=blocking)
+        elif collective == "nccl":
+            if self._nccl is None:
+                self._nccl = Nccl(self._main.rank, self._main.size, self._main.allgather, self._main.bcast)
+            done = self._nccl.allreduce(operand, buffer)
+            if not done():
+                yield done
+        else:
+            # on a copy: not all libraries that send device memory reduce it
+            source: Any = buffer if operand is None else operand
+            host = source.get()
+            yield from self._on_host(collective, None, host, counts, blocking=blocking)
+            buffer.set(host)
+
+    def _on_host(
+        self, collective: str, operand: Array | None, buffer: Array, counts: Sequence[int], *, blocking: bool
+    ) -> Generator[Wait, None, None]:
+        given = MPI.IN_PLACE if operand is None else operand
+        if collective == "nonblocking allreduce":
+            # collectives of main programs share one communicator, because ranks differ in their started programs
+            request = (self._main if blocking else self._nonblocking).Iallreduce(given, buffer)
+            if not request.Test():
+                yield request.Test
+        elif collective == "reduce_scatter allgather":
+            yield from self._halves(operand, buffer, blocking=blocking)
+        elif collective == "reduce_scatter":
+            part = self._part(buffer, counts)
+            with self._scratch.borrow(len(part), buffer) if operand is None else nullcontext(part) as mine:
+                whole = buffer if operand is None else operand
+                yield from self._call(collective, (whole, mine, counts), blocking=blocking)
+                if operand is None:
+                    part[:] = mine  # MPI lets no result lie within its operand
+        elif collective == "persistent allreduce":
+            persistent = self._persistent if blocking else self._persistent_nonblocking
+            yield from persistent.allreduce(operand, buffer, blocking=blocking)
+        elif collective in _CALLS:
+            arguments = self._arguments(collective, operand, buffer, counts)
+            yield from self._call(collective, arguments, blocking=blocking)
+        else:
+            raise ValueError(f"no native collective {collective!r}")
+
+    def _arguments(
+        self, collective: str, operand: Array | None, buffer: Array, counts: Sequence[int]
+    ) -> tuple[Any, ...]:
+        given = MPI.IN_PLACE if operand is None else operand
+        if collective == "allreduce":
+            return given, buffer
+        if collective == "broadcast":
+            if operand is not None and self._main.rank == 0:
+                buffer[:] = operand
+            return (buffer,)
+        if collective == "reduce":
+            return (buffer if operand is None else operand, None) if self._main.rank else (given, buffer)
+        if collective == "allgather":
+            return given if operand is None else self._part(operand, counts), [buffer, counts]
+        if collective == "all_to_all":
+            return given if operand is None else operand[: sum(counts)], buffer[: sum(counts)]
+        return ()
+
+    def _part(self, vector: Array, counts: Sequence[int]) -> Array:
+        """Return this rank's part of ``vector``."""
+        begin = sum(counts[: self._main.rank])
+        return vector[begin : begin + counts[self._main.rank]]
+
+    def _call(self, collective: str, arguments: tuple[Any, ...], *, blocking: bool) -> Generator[Wait, None, None]:
+        name, nonblocking = _CALLS[collective]
+        if blocking:
+            getattr(self._main, name)(*arguments)
+            return
+        request = getattr(self._nonblocking, nonblocking)(*arguments)
+        if not request.Test():
+            yield request.Test
+
+    def _halves(self, operand: Array | None, buffer: Array, *, blocking: bool) -> Generator[Wait, None, None]:
+        """Run the library's reduce-scatter and allgather; out of place, each part's sum goes to its final place.
+
+        Started programs' allgathers begin in the order of their reduce-scatters on a communicator of their own,
+        because reduce-scatters complete in another order on each rank.
+        """
+        counts = partition(buffer, self._main.size).counts
+        part = self._part(buffer, counts)
+        with self._scratch.borrow(len(part), buffer) if operand is None else nullcontext(part) as mine:
+            whole, sent = (buffer, mine) if operand is None else (operand, MPI.IN_PLACE)
+            if blocking:
+                self._main.Reduce_scatter(whole, mine, counts)
+                self._main.Allgatherv(sent, [buffer, counts])
+                return
+            turn = self._scattered
+            self._scattered += 1
+            request = self._nonblocking.Ireduce_scatter(whole, mine, counts)
+
+            def gather_is_next() -> bool:
+                return bool(request.Test()) and self._gathered == turn
+
+            if not gather_is_next():
+                yield gather_is_next
+            self._gathered += 1
+            gathering = self._second.Iallgatherv(sent, [buffer, counts])
+            if not gathering.Test():
+                yield gathering.Test

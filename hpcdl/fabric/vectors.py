@@ -1,0 +1,123 @@
+"""Vectors that programs exchange: size-only ones, parts, out-of-place pairs, and a pool of buffers."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+
+from hpcdl.fabric.comm import Array
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import numpy.typing as npt
+
+
+class Phantom(np.ndarray[Any, np.dtype[Any]]):
+    """A size-only payload for simulation: an array that has a size and takes no memory."""
+
+    def _unchanged(self, _operand: object) -> Self:
+        return self
+
+    __iadd__ = __isub__ = __imul__ = __itruediv__ = _unchanged
+
+
+def phantom(size: int, dtype: npt.DTypeLike = np.float32) -> Array:
+    """Return a size-only vector of ``size`` elements (stride 0, read-only)."""
+    return np.broadcast_to(np.zeros((), dtype), (size,)).view(Phantom)
+
+
+class Parts(list[Array]):
+    """Consecutive views of one vector: each rank's part of it."""
+
+    __slots__ = ("whole",)
+
+    def __init__(self, whole: Array, views: Iterable[Array]) -> None:
+        super().__init__(views)
+        self.whole = whole
+
+    @property
+    def counts(self) -> list[int]:
+        """Lengths of the parts, in elements."""
+        return [len(view) for view in self]
+
+
+def partition(buffer: Array, parts: int) -> Parts:
+    """Cut a vector into ``parts`` consecutive views whose lengths differ by one at most, longer ones first."""
+    quotient, remainder = divmod(len(buffer), parts)
+    if type(buffer) is Phantom:
+        return _phantom_parts(quotient, remainder, parts, buffer.dtype.str)
+    bounds = [i * quotient + min(i, remainder) for i in range(parts + 1)]
+    return Parts(buffer, [buffer[lo:hi] for lo, hi in pairwise(bounds)])
+
+
+@cache
+def _phantom_parts(quotient: int, remainder: int, parts: int, dtype: str) -> Parts:
+    """Return one list, of two arrays, for all ranks: a thousand ranks cut a thousand parts each."""
+    views = [phantom(quotient + 1, dtype)] * remainder + [phantom(quotient, dtype)] * (parts - remainder)
+    return Parts(phantom(quotient * parts + remainder, dtype), views)
+
+
+def assign(into: Array, values: Array | float) -> None:
+    """Write ``values``, a vector of the same length or one number, into ``into``."""
+    into[:] = values
+
+
+class OutOfPlace(NamedTuple):
+    """Operand and result of an out-of-place collective, given to :meth:`hpcdl.fabric.comm.Comm.native`.
+
+    Both have the same length and type. The operand keeps its values. MPI_Bcast takes one vector: rank 0 copies its
+    operand into the result first.
+    """
+
+    operand: Array
+    result: Array
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one of the two."""
+        return self.result.nbytes
+
+
+def operand_and_result(vector: Any) -> tuple[Array | None, Array]:
+    """Return the vector that a collective reads, None if in place, and the vector that it writes."""
+    return vector if isinstance(vector, OutOfPlace) else (None, vector)
+
+
+def _empty(size: int, like: Array) -> Array:
+    if type(like) is Phantom:
+        return phantom(size, like.dtype)
+    return np.empty_like(like, shape=size)  # dispatched to the array's own library
+
+
+class BufferPool:
+    """Pool of arrays by type and size; ``make(size, like)`` makes a new one."""
+
+    def __init__(self, make: Callable[[int, Array], Array] = _empty) -> None:
+        self._make = make
+        self._free: dict[tuple[str, str, int], list[Array]] = {}
+
+    def borrow(self, size: int, like: Array) -> _Borrowed:
+        """See :meth:`hpcdl.fabric.comm.Comm.scratch`."""
+        key = (type(like).__module__, like.dtype.str, size)
+        return _Borrowed(self._free.setdefault(key, []), size, like, self._make)
+
+
+class _Borrowed:
+    __slots__ = ("_array", "_free", "_like", "_make", "_size")
+
+    def __init__(self, free: list[Array], size: int, like: Array, make: Callable[[int, Array], Array]) -> None:
+        self._make = make
+        self._free = free
+        self._size = size
+        self._like = like
+
+    def __enter__(self) -> Array:
+        self._array = self._free.pop() if self._free else self._make(self._size, self._like)
+        return self._array
+
+    def __exit__(self, *_exception: object) -> None:
+        self._free.append(self._array)

@@ -1,0 +1,82 @@
+"""Results and costs of a library's collectives, for ranks that are coroutines of one process."""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+from math import ceil, log2
+from typing import TYPE_CHECKING, Final
+
+from hpcdl.fabric.vectors import OutOfPlace, operand_and_result
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcdl.fabric.comm import Array
+    from hpcdl.fabric.network import Network
+
+SUMS: Final = ("allreduce", "nonblocking allreduce", "persistent allreduce", "reduce_scatter allgather")
+"""Those that sum on all ranks."""
+
+BY_PARTS: Final = ("reduce_scatter", "allgather", "all_to_all")
+"""Those in which each rank has a part of the vector."""
+
+COLLECTIVES: Final = ("barrier", *SUMS, "broadcast", "reduce", *BY_PARTS)
+"""All that :meth:`hpcdl.fabric.comm.Comm.native` knows."""
+
+
+def collectively(collective: str, vectors: Sequence[Array | OutOfPlace], counts: Sequence[int]) -> None:
+    """Run ``collective`` on the ranks' vectors, which are equally long."""
+    if collective == "barrier":
+        return
+    buffers = []
+    for operand, result in map(operand_and_result, vectors):
+        if operand is not None:
+            result[...] = operand
+        buffers.append(result)
+    if collective in SUMS:
+        total = sum(buffers)
+        for buffer in buffers:
+            buffer[...] = total
+    elif collective == "reduce":
+        buffers[0][...] = sum(buffers)
+    elif collective == "broadcast":
+        for buffer in buffers[1:]:
+            buffer[...] = buffers[0]
+    else:
+        _by_parts(
+            collective, buffers, [slice(begin, end) for begin, end in pairwise(accumulate(counts, initial=0))]
+        )
+
+
+def _by_parts(collective: str, buffers: Sequence[Array], parts: Sequence[slice]) -> None:
+    before = [buffer.copy() for buffer in buffers]
+    for rank, buffer in enumerate(buffers):
+        if collective == "reduce_scatter":
+            buffer[parts[rank]] = sum(given[parts[rank]] for given in before)
+        else:
+            for source, part in enumerate(parts):
+                buffer[part] = before[source][part if collective == "allgather" else parts[rank]]
+
+
+def seconds(collective: str, ranks: int, size: int, network: Network) -> float:
+    """Return the time (s) of a good library: the best algorithm of Thakur, Rabenseifner & Gropp 2005.
+
+    ``size`` is in bytes, of the whole vector; all ranks are on different hosts. A split takes no time, because
+    programs do it once, before the part of their time that is predicted.
+    """
+    if collective == "split":
+        return 0.0
+    steps, share = ceil(log2(ranks)), (ranks - 1) / ranks * size
+    alpha, beta, gamma = network.link.alpha, network.link.beta, network.gamma
+    halving = steps * alpha + share * (beta + gamma)
+    doubling = steps * alpha + share * beta
+    choices = {
+        "barrier": [steps * alpha],
+        "reduce_scatter": [halving],
+        "allgather": [doubling],
+        "reduce_scatter allgather": [halving + doubling],
+        "broadcast": [steps * (alpha + size * beta), 2 * doubling],
+        "reduce": [steps * (alpha + size * (beta + gamma)), halving + doubling],
+        "all_to_all": [steps * (alpha + size / 2 * beta), (ranks - 1) * alpha + share * beta],
+    }
+    return min(choices.get(collective, [steps * (alpha + size * (beta + gamma)), halving + doubling]))

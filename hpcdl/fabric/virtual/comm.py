@@ -1,0 +1,289 @@
+"""Communicators of a :class:`hpcdl.fabric.virtual.world.World`, for the in-process and the simulated interpreter.
+
+Sends are rendezvous: they return when their receive has the data.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from operator import iadd
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hpcdl.fabric.comm import ANY, Array, Status, check_address, check_exchange
+from hpcdl.fabric.task import operation
+from hpcdl.fabric.vectors import Phantom
+from hpcdl.fabric.virtual.collectives import COLLECTIVES, collectively
+from hpcdl.fabric.virtual.groups import Gathering
+from hpcdl.fabric.virtual.matching import Post
+from hpcdl.fabric.window import disseminate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Generator, Hashable, Sequence
+    from contextlib import AbstractContextManager
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from hpcdl.fabric.comm import Memory
+    from hpcdl.fabric.task import Task
+    from hpcdl.fabric.virtual.groups import Group
+    from hpcdl.fabric.virtual.matching import Mailbox
+    from hpcdl.fabric.virtual.world import World
+
+T = TypeVar("T")
+
+
+class VirtualComm:
+    """A :class:`hpcdl.fabric.comm.Comm` of a :class:`hpcdl.fabric.virtual.world.World`."""
+
+    def __init__(self, world: World, group: Group, rank: int) -> None:
+        self.rank = rank
+        self.size = len(group.members)
+        self._world = world
+        self._group = group
+        self._mailboxes = group.mailboxes
+        self._failures = group.failures
+        self._members = group.members
+        self._me = group.members[rank]
+        self._gathered: dict[int, int] = {}
+        self._subcommunicators: dict[Hashable, Task[VirtualComm]] = {}
+
+    @operation
+    def send(self, buffer: Array, dest: int, tag: int = 0) -> Generator[None, Any, None]:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        check_address(dest, tag, self.size)
+        world = self._world
+        task = world.running
+        if task.time > world.now:
+            world.wake(task, task.time)
+            yield
+        if self._failures.failed:
+            self._check_alive(dest)
+        begin = world.now
+        task.waiting = 1
+        self._post_send(buffer, dest, tag)
+        yield
+        if world.events is not None:
+            self._record("send", begin, dest, buffer.nbytes, task.sent)
+
+    @operation
+    def recv(self, buffer: Array, source: int = ANY, tag: int = ANY) -> Generator[None, Any, Status]:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        check_address(source, tag, self.size, ANY)
+        world = self._world
+        task = world.running
+        if task.time > world.now:
+            world.wake(task, task.time)
+            yield
+        if self._failures.failed:
+            self._check_alive(source)
+        begin = world.now
+        task.waiting = 1
+        self._post_receive(buffer, source, tag)
+        status: Status = yield
+        if world.events is not None:
+            self._record("recv", begin, status.source, status.count * buffer.itemsize, task.arrived)
+        return status
+
+    @operation
+    def exchange(
+        self, outgoing: Array, dest: int, incoming: Array, source: int, tag: int = 0
+    ) -> Generator[None, Any, Status]:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        check_exchange(dest, source, tag, self.size)
+        world = self._world
+        task = world.running
+        if task.time > world.now:
+            world.wake(task, task.time)
+            yield
+        if self._failures.failed:
+            self._check_alive(dest, source)
+        begin = world.now
+        task.waiting = 2
+        self._post_receive(incoming, source, tag)
+        self._post_send(outgoing, dest, tag)
+        status: Status = yield
+        if world.events is not None:
+            self._record("recv", begin, source, status.count * incoming.itemsize, task.arrived)
+            self._record("send", begin, dest, outgoing.nbytes, task.sent)
+        return status
+
+    async def apply(self, label: str, work: Callable[[], T], touched_bytes: int) -> T:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        result = work()
+        world = self._world
+        task = world.running
+        begin = task.time
+        # other ranks cannot see this arithmetic: the task's time goes ahead, the world's stays
+        task.time = world.clock.apply(begin, self._me, touched_bytes)
+        if world.events is not None:
+            self._record(label, begin, -1, touched_bytes)
+        return result
+
+    def add(self, into: Array, addend: Array) -> Coroutine[Any, Any, Array]:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        return self.apply("add", partial(iadd, into, addend), into.nbytes)
+
+    @operation
+    def compute(self, label: str, work: Callable[[], T]) -> Generator[None, Any, T]:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        world = self._world
+        task = world.running
+        begin = task.time
+        result = work()
+        world.wake(task, world.clock.compute(begin, self._me, label))
+        yield
+        if world.events is not None:
+            self._record(label, begin, -1, 0)
+        return result
+
+    def start(self, work: Coroutine[Any, Any, T], *, shared_tags: bool = False) -> Task[T]:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        world = self._world
+        starter = world.running
+        task = starter.starts(work, self, self._group.depth, shared_tags=shared_tags)
+        return world.launch(task, self._me, starter.time)  # after its starter's arithmetic
+
+    async def split(self, color: int, key: int = 0) -> VirtualComm:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        group = self._group
+
+        def finish(given: dict[int, tuple[int, int]]) -> dict[int, Any]:
+            answers = {}
+            for wanted in {c for c, _ in given.values()}:
+                order = [r for _, r in sorted((k, r) for r, (c, k) in given.items() if c == wanted)]
+                part = self._world.group(tuple(group.members[r] for r in order), group.depth + 1)
+                answers.update({old: VirtualComm(self._world, part, new) for new, old in enumerate(order)})
+            return answers
+
+        return await self._gather("split", (color, key), 0, finish)  # type: ignore[no-any-return]
+
+    async def subcommunicator(self, color: int, division: Hashable) -> VirtualComm:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        if division not in self._subcommunicators:
+            self._subcommunicators[division] = self.start(self.split(color), shared_tags=True)
+        return await self._subcommunicators[division]
+
+    async def survivors(self) -> VirtualComm:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        group = self._group
+
+        def finish(given: dict[int, None]) -> dict[int, Any]:
+            if not group.failures.failed:
+                return given
+            survivors = sorted(given)
+            part = self._world.group(tuple(group.members[rank] for rank in survivors), group.depth)
+            return {old: VirtualComm(self._world, part, new) for new, old in enumerate(survivors)}
+
+        return await self._gather("survivors", None, 0, finish) or self
+
+    async def native(self, collective: str, buffer: Array, counts: Sequence[int] = ()) -> None:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        if collective not in COLLECTIVES:
+            raise ValueError(f"no native collective {collective!r}")
+
+        def finish(given: dict[int, Array]) -> dict[int, Any]:
+            if type(buffer) is not Phantom:
+                collectively(collective, [given[rank] for rank in range(self.size)], counts)
+            return dict.fromkeys(given)
+
+        await self._gather(f"native {collective}", buffer, buffer.nbytes, finish)
+
+    def scratch(self, size: int, like: Array) -> AbstractContextManager[Array]:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        return self._world.scratch.borrow(size, like)
+
+    @property
+    def memory(self) -> Memory:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        return self._world.memory
+
+    def borrow_shared(self, like: Array) -> AbstractContextManager[Array]:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        return self._world.scratch.borrow(like.size, like)
+
+    async def allgather_words(self, words: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        return await disseminate(self, words)
+
+    @operation
+    def get(self, into: Array, theirs: Array, peer: int) -> Generator[None, Any, None]:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        world = self._world
+        task = world.running
+        if task.time > world.now:
+            world.wake(task, task.time)
+            yield
+        begin = world.now
+        if type(into) is not Phantom:
+            into[:] = theirs
+        if peer != self.rank:
+            world.wake(task, world.clock.message(begin, self._members[peer], self._me, into.nbytes))
+            yield
+        if world.events is not None:
+            self._record("get", begin, peer, into.nbytes)
+
+    def _check_alive(self, *peers: int) -> None:
+        loss = self._failures.of(peers, self.rank, started=self._world.running.space != 0)
+        if loss is not None:
+            raise loss
+
+    def _post_send(self, buffer: Array, dest: int, tag: int) -> None:
+        task = self._world.running
+        send = Post(task, self.rank, dest, tag, buffer)
+        address = task.space * self.size + dest
+        mailbox = self._mailboxes[address]
+        receive = mailbox.take_receive(send)
+        if receive is not None:
+            self._world.complete(send, receive, self._members)
+            self._tidy(address, mailbox)
+
+    def _post_receive(self, buffer: Array, source: int, tag: int) -> None:
+        task = self._world.running
+        receive = Post(task, self.rank, source, tag, buffer)
+        address = task.space * self.size + self.rank
+        mailbox = self._mailboxes[address]
+        send = mailbox.take_send(receive)
+        if send is not None:
+            self._world.complete(send, receive, self._members)
+            self._tidy(address, mailbox)
+
+    def _tidy(self, address: int, mailbox: Mailbox) -> None:
+        """Drop an empty mailbox of a started program: a training run starts programs by the million."""
+        if address >= self.size and not mailbox.sends and not mailbox.receives:
+            del self._mailboxes[address]
+
+    @operation
+    def _gather(
+        self, what: str, given: Any, size: int, finish: Callable[[dict[int, Any]], dict[int, Any]]
+    ) -> Generator[None, Any, Any]:
+        """Wait for all ranks' ``given``; the last rank computes each rank's result by ``finish``."""
+        world = self._world
+        task = world.running
+        world.wake(task, task.time)
+        yield
+        begin = world.now
+        turn = self._gathered[task.space] = self._gathered.get(task.space, 0) + 1
+        if self._failures.failed and what != "survivors":
+            self._check_alive(*range(self.size))
+        gathering = self._group.gatherings.setdefault((task.space, turn), Gathering(what, size, finish))
+        if gathering.what != what:
+            raise ValueError(f"rank {self._me} calls {what} where others call {gathering.what}")
+        gathering.tasks[self.rank] = task
+        gathering.given[self.rank] = given
+        if what not in ("split", "survivors", "native nonblocking allreduce") and task.space == 0:
+            world.hold(self._me)
+        if len(gathering.tasks) == self.size - len(self._failures.failed):
+            world.finish(self._group, (task.space, turn))
+        answer = yield
+        if world.events is not None:
+            self._record(what, begin, -1, size)
+        return answer
+
+    def _record(self, label: str, begin: float, peer: int, size: int, end: float | None = None) -> None:
+        task = self._world.running
+        end = task.time if end is None else end
+        peer = -1 if peer < 0 else self._members[peer]
+        self._world.events[self._me].append(  # type: ignore[index]
+            (task.number, label, round(begin * 1e9), round(end * 1e9), peer, size)
+        )

@@ -1,0 +1,82 @@
+"""Communicators of one process: members, mailboxes, collectives under way, and failed ranks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from hpcdl.fabric.comm import ANY, PeerLost
+from hpcdl.fabric.task import DEPTHS
+from hpcdl.fabric.virtual.matching import Mailbox
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from hpcdl.fabric.task import Task
+
+
+class Failures:
+    """Failed members of a communicator, and which ranks have got a PeerLost for them.
+
+    As under MPI (:mod:`hpcdl.fabric.mpi.fault_tolerance`): an operation that needs a failed rank raises
+    PeerLost, a receive from any rank does so once for each failure, and other operations succeed.
+    """
+
+    def __init__(self, members: tuple[int, ...]) -> None:
+        self._members = members
+        self.failed: list[int] = []
+        """In the order of their failures."""
+        self._reported: dict[tuple[int, bool], int] = {}
+
+    def of(self, peers: Iterable[int], receiver: int, *, started: bool) -> PeerLost | None:
+        """Return the error of an operation with ``peers``, ANY allowed; None if there is none.
+
+        A receive from any rank raises once in the main program and once in the started programs of a rank.
+        """
+        for peer in peers:
+            if peer in self.failed:
+                return PeerLost(self._members[peer])
+        reported = self._reported.get((receiver, started), 0)
+        if ANY not in peers or reported == len(self.failed):
+            return None
+        self._reported[receiver, started] = reported + 1
+        return PeerLost(self._members[self.failed[reported]])
+
+    def withdraw(self, mailbox: Mailbox) -> list[tuple[Task[object], PeerLost]]:
+        """Remove the posts of failed ranks and the posts that need them; return the latter's tasks and errors."""
+        errors = []
+        for _, post in list(mailbox.posts()):
+            if post.rank in self.failed:
+                mailbox.forget(post.task)
+            elif (loss := self.of((post.peer,), post.rank, started=post.task.space != 0)) is not None:
+                mailbox.forget(post.task)
+                errors.append((post.task, loss))
+        return errors
+
+
+class Group:
+    """The members of a communicator: ranks of the world in order, and the number of splits that made it."""
+
+    __slots__ = ("depth", "failures", "gatherings", "mailboxes", "members")
+
+    def __init__(self, members: tuple[int, ...], depth: int) -> None:
+        if depth >= DEPTHS:
+            raise ValueError(f"communicators split more than {DEPTHS} deep")
+        self.members = members
+        self.depth = depth
+        self.mailboxes: defaultdict[int, Mailbox] = defaultdict(Mailbox)
+        self.gatherings: dict[tuple[int, int], Gathering] = {}
+        self.failures = Failures(members)
+
+
+class Gathering:
+    """A collective that waits for its last rank; ``finish`` maps the ranks' inputs to the ranks' results."""
+
+    __slots__ = ("finish", "given", "size", "tasks", "what")
+
+    def __init__(self, what: str, size: int, finish: Callable[[dict[int, Any]], dict[int, Any]]) -> None:
+        self.what = what
+        self.size = size
+        self.finish = finish
+        self.tasks: dict[int, Task[Any]] = {}
+        self.given: dict[int, Any] = {}

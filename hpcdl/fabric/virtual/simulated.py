@@ -1,0 +1,169 @@
+"""Virtual time over a :class:`hpcdl.fabric.network.Network`: the same programs, no machine needed.
+
+Payloads may be real, or size-only (:func:`hpcdl.fabric.vectors.phantom`), which cost no memory and no copying.
+A message starts when both ends have asked for it and both ports are free, in the order of the asking; one that is
+asked for later goes first where it is over before a port's next message, which waits for its other port, begins.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from heapq import heappop, heappush
+from itertools import chain
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from hpcdl.fabric.virtual.collectives import seconds
+from hpcdl.fabric.virtual.comm import VirtualComm
+from hpcdl.fabric.virtual.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hpcdl.fabric.comm import Event
+    from hpcdl.fabric.network import Network
+
+
+ENOUGH: Final = 1 - 1e-9
+"""Share of a message's time that a gap must have: the rest is rounding."""
+
+
+class _Port:
+    """One end of a link. It carries one message at a time; between two it is free while the later one waits."""
+
+    __slots__ = ("free", "least", "never", "short")
+
+    def __init__(self, alpha: float) -> None:
+        self.free: list[float] = [0.0, inf]
+        """It opens, closes, opens, ..., opens, and closes at infinity."""
+        self.short: list[tuple[float, float]] = []
+        """Heap of (closes, opens) of gaps too short for all messages so far: most gaps of a busy port."""
+        self.least = inf
+        """The least that has ever been enough."""
+        self.never = alpha * ENOUGH
+        """Gaps up to this are too short for any message."""
+
+    def admit(self, enough: float) -> None:
+        """Look at gaps of ``enough`` too."""
+        if enough < self.least:
+            self.least = enough
+            self.free = sorted([*self.free, *chain.from_iterable(self.short)])
+            self.short.clear()
+
+    def take(self, at: int, begin: float, end: float) -> None:
+        """Be busy from ``begin`` to ``end``, within the gap at ``at``."""
+        free = self.free
+        left: list[float] = []
+        for opens, closes in ((free[at], begin), (end, free[at + 1])):
+            if closes - opens > self.never:
+                if opens <= closes - self.least:
+                    left += opens, closes
+                else:
+                    heappush(self.short, (closes, opens))
+        free[at : at + 2] = left
+
+    def forget(self, now: float) -> None:
+        """Forget gaps that are over."""
+        if self.free[1] <= now:
+            del self.free[: bisect_right(self.free, now) & ~1]
+        while self.short and self.short[0][0] <= now:
+            heappop(self.short)
+
+
+def _first_moment(now: float, enough: float, one: _Port, other: _Port) -> tuple[float, int, int]:
+    """From when on both ports are free for long enough, and where in each of them that is."""
+    sending, receiving = one.free, other.free
+    moment = max(now, sending[0], receiving[0])
+    at = bisect_right(sending, moment) - 1 & ~1
+    at_too = bisect_right(receiving, moment) - 1 & ~1
+    latest = sending[at + 1] - enough
+    latest_too = receiving[at_too + 1] - enough
+    # where hundreds of messages wait at a port a simulation does little else; max() would take as long again
+    while moment > latest or moment > latest_too:
+        while moment > latest:
+            at += 2
+            latest = sending[at + 1] - enough
+            if sending[at] > moment:  # noqa: PLR1730 - see above
+                moment = sending[at]
+        while moment > latest_too:
+            at_too += 2
+            latest_too = receiving[at_too + 1] - enough
+            if receiving[at_too] > moment:  # noqa: PLR1730 - see above
+                moment = receiving[at_too]
+    return moment, at, at_too
+
+
+class _VirtualTime:
+    def __init__(self, ranks: int, network: Network, compute: Callable[[int, str], float]) -> None:
+        self._host = [network.host(rank) for rank in range(ranks)]
+        hosts = max(self._host) + 1
+        self._slow = network.slow
+        self._network = network
+        self._link = network.link
+        self._inside = network.inside
+        self._compute = compute
+        # ports 0..hosts-1 lead to the network, the others to a rank's neighbours on its host
+        self._hosts = hosts
+        links = [network.link] * hosts + [network.inside] * ranks
+        self._sending = [_Port(link.alpha) for link in links]
+        self._receiving = [_Port(link.alpha) for link in links]
+        # arithmetic of an exchange does not wait for the end of a layer: the message thread does it
+        self._working = [0.0] * ranks
+        self._applying = [0.0] * ranks
+
+    def message(self, now: float, source: int, dest: int, size: int) -> float:
+        out, into = self._host[source], self._host[dest]
+        if out == into:
+            link = self._inside
+            takes = link.alpha + size * link.beta
+            out, into = self._hosts + source, self._hosts + dest
+        else:
+            link = self._link
+            share = min(self._slow.get(out, 1.0), self._slow.get(into, 1.0)) if self._slow else 1.0
+            takes = link.alpha + size * link.beta / share
+        sending, receiving = self._sending[out], self._receiving[into]
+        if sending.free[-2] <= now and receiving.free[-2] <= now:
+            sending.free[-2] = receiving.free[-2] = end = now + takes
+            return end
+        enough = takes * ENOUGH
+        sending.admit(enough)
+        receiving.admit(enough)
+        begin, at, at_too = _first_moment(now, enough, sending, receiving)
+        end = begin + takes
+        sending.take(at, begin, end)
+        receiving.take(at_too, begin, end)
+        sending.forget(now)
+        receiving.forget(now)
+        return end
+
+    def native(self, now: float, collective: str, ranks: int, size: int) -> float:
+        return now + seconds(collective, ranks, size, self._network)
+
+    def apply(self, now: float, rank: int, touched_bytes: int) -> float:
+        end = max(now, self._applying[rank]) + touched_bytes * self._network.gamma
+        self._applying[rank] = end
+        return end
+
+    def compute(self, now: float, rank: int, label: str) -> float:
+        end = max(now, self._working[rank]) + self._compute(rank, label)
+        self._working[rank] = end
+        return end
+
+
+def _no_time(_rank: int, label: str) -> float:
+    raise ValueError(f"no time is known for work labelled {label!r}: this simulation models no local work")
+
+
+def simulated(
+    ranks: int,
+    network: Network,
+    *,
+    compute: Callable[[int, str], float] = _no_time,
+    events: list[list[Event]] | None = None,
+) -> World:
+    """Return a world of ``ranks`` ranks on ``network``; ``world.now`` is the virtual time in seconds.
+
+    ``compute(rank, label)`` returns the time of a piece of local work (s), and raises ValueError for an unknown
+    label; for a straggler it returns more.
+    """
+    return World(ranks, _VirtualTime(ranks, network, compute), VirtualComm, events)

@@ -1,0 +1,297 @@
+"""All ranks in one process under one clock: the engine of the in-process and of the simulated interpreter.
+
+All tasks that can go on wait in one queue, earliest first. The clock defines the times: random numbers make a
+seeded interleaving (:mod:`hpcdl.fabric.virtual.inprocess`), virtual seconds a simulation
+(:mod:`hpcdl.fabric.virtual.simulated`).
+"""
+
+from __future__ import annotations
+
+import gc
+from contextlib import contextmanager
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from hpcdl.fabric.comm import ANY, Event, PeerLost, Status
+from hpcdl.fabric.faults import RankFailed
+from hpcdl.fabric.shared_memory import OneProcess
+from hpcdl.fabric.task import Task
+from hpcdl.fabric.vectors import BufferPool, Phantom
+from hpcdl.fabric.virtual.groups import Group
+from hpcdl.fabric.virtual.matching import Post, deliver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+
+    from hpcdl.fabric.comm import Comm
+
+T = TypeVar("T")
+
+
+SELDOM: Final = (1_000_000, 100, 1000)
+"""Thresholds of the garbage collector: tasks come by the million without cycles, and collecting took a third."""
+
+
+class Deadlock(Exception):  # noqa: N818 - the standard term
+    """No rank can go on. The error message lists the ranks that wait, their peers and their messages."""
+
+
+class Clock(Protocol):
+    """Completion times of operations, in seconds or in any unit that orders the queue."""
+
+    def message(self, now: float, source: int, dest: int, size: int) -> float:
+        """Return when a message of ``size`` bytes completes whose send and receive have met at ``now``."""
+        ...
+
+    def native(self, now: float, collective: str, ranks: int, size: int) -> float:
+        """Return when a collective of ``size`` bytes completes that the last of ``ranks`` has called at ``now``.
+
+        The collectives are those of :meth:`Comm.native`, and ``"split"``.
+        """
+        ...
+
+    def apply(self, now: float, rank: int, touched_bytes: int) -> float:
+        """Return when ``rank`` completes arithmetic on so many bytes that begins at ``now``."""
+        ...
+
+    def compute(self, now: float, rank: int, label: str) -> float:
+        """Return when ``rank`` completes work called ``label`` that begins at ``now``."""
+        ...
+
+
+@contextmanager
+def _collecting_seldom() -> Iterator[None]:
+    usual = gc.get_threshold()
+    gc.set_threshold(*SELDOM)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+
+
+class World:
+    """``ranks`` ranks under a ``clock``; ``make_comm(world, group, rank)`` makes a rank's communicator.
+
+    ``messages`` and ``bytes`` count what each rank has sent, without native collectives. With ``events``, a list
+    for each rank, every operation is recorded as (task, label, begin ns, end ns, peer, bytes).
+    """
+
+    def __init__(
+        self,
+        ranks: int,
+        clock: Clock,
+        make_comm: Callable[[World, Group, int], Comm],
+        events: list[list[Event]] | None = None,
+    ) -> None:
+        self.ranks = ranks
+        self.clock = clock
+        self.make_comm = make_comm
+        self.events = events
+        self.messages = [0] * ranks
+        self.bytes = [0] * ranks
+        self.now = 0.0
+        self.running: Task[Any] = None  # type: ignore[assignment]
+        self.groups: list[Group] = []
+        self.scratch = BufferPool()
+        self.memory = OneProcess()
+        # tasks by the time at which they go on; equal ranks act at equal times, so times are far fewer than tasks
+        self._agenda: dict[float, list[Task[Any]]] = {}
+        self._moments: list[float] = []
+        self._unfinished: list[set[Task[Any]]] = [set() for _ in range(ranks)]
+        self._under_way = 0
+        self._launched = [0] * ranks
+        self._end = 0.0
+        self._failed: list[Task[Any]] = []
+        self._held: dict[int, list[Task[Any]]] = {}
+
+    def run(self, program: Callable[[Comm], Coroutine[Any, Any, T]]) -> list[T]:
+        """Run ``program(comm)`` on every rank and return the results in the order of ranks.
+
+        Raises Deadlock, PeerLost, or the error of a program.
+        """
+        group = self.group(tuple(range(self.ranks)), 0)
+        self._launched = [0] * self.ranks
+        comms = [self.make_comm(self, group, rank) for rank in range(self.ranks)]
+        mains = [self.launch(Task(program(comm)), comm.rank, self.now) for comm in comms]
+        with _collecting_seldom():
+            try:
+                self._run_moments()
+            finally:
+                for tasks in self._unfinished:
+                    for task in tasks:
+                        task.coroutine.close()
+        self.now = max(self.now, self._end)
+        self._raise_errors([*mains, *self._failed])
+        return [main.result for main in mains]  # type: ignore[misc]
+
+    def _run_moments(self) -> None:
+        """Resume the tasks that are due, moment by moment, until none is left."""
+        while self._under_way:
+            if not self._moments:
+                self._raise_deadlock()
+            self.now = heappop(self._moments)
+            for task in self._agenda.pop(self.now):
+                if self._held and task.rank in self._held:
+                    self._held[task.rank].append(task)
+                else:
+                    self._resume(task)
+
+    def group(self, members: tuple[int, ...], depth: int) -> Group:
+        """Make a group; deadlock reports read the mailboxes of all groups."""
+        group = Group(members, depth)
+        self.groups.append(group)
+        return group
+
+    def launch(self, task: Task[T], rank: int, when: float) -> Task[T]:
+        """Queue a program that begins at ``when``."""
+        task.rank = rank
+        task.time = when
+        task.answer = task.thrown = None
+        task.number = self._launched[rank]
+        self._launched[rank] += 1
+        self._unfinished[rank].add(task)
+        self._under_way += 1
+        self.wake(task, when)
+        return task
+
+    def wake(self, task: Task[Any], when: float) -> None:
+        """Queue ``task`` to go on at ``when``."""
+        agenda = self._agenda
+        if when in agenda:
+            agenda[when].append(task)
+        else:
+            agenda[when] = [task]
+            heappush(self._moments, when)
+
+    def complete(self, send: Post, receive: Post, members: tuple[int, ...]) -> None:
+        """Deliver a message between two of ``members`` and set when both ends go on."""
+        outgoing = send.buffer
+        if type(receive.buffer) is not Phantom:
+            deliver(send, receive)
+        source = members[send.rank]
+        size = outgoing.nbytes
+        self.messages[source] += 1
+        self.bytes[source] += size
+        when = self.clock.message(self.now, source, members[receive.rank], size)
+        task = receive.task
+        # Status(...) at half its cost; large simulations spend most of their time here
+        task.answer = tuple.__new__(Status, (send.rank, send.tag, outgoing.size))
+        task.waiting -= 1
+        task.arrived = when
+        task.time = max(task.time, when)
+        if not task.waiting:
+            self.wake(task, task.time)
+        task = send.task
+        task.waiting -= 1
+        task.sent = when
+        task.time = max(task.time, when)
+        if not task.waiting:
+            self.wake(task, task.time)
+
+    def hold(self, rank: int) -> None:
+        """Stop all programs of ``rank``: its main program is inside the library."""
+        self._held[rank] = []
+
+    def release(self, rank: int, when: float) -> None:
+        """End a :meth:`hold` at ``when``, if there is one."""
+        for task in self._held.pop(rank, ()):
+            self.wake(task, max(when, task.time))
+
+    def finish(self, group: Group, turn: tuple[int, int]) -> None:
+        """Complete a collective that all ranks have called which have not failed."""
+        gathering = group.gatherings.pop(turn)
+        answers = gathering.finish(gathering.given)
+        collective = gathering.what.removeprefix("native ").replace("survivors", "split")
+        when = self.clock.native(self.now, collective, len(group.members), gathering.size)
+        for rank, waiting in gathering.tasks.items():
+            waiting.answer = answers[rank]
+            self.release(waiting.rank, when)
+            self.wake(waiting, when)
+
+    def _end_rank(self, rank: int) -> None:
+        """End all programs of the failed ``rank``; raise PeerLost in the tasks that wait for it."""
+        for task in self._unfinished[rank]:
+            task.done = True
+            task.coroutine.close()
+        self._under_way -= len(self._unfinished[rank])
+        self._unfinished[rank].clear()
+        for group in self.groups:
+            if rank not in group.members:
+                continue
+            group.failures.failed.append(group.members.index(rank))
+            for mailbox in list(group.mailboxes.values()):
+                for task, loss in group.failures.withdraw(mailbox):
+                    self._raise_in(task, loss, group)
+            for turn, gathering in list(group.gatherings.items()):
+                gathering.tasks.pop(group.failures.failed[-1], None)
+                if gathering.what != "survivors":
+                    del group.gatherings[turn]
+                    for task in gathering.tasks.values():
+                        self.release(task.rank, self.now)
+                        self._raise_in(task, PeerLost(rank), group)
+                elif len(gathering.tasks) == len(group.members) - len(group.failures.failed):
+                    self.finish(group, turn)
+
+    def _raise_in(self, task: Task[Any], loss: PeerLost, group: Group) -> None:
+        """Let ``task`` go on with an exception from the operation that it waits in."""
+        for mailbox in group.mailboxes.values():
+            mailbox.forget(task)
+        task.thrown = loss
+        self.wake(task, max(self.now, task.time))
+
+    def _resume(self, task: Task[Any]) -> None:
+        """Run ``task`` to its next operation."""
+        if task.done:  # its rank has failed
+            return
+        self.running = task
+        task.time = self.now
+        try:
+            if task.thrown is None:
+                asked = task.coroutine.send(task.answer)
+            else:
+                thrown, task.thrown = task.thrown, None
+                asked = task.coroutine.throw(thrown)
+        except StopIteration as stop:
+            task.result = stop.value
+        except RankFailed:
+            self._end_rank(task.rank)
+        except Exception as error:  # noqa: BLE001 - raised where the task is awaited, or by run()
+            task.error = error
+            self._failed.append(task)
+        else:
+            if asked is not None:
+                asked.waiters += (task,)
+            return
+        if task.time > self.now:  # after arithmetic
+            self._end = max(self._end, task.time)
+        if not task.done:  # otherwise its rank has just failed
+            task.done = True
+            self._unfinished[task.rank].remove(task)
+            self._under_way -= 1
+        for waiter in task.waiters:
+            waiter.answer = None
+            self.wake(waiter, max(task.time, waiter.time))
+
+    def _raise_errors(self, tasks: list[Task[Any]]) -> None:
+        for task in tasks:
+            if task.error is not None and not task.joined:
+                raise task.error
+
+    def _raise_deadlock(self) -> None:
+        """Raise a program's error, raise PeerLost in a task whose peer has ended, or raise Deadlock."""
+        self._raise_errors(self._failed)
+        lines = []
+        for group in self.groups:
+            for mailbox in group.mailboxes.values():
+                for doing, post in mailbox.posts():
+                    rank = post.task.rank
+                    lines.append((rank, f"rank {rank} {doing} {post}"))
+                    if post.peer != ANY and not self._unfinished[group.members[post.peer]]:
+                        self._raise_in(post.task, PeerLost(group.members[post.peer], lines[-1][1]), group)
+                        return
+            for gathering in group.gatherings.values():
+                missing = [m for i, m in enumerate(group.members) if i not in gathering.tasks]
+                for task in gathering.tasks.values():
+                    rank = task.rank
+                    lines.append((rank, f"rank {rank} is in {gathering.what}; ranks {missing} have not called it"))
+        raise Deadlock("deadlock: no rank can go on\n  " + "\n  ".join(line for _, line in sorted(lines)))

@@ -1,0 +1,154 @@
+"""Batch scripts for Slurm."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hpcdl.launch.site_profile import SiteProfile
+
+WARNING_SECONDS: Final = 120
+"""Time before a job's limit at which Slurm signals it: for the end of the case that is running."""
+
+
+@dataclass(frozen=True)
+class BatchJob:
+    """Resources and command of a batch script."""
+
+    suite: str
+    """A suite file or the name of one that comes with hpcdl."""
+    name: str
+    """The suite's name, for the job and its run folder."""
+    command: str
+    """The command line that the script is written by."""
+    nodes: tuple[int, ...]
+    """Numbers of nodes. With several there is a job for each, and every case runs on all of its ranks."""
+    ranks_per_node: int = 1
+    cpus_per_rank: int | None = None
+    gpus_per_node: int | None = None
+    time: str = "01:00:00"
+    launches: int = 1
+    """Tasks of a job array; each is an independent launch."""
+    options: tuple[str, ...] = ()
+    """Options for ``hpcdl run``."""
+
+
+def batch_script(job: BatchJob, site: SiteProfile) -> str:
+    """Return the text of a batch script; the same text for the same arguments."""
+    lines = ["#!/bin/bash", f"# Written by: {job.command}", "#", *_introduction(job)]
+    lines += [f"#SBATCH --{option}" for option in _options(job, site)]
+    lines += ["", *environment(site), "set -u", _PROGRAMS.format(launcher=site.launcher.split()[0])]
+    identity = "${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}" if job.launches > 1 else "$SLURM_JOB_ID"
+    return "\n".join(lines) + _BODY.format(
+        identity=identity, name=job.name, command=_run_command(job), launcher=site.launcher
+    )
+
+
+def _introduction(job: BatchJob) -> Iterator[str]:
+    where = (
+        "Every job runs all cases on all of its ranks"
+        if len(job.nodes) > 1
+        else "One job runs all cases, small ones on its first ranks"
+    )
+    submit = f"Submit it with:  sbatch --nodes={job.nodes[0]} SCRIPT  for each number of nodes. "
+    yield from _comment(
+        f"{where}. {submit if len(job.nodes) > 1 else ''}Options after the script's name go to hpcdl run:  "
+        "sbatch SCRIPT --case '*ring*'"
+    )
+    yield "#"
+    yield from _comment(
+        f"{WARNING_SECONDS} s before the time limit Slurm sends SIGUSR1 to this shell, which passes it on. hpcdl "
+        "ends the case that is running and exits with code 75; the job is requeued under its number and goes on "
+        "with the cases that are left. A job that finished no case is not requeued: it would never end."
+    )
+
+
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(text, 110, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
+
+
+def _options(job: BatchJob, site: SiteProfile) -> Iterator[str]:
+    yield f"job-name=hpcdl-{job.name}"
+    yield from site_options(site)
+    if len(job.nodes) == 1:
+        yield f"nodes={job.nodes[0]}"
+    yield f"ntasks-per-node={job.ranks_per_node}"
+    if job.cpus_per_rank is not None:
+        yield f"cpus-per-task={job.cpus_per_rank}"
+    if job.gpus_per_node is not None:
+        yield f"gpus-per-node={job.gpus_per_node}"
+    yield f"time={job.time}"
+    if job.launches > 1:
+        yield f"array=1-{job.launches}"
+        yield "output=%x-%A_%a.out"
+    else:
+        yield "output=%x-%j.out"
+    yield "open-mode=append"
+    yield f"signal=B:USR1@{WARNING_SECONDS}"
+    yield "requeue"
+
+
+def site_options(site: SiteProfile) -> Iterator[str]:
+    """Return the options of ``sbatch`` that every job of a site needs, without their dashes."""
+    if site.partition:
+        yield f"partition={site.partition}"
+    if site.account:
+        yield f"account={site.account}"
+
+
+def environment(site: SiteProfile) -> Iterator[str]:
+    """Return the lines of shell that make hpcdl and its MPI library available."""
+    for module in site.modules:
+        yield f"module load {shlex.quote(module)}"
+    yield from site.environment
+
+
+def _run_command(job: BatchJob) -> str:
+    suite = f"./{job.suite}" if job.suite.startswith("-") else job.suite
+    words = ["hpcdl", "run", shlex.quote(suite)]
+    if len(job.nodes) > 1:
+        words += ["--set", "case.ranks=$SLURM_NTASKS"]
+    if job.cpus_per_rank is not None:
+        words += ["--set", f"case.threads={job.cpus_per_rank}"]
+    return " ".join([*words, *map(shlex.quote, job.options)])
+
+
+_PROGRAMS: Final = """\
+for program in hpcdl {launcher}; do
+    command -v $program >/dev/null || {{
+        echo "$program is not found: load it here, or before sbatch" >&2
+        exit 2
+    }}
+done
+"""
+
+_BODY: Final = """
+job={identity}
+folder=runs/{name}-$SLURM_JOB_NUM_NODES-nodes-$job
+finished_cases() {{
+    find "$folder/parts" -name '*.h5' 2>/dev/null | wc -l
+}}
+before=$(finished_cases)
+
+{launcher} -n "$SLURM_NTASKS" {command} --resume "$@" -o "$folder" &
+ranks=$!
+trap 'kill -USR1 $ranks' USR1
+wait $ranks
+code=$?
+while kill -0 $ranks 2>/dev/null; do # the signal has ended the wait, not the ranks
+    wait $ranks
+    code=$?
+done
+
+if [ $code -eq 75 ] && [ "$(finished_cases)" -gt "$before" ]; then
+    scontrol requeue "$job"
+elif [ $code -eq 75 ]; then
+    echo "no case was finished within the time limit, so the job is not requeued: give it more time" >&2
+fi
+exit $code
+"""

@@ -1,0 +1,189 @@
+"""Counters of a rank and its cores during a case: CPU time of other processes, steal time, preemptions and more.
+
+Counters are read when a case begins and when it ends, never in between, and without other libraries. Each rank
+returns its :class:`Usage`; rank 0 compares those of all ranks, since ranks of the job may share cores. Values that
+a machine or container does not tell are -1.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from hpcdl.fabric.mpi.backoff import Place, here
+from hpcdl.launch import machine
+from hpcdl.launch.machine import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+UNKNOWN: Final = -1
+TICK_NS: Final = 10**9 // os.sysconf("SC_CLK_TCK")
+"""Unit of /proc/stat; the kernel finds the busy time by a sample per tick."""
+DEVIATIONS: Final = 3
+"""Standard deviations of a sampled busy time that count as its error."""
+
+
+class Sample(NamedTuple):
+    """Counters of this process and of its cores at one moment."""
+
+    time_ns: int
+    cpu_ns: int
+    """CPU time of this process."""
+    involuntary_switches: int
+    busy_ns: int
+    """CPU time of all processes on the cores, without interrupts."""
+    steal_ns: int
+    """Time in which the hypervisor ran other machines on the cores."""
+    frequency_khz: int
+    """Of the first core."""
+    retransmissions: int
+    """TCP segments that the host sent again."""
+    load: float
+    """Mean number of runnable threads of the machine in the last minute."""
+
+
+class Usage(NamedTuple):
+    """Use of a rank's cores during a case."""
+
+    place: Place
+    """Machine and cores, with the hardware threads that share them."""
+    physical_cores: int
+    threads: int
+    """Threads that the rank computes with; 0 if it is not in the case."""
+    begin: Sample
+    end: Sample
+
+    def grown(self, name: str) -> int:
+        """Return the growth of a counter during the case."""
+        before, after = getattr(self.begin, name), getattr(self.end, name)
+        return UNKNOWN if UNKNOWN in {before, after} else max(0, after - before)
+
+
+class Counters:
+    """Counters of this process and of the cores that it may use."""
+
+    def __init__(self, root: Path = ROOT) -> None:
+        self._root = root
+        self._cpus = root / "sys/devices/system/cpu"
+        place = here()
+        siblings = {_siblings(self._cpus, core) for core in place.cores}
+        self._place = Place(place.machine, frozenset().union(*siblings))
+        self._physical_cores = len(siblings)
+        self._first = min(place.cores)
+
+    def sample(self) -> Sample:
+        """Read the counters."""
+        now = time.perf_counter_ns()
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        busy, steal = _core_times(machine.text(self._root / "proc/stat"), self._place.cores)
+        frequency = machine.number(machine.text(self._cpus / f"cpu{self._first}/cpufreq/scaling_cur_freq"))
+        return Sample(
+            now,
+            round((used.ru_utime + used.ru_stime) * 1e9),
+            used.ru_nivcsw,
+            busy,
+            steal,
+            frequency if isinstance(frequency, int) else UNKNOWN,
+            _retransmissions(machine.text(self._root / "proc/net/snmp")),
+            _load(machine.text(self._root / "proc/loadavg")),
+        )
+
+    def usage(self, begin: Sample, threads: int) -> Usage:
+        """Return the use of the cores since ``begin``."""
+        return Usage(self._place, self._physical_cores, threads, begin, self.sample())
+
+
+def columns(usages: Sequence[Usage]) -> list[dict[str, float]]:
+    """Return the columns of the trace's table ``ranks`` for each rank, from the usages of all ranks of the job.
+
+    ``foreign_ns`` is the CPU time on a rank's cores less that of all ranks that may use these cores.
+    ``idle_cores`` is the number of these cores that ranks of the case leave free for other processes.
+    """
+    sharing = _Sharing(usages)
+    return [_columns(one, *sharing.of(one.place)) for one in usages]
+
+
+def _columns(usage: Usage, cpu_ns: int, threads: int) -> dict[str, float]:
+    """``cpu_ns`` and ``threads``: of all ranks that may use the same cores."""
+    wall, busy, cores = usage.grown("time_ns"), usage.grown("busy_ns"), len(usage.place.cores)
+    foreign = error = UNKNOWN
+    if busy > 0 or (busy == 0 and cpu_ns < TICK_NS):  # some sandboxes have a /proc/stat that does not count
+        foreign = max(0, busy - cpu_ns)
+        share = min(1.0, busy / max(1, wall * cores))
+        ticks = math.sqrt(wall * cores / TICK_NS * share * (1 - share)) + math.sqrt(cores)
+        error = round(DEVIATIONS * TICK_NS * ticks)
+    return {
+        "wall_ns": wall,
+        "cpu_ns": usage.grown("cpu_ns"),
+        "busy_ns": busy,
+        "foreign_ns": foreign,
+        "foreign_error_ns": error,
+        "idle_cores": max(0, usage.physical_cores - threads),
+        "steal_ns": usage.grown("steal_ns"),
+        "involuntary_switches": usage.grown("involuntary_switches"),
+        "load": usage.end.load,
+        "frequency_begin_khz": usage.begin.frequency_khz,
+        "frequency_end_khz": usage.end.frequency_khz,
+        "retransmissions": usage.grown("retransmissions"),
+    }
+
+
+class _Sharing:
+    """CPU time and threads of the ranks that may use the cores of a place."""
+
+    def __init__(self, usages: Sequence[Usage]) -> None:
+        self._usages = usages
+        self._users: dict[tuple[str, int], set[int]] = {}
+        """Ranks that may use a core, by machine and core."""
+        for rank, usage in enumerate(usages):
+            for core in usage.place.cores:
+                self._users.setdefault((usage.place.machine, core), set()).add(rank)
+        self._found: dict[Place, tuple[int, int]] = {}
+
+    def of(self, place: Place) -> tuple[int, int]:
+        if place not in self._found:
+            users = set().union(*(self._users[place.machine, core] for core in place.cores))
+            those = [self._usages[rank] for rank in users]
+            self._found[place] = sum(one.grown("cpu_ns") for one in those), sum(one.threads for one in those)
+        return self._found[place]
+
+
+def _siblings(cpus: Path, core: int) -> frozenset[int]:
+    """Return the hardware threads of the physical core that has the hardware thread ``core``."""
+    listed = machine.text(cpus / f"cpu{core}/topology/thread_siblings_list")
+    try:
+        ranges = [[int(end) for end in part.split("-")] for part in listed.split(",")]
+    except ValueError:
+        return frozenset([core])
+    return frozenset([core, *(one for ends in ranges for one in range(ends[0], ends[-1] + 1))])
+
+
+def _core_times(stat: str, cores: Iterable[int]) -> tuple[int, int]:
+    """Return busy and steal time (ns) of all ``cores``; unknown if a core is not in /proc/stat."""
+    busy = steal = 0
+    lines = {line.partition(" ")[0]: line.split()[1:9] for line in stat.splitlines() if line.startswith("cpu")}
+    for core in cores:
+        ticks = [int(one) for one in lines.get(f"cpu{core}", ()) if one.isdecimal()]
+        if len(ticks) < 8:
+            return UNKNOWN, UNKNOWN
+        busy += sum(ticks[:3])  # user, nice, system
+        steal += ticks[7]
+    return busy * TICK_NS, steal * TICK_NS
+
+
+def _retransmissions(snmp: str) -> int:
+    rows = [line.split() for line in snmp.splitlines() if line.startswith("Tcp:")]
+    found = dict(zip(rows[0], rows[1], strict=False)).get("RetransSegs", "") if len(rows) == 2 else ""
+    return int(found) if found.isdecimal() else UNKNOWN
+
+
+def _load(loadavg: str) -> float:
+    try:
+        return float(loadavg.split(maxsplit=1)[0])
+    except (IndexError, ValueError):
+        return float(UNKNOWN)

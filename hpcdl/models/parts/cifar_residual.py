@@ -1,0 +1,59 @@
+"""Residual networks for CIFAR (He et al. 2015, section 4.2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpcdl.nn.initial import he
+from hpcdl.nn.layers.batch_norm import BatchNorm
+from hpcdl.nn.layers.convolution import Convolution
+from hpcdl.nn.layers.linear import Linear
+from hpcdl.nn.layers.pooling import GlobalAverage
+from hpcdl.nn.layers.residual import Residual
+from hpcdl.nn.layers.subsampling import Subsampling
+
+if TYPE_CHECKING:
+    from hpcdl.nn.layer import Layer
+
+
+def cifar_resnet(depth: int, classes: int, option: str) -> list[Layer]:
+    """Return a network of ``depth`` = 6 n + 2 layers: a convolution, 3 n blocks of two, a fully connected layer.
+
+    The three stages have 16, 32 and 64 filters; the first block of the second and third stage halves the image.
+    ``option`` selects its shortcut: "A" takes every second pixel and appends zero channels, without parameters;
+    "B" is a 1x1 convolution with batch normalisation.
+
+    ValueError: another option.
+    """
+    if option not in {"A", "B"}:
+        raise ValueError(f"option {option!r} is neither 'A' nor 'B'")
+    layers: list[Layer] = [
+        Convolution("conv1", 16, 3, padding=1, bias=None),
+        BatchNorm("bn1", relu=True),
+    ]
+    for stage, filters in enumerate((16, 32, 64), start=1):
+        for i in range(1, (depth - 2) // 6 + 1):
+            halves = stage > 1 and i == 1
+            shortcut = _halving_shortcut(filters, option) if halves else []
+            layers.append(_block(f"block{stage}_{i}", filters, 2 if halves else 1, shortcut))
+    return [*layers, GlobalAverage("pool"), Linear("fc", classes, weight=he)]
+
+
+def _block(name: str, filters: int, stride: int, shortcut: list[Layer]) -> Residual:
+    return Residual(
+        name,
+        [
+            Convolution("conv1", filters, 3, stride=stride, padding=1, bias=None),
+            BatchNorm("bn1", relu=True),
+            Convolution("conv2", filters, 3, padding=1, bias=None),
+            BatchNorm("bn2"),
+        ],
+        shortcut,
+        relu=True,
+    )
+
+
+def _halving_shortcut(filters: int, option: str) -> list[Layer]:
+    if option == "A":
+        return [Subsampling("subsample", filters)]
+    return [Convolution("project", filters, 1, stride=2, bias=None), BatchNorm("project_bn")]

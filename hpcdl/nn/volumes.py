@@ -1,0 +1,109 @@
+"""Sizes of a network computed from its shapes: parameters, |W|, |D|, arithmetic and activations.
+
+|W| and |D| follow FireCaffe (Iandola et al. 2016, section 2 and table 1). A data-parallel step exchanges |W|: the
+weights of all convolutions and fully connected layers, without biases. A model-parallel step exchanges |D|: the
+inputs of those layers, for the whole batch. An image that four layers read, as in an inception module, counts
+four times. Inputs of ReLU, pooling, normalisation and concatenation do not count. Each number takes 4 bytes.
+
+Auxiliary classifiers count in |W|, because they are exchanged, but not in |D| or the arithmetic. This gives the
+paper's 54 MB, 19,100 MB and 9.7 TFLOP for GoogLeNet.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from hpcdl.nn.layers.auxiliary import Auxiliary
+from hpcdl.nn.layers.concat import Concat
+from hpcdl.nn.layers.convolution import Convolution
+from hpcdl.nn.layers.flatten import Flatten
+from hpcdl.nn.layers.residual import Residual
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from hpcdl.nn.chain import Chain
+    from hpcdl.nn.geometry import Shape
+    from hpcdl.nn.layer import Layer
+
+FLOAT_BYTES: Final = 4
+"""All sizes assume float32."""
+
+PASSES: Final = 3
+"""One forward product and two backward products of equal size: gradients of the weights and of the inputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Volumes:
+    """Sizes of one training step of one network."""
+
+    batch: int
+    """Number of images."""
+    parameters: int
+    """Number of trained parameters, including biases and batch normalisation."""
+    multiply_adds_per_image: int
+    """Forward only, convolutions and fully connected layers, without auxiliary classifiers."""
+    weight_bytes: int
+    """|W|."""
+    data_bytes: int
+    """|D| of the batch, without auxiliary classifiers."""
+    forward_backward_flop: int
+    """FLOP of the batch, without auxiliary classifiers: a multiply-add is 2, backward is twice the forward."""
+    activation_bytes: int
+    """Outputs of all layers for the batch, including auxiliary classifiers. A ReLU within a layer, Flatten and the
+    sum of a residual block need no memory of their own. Images and workspaces of kernels do not count."""
+
+
+def volumes(layers: Sequence[Layer], shape: Shape, batch: int) -> Volumes:
+    """Return the sizes of the network of ``layers`` for ``batch`` images of ``shape``.
+
+    ValueError: a layer that does not accept its input shape.
+    """
+    parameters = weights = multiply_adds = inputs = activations = 0
+    for layer, input_shape, auxiliary in _walk(layers, shape):
+        output = layer.output(input_shape)
+        if not isinstance(layer, (Auxiliary, Flatten, Residual)):
+            activations += math.prod(output)
+        if _within(layer):
+            continue
+        for variable in layer.declare(input_shape):
+            size = math.prod(variable.shape)
+            parameters += size if variable.trained else 0
+            if variable.name == "weight":
+                weights += size
+                if not auxiliary:
+                    inputs += math.prod(input_shape)
+                    multiply_adds += size * (math.prod(output[:2]) if isinstance(layer, Convolution) else 1)
+    return Volumes(
+        batch=batch,
+        parameters=parameters,
+        multiply_adds_per_image=multiply_adds,
+        weight_bytes=FLOAT_BYTES * weights,
+        data_bytes=FLOAT_BYTES * inputs * batch,
+        forward_backward_flop=PASSES * 2 * multiply_adds * batch,
+        activation_bytes=FLOAT_BYTES * activations * batch,
+    )
+
+
+def _walk(
+    layers: Sequence[Layer], shape: Shape, *, auxiliary: bool = False
+) -> Iterator[tuple[Layer, Shape, bool]]:
+    """Yield every layer, nested ones too, with its input shape; True if it is in an auxiliary classifier."""
+    for layer in layers:
+        for branch in _within(layer):
+            yield from _walk(branch.layers, shape, auxiliary=auxiliary or isinstance(layer, Auxiliary))
+        yield layer, shape, auxiliary
+        shape = layer.output(shape)
+
+
+def _within(layer: Layer) -> tuple[Chain, ...]:
+    """Return the branches of a composite layer; empty for others."""
+    if isinstance(layer, Concat):
+        return layer.branches
+    if isinstance(layer, Residual):
+        return layer.branch, layer.shortcut
+    if isinstance(layer, Auxiliary):
+        return (layer.head,)
+    return ()

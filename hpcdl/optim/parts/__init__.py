@@ -1,0 +1,1 @@
+"""Parts that optimizers share, and learning-rate schedules."""

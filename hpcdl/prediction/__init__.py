@@ -1,0 +1,1 @@
+"""Predict collectives and training steps by simulation on a given or fitted network."""

@@ -1,0 +1,153 @@
+"""Network fitted to a run, and predictions for that run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from hpcdl.analysis.cores import oversubscribed
+from hpcdl.prediction.certainty import Certainty
+from hpcdl.prediction.fitting import CannotFitError, Fit, fit, seconds, summary
+from hpcdl.prediction.programs import cheapest, hosts, measured_program
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcdl.analysis.scaling import Record
+    from hpcdl.fabric.network import Network
+    from hpcdl.prediction.programs import MeasuredProgram
+    from hpcdl.trace.run import Run
+
+CHECKED: Final = 3
+"""Smallest number of measured times per cost parameter for a fit in a report."""
+
+SHARING: Final = (
+    "Its messages share a port, each at a part of the rate, but ports of the model carry one message at a time. "
+    "On numbers of ranks that are no power of two the model takes up to twice as long."
+)
+
+AFFORDABLE: Final = 60_000
+"""Most messages that a report simulates for a fit; they take about half a second."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Network fitted to a run, with the quality of the fit."""
+
+    found: Fit
+    run: str
+    date: str
+    library: str
+    notes: Sequence[str] = ()
+    """Measurements that the fit omits."""
+
+    @property
+    def network(self) -> Network:
+        """Return the network, named after the run."""
+        source = f"fitted to {len(self.found.programs)} times of {', '.join(filter(None, (self.run, self.date)))}"
+        return replace(self.found.network, name=f"fitted to {self.run}", source=source)
+
+    @property
+    def most_ranks(self) -> int:
+        """Return the largest measured number of ranks."""
+        return max(one.ranks for one in self.found.programs)
+
+    @cached_property
+    def errors(self) -> dict[str, dict[str, Any]]:
+        """Return median and worst relative error of fitted times, and of times predicted from the others."""
+        return {
+            "fitted": summary(self.found.errors),
+            "scheme_and_ranks_left_out": summary(self.found.left_out(lambda one: (one.scheme, one.ranks))),
+            "ranks_left_out": summary(self.found.left_out(lambda one: one.ranks)),
+        }
+
+    @cached_property
+    def certainty(self) -> Certainty:
+        """Return the uncertainty of the cost parameters."""
+        return Certainty(self.found.prices, self.found.information, self.errors, self.notes)
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """Return the description of the fit in the network file."""
+        return {
+            "run": self.run,
+            "date": self.date,
+            "library": self.library,
+            "times": len(self.found.programs),
+            "most_ranks": self.most_ranks,
+        }
+
+
+@dataclass(frozen=True)
+class RunPrediction:
+    """Predictions for a run by a network fitted to the same run."""
+
+    fitted: Fitted
+    records: list[Record]
+    """All records of the run; the fitted ones have ``predicted_seconds``."""
+    rows: list[Record]
+    """The fitted records."""
+    dear: int
+    """Number of measured times omitted because their simulation takes long."""
+
+
+def fitted(run: Run, programs: Sequence[MeasuredProgram], notes: Sequence[str] = ()) -> Fitted:
+    """Fit a network to measured programs, except those whose messages share ports. Raises CannotFitError."""
+    serial = [one for one in programs if not one.shares_ports]
+    left_out = dict.fromkeys(one.scheme for one in programs if one.shares_ports)
+    if left_out:
+        notes = [*notes, f"Left out of the fit: {', '.join(left_out)} on more than two ranks. {SHARING}"]
+    mpi = run.environment.get("mpi")
+    library = f"{mpi.get('library', '')} {mpi.get('version', '')}".strip() if isinstance(mpi, dict) else ""
+    date = str(run.environment.get("date") or "")
+    return Fitted(fit(serial, hosts(run)), run.path.name, date, library, notes)
+
+
+def with_own_cores(run: Run, measured: Sequence[Record]) -> tuple[list[Record], list[str]]:
+    """Return the records whose ranks have their own cores, and a note on the omitted ones.
+
+    An oversubscribed rank waits for its core, which is not a cost of the network. Emulated hosts also share cores;
+    there the limited rate of the links dominates, and all records are kept.
+    """
+    shared = {} if run.environment.get("emulated") else oversubscribed(run, measured)
+    kept = [record for record in measured if record.get("network") or record["ranks"] not in shared]
+    if len(kept) == len(measured):
+        return kept, []
+    ranks = ", ".join(map(str, sorted(shared)))
+    cases = f"{len(measured) - len(kept)} of {len(measured)} cases"
+    return kept, [f"Left out of the fit: {cases}, on {ranks} oversubscribed ranks."]
+
+
+def predict_run(run: Run, measured: Sequence[Record]) -> RunPrediction | None:
+    """Fit a network to the ``measured`` records of a run and predict them, within seconds.
+
+    Returns None for fewer than :data:`CHECKED` measured times per cost parameter.
+    """
+    kept, notes = with_own_cores(run, measured)
+    free = set(map(id, kept))
+    known = [
+        (place, one) for place, record in enumerate(measured) if id(record) in free and (one := _known(record))
+    ]
+    places = {id(one): place for place, one in known}
+    chosen = cheapest([one for _, one in known], AFFORDABLE)
+    try:
+        explained = fitted(run, chosen, notes)
+    except CannotFitError:
+        return None
+    if len(explained.found.programs) < CHECKED * len(explained.found.pays):
+        return None
+    predicted = [dict(record) for record in measured]
+    rows = [predicted[places[id(one)]] for one in chosen]
+    for row, one in zip(rows, chosen, strict=True):
+        row["predicted_seconds"] = seconds(one, explained.network)
+    return RunPrediction(explained, predicted, rows, len(known) - len(chosen))
+
+
+def _known(record: Record) -> MeasuredProgram | None:
+    if ":" in str(record["aggregation"]):  # a user's own scheme may not be simulated here
+        return None
+    try:
+        return measured_program(record)
+    except ValueError:  # a scheme of another version
+        return None

@@ -1,0 +1,269 @@
+"""Fit of alpha, beta and gamma to measured times, through the simulation itself.
+
+A simulated time is the longest chain of messages and reductions, so it is piecewise linear in the cost parameters
+("prices"): near any network it is ``coefficients @ prices``. One simulation with dual numbers gives the
+coefficients. A linear fit to the measured times gives the prices. Both alternate until nothing changes
+(Gauss-Newton method, whose linear pieces are exact here). The error is the logarithm of predicted / measured time,
+so factors 2 and 1/2 count equally. Prices are not negative (Lawson & Hanson, Solving Least Squares Problems, 1974,
+chapter 23). Outliers count less (Huber 1964).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from hpcdl.fabric.network import EVERY_RANK, Link, Network
+from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.prediction.certainty import DOUBTFUL, PRICES
+from hpcdl.prediction.dual_numbers import Dual
+from hpcdl.prediction.programs import MeasuredProgram, cheapest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
+    from hpcdl.prediction.certainty import Certainty
+    from hpcdl.prediction.programs import Program
+
+Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
+
+BEGIN: Final = np.array([1e-5, 1e-9, 1e-10, 1e-6, 1e-10])
+"""Initial prices; any order of magnitude works."""
+
+FREE: Final = 1e-4 * BEGIN
+"""Lower bound of simulated prices; it breaks ties between chains of equal length."""
+
+ENOUGH: Final = 10_000
+"""Most messages simulated per iteration; programs beyond it count only in the last one."""
+
+FAR_OFF: Final = 100
+"""Largest ratio of predicted and measured time that increases an error."""
+
+MANY: Final = 4
+"""Smallest number of programs per price for the iterations."""
+
+PATIENCE: Final = 5
+"""Consecutive iterations with less than 1 % improvement after which the fit stops."""
+
+EXACT: Final = 1e-3
+"""Smallest assumed relative error of a measured time."""
+
+HUBER: Final = 1.345
+"""Standard deviations beyond which an error counts less; 95 % efficiency for normal errors."""
+
+
+class CannotFitError(Exception):
+    """Too few measurements for a fit. One line."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Prices fitted to measured programs."""
+
+    programs: Sequence[MeasuredProgram]
+    prices: Vector
+    """Prices in the order of :data:`PRICES`; 0 for those that no program depends on."""
+    coefficients: Matrix
+    """(programs, prices): derivatives of each program's time."""
+    layout: Network
+    """Placement of the ranks; its prices are not used."""
+
+    @property
+    def measured(self) -> Vector:
+        """Return the measured times (s), (programs,)."""
+        return np.array([one.seconds for one in self.programs])
+
+    @property
+    def network(self) -> Network:
+        """Return the network with these prices."""
+        return _priced(self.layout, self.prices.tolist())
+
+    @property
+    def pays(self) -> list[str]:
+        """Return the prices that some program depends on."""
+        return [PRICES[price] for price in np.flatnonzero(self.coefficients.sum(axis=0))]
+
+    @property
+    def information(self) -> Matrix:
+        """Return (prices, prices): see :class:`hpcdl.prediction.certainty.Certainty`."""
+        rows = self.coefficients / self.measured[:, None]
+        spare = len(self.programs) / max(len(self.programs) - len(self.pays), 1)
+        usual = max(float(np.median(np.abs(self.errors))) / 0.6745 * spare**0.5, EXACT)
+        return np.asarray(rows.T @ rows / usual**2, np.float64)
+
+    @property
+    def predicted(self) -> Vector:
+        """Return the times on the fitted network (s), (programs,)."""
+        return self.coefficients @ self.prices
+
+    @property
+    def errors(self) -> Vector:
+        """Return the relative errors of the fitted times, (programs,)."""
+        return self.predicted / self.measured - 1
+
+    def left_out(self, group_of: Callable[[MeasuredProgram], Hashable]) -> Vector:
+        """Return errors of cross-validation, (programs,): each group is predicted from a fit to all others.
+
+        NaN where a program depends on a price that no other group depends on.
+        """
+        errors = np.full(len(self.programs), np.nan)
+        groups = [group_of(one) for one in self.programs]
+        measured = self.measured
+        for group in dict.fromkeys(groups):
+            mine = np.array([one == group for one in groups])
+            unpaid = self.coefficients[~mine].sum(axis=0) == 0
+            known = self.coefficients[:, unpaid].sum(axis=1) == 0
+            if (~mine).sum() >= (~unpaid).sum() and known[mine].any():
+                prices = _solve(self.coefficients[~mine], measured[~mine])
+                network = _priced(self.layout, prices.tolist())
+                for place in map(int, np.flatnonzero(mine & known)):
+                    errors[place] = seconds(self.programs[place], network) / measured[place] - 1
+        return errors
+
+
+def fit(programs: Sequence[MeasuredProgram], hosts: Sequence[int] = ()) -> Fit:
+    """Fit a network to ``programs``, whose ranks are on ``hosts``; default: one host.
+
+    Raises CannotFitError if there are fewer programs than prices.
+    """
+    layout = _layout(hosts)
+    begin = _linearised(programs, layout, BEGIN)
+    if len(programs) < (needed := max(len(begin.pays), 1)):
+        raise CannotFitError(
+            f"{len(programs)} measured collectives and exchanges cannot determine {needed} prices"
+        )
+    light = _linearised(cheapest(programs, ENOUGH), layout, BEGIN)
+    if len(light.programs) < MANY * needed or light.pays != begin.pays:
+        light = begin
+    squares = _descend(light, robust=False)  # starting with the robust error could treat most programs as outliers
+    return _linearised(programs, layout, _descend(squares, robust=True).prices)
+
+
+def _descend(best: Fit, *, robust: bool) -> Fit:
+    """Iterate from ``best``; halve a step that increases the errors, because it reaches another linear piece."""
+    patience, off = PATIENCE, _size(best.errors, robust=robust)
+    aim = _solve(best.coefficients, best.measured, robust=robust)
+    while patience and not np.allclose(aim, best.prices, rtol=1e-7, atol=0):
+        tried = _linearised(best.programs, best.layout, aim)
+        if (size := _size(tried.errors, robust=robust)) < off:
+            patience = PATIENCE if size < 0.99 * off else patience - 1
+            best, off = tried, size
+            aim = _solve(best.coefficients, best.measured, robust=robust)
+        else:
+            patience -= 1
+            aim = (aim + best.prices) / 2
+    return best
+
+
+def _size(errors: Vector, *, robust: bool) -> float:
+    logarithms = np.log((1 + errors).clip(1 / FAR_OFF, FAR_OFF))
+    return float(np.mean(np.abs(logarithms) if robust else logarithms**2))
+
+
+def _linearised(programs: Sequence[MeasuredProgram], layout: Network, prices: Vector) -> Fit:
+    """Return the derivatives of the times at ``prices``."""
+    each = zip(prices.clip(FREE).tolist(), np.eye(len(PRICES)).tolist(), strict=True)
+    network = _priced(layout, [Dual(price, tuple(row)) for price, row in each])
+    coefficients = [_slope(seconds(one, network)) for one in programs]
+    return Fit(programs, prices, np.array(coefficients).reshape(-1, len(PRICES)), layout)
+
+
+def _slope(time: float) -> tuple[float, ...]:
+    return time.slope if isinstance(time, Dual) else (0.0,) * len(PRICES)
+
+
+def seconds(measured: MeasuredProgram, network: Network) -> float:
+    """Return the simulated time of a program on ``network``."""
+    world = simulated(measured.ranks, network)
+    world.run(measured.program)
+    return world.now
+
+
+def predicted_time(program: Program, ranks: int, network: Network, certainty: Certainty) -> tuple[float, float]:
+    """Return the time of ``program`` on a fitted network (s), and half its 95 % interval relative to it."""
+    found = _linearised([MeasuredProgram("", ranks, 0, 1.0, program)], network, certainty.prices)
+    return float(found.predicted[0]), certainty.doubt(found.coefficients[0])
+
+
+def is_undetermined(program: Program, ranks: int, network: Network, certainty: Certainty | None) -> bool:
+    """Return True if the time of ``program`` on a fitted network is uncertain by more than 10 %."""
+    if certainty is None or not certainty.undetermined:
+        return False
+    return predicted_time(program, ranks, network, certainty)[1] > DOUBTFUL
+
+
+def _layout(hosts: Sequence[int]) -> Network:
+    several = len(set(hosts)) > 1
+    ranks_per_host = max(map(list(hosts).count, hosts)) if several else EVERY_RANK
+    placed = tuple(hosts) if several else ()
+    return Network("fitted", Link(0.0, 0.0), source="", ranks_per_host=ranks_per_host, hosts=placed)
+
+
+def _priced(layout: Network, prices: Sequence[float]) -> Network:
+    alpha, beta, gamma, *inside = prices
+    link = Link(*inside) if layout.is_one_host else Link(alpha, beta)
+    return replace(layout, link=link, gamma=gamma, inside=Link(*inside))
+
+
+def _solve(coefficients: Matrix, measured: Vector, *, robust: bool = True) -> Vector:
+    """Return non-negative prices that minimise the logarithmic errors: their absolute (robust) or squared values.
+
+    A price that no program depends on is 0.
+    """
+    rows = coefficients / measured[:, None]
+    size = np.linalg.norm(rows, axis=0)
+    size[size == 0] = 1
+    weights = np.ones(len(rows))
+    prices = np.zeros(len(size))
+    for _ in range(100):
+        following = _non_negative(rows / size * weights[:, None], weights)
+        if np.allclose(following, prices, rtol=1e-9, atol=0):
+            break
+        prices = following
+        ratio = (rows / size @ prices).clip(1 / FAR_OFF, FAR_OFF)
+        off = np.abs(np.log(ratio))
+        # with these weights, a linear difference has the gradient of the squared logarithm
+        pull = np.divide(np.log(ratio), ratio - 1, out=np.ones_like(ratio), where=ratio != 1)
+        weights = np.sqrt(pull / ratio)
+        if robust:
+            usual = HUBER * max(float(np.median(off)) / 0.6745, 1e-12)
+            weights *= np.sqrt(usual / np.maximum(off, usual))
+    return np.asarray(prices / size, np.float64)
+
+
+def _non_negative(rows: Matrix, target: Vector) -> Vector:
+    """Return the x >= 0 that minimises ``|rows @ x - target|`` (NNLS of Lawson & Hanson)."""
+    x = np.zeros(rows.shape[1])
+    active = np.zeros(len(x), bool)
+    slack = 1e-12 * np.linalg.norm(target)
+    for _ in range(10 * len(x)):
+        downhill = rows.T @ (target - rows @ x)
+        if active.all() or downhill[~active].max() <= slack:
+            break
+        active[np.argmax(np.where(active, -np.inf, downhill))] = True
+        while True:
+            there = np.zeros(len(x))
+            there[active] = np.linalg.lstsq(rows[:, active], target, rcond=1e-9)[0]
+            if there[active].min(initial=np.inf) > 0:
+                x = there
+                break
+            out = active & (there <= 0)
+            share = (x[out] / (x[out] - there[out])).min()
+            x = x + share * (there - x)
+            active &= x > 1e-15
+            x[~active] = 0
+            if not active.any():
+                break
+    return x
+
+
+def summary(errors: Vector) -> dict[str, Any]:
+    """Return median and worst absolute value of the finite errors; None without any."""
+    known = np.abs(errors[np.isfinite(errors)])
+    if not len(known):
+        return {"median": None, "worst": None, "of": 0}
+    return {"median": float(np.median(known)), "worst": float(known.max()), "of": len(known)}

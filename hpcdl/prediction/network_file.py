@@ -1,0 +1,148 @@
+"""Networks in TOML files: cost parameters, ranks per host, and their origin."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hpcdl.fabric.network import EVERY_RANK, SHARED_MEMORY, Link, Network
+from hpcdl.prediction.certainty import PRICES, Certainty
+from hpcdl.registry import LIMIT, shortened
+from hpcdl.trace.input_file import read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+ALL: Final = "all"
+"""Value of ``ranks_per_host`` if all ranks are on one host."""
+MAX_SECONDS: Final = 1
+"""Largest time per message, per byte, or per byte reduced."""
+
+
+ERROR: Final = {"median": float, "worst": float, "of": int}
+"""Keys of an error table and their types."""
+
+
+class NetworkFileError(Exception):
+    """A network file is invalid; one line that names file and key."""
+
+
+def format_network(network: Network, origin: Mapping[str, Any], certainty: Certainty | None = None) -> str:
+    """Return the text of a file for :func:`load_network`; ``origin`` describes the source of the parameters."""
+    ranks_per_host = ALL if network.is_one_host else network.ranks_per_host
+    tables: dict[str, Mapping[str, Any]] = {
+        "network": {
+            "name": network.name,
+            "source": network.source,
+            "ranks_per_host": ranks_per_host,
+            "gamma": network.gamma,
+        },
+        "link": {"alpha": network.link.alpha, "beta": network.link.beta},
+        "inside": {"alpha": network.inside.alpha, "beta": network.inside.beta},
+        "origin": origin,
+    }
+    if certainty:
+        tables["certainty"] = {
+            "undetermined": certainty.undetermined,
+            "notes": list(certainty.notes),
+            "prices": certainty.prices.tolist(),
+            "information": certainty.information.tolist(),
+        }
+        tables |= {f"error.{name}": error for name, error in certainty.errors.items()}
+    if network.is_one_host:
+        del tables["link"]
+    lines = ["# Seconds per message (alpha), per byte (beta), per byte reduced (gamma); inside: within a host."]
+    for title, table in tables.items():
+        known = {key: value for key, value in table.items() if value is not None}
+        lines += ["", f"[{title}]", *(f"{key} = {_toml(value)}" for key, value in known.items())]
+    return "\n".join(lines) + "\n"
+
+
+def load_network(path: Path) -> tuple[Network, int | None, Certainty | None]:
+    """Read a network, the largest number of ranks of its fit, and the uncertainty of its parameters.
+
+    The last two are None if it was not fitted.
+
+    Raises NetworkFileError for an unreadable or invalid file.
+    """
+    try:
+        tables = tomllib.loads(read_text(path))
+    except OSError as error:
+        raise NetworkFileError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise NetworkFileError(f"{path}: not TOML: not UTF-8 text") from None
+    except (ValueError, RecursionError) as error:
+        raise NetworkFileError(f"{path}: not TOML: {error}") from None
+    head = _table(tables, "network", path)
+    ranks_per_host = head.get("ranks_per_host", 1)
+    if ranks_per_host == ALL:
+        ranks_per_host = EVERY_RANK
+    elif type(ranks_per_host) is not int or not 1 <= ranks_per_host < EVERY_RANK:
+        raise NetworkFileError(f"{path}: network.ranks_per_host: must be a number from 1 to 2^31, or {ALL!r}")
+    inside = _link(tables, "inside", path) if "inside" in tables else SHARED_MEMORY
+    most = _table({"origin": {}, **tables}, "origin", path).get("most_ranks")
+    if most is not None and (type(most) is not int or not 1 <= most < LIMIT):
+        raise NetworkFileError(
+            f"{path}: origin.most_ranks: must be a number from 1 to 2^63, not {shortened(most)}"
+        )
+    network = Network(
+        name=str(head.get("name", path.stem)),
+        link=inside if ranks_per_host == EVERY_RANK else _link(tables, "link", path),
+        source=str(head.get("source", path)),
+        gamma=_price(head, "network", "gamma", path),
+        inside=inside,
+        ranks_per_host=ranks_per_host,
+    )
+    return network, most, _certainty(tables, path) if "certainty" in tables else None
+
+
+def _certainty(tables: Mapping[str, Any], path: Path) -> Certainty:
+    fields, count = _table(tables, "certainty", path), len(PRICES)
+    found = _table({"error": {}, **tables}, "error", path)
+    try:
+        prices, information = (np.array(fields.get(name), np.float64) for name in ("prices", "information"))
+        errors = {
+            name: {key: None if error.get(key) is None else kind(error[key]) for key, kind in ERROR.items()}
+            for name, error in found.items()
+        }
+    except (AttributeError, TypeError, ValueError):
+        prices = information = np.empty(0)
+        errors = {}
+    is_complete = prices.shape == (count,) and information.shape == (count, count)
+    is_finite = bool(np.isfinite(prices).all() and np.isfinite(information).all())
+    if not (is_complete and is_finite and np.array_equal(information, information.T)):
+        raise NetworkFileError(f"{path}: certainty: not in the form that --save writes")
+    return Certainty(prices, information, errors, list(map(str, fields.get("notes") or ())))
+
+
+def _table(tables: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any]:
+    found = tables.get(name)
+    if not isinstance(found, dict):
+        raise NetworkFileError(f"{path}: {name}: no table [{name}]")
+    return found
+
+
+def _link(tables: Mapping[str, Any], name: str, path: Path) -> Link:
+    table = _table(tables, name, path)
+    return Link(*(_price(table, name, key, path) for key in ("alpha", "beta")))
+
+
+def _price(table: Mapping[str, Any], name: str, key: str, path: Path) -> float:
+    value = table.get(key)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MAX_SECONDS:
+        raise NetworkFileError(
+            f"{path}: {name}.{key}: must be seconds, from 0 to {MAX_SECONDS}, not {shortened(value)}"
+        )
+    return float(value)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{" ".join(escaped.split())}"'
+    return repr(value)

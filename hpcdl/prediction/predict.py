@@ -1,0 +1,238 @@
+"""Predict the cases of a suite or a run on a network by simulating their programs.
+
+The network is a preset, in a file, or fitted to a run's measurements; see :mod:`hpcdl.prediction.fitting`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final
+
+from hpcdl import registry, suite
+from hpcdl.analysis.launches import launches
+from hpcdl.analysis.points import AmbiguousCaseError
+from hpcdl.analysis.record_fields import CONTRACT
+from hpcdl.analysis.scaling import records
+from hpcdl.cases.parts.compute_times import ComputeTimes, Recorded
+from hpcdl.cases.parts.keys import MOST_RANKS
+from hpcdl.cases.parts.shipped_suites import suites
+from hpcdl.fabric.network import NETWORKS, Network
+from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.prediction.fitted import Fitted, fitted, with_own_cores
+from hpcdl.prediction.fitting import CannotFitError, is_undetermined
+from hpcdl.prediction.network_file import NetworkFileError, load_network
+from hpcdl.prediction.programs import check_hosts, measured_programs, program_of, scheme_traits, spec_of
+from hpcdl.prediction.steps import STEPPING, predicted_steps
+from hpcdl.suite import UsageError
+from hpcdl.trace.record import TraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcdl.analysis.scaling import Record
+    from hpcdl.cases.parts.train_spec import TrainSpec
+    from hpcdl.cases.replay import ReplaySpec
+    from hpcdl.nn.geometry import Shape
+    from hpcdl.nn.layer import Layer
+    from hpcdl.prediction.certainty import Certainty
+    from hpcdl.trace.run import Run
+
+FAR: Final = 4
+"""Ratio to the largest measured number of ranks beyond which a prediction has a warning."""
+
+PROGRAM: Final = ("kind", "collective", "pattern", "aggregation", "compression", "dtype", "message_bytes")
+"""Fields that identify a predicted program, apart from the number of ranks."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Predicted times: records with ``predicted_seconds``, and with measured times where available."""
+
+    network: Network
+    fitted: Fitted | None
+    """The fit, if the network was fitted in this call."""
+    certainty: Certainty | None
+    """Uncertainty of a fitted network's parameters, from this fit or from a file."""
+    rows: list[Record]
+    """Predictions of collectives and exchanges."""
+    steps: list[Record]
+    """Predictions of training steps."""
+    left_out: list[str] = field(default_factory=list)
+    """Cases without a prediction, with reasons."""
+
+
+def ascending(text: str) -> list[int]:
+    """Parse ``1,2,4``; an empty text gives an empty list. Raises UsageError."""
+    try:
+        ranks = [int(part) for part in text.split(",")] if text else []
+    except ValueError:
+        ranks = [0]
+    if any(p < 1 for p in ranks) or ranks != sorted(set(ranks)):
+        raise UsageError(f"--ranks {text}: must be ascending whole numbers from 1, such as 1,2,4,8")
+    if ranks and ranks[-1] > MOST_RANKS:
+        raise UsageError(f"--ranks {registry.shortened(ranks[-1])}: must be at most {MOST_RANKS}")
+    return ranks
+
+
+def predict(
+    what: Path,
+    network: str,
+    ranks: Sequence[int] = (),
+    *,
+    glob: str | None = None,
+    ranks_per_host: int | None = None,
+) -> Prediction:
+    """Predict a suite or a run on a network: a preset's name, a network file, or a run to fit a network to.
+
+    ``ranks`` default to each case's own. Raises UsageError, one line.
+    """
+    subject, run = _records(what, glob)
+    cluster, explained, most, source, certainty = _network(network)
+    if ranks_per_host is not None:
+        if cluster.is_one_host:
+            raise UsageError(f"--ranks-per-host: {cluster.name} describes one host, without links between hosts")
+        try:
+            cluster = cluster.on(ranks_per_host)
+        except ValueError as error:
+            raise UsageError(f"--ranks-per-host: {error}") from None
+    wanted = [record for record in subject if glob is None or fnmatch(str(record.get("case")), glob)]
+    rows, left_out = _operations(wanted, cluster, ranks, most, certainty)
+    steps, others = predicted_steps(
+        wanted,
+        partial(_times, [Recorded(one) for one in (run, source) if one]),
+        cluster,
+        ranks,
+        most,
+        certainty,
+        _reduced(source) if source else (),
+    )
+    left_out += others
+    if not rows and not steps:
+        reason = f": {left_out[0]}" if left_out else ""
+        raise UsageError(f"{what}: none of its cases can be predicted{reason}")
+    return Prediction(cluster, explained, certainty, rows, steps, list(dict.fromkeys(left_out)))
+
+
+def _operations(
+    wanted: Sequence[Record],
+    cluster: Network,
+    ranks: Sequence[int],
+    most: int | None,
+    certainty: Certainty | None,
+) -> tuple[list[Record], list[str]]:
+    """Return predictions of collectives and exchanges, and the cases without one, with reasons."""
+    programs: dict[tuple[Any, ...], dict[int, Record]] = {}
+    for record in wanted:
+        if record["kind"] not in STEPPING:
+            programs.setdefault(tuple(map(record.get, PROGRAM)), {})[record["ranks"]] = record
+    rows: list[Record] = []
+    left_out: list[str] = []
+    for known in programs.values():
+        first = next(iter(known.values()))
+        for p in ranks if ranks and first["kind"] == "collective" else sorted(known):
+            like = known.get(p, first)
+            began = perf_counter()
+            world = simulated(p, cluster)
+            try:
+                check_hosts(like, cluster, p)
+                program = program_of(like, p)
+                if program is not None:
+                    world.run(program)
+            except ValueError as error:
+                left_out.append(f"{like['aggregation']} on {p} ranks: {error}")
+                continue
+            if program is None:
+                left_out.append(f"{like.get('case')}: no prediction for such a case")
+                break
+            row = _row(like, known.get(p), p, cluster, most, world.now, perf_counter() - began)
+            rows.append({**row, "undetermined": is_undetermined(program, p, cluster, certainty)})
+    return rows, left_out
+
+
+def _times(
+    runs: Sequence[Recorded], record: Record, ranks: int, network: Sequence[Layer], shape: Shape
+) -> ComputeTimes:
+    """Return the compute times of a training case: from its settings, or measured by one of ``runs``."""
+    spec: TrainSpec | ReplaySpec = spec_of(record)
+    if spec.compute_source.given:
+        return spec.compute_times
+    for measured in runs:
+        try:
+            return measured(record, ranks).of_network(network, shape)
+        except ValueError:
+            continue
+    raise ValueError("its compute times are unknown: predict a run that recorded its events")
+
+
+def _row(
+    like: Record,
+    measured: Record | None,
+    ranks: int,
+    network: Network,
+    most: int | None,
+    seconds: float,
+    took: float,
+) -> Record:
+    was_measured = measured is not None and not measured.get("network") and measured.get("correct") is not False
+    return {
+        **{name: like.get(name) for name in CONTRACT if name in PROGRAM or name in {"suite", "case"}},
+        "ranks": ranks,
+        "time_p50_seconds": measured.get("time_p50_seconds") if measured and was_measured else None,
+        "predicted_seconds": seconds,
+        "network": network.name,
+        "times_the_measured_ranks": ranks / most if most else None,
+        "library_decides": scheme_traits(like).native,
+        "simulation_seconds": took,
+    }
+
+
+def _records(what: Path, glob: str | None) -> tuple[list[Record], Run | None]:
+    """Return the cases of a suite, or the records of a run and the run."""
+    if what.suffix == ".toml" or (not what.exists() and str(what) in suites()):
+        return [dict(case.fields()) for case in suite.load(what, glob=glob).cases], None
+    run = _read(what)
+    return _reduced(run), run
+
+
+def _network(name: str) -> tuple[Network, Fitted | None, int | None, Run | None, Certainty | None]:
+    """Return the network, the fit if made now, its largest number of ranks, its run, and its uncertainty."""
+    if name in NETWORKS:
+        return NETWORKS[name], None, None, None, None
+    path = Path(name)
+    if not path.exists():
+        raise UsageError(
+            f"--network: unknown {name!r}, not a file or run either{registry.nearest(name, NETWORKS)}"
+        )
+    if path.suffix == ".toml":
+        try:
+            cluster, most, certainty = load_network(path)
+        except NetworkFileError as error:
+            raise UsageError(f"--network {error}") from None
+        return cluster, None, most, None, certainty
+    run = _read(path)
+    kept, notes = with_own_cores(run, _reduced(run))
+    try:
+        found = fitted(run, measured_programs(kept), notes)
+    except (CannotFitError, ValueError) as error:
+        raise UsageError(f"--network {path}: {' '.join([str(error), *notes])}") from None
+    return found.network, found, found.most_ranks, run, found.certainty
+
+
+def _read(path: Path) -> Run:
+    from hpcdl.trace.schema import read
+
+    try:
+        return read(path)
+    except TraceError as error:
+        raise UsageError(str(error)) from None
+
+
+def _reduced(run: Run) -> list[Record]:
+    try:
+        return records(launches(run))
+    except AmbiguousCaseError as error:
+        raise UsageError(f"{run.path}: {error}") from None

@@ -1,0 +1,145 @@
+"""Measured communication programs of a run, ready to be simulated."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpcdl import registry
+from hpcdl.aggregation.parts.collectives import operand
+from hpcdl.aggregation.parts.cost import check_messages
+from hpcdl.aggregation.parts.traits import Aggregation
+from hpcdl.analysis.links import rounds
+from hpcdl.cases.parts.keys import restored
+from hpcdl.cases.parts.scheme import traits_of
+from hpcdl.cases.parts.suite_tables import module_of
+from hpcdl.fabric.vectors import phantom
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+
+    from hpcdl.fabric.comm import Comm
+    from hpcdl.fabric.network import Network
+    from hpcdl.trace.run import Run
+
+    Program = Callable[[Comm], Coroutine[Any, Any, None]]
+
+
+@dataclass(frozen=True)
+class MeasuredProgram:
+    """A program with its number of ranks and bytes, and its measured time."""
+
+    scheme: str
+    ranks: int
+    size: int
+    """Bytes of the vector or message."""
+    seconds: float
+    """Median over repetitions of the slowest rank's time."""
+    program: Program
+    """The program, with a size-only payload."""
+    messages: int = 0
+    """Messages of all ranks, an estimate of the simulation's cost; 0 if not counted."""
+    shares_ports: bool = False
+    """True if several messages of a port are under way at once; a simulated port carries one at a time."""
+
+
+def measured_programs(records: Iterable[Mapping[str, Any]]) -> list[MeasuredProgram]:
+    """Return the measured programs of a run that a network can be fitted to.
+
+    Omitted are simulated, failed and incorrect cases, cases of one rank, and native or adaptive schemes.
+    """
+    return [program for record in records if (program := measured_program(record))]
+
+
+def measured_program(record: Mapping[str, Any]) -> MeasuredProgram | None:
+    """Return the measured program of one record; None if it is omitted from fits."""
+    ranks, seconds, scheme = record["ranks"], record["time_p50_seconds"], str(record["aggregation"])
+    if record.get("network") or record.get("error") or record["correct"] is False or not seconds or ranks < 2:
+        return None
+    traits = scheme_traits(record)
+    program = None if traits.native or traits.adaptive else program_of(record, ranks)
+    if program is None:
+        return None
+    messages = round(ranks * (record.get("messages_per_rank") or 0))
+    shares_ports = traits.shares_ports and ranks > 2
+    return MeasuredProgram(scheme, ranks, record["message_bytes"], seconds, program, messages, shares_ports)
+
+
+def cheapest(programs: Sequence[MeasuredProgram], messages: int) -> list[MeasuredProgram]:
+    """Return as many programs as can be simulated with so many messages, in their order.
+
+    Each number of ranks contributes its cheapest programs, in turn.
+    """
+    turns: dict[int, int] = {}
+    order = []
+    for place in sorted(range(len(programs)), key=lambda place: programs[place].messages):
+        turn = turns[programs[place].ranks] = turns.get(programs[place].ranks, 0) + 1
+        order.append((turn, place))
+    places = []
+    for _, place in sorted(order):
+        if programs[place].messages <= messages:
+            messages -= programs[place].messages
+            places.append(place)
+    return [programs[place] for place in sorted(places)]
+
+
+def scheme_traits(record: Mapping[str, Any]) -> Aggregation:
+    """Return the traits of a record's scheme; the defaults for an exchange."""
+    if record["kind"] == "pairwise":
+        return Aggregation()
+    return traits_of(spec_of(record).aggregation)
+
+
+def program_of(record: Mapping[str, Any], ranks: int) -> Program | None:
+    """Return the program of a collective or an exchange on ``ranks`` ranks; None for other records.
+
+    ValueError: an unknown scheme, or one that does not support so many ranks.
+    """
+    if record["kind"] == "collective":
+        payload = phantom(record["message_bytes"] // np.dtype(record["dtype"]).itemsize, record["dtype"])
+        collective = spec_of(record).scheme
+        registry.check_settings(collective.func, collective.keywords)
+        check_messages(collective.func, ranks, payload.nbytes, collective.keywords)
+        return partial(_called, collective, operand(record["collective"], payload, ranks))
+    pattern = record.get("pattern", "pair") if record["kind"] == "pairwise" else None
+    if pattern in {"pair", "bisection"} and record["aggregation"] == "fabric":
+        (partners,) = rounds(ranks, pattern)
+        return partial(_exchange, partners, phantom(record["message_bytes"], np.uint8))
+    return None
+
+
+def check_hosts(record: Mapping[str, Any], network: Network, ranks: int) -> None:
+    """Raise ValueError if a scheme for one host has its ``ranks`` on several hosts of ``network``."""
+    if scheme_traits(record).one_host and network.host(ranks - 1) != network.host(0):
+        raise ValueError(f"{record['aggregation']!r} is for ranks of one host")
+
+
+def spec_of(record: Mapping[str, Any]) -> Any:
+    """Return the spec of a record's case, by its settings. Raises ValueError."""
+    return _spec(str(record["kind"]), str(record.get("settings") or "{}"))
+
+
+@lru_cache(maxsize=1024)
+def _spec(kind: str, text: str) -> Any:
+    return restored(module_of(kind).SPEC, json.loads(text))
+
+
+def hosts(run: Run) -> tuple[int, ...]:
+    """Return the host number of each of the run's ranks, in order of appearance; empty if unknown."""
+    names = [str(rank.get("hostname", "")) for rank in run.environment.get("ranks") or []]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return tuple(numbers[name] for name in names)
+
+
+async def _called(collective: Callable[..., Coroutine[Any, Any, None]], operand: Any, comm: Comm) -> None:
+    await collective(comm, operand)
+
+
+async def _exchange(partners: list[int | None], payload: Any, comm: Comm) -> None:
+    peer = partners[comm.rank]
+    if peer is not None:
+        await comm.exchange(payload, peer, payload, peer)

@@ -1,0 +1,280 @@
+"""Predicted training steps: the strategy itself in virtual time, with size-only gradients.
+
+Compute times come from a measured run, or from arithmetic and a rate; see :mod:`hpcdl.cases.parts.compute_times`.
+Input, forward and backward scale with the images per rank, so times of one batch predict strong and weak scaling.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hpcdl import registry
+from hpcdl.aggregation.parts.cost import check_messages
+from hpcdl.analysis.record_fields import configuration
+from hpcdl.cases.parts.architecture import architecture
+from hpcdl.cases.parts.stand_ins import Session, outline
+from hpcdl.data.parts.dataset import DataError
+from hpcdl.fabric.comm import Counters
+from hpcdl.fabric.vectors import phantom
+from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.nn.volumes import volumes
+from hpcdl.prediction.certainty import DOUBTFUL
+from hpcdl.prediction.fitting import predicted_time
+from hpcdl.prediction.programs import check_hosts, scheme_traits, spec_of
+from hpcdl.trace.recorder import Recorder, Step
+from hpcdl.training.parts.bucketing import bucket_bytes
+from hpcdl.training.parts.journal import Journal
+from hpcdl.training.parts.traits import Strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from functools import partial
+
+    from hpcdl.analysis.scaling import Record
+    from hpcdl.cases.parts.choice import Choice
+    from hpcdl.cases.parts.compute_times import ComputeTimes
+    from hpcdl.fabric.network import Network
+    from hpcdl.nn.geometry import Shape
+    from hpcdl.nn.layer import Layer
+    from hpcdl.prediction.certainty import Certainty
+
+    Times = Callable[[Record, int, Sequence[Layer], Shape], ComputeTimes]
+    """Returns the compute times of a case on so many ranks. Raises ValueError if they are unknown."""
+
+STEPPING: Final = ("train", "replay")
+"""Kinds of case that consist of training steps."""
+
+CYCLES: Final = 4
+"""Number of simulated cycles of steps."""
+
+UNSETTLED: Final = 2
+"""Number of cycles at the beginning that are not counted, because the first one has no predecessor."""
+
+KEPT: Final = (
+    *("suite", "case", "kind", "model", "dataset", "backend", "dtype", "training", "aggregation", "compression"),
+    *("optimizer", "threads_per_rank", "scaling"),
+)
+"""Fields of a case that its prediction repeats."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """Everything that determines the time of a step."""
+
+    strategy: Callable[..., Any]
+    aggregate: partial[Any]
+    layers: Sequence[Layer]
+    shape: Shape
+    dtype: str
+    cycle: int = 1
+    """Number of steps after which the pattern repeats."""
+    independent: bool = False
+    """True if ranks exchange nothing."""
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Return the size of the vector that ranks exchange (bytes)."""
+        return volumes(self.layers, self.shape, 1).parameters * np.dtype(self.dtype).itemsize
+
+
+def predicted_steps(
+    records: Sequence[Record],
+    times: Times,
+    network: Network,
+    ranks: Sequence[int] = (),
+    most: int | None = None,
+    certainty: Certainty | None = None,
+    source: Sequence[Record] = (),
+) -> tuple[list[Record], list[str]]:
+    """Return predictions of the training cases among ``records``, and the cases without one, with reasons.
+
+    ``ranks`` default to each case's own. ``most`` is the largest number of ranks of the network's fit,
+    ``certainty`` its uncertainty, ``source`` the records of the run that it was fitted to.
+    """
+    buckets = {one["ranks"]: int(one["bucket_bytes"]) for one in source if one.get("bucket_bytes")}
+    groups: dict[Any, dict[int, list[Record]]] = {}
+    for record in records:
+        if record["kind"] in STEPPING:
+            # also on one rank cases differ by aggregation, because predictions may be for more ranks
+            key = configuration({**record, "ranks": None})
+            groups.setdefault(key, {}).setdefault(record["ranks"], []).append(record)
+    rows: list[Record] = []
+    left_out: list[str] = []
+    for known in groups.values():
+        first = known[min(known)][0]
+        name = f"{first['training']} with {first['aggregation']}"
+        try:
+            training = _training(first)
+        except (ValueError, TypeError, DataError, OSError) as error:
+            left_out.append(f"{name}: {error}")
+            continue
+        farthest = most or max((p for p in known if _measured(known[p], "step_seconds")), default=None)
+        for p in ranks or sorted(known):
+            try:
+                check_messages(training.aggregate.func, p, training.gradient_bytes, training.aggregate.keywords)
+                check_hosts(first, network, p)
+                work = times(first, p, training.layers, training.shape)
+                bucket = _bucket(known.get(p, []), first, p, network, buckets)
+                row = _row(known.get(p, []), first, p, training, work, network, bucket, certainty)
+            except ValueError as error:
+                left_out.append(f"{name} on {p} ranks: {error}")
+            else:
+                rows.append({**row, "times_the_measured_ranks": p / farthest if farthest else None})
+    return rows, left_out
+
+
+def step_seconds(
+    training: Training, ranks: int, images: int, network: Network, times: ComputeTimes, bucket: int | None = None
+) -> float:
+    """Return the slowest rank's time per step (s), mean over steps, with ``images`` on each rank.
+
+    ``bucket`` is the smallest size of a bucket (bytes); None if buckets do not depend on the links, within a host.
+    """
+    recorders = [Recorder(events=False) for _ in range(ranks)]
+    world = simulated(ranks, network, compute=lambda _rank, label: times.seconds(label, images))
+
+    async def train(comm: Any) -> None:
+        def counters() -> Counters:
+            return Counters(round(world.running.time * 1e9), 0, 0, 0, 0)
+
+        session = Session(
+            outline(training.layers, training.shape, training.dtype),
+            aggregate=training.aggregate,
+            journal=Journal(recorders[comm.rank], counters),
+            batch_per_rank=images,
+            global_batch=images * ranks,
+            steps=CYCLES * training.cycle,
+            bucket_bytes=bucket,
+            independent=training.independent,
+        )
+        await training.strategy(comm, session)
+
+    world.run(train)
+    spans = np.array([[step.end - step.begin for step in map(Step._make, one.steps)] for one in recorders])
+    return float(spans[:, UNSETTLED * training.cycle :].max(axis=0).mean()) * 1e-9
+
+
+def _bucket(
+    here: Sequence[Record], like: Record, ranks: int, network: Network, measured: Mapping[int, int]
+) -> int | None:
+    """Return the bucket size of the case on ``ranks`` ranks (bytes); None if it does not fit its buckets.
+
+    In this order: the size that the case measured; the size of other cases on this network (``measured``, by
+    ranks), in proportion to the ranks; the size from the network's alpha and beta. ValueError if these are 0 and
+    the case does not set a size.
+    """
+    strategy = spec_of(like).training
+    within = network.host(ranks - 1) == network.host(0)
+    fitted = _measured(here, "bucket_bytes")
+    if fitted or ranks == 1:
+        return int(fitted) if fitted else None
+    if strategy.settings.get("bucket_bytes") is not None:
+        return None
+    if "bucket_bytes" not in registry.settings_of(strategy.find()):
+        return None
+    if within and like["kind"] != "replay":
+        return None
+    if measured:
+        nearest = min(measured, key=lambda p: (abs(p - ranks), p))
+        return -(-measured[nearest] * ranks // nearest)
+    link = network.inside if within else network.link
+    if not (link.alpha > 0 and link.beta > 0):
+        raise ValueError("its bucket size is unknown: the network's alpha or beta is 0")
+    return bucket_bytes(link.alpha, link.beta, ranks)
+
+
+def _training(record: Mapping[str, Any]) -> Training:
+    """Return the training of a record. Raises ValueError if sizes alone do not determine its time."""
+    spec = spec_of(record)
+    strategy, scheme = spec.training, spec.aggregation
+    cycle = _cycle(strategy)
+    for key in ("straggler", "failure", "jitter", "shares"):
+        if record.get(key):
+            raise ValueError(f"{key}: ranks or steps of the case differ")
+    traits = scheme_traits(record)
+    if traits.adaptive:
+        raise ValueError(f"{scheme.name} chooses its scheme by measurements at run time")
+    shape, layers = architecture(spec.model, spec.dataset)
+    return Training(
+        strategy.bind(),
+        scheme.bind(),
+        layers,
+        shape,
+        {"bfloat16": "float16"}.get(str(record["dtype"]), str(record["dtype"])),
+        cycle=cycle,
+        independent=not traits.sums,
+    )
+
+
+def _cycle(strategy: Choice) -> int:
+    """Return the number of steps after which costs repeat. ValueError: sizes alone do not determine them."""
+    traits = registry.traits("training", strategy.name, Strategy)
+    if not (traits.aggregates and (traits.lockstep or traits.cycle)):
+        raise ValueError(f"the messages of {strategy.name!r} do not depend on sizes alone")
+    return traits.cycle(strategy.in_full) if traits.cycle else 1
+
+
+def _images(record: Mapping[str, Any], ranks: int) -> int:
+    """Return the most images of a rank, in the case's scaling. ValueError: fewer images than ranks."""
+    if record.get("scaling") == "weak":
+        return int(record.get("batch_per_rank") or record["global_batch"] // record["ranks"])
+    if ranks > record["global_batch"]:
+        raise ValueError(f"a global batch of {record['global_batch']} images is less than one per rank")
+    return -(-int(record["global_batch"]) // ranks)
+
+
+def _row(
+    here: Sequence[Record],
+    like: Record,
+    ranks: int,
+    training: Training,
+    work: ComputeTimes,
+    network: Network,
+    bucket: int | None,
+    certainty: Certainty | None,
+) -> Record:
+    like, images = here[0] if here else like, _images(like, ranks)
+    began = perf_counter()
+    seconds = step_seconds(training, ranks, images, network, work, bucket)
+    weak = like.get("scaling") == "weak"
+    batch = images * ranks if weak else int(like["global_batch"])
+    return {
+        **{name: like.get(name) for name in KEPT},
+        "ranks": ranks,
+        "global_batch": batch,
+        "step_seconds": _measured(here, "step_seconds"),
+        "images_per_second": _measured(here, "images_per_second"),
+        "predicted_seconds": seconds,
+        "predicted_images_per_second": batch / seconds if seconds else None,
+        "compute_seconds": work.step_seconds(images),
+        "compute_times": work.source or None,
+        "bucket_bytes": bucket,
+        "undetermined": _is_undetermined(training, ranks, network, certainty, bucket, seconds),
+        "network": network.name,
+        "library_decides": scheme_traits(like).native,
+        "simulation_seconds": perf_counter() - began,
+    }
+
+
+def _is_undetermined(
+    training: Training, ranks: int, network: Network, certainty: Certainty | None, bucket: int | None, step: float
+) -> bool:
+    """Return True if the uncertainty of the step's sums, one per bucket, exceeds 10 % of the ``step``."""
+    if certainty is None or not certainty.undetermined or ranks == 1 or training.independent:
+        return False
+    whole = outline(training.layers, training.shape, training.dtype).gradients
+    pieces = -(-whole.nbytes // min(bucket or whole.nbytes, whole.nbytes))
+    piece = phantom(-(-len(whole) // pieces), training.dtype)
+    took, doubt = predicted_time(lambda comm: training.aggregate(comm, piece), ranks, network, certainty)
+    return pieces * took * doubt > DOUBTFUL * step
+
+
+def _measured(records: Sequence[Record], name: str) -> float | None:
+    """Return the median over seeds; None without measurements."""
+    found = [one[name] for one in records if one.get(name) and not one.get("network") and not one.get("error")]
+    return median(found) if found else None

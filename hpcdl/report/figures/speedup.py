@@ -1,0 +1,63 @@
+"""Speedup over ranks, with the ideal line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpcdl.report.charts import Axis, Lines, Point, Series
+from hpcdl.report.formatting import NONE, digits
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcdl.report.findings import Findings
+    from hpcdl.report.grouping import Method
+
+
+def charts(found: Findings) -> list[Lines]:
+    """Return one chart per problem with several numbers of ranks."""
+    return [
+        chart
+        for methods in found.problems
+        if (chart := _chart(methods, found.settings.title(methods[0].scales[0].records[0])))
+    ]
+
+
+def _chart(methods: Sequence[Method], title: str) -> Lines | None:
+    series = [
+        Series(_name(one), points, "ceiling" if one.is_ceiling else "method")
+        for one in methods
+        if one.is_compared and len(points := _points(one)) > 1
+    ]
+    if not series:
+        return None
+    ranks = sorted({point.x for one in series for point in one.points})
+    ordered = sorted(series, key=lambda one: (one.role == "ceiling", -one.points[-1].x, -one.points[-1].y))
+    ideal = Series("ideal", [Point(ranks[0], ranks[0]), Point(ranks[-1], ranks[-1])], "reference")
+    return Lines(
+        f"Speedup{': ' if title else ''}{title}",
+        Axis("ranks", whole, 2, ranks),
+        Axis("speedup", digits, 2),
+        [*ordered, ideal],
+        "Speedup: efficiency times ranks; bars are 95 % intervals. Ideal: equal to the number of ranks.",
+    )
+
+
+def _name(one: Method) -> str:
+    return one.name + (" (no communication)" if one.is_ceiling else "")
+
+
+def _points(one: Method) -> list[Point]:
+    found = []
+    for scale in one.scales:
+        ranks, value = scale["ranks"], scale.median("efficiency")
+        low, high = scale.low("efficiency_low"), scale.high("efficiency_high")
+        if value:
+            bounds = (None, None) if low is None or high is None else (low * ranks, high * ranks)
+            found.append(Point(ranks, value * ranks, *bounds))
+    return found
+
+
+def whole(value: float | None) -> str:
+    """Return a number of ranks or epochs."""
+    return NONE if value is None else f"{value:.4g}"

@@ -1,0 +1,94 @@
+"""History as JUnit XML: one test case per suite, kind of case, number of ranks and measure."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
+
+import numpy as np
+
+from hpcdl.analysis.change_points import BEFORE
+from hpcdl.report.escaping import visible
+from hpcdl.report.history import change, label, sentence
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Sequence
+
+    from hpcdl.analysis.verdict_over_time import Judged
+
+Groups = dict[str, list[int]]
+
+
+def render(found: Sequence[Judged], now: dt.datetime) -> str:
+    """Return the XML; a group with a new change fails, one with too few runs is skipped. ``now``: time in UTC."""
+    suites = ET.Element("testsuites")
+    for number, one in enumerate(found):
+        suites.append(_suite(one, number, now))
+    ET.indent(suites)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(suites, encoding="unicode") + "\n"
+
+
+def _suite(found: Judged, number: int, now: dt.datetime) -> ET.Element:
+    groups = _groups(found)
+    failures = {group: _failures(found, rows) for group, rows in groups.items()}
+    whole = [f"{case}: missing: {reason}" for case, reason in found.missing]
+    whole += [f"{one.kind} {one.name} is slow" for one in found.new_culprits]
+    failures["hosts, links and cases"] = whole
+    short = [group for group, rows in groups.items() if not failures[group] and not _enough(found, rows)]
+    suite = ET.Element(
+        "testsuite",
+        name=visible(f"hpcdl history: {found.history.suite}"),
+        package="hpcdl",
+        id=str(number),
+        timestamp=now.strftime("%Y-%m-%dT%H:%M:%S"),
+        hostname=visible(socket.gethostname()),
+        tests=str(len(failures)),
+        failures=str(sum(map(bool, failures.values()))),
+        errors="0",
+        skipped=str(len(short)),
+        time="0",
+    )
+    ET.SubElement(suite, "properties")
+    for group, lines in failures.items():
+        case = ET.SubElement(
+            suite, "testcase", classname=visible(found.history.suite or "hpcdl"), name=visible(group), time="0"
+        )
+        if lines:
+            message = visible(lines[0])
+            ET.SubElement(case, "failure", type="regressed", message=message).text = "\n".join(map(visible, lines))
+        elif group in short:
+            ET.SubElement(case, "skipped", message=f"fewer than {BEFORE} runs")
+    events = [visible(sentence(found.history, one)) for one in found.judgement.events]
+    ET.SubElement(suite, "system-out").text = "\n".join(events)
+    ET.SubElement(suite, "system-err")
+    return suite
+
+
+def _groups(found: Judged) -> Groups:
+    """Return the series of the newest run by group."""
+    history = found.history
+    groups: Groups = {}
+    for row in np.flatnonzero(np.isfinite(history.seconds[:, -1])):
+        case = history.case(int(row))
+        name = f"{case.kind}, {case.ranks} ranks, {history.keys[int(row)].measure}"
+        groups.setdefault(name, []).append(int(row))
+    return groups
+
+
+def _failures(found: Judged, rows: Sequence[int]) -> list[str]:
+    history = found.history
+    lines = [
+        f"{label(history, one.series)}: {change(one.ratio.value)} since {history.jobs[one.first].path}"
+        for event in found.new_events
+        if event.verdict == "regressed"
+        for one in event.changes
+        if one.series in rows
+    ]
+    drifted = [one for one in found.new_drifts if one.series in rows]
+    return lines + [f"{label(history, one.series)}: drifted by {change(one.ratio)}" for one in drifted]
+
+
+def _enough(found: Judged, rows: Sequence[int]) -> bool:
+    return bool((np.isfinite(found.history.seconds[list(rows)]).sum(axis=1) >= BEFORE).any())

@@ -1,0 +1,80 @@
+"""Near-linear scaling: number of methods that reach it, and the scale at which each method loses it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from hpcdl.report.formatting import digits, interval, plural
+from hpcdl.report.grouping import NEAR_LINEAR, Scale
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from hpcdl.report.grouping import Method
+
+MOST: Final = 3
+"""Methods of one outcome that a line names."""
+
+
+def count(judged: Sequence[Sequence[Method]], oversubscribed: Collection[int]) -> str:
+    """Return the number of near-linear methods at their largest scale, in all settings together; empty if none."""
+    if not judged:
+        return ""
+    ends = [one.scales[-1] for methods in judged for one in methods]
+    near_linear = sum(scale.near_linear is True for scale in ends)
+    scales = {scale["ranks"] for scale in ends}
+    where = plural(ends[0]["ranks"], "rank") if len(scales) == 1 else "their largest scale"
+    are = (
+        "method is" if len(ends) == 1 else "methods are" if len(judged) == 1 else "pairs of method and setting are"
+    )
+    disturbed = sum(scale.disturbed for scale in ends)
+    open_ = sum(scale.near_linear is None for scale in ends) - disturbed
+    bound = f"(efficiency >= {NEAR_LINEAR:.2f})"
+    counted = ((open_, "undecided"), (disturbed, "disturbed, without a verdict"))
+    rest = "".join(f", {many} {'is' if many == 1 else 'are'} {state}" for many, state in counted if many)
+    shared = ", ".join(
+        map(str, sorted({scale["ranks"] for scale in ends if not scale["network"]} & set(oversubscribed)))
+    )
+    doubt = (
+        f" OVERSUBSCRIBED: at {shared} ranks they share cores, which does not measure scaling." if shared else ""
+    )
+    return f"{near_linear} of {len(ends)} {are} near-linear at {where} {bound}{rest}.{doubt}"
+
+
+def standings(methods: Sequence[Method]) -> list[str]:
+    """Return one line per outcome with its best methods and their efficiencies; the best outcome first."""
+    lines: dict[tuple[int, int, str], list[tuple[float, str]]] = {}
+    for one in methods:
+        order, phrase, decisive = _standing([scale for scale in one.scales if not scale.is_base])
+        place = -(decisive.median("efficiency") or 0)
+        lines.setdefault((*order, phrase), []).append((place, f"{one.name} ({_efficiency(decisive)})"))
+    return [f"{phrase}: {_first(sorted(named))}." for (_, _, phrase), named in sorted(lines.items())]
+
+
+def _first(named: Sequence[tuple[float, str]]) -> str:
+    more = [f"{len(named) - MOST} more"] if len(named) > MOST else []
+    return ", ".join([*(name for _, name in named[:MOST]), *more])
+
+
+def _standing(beyond: Sequence[Scale]) -> tuple[tuple[int, int], str, Scale]:
+    """Return the rank of an outcome, its words, and the decisive scale."""
+    held = next((number for number, scale in enumerate(beyond) if not scale.near_linear), len(beyond))
+    reached = beyond[held - 1]["ranks"] if held else 0
+    if held == len(beyond):
+        return (-reached, 0), f"near-linear at {reached} ranks", beyond[-1]
+    decisive = beyond[held]
+    until = f"near-linear up to {reached} ranks, " if held else ""
+    here = f"{decisive['ranks']} ranks"
+    if decisive.near_linear is False:
+        where = f"at {here}" if decisive is beyond[-1] else f"from {here} on"
+        return (-reached, 2), f"{until}not {'' if held else 'near-linear '}{where}", decisive
+    if decisive.disturbed:
+        return (-reached, 1), f"{until}no verdict at {here}, disturbed", decisive
+    inside = decisive.low("efficiency_low") is not None
+    why = f"{NEAR_LINEAR:.2f} is inside the interval" if inside else "too few steps for an interval"
+    return (-reached, 1), f"{until}undecided at {here}, {why}", decisive
+
+
+def _efficiency(scale: Scale) -> str:
+    bounds = interval(scale.low("efficiency_low"), scale.high("efficiency_high"))
+    return digits(scale.median("efficiency")) + (f", {bounds}" if bounds != "-" else "")

@@ -1,0 +1,1 @@
+"""Sections of a report: one section, one file, which declares it as ``SECTION``."""

@@ -1,0 +1,133 @@
+"""Accuracy and loss at the end, and time to the target."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from hpcdl.report.declaration import BEST, Answer, Declaration
+from hpcdl.report.document import Section, Table
+from hpcdl.report.formatting import NONE, digits, plural, seconds, spread
+from hpcdl.report.grouping import best, left_out, rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hpcdl.report.findings import Findings
+    from hpcdl.report.formatting import Number
+    from hpcdl.report.grouping import Method, Row, Scale
+    from hpcdl.report.settings import Settings
+
+TITLE: Final = "Accuracy"
+HEADER: Final = (
+    *("method", "ranks", "final accuracy", "best accuracy", "final loss", "target reached"),
+    *("time to target", "samples", "epochs"),
+)
+
+
+def page(found: Findings) -> Section:
+    """Return one table per problem."""
+    return Section(TITLE, tables=_tables(found.problems, found.settings, None))
+
+
+def terminal(found: Findings) -> Section:
+    """Return one table per problem, with the methods of the highest accuracy."""
+    tables = _tables(found.problems, found.settings.letters, BEST)
+    return Section(TITLE, tables=tables).brief("final loss", "samples", "epochs")
+
+
+def _learned(methods: Sequence[Method]) -> list[Row]:
+    """Return rows with an accuracy; ranks that do not communicate learn each for itself and are left out."""
+    return [
+        one
+        for row in rows(methods)
+        if row.scale.values("final_accuracy") and not row.is_ceiling
+        for one in ([row] if _learned_alike(row.scale) else row.members)
+    ]
+
+
+def _tables(groups: Sequence[Sequence[Method]], settings: Settings, most: int | None) -> list[Table]:
+    tables = []
+    for methods in groups:
+        every = _learned(methods)
+        first = methods[0].scales[0].records[0]
+        target = first["target_accuracy"]
+        if not every:
+            continue
+        learned = every if most is None else best(every, "final_accuracy", most)
+        notes = ["No target accuracy was set." if target is None else f"Target accuracy {digits(target)}."]
+        if any(len(row.scale.records) > 1 for row in learned):
+            notes.append("Medians, with their range where they differ, over seeds and over pooled methods.")
+        cells, rest = [_accuracy(row) for row in learned], left_out(every, learned, "final accuracy")
+        table = Table(settings.title(first), HEADER, cells, notes=notes, left_out=rest)
+        missed = target is not None and any(
+            len(row.scale.values("seconds_to_target")) < len(row.scale.records) for row in learned
+        )
+        tables.append((table if missed else table.without("best accuracy")).without_empty())
+    return tables
+
+
+def _learned_alike(scale: Scale) -> bool:
+    """Return whether all records of a seed have the same accuracy and loss, to the shown digits."""
+    learned: dict[Any, set[tuple[str, str]]] = {}
+    for record in scale.records:
+        shown = (digits(record["final_accuracy"]), digits(record["final_loss"]))
+        learned.setdefault(record["seed"], set()).add(shown)
+    return all(len(different) == 1 for different in learned.values())
+
+
+def _accuracy(row: Row) -> tuple[str, ...]:
+    scale = row.scale
+    reached, tried = len(scale.values("seconds_to_target")), len(scale.records)
+    answer = f"{reached} of {tried}" if tried > 1 else "yes" if reached else "no"
+    return (
+        row.name,
+        str(scale["ranks"]),
+        _ranged(scale, "final_accuracy", digits),
+        _ranged(scale, "best_accuracy", digits),
+        _ranged(scale, "final_loss", digits),
+        NONE if scale["target_accuracy"] is None else answer,
+        _ranged(scale, "seconds_to_target", seconds),
+        _ranged(scale, "samples_to_target", lambda value: NONE if value is None else f"{value:.0f}"),
+        _ranged(scale, "epochs_to_target", digits),
+    )
+
+
+def _ranged(scale: Scale, name: str, shown: Callable[[Number], str]) -> str:
+    """Return the median with its range; neither if some seeds have no value."""
+    low, high = scale.low(name), scale.high(name)
+    if low is None or high is None:
+        return NONE
+    return shown(low) if low == high else spread(scale.median(name), low, high, shown)
+
+
+def answer(found: Findings) -> Answer | None:
+    """Return the range of final accuracies, and the number of cases that reached their target."""
+    lines = []
+    for methods in found.problems:
+        learned = _learned(methods)
+        if learned:
+            letter = found.settings.letter(methods[0].scales[0].records[0])
+            line = _range(learned) + _reached(learned)
+            lines.append(f"{letter}: {line}." if letter else f"{line}.")
+    return Answer(lines[0], lines[1:]) if lines else None
+
+
+def _range(learned: Sequence[Row]) -> str:
+    ordered = sorted((row.scale.median("final_accuracy") or 0.0, row.name) for row in learned)
+    low, high = digits(ordered[0][0]), digits(ordered[-1][0])
+    if low == high:
+        return f"Final accuracy {low}" + (" with every method" if len(learned) > 1 else "")
+    return f"Final accuracy from {low} ({ordered[0][1]}) to {high} ({ordered[-1][1]})"
+
+
+def _reached(learned: Sequence[Row]) -> str:
+    records = [record for row in learned for record in row.scale.records]
+    targets = {target for record in records if (target := record.get("target_accuracy")) is not None}
+    if not targets:
+        return ""
+    reached = sum(record.get("seconds_to_target") is not None for record in records)
+    target = f" of {digits(min(targets))}" if len(targets) == 1 else ""
+    return f"; {reached} of {plural(len(records), 'case')} reached the target{target}"
+
+
+SECTION = Declaration(60, page, terminal, answer)

@@ -1,0 +1,179 @@
+"""Best methods by speed and by accuracy, and those tied with them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from hpcdl.analysis.record_fields import strategy
+from hpcdl.report.comparison import budget_of, conditions, is_virtual, names_in
+from hpcdl.report.declaration import Answer, Declaration
+from hpcdl.report.document import Section, Table
+from hpcdl.report.formatting import NONE, digits, interval, plural
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from hpcdl.analysis.ranking import Candidate, Field, Winner
+    from hpcdl.report.findings import Findings
+    from hpcdl.report.settings import Settings
+
+QUESTIONS: Final = {
+    "throughput": "fastest: most images per second",
+    "accuracy": "highest accuracy at the end",
+    "accuracy_in_time": "best accuracy within a time",
+    "accuracy_in_epochs": "best accuracy within a number of epochs",
+}
+HEADER: Final = (
+    *("dataset", "conditions", "question", "budget", "setting", "model", "method", "ranks", "value"),
+    *("95 %", "tied with", "candidates", "doubt"),
+)
+MOST: Final = 3
+"""Rivals that are named; more are counted."""
+ONE_SEED: Final = "one seed, no interval"
+OVERSUBSCRIBED: Final = "OVERSUBSCRIBED"
+"""Doubt about times of ranks that share cores."""
+
+
+def page(found: Findings) -> Section:
+    """Return up to four winners for each dataset and conditions, with the candidates tied with each."""
+    rows = [
+        (
+            winner.field.dataset,
+            conditions(winner.field) or NONE,
+            QUESTIONS[winner.question],
+            budget_of(winner.field, winner.question) if winner.budget else NONE,
+            *_labels(winner, found.settings),
+            _shown(winner),
+            _bounds(winner),
+            _rivals(winner),
+            str(len(winner.places)),
+            OVERSUBSCRIBED if _shared(winner, found.oversubscribed) else NONE,
+        )
+        for winner in found.winners
+    ]
+    note = (
+        "A budget is the largest that every candidate ran through. Means over seeds, for "
+        "images per second over launches too, with Student's 95 % interval. "
+        "Tied: the intervals overlap, or there is none: with one seed a place may be luck, and no difference is "
+        "shown. At the end: the last evaluation on the test set; within a budget: the best one until then. Images "
+        "per second: all that were measured by the time they took, pauses included; the table Scaling divides the "
+        "images of a step by the median step."
+    )
+    table = Table("", HEADER, rows, 8, [note])
+    return Section("Best methods", tables=[table.without_empty()] if rows else [])
+
+
+def answer(found: Findings) -> Answer | None:
+    """Return speed and accuracy of the best methods, where several strategies are compared."""
+    chosen = [one for one in found.winners if len({strategy(of.fields) for of in one.field.candidates}) > 1]
+    fields: dict[int, dict[str, Winner]] = {}
+    for one in chosen:
+        fields.setdefault(id(one.field), {})[one.question] = one
+    lines = [line for one in fields.values() if (line := _trade_off(one, found.oversubscribed))]
+    lines += [_line(one, found) for one in chosen]
+    return Answer(lines[0], lines[1:]) if lines else None
+
+
+def _trade_off(winners: Mapping[str, Winner], oversubscribed: Collection[int]) -> str:
+    """Return the most accurate and the fastest method of a field; empty where one of them is unknown."""
+    if not {"accuracy", "throughput"} <= winners.keys():
+        return ""
+    accurate, fastest = winners["accuracy"], winners["throughput"]
+    field = accurate.field
+    speed = {id(one): reached.value for one, reached in fastest.places}
+    accuracy = {id(one): reached.value for one, reached in accurate.places}
+    best, quick = accurate.places[0][0], fastest.places[0][0]
+    alike = [one for one in (best, *accurate.rivals) if id(one) in speed]
+    where = "".join(f"{part}: " for part in [conditions(field)] if part)
+    doubts = [
+        *(["one seed"] if not _has_interval(accurate) else []),
+        *(["OVERSUBSCRIBED: times are doubtful"] if _shared(fastest, oversubscribed) else []),
+    ]
+    doubt = f" ({'; '.join(doubts)})" if doubts else ""
+    reached = digits(accuracy[id(best)])
+    if any(one is quick for one in alike):
+        name, rate = _called(field, quick), digits(speed[id(quick)])
+        return f"{where}{name} is fastest ({rate} images/s) and as accurate as any ({reached}){doubt}."
+    if id(best) not in speed or id(quick) not in accuracy:
+        return ""
+    times = {id(one): f"{digits(speed[id(one)] / speed[id(best)])} times its images/s" for one in (quick, *alike)}
+    line = (
+        f"{where}{_called(field, best)} is most accurate ({reached}); {_called(field, quick)} is fastest: "
+        f"{times[id(quick)]}, accuracy {digits(accuracy[id(quick)])}"
+    )
+    remedy = max(alike, key=lambda one: speed[id(one)])
+    if remedy is not best:
+        line += f"; {_called(field, remedy)} is as accurate with {times[id(remedy)]}"
+    return f"{line}{doubt}."
+
+
+def _line(winner: Winner, found: Findings) -> str:
+    """Return the answer to one question."""
+    setting, _, method, ranks = _labels(winner, found.settings)
+    budget = f" ({budget_of(winner.field, winner.question)})" if winner.budget else ""
+    words = [
+        *([f"setting {setting}"] if setting != NONE else []),
+        *([plural(int(ranks), "rank")] if ranks != NONE else []),
+        f"{_shown(winner)}, {_bounds(winner)}",
+    ]
+    rivals = f"; tied with {_rivals(winner)}" if _rivals(winner) != NONE else ""
+    where = "".join(f"{part}: " for part in [conditions(winner.field)] if part)
+    shared = _shared(winner, found.oversubscribed)
+    doubt = f"; {OVERSUBSCRIBED}, {plural(shared, 'rank')} share cores: doubtful" if shared else ""
+    return f"{where}{QUESTIONS[winner.question]}{budget}: {method} ({', '.join(words)}){rivals}{doubt}."
+
+
+def _shared(winner: Winner, oversubscribed: Collection[int]) -> int:
+    """Return the largest number of ranks of a candidate that shared cores; 0 if none did or all is simulated."""
+    if is_virtual(winner.field):
+        return 0
+    return max(
+        (one.fields["ranks"] for one, _ in winner.places if one.fields["ranks"] in oversubscribed), default=0
+    )
+
+
+def _labels(winner: Winner, settings: Settings) -> tuple[str, ...]:
+    """Return setting, model, method and ranks; with one seed the number of methods that reached the same value."""
+    alike = len(winner.rivals) + 1
+    if alike > 1 and not _has_interval(winner):
+        how_many = "all" if alike == len(winner.places) else str(alike)
+        return (NONE, NONE, f"{how_many} alike", NONE)
+    fields = winner.fields
+    named = (str(fields.get("model") or NONE), names_in(winner.field)(fields), str(fields.get("ranks")))
+    return (settings.letter(fields) or NONE, *named)
+
+
+def _has_interval(winner: Winner) -> bool:
+    return math.isfinite(winner.value.low)
+
+
+def _bounds(winner: Winner) -> str:
+    if not _has_interval(winner):
+        return ONE_SEED
+    return interval(winner.value.low, winner.value.high)
+
+
+def _rivals(winner: Winner) -> str:
+    rivals = winner.rivals
+    if len(winner.places) > 1 and not _has_interval(winner):
+        return "any other: one seed"
+    if len(rivals) > MOST and len(rivals) + 1 == len(winner.places):
+        return "any other"
+    names = [_called(winner.field, one) for one in rivals[:MOST]]
+    more = [f"{len(rivals) - MOST} more"] if len(rivals) > MOST else []
+    single = sum(not math.isfinite(reached.low) and one not in rivals for one, reached in winner.places)
+    return "; ".join([*names, *more, *([f"{single} of one seed"] if single else [])]) or NONE
+
+
+def _called(field: Field, one: Candidate) -> str:
+    several = len({other.fields.get("ranks") for other in field.candidates}) > 1
+    return names_in(field)(one.fields) + (f" on {plural(one.fields.get('ranks'), 'rank')}" if several else "")
+
+
+def _shown(winner: Winner) -> str:
+    value = digits(winner.value.value)
+    return f"{value} images/s" if winner.question == "throughput" else value
+
+
+SECTION = Declaration(30, page, answer=answer)

@@ -1,0 +1,260 @@
+"""Collectives: times by size, and the fastest algorithm of each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from hpcdl.report.declaration import BEST as MOST
+from hpcdl.report.declaration import Answer, Declaration
+from hpcdl.report.document import Section, Table
+from hpcdl.report.figures import best_scheme, bus_bandwidth, collective_time
+from hpcdl.report.formatting import NONE, digits, interval, percent, plural, rate, seconds, volume
+from hpcdl.report.launches import is_one_launch, one_launch
+from hpcdl.report.method_names import scheme_name
+from hpcdl.report.operations import BEST, CHECKED, TIED, Group, correct, grouped, place, sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcdl.analysis.scaling import Record
+    from hpcdl.report.findings import Findings
+
+WIDE: Final = 1000
+"""Share of the median (%) beyond which the distance of an interval's end is not stated."""
+NAMED: Final = 3
+"""Tied algorithms that a line names."""
+MEASURED: Final = (
+    *(
+        "size",
+        "algorithm",
+        "p50",
+        "95 %",
+        "p95",
+        "p99",
+        "max",
+        "algbw",
+        "busbw",
+        "of best",
+        "of native",
+        "fastest",
+    ),
+    "correct",
+)
+SIMULATED: Final = (
+    "size",
+    "algorithm",
+    "simulated",
+    "algbw",
+    "busbw",
+    "of best",
+    "fastest",
+    "closed form",
+    "share",
+    "simulated in",
+)
+NOTE: Final = (
+    "Times are of the slowest rank, quantiles over iterations. algbw = size / p50; busbw as nccl-tests "
+    "defines it. Of best, of native: the other's p50 by this one's, so that 2.00 is twice as fast. Tied: the "
+    "interval overlaps that of the fastest; without intervals none is."
+)
+SIMULATED_NOTE: Final = (
+    "Simulated: the same program in virtual time on a model of the network, not a measurement. Closed "
+    "form: the cost that the algorithm's docstring states, with the model's numbers, where all messages travel "
+    "alike; share: closed form by simulated; simulated in: the time that the simulation itself took."
+)
+
+
+def page(found: Findings) -> Section:
+    """Return one table per group: each algorithm by size."""
+    groups = grouped(found.records, "collective")
+    tables = [_table(group, rows) for group, rows in groups.items()]
+    notes = [
+        *([NOTE] if any(not group.network for group in groups) else []),
+        *one_launch([record for rows in groups.values() for record in rows]),
+        *_windows([record for rows in groups.values() for record in rows]),
+        *_copies([record for rows in groups.values() for record in rows]),
+        *([SIMULATED_NOTE] if any(group.network for group in groups) else []),
+    ]
+    return Section("Collectives", notes, tables=tables)
+
+
+def _windows(records: Sequence[Record]) -> list[str]:
+    """Return the error of synchronized starts."""
+    windows = [
+        record for record in records if record.get("start") == "window" and record.get("start_lead_seconds")
+    ]
+    if not windows:
+        return []
+    error = max(record["start_error_seconds"] for record in windows)
+    late = max(record["starts_late"] for record in windows)
+    line = (
+        f"start=window: ranks began at an agreed moment of rank 0's clock, known to {seconds(error)}; in at most "
+        f"{percent(late, 1)} of a case's repetitions a rank came too late and began at once."
+    )
+    return [line]
+
+
+def _copies(records: Sequence[Record]) -> list[str]:
+    """Return the algorithms that copy the operand where operand and result are apart."""
+    apart = [record for record in records if record.get("placement") == "out_of_place"]
+    copying = dict.fromkeys(scheme_name(record) for record in apart if record.get("copied"))
+    if not copying:
+        return []
+    line = (
+        "placement=out_of_place: the library's calls read one vector and write another. In place by nature, so "
+        f"that the operand is copied first, within the time: {', '.join(copying)}."
+    )
+    return [line]
+
+
+def _table(group: Group, rows: Sequence[Record]) -> Table:
+    by_size = sizes(rows).values()
+    if group.network:
+        cells = [_simulated(record, peers) for peers in by_size for record in peers]
+        return Table(group.title, SIMULATED, cells, 2).without_empty()
+    cells = [_measured(record, peers) for peers in by_size for record in peers]
+    return Table(group.title, MEASURED, cells, 2).without_empty()
+
+
+def _measured(record: Record, peers: Sequence[Record]) -> tuple[str, ...]:
+    native = [peer for peer in peers if peer["aggregation"] == "native"]
+    return (
+        volume(record["message_bytes"]),
+        _algorithm(record),
+        seconds(record["time_p50_seconds"]),
+        interval(record["time_p50_low_seconds"], record["time_p50_high_seconds"], seconds),
+        seconds(record.get("time_p95_seconds")),
+        seconds(record["time_p99_seconds"]),
+        seconds(record["time_max_seconds"]),
+        rate(record["algbw_bytes_per_second"]),
+        rate(record["busbw_bytes_per_second"]),
+        _share(correct(peers), record),
+        _share(correct(native), record),
+        place(record, peers),
+        CHECKED[record["correct"]],
+    )
+
+
+def _simulated(record: Record, peers: Sequence[Record]) -> tuple[str, ...]:
+    time, stated = record["time_p50_seconds"], record["predicted_seconds"]
+    return (
+        volume(record["message_bytes"]),
+        _algorithm(record),
+        seconds(time),
+        rate(record["algbw_bytes_per_second"]),
+        rate(record["busbw_bytes_per_second"]),
+        _share(correct(peers), record),
+        place(record, peers),
+        seconds(stated),
+        digits(stated / time) if stated is not None and time else NONE,
+        seconds(record.get("simulation_seconds")),
+    )
+
+
+def _algorithm(record: Record) -> str:
+    """Return the scheme, and the one that it chose."""
+    return " = ".join(filter(None, (scheme_name(record), record.get("chosen"))))
+
+
+def _share(ordered: Sequence[Record], record: Record) -> str:
+    time = record["time_p50_seconds"]
+    return digits(ordered[0]["time_p50_seconds"] / time) if ordered and time else NONE
+
+
+def answer(found: Findings) -> Answer | None:
+    """Return the fastest algorithm of each size, or of each number of ranks if there is one size."""
+    families: dict[Group, dict[Group, list[Record]]] = {}
+    for group, rows in grouped(found.records, "collective").items():
+        families.setdefault(group._replace(ranks=0), {})[group] = rows
+    lines = [line for family in families.values() for line in _lines(family, found)]
+    return Answer(lines[0], lines[1:]) if lines else None
+
+
+def _lines(family: dict[Group, list[Record]], found: Findings) -> list[str]:
+    """Return the lines of groups that differ in their ranks only, the most ranks first."""
+    largest, rows = list(family.items())[-1]
+    if len(family) > 1 and len({size for rows in family.values() for size in sizes(rows)}) == 1:
+        listed = _fastest([(str(group.ranks), peers) for group, peers in family.items()])
+        title = largest.titled(volume(rows[0]["message_bytes"]))
+        return [f"{title}: {listed} ranks{_doubts(largest, rows, found)}."] if listed else []
+    alike: dict[str, list[int]] = {}
+    for group, rows in reversed(family.items()):
+        if listed := _fastest([(volume(size), peers) for size, peers in sizes(rows).items()]):
+            alike.setdefault(listed + _doubts(group, rows, found), []).append(group.ranks)
+    return [f"{largest.titled(f'{_listed(ranks)}')}: {listed}." for listed, ranks in alike.items()]
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    """Return ``2, 4 and 8 ranks``."""
+    *first, last = sorted(ranks)
+    return " and ".join(filter(None, [", ".join(map(str, first)), plural(last, "rank")]))
+
+
+def _fastest(groups: Sequence[tuple[str, Sequence[Record]]]) -> str:
+    """Return the fastest algorithms and where they are; empty where no two can be compared."""
+    if all(len(correct(peers)) < 2 for _, peers in groups):
+        return ""
+    known = any(place(one, peers) for _, peers in groups for one in peers)
+    runs: list[tuple[str, list[str]]] = []
+    for where, peers in groups:
+        ordered = correct(peers)
+        names = [scheme_name(one) for one in (ordered if known else ordered[:1]) if place(one, peers) or not known]
+        fastest = f"{_either(names)} (tied)" if len(names) > 1 else "".join(names) or "undecided"
+        if not runs or runs[-1][0] != fastest:
+            runs.append((fastest, []))
+        runs[-1][1].append(where)
+    listed = "; ".join(f"{fastest} {_from_to(where)}" for fastest, where in runs)
+    return f"fastest {listed}" if known else f"lowest median, without intervals: {listed}"
+
+
+def _either(names: Sequence[str]) -> str:
+    shown = [*names[:NAMED], f"{len(names) - NAMED} more"] if len(names) > NAMED + 1 else names
+    return f"{', '.join(shown[:-1])} or {shown[-1]}"
+
+
+def _doubts(group: Group, rows: Sequence[Record], found: Findings) -> str:
+    single = "; one launch only" if is_one_launch(rows) else ""
+    shared = group.ranks in found.oversubscribed and not group.network
+    return single + ("; OVERSUBSCRIBED: ranks share cores" if shared else "")
+
+
+def _from_to(names: Sequence[str]) -> str:
+    return f"at {names[0]}" if len(names) == 1 else f"from {names[0]} to {names[-1]}"
+
+
+def terminal(found: Findings) -> Section:
+    """Return one row per size: the fastest algorithms, and all wrong ones.
+
+    A measured median is followed by the distance of the farther end of its interval.
+    """
+    tables = []
+    for group, rows in grouped(found.records, "collective").items():
+        cells = []
+        for size, peers in sizes(rows).items():
+            ordered = correct(peers)
+            shown = [*ordered[:MOST], *(one for one in peers if one["correct"] is False)]
+            more = [f"{len(peers) - len(shown)} more in report.md"] if len(shown) < len(peers) else []
+            cells.append((volume(size), ", ".join([*(_marked(one, peers) for one in shown), *more])))
+        tables.append(Table(group.title, ("size", "median time, best first"), cells, 2))
+    notes = one_launch([record for record in found.records if record.get("kind") == "collective"])
+    return Section("Collectives: * fastest, ~ tied with it", notes, tables=tables)
+
+
+def _marked(record: Record, peers: Sequence[Record]) -> str:
+    mark = "WRONG" if record["correct"] is False else {BEST: "*", TIED: "~"}.get(place(record, peers), "")
+    time = f"{seconds(record['time_p50_seconds'])}{_spread(record)}"
+    return " ".join(filter(None, (scheme_name(record), time, mark)))
+
+
+def _spread(record: Record) -> str:
+    """The farther bound of the interval, as a share of the median; empty if simulated or without bounds."""
+    middle, low, high = (record[f"time_p50_{part}seconds"] for part in ("", "low_", "high_"))
+    if record.get("network") or not middle or low is None or high is None:
+        return ""
+    share = 100 * max(high - middle, middle - low) / middle
+    return f" +-{share:.0f} %" if share < WIDE else f" +- over {WIDE} %"
+
+
+SECTION = Declaration(
+    110, page, terminal, answer, figures=(best_scheme.charts, collective_time.charts, bus_bandwidth.charts)
+)

@@ -1,0 +1,208 @@
+"""Hosts and links: speed of each, and the slow ones."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from hpcdl.report.declaration import Answer, Declaration
+from hpcdl.report.document import Section, Table
+from hpcdl.report.figures import link_map
+from hpcdl.report.formatting import NONE, digits, interval, plural, rate, seconds, volume
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcdl.analysis.links import Links
+    from hpcdl.analysis.slow_hosts import Speeds
+    from hpcdl.analysis.statistics import Interval
+    from hpcdl.report.findings import Findings
+
+TITLE: Final = "Hosts and links"
+
+WIDEST: Final = 16
+"""Ranks, at most, of a map that fits a page."""
+
+SMALL: Final = 4096
+"""Bytes of messages, below which a map shows times instead of rates."""
+
+NOTE: Final = (
+    "Median over repetitions of an exchange, both directions at once, by its slower side. A host is named if the "
+    "median of its links is below 85 % of the others', no link of it reaches 95 %, and the interval over "
+    "repetitions (95 %, all hosts together) excludes 1. A link is named if it is below 85 % of the median and "
+    "neither of its hosts is slow. None is named among fewer than three hosts, or where ranks outnumber cores."
+)
+
+TRACED: Final = (
+    "From the events of other cases: the highest rate at which a host sent, or received, which waiting does not "
+    "change. It is named if both are below 80 % of the others' and the interval over parts of the trace (95 %, "
+    "all hosts together) excludes 1; then its case has a map of each link's highest rate: rows send, columns "
+    "receive. None is named among fewer than three hosts."
+)
+
+
+def page(found: Findings) -> Section:
+    """Return a map per case, and the slow hosts and links; of traced cases those alone with a slow host."""
+    slow_in = [one for one in found.speeds if _slow_hosts(one, found.usable_cores)]
+    tables = [Table(_title(one), *_map(one)) for one in found.links]
+    tables += [Table(f"{one.fields.get('case')}: share of the usual speed", *_shares(one)) for one in slow_in]
+    notes = [*([NOTE] if found.links else []), *([TRACED] if slow_in else [])]
+    return Section(TITLE, notes, points=_slow(found), tables=tables) if tables else Section(TITLE)
+
+
+def terminal(found: Findings) -> Section:
+    """Return the slow hosts and links, and the range over pairs."""
+    return Section(TITLE, points=[*_slow(found), *_ranges(found)])
+
+
+def _slow(found: Findings) -> list[str]:
+    """Return one line per slow host or link and case.
+
+    There are none where ranks share the cores of a node: waiting for a core looks like a slow link.
+    """
+    lines = [
+        f"{one.fields.get('case')}: the messages of {host} run at {_with_bounds(share)} of the others' speed."
+        for one in found.speeds
+        for host, share in _slow_hosts(one, found.usable_cores)
+    ]
+    for one in found.links:
+        if _oversubscribed(one, found.usable_cores):
+            continue
+        for host, share in one.slow_hosts():
+            lines.append(f"{_title(one)}: {one.names[host]} runs at {_with_bounds(share)} of the others' speed.")
+        for i, j, part in one.slow_links():
+            lines.append(
+                f"{_title(one)}: the link between {one.names[i]} and {one.names[j]} runs at {part:.2f} of "
+                "the usual speed."
+            )
+    return lines
+
+
+def _ranges(found: Findings) -> list[str]:
+    """Return one line per case of several pairs: the fastest and the slowest pair, and the slowest host."""
+    lines = []
+    for one in found.links:
+        if len(one.seconds) == 2:
+            continue
+        pairs = [f"{_pair(one, i, j)} in {seconds(time)}" for i, j, time in one.extremes()]
+        line = f"{_title(one)}: fastest {pairs[0]}, slowest {pairs[1]}" if pairs else f"{_title(one)}: no times"
+        shares = one.shares()
+        if _oversubscribed(one, found.usable_cores):
+            line += "; ranks share cores, so that no slow host can be named"
+        elif shares:
+            host, share = shares[0]
+            line += f"; slowest {one.names[host]}, {_with_bounds(share)} of the others' speed"
+        lines.append(f"{line}.")
+    return lines
+
+
+def answer(found: Findings) -> Answer | None:
+    """Return the slowest host, or that none is slow."""
+    hosts: dict[str, list[Interval]] = {}
+    for mapped in found.links:
+        if not _oversubscribed(mapped, found.usable_cores):
+            for host, share in mapped.slow_hosts():
+                hosts.setdefault(mapped.names[host], []).append(share)
+    for traced in found.speeds:
+        for name, share in _slow_hosts(traced, found.usable_cores):
+            hosts.setdefault(name, []).append(share)
+    ordered = sorted(hosts.items(), key=lambda one: one[1][0].value)
+    lines = [
+        f"{name}'s link runs at {shares[0].value:.2f} of the others'{_seen(shares)}." for name, shares in ordered
+    ]
+    lines += [
+        f"The link between {one.names[i]} and {one.names[j]} runs at {part:.2f} of the usual speed."
+        for one in found.links
+        if not _oversubscribed(one, found.usable_cores)
+        for i, j, part in one.slow_links()
+    ]
+    if not lines and found.links:
+        lines = [_none_slow(found.links, found.usable_cores)]
+    return Answer(lines[0], lines[1:]) if lines else None
+
+
+def _seen(shares: Sequence[Interval]) -> str:
+    """Return the interval, and the range of the same host's shares in all cases."""
+    first, *others = shares
+    bounds = f" (95 %: {_bounds(first)}" if math.isfinite(first.low) else " (no interval"
+    values = [one.value for one in others]
+    more = f"; {_range(values)} in {plural(len(values), 'other case')}" if values else ""
+    return f"{bounds}{more})"
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = f"{min(values):.2f}", f"{max(values):.2f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _none_slow(mapped: Sequence[Links], cores: float | None) -> str:
+    """Return why no host is named: too few hosts, shared cores, or none is slow."""
+    clear = [one for one in mapped if not _oversubscribed(one, cores)]
+    if not clear:
+        return "No host can be named as slow: ranks share cores."
+    slowest = [(share.value, one.names[host]) for one in clear for host, share in one.shares()[:1]]
+    if not slowest:
+        return "No host can be named as slow: that takes at least three hosts."
+    value, name = min(slowest)
+    return f"No host or link is slow: the slowest host, {name}, runs at {value:.2f} of the others' speed."
+
+
+def _oversubscribed(one: Links, cores: float | None) -> bool:
+    return cores is not None and len(one.seconds) > cores * max(1, len(set(one.hosts)))
+
+
+def _slow_hosts(one: Speeds, cores: float | None) -> list[tuple[str, Interval]]:
+    """Return names and shares of the slow hosts of a traced case; none where ranks share cores."""
+    if cores is not None and one.oversubscribed(cores):
+        return []
+    return [(one.hosts[host], share) for host, share in one.slow_hosts()]
+
+
+def _with_bounds(share: Interval) -> str:
+    return f"{share.value:.2f}" + (f" (95 %: {_bounds(share)})" if math.isfinite(share.low) else "")
+
+
+def _bounds(share: Interval) -> str:
+    return interval(share.low, share.high, lambda value: f"{value:.2f}")
+
+
+def _shares(one: Speeds) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    speed = one.relative()
+    shown = [[digits(float(v)) if np.isfinite(v) else NONE for v in row] for row in speed]
+    if len(one.hosts) <= WIDEST:
+        return ("", *one.hosts), [(name, *row) for name, row in zip(one.hosts, shown, strict=True)]
+    return ("", "share"), [(one.hosts[host], digits(share.value)) for host, share in one.slow_hosts()]
+
+
+def _title(one: Links) -> str:
+    pattern = {"all_pairs": "all pairs", "bisection": "bisection"}[str(one.fields["pattern"])]
+    return f"{pattern}, {len(one.seconds)} ranks, {volume(one.fields['message_bytes'])}"
+
+
+def _named(one: Links, rank: int) -> str:
+    several = len(set(one.hosts)) > 1
+    return f"rank {rank} on {one.hosts[rank]}" if several else f"rank {rank}"
+
+
+def _pair(one: Links, i: int, j: int) -> str:
+    return f"{_named(one, i)} with {_named(one, j)}"
+
+
+def _map(one: Links) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Header and rows: the map itself, or of many ranks only each one's slowest, median and fastest link."""
+    size = one.fields["message_bytes"]
+    shown, values = (seconds, one.seconds) if size < SMALL else (rate, one.rates)
+    ranks = range(len(values))
+    if len(values) <= WIDEST:
+        rows = [
+            (str(i), *(shown(float(values[i, j])) if np.isfinite(values[i, j]) else NONE for j in ranks))
+            for i in ranks
+        ]
+        return ("rank", *map(str, ranks)), rows
+    marks = np.nanquantile(values, [0, 0.5, 1], axis=1).T
+    return ("rank", "least", "median", "most"), [(str(i), *(shown(float(v)) for v in marks[i])) for i in ranks]
+
+
+SECTION = Declaration(10, page, terminal, answer, figures=(link_map.charts,))

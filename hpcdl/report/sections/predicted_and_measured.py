@@ -1,0 +1,62 @@
+"""Measured times of operations, and predictions of a network that is fitted to all of them."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+from hpcdl.report.declaration import Declaration
+from hpcdl.report.document import Section, Table
+from hpcdl.report.formatting import digits, percent, plural
+from hpcdl.report.method_names import scheme_name
+from hpcdl.report.predictions import network, predicted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcdl.analysis.scaling import Record
+    from hpcdl.report.findings import Findings
+
+NOTE: Final = (
+    "Predicted: the same programs in virtual time on one model of the network, whose few prices are fitted to all "
+    "measured times at once. Where a row is off, its messages cost more or less than messages of their length "
+    "usually do on this machine."
+)
+
+
+def page(findings: Findings) -> Section:
+    """Return each measured time with its prediction, if a network could be fitted."""
+    title, found = "Predicted and measured", findings.predicted
+    if found is None:
+        return Section(title)
+    fabric = network(found.fitted.network, found.fitted.certainty)
+    errors = found.fitted.errors
+    within, beyond = (percent(errors[name]["median"], 1) for name in ("fitted", "scheme_and_ranks_left_out"))
+    line = (
+        f"Half of the {errors['fitted']['of']} predicted times are within {within} of the measured ones; of those "
+        f"predicted from other algorithms and numbers of ranks only, within {beyond}."
+    )
+    points = list(fabric.points)
+    if found.dear:
+        points.append(
+            f"{plural(found.dear, 'measured time')} more would take long to simulate; hpcdl predict does it."
+        )
+    tables = [*fabric.tables, _by_algorithm(found.rows), *predicted(found.rows).tables]
+    return Section(title, [line, NOTE, *fabric.paragraphs], points, tables)
+
+
+def _by_algorithm(rows: Sequence[Record]) -> Table:
+    """Which algorithms a network explains, and which it does not."""
+    ratios: dict[tuple[str, int], list[float]] = {}
+    for row in rows:
+        ratio = row["predicted_seconds"] / row["time_p50_seconds"]
+        ratios.setdefault((scheme_name(row), row["ranks"]), []).append(ratio)
+    cells = [
+        (name, str(ranks), *(digits(found) for found in (median(group), min(group), max(group))), str(len(group)))
+        for (name, ranks), group in sorted(ratios.items())
+    ]
+    header = ("algorithm", "ranks", "median", "least", "most", "times")
+    return Table("Predicted by measured time", header, cells, 1)
+
+
+SECTION = Declaration(130, page)

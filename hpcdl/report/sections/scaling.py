@@ -1,0 +1,216 @@
+"""Scaling: step time and efficiency by the number of ranks."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+from hpcdl.analysis.record_fields import keeps_step, strategy
+from hpcdl.report.compute_scaling import not_scaling
+from hpcdl.report.declaration import BEST, Answer, Declaration
+from hpcdl.report.document import Section, Table
+from hpcdl.report.figures import speedup
+from hpcdl.report.formatting import NONE, digits, interval, percent, plural, seconds
+from hpcdl.report.grouping import best, left_out, rows
+from hpcdl.report.launches import one_launch
+from hpcdl.report.near_linear import count, standings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcdl.report.findings import Findings
+    from hpcdl.report.grouping import Method, Row, Scale
+    from hpcdl.report.settings import Settings
+
+TITLE: Final = "Scaling"
+NEAR: Final = {True: "yes", False: "no", None: "undecided"}
+EXPOSED: Final = "exposed_communication_seconds"
+"""In a record; its bounds have the ending _low and _high."""
+NOISE: Final = "~0"
+
+
+def page(found: Findings) -> Section:
+    """Return one table per problem."""
+    return Section(TITLE, tables=[_table(methods, found.settings, None) for methods in found.problems])
+
+
+def terminal(found: Findings) -> Section:
+    """Return one table per problem, with the methods of the highest throughput."""
+    tables = [_table(methods, found.settings.letters, BEST) for methods in found.problems]
+    return Section(TITLE, tables=tables).brief(
+        "nodes", "95 %", "speedup", "efficiency 95 %", "input", "exposed 95 %"
+    )
+
+
+def _table(methods: Sequence[Method], settings: Settings, most: int | None) -> Table:
+    every = rows(methods)
+    shown = every if most is None else best(every, "images_per_second", most)
+    header = (
+        *("method", "ranks", "nodes", "step", "95 %", "images/s", "speedup", "efficiency", "efficiency 95 %"),
+        *("input", "exposed", "exposed 95 %", "predicted", "near-linear"),
+    )
+    cells = [
+        (
+            row.name + (" (no communication)" if row.is_ceiling else ""),
+            str(scale["ranks"]),
+            str(scale["nodes"] or NONE),
+            seconds(row.step_seconds),
+            _step_bounds(row),
+            digits(_images_per_second(row)),
+            *_efficiency(row),
+            percent(scale.median("input_seconds"), row.step_seconds),
+            _exposed(row),
+            NONE
+            if _is_free(row)
+            else interval(scale.low(f"{EXPOSED}_low"), scale.high(f"{EXPOSED}_high"), seconds),
+            seconds(scale.median("predicted_seconds")),
+            NONE if row.is_ceiling or scale.is_base else _near_linear(scale),
+        )
+        for row in shown
+        for scale in [row.scale]
+    ]
+    first = methods[0].scales[0].records[0]
+    records = [record for row in shown for record in row.scale.records]
+    notes = [
+        *_pools(shown),
+        *_windows(shown),
+        *_bases(methods),
+        *_seeds(methods),
+        *one_launch(records),
+        *_input(shown),
+        *_noise(cells),
+    ]
+    rest = left_out(every, shown, "images/s")
+    return Table(settings.title(first), header, cells, notes=notes, left_out=rest).without_empty()
+
+
+def _near_linear(scale: Scale) -> str:
+    return "disturbed" if scale.disturbed else NEAR[scale.near_linear]
+
+
+def _images_per_second(row: Row) -> float | None:
+    """The images of a step by the step that is shown."""
+    known = [one for one in row.scale.records if one.get("images_per_second") and one.get("step_seconds")]
+    step = row.step_seconds
+    return (
+        median(one["images_per_second"] * one["step_seconds"] for one in known) / step if known and step else None
+    )
+
+
+def _efficiency(row: Row) -> tuple[str, str, str]:
+    """Speedup, efficiency and its interval."""
+    scale = row.scale
+    if not row.is_compared:
+        return NONE, NONE, NONE
+    bounds = "base" if scale.is_base else interval(scale.low("efficiency_low"), scale.high("efficiency_high"))
+    return digits(scale.median("speedup")), digits(scale.median("efficiency")), bounds
+
+
+def _step_bounds(row: Row) -> str:
+    """Return the interval; of pooled methods the range of their medians."""
+    low, high = ("step_seconds_low", "step_seconds_high") if not row.members else ("step_seconds",) * 2
+    return interval(row.scale.low(low), row.scale.high(high), seconds)
+
+
+def _is_free(row: Row) -> bool:
+    """Return whether it does not communicate, so that its exposed communication is 0 by definition."""
+    return row.is_ceiling or row.scale["ranks"] == 1
+
+
+def _exposed(row: Row) -> str:
+    middle = row.scale.median(EXPOSED)
+    return NOISE if middle == 0 and not _is_free(row) else seconds(middle)
+
+
+def _input(shown: Sequence[Row]) -> list[str]:
+    if not any(row.scale.values("input_seconds") for row in shown):
+        return []
+    return ["Input: share of the step in which the rank that waits longest waits for its images."]
+
+
+def _noise(cells: Sequence[tuple[str, ...]]) -> list[str]:
+    if not any(NOISE in row for row in cells):
+        return []
+    return [f"{NOISE}: no slower than without communication."]
+
+
+def _pools(shown: Sequence[Row]) -> list[str]:
+    return [
+        f"{row.name}: nothing is exchanged, so the {len(row.scale.records)} cases are one program; "
+        "their median and, instead of an interval, their range."
+        for row in shown
+        if row.members
+    ]
+
+
+def _windows(shown: Sequence[Row]) -> list[str]:
+    strategies = [strategy(row.scale.records[0]) for row in shown if not keeps_step(row.scale.records[0])]
+    note = (
+        f"Step of {', '.join(dict.fromkeys(strategies))}: the mean time in which all ranks together consume a "
+        "global batch, since ranks keep no common step or steps are not alike."
+    )
+    return [note] if strategies else []
+
+
+def _bases(methods: Sequence[Method]) -> list[str]:
+    """The base case and its absolute time, once where all methods share it."""
+    named: dict[str, list[str]] = {}
+    for one in [one for one in methods if one.is_compared]:
+        last = one.scales[-1]
+        if last["base_ranks"] is None:
+            named.setdefault("no base: nothing measured to compare with", []).append(one.name)
+            continue
+        text = f"base {plural(last['base_ranks'], 'rank')}, step {seconds(last.median('base_step_seconds'))}"
+        if last["base_ranks"] > 1:
+            text += "; efficiency is relative to that, not to one rank"
+        named.setdefault(text, []).append(one.name)
+    if len(named) == 1:
+        (text,) = named
+        return [f"{text[0].upper()}{text[1:]}."]
+    return [f"{', '.join(names)}: {text}." for text, names in named.items()]
+
+
+def _seeds(methods: Sequence[Method]) -> list[str]:
+    most = max(len(scale.records) for one in methods for scale in one.scales)
+    if most == 1:
+        return []
+    return [f"Medians over up to {most} seeds; the bounds are the lowest and the highest of all seeds."]
+
+
+def answer(found: Findings) -> Answer | None:
+    """Return the number of near-linear methods, else the exposed communication."""
+    lines, judged = [], []
+    for methods in found.problems:
+        judged.append([one for one in methods if one.is_compared and not one.is_ceiling])
+        letter = found.settings.letter(methods[0].scales[0].records[0])
+        own = [*standings(judged[-1]), *not_scaling(methods, found.oversubscribed), *_least_exposed(methods)]
+        lines += [f"{letter}: {line}" if letter else line for line in own]
+    headline = count(list(filter(None, judged)), found.oversubscribed)
+    lines = [headline, *lines] if headline else lines
+    return Answer(lines[0], lines[1:]) if lines else None
+
+
+def _least_exposed(methods: Sequence[Method]) -> list[str]:
+    """Return the methods with the least and the most exposed communication at the largest scale of all."""
+    largest = max(one.scales[-1]["ranks"] for one in methods)
+    known = [
+        (time / step, time, one.name)
+        for one in methods
+        for scale in one.scales[-1:]
+        if scale["ranks"] == largest > 1 and not one.is_ceiling
+        for time, step in [(scale.median(EXPOSED), scale.median("step_seconds"))]
+        if time is not None and step
+    ]
+    if len(known) < 2:
+        return []
+    parts = [
+        f"{name} {percent(part, 1)} of its step ({_time(time)})" for part, time, name in (min(known), max(known))
+    ]
+    return [f"Exposed communication at {plural(largest, 'rank')}: least {parts[0]}, most {parts[1]}."]
+
+
+def _time(exposed: float) -> str:
+    return NOISE if exposed == 0 else seconds(exposed)
+
+
+SECTION = Declaration(50, page, terminal, answer, figures=(speedup.charts,))

@@ -1,0 +1,91 @@
+"""Staleness of gradients: updates between the reading of the parameters and the use of their gradient."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from hpcdl.analysis.record_fields import configuration
+from hpcdl.report.declaration import Declaration
+from hpcdl.report.document import Section, Table
+from hpcdl.report.figures import staleness_histogram
+from hpcdl.report.formatting import NONE, digits, percent
+from hpcdl.report.grouping import rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hpcdl.analysis.record_fields import Key
+    from hpcdl.analysis.staleness import Staleness
+    from hpcdl.report.findings import Findings
+    from hpcdl.report.grouping import Row
+
+SHOWN: Final = 4
+"""Staleness values with one column each: 0 to 3."""
+SLOW: Final = 1.5
+"""A worker of which others make so many times the gradients is slow."""
+
+
+def page(found: Findings) -> Section:
+    """Return one table per problem in which gradients were applied to newer parameters."""
+    tables = []
+    for methods in found.problems:
+        cells, notes = [], []
+        for row in rows(methods):
+            keys = {_key(record) for record in row.scale.records}
+            own = [one for fields, one in found.staleness if _key(fields) in keys]
+            if own:
+                cells.append(_staleness(row, own))
+                notes += _slow_worker(row, own[0])
+        if cells:
+            header = (
+                *("method", "ranks", "workers", "gradients an update", "mean", "expected", "max"),
+                *(f"at {age}" for age in range(SHOWN)),
+                f"at {SHOWN} or more",
+            )
+            title = found.settings.title(methods[0].scales[0].records[0])
+            tables.append(Table(title, header, cells, notes=notes).without_empty())
+    note = (
+        "Staleness of a gradient: updates that the parameters saw from when they were fetched for it until it was "
+        "applied. Expected: the long-run mean if workers never wait and fetch with every push, which is "
+        "(workers - 1) / gradients an update, and with overlap, where parameters are used a step after they were "
+        "fetched, (2 workers - 1) / gradients an update. Shares are of the gradients applied within the measured "
+        "span, the maximum is of the whole training."
+    )
+    return Section("Staleness", [note] if tables else [], tables=tables)
+
+
+def _key(fields: Mapping[str, Any]) -> Key:
+    return (configuration(fields), fields.get("ranks"), fields.get("seed"))
+
+
+def _staleness(row: Row, own: Sequence[Staleness]) -> tuple[str, ...]:
+    scale = row.scale
+    shares = [sum(one.shares[age] for one in own if age < len(one.shares)) / len(own) for age in range(SHOWN)]
+    return (
+        row.name,
+        str(scale["ranks"]),
+        str(scale["workers"] or NONE),
+        digits(scale.median("gradients_per_update")),
+        digits(scale.median("staleness_mean")),
+        digits(scale.median("staleness_expected")),
+        f"{scale.high('staleness_max') or 0:.0f}",
+        *(percent(share, 1) for share in (*shares, max(0.0, 1 - sum(shares)))),
+    )
+
+
+def _slow_worker(row: Row, one: Staleness) -> list[str]:
+    """Return a line about the slowest worker, if it is much slower than the others."""
+    rank, (least, old) = min(one.by_worker.items(), key=lambda worker: worker[1][0])
+    others = [its for worker, its in one.by_worker.items() if worker != rank]
+    made = sum(count for count, _ in others)
+    if not others or made < SLOW * least * len(others):
+        return []
+    theirs = sum(count * mean for count, mean in others) / made
+    line = (
+        f"{row.name} at {row.scale['ranks']} ranks: worker {rank} made {percent(least, least + made)} of the "
+        f"gradients, of mean staleness {digits(old)}; those of the others had {digits(theirs)}."
+    )
+    return [line]
+
+
+SECTION = Declaration(100, page, figures=(staleness_histogram.charts,))

@@ -1,0 +1,42 @@
+"""Verdict: the answer to the suite's question, then failures, then further results."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from hpcdl.report import contents
+from hpcdl.report.declaration import Declaration
+from hpcdl.report.document import Section
+from hpcdl.report.failures import failed_processes, failures, unfinished, without_result
+from hpcdl.report.formatting import plural
+
+if TYPE_CHECKING:
+    from hpcdl.report.findings import Findings
+
+LINES: Final = 12
+"""Lines on a terminal, at most."""
+
+
+def page(found: Findings) -> Section:
+    """Return the first answer, the failures, the other answers, and then their details."""
+    answers = [one for declared in contents.declared() if declared.answer and (one := declared.answer(found))]
+    headlines = [one.headline for one in answers]
+    points = [f"FAILED {one}" for one in failures(found.records)]
+    points += without_result(found.run) + failed_processes(found.run)
+    points += [*headlines[1:], *(line for one in answers for line in one.details)]
+    warned = f"{plural(len(found.warnings), 'warning')}." if found.warnings else "No warnings."
+    return Section("Verdict", [*headlines[:1], f"{_state(found)} {warned}"], points, most_lines=LINES)
+
+
+def _state(found: Findings) -> str:
+    """Return the number of failed or missing cases."""
+    records, broken = found.records, len(unfinished(found.run))
+    failed = len(failures(records)) + broken
+    if failed:
+        return f"FAILED: {plural(failed, 'case')} of {len(records) + broken}."
+    if found.run.complete and any(record["measured_steps"] for record in records):
+        return "Nothing failed."
+    return f"INCOMPLETE: {plural(len(records), 'case')} finished, others are missing."
+
+
+SECTION = Declaration(0, page, page)

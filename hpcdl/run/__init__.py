@@ -1,0 +1,1 @@
+"""Run the cases of a suite: the case loop, the run folder and the watchdog."""

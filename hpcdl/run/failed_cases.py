@@ -1,0 +1,122 @@
+"""Records of unfinished cases, in the folder of parts of a run.
+
+``DIGEST.started`` exists from the beginning of a case until its part is written; rank 0 writes it. The first rank
+that fails writes ``DIGEST.failed``. A case without these files and without a part has not begun.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from hpcdl.launch.mpirun import STATUS
+from hpcdl.trace import run_files
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_JOB_ENDED: Final = "the job ended during this case"
+
+
+class CaseFailedError(Exception):
+    """A case failed on this rank, and other ranks may wait for it: the job must end. The message is one line."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Reason why a case has no result."""
+
+    case: str
+    error: str
+    """One line."""
+    rank: int | None = None
+    """The first rank that failed; None if no rank recorded a failure."""
+    details: str = ""
+    """Traceback, or the operations that ranks waited in."""
+    by_watchdog: bool = False
+    """True if a watchdog recorded the failure, because ranks did not leave the case."""
+    command: str | None = None
+    """The ``hpcdl run`` that started the ranks; None under another launcher."""
+
+    def __str__(self) -> str:
+        return f"{self.case}: {'' if self.rank is None else f'rank {self.rank}: '}{self.error}"
+
+    @property
+    def is_of_this_command(self) -> bool:
+        """True if the failure belongs to the ``hpcdl run`` that started this rank."""
+        return self.command is not None and self.command == _command()
+
+
+def _command() -> str | None:
+    return os.environ.get(STATUS)
+
+
+def describe(error: BaseException) -> str:
+    """Return an exception in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _record_path(part: Path, suffix: str) -> Path:
+    """Return the path of a record, without the number of the case, which changes with the suite."""
+    return part.with_name(part.stem.rpartition("-")[2] + suffix)
+
+
+def begin(part: Path, case: str) -> None:
+    """Record that ``case`` begins; its result will be in ``part``."""
+    failure = Failure(case, _JOB_ENDED, command=_command())
+    run_files.write_text(_record_path(part, ".started"), json.dumps(asdict(failure)))
+    _record_path(part, ".failed").unlink(missing_ok=True)
+
+
+def end(part: Path) -> None:
+    """Remove the records of a finished case."""
+    for suffix in (".started", ".failed"):
+        _record_path(part, suffix).unlink(missing_ok=True)
+
+
+def record(part: Path, failure: Failure) -> bool:
+    """Record the failure of the case of ``part``; return False if another rank has recorded one.
+
+    A rank whose node has no access to the run folder records nothing.
+    """
+    try:
+        descriptor = os.open(_record_path(part, ".failed"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    except OSError:
+        return False
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump(asdict(replace(failure, command=_command())), file)
+    return True
+
+
+def recorded(part: Path) -> Failure | None:
+    """Return the recorded failure of the case of ``part``; None if there is none."""
+    with suppress(OSError, ValueError, TypeError):  # no file, or half written
+        return Failure(**json.loads(_record_path(part, ".failed").read_text(encoding="utf-8")))
+    return None
+
+
+def read(parts: Path) -> dict[str, Failure]:
+    """Return the failures of unfinished cases, by digest."""
+    found = {}
+    for suffix in (".started", ".failed"):  # .failed has the details, and replaces .started
+        for path in sorted(parts.glob(f"*{suffix}")):
+            with suppress(OSError, ValueError, TypeError):
+                found[path.stem] = Failure(**json.loads(path.read_text(encoding="utf-8")))
+    return found
+
+
+def of_command(parts: Path, command: str) -> dict[str, Failure]:
+    """Return the failures of unfinished cases that ``command`` ran, by digest."""
+    return {digest: failure for digest, failure in read(parts).items() if failure.command == command}
+
+
+def any_since(parts: Path, begin_ns: int) -> bool:
+    """Return True if a rank has recorded a failure after ``begin_ns`` (ns since 1970)."""
+    for path in parts.glob("*.failed"):
+        with suppress(OSError):
+            if path.stat().st_mtime_ns > begin_ns:
+                return True
+    return False

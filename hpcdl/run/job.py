@@ -1,0 +1,141 @@
+"""The ranks of an MPI job: communicators of its cases, agreement among ranks, recovery from failed cases."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from math import inf
+from threading import Timer
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hpcdl.fabric.mpi.backoff import sleep_until
+from hpcdl.fabric.mpi.fault_tolerance import regroup
+from hpcdl.fabric.mpi.interpreter import Mpi
+from hpcdl.launch.disturbance import Counters
+from hpcdl.launch.environment import describe_rank
+from hpcdl.launch.signals import stop_requested
+from hpcdl.nn.backend import backend
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from hpcdl.fabric.mpi.comm import MpiComm
+    from hpcdl.run.failed_cases import Failure
+    from hpcdl.suite import Case
+
+SHOW_AFTER: Final = 3.0
+"""Seconds that a compilation takes before the user sees a line about it."""
+FAILURE_TIMEOUT: Final = 5.0
+"""Seconds that a rank whose program failed waits until all other ranks have left the case."""
+
+
+class Job:
+    """The ranks of this job, and smaller communicators for cases of fewer ranks."""
+
+    def __init__(self, mpi: Mpi) -> None:
+        self.mpi = mpi
+        self.world = mpi.comm
+        self._given = mpi
+        # no program uses it, so that messages of a failed program cannot match those that end a case
+        self._reserved = mpi.comm.library.Dup()
+        self.rank, self._ranks = self.world.rank, self.world.size
+        self._smaller: dict[int, MpiComm] = {self.world.size: self.world}
+        self.clock_offset_ns, error_ns = self.world.clock()
+        self.clock_error_seconds = max(self.world.library.allgather(error_ns)) / 1e9
+        """Greatest error of the clock offsets of all ranks."""
+        self.counters = Counters()
+        here = describe_rank()
+        self.ranks: list[dict[str, Any]] | None = self.world.library.gather(here)
+        hosts = self.world.library.allgather((here["slurm_node"], here["hostname"]))
+        self._leads_node = hosts.index(hosts[self.world.rank]) == self.world.rank
+        self._prepared: set[str] = set()
+        self._abandoned: list[Mpi] = []
+
+    def communicator(self, ranks: int) -> MpiComm | None:
+        """Return a communicator of the first ``ranks`` ranks; None on the others. Collective."""
+        if ranks not in self._smaller:
+            inside = self.world.rank < ranks
+            self._smaller[ranks] = self.mpi.run(self.world.split(0 if inside else 1))
+        return self._smaller[ranks] if self.world.rank < ranks else None
+
+    @property
+    def lost_ranks(self) -> int:
+        """Number of ranks whose process has failed."""
+        return self._ranks - self.world.size
+
+    def remove_failed_ranks(self) -> None:
+        """Continue with the ranks whose process survived the case. Collective among them."""
+        self._given.comm = self.mpi.comm = self.world = regroup(self.world)
+
+    def failed_ranks(self, *, failed: bool) -> int | None:
+        """Sleep until all ranks have left a case; return the number of ranks on which it ``failed``. Collective.
+
+        Return None if it failed on this rank and others still run it; they may wait for this rank.
+        """
+        mine, total = np.array([failed], np.int64), np.zeros(1, np.int64)
+        arrived = self._reserved.Iallreduce(mine, total)
+        ended = sleep_until(arrived.Test, FAILURE_TIMEOUT if failed else inf)
+        return int(total[0]) if ended else None
+
+    def after_failure(self, failure: Failure | None) -> Sequence[Failure]:
+        """Return the failures of all ranks, on rank 0; continue with new communicators. Collective.
+
+        All ranks have left the case.
+        """
+        found = self._reserved.gather(failure) or []
+        if any(not program.done for program in self.mpi.programs()):
+            self._abandoned.append(self.mpi)  # keeps its buffers: messages may still arrive
+        self.mpi = Mpi(self._reserved)
+        self._given.comm = self.world = self.mpi.comm
+        self._smaller = {self.world.size: self.world}
+        return [one for one in found if one is not None]
+
+    def should_stop(self) -> bool:
+        """Return True if any rank received SIGUSR1, which Slurm can send before the time limit. Collective."""
+        self.world.sleeping_barrier()  # rank 0 may be writing, and ranks that wait in a library's collective spin
+        return bool(self.world.library.allreduce(int(stop_requested())))
+
+    def prepare(self, case: Case, show: Callable[[str], None]) -> None:
+        """Compile or load the kernels of ``case`` before it is timed. Collective.
+
+        One rank of each node compiles; the others load its result from the disk.
+        """
+        chosen, dtype = case.setting("backend"), case.setting("dtype")
+        if chosen is None:
+            return
+        if f"{chosen} {dtype}" in self._prepared:
+            return
+        self._prepared.add(f"{chosen} {dtype}")
+        ready = backend(chosen.name, **chosen.settings).prepare
+        if ready is None:
+            return
+        if self._leads_node:
+            line = f"compiling the {dtype} kernels of backend {chosen.name!r}: once on each kind of processor"
+            with _if_slow(lambda: show(line)):
+                ready(dtype)
+        self.world.library.Barrier()
+        if not self._leads_node:
+            ready(dtype)
+        self.world.library.Barrier()
+
+    @property
+    def hosts(self) -> list[tuple[str, str]]:
+        """Host of each rank; empty except on rank 0."""
+        return [(rank["slurm_node"], rank["hostname"]) for rank in self.ranks or ()]
+
+    @property
+    def nodes(self) -> int:
+        """Number of hosts of the job; 0 except on rank 0."""
+        return len(set(self.hosts))
+
+
+@contextmanager
+def _if_slow(show: Callable[[], None]) -> Iterator[None]:
+    """Call ``show`` if the body takes longer than SHOW_AFTER; loading compiled kernels takes less."""
+    timer = Timer(SHOW_AFTER, show)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

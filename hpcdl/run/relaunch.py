@@ -1,0 +1,57 @@
+"""Start the ranks of a run; start them again for the remaining cases after a case has ended the job."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcdl.exit_codes import FAILED
+from hpcdl.launch.mpirun import RELAUNCH, self_launch
+from hpcdl.run import failed_cases
+from hpcdl.run.supervision import modified, supervise
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def run_cases(ranks: int, given: Sequence[str], parts: Path, *, fault_tolerant: bool, typed: Sequence[str]) -> int:
+    """Run ``hpcdl`` with the arguments ``given`` on ``ranks`` ranks until no case is left; return the exit code.
+
+    Each relaunch follows a new failed case, so that their number is limited. Raises NoLauncher.
+    """
+    known: set[str] = set()
+    with tempfile.TemporaryDirectory() as place:
+        status, alive = Path(place) / "status", Path(place) / "alive"
+        while True:
+            status.unlink(missing_ok=True)
+            alive.touch()
+            wait = partial(
+                supervise,
+                heartbeat=partial(modified, alive, status),
+                is_ending=partial(_is_ending, status, parts, time.time_ns()),
+            )
+            code = self_launch(ranks, given, status, fault_tolerant=fault_tolerant, typed=typed, wait=wait)
+            if code is None:
+                found = failed_cases.of_command(parts, str(status))
+                new = [failure for digest, failure in found.items() if digest not in known]
+                known |= found.keys()
+                for failure in new:
+                    print(f"hpcdl: FAILED {failure}", file=sys.stderr)
+                if not new:
+                    line = "the ranks ended early; finished cases are kept, continue with --resume"
+                    print(f"hpcdl: {line}", file=sys.stderr)
+                    return FAILED
+                print("hpcdl: starting the ranks again for the remaining cases", file=sys.stderr)
+            elif code != RELAUNCH:
+                return code
+            if "--resume" not in given:
+                given = [*given, "--resume"]
+
+
+def _is_ending(status: Path, parts: Path, began: int) -> bool:
+    """Return True if the ranks should end soon: rank 0 has written its exit code, or a case has failed."""
+    return status.exists() or failed_cases.any_since(parts, began)

@@ -1,0 +1,216 @@
+"""Write a run folder: parts, log, run.h5 and report. Rank 0 alone."""
+
+from __future__ import annotations
+
+import fcntl
+from contextlib import contextmanager
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from hpcdl.fabric.mpi.interpreter import library_version
+from hpcdl.launch.environment import counters, describe_job
+from hpcdl.launch.mpirun import on_terminal
+from hpcdl.run import failed_cases
+from hpcdl.run.finished_parts import FinishedParts, finished_parts
+from hpcdl.run.progress import CLEAR, progress_line
+from hpcdl.suite import UsageError
+from hpcdl.trace import run_files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from hpcdl.run.failed_cases import Failure
+    from hpcdl.run.job import Job
+    from hpcdl.suite import Case, Suite
+    from hpcdl.trace.record import Scalar
+    from hpcdl.trace.recorder import Packed
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Lock a run folder by its log, until the process ends. Raises UsageError if another process has the lock.
+
+    A file system without locks gives no protection.
+    """
+    with run_files.append(folder / "log.txt") as log:
+        try:
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"-o {folder}: another hpcdl process is writing to it") from None
+        except OSError:
+            pass
+        yield
+
+
+def part_name(number: int, case: Case) -> str:
+    """Return the file name of a new part."""
+    return f"{number:04d}-{case.digest}.h5"
+
+
+class RunFolder:
+    """A run folder that is being written."""
+
+    def __init__(
+        self,
+        suite: Suite,
+        folder: Path,
+        job: Job,
+        *,
+        resume: bool,
+        show: Callable[[str], None],
+        mix_environments: bool = False,
+    ) -> None:
+        from hpcdl.trace import schema  # imported late: only rank 0 needs h5py
+
+        self._schema = schema
+        self._suite = suite
+        self._folder = folder
+        self._job = job
+        self._print = show
+        self._parts = folder / "parts"
+        self._began = self._started = perf_counter()
+        self._added = 0
+        """Cases that this job has finished."""
+        self._failed = False
+        self._page = ""
+        """Line with the path of the report."""
+        self._terminal = on_terminal()
+        self._environment = describe_job({**library_version(), "ranks": job.world.size, "nodes": job.nodes})
+        self._environment["ranks"] = job.ranks
+        self._parts.mkdir(parents=True, exist_ok=True)
+        self._earlier = finished_parts(self._parts) if resume else FinishedParts()
+        self.todo: list[int] = []
+        self.refusal = None if mix_environments else self._earlier.difference(self._environment)
+        """Reason why the run cannot be resumed here, or None."""
+        if self.refusal:
+            self.refusal = f"-o {folder}: {self.refusal}; choose another folder or add --mix-environments"
+            return
+        (folder / "run.h5").unlink(missing_ok=True)  # of the interrupted run: the parts will be merged again
+        self._log = run_files.append(folder / "log.txt")
+        for line in self._earlier.set_aside_damaged():
+            self.show(line)
+        missing = [i for i, case in enumerate(suite.cases) if not self._finished(case)]
+        skipped = len(suite.cases) - len(missing)
+        if skipped:
+            self.show(f"resuming: {skipped} of {len(suite.cases)} cases are finished")
+        earlier = failed_cases.read(self._parts)
+        self._failures: dict[int, Failure] = {}
+        """Failures of cases without a result, by number of the case."""
+        self._not_run: dict[int, str] = {}
+        """Reasons why cases cannot run here, by number of the case."""
+        for number in missing:
+            if (failure := earlier.get(suite.cases[number].digest)) is not None:
+                self._failures[number] = failure
+        self._retried = [number for number, failure in self._failures.items() if not failure.is_of_this_command]
+        """Cases that failed in an earlier job, or that it did not finish."""
+        self.todo = [number for number in missing if number not in self._failures] + self._retried
+        """Cases to run, in this order: those that failed come last, so that the others run first."""
+
+    def _part(self, number: int, case: Case) -> Path:
+        return self._earlier.paths.get(case.digest, self._parts / part_name(number, case))
+
+    def _finished(self, case: Case) -> bool:
+        """Return True if an earlier job has finished ``case``; record a wrong result."""
+        self._failed |= case.digest in self._earlier.wrong
+        return case.digest in self._earlier.paths
+
+    def show(self, line: str) -> None:
+        """Print a line for the user and append it to the log."""
+        self._print(f"{CLEAR if self._terminal else ''}{line}")
+        print(line, file=self._log, flush=True)
+
+    def begin(self, number: int, case: Case) -> None:
+        """Record that ``case`` begins: in parts/, in the log, and in the progress bar of a terminal."""
+        self._began = perf_counter()
+        if self._retried and number == self._retried[0]:
+            self._write()  # a failed case may end the job again
+        failed_cases.begin(self._part(number, case), case.name)
+        print(f"{case.name} ...", file=self._log, flush=True)
+        if self._terminal:
+            took, total = self._began - self._started, len(self._suite.cases)
+            print(progress_line(number, total, case.name, took, self._added), end="", flush=True)
+
+    def add(self, number: int, case: Case, found: dict[str, Scalar], traces: list[Packed]) -> None:
+        """Write a finished case."""
+        fields = {**case.fields(), "nodes": min(self._job.nodes, case.processes), **found}
+        if not fields.get("network"):
+            fields["clock_error_seconds"] = self._job.clock_error_seconds
+        record = self._schema.CaseRecord(fields, traces)
+        self._schema.write_part(
+            self._part(number, case), record, environment=self._environment, suite_text=self._suite.text
+        )
+        failed_cases.end(self._part(number, case))
+        self._failures.pop(number, None)
+        self._added += 1
+        wrong = fields.get("correct") is False
+        self._failed |= wrong
+        place = f"[{number + 1}/{len(self._suite.cases)}]"
+        seconds = perf_counter() - self._began
+        words = ["WRONG RESULT"] if wrong else []
+        words += [f"{found.get('process_failure') or 'no rank'} failed"] if case.setting("failure") else []
+        self.show("  ".join([f"{place} {case.name}: {seconds:.1f} s", *words]))
+
+    def fail(self, number: int, failures: Sequence[Failure]) -> None:
+        """Record that a case failed on some ranks; all ranks have left it."""
+        first = self._failures[number] = failures[0]
+        others = f" (and on {len(failures) - 1} more ranks)" if len(failures) > 1 else ""
+        self.show(f"[{number + 1}/{len(self._suite.cases)}] FAILED {first}{others}")
+        print(first.details, file=self._log, end="", flush=True)
+
+    def refuse(self, numbers: Sequence[int], why: str) -> None:
+        """Record that cases cannot run here, with the reason; the exit code of the run is then 1."""
+        self._not_run.update(dict.fromkeys(numbers, why))
+        if numbers:
+            self.show(f"{', '.join(self._suite.cases[number].name for number in numbers)}: not run: {why}")
+
+    def finish(self, unfinished: str | None = None) -> bool:
+        """Merge the finished cases and write the report; return True if a case failed or a result is wrong.
+
+        ``unfinished`` is the reason why cases are left to run.
+        """
+        from hpcdl.report.formatting import plural
+
+        total = len(self._suite.cases)
+        if unfinished:
+            self.show(f"{unfinished} after {self._finished_cases()} of {total} cases; continue with --resume")
+        summary = self._write()
+        if summary is not None:
+            self._print(summary)
+            self._print(f"report: {self._page}")
+        if self._failures:
+            count = f"{len(self._failures)} of {plural(total, 'case')}"
+            self.show(f"{count} FAILED; --resume runs them again, after all other cases:")
+            for failure in self._failures.values():
+                self.show(f"  {failure}")
+        self._log.close()
+        return self._failed or bool(self._failures or self._not_run)
+
+    def _finished_cases(self) -> int:
+        return sum(self._part(number, case).exists() for number, case in enumerate(self._suite.cases))
+
+    def _write(self) -> str | None:
+        """Merge the finished cases, write the report and return its summary; None if no case is finished."""
+        from hpcdl.analysis.series_file import keep_series
+        from hpcdl.report.pages import formats, save
+        from hpcdl.report.render import renderings
+
+        self._environment["counters_after"] = counters()
+        self._environment["failed_cases"] = [
+            {"case": one.case, "rank": one.rank, "error": one.error} for one in self._failures.values()
+        ]
+        self._environment["cases_not_run"] = [
+            {"case": self._suite.cases[number].name, "error": why} for number, why in self._not_run.items()
+        ]
+        parts = [part for i, case in enumerate(self._suite.cases) if (part := self._part(i, case)).exists()]
+        complete = len(parts) == len(self._suite.cases)
+        # finished cases that --case does not select now
+        parts += [self._part(0, case) for case in self._suite.others if self._finished(case)]
+        if not parts:
+            return None
+        self._schema.merge(parts, self._folder / "run.h5", self._environment, self._suite.text, complete=complete)
+        run = self._schema.read(self._folder)
+        summary, *texts = renderings([run], ["summary", *formats()])
+        keep_series(run)
+        self._page = save(self._folder, texts)
+        return summary

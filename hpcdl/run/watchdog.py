@@ -1,0 +1,191 @@
+"""A thread on each rank that ends the job when a case exceeds its time limit or makes no progress.
+
+It is a thread because the main thread may be blocked inside the MPI library. It wakes every 15 s, so that it does
+not disturb measurements. It calls no MPI function. It ends its own process; the launcher then ends the job.
+
+Without a time limit the criterion is progress, because the total time of a case is unknown. An operation that has
+waited for half an hour while its rank computed nothing is taken for a deadlock.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from threading import Event, Thread
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Final
+
+from hpcdl.exit_codes import FAILED
+from hpcdl.launch.mpirun import STATUS
+from hpcdl.run import failed_cases
+from hpcdl.run.failed_cases import Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+    from pathlib import Path
+
+    from hpcdl.fabric.mpi.waits import Wait
+
+STALL: Final = 1800.0
+"""Seconds without progress after which a case without a time limit has failed."""
+PERIOD: Final = 15.0
+"""Seconds between two checks; more frequent ones would disturb measurements."""
+GRACE: Final = 3.0
+"""Seconds that other ranks have to log their operations before the process ends."""
+FRAMES_ENDED: Final = (KeyError, AttributeError, RuntimeError, ValueError, IndexError)
+"""Exceptions of reading the frames of programs that end at the same time."""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A case, or the time between two cases."""
+
+    name: str
+    part: Path | None
+    """Future result of the case; None between cases."""
+    limit: float | None
+    """Time limit (s)."""
+    has_programs: bool
+    """True if this rank runs a program that can wait for other ranks."""
+
+
+class Watchdog:
+    """Watches this rank from its creation on.
+
+    ``waits`` returns the operations that programs of this rank wait in. ``progress`` returns a value that changes
+    whenever an operation ends. ``heartbeat`` is a file that the watchdog touches regularly, for ``hpcdl run``.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        waits: Callable[[], Sequence[Wait]],
+        progress: Callable[[], Hashable],
+        *,
+        folder: Path | None = None,
+        heartbeat: Path | None = None,
+        stall: float = STALL,
+        exit_process: Callable[[int], None] = os._exit,
+    ) -> None:
+        self.folder = folder
+        self._rank = rank
+        self._waits = waits
+        self._progress = progress
+        self._heartbeat = heartbeat
+        self._stall = stall
+        self._exit = exit_process
+        self._changed = Event()
+        self._watched = self._between("before the first case")
+        Thread(target=self._serve, name="hpcdl-watchdog", daemon=True).start()
+
+    def begin(self, case: str, part: Path, *, limit: float | None, has_programs: bool) -> None:
+        """Watch a case. ``has_programs``: this rank takes part in it, in real time."""
+        self._watched = Watched(case, part, limit, has_programs)
+        self._changed.set()
+
+    def end(self, case: str) -> None:
+        """Watch the time after ``case``: collecting and writing results, and the start of the next case."""
+        self._watched = self._between(f"after {case}")
+        self._changed.set()
+
+    def _between(self, name: str) -> Watched:
+        return Watched(name, None, self._stall, has_programs=False)
+
+    def _serve(self) -> None:
+        watched: Watched | None = None
+        elapsed = quiet = 0.0
+        seen: Hashable = None
+        while True:
+            if watched is not self._watched:
+                watched, elapsed, quiet, seen = self._watched, 0.0, 0.0, None
+            period = self._period(watched, elapsed)
+            before = monotonic()
+            if self._changed.wait(period):
+                self._changed.clear()
+            if self._heartbeat is not None:
+                _touch(self._heartbeat)
+            # the time in which the job was suspended does not count
+            passed = min(monotonic() - before, 2 * period)
+            elapsed += passed
+            state = self._state() if watched.has_programs and watched.limit is None else None
+            quiet = quiet + passed if state is not None and state == seen else 0.0
+            seen = state
+            if watched is not self._watched:
+                continue
+            if (error := self._error(watched, elapsed, quiet)) is not None:
+                self._describe(watched, error)
+                if watched is self._watched:  # the case may have ended meanwhile
+                    self._exit(FAILED)
+                    return
+
+    def _period(self, watched: Watched, elapsed: float) -> float:
+        period = min(PERIOD, self._stall / 10)
+        return period if watched.limit is None else max(0.01, min(period, watched.limit - elapsed))
+
+    def _state(self) -> Hashable:
+        """Return a value that changes with each operation; None while a program computes or ends."""
+        try:
+            found = self._waits()
+            progress = self._progress()
+        except FRAMES_ENDED:
+            return None
+        if not found or any(not wait.operation for wait in found):
+            return None
+        return progress, frozenset((wait.operation, wait.begin) for wait in found)
+
+    def _error(self, watched: Watched, elapsed: float, quiet: float) -> str | None:
+        if watched.limit is not None and elapsed >= watched.limit:
+            return f"the time limit of {watched.limit:g} s has passed"
+        if quiet >= self._stall:
+            return f"no operation has ended for {quiet:.0f} s"
+        if watched.part is not None and (failure := failed_cases.recorded(watched.part)) is not None:
+            return failure.error if failure.by_watchdog else None  # the failed rank ends the job itself
+        return None
+
+    def _describe(self, watched: Watched, error: str) -> None:
+        """Log the error and the operations of this rank; then give the other ranks time to log theirs."""
+        writer = Thread(target=self._log, args=(watched, error), daemon=True)
+        begin = monotonic()
+        writer.start()
+        writer.join(GRACE)  # the disk or the terminal may hang
+        # other ranks notice a recorded failure at their next check
+        grace = GRACE + (0.0 if watched.limit is not None else min(PERIOD, self._stall / 10))
+        sleep(max(0.0, begin + grace - monotonic()))
+
+    def _log(self, watched: Watched, error: str) -> None:
+        try:
+            found = [str(wait) for wait in self._waits()] if watched.has_programs else []
+        except FRAMES_ENDED:
+            found = []
+        lines = [f"rank {self._rank}, {one}" for one in found]
+        lines = lines or [f"rank {self._rank} {'has left' if watched.has_programs else 'has no part in'} the case"]
+        failure = Failure(watched.name, error, self._rank, "\n".join(lines), by_watchdog=True)
+        first = watched.part is None or failed_cases.record(watched.part, failure)
+        if first:
+            lines.insert(0, f"FAILED {failure}")
+        text = "".join(f"{line}\n" for line in lines)
+        if self.folder is not None:
+            append(self.folder / "log.txt", text)
+        if first and STATUS not in os.environ:  # otherwise hpcdl run starts the ranks again
+            text += "hpcdl: continue with the other cases by --resume\n"
+        os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, text.encode())
+
+
+def append(log: Path, text: str) -> None:
+    """Append to a log; a rank whose node has no access to it writes nothing."""
+    try:
+        descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
+    except OSError:
+        return
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
+
+
+def _touch(path: Path) -> None:
+    try:
+        os.utime(path)
+    except OSError:  # hpcdl run has ended
+        return

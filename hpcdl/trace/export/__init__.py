@@ -1,0 +1,1 @@
+"""Files for other tools, made of a run's events."""

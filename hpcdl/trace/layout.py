@@ -1,0 +1,150 @@
+"""Schema of a trace: columns of its tables, fields of a case, description of the environment."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+
+from hpcdl.trace.recorder import EVALUATION, EVENT, STEP, UPDATE
+
+SCHEMA: Final = 4
+
+RANK: Final = np.dtype(
+    [
+        ("rank", np.int32),
+        ("dropped", np.int64),
+        ("dropped_updates", np.int64),
+        ("clock_offset_ns", np.int64),
+        ("memory_bytes", np.int64),
+        # of the rank's process and cores during the case; -1: unknown
+        ("wall_ns", np.int64),
+        ("cpu_ns", np.int64),
+        ("busy_ns", np.int64),
+        ("foreign_ns", np.int64),
+        ("foreign_error_ns", np.int64),
+        ("idle_cores", np.int32),
+        ("steal_ns", np.int64),
+        ("involuntary_switches", np.int64),
+        ("load", np.float64),
+        ("frequency_begin_khz", np.int64),
+        ("frequency_end_khz", np.int64),
+        ("retransmissions", np.int64),
+    ]
+)
+
+
+def _of_ranks(columns: np.dtype[np.void]) -> np.dtype[np.void]:
+    return np.dtype([("rank", np.int32), *columns.descr])
+
+
+TABLES: Final = {
+    "steps": _of_ranks(STEP),
+    "events": _of_ranks(EVENT),
+    "evaluations": _of_ranks(EVALUATION),
+    "updates": _of_ranks(UPDATE),
+    "ranks": RANK,
+}
+"""Columns of each dataset, by name."""
+
+REQUIRED: Final = ("kind", "ranks")
+"""Fields that every case must have."""
+
+_TEXTS: Final = (
+    *("suite", "case", "kind", "digest", "model", "dataset", "backend", "dtype", "training", "aggregation"),
+    *("compression", "optimizer", "schedule", "collective", "settings", "image_shape", "network", "system"),
+    *(
+        "straggler",
+        "failure",
+        "process_failure",
+        "error",
+        "shares",
+        "chosen",
+        "dataset_source",
+        "dataset_digest",
+        "pattern",
+    ),
+    *("start", "placement", "device", "times", "environment_key"),
+)
+_COUNTS: Final = (
+    *("ranks", "nodes", "threads_per_rank", "global_batch", "batch_per_rank", "steps", "planned_steps"),
+    *("warmup_steps", "warmup", "message_bytes", "seed", "launch", "parameters", "bucket_bytes"),
+    *("ranks_per_host", "straggler_rank"),
+)
+_NUMBERS: Final = (
+    *("learning_rate", "epochs", "target_accuracy", "predicted_seconds", "compression_ratio", "staleness_mean"),
+    *("staleness_max", "jitter", "flops", "time_scale", "modelled_compute_seconds", "straggler_factor"),
+    *(
+        "straggler_pause_seconds",
+        "straggler_pause_share",
+        "start_error_seconds",
+        "starts_late",
+        "clock_error_seconds",
+    ),
+)
+FIELDS: Final[dict[str, tuple[type, ...]]] = {
+    **dict.fromkeys(_TEXTS, (str,)),
+    **dict.fromkeys(_COUNTS, (int,)),
+    **dict.fromkeys(_NUMBERS, (int, float)),
+    "correct": (bool,),
+    "scale_to_batch": (bool,),
+    "scaling": (str,),
+}
+"""Types of the fields that the analysis reads; all except the required ones may be None."""
+
+CHOICES: Final = {"scaling": ("strong", "weak"), "pattern": ("pair", "all_pairs", "bisection")}
+"""Allowed values of fields with a fixed set of values."""
+
+IMPLIED: Final = {
+    "collective": ("message_bytes",),
+    "pattern": ("message_bytes",),
+    "straggler_factor": ("straggler_pause_seconds", "straggler_pause_share"),
+    "start_error_seconds": ("starts_late",),
+}
+"""Fields that become required when another field is present."""
+
+
+class Complete(dict[str, object]):
+    """A table in which all keys are required."""
+
+
+UNKNOWN: Final = "unknown"
+_NUMBER: Final = (int, float, UNKNOWN)
+_CARDS: Final = ({"*": {"driver": str, "rate": str, "state": str}}, UNKNOWN)
+_COUNTERS: Final = {"*": ({"*": (int, UNKNOWN, {"*": (int, UNKNOWN)})}, UNKNOWN)}
+_PROCESS: Final = {
+    "hostname": str,
+    "slurm_node": str,
+    "slurm_topology": str,
+    "affinity": re.compile(r"(\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*)?"),
+}
+
+ENVIRONMENT: Final = {
+    **dict.fromkeys(("date", "hostname", "kernel", "system", "clocksource"), str),
+    "key": re.compile(r"[0-9a-z]{1,64}"),
+    "command": [str],
+    "mpi": ({"library": str, "version": str, "nodes": int}, UNKNOWN),
+    "emulated": (None, Complete({"hosts": int, "rate": str, "slow": {"*": str}, "bytes_per_second": {"*": int}})),
+    "libraries": ({"*": [str]}, UNKNOWN),
+    "variables": {"*": str},
+    "cpu": {"model": str, "physical_cores": _NUMBER, "smt": str, "governor": str, "quota_cores": _NUMBER},
+    "memory_bytes": (int, UNKNOWN),
+    "network": _CARDS,
+    "infiniband": _CARDS,
+    "gpu": ({"driver": str, "devices": [{"name": str}]}, UNKNOWN),
+    "software": {"*": str},
+    "git": ({"commit": str, "changed_files": int}, UNKNOWN),
+    "timer": {"implementation": str},
+    "counters": _COUNTERS,
+    "counters_after": _COUNTERS,
+    "ranks": [_PROCESS],
+    "failed_cases": [{"case": str, "rank": (int, None), "error": str}],
+    "cases_not_run": [{"case": str, "error": str}],
+}
+"""Schema of the environment's description.
+
+A schema is a type; a pattern of a text; a literal text or None; a tuple of alternatives; a list with the schema of
+its items; or a table. Keys of a table are optional unless it is :class:`Complete`; "*" means all keys. Keys
+that are not listed may have any value.
+"""

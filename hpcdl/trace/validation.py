@@ -1,0 +1,256 @@
+"""Checks of a trace on opening; each raises DamageError, which names the place in the file.
+
+A trace is untrusted input: links out of the file are not followed, and only contents described in
+:mod:`hpcdl.trace.layout` are used.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import h5py
+import numpy as np
+
+from hpcdl.trace.layout import CHOICES, ENVIRONMENT, FIELDS, IMPLIED, REQUIRED, TABLES, Complete
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import numpy.typing as npt
+
+    from hpcdl.trace.record import Scalar
+
+MAX_PACKED: Final = 1100
+"""Largest ratio of unpacked to stored bytes: deflate reaches 1032 (zlib.net/zlib_tech.html)."""
+MAX_TIME: Final = 1 << 62
+"""Limit of clock readings and offsets (ns); their sum fits 64 bits."""
+MAX_NUMBER: Final = 1 << 63
+"""Limit of numbers of a case, as in a suite."""
+MAX_COUNTER: Final = 1 << 65
+"""Limit of numbers of an environment: counters of network cards have 64 bits."""
+MAX_RANKS: Final = 1 << 31
+"""MPI counts ranks in 32 bits."""
+MAX_STALENESS: Final = 1 << 24
+"""Limit of a gradient's staleness; a rank records 200,000 updates (hpcdl.trace.recorder.UPDATE_LIMIT)."""
+COUNTERS: Final = (
+    *("wall_ns", "cpu_ns", "busy_ns", "foreign_ns", "foreign_error_ns", "idle_cores", "steal_ns"),
+    *("involuntary_switches", "load", "frequency_begin_khz", "frequency_end_khz", "retransmissions"),
+)
+"""Columns of ranks that may be unknown: -1."""
+MAX_NESTING: Final = 20
+"""Levels of tables and lists in the settings of a case, at most."""
+FILTERS: Final = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE}
+
+_LINKS: Final = {h5py.SoftLink: "a soft link", h5py.ExternalLink: "an external link"}
+
+
+class DamageError(ValueError):
+    """A file is not a trace, or damaged; one line."""
+
+
+def check_file(file: h5py.File) -> list[str]:
+    """Check everything except the cases; return the names of the cases."""
+    content = scalar(file.attrs["content"], "content")
+    if content not in {"part", "run"}:
+        raise DamageError(f"content: {content!r} is neither 'part' nor 'run'")
+    if not isinstance(scalar(file.attrs["complete"], "complete"), bool):
+        raise DamageError("complete: not a bool")
+    _check_members(file, ("environment", "suite", "cases"), ("environments",))
+    cases = member(file, "cases", h5py.Group)
+    names = sorted(cases)
+    for name in names:
+        if not re.fullmatch(r"\d{6,}", name):
+            raise DamageError(f"/cases/{name!r}: not a number")
+    if content == "part" and len(names) != 1:
+        raise DamageError(f"/cases: a part holds one case, but this one holds {len(names)}")
+    return names
+
+
+def check_case(file: h5py.File, name: str) -> h5py.Group:
+    """Check the datasets and fields of a case and return its group; :func:`rows` checks the rows."""
+    group = member(member(file, "cases", h5py.Group), name, h5py.Group)
+    _check_members(group, (*TABLES, "labels"))
+    for table, columns in TABLES.items():
+        found = dataset(group, table)
+        if found.dtype != columns:
+            raise DamageError(f"{found.name}: has the columns {found.dtype}, not {columns}")
+    labels = dataset(group, "labels")
+    if labels.dtype.kind != "S":
+        raise DamageError(f"{labels.name}: not texts, but {labels.dtype}")
+    known, recorded = fields(group), len(group["ranks"])
+    if recorded > known["ranks"] or (recorded < known["ranks"] and known.get("network") is None):
+        raise DamageError(f"{group.name}: has {known['ranks']} ranks, but traces of {recorded}")
+    return group
+
+
+def _check_members(group: h5py.Group, required: Iterable[str], optional: Iterable[str] = ()) -> None:
+    """Raise DamageError unless the members are all ``required`` ones and only ``optional`` ones besides."""
+    there = set(group)
+    if missing := set(required) - there:
+        raise DamageError(f"{group.name}: has no {min(missing)!r}")
+    if strange := there - {*required, *optional}:
+        raise DamageError(f"{group.name}: has {min(strange)!r}, which does not belong to a trace")
+
+
+def member(group: h5py.Group, name: str, kind: type[h5py.Group | h5py.Dataset]) -> Any:
+    """Return the member ``name`` of ``group``; links are not followed."""
+    place = f"{group.name.rstrip('/')}/{name}"
+    link = group.get(name, getlink=True)
+    if link is None:
+        raise DamageError(f"{place}: is missing")
+    if not isinstance(link, h5py.HardLink):
+        raise DamageError(f"{place}: is {_LINKS.get(type(link), 'a link')}, which a trace may not have")
+    found = group[name]
+    if not isinstance(found, kind):
+        raise DamageError(f"{place}: is a {type(found).__name__.lower()}, not a {kind.__name__.lower()}")
+    return found
+
+
+def dataset(group: h5py.Group, name: str, dimensions: int = 1) -> h5py.Dataset:
+    """Return a dataset whose values are all in the file itself."""
+    found = member(group, name, h5py.Dataset)
+    if found.external or found.is_virtual:
+        raise DamageError(f"{found.name}: has its values in another file, which a trace may not have")
+    if found.shape is None or len(found.shape) != dimensions:
+        raise DamageError(f"{found.name}: has the shape {found.shape}, not {dimensions} dimensions")
+    made = found.id.get_create_plist()
+    if strange := {made.get_filter(number)[0] for number in range(made.get_nfilters())} - FILTERS:
+        raise DamageError(f"{found.name}: is packed by the filter {min(strange)}, which is not gzip")
+    if found.nbytes > MAX_PACKED * found.id.get_storage_size():
+        raise DamageError(f"{found.name}: declares {found.nbytes} bytes, but the file has fewer")
+    return found
+
+
+def text(group: h5py.Group, name: str) -> str:
+    """Return the text in a scalar dataset."""
+    found = dataset(group, name, 0)
+    kind = h5py.check_string_dtype(found.dtype)
+    if kind is None or kind.length is not None:
+        raise DamageError(f"{found.name}: not a text, but {found.dtype}")
+    return str(found.asstr()[()])
+
+
+def environment(group: h5py.Group, name: str) -> dict[str, Any]:
+    """Return a description of the environment that matches :data:`hpcdl.trace.layout.ENVIRONMENT`."""
+    found = json.loads(text(group, name))
+    place = _misfit(found, ENVIRONMENT, name)
+    if place is not None:
+        raise DamageError(f"{place}: has an unexpected value")
+    return dict(found)
+
+
+def _misfit(value: Any, shape: Any, place: str) -> str | None:
+    """Return the first place in ``value`` that violates the schema ``shape``; None if it is valid."""
+    if isinstance(shape, tuple):
+        misfits = [_misfit(value, one, place) for one in shape]
+        return None if None in misfits else max(filter(None, misfits), key=len)
+    if isinstance(shape, dict):
+        if not isinstance(value, dict) or (isinstance(shape, Complete) and shape.keys() - value.keys()):
+            return place
+        inside = [(key, one, shape.get(key, shape.get("*"))) for key, one in value.items()]
+        return _first(_misfit(one, its, f"{place}.{key}") for key, one, its in inside if its is not None)
+    if isinstance(shape, list):
+        if not isinstance(value, list):
+            return place
+        return _first(_misfit(one, shape[0], f"{place}[{number}]") for number, one in enumerate(value))
+    if isinstance(shape, re.Pattern):
+        fits = isinstance(value, str) and shape.fullmatch(value) is not None
+    elif isinstance(shape, type):
+        fits = isinstance(value, shape) and not isinstance(value, bool)
+        fits = fits and (isinstance(value, str) or abs(value) < MAX_COUNTER)
+    else:
+        fits = value == shape
+    return None if fits else place
+
+
+def _first(misfits: Iterable[str | None]) -> str | None:
+    return next(filter(None, misfits), None)
+
+
+def scalar(value: Any, place: str) -> Scalar:
+    """Return an attribute as a plain scalar; None for an empty one."""
+    plain = value.item() if isinstance(value, np.generic) else value
+    if isinstance(plain, h5py.Empty):
+        return None
+    if not isinstance(plain, (str, int, float, bool)):
+        raise DamageError(f"{place}: a {type(plain).__name__}, not a text, number, bool or empty attribute")
+    if isinstance(plain, str):
+        plain.encode()  # h5py reads invalid UTF-8 as surrogates, which cannot be encoded
+    return plain
+
+
+def fields(group: h5py.Group) -> dict[str, Any]:
+    """Return the fields of a case."""
+    found: dict[str, Any] = {}
+    for name in group.attrs:
+        place = f"{group.name}: {name!r}"
+        name.encode()
+        found[name] = scalar(group.attrs[name], place)
+        if found[name] is not None:
+            _check_field(name, found[name], place)
+    for name in (*REQUIRED, *(one for name, its in IMPLIED.items() if found.get(name) is not None for one in its)):
+        if found.get(name) is None:
+            raise DamageError(f"{group.name}: has no field {name!r}")
+    if found["ranks"] >= MAX_RANKS:
+        raise DamageError(f"{group.name}: 'ranks': out of range: {found['ranks']}")
+    return found
+
+
+def _check_field(name: str, value: Any, place: str) -> None:
+    types = FIELDS.get(name, (str, int, float, bool))
+    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+        raise DamageError(f"{place}: must be {' or '.join(one.__name__ for one in types)}, not {value!r}")
+    least = 0 if types == (int,) else -MAX_NUMBER
+    if isinstance(value, int) and not least <= value < MAX_NUMBER:
+        raise DamageError(f"{place}: out of range: {value}")
+    if name == "settings":
+        settings = json.loads(str(value))
+        if not isinstance(settings, dict):
+            raise DamageError(f"{place}: not a table of settings")
+        _check_setting(settings, place)
+    if name in CHOICES and value not in CHOICES[name]:
+        raise DamageError(f"{place}: must be one of {', '.join(CHOICES[name])}, not {value!r}")
+
+
+def _check_setting(value: Any, place: str, depth: int = 0) -> None:
+    """Raise DamageError for a value that no suite can give: a number out of range, or tables nested deeply."""
+    if depth > MAX_NESTING:
+        raise DamageError(f"{place}: nested too deeply")
+    if isinstance(value, (dict, list)):
+        for one in value.values() if isinstance(value, dict) else value:
+            _check_setting(one, place, depth + 1)
+    elif isinstance(value, (int, float)) and not abs(value) < MAX_NUMBER:
+        raise DamageError(f"{place}: a number out of range")
+
+
+def rows(group: h5py.Group, name: str, part: slice = slice(None)) -> npt.NDArray[Any]:
+    """Return rows of a table of a case checked by :func:`check_case`; times are on the ranks' own clocks."""
+    table, ranks = group[name][part], len(group["ranks"])
+    _check_columns(table, name, ranks, int(group.attrs["ranks"]), len(group["labels"]), group.name)
+    return np.asarray(table)
+
+
+def _check_columns(table: npt.NDArray[Any], name: str, recorded: int, ranks: int, labels: int, place: str) -> None:
+    """Raise DamageError for a column with an impossible value."""
+    ranges: Mapping[str, tuple[float, float]] = {
+        "rank": (0, recorded - 1),
+        "label": (0, labels - 1),
+        "peer": (-1, ranks - 1),
+        "worker": (0, ranks - 1),
+        "staleness": (-MAX_STALENESS, MAX_STALENESS),
+        "clock_offset_ns": (-MAX_TIME, MAX_TIME),
+        **dict.fromkeys(("begin", "end", "time"), (-MAX_TIME, MAX_TIME)),
+        **dict.fromkeys(("training_seconds", "epoch"), (0, MAX_TIME)),
+        **dict.fromkeys(COUNTERS, (-1, MAX_TIME)),
+    }
+    free = {"loss", "learning_rate", "accuracy", "consensus"}
+    for column in table.dtype.names or ():
+        least, most = ranges.get(column, (0, np.inf))
+        if column not in free and not ((table[column] >= least) & (table[column] <= most)).all():
+            raise DamageError(f"{place}/{name}: {column}: out of range")
+    if name == "ranks" and (table["rank"] != np.arange(recorded)).any():
+        raise DamageError(f"{place}/{name}: rank: not 0, 1, ...")
+    if name in {"steps", "events"} and (table["end"] < table["begin"]).any():
+        raise DamageError(f"{place}/{name}: ends before it begins")

@@ -1,0 +1,1 @@
+"""Parts of asynchronous training: server, client, their messages, delay compensation."""

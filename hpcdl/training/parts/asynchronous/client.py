@@ -1,0 +1,123 @@
+"""Client of a worker of asynchronous training: exchanges with all servers."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpcdl.fabric.comm import PeerLost
+from hpcdl.fabric.vectors import assign
+from hpcdl.training.parts.asynchronous.messages import (
+    ANSWER,
+    GRADIENT,
+    LEAVE,
+    LOST_SHARD,
+    PARAMETERS,
+    REQUEST,
+    Answer,
+    Request,
+)
+
+if TYPE_CHECKING:
+    from hpcdl.fabric.comm import Array, Comm
+    from hpcdl.fabric.task import Task
+    from hpcdl.training.parts.asynchronous.messages import Layout
+    from hpcdl.training.parts.session import Session
+
+
+class Client:
+    """Exchanges of a worker with all servers, one at a time, concurrently with its gradients.
+
+    Memory, in vectors as long as the parameters: 2 for the accrued and the sent gradients, so that a vector under
+    way does not change; with ``overlap`` 1 for parameters that arrive while the old ones are in use.
+    """
+
+    def __init__(self, comm: Comm, session: Session, layout: Layout, clock: int, *, overlap: bool) -> None:
+        self.clock = clock
+        """Mini-batches finished; for workers other than 0 it starts at the length of the warm start."""
+        self.left = 0
+        """Mini-batches granted and not finished."""
+        self.applied = 0
+        """Parts of global batches that were applied to the parameters when the server sent them."""
+        self._comm = comm
+        self._layout = layout
+        self._parameters = session.replica.parameters
+        self._incoming = session.vector("incoming") if overlap else self._parameters
+        self._accrued = session.vector("accrued")
+        self._outgoing = session.vector("outgoing")
+        self._batches = 0
+        self._versions = [0] * layout.servers
+        self._oldest = self._versions
+        """Versions of the parameters of the first gradient in ``_accrued``."""
+        self._under_way: list[Task[Answer | None]] = []
+
+    async def accrue(self, gradients: Array) -> None:
+        """Add the gradients of one mini-batch to the sum of the next push."""
+        if self._batches:
+            await self._comm.add(self._accrued, gradients)
+        else:
+            copy = partial(assign, self._accrued, gradients)
+            await self._comm.apply("copy", copy, gradients.nbytes)
+            self._oldest = self._versions
+        self._batches += 1
+        self.clock += 1
+        self.left -= 1
+
+    def begin(self, *, push: bool, wanted: int) -> None:
+        """Start to push the accrued gradients, to fetch parameters and ``wanted`` mini-batches, or both.
+
+        The previous exchange must be finished.
+        """
+        batches = 0
+        if push:
+            self._accrued, self._outgoing = self._outgoing, self._accrued
+            batches, self._batches = self._batches, 0
+        shards = zip(
+            self._oldest, self._layout.shards(self._outgoing), self._layout.shards(self._incoming), strict=True
+        )
+        self._under_way = [
+            self._comm.start(
+                self._exchange(
+                    self._layout.first + number,
+                    Request(batches, version, self.clock, self.left, wanted),
+                    gradient,
+                    parameters,
+                ),
+                shared_tags=True,
+            )
+            for number, (version, gradient, parameters) in enumerate(shards)
+        ]
+
+    async def finish(self) -> None:
+        """Wait for the exchange under way; fetched parameters replace those in use."""
+        answers = [answer for task in self._under_way if (answer := await task) is not None]
+        self._under_way = []
+        if not answers:
+            return
+        if self._incoming is not self._parameters:
+            copy = partial(assign, self._parameters, self._incoming)
+            await self._comm.apply("copy", copy, self._parameters.nbytes)
+        self._versions = [answer.version for answer in answers]
+        self.applied = answers[0].applied
+        self.left += answers[0].granted
+
+    async def leave(self) -> None:
+        """Push the remaining gradients and leave."""
+        self.begin(push=self._batches > 0, wanted=LEAVE)
+        await self.finish()
+
+    async def _exchange(self, server: int, request: Request, gradient: Array, parameters: Array) -> Answer | None:
+        try:
+            await self._comm.send(np.array(request), server, REQUEST)
+            if request.batches:
+                await self._comm.send(gradient, server, GRADIENT)
+            if request.wanted <= 0:
+                return None
+            header = Answer.buffer()
+            await self._comm.recv(header, server, ANSWER)
+            await self._comm.recv(parameters, server, PARAMETERS)
+        except PeerLost as lost:
+            raise PeerLost(lost.rank, LOST_SHARD) from None
+        return Answer(*header.tolist())

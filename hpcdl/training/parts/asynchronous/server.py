@@ -1,0 +1,295 @@
+"""Server of asynchronous training: keeps one shard of the parameters and grants mini-batches."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from functools import partial
+from operator import imul, itruediv
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from hpcdl.fabric.comm import ANY, PeerLost
+from hpcdl.fabric.vectors import assign, partition
+from hpcdl.training.parts.asynchronous.delay_compensation import PASSES
+from hpcdl.training.parts.asynchronous.messages import (
+    ANSWER,
+    GRADIENT,
+    LEAVE,
+    LOST_SHARD,
+    PARAMETERS,
+    REQUEST,
+    Answer,
+    Request,
+)
+
+if TYPE_CHECKING:
+    from hpcdl.fabric.comm import Array, Comm
+    from hpcdl.fabric.task import Task
+    from hpcdl.training.parts.asynchronous.delay_compensation import DelayCompensation
+    from hpcdl.training.parts.asynchronous.messages import Layout
+    from hpcdl.training.parts.session import Session
+    from hpcdl.training.parts.snapshots import Snapshots
+
+
+_FIRST: Final = 0
+"""The worker that trains alone during the warm start."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """Rules by which a server makes updates and grants mini-batches."""
+
+    weights: tuple[int, ...]
+    """Weight of each worker's mini-batch in a global batch; 1 each if shares are equal."""
+    collect: int
+    """Gradients of an update; fewer if fewer workers are running."""
+    bound: int | None
+    """Clocks of which a worker may miss updates, its own or others'; None: any number."""
+    scale_rate: bool
+    """True if a gradient's rate is divided by its staleness."""
+    warm_start: int
+    """Mini-batches that the first worker trains on before the others begin."""
+
+    @property
+    def parts(self) -> int:
+        """Sum of the weights of a global batch."""
+        return sum(self.weights)
+
+
+class _Gradient(NamedTuple):
+    worker: int
+    batches: int
+    parts: int
+    staleness: int
+    scale: float
+    vector: Array
+
+
+@dataclass
+class _Worker:
+    """State of a running worker, in mini-batches; other workers start at the length of the warm start."""
+
+    granted: int
+    finished: int
+    pushed: int
+    applied: int
+    """Pushed, and in an update of the shard."""
+
+
+class Server:
+    """Server of one shard, with its optimizer and the state of the running workers.
+
+    Answers are sent from a copy of the shard, so that meanwhile the server receives the next request and makes the
+    next update. On full-duplex links sending and receiving overlap.
+
+    Memory, in shards: 1 for the parameters, 1 for the copy, ``collect`` for gradients that wait for an update, the
+    optimizer's state; with delay compensation 1 for each worker, 1 more if it is adaptive.
+    """
+
+    def __init__(
+        self,
+        comm: Comm,
+        session: Session,
+        layout: Layout,
+        rules: Rules,
+        snapshots: Snapshots,
+        compensation: DelayCompensation | None,
+    ) -> None:
+        self._comm = comm
+        self._session = session
+        self._layout = layout
+        self._rules = rules
+        self._snapshots = snapshots
+        self._compensation = compensation
+        initial = session.replica.parameters
+        self._start = layout.start(initial, comm.rank)
+        mine = layout.shards(initial)[comm.rank - layout.first]
+        self._optimizer = session.optimizer_of(slice(self._start, self._start + mine.size))
+        self._shard = session.vector("shard", mine.size)
+        self._shard[:] = mine
+        self._copy = session.vector("copy", mine.size)
+        self._copied = -1
+        """Version of the shard in the copy."""
+        self._answering: Task[None] | None = None
+        """Task that sends the last answer under way."""
+        self._inboxes = partition(session.vector("collected", rules.collect * mine.size), rules.collect)
+        self._collected: list[_Gradient] = []
+        self._version = 0
+        self._applied = 0
+        self._evaluated = -1
+        # only the first server grants mini-batches, because two servers could disagree
+        self._budget = session.steps * rules.parts if comm.rank == layout.first else sys.maxsize
+        clocks = [0, *[rules.warm_start] * (layout.workers - 1)]
+        self._running = {worker: _Worker(clock, clock, clock, clock) for worker, clock in enumerate(clocks)}
+        self._waiting: list[tuple[int, Request]] = []
+
+    async def serve(self) -> None:
+        """Answer requests until every worker has left or failed.
+
+        A failed worker's mini-batches, unless their gradient has arrived, are granted to the others. Raises
+        PeerLost when another server fails.
+        """
+        while self._running:
+            try:
+                if len(self._collected) >= self._gradients_wanted():
+                    await self._update()
+                await self._answer_allowed()
+                if self._collected and len(self._waiting) == len(self._running):
+                    # all workers wait for gradients that were pushed, but are fewer than ``collect``
+                    await self._update()
+                else:
+                    await self._receive_request()
+            except PeerLost as lost:
+                if self._layout.serves(lost.rank):
+                    raise PeerLost(lost.rank, LOST_SHARD) from None
+                self._remove_worker(lost.rank)
+        await self._finish_answers()
+        if self._collected:
+            await self._update()
+        if self._evaluated < self._applied:  # so many workers failed that the training is shorter
+            self._take_snapshot()
+
+    async def _receive_request(self) -> None:
+        """Receive one request, and its gradient if it has one."""
+        header = Request.buffer()
+        status = await self._comm.recv(header, ANY, REQUEST)
+        request = Request(*header.tolist())
+        worker = self._running.get(status.source)
+        if worker is None:  # a late request of a worker whose failure is known
+            return
+        if request.batches:
+            await self._receive_gradient(status.source, request)
+            worker.pushed += request.batches
+        worker.finished = request.clock
+        if request.wanted == LEAVE:
+            self._remove_worker(status.source)
+        elif request.wanted:
+            self._waiting.append((status.source, request))
+
+    async def _receive_gradient(self, worker: int, request: Request) -> None:
+        """Receive a gradient and correct it by the delay compensation."""
+        gradient = self._inboxes[len(self._collected)]
+        await self._comm.recv(gradient, worker, GRADIENT)
+        weight = self._rules.weights[worker]
+        if self._compensation is not None:
+            share = self._rules.parts / weight  # converts the part of the global mean to the worker's own mean
+            await self._comm.apply("mean", partial(imul, gradient, share), gradient.nbytes)
+            correct = partial(self._compensation.correct, worker, gradient, self._shard)
+            await self._comm.apply("compensation", correct, PASSES * gradient.nbytes)
+            await self._comm.apply("mean", partial(itruediv, gradient, share), gradient.nbytes)
+        staleness = self._version - request.version
+        scale = 1 / max(1, staleness) if self._rules.scale_rate else 1.0
+        self._collected.append(
+            _Gradient(worker, request.batches, weight * request.batches, staleness, scale, gradient)
+        )
+
+    def _warm_start_running(self) -> bool:
+        """Return whether the first worker trains alone.
+
+        If it fails no other worker replaces it: that worker could exceed the bound, and servers need not agree on
+        the number of remaining mini-batches.
+        """
+        warm = self._applied < self._rules.warm_start * self._rules.weights[_FIRST]
+        return warm and _FIRST in self._running
+
+    def _gradients_wanted(self) -> int:
+        return 1 if self._warm_start_running() else min(self._rules.collect, len(self._running))
+
+    async def _update(self) -> None:
+        """Apply the mean of the collected gradients, summed in the order of the workers' numbers.
+
+        If gradients have different rates the update has the mean rate, and the gradients' mean is weighted by the
+        rates: (1/c) sum of rate_l g_l (Zhang, Gupta et al. 2016), as a rate that an optimizer can be given.
+        """
+        session, workers, parts = self._session, self._layout.workers, self._rules.parts
+        first, *others = sorted(self._collected, key=lambda gradient: gradient.worker)
+        rate = session.learning_rate(min(self._applied // parts, session.steps - 1))
+        scale = sum(one.scale for one in self._collected) / len(self._collected)
+        for one in self._collected:
+            if one.scale != scale:  # weight: the gradient's rate / the update's rate
+                weigh = partial(imul, one.vector, one.scale / scale)
+                await self._comm.apply("mean", weigh, one.vector.nbytes)
+        total = first.vector
+        for other in others:
+            await self._comm.add(total, other.vector)
+        if len(self._collected) != workers:
+            mean = partial(imul, total, workers / len(self._collected))
+            await self._comm.apply("mean", mean, total.nbytes)
+        update = partial(self._optimizer.update, self._shard, total, rate * scale)
+        vectors = 1 + len(self._optimizer.state)
+        await self._comm.apply("server update", update, vectors * self._shard.nbytes)
+        for one in (first, *others):
+            session.journal.update(one.worker, self._version, one.staleness, rate * one.scale)
+            if one.worker in self._running:
+                self._running[one.worker].applied += one.batches
+        self._version += 1
+        self._applied += sum(one.parts for one in self._collected)
+        self._collected.clear()
+        if session.evaluation_due(self._applied // parts):
+            self._take_snapshot()
+
+    def _take_snapshot(self) -> None:
+        self._snapshots.take(self._applied // self._rules.parts, self._shard, self._start)
+        self._evaluated = self._applied
+
+    async def _answer_allowed(self) -> None:
+        """Answer the waiting workers that the bound allows to continue, in the order of their requests."""
+        for one in list(self._waiting):
+            if one in self._waiting and self._may_continue(*one):  # a worker may fail while another is answered
+                self._waiting.remove(one)
+                await self._answer(*one)
+
+    def _may_continue(self, worker: int, request: Request) -> bool:
+        if self._budget <= 0:
+            under_way = any(one.granted > one.finished for one in self._running.values())
+            return request.left > 0 or not under_way  # waiting workers repeat the mini-batches of a failed one
+        if self._warm_start_running() and worker != _FIRST:
+            return False
+        if self._rules.bound is None:
+            return True
+        slowest = min(one.applied for one in self._running.values())
+        return slowest >= request.clock + request.wanted - 1 - self._rules.bound
+
+    async def _answer(self, worker: int, request: Request) -> None:
+        """Grant mini-batches and start to send the present shard."""
+        weight = self._rules.weights[worker]
+        granted = max(0, min(request.wanted, -(-self._budget // weight)))
+        self._budget -= granted * weight
+        self._running[worker].granted += granted
+        if self._compensation is not None:
+            remember = partial(self._compensation.remember, worker, self._shard)
+            await self._comm.apply("copy", remember, self._shard.nbytes)
+        if self._copied != self._version:
+            await self._finish_answers()
+            copy = partial(assign, self._copy, self._shard)
+            await self._comm.apply("copy", copy, self._copy.nbytes)
+            self._copied = self._version
+        answer = Answer(granted, self._version, self._applied)
+        self._answering = self._comm.start(self._send(worker, answer, self._answering), shared_tags=True)
+
+    async def _send(self, worker: int, answer: Answer, previous: Task[None] | None) -> None:
+        """Send an answer and the copy of the shard, after the ``previous`` answer."""
+        if previous is not None:
+            await previous
+        try:
+            await self._comm.send(np.array(answer), worker, ANSWER)
+            await self._comm.send(self._copy, worker, PARAMETERS)
+        except PeerLost as lost:
+            if self._layout.serves(lost.rank):
+                raise PeerLost(lost.rank, LOST_SHARD) from None
+            self._remove_worker(lost.rank)
+
+    async def _finish_answers(self) -> None:
+        """Wait until no answer is under way."""
+        if self._answering is not None:
+            await self._answering
+            self._answering = None
+
+    def _remove_worker(self, worker: int) -> None:
+        """Remove a worker that has left or failed; its mini-batches that were not pushed can be granted again."""
+        removed = self._running.pop(worker, None)
+        if removed is not None:
+            self._budget += (removed.granted - removed.pushed) * self._rules.weights[worker]
+            self._waiting = [(other, request) for other, request in self._waiting if other != worker]

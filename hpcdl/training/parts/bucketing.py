@@ -1,0 +1,77 @@
+"""Buckets of the gradient: slices that are summed while backward computes the rest.
+
+Small buckets start early and overlap more; each one costs the latencies of its scheme's steps. The measured alpha
+and beta of the links give the shortest length that is worth its latency. Only the start of the next forward can
+hide the last bucket, so large tensors are cut, and the last bucket is short.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LATENCY: Final = 0.08
+"""Largest share of a bucket's transfer time that its latency may take."""
+
+
+LEAST_BYTES: Final = 1024
+"""Shortest length that a suite may set."""
+
+
+def bucket_bytes(alpha: float, beta: float, ranks: int, *, latency: float = LATENCY) -> int:
+    """Return the fewest bytes n for which a ring's latency is at most ``latency`` times its transfer time.
+
+    A ring takes 2(p - 1) alpha + 2 n (p - 1)/p beta (Patarasuk & Yuan 2009); the ratio is p alpha / (n beta). It
+    is smaller for schemes of fewer steps, such as halving-doubling. ``alpha`` is in s, ``beta`` in s/byte.
+
+    Raises ValueError for arguments that are not positive; ``alpha`` may be 0.
+    """
+    if not (alpha >= 0 and beta > 0 and latency > 0 and ranks >= 1):
+        raise ValueError(
+            f"alpha = {alpha}, beta = {beta}, latency = {latency}, ranks = {ranks}: "
+            "alpha must be at least 0, the others more than 0"
+        )
+    return math.ceil(ranks * alpha / (beta * latency))
+
+
+def check_bucket_bytes(given: int | None) -> None:
+    """Raise ValueError for a length that is neither 0 nor at least :data:`LEAST_BYTES`."""
+    if given is not None and given != 0 and given < LEAST_BYTES:
+        raise ValueError(f"bucket_bytes: must be 0 (one bucket) or at least {LEAST_BYTES}, not {given}")
+
+
+def buckets(spans: Sequence[slice], smallest: int) -> list[slice]:
+    """Return slices of the gradient of at least about ``smallest`` elements, in the order in which to send them.
+
+    ``spans`` are the stages' parts of the flat vector, in the order of the forward; a stage without parameters has
+    an empty one. Backward completes them from last to first. A slice is complete when backward has computed the
+    stage in which it begins. Small stages are joined, large ones cut evenly; the last slice, at the start of the
+    vector, may be shorter. The slices cover the vector from its end to its start and are equal on all ranks.
+
+    Raises ValueError for spans that are not adjacent, or ``smallest`` below 1.
+    """
+    if smallest < 1:
+        raise ValueError(f"smallest = {smallest}: a slice has at least one element")
+    for one, following in pairwise(spans):
+        if one.stop != following.start:
+            raise ValueError(
+                f"stages are not adjacent: one ends at {one.stop}, the next begins at {following.start}"
+            )
+    found: list[slice] = []
+    end = spans[-1].stop if spans else 0
+    for span in reversed(spans):
+        waiting = end - span.start
+        if waiting >= smallest:
+            number = waiting // smallest
+            found += [
+                slice(span.start + place * waiting // number, span.start + (place + 1) * waiting // number)
+                for place in reversed(range(number))
+            ]
+            end = span.start
+    if spans and end > spans[0].start:
+        found.append(slice(spans[0].start, end))
+    return found

@@ -1,0 +1,149 @@
+"""Journal of a running program: steps, evaluations and updates; the interpreter supplies clock and counters."""
+
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from hpcdl.trace.recorder import Evaluation, Recorder, Step, Update
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from hpcdl.fabric.comm import Counters, Event
+
+
+class Moment(NamedTuple):
+    """Moment of training for which an evaluation is recorded later."""
+
+    steps: int
+    """Number of steps of this rank."""
+    training_ns: int
+    """Time since :meth:`Journal.begin`."""
+
+
+class Journal:
+    """One rank's journal of one case. Programs record steps and evaluations in it and see no clock.
+
+    ``read()`` returns the interpreter's counters with its clock. ``before_step(number)`` is called before each
+    step.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        read: Callable[[], Counters],
+        before_step: Callable[[int], None] = lambda _step: None,
+    ) -> None:
+        self._recorder = recorder
+        self._before_step = before_step
+        self.read = read
+        self._began_ns: int | None = None
+        self._training_ns = 0
+        self._steps = 0
+
+    @property
+    def events(self) -> list[Event] | None:
+        """List to which the interpreter appends traced events; None: events are not traced."""
+        return self._recorder.events
+
+    def virtual(
+        self, read: Callable[[], Counters], ranks: int = 1, before_step: Callable[[int], None] = lambda _step: None
+    ) -> Journal:
+        """Return the journal of one of ``ranks`` ranks that this process simulates, with its counters ``read``.
+
+        The journals share the limit on events of a process.
+        """
+        recorder = Recorder(
+            events=self._recorder.events is not None,
+            limit=self._recorder.limit // ranks,
+            update_limit=self._recorder.update_limit,
+        )
+        self._recorder.virtual.append(recorder)
+        return Journal(recorder, read, before_step)
+
+    def begin(self) -> None:
+        """Start the training time of :meth:`moment`."""
+        self._began_ns = self.read().time_ns
+
+    def moment(self) -> Moment:
+        """Return the present moment. Raises ValueError before :meth:`begin`."""
+        if self._began_ns is None:
+            raise ValueError("moment() before begin(): training has no start time")
+        return Moment(self._steps, self.read().time_ns - self._began_ns)
+
+    @contextmanager
+    def step(self, epoch: int = 0, learning_rate: float = float("nan")) -> Iterator[Outcome]:
+        """Record the body of the ``with`` statement as one step, with the outcome that it fills."""
+        outcome = Outcome()
+        self._before_step(self._steps)
+        before = self.read()
+        yield outcome
+        after = self.read()
+        self._training_ns += after.time_ns - before.time_ns
+        self._recorder.steps.append(
+            Step(
+                self._steps,
+                epoch,
+                before.time_ns,
+                after.time_ns,
+                outcome.loss,
+                outcome.correct,
+                outcome.images,
+                after.compute_ns - before.compute_ns,
+                after.messages - before.messages,
+                after.bytes - before.bytes,
+                learning_rate,
+                after.input_ns - before.input_ns,
+            )
+        )
+        self._steps += 1
+        self._recorder.trim()
+
+    def repetitions(self, spans: Sequence[tuple[int, int]], messages: int, size: int) -> None:
+        """Record repetitions timed by the caller: (begin, end) in ns, and each one's messages and bytes."""
+        for begin, end in spans:
+            row = Step(self._steps, 0, begin, end, messages=messages, bytes=size)
+            self._recorder.steps.append(row)
+            self._steps += 1
+
+    def evaluation(
+        self,
+        epoch: float,
+        loss: float,
+        accuracy: float,
+        samples: int,
+        *,
+        consensus: float = math.nan,
+        at: Moment | None = None,
+    ) -> None:
+        """Record a test of the present parameters, or of those ``at`` a moment.
+
+        Without a moment the training time is the sum of the steps.
+        """
+        steps, training_ns = at or (self._steps, self._training_ns)
+        self._recorder.evaluations.append(
+            Evaluation(steps, epoch, training_ns * 1e-9, loss, accuracy, samples, consensus)
+        )
+
+    def update(self, worker: int, version: int, staleness: int, learning_rate: float) -> None:
+        """Record that this rank applied a gradient of ``worker``; see :class:`hpcdl.trace.recorder.Update`."""
+        self._recorder.updates.append(Update(self.read().time_ns, worker, version, staleness, learning_rate))
+        self._recorder.trim()
+
+    def memory(self, size: int) -> None:
+        """Record the bytes of this rank's vectors."""
+        self._recorder.memory_bytes = size
+
+
+class Outcome:
+    """Outcome of one rank's step."""
+
+    __slots__ = ("correct", "images", "loss")
+
+    def __init__(self) -> None:
+        self.loss = float("nan")
+        """Mean loss over this rank's images."""
+        self.correct = 0
+        self.images = 0

@@ -1,0 +1,1 @@
+"""Parts of Sandblaster: the coordinator, the portions of a batch, the shards of the vectors."""

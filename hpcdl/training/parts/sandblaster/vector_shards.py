@@ -1,0 +1,178 @@
+"""Vectors sharded over servers: a server's shard, and the coordinator's commands to all shards."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import numpy as np
+
+from hpcdl.fabric.comm import ANY, PeerLost
+from hpcdl.fabric.vectors import assign
+from hpcdl.optim.parts.lbfgs import Operation, OperationKind, apply_operation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from hpcdl.fabric.comm import Array, Comm
+    from hpcdl.optim.parts.lbfgs import Program
+    from hpcdl.training.parts.session import Session
+
+T = TypeVar("T")
+
+REQUEST, ANSWER, PARAMETERS, GRADIENT = range(10, 14)
+"""Tags: request to a server; its answer to the coordinator; shard to a worker; gradient to a server."""
+
+WEIGHTS, SLOPE, DIRECTION, TRIAL, SUM, PAIRS = range(6)
+"""Numbers of vectors: parameters, their gradient, direction, parameters on trial, their gradient, first pair."""
+
+
+_BEGIN, _FETCH, _PUSH, _COUNT, _STOP = range(len(OperationKind), len(OperationKind) + 5)
+"""Requests besides operations: new sum, parameters on trial, part of the sum, wait for the whole sum, stop."""
+
+_HEAD: Final = 4
+"""Length of a request before the flags of a push's portions: request, x or the sum's number, y, a."""
+
+
+class Shard:
+    """One server's part of all vectors; ``span``: its elements of the parameters."""
+
+    def __init__(self, session: Session, span: slice, history: int, portions: int) -> None:
+        size = span.stop - span.start
+        names = ["weights", "gradient", "direction", "trial", "sum"]
+        names += [f"{letter}{i}" for i in range(history) for letter in "sy"]
+        self.span = span
+        self.vectors = [session.vector(name, size) for name in names]
+        self.vectors[WEIGHTS][:] = session.replica.parameters[span]
+        self._inbox = session.vector("inbox", size)
+        self._number = 0
+        self._counted = np.zeros(portions, bool)
+        self._count_requested = False
+
+    async def serve(self, comm: Comm, coordinator: int) -> None:
+        """Serve the coordinator's commands and the workers' requests until the command to stop."""
+        request = np.zeros(_HEAD + len(self._counted))
+        while True:
+            try:
+                source = (await comm.recv(request, ANY, REQUEST)).source
+                code = request[0]
+                if code == _STOP:
+                    return
+                if code == _FETCH:
+                    await comm.send(self.vectors[TRIAL], source, PARAMETERS)
+                elif code == _PUSH:
+                    await self._add(comm, source, request)
+                else:
+                    await self._execute(comm, coordinator, request)
+                if self._count_requested and self._counted.all():
+                    self._count_requested = False
+                    await comm.send(np.zeros(1), coordinator, ANSWER)
+            except PeerLost as lost:  # a worker; another one computes its portions again
+                if lost.rank == coordinator:
+                    raise
+
+    async def _add(self, comm: Comm, worker: int, request: NDArray[np.float64]) -> None:
+        """Add a worker's gradient of some portions, unless they are counted already or belong to an older sum."""
+        number, portions = request[1], request[_HEAD:] > 0
+        await comm.recv(self._inbox, worker, GRADIENT)
+        if number == self._number and not self._counted[portions].any():
+            await comm.add(self.vectors[SUM], self._inbox)
+            self._counted |= portions
+
+    async def _execute(self, comm: Comm, coordinator: int, request: NDArray[np.float64]) -> None:
+        code, x, y = (int(number) for number in request[:3])
+        if code == _COUNT:
+            self._count_requested = True
+        elif code == _BEGIN:
+            self._number = x
+            self._counted[:] = False
+            total = self.vectors[SUM]
+            await comm.apply("reset", partial(assign, total, 0), total.nbytes)
+            await comm.send(np.zeros(1), coordinator, ANSWER)
+        else:
+            operation = Operation(OperationKind(code), x, y, float(request[3]))
+            touched = self.vectors[operation.x].nbytes
+            value = await comm.apply(
+                operation.kind.name.lower(), partial(apply_operation, operation, self.vectors), touched
+            )
+            if operation.kind is OperationKind.DOT:
+                await comm.send(np.array([value]), coordinator, ANSWER)
+
+
+class Shards:
+    """The coordinator's commands to all servers, and their answers."""
+
+    def __init__(self, comm: Comm, servers: Sequence[int]) -> None:
+        self._comm = comm
+        self._servers = servers
+
+    def has(self, rank: int) -> bool:
+        """Return whether ``rank`` holds a shard."""
+        return rank in self._servers
+
+    async def run(self, program: Program[T]) -> T:
+        """Let the servers execute ``program``; a dot product is the sum of the servers' results."""
+        operation = next(program)
+        while True:
+            value = await self.do(operation)
+            try:
+                operation = program.send(value)
+            except StopIteration as stop:
+                return stop.value  # type: ignore[no-any-return]
+
+    async def do(self, *operations: Operation) -> float:
+        """Let the servers execute some operations; return the value of the last one."""
+        value = 0.0
+        for operation in operations:
+            await self._request(*operation)
+            value = await self._answers() if operation.kind is OperationKind.DOT else 0.0
+        return value
+
+    async def begin(self, number: int) -> None:
+        """Begin sum ``number``; on return all earlier commands are complete, and workers may send requests."""
+        await self._request(_BEGIN, number)
+        await self._answers()
+
+    async def counted(self) -> None:
+        """Wait until the sum contains every portion on every server."""
+        await self._request(_COUNT)
+        await self._answers()
+
+    async def stop(self) -> None:
+        """Stop the servers."""
+        await self._request(_STOP)
+
+    async def _request(self, code: int, x: int = 0, y: int = 0, a: float = 0.0) -> None:
+        for server in self._servers:
+            await self._comm.send(np.array([code, x, y, a], float), server, REQUEST)
+
+    async def _answers(self) -> float:
+        """Return the sum of the servers' answers, added in the order of the servers."""
+        answer, total = np.zeros(1), 0.0
+        for server in self._servers:
+            await self._comm.recv(answer, server, ANSWER)
+            total += float(answer[0])
+        return total
+
+
+async def fetch(comm: Comm, parts: Sequence[tuple[int, Array]]) -> None:
+    """Receive the parameters on trial; ``parts`` are (server, buffer of its part)."""
+    for server, part in _rotated(comm.rank, parts):
+        await comm.send(np.array([_FETCH, 0, 0, 0], float), server, REQUEST)
+        await comm.recv(part, server, PARAMETERS)
+
+
+async def push(comm: Comm, parts: Sequence[tuple[int, Array]], number: int, portions: Array) -> None:
+    """Send a worker's gradient of ``portions`` (a flag for each) for the sum ``number``."""
+    request = np.concatenate([[_PUSH, number, 0, 0], portions])
+    for server, part in _rotated(comm.rank, parts):
+        await comm.send(request, server, REQUEST)
+        await comm.send(part, server, GRADIENT)
+
+
+def _rotated(rank: int, parts: Sequence[tuple[int, Array]]) -> Sequence[tuple[int, Array]]:
+    """Return ``parts`` from another one on each rank, so that workers begin at different servers."""
+    begin = rank % len(parts)
+    return [*parts[begin:], *parts[:begin]]

@@ -1,0 +1,222 @@
+"""Arguments of a strategy: a replica, an optimizer, data, an aggregation, and the length of training."""
+
+from __future__ import annotations
+
+import math
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import partial
+from operator import itruediv, mul
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from hpcdl.data.parts.prefetch import Prefetch
+from hpcdl.data.parts.sharding import EQUAL, Shares, epoch_order, share, steps_per_epoch
+from hpcdl.optim.parts.per_tensor import Multipliers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from numpy.typing import NDArray
+
+    from hpcdl.data.parts.dataset import Dataset
+    from hpcdl.fabric.comm import Array, Comm
+    from hpcdl.nn.replica import Replica
+    from hpcdl.optim.parts.protocol import Optimizer
+    from hpcdl.training.parts.journal import Journal, Moment
+
+
+_Batch: TypeAlias = "tuple[Array, NDArray[np.int64]]"
+
+
+@dataclass
+class Session:
+    """Arguments and helpers of a strategy on one rank."""
+
+    replica: Replica
+    optimizer: Optimizer
+    aggregate: Callable[[Comm, Array], Coroutine[Any, Any, None]]
+    """Function that sums a vector over all ranks, in place."""
+    dataset: Dataset
+    journal: Journal
+    learning_rate: Callable[[int], float]
+    """Learning rate of each step."""
+    global_batch: int
+    steps: int
+    seed: int
+    shares: Shares = EQUAL
+    """The ranks' shares of a batch."""
+    independent: bool = False
+    """True if replicas are never combined (aggregation ``none``), so that each has its own accuracy."""
+    target_accuracy: float | None = None
+    stop_at_target: bool = False
+    evaluate_every: float = 1.0
+    """Epochs between evaluations; there is always an evaluation at the end."""
+    prefetch: int = 0
+    """Batches prepared ahead by a thread, which :meth:`close` ends; 0: no thread, :meth:`batch` makes each."""
+    bucket_bytes: int | None = None
+    """Shortest bucket that is worth its latency, as measured on the links; None: the whole gradient."""
+    vectors: dict[str, Array] = field(default_factory=dict, init=False)
+    """Vectors of the strategy besides the replica's, by name; see :meth:`vector`."""
+    multipliers: Multipliers = field(init=False)
+    """Parameters without weight decay or with a multiple of the learning rate."""
+    images: int = field(default=0, init=False)
+    """Images of the last batch; simulated compute times scale with it."""
+    _ahead: tuple[tuple[int, int], Prefetch[_Batch]] | None = field(default=None, init=False)
+    _evaluated: int = field(default=0, init=False)
+    _parts: list[Optimizer] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        """Pass the multipliers to the optimizer."""
+        self.multipliers = Multipliers.of(self.replica.tensors, self.replica.backend.asarray)
+        self.optimizer.multipliers = self.multipliers
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Number of whole batches in an epoch."""
+        return steps_per_epoch(len(self.dataset.train), self.global_batch)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of this rank's vectors: parameters, gradients, state, those of the optimizer and the strategy."""
+        replica = self.replica
+        own = (replica.parameters, replica.gradients, replica.state)
+        states = [vector for one in (self.optimizer, *self._parts) for vector in one.state.values()]
+        return sum(vector.nbytes for vector in (*own, *states, *self.vectors.values()))
+
+    def optimizer_of(self, span: slice) -> Optimizer:
+        """Return a copy of the optimizer for the part ``span`` of the parameters, with its own state."""
+        one = deepcopy(self.optimizer)
+        one.multipliers = self.multipliers.part(span)
+        self._parts.append(one)
+        return one
+
+    def vector(self, name: str, size: int | None = None) -> Array:
+        """Return a new vector of zeros, as long as the parameters or ``size``, and store it in ``vectors``."""
+        elements = self.replica.parameters.size if size is None else size
+        self.vectors[name] = self.replica.backend.zeros(elements, self.replica.dtype)
+        return self.vectors[name]
+
+    def epoch(self, step: int) -> int:
+        """Return the epoch of ``step``."""
+        return step // self.steps_per_epoch
+
+    def batch(self, step: int, rank: int, ranks: int) -> _Batch:
+        """Return images and labels of ``rank``'s share of the global batch, which does not depend on ``ranks``."""
+        self.replica.reseed(self.seed, rank, step)
+        if self._ahead is None or self._ahead[0] != (rank, ranks):
+            self.close()
+            make = partial(self._make_batch, rank=rank, ranks=ranks)
+            self._ahead = (rank, ranks), Prefetch(make, self.steps, self.prefetch)
+        images, labels = self._ahead[1].take(step)
+        self.images = len(images)
+        return images, labels
+
+    def input(self, step: int, rank: int, ranks: int) -> tuple[Array, Array]:
+        """Return :meth:`batch` in the memory of the replica's device."""
+        images, labels = self.batch(step, rank, ranks)
+        return self.replica.backend.asarray(images), self.replica.backend.asarray(labels)
+
+    def close(self) -> None:
+        """End the prefetch thread, if there is one; a later :meth:`batch` starts it again."""
+        if self._ahead is not None:
+            self._ahead[1].close()
+            self._ahead = None
+
+    def _make_batch(self, step: int, rank: int, ranks: int) -> _Batch:
+        """Make a batch without touching the replica: another thread may call."""
+        epoch, within = divmod(step, self.steps_per_epoch)
+        order = epoch_order(len(self.dataset.train), epoch, self.seed)
+        mine = share(order, within, self.global_batch, rank, ranks, self.shares)
+        return self.dataset.train.batch(mine, self.replica.dtype, (self.seed, epoch))
+
+    def evaluations_within(self, steps: int) -> int:
+        """Return the number of evaluations due within ``steps`` steps, without the one at the end."""
+        return int(steps / self.steps_per_epoch / self.evaluate_every + 1e-9)
+
+    def evaluation_due(self, steps: int) -> bool:
+        """Return whether an evaluation is due after ``steps`` steps."""
+        within = self.evaluations_within(steps)
+        due = within > self._evaluated or steps == self.steps
+        self._evaluated = within
+        return due
+
+    async def evaluate(
+        self,
+        comm: Comm,
+        steps: float,
+        *,
+        parameters: Array | None = None,
+        consensus: float = math.nan,
+        at: Moment | None = None,
+    ) -> bool:
+        """Test the network on all ranks together; return whether training may stop.
+
+        Each rank tests its share of the test set. Running statistics of batch normalisation, which each rank has
+        its own of during training (Goyal et al. 2017, section 2.3), are averaged first. ``parameters``, equal on
+        all ranks, are tested in place of the replica's. ``consensus`` and ``at`` are recorded with the result.
+        ``steps``: length of training so far, in global batches.
+        """
+        replica, test = self.replica, self.dataset.test
+        if replica.state.size and not self.independent:
+            await comm.native("allreduce", replica.state)
+            await comm.compute("evaluation", partial(itruediv, replica.state, comm.size))
+        sums = await comm.compute("evaluation", partial(self._test_with, parameters, comm.rank, comm.size))
+        await comm.native("allreduce", sums)
+        loss, accuracy = (float(total) / len(test) for total in sums)
+        epochs, samples = steps / self.steps_per_epoch, round(steps * self.global_batch)
+        self.journal.evaluation(epochs, loss, accuracy, samples, consensus=consensus, at=at)
+        reached = self.target_accuracy is not None and accuracy >= self.target_accuracy
+        return bool(self.stop_at_target and reached)
+
+    async def evaluate_average(
+        self, comm: Comm, steps: float, mine: Array, *, weight: float = 1, at: Moment | None = None
+    ) -> bool:
+        """Test the average over ranks of ``mine``, which does not change; record the ranks' distance from it.
+
+        ``weight``: weight of this rank in the average; the weights of all ranks add up to their number.
+        """
+        average = await comm.compute("evaluation", partial(mul, mine, weight))
+        await comm.native("allreduce", average)
+        await comm.compute("evaluation", partial(itruediv, average, comm.size))
+        squares = np.array([await comm.compute("evaluation", partial(_square_distance, mine, average))])
+        await comm.native("allreduce", squares)
+        distance = float(squares[0] / comm.size) ** 0.5
+        return await self.evaluate(comm, steps, parameters=average, consensus=distance, at=at)
+
+    def _test_with(self, parameters: Array | None, rank: int, ranks: int) -> NDArray[np.float64]:
+        """Return :meth:`_test` with ``parameters``, or with the replica's own if None."""
+        if parameters is None:
+            return self._test(rank, ranks)
+        own = self.replica.parameters.copy()
+        self.replica.parameters[:] = parameters
+        sums = self._test(rank, ranks)
+        self.replica.parameters[:] = own
+        return sums
+
+    def _test(self, rank: int, ranks: int) -> NDArray[np.float64]:
+        """Return the sum of losses and the number of correct answers over this rank's share of the test set.
+
+        Batches are no larger than in training, so that tests need no more memory than training.
+        """
+        replica, test = self.replica, self.dataset.test
+        mine = np.arange(rank * len(test) // ranks, (rank + 1) * len(test) // ranks)
+        parts = range(0, len(mine), math.ceil(self.global_batch / ranks))
+
+        def make(part: int) -> _Batch:
+            return test.batch(mine[parts[part] :][: parts.step], replica.dtype)
+
+        sums = np.zeros(2)
+        with Prefetch(make, len(parts), self.prefetch) as ahead:
+            for part in range(len(parts)):
+                images, labels = ahead.take(part)
+                logits = replica.predict(replica.backend.asarray(images))
+                loss, correct, _ = replica.loss(logits, replica.backend.asarray(labels), 1.0, train=False)
+                sums += (loss, correct)
+        replica.release_predictions()
+        return sums
+
+
+def _square_distance(one: Array, other: Array) -> float:
+    return float(((one - other) ** 2).sum())

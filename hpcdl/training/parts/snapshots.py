@@ -1,0 +1,105 @@
+"""Copies of parameters and running statistics during training, tested after its end."""
+
+from __future__ import annotations
+
+from functools import partial
+from operator import itruediv
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+
+from hpcdl.training.parts.journal import Moment
+from hpcdl.training.parts.running_statistics import share_statistics
+
+if TYPE_CHECKING:
+    from hpcdl.fabric.comm import Array, Comm
+    from hpcdl.training.parts.session import Session
+
+
+class _Snapshot(NamedTuple):
+    moment: Moment
+    start: int
+    vector: Array
+
+
+class Snapshots:
+    """Snapshots of one rank, so that evaluations do not interrupt training.
+
+    A rank copies its parameters when an evaluation is due by its own count of steps. After training all ranks test
+    the copies together. The copies do not count as memory of the training: one vector and the running statistics
+    of batch normalisation for each evaluation.
+
+    A worker without parameters calls only :meth:`note_progress`. Its running statistics are copied when it first
+    knows that an evaluation is due.
+    """
+
+    def __init__(self, session: Session) -> None:
+        """Start the training time of the snapshots."""
+        self._session = session
+        self._taken: list[_Snapshot] = []
+        self._statistics: dict[int, Array] = {}
+        """Running statistics, by the number of evaluations that were due."""
+        session.journal.begin()
+
+    def take(self, steps: int, vector: Array, start: int = 0) -> None:
+        """Copy ``vector``, which holds the parameters from number ``start`` on, after ``steps`` global batches.
+
+        It replaces an earlier copy after the same number.
+        """
+        self.note_progress(steps)
+        session = self._session
+        if self._taken and self._taken[-1].moment.steps == steps:
+            self._taken.pop()
+        moment = session.journal.moment()._replace(steps=steps)
+        self._taken.append(_Snapshot(moment, start, vector.copy()))
+
+    def note_progress(self, steps: int) -> None:
+        """Copy the running statistics if an evaluation has become due within ``steps`` global batches."""
+        due = self._session.evaluations_within(steps)
+        if due > max(self._statistics, default=0):
+            self._statistics[due] = self._session.replica.state.copy()
+
+    async def evaluate(
+        self, comm: Comm, combine: Literal["average", "sum"] = "average", *, worked: bool = True
+    ) -> Array:
+        """Test the snapshots of all ranks, in the order in which they were taken; return the last parameters.
+
+        ``"average"``: test the average of the ranks' vectors, and record their distance from it. ``"sum"``: each
+        rank has a part of the parameters, or none. The moment recorded is that of the last rank. If ranks have
+        different numbers of snapshots the first ones of the others are left out. Running statistics are the mean
+        over the ranks that ``worked``; the last snapshot is tested with the present ones. Collective; at least
+        one rank must have a snapshot.
+        """
+        session = self._session
+        taken = np.zeros(comm.size, np.int64)
+        taken[comm.rank] = len(self._taken)
+        await comm.native("allreduce", taken)
+        number = int(taken[taken > 0].min())
+        moments = np.zeros((comm.size, number, 2), np.int64)
+        mine: list[_Snapshot | None] = [*self._taken[-number:]] if self._taken else [None] * number
+        moments[comm.rank] = [one.moment if one else (0, 0) for one in mine]
+        flat = moments.reshape(-1)
+        await comm.native("allreduce", flat)
+        parameters, state = session.replica.parameters.copy(), session.replica.state
+        now = state.copy()
+        for one, (steps, training_ns) in zip(mine, moments.max(axis=0), strict=True):
+            number -= 1
+            state[:] = self._statistics_of(steps, now) if number else now
+            await share_statistics(comm, session, worked=worked)
+            parameters[:] = 0
+            if one is not None:
+                parameters[one.start : one.start + one.vector.size] = one.vector
+            moment = Moment(int(steps), int(training_ns))
+            if combine == "average":
+                await session.evaluate_average(comm, moment.steps, parameters, at=moment)
+            else:
+                await comm.native("allreduce", parameters)
+                await session.evaluate(comm, moment.steps, parameters=parameters, at=moment)
+        if combine == "average":
+            await comm.native("allreduce", parameters)
+            await comm.compute("evaluation", partial(itruediv, parameters, comm.size))
+        return parameters
+
+    def _statistics_of(self, steps: int, now: Array) -> Array:
+        due = self._session.evaluations_within(steps)
+        return next((copy for number, copy in self._statistics.items() if number >= due), now)

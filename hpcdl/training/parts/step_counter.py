@@ -1,0 +1,55 @@
+"""Counter of a training's steps, which assigns them one by one to ranks that keep no common step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from hpcdl.fabric.comm import Comm
+    from hpcdl.training.parts.session import Session
+
+_REQUEST: Final = 254
+_ANSWER: Final = 255
+"""Tags, in the tag space that all main programs share."""
+
+COUNTER_RANK: Final = 0
+"""Rank that runs :func:`assign_steps`."""
+
+
+async def assign_steps(comm: Comm, steps: int, workers: int) -> None:
+    """Answer requests with the step numbers 0 to ``steps`` - 1, then send -1 once to each of ``workers`` ranks.
+
+    Rank :data:`COUNTER_RANK` starts this program with shared tags.
+    """
+    nothing = np.empty(0, np.int64)
+    for number in [*range(steps), *[-1] * workers]:
+        request = await comm.recv(nothing, tag=_REQUEST)
+        await comm.send(np.array([number]), request.source, _ANSWER)
+
+
+async def numbered_steps(comm: Comm) -> AsyncIterator[int]:
+    """Yield the numbers of this rank's steps, in rising order, until all steps are assigned.
+
+    The next number is requested during each step, so that the rank does not wait for it. A rank makes every step
+    that it is assigned.
+    """
+    following = comm.start(_request(comm), shared_tags=True)
+    while (number := await following) >= 0:
+        following = comm.start(_request(comm), shared_tags=True)
+        yield number
+
+
+async def _request(comm: Comm) -> int:
+    answer = np.zeros(1, np.int64)
+    await comm.send(answer[:0], COUNTER_RANK, _REQUEST)
+    await comm.recv(answer, COUNTER_RANK, _ANSWER)
+    return int(answer[0])
+
+
+def evaluations_due(session: Session, after: int, until: int) -> list[int]:
+    """Return the numbers of steps above ``after``, up to ``until``, after which an evaluation is due."""
+    return [steps for steps in range(after + 1, until + 1) if session.evaluation_due(steps)]

@@ -1,0 +1,141 @@
+"""Communication graphs for gossip, their mixing weights, and schedules of directed pushes."""
+
+from __future__ import annotations
+
+from math import isqrt
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from hpcdl.registry import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
+Links = list[tuple[int, ...]]
+"""For each rank the ranks that it is linked to, in rising order."""
+
+
+def _ring(ranks: int, _seed: int) -> Iterator[tuple[int, int]]:
+    yield from ((rank, (rank + 1) % ranks) for rank in range(ranks))
+
+
+def _torus(ranks: int, _seed: int) -> Iterator[tuple[int, int]]:
+    """Yield the links of the most square grid of ``ranks`` ranks; a ring if ``ranks`` is a prime."""
+    rows = next(height for height in range(isqrt(ranks), 0, -1) if ranks % height == 0)
+    columns = ranks // rows
+    for rank in range(ranks):
+        row, column = divmod(rank, columns)
+        yield rank, row * columns + (column + 1) % columns
+        yield rank, (row + 1) % rows * columns + column
+
+
+def _exponential(ranks: int, _seed: int) -> Iterator[tuple[int, int]]:
+    for distance in _distances(ranks):
+        yield from ((rank, (rank + distance) % ranks) for rank in range(ranks))
+
+
+def _complete(ranks: int, _seed: int) -> Iterator[tuple[int, int]]:
+    yield from ((rank, other) for rank in range(ranks) for other in range(rank))
+
+
+def _random(ranks: int, seed: int) -> Iterator[tuple[int, int]]:
+    """Yield the links of two random cycles through all ranks."""
+    for cycle in range(2):
+        order = np.argsort(np.random.PCG64([seed, cycle]).random_raw(ranks), kind="stable")
+        yield from ((int(order[place - 1]), int(order[place])) for place in range(ranks))
+
+
+_GRAPHS: Final[dict[str, Callable[[int, int], Iterator[tuple[int, int]]]]] = {
+    "ring": _ring,
+    "torus": _torus,
+    "exponential": _exponential,
+    "complete": _complete,
+    "random": _random,
+}
+
+GRAPHS: Final = tuple(_GRAPHS)
+
+
+def check_graph(graph: str) -> None:
+    """Raise ValueError for a graph that is not in :data:`GRAPHS`."""
+    if graph not in GRAPHS:
+        raise ValueError(f"graph: unknown {graph!r}{nearest(graph, GRAPHS)}")
+
+
+def neighbours(graph: str, ranks: int, seed: int = 0) -> Links:
+    """Return each rank's neighbours in an undirected, connected graph.
+
+    ``"ring"``; ``"torus"``, of two dimensions; ``"exponential"``, linked at the distances 1, 2, 4, ...;
+    ``"complete"``; ``"random"``, two cycles through all ranks in random order, drawn by ``seed``: nearly every
+    such graph is an expander (Friedman 2008). Raises ValueError for another graph.
+    """
+    check_graph(graph)
+    linked: list[set[int]] = [set() for _ in range(ranks)]
+    for one, other in _GRAPHS[graph](ranks, seed):
+        linked[one].add(other)
+        linked[other].add(one)
+    return [tuple(sorted(others - {rank})) for rank, others in enumerate(linked)]
+
+
+def metropolis(links: Sequence[Collection[int]], rank: int) -> dict[int, float]:
+    """Return ``rank``'s row of a mixing matrix: the weights of its parameters and its neighbours'.
+
+    W[i, j] = 1 / (1 + max(degree i, degree j)); the diagonal completes each row to 1 (Xiao & Boyd 2004). W is
+    symmetric and doubly stochastic on any graph: 1/3 on a ring, 1/p on the complete graph.
+    """
+    weights = {other: 1 / (1 + max(len(links[rank]), len(links[other]))) for other in links[rank]}
+    return {rank: 1 - sum(weights.values()), **weights}
+
+
+def parities(links: Sequence[Collection[int]]) -> list[int]:
+    """Return the parity of each rank's distance from rank 0.
+
+    Every rank but rank 0 has a neighbour of the other parity, one link nearer to rank 0. Therefore the links
+    between ranks of different parity connect all ranks of a connected graph, bipartite or not.
+    """
+    found, queue, parity = {0}, [0], [0] * len(links)
+    while queue:
+        rank = queue.pop(0)
+        for other in links[rank]:
+            if other not in found:
+                found.add(other)
+                queue.append(other)
+                parity[other] = 1 - parity[rank]
+    return parity
+
+
+def pushes(graph: str, ranks: int, step: int, seed: int = 0) -> Links:
+    """Return the targets of each rank's pushes at ``step``.
+
+    ``"ring"``: the next rank. ``"torus"``: the next rank in the row and in the column. ``"exponential"``: one
+    rank, at the distance 1, 2, 4, ... in turn (Assran et al. 2019, appendix A). ``"complete"``: all other ranks.
+    ``"random"``: the next rank of a random cycle, drawn for each step, and a second one for half of the ranks.
+    Raises ValueError for another graph.
+    """
+    check_graph(graph)
+    if ranks == 1:
+        return [()]
+    if graph == "torus":
+        following: list[set[int]] = [set() for _ in range(ranks)]
+        for rank, other in _torus(ranks, seed):
+            following[rank].add(other)
+        return [tuple(sorted(others - {rank})) for rank, others in enumerate(following)]
+    if graph == "complete":
+        return [tuple(other for other in range(ranks) if other != rank) for rank in range(ranks)]
+    if graph == "random":
+        drawn = np.random.PCG64([seed, step]).random_raw(2 * ranks)
+        order = np.argsort(drawn[:ranks], kind="stable").tolist()
+        targets = [{other} for _, other in sorted(zip(order, [*order[1:], order[0]], strict=True))]
+        for rank, bits in enumerate(drawn[ranks:].tolist()):
+            if bits % 2:
+                targets[rank].add((rank + 1 + bits // 2 % (ranks - 1)) % ranks)
+        return [tuple(sorted(others)) for others in targets]
+    distances = _distances(ranks) if graph == "exponential" else [1]
+    distance = distances[step % len(distances)]
+    return [((rank + distance) % ranks,) for rank in range(ranks)]
+
+
+def _distances(ranks: int) -> list[int]:
+    """Return the powers of two below ``ranks``: 1, 2, 4, ..."""
+    return [1 << power for power in range((ranks - 1).bit_length())]

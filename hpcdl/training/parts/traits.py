@@ -1,0 +1,80 @@
+"""Traits that a strategy declares at the end of its module: ``TRAITS: Final = Strategy(check=check)``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Settings = Mapping[str, Any]
+"""All settings of the strategy by name, defaults included."""
+
+
+def _accept(_ranks: int, _settings: Settings) -> None:
+    """Accept all settings."""
+
+
+def _accept_rates(_rate: Callable[[int], float], _steps: int, _settings: Settings) -> None:
+    """Accept all learning rates."""
+
+
+def _untitled(_ranks: int, _settings: Settings) -> str | None:
+    """Return no title."""
+    return None
+
+
+def _all_ranks(ranks: int, _settings: Settings) -> range:
+    """Return all ranks."""
+    return range(ranks)
+
+
+def _unknown(_settings: Settings) -> int | None:
+    """Return None."""
+    return None
+
+
+def _one_step(_ranks: int, _settings: Settings) -> int:
+    """Return 1."""
+    return 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strategy:
+    """Traits of a training strategy. A module that declares none has the defaults."""
+
+    aggregates: bool = True
+    """Sums vectors by the case's aggregation; False: moves its messages itself."""
+    lockstep: bool = False
+    """All ranks take every step together, all steps cost the same, and messages depend on sizes only. Such a
+    strategy can be replayed and predicted."""
+    stops_at_target: bool = True
+    """Has a common step after which all ranks can stop at the target accuracy."""
+    scales_loss: bool = True
+    """Can train in float16, by loss scaling."""
+    weighs_images: bool = False
+    """A rank is weighted by its images, so that shares of a batch need not be equal."""
+    served: bool = False
+    """Servers apply the gradients that workers push."""
+    optimizer: str | None = None
+    """The strategy's own optimizer, in place of the case's."""
+
+    check: Callable[[int, Settings], None] = _accept
+    """``check(ranks, settings)`` raises ValueError for settings that cannot run."""
+    check_rates: Callable[[Callable[[int], float], int, Settings], None] = _accept_rates
+    """``check_rates(rate, steps, settings)`` raises ValueError for learning rates that contradict the settings."""
+    title: Callable[[int, Settings], str | None] = _untitled
+    """``title(ranks, settings)``: the literature's name of the strategy with these settings."""
+    workers: Callable[[int, Settings], range] = _all_ranks
+    """``workers(ranks, settings)``: the ranks that share a batch."""
+    may_fail: Callable[[int, Settings], range] | None = None
+    """``may_fail(ranks, settings)``: the ranks of which one may fail without ending training; None: no rank."""
+    most_steps: Callable[[int, Settings], int] = _one_step
+    """``most_steps(ranks, settings)``: the most steps that one rank takes of a global batch."""
+    gradients_in_flight: Callable[[Settings], int | None] = _unknown
+    """``gradients_in_flight(settings)``: gradients of a worker between the pull of their parameters and their
+    push; None if workers wait for each other, or do not pull and push for every gradient."""
+    cycle: Callable[[Settings], int] | None = None
+    """``cycle(settings)``: steps after which costs repeat. Raises ValueError if messages depend on more than
+    sizes.
+
+    None: 1 with ``lockstep``; other strategies cannot be predicted."""

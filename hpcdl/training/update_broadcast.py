@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from hpcdl.training.parts.gradient import gradient
+from hpcdl.training.parts.snapshots import Snapshots
+from hpcdl.training.parts.step_counter import COUNTER_RANK, assign_steps, evaluations_due, numbered_steps
+from hpcdl.training.parts.traits import Strategy
+
+if TYPE_CHECKING:
+    from hpcdl.fabric.comm import Array, Comm
+    from hpcdl.fabric.task import Task
+    from hpcdl.training.parts.session import Session
+
+_HEADER: Final = 1
+_UPDATE: Final = 2
+_ACKNOWLEDGEMENT: Final = 3
+
+
+class ReceivedUpdates:
+    """Sum of the updates that a rank has received and not yet applied, and their senders."""
+
+    def __init__(self, session: Session, ranks: int) -> None:
+        self.session = session
+        self.total = session.vector("received")
+        self.incoming = session.vector("incoming")
+        self.applied = np.zeros(ranks, np.int64)
+        """Number of updates of each rank, this one included, that are in the parameters."""
+        self.waiting: list[tuple[int, Array]] = []
+        """Sender and header of each update that is in ``total``."""
+
+    async def apply(self, comm: Comm) -> None:
+        """Add the sum to the parameters."""
+        parameters = self.session.replica.parameters
+
+        def drain() -> None:
+            nonlocal parameters
+            parameters += self.total
+            self.total[:] = 0
+
+        await comm.apply("apply", drain, 2 * parameters.nbytes)
+        for source, header in self.waiting:
+            staleness = int(np.maximum(self.applied - header[1:], 0).sum())
+            self.record(source, staleness, int(header[0]))
+        self.waiting.clear()
+
+    def record(self, source: int, staleness: int, number: int) -> None:
+        """Record that the update which rank ``source`` made in step ``number`` is applied."""
+        rate = self.session.learning_rate(number // len(self.applied))
+        self.session.journal.update(source, int(self.applied.sum()), staleness, rate)
+        self.applied[source] += 1
+
+
+async def update_broadcast(comm: Comm, session: Session) -> None:
+    """Every rank sends its updates to all others and does not wait for theirs (Strom 2015, section 3).
+
+    There are no servers and no common steps. A rank repeats:
+
+        x  <-  x + sum of the updates received
+        u  <-  share * (optimizer's change of x by the gradient at x)
+        x  <-  x + u, and send u to all other ranks
+
+    ``share`` is the rank's share of the global batch. With an optimizer that is linear in the gradient, p updates
+    from equal parameters make one step of synchronous training. Every rank applies each update exactly once. In
+    the end the parameters of all ranks differ only by the order of the sums. An update's staleness on a rank is
+    the number of updates applied there that were not in the parameters of its gradient.
+
+    The steps x p steps of all ranks are assigned on request; a rank takes its own shares in order. Evaluations,
+    after the end, test the average of the ranks' snapshots.
+
+    Messages per step: to each other rank a header, V bytes (the parameters) and an acknowledgement in return. A
+    rank sends an update after all ranks have acknowledged its last one. So at most p - 1 updates are on their way
+    to a rank. Memory: four vectors, ``outgoing``, ``before``, ``incoming`` and ``received``.
+    """
+    received, snapshots = ReceivedUpdates(session, comm.size), Snapshots(session)
+    tasks = [comm.start(receive(comm, received), shared_tags=True)]
+    if comm.rank == COUNTER_RANK:
+        tasks.append(comm.start(assign_steps(comm, session.steps * comm.size, comm.size), shared_tags=True))
+    evaluated = await work(comm, session, received, snapshots)
+    for task in tasks:
+        await task
+    await received.apply(comm)
+    for steps in evaluations_due(session, evaluated, session.steps):
+        snapshots.take(steps, session.replica.parameters)
+    await snapshots.evaluate(comm)
+
+
+async def work(comm: Comm, session: Session, received: ReceivedUpdates, snapshots: Snapshots) -> int:
+    """Train until all steps are assigned; return the step up to which snapshots were taken."""
+    replica = session.replica
+    x = replica.parameters
+    outgoing, before = session.vector("outgoing"), session.vector("before")
+    others = [other for other in range(comm.size) if other != comm.rank]
+    under_way: list[Task[None]] = []
+    own = evaluated = 0
+    async for number in numbered_steps(comm):
+        step = number // comm.size
+        for steps in evaluations_due(session, evaluated, step):
+            snapshots.take(steps, x)
+        evaluated = step
+        rate = session.learning_rate(step)
+        with session.journal.step(session.epoch(step), rate) as outcome:
+            await received.apply(comm)
+            await gradient(comm, session, partial(session.input, own, comm.rank, comm.size), outcome)
+            share = outcome.images / session.global_batch
+            await comm.compute("update", partial(make_update, session, rate, share, before))
+            while under_way:
+                await under_way.pop()
+            await comm.apply("encode", partial(encode, x, outgoing), outgoing.nbytes)
+            await comm.add(x, before)
+            header = np.array([number, *received.applied])
+            under_way = [comm.start(deliver(comm, header, outgoing, other), shared_tags=True) for other in others]
+            received.record(comm.rank, 0, number)
+        own += 1
+    while under_way:
+        await under_way.pop()
+    for other in others:
+        await comm.send(np.empty(0, np.int64), other, _HEADER)
+    return evaluated
+
+
+async def deliver(comm: Comm, header: Array, payload: Array, other: int) -> None:
+    """Send one update to one rank and wait for the acknowledgement."""
+    await comm.send(header, other, _HEADER)
+    await comm.send(payload, other, _UPDATE)
+    await comm.recv(np.empty(0, np.int64), other, _ACKNOWLEDGEMENT)
+
+
+async def receive(comm: Comm, received: ReceivedUpdates) -> None:
+    """Receive updates until every other rank has sent an empty header."""
+    header = np.zeros(1 + comm.size, np.int64)
+    training = comm.size - 1
+    while training:
+        sender = await comm.recv(header, tag=_HEADER)
+        if not sender.count:
+            training -= 1
+            continue
+        update = await comm.recv(received.incoming, sender.source, _UPDATE)
+        payload = received.incoming[: update.count]
+        await comm.apply("decode", partial(decode, payload, received.total), payload.nbytes)
+        received.waiting.append((sender.source, header.copy()))
+        await comm.send(header[:0], sender.source, _ACKNOWLEDGEMENT)
+
+
+def make_update(session: Session, rate: float, share: float, before: Array) -> None:
+    """Copy the parameters to ``before`` and replace them by ``share`` x the optimizer's change."""
+    x = session.replica.parameters
+    before[:] = x
+    session.optimizer.update(x, session.replica.gradients, rate)
+    x -= before
+    x *= share
+
+
+def encode(update: Array, payload: Array) -> None:
+    """Copy an update to the send buffer."""
+    payload[:] = update
+
+
+def decode(payload: Array, into: Array) -> None:
+    """Add a received update to the sum ``into``."""
+    into += payload
+
+
+TRAITS: Final = Strategy(aggregates=False, stops_at_target=False)

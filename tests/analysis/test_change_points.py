@@ -1,0 +1,118 @@
+"""Change points on synthetic nights; the larger figures are from history_figures.py."""
+
+import numpy as np
+import pytest
+from contract.nights import nights
+
+from hpcdl.analysis.calibration import calibrate
+from hpcdl.analysis.change_points import AFTER, BEFORE, change_points
+from hpcdl.analysis.slow_drift import drifts
+from hpcdl.analysis.spikes import Spikes
+from hpcdl.analysis.student import beyond
+from hpcdl.analysis.usual_variance import usual_variance
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(1)
+
+
+def test_a_suite_without_a_change_has_at_most_one_false_finding_in_100_nights(rng):
+    assert len({one.found for one in change_points(nights(rng))}) <= 1
+
+
+def test_a_shift_of_five_percent_is_found_within_twelve_runs(rng):
+    logs = nights(rng, runs=52)
+    logs[:10, 40:] += np.log(1.05)
+    found = {one.series: one for one in change_points(logs) if one.series < 10}
+    assert len(found) == 10
+    for one in found.values():
+        assert abs(one.first - 40) <= 3
+        assert one.ratio.low < one.ratio.value < one.ratio.high
+    assert sum(one.ratio.low < 1.05 < one.ratio.high for one in found.values()) >= 7  # 95 % intervals
+
+
+def test_a_change_needs_three_runs_that_agree_and_ten_before():
+    for before, after, expected in ((BEFORE, AFTER, 1), (BEFORE - 1, AFTER, 0), (BEFORE, AFTER - 1, 0)):
+        noise = np.random.default_rng(2).normal(0, 0.001, before + after)
+        logs = noise[None, :] + np.repeat([0.0, 0.2], [before, after])
+        found = change_points(logs)
+        assert len(found) == expected
+        assert all((one.first, one.found) == (before, before + after - 1) for one in found)
+
+
+def test_a_later_run_alters_no_earlier_finding(rng):
+    logs = nights(rng, series=40, runs=70)
+    logs[3, 30:] += 0.1
+    logs[3, 45:] -= 0.1
+    logs[rng.random(logs.shape) < 0.1] = np.nan
+    whole = [(one.series, one.first, one.found) for one in change_points(logs)]
+    assert len(whole) >= 2
+    for end in (35, 50, 60):
+        part = [(one.series, one.first, one.found) for one in change_points(logs[:, :end])]
+        assert part == [one for one in whole if one[2] < end]
+
+
+def test_spikes_and_pairs_of_spikes_are_no_change(rng):
+    logs = rng.normal(0, 0.01, (1, 60))
+    logs[0, [20, 30, 31, 45]] += 0.3
+    assert not change_points(logs)
+
+
+def test_the_first_value_of_a_shift_is_no_spike():
+    values = np.concatenate([np.full(20, np.nan), np.resize([0.0, 0.01], 12), np.resize([0.5, 0.51], 5)])
+    spikes = Spikes(values[None, :], 20)
+    for end in range(1, 18):
+        spikes.update(np.array([0]), np.array([end]), np.array([0]))
+    assert not spikes.mask.any()
+
+
+def test_missing_values_and_constant_series_raise_nothing():
+    logs = np.full((4, 40), np.nan)
+    logs[1] = 0.0
+    logs[2, ::3] = 1.0
+    logs[3, 20:] = 0.0
+    assert not change_points(logs)
+    logs[1, 30:] = 0.1
+    assert [(one.series, one.first) for one in change_points(logs)] == [(1, 30)]
+
+
+def test_a_change_of_all_series_is_no_job_effect(rng):
+    logs = nights(rng, series=50, runs=60)
+    logs[:, 40:] += np.log(1.08)
+    found = change_points(logs)
+    assert len({one.series for one in found if abs(one.first - 40) <= 2}) >= 45
+
+
+def test_the_usual_variance_is_that_of_alike_series(rng):
+    variance, freedom = usual_variance(rng.normal(0, 0.03, (200, 40)))
+    assert variance == pytest.approx(0.03**2, rel=0.1)
+    unlike = rng.normal(0, 1, (200, 40)) * np.exp(rng.normal(0, 1, (200, 1)))
+    assert usual_variance(unlike).freedom < 5 < freedom
+    assert usual_variance(rng.normal(0, 1, (5, 40))).freedom == 0
+
+
+def test_a_slow_drift_crosses_the_floor_without_a_change_point(rng):
+    logs = rng.normal(0, 0.02, (2, 200))
+    logs[0] += np.linspace(0, 0.25, 200)
+    steps = change_points(logs)
+    found = drifts(logs, [one for one in steps if one.series == 1])
+    assert [one.series for one in found] == [0]
+    assert found[0].found > 50
+    assert found[0].ratio > 1.1
+
+
+def test_calibration_counts_false_alarms_and_finds_added_steps(rng):
+    logs = nights(rng, series=30, runs=60)
+    logs[0, 30:] += 0.2
+    found = calibrate(logs, change_points(logs), rounds=4)
+    assert found.regressed <= 1
+    assert found.found >= 0.8
+    short = calibrate(logs[:, :12], [], rounds=1)
+    assert (short.found, short.delay) == (None, None)
+
+
+def test_small_tails_of_student_are_exact():
+    """Scipy: 2 * stats.t.sf(8, 30) = 6.2e-9."""
+    stats = pytest.importorskip("scipy.stats")
+    assert 2 * beyond(np.array(8.0), np.array(30.0)) == pytest.approx(2 * stats.t.sf(8, 30), rel=1e-6)

@@ -1,0 +1,271 @@
+"""Comparison of two sets of runs: verdicts, missing and failed cases, jobs, accepted regressions, drift."""
+
+import datetime as dt
+
+import numpy as np
+import pytest
+
+from hpcdl.analysis.accepted import Accepted
+from hpcdl.analysis.regressions import compare
+from hpcdl.analysis.series import CaseSeries, RunSeries
+
+TODAY = dt.date(2026, 11, 22)
+
+
+def case(name, seconds, measure="time_p50_seconds", failure="", settings="{}", suite="s", **more):
+    values = {} if seconds is None else {measure: seconds}
+    return CaseSeries(suite, name, settings, "collective", 2, 64, "k", {**values, **more}, failure, {}, {})
+
+
+def run(cases, number=0, job="", complete=True, without_result=None, suite="s", disturbed=()):
+    return RunSeries(
+        path=f"runs/{number}",
+        date=f"2026-11-{number % 28 + 1:02d}",
+        job=job or f"runs/{number}-{id(cases)}",
+        suite=suite,
+        complete=complete,
+        environment={},
+        environments={},
+        cases=tuple(cases),
+        without_result=without_result or {},
+        disturbed=dict.fromkeys(disturbed, "other processes"),
+        simulated=0,
+    )
+
+
+def runs(*launches, **options):
+    """One run per launch, whose case ``c`` took so long."""
+    return [run([case("c", seconds)], number, **options) for number, seconds in enumerate(launches)]
+
+
+def compared(baseline, candidate, accepted=(), min_effect=0.03):
+    return compare(baseline, candidate, min_effect, accepted, TODAY)
+
+
+def only(found):
+    (change,) = found.changes
+    return change
+
+
+STEADY = (1.00, 1.01, 0.99, 1.002, 0.998)
+
+
+@pytest.mark.parametrize(
+    ("factor", "verdict"),
+    [(1.0, "unchanged"), (1.1, "regressed"), (0.9, "improved"), (1.025, "inconclusive"), (1.015, "unchanged")],
+)
+def test_verdicts(factor, verdict):
+    found = compared(runs(*STEADY), runs(*(factor * one for one in STEADY)))
+    assert found.verdict == only(found).verdict == verdict
+    assert only(found).ratio == pytest.approx(factor)
+    assert only(found).low < factor < only(found).high
+    assert only(found).launches == (5, 5)
+
+
+def test_a_larger_min_effect_makes_it_unchanged():
+    candidate = runs(*(1.06 * one for one in STEADY))
+    assert compared(runs(*STEADY), candidate).verdict == "regressed"
+    assert compared(runs(*STEADY), candidate, min_effect=0.1).verdict == "unchanged"
+
+
+@pytest.mark.parametrize("sides", [(1, 5), (5, 1), (1, 1)])
+def test_one_launch_on_a_side_is_inconclusive(sides):
+    found = compared(runs(*STEADY[: sides[0]]), runs(*(2 * one for one in STEADY[: sides[1]])))
+    assert found.verdict == "inconclusive"
+    assert only(found).reason == "one launch on a side"
+    assert np.isnan(only(found).p)
+    assert np.isfinite(only(found).ratio)
+
+
+def test_noisy_launches_are_inconclusive():
+    assert compared(runs(1.0, 1.2, 0.9), runs(1.1, 0.9, 1.3)).verdict == "inconclusive"
+
+
+def with_cases(cases, **options):
+    return [run(cases, number, **options) for number in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("candidate", "verdict", "reason"),
+    [
+        (with_cases([case("a", 1.0)]), "missing", "no result (3 of 3 launches)"),
+        (
+            [*with_cases([case("a", 1.0), case("b", 1.0)]), run([case("a", 1.0)], 9, complete=False)],
+            "missing",
+            "no result (1 of 4 launches); the run was interrupted",
+        ),
+        (with_cases([], suite=""), "missing", "no result (3 of 3 launches)"),
+        (
+            with_cases([case("a", 1.0)], without_result={"b": "needs a GPU"}),
+            "failed",
+            "needs a GPU (3 of 3 launches)",
+        ),
+        (with_cases([case("a", 1.0), case("b", 1.0, failure="broke")]), "failed", "broke (3 of 3 launches)"),
+        (
+            with_cases([case("a", 1.0), case("b", 1.0, settings='{"start": "window"}')]),
+            "missing",
+            "its settings differ: start was default and is window",
+        ),
+    ],
+)
+def test_a_case_without_a_result_fails(candidate, verdict, reason):
+    found = compared(with_cases([case("a", 1.0), case("b", 1.0)]), candidate)
+    change = next(one for one in found.changes if one.case == "b")
+    assert (change.verdict, change.reason) == (verdict, reason)
+    assert found.verdict == "regressed"
+
+
+@pytest.mark.parametrize("slower", [1.0, 1.1])
+def test_disturbed_launches_are_left_out(slower):
+    loud = run([], disturbed=["c"])
+    found = compared([*runs(*STEADY), loud], [loud, *runs(*(slower * one for one in STEADY))])
+    assert found.verdict == only(found).verdict == ("regressed" if slower > 1.05 else "unchanged")
+    assert only(found).launches == (5, 5)
+
+
+def test_a_case_with_disturbed_launches_alone_is_inconclusive():
+    quiet, loud = [run([case("a", 1.0), case("c", 1.0)])], [run([case("a", 1.0)], disturbed=["c"])]
+    for sides, name in (((quiet, loud), "candidate"), ((loud, quiet), "baseline"), ((loud, loud), "baseline")):
+        change = next(one for one in compared(*sides).changes if one.case == "c")
+        assert (change.verdict, change.reason) == ("inconclusive", f"disturbed in all launches of the {name}")
+
+
+def test_a_disturbed_launch_does_not_excuse_a_missing_one():
+    quiet = [run([case("a", 1.0), case("c", 1.0)])]
+    found = compared(quiet, [run([case("a", 1.0)], disturbed=["c"]), run([case("a", 1.0)])])
+    assert next(one for one in found.changes if one.case == "c").verdict == "missing"
+
+
+def test_a_target_that_is_no_longer_reached_is_missing():
+    before = with_cases([case("a", 1.0, "step_seconds", seconds_to_target=9.0)])
+    now = [*before[:2], run([case("a", 1.0, "step_seconds")], 7)]
+    found = compared(before, now)
+    missing = next(one for one in found.changes if one.verdict == "missing")
+    assert (missing.measure, missing.reason) == ("seconds_to_target", "target not reached (1 of 3 launches)")
+    swapped = compared(now, before)
+    assert [one.measure for one in swapped.changes] == ["step_seconds"]
+
+
+def test_new_cases_are_named_and_harmless_unless_they_fail():
+    before = with_cases([case("a", 1.0)])
+    found = compared(before, with_cases([case("a", 1.0), case("b", 1.0)]))
+    assert [(one.case, one.verdict) for one in found.changes] == [("a", "unchanged"), ("b", "new")]
+    assert found.verdict == "unchanged"
+    assert compared(before, with_cases([case("a", 1.0), case("b", None, failure="x")])).verdict == "regressed"
+
+
+def test_a_case_that_only_the_baseline_failed_is_new():
+    before = with_cases([case("a", 1.0), case("b", None, failure="x")], without_result={"c": "y"})
+    found = compared(before, with_cases([case("a", 1.0), case("b", 1.0)]))
+    assert {one.case: one.verdict for one in found.changes} == {"a": "unchanged", "b": "new"}
+
+
+def test_runs_of_several_suites_are_compared_suite_by_suite():
+    one, other = [case("a", 1.0)], [case("a", 5.0, suite="t")]
+    side = [*with_cases(one), *with_cases(other, suite="t")]
+    found = compared(side, side)
+    assert {(one.suite, one.verdict, one.launches) for one in found.changes} == {
+        ("s", "unchanged", (3, 3)),
+        ("t", "unchanged", (3, 3)),
+    }
+
+
+def test_half_of_the_measures_inconclusive_is_inconclusive():
+    def side(factor, noisy):
+        return [
+            run([case(f"c{number}", one * (spread if number < noisy else 1)) for number in range(4)], launch)
+            for launch, (one, spread) in enumerate(zip(STEADY, (1.0, factor, 1.1, 1 / factor, 0.9), strict=True))
+        ]
+
+    assert compared(side(1.3, 1), side(1.2, 1)).verdict == "unchanged"
+    assert compared(side(1.3, 2), side(1.2, 2)).verdict == "inconclusive"
+
+
+def test_a_baseline_that_cannot_be_compared_is_refused():
+    with pytest.raises(ValueError, match="runs/0: the baseline cannot be compared: it has no measured case"):
+        compared(with_cases([case("a", None, failure="x")]), runs(1.0))
+
+
+def of_jobs(generator, jobs, launches, effect=0.02, noise=0.01, cases=1):
+    found = []
+    for job in range(jobs):
+        shared = generator.normal(0, effect, cases)
+        for _ in range(launches):
+            times = np.exp(shared + generator.normal(0, noise, cases))
+            found.append(
+                run([case(f"c{n}", t) for n, t in enumerate(times)], len(found), f"job {job} {id(shared)}")
+            )
+    return found
+
+
+@pytest.mark.parametrize("shape", [((5, 4), (5, 4)), ((6, 3), (1, 6)), ((2, 5), (3, 5)), ((8, 1), (4, 1))])
+def test_without_a_change_jobs_that_differ_are_no_regression(shape):
+    """Of launches as units 30 to 60 % would differ significantly."""
+    generator, false, total = np.random.default_rng(5), 0, 0
+    for _ in range(12):
+        found = compared(*(of_jobs(generator, *side, cases=40) for side in shape))
+        assert found.unit == ("launch" if shape == ((8, 1), (4, 1)) else "job")
+        false += sum(one.verdict == "regressed" for one in found.changes)
+        total += len(found.changes)
+    assert false / total < 0.05
+
+
+def test_the_median_of_a_jobs_launches_counts():
+    before = [run([case("c", t)], n, f"job {n // 2}") for n, t in enumerate((1.0, 1.02, 0.99, 1.01, 1.0, 1.0))]
+    found = compared(before, runs(1.0, 1.01, 0.99))
+    assert (found.unit, found.jobs) == ("job", (3, 3))
+
+
+ACCEPT = Accepted("c*", "slower switch", dt.date(2026, 12, 31))
+
+
+def test_an_accepted_regression_does_not_count():
+    slow = runs(*(1.2 * one for one in STEADY))
+    found = compared(runs(*STEADY), slow, [ACCEPT])
+    assert found.verdict == "unchanged"
+    assert (only(found).verdict, only(found).reason) == ("accepted", "accepted until 2026-12-31: slower switch")
+    assert compared(runs(*STEADY), slow, [Accepted("d*", "x", ACCEPT.expires)]).verdict == "regressed"
+
+
+def test_an_expired_one_counts_again_and_is_named():
+    slow = runs(*(1.2 * one for one in STEADY))
+    last_day = Accepted("c", "x", TODAY)
+    assert compared(runs(*STEADY), slow, [last_day]).verdict == "unchanged"
+    expired = Accepted("c", "x", TODAY - dt.timedelta(1))
+    found = compared(runs(*STEADY), slow, [expired])
+    assert found.verdict == "regressed"
+    assert found.expired == [expired]
+    assert only(found).reason == "accepted until 2026-11-21, which has passed"
+    assert compared(runs(*STEADY), slow, [expired, ACCEPT]).verdict == "unchanged"
+
+
+def test_an_accepted_regression_that_matches_nothing_is_named():
+    stranger = Accepted("x", "y", ACCEPT.expires)
+    assert compared(runs(*STEADY), runs(*STEADY), [ACCEPT, stranger]).unused == [stranger]
+
+
+def test_an_accepted_case_that_is_missing_fails():
+    assert compared(with_cases([case("c", 1.0)]), with_cases([]), [ACCEPT]).verdict == "regressed"
+
+
+def test_drift_of_the_baseline():
+    steady, rising = runs(*STEADY), runs(1.0, 1.02, 1.041, 1.06, 1.08)
+    found = compared(rising, steady).drift
+    assert found.p < 0.01
+    assert found.ratio == pytest.approx(1.08, abs=0.002)
+    assert compared(steady, rising).drift.p > 0.05
+    assert compared(steady[:3], rising).drift is None
+    assert compared(list(reversed(rising)), steady).drift == pytest.approx(found)
+
+
+def test_adjusting_spares_a_suite_of_two_hundred_cases():
+    """Unadjusted, about four of 200 unchanged cases would regress at 2 % noise and 5 launches with a limit of 1 %."""
+    generator = np.random.default_rng(1)
+
+    def side():
+        noise = generator.normal(0, 0.02, (5, 200))
+        return [run([case(f"c{n}", np.exp(x)) for n, x in enumerate(row)], k) for k, row in enumerate(noise)]
+
+    found = compared(side(), side(), min_effect=0.01)
+    assert found.count("regressed", "improved") == 0
+    assert found.count("inconclusive", "unchanged") == 200

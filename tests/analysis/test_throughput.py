@@ -1,0 +1,112 @@
+import numpy as np
+import pytest
+
+from hpcdl.analysis.launches import launches
+from hpcdl.analysis.scaling import records
+from hpcdl.analysis.throughput import WINDOWS
+
+FREE = {"training": "asynchronous(collect=1)", "aggregation": "own", "common_clock": True, "images": 16}
+
+
+def test_all_images_of_the_span_by_its_length(hand):
+    # in the time of one slow step, 40 ms, the three fast workers make four each: 13 shares of 16 images
+    hand.train([[10.0] * 400, [10.0] * 400, [40.0] * 100, [10.0] * 400], **FREE)
+    (one,) = records(launches(hand.read()))
+    assert one["images_per_second"] == pytest.approx(13 * 16 / 0.040)
+    assert one["step_seconds"] == pytest.approx(64 / one["images_per_second"])
+    assert one["step_seconds_low"] == pytest.approx(one["step_seconds_high"])
+    assert one["steps"] == 1300 // 4
+
+
+def test_the_span_lies_between_the_last_to_be_warm_and_the_first_to_end(hand):
+    hand.train([[1000.0, 10.0, *[10.0] * 50], [5.0, 5.0, *[20.0] * 200]], warmup_steps=2, **FREE)
+    (launch,) = launches(hand.read())
+    assert launch.span == (10**9 + 1_010_000_000, 10**9 + 1_510_000_000)
+
+
+def test_a_server_takes_no_steps_and_is_there(hand):
+    updates = {2: [(10**9 + 10**7 * n, n % 2, n, 1, 0.1) for n in range(100)]}
+    hand.train([[10.0] * 100, [10.0] * 100, []], updates=updates, **FREE | {"global_batch": 32})
+    (launch,) = launches(hand.read())
+    assert (launch.workers, launch.ranks_recorded) == (2, 3)
+    assert launch.images_per_second == pytest.approx(32 / 0.010)
+
+
+def test_time_in_which_nobody_is_inside_a_step_is_left_out(hand):
+    hand.train([[10.0] * 100] * 2, **FREE | {"global_batch": 32})
+    (launch,) = launches(hand.read())
+    steps = hand.read().steps
+    late = steps["step"] >= 50
+    for column in ("begin", "end"):
+        steps.loc[late, column] += 10**9  # everybody looks at the test set for a second
+    from hpcdl.analysis.throughput import throughput_of
+
+    found = throughput_of({name: steps[name].to_numpy() for name in steps.columns}, 2, 32)
+    assert found.seconds.mean() == pytest.approx(launch.seconds.mean())
+
+
+def test_what_comes_every_few_steps_is_paid_for(hand):
+    """A median over steps would not see the average that every fourth one takes."""
+    times = [[10.0, 10.0, 10.0, 50.0] * 60] * 2
+    method = {"training": "parameter_averaging(period=4)", "aggregation": "ring"}
+    hand.train(times, **FREE | method | {"global_batch": 32, "warmup_steps": 0})
+    (one,) = records(launches(hand.read()))
+    assert one["step_seconds"] == pytest.approx(0.020)
+    assert one["step_seconds_low"] <= 0.020 <= one["step_seconds_high"]
+
+
+def test_there_are_as_many_windows_as_global_batches_up_to_a_limit(hand):
+    for steps in (5, 12, 400):
+        hand.train([[10.0] * (steps + 2)] * 4, steps=steps, **FREE)
+    assert [len(one.seconds) for one in launches(hand.read())] == [5, 12, WINDOWS]
+    assert [one["measured_steps"] for one in records(launches(hand.read()))] == [5, 12, 400]
+
+
+def test_the_mean_over_windows_is_exact_whatever_the_times(hand):
+    random = np.random.default_rng(3)
+    times = [random.exponential(10, 300).round(3).tolist() for _ in range(3)]
+    hand.train(times, **FREE | {"global_batch": 48, "warmup_steps": 0})
+    (launch,) = launches(hand.read())
+    ends = [np.cumsum(one) for one in times]
+    last = min(one[-1] for one in ends)
+    shares = sum((one <= last).sum() for one in ends)
+    partly = sum(
+        (last - one[(one <= last).sum() - 1]) / times[rank][(one <= last).sum()]
+        for rank, one in enumerate(ends)
+        if one[-1] > last
+    )
+    assert launch.images_per_second == pytest.approx((shares + partly) * 16 / last * 1000, rel=1e-5)
+
+
+def test_work_is_that_of_a_global_batch(hand):
+    hand.train([[10.0] * 200, [20.0] * 100], compute=[5, 15], **FREE | {"global_batch": 32})
+    (one,) = records(launches(hand.read()))
+    # in 20 ms two shares of the first and one of the second: one and a half global batches
+    assert one["step_seconds"] == pytest.approx(0.020 / 1.5)
+    assert one["compute_seconds"] == pytest.approx(0.015 / 1.5)
+    assert one["load_balance"] == pytest.approx((10 + 15) / 2 / 15)
+    assert one["communication_efficiency"] == pytest.approx(15 / 20)
+
+
+def test_the_base_is_synchronous_training_on_one_rank(hand):
+    hand.train([[80.0] * 40])
+    hand.train([[60.0] * 40], optimizer="adam")
+    hand.train([[40.0] * 40] * 4, aggregation="none")
+    hand.train([[50.0] * 80] * 4, **FREE)
+    found = records(launches(hand.read()))[3]
+    assert (found["base_ranks"], found["base_step_seconds"]) == (1, pytest.approx(0.080))
+    assert found["speedup"] == pytest.approx(80 / 50)
+    assert found["exposed_communication_seconds"] is None  # a slowest rank of a step has no counterpart here
+
+
+def test_exposed_communication_of_who_averages_is_what_never_averaging_has_not(hand):
+    method = FREE | {"training": "parameter_averaging(period=4)"}
+    hand.train([[10.0, 10.0, 10.0, 10.0] * 60] * 4, **method | {"aggregation": "none"})
+    hand.train([[10.0, 10.0, 10.0, 50.0] * 60] * 4, **method | {"aggregation": "ring"})
+    assert records(launches(hand.read()))[1]["exposed_communication_seconds"] == pytest.approx(0.010, rel=0.02)
+
+
+def test_one_that_ends_before_another_is_warm_has_no_pace(hand):
+    hand.train([[10.0] * 5, [1000.0] * 5], **FREE)
+    (one,) = records(launches(hand.read()))
+    assert (one["step_seconds"], one["measured_steps"]) == (None, 0)

@@ -1,0 +1,166 @@
+"""Waiting and transfer of simulated programs, whose times are exact, and of events made by hand."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from hpcdl import registry
+from hpcdl.analysis.waiting import of_case, of_events
+from hpcdl.fabric.network import Link, Network
+from hpcdl.fabric.virtual.simulated import simulated
+
+ALPHA, BETA = 1e-5, 1e-8
+NETWORK = Network("by hand", Link(ALPHA, BETA), source="none", gamma=0.0)
+ELEMENTS, WORK, LATE = 6000, 0.005, 0.02
+TRAIN = {"kind": "train", "warmup_steps": 0}
+COLUMNS = ["rank", "task", "label", "begin", "end", "peer", "bytes"]
+
+
+def simulate(name, ranks, *, late_rank=None, network=NETWORK, rounds=3):
+    """Return the waiting of steps of computing and an allreduce; ``late_rank`` computes longer by LATE."""
+    steps = []
+
+    async def program(comm):
+        aggregate = partial(registry.find("aggregation", name), comm)
+        for step in range(rounds):
+            begin = world.now
+            await comm.compute("forward", lambda: None)
+            await aggregate(np.ones(ELEMENTS, np.float32))
+            steps.append((comm.rank, step, round(begin * 1e9), round(world.running.time * 1e9)))
+
+    events = [[] for _ in range(ranks)]
+    work = lambda rank, _: WORK + (LATE if rank == late_rank else 0)
+    world = simulated(ranks, network, compute=work, events=events)
+    world.run(program)
+    rows = [(rank, *event) for rank, mine in enumerate(events) for event in mine]
+    return of_events(
+        pd.DataFrame(rows, columns=COLUMNS),
+        pd.DataFrame(steps, columns=["rank", "step", "begin", "end"]),
+        {**TRAIN, "ranks": ranks},
+    )
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 6])
+@pytest.mark.parametrize("name", ["ring", "native"])
+def test_a_late_rank_is_exactly_the_others_waiting(name, ranks):
+    """Ranks that are alike never wait in a ring; a late rank makes every other rank wait by its lateness."""
+    even, late = simulate(name, ranks), simulate(name, ranks, late_rank=1)
+    others = [rank for rank in range(ranks) if rank != 1]
+    assert even.waiting == pytest.approx(np.zeros(ranks), abs=2e-9)
+    assert late.waiting[others] == pytest.approx(LATE, abs=2e-9)
+    assert late.waiting[1] == pytest.approx(0, abs=2e-9)
+    assert late.transfer == pytest.approx(even.transfer, abs=2e-9)
+    assert even.late is None
+    assert late.late.rank == 1
+    assert late.late.seconds == pytest.approx(LATE, abs=2e-9)
+
+
+@pytest.mark.parametrize("name", ["ring", "tree", "halving_doubling", "direct", "double_tree"])
+def test_work_waiting_and_transfer_fill_the_step(name):
+    found = simulate(name, 5, late_rank=3)
+    late = np.where(np.arange(5) == 3, LATE, 0)
+    assert found.waiting + found.transfer + WORK + late == pytest.approx(found.step_seconds, abs=1e-8)
+    assert found.late.rank == 3
+    assert found.late.seconds == pytest.approx(LATE, rel=0.1)
+
+
+def test_a_ring_moves_its_bytes_in_its_transfer_time():
+    chunk = ELEMENTS // 4 * 4
+    assert simulate("ring", 4).transfer == pytest.approx(6 * (ALPHA + chunk * BETA), abs=1e-8)
+
+
+@pytest.mark.parametrize("name", ["ring", "tree"])
+def test_a_slow_link_is_transfer_and_makes_no_rank_late(name):
+    usual = simulate(name, 4)
+    slow = simulate(name, 4, network=replace(NETWORK, slow={2: 0.05}))
+    assert slow.late is None
+    assert slow.transfer.max() > 10 * usual.transfer.max()
+    assert slow.waiting_for_transfers.sum() > 0.8 * slow.waiting.sum()
+
+
+def test_one_stall_makes_no_late_rank():
+    late = simulate("ring", 4, late_rank=2)
+    assert late.leads == 1
+    assert replace(late, leads=0.3).late is None
+
+
+def test_lateness_within_the_clock_error_names_no_rank():
+    late = simulate("ring", 4, late_rank=2)
+    assert replace(late, clock_error=0.4 * LATE).late.rank == 2
+    assert replace(late, clock_error=0.5 * LATE).late is None
+
+
+def of_rows(*rows, steps, **fields):
+    frame = pd.DataFrame(rows, columns=COLUMNS)
+    return of_events(frame, pd.DataFrame(steps, columns=["rank", "step", "begin", "end"]), {**TRAIN, **fields})
+
+
+def ms(value):
+    return round(value * 1e6)
+
+
+def message(sent, asked, *, task=0):
+    """Two rows: a send of rank 0 and the receive of rank 1, each (begin, end) in ms."""
+    return (0, task, "send", ms(sent[0]), ms(sent[1]), 1, 8), (1, task, "recv", ms(asked[0]), ms(asked[1]), 0, 8)
+
+
+STEPS = [(0, 0, 0, ms(10)), (1, 0, 0, ms(10))]
+
+
+@pytest.mark.parametrize(
+    ("sent", "asked", "waits", "moves"),
+    [
+        ((4, 6), (1, 6), (0, 3), (2, 2)),  # the receiver waits for its sender
+        ((1, 6), (4, 6), (3, 0), (2, 2)),  # the sender is held until the receive begins
+        ((1, 2), (4, 5), (0, 0), (1, 1)),  # the message was buffered
+        ((7, 8), (1, 6), (0, 5), (1, 0)),  # clocks that differ: the receive ends before its send begins
+    ],
+)
+def test_a_message_waits_for_its_later_end(sent, asked, waits, moves):
+    found = of_rows(*message(sent, asked), steps=STEPS)
+    assert found.waiting == pytest.approx(np.array(waits) / 1e3)
+    assert found.transfer == pytest.approx(np.array(moves) / 1e3)
+
+
+def test_a_rank_that_computes_does_not_wait():
+    compute = (1, 0, "forward", ms(0), ms(3), -1, 0)
+    found = of_rows(*message((4, 6), (1, 6), task=1), compute, steps=STEPS)
+    assert found.waiting == pytest.approx([0, 0.001])
+    assert found.latest.rank == 0
+
+
+def test_warm_up_and_steps_without_events_are_left_out():
+    steps = [(rank, step, ms(10 * step), ms(10 * step + 10)) for rank in (0, 1) for step in range(3)]
+    first, second = message((4, 6), (1, 6)), message((13, 16), (11, 16))
+    assert of_rows(*first, *second, steps=steps).steps == 2
+    found = of_rows(*first, *second, steps=steps, warmup_steps=1)
+    assert found.steps == 1
+    assert found.waiting == pytest.approx([0, 0.002])
+
+
+def test_the_same_native_collective_is_one_of_all_ranks():
+    """A label that ranks call unequally often is a collective of some of them: its waiting is unknown."""
+    calls = [(rank, 0, "native allreduce", ms(1 + rank), ms(5), -1, 8) for rank in (0, 1)]
+    assert of_rows(*calls, steps=STEPS).waiting == pytest.approx([0.001, 0])
+    more = (0, 0, "native allreduce", ms(6), ms(7), -1, 8)
+    assert of_rows(*calls, more, steps=STEPS).waiting == pytest.approx([0, 0])
+
+
+def test_a_rank_that_begins_a_repetition_late_is_late():
+    spans = [(rank, n, ms(10 * n + 2 * rank), ms(10 * n + 5)) for rank in (0, 1) for n in range(4)]
+    calls = [(rank, 0, "native allreduce", begin, end, -1, 8) for rank, _, begin, end in spans]
+    assert of_rows(*calls, steps=spans, kind="collective").late == (1, pytest.approx(0.002))
+
+
+def test_repetitions_of_a_collective_wait_for_the_last_rank(hand):
+    """Rank 1 begins and ends 2 ms later than rank 0 in each repetition of 5 ms."""
+    times = [[2.0, *[5.0] * 20], [4.0, *[5.0] * 20]]
+    kind = {"kind": "collective", "collective": "allreduce", "aggregation": "native", "message_bytes": 8}
+    hand.case(times, common_clock=True, warmup=1, **kind)
+    run = hand.read()
+    found = of_case(run, 0, run.events_of(0))
+    assert found.waiting == pytest.approx([0.002, 0])
+    assert found.transfer == pytest.approx([0.003, 0.005])

@@ -1,0 +1,81 @@
+"""Welch's test, its adjustment for many comparisons, and the power that is stated."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from hpcdl.analysis.welch import adjusted, difference, smallest_visible
+
+LAUNCHES = (2, 3, 5, 10, 20)
+NOISE = 0.02
+LIMIT = math.log1p(0.03)
+
+
+def samples(rows, n, generator, change=0.0):
+    return [generator.normal(shift, NOISE, (rows, n)) for shift in (0.0, change)]
+
+
+@pytest.mark.parametrize("sizes", [(2, 2), (3, 7), (20, 4)])
+def test_p_values_and_intervals_are_those_of_scipy(sizes):
+    generator = np.random.default_rng(3)
+    one, other = generator.normal(0, 1, (40, sizes[0])), generator.normal(0.5, 3, (40, sizes[1]))
+    found = difference(one, other)
+    theirs = stats.ttest_ind(other, one, axis=1, equal_var=False)
+    assert found.p == pytest.approx(theirs.pvalue, rel=1e-4)
+    bounds = theirs.confidence_interval(0.95)
+    low, high = found.bounds()
+    assert low == pytest.approx(bounds.low, rel=1e-4, abs=1e-9)
+    assert high == pytest.approx(bounds.high, rel=1e-4, abs=1e-9)
+
+
+def test_a_side_of_one_value_takes_the_variance_of_the_other():
+    many, single = np.array([1.0, 2.0, 4.0, 5.0]), np.array([9.0])
+    found = difference([many], [single])
+    assert found.freedom == 3
+    assert found.p == pytest.approx(stats.ttest_ind(many, single).pvalue)
+    assert np.isnan(difference([single], [single]).p)
+
+
+def test_values_without_spread():
+    same, other = np.ones(3), np.full(3, 2.0)
+    found = difference([same, same], [same, other])
+    assert found.p == pytest.approx([1, 0])
+    assert [bound.tolist() for bound in found.bounds()] == [[0, 1], [0, 1]]
+    assert smallest_visible(found, LIMIT).tolist() == [LIMIT, LIMIT]
+
+
+def test_adjusted_p_values_are_those_of_scipy():
+    p = np.random.default_rng(0).uniform(0, 1, 50) ** 3
+    assert adjusted(p) == pytest.approx(stats.false_discovery_control(p))
+    with_gaps = adjusted(np.array([0.01, np.nan, 0.04]))
+    assert with_gaps[[0, 2]] == pytest.approx([0.02, 0.04])
+    assert np.isnan(with_gaps[1])
+
+
+@pytest.mark.parametrize("n", LAUNCHES)
+def test_without_a_change_at_most_one_in_twenty_is_significant(n):
+    found = difference(*samples(4000, n, np.random.default_rng(n)))
+    assert (found.p < 0.05).mean() < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 4000)
+    assert ((found.p < 0.05) & (found.value > LIMIT)).mean() < 0.05
+
+
+@pytest.mark.parametrize("n", LAUNCHES)
+def test_without_a_change_at_most_one_suite_in_twenty_has_a_regression(n):
+    suites, cases = 200, 25
+    found = difference(*samples(suites * cases, n, np.random.default_rng(n)))
+    p, value = (column.reshape(suites, cases) for column in (found.p, found.value))
+    false = [((adjusted(one) < 0.05) & (change > LIMIT)).any() for one, change in zip(p, value, strict=True)]
+    assert np.mean(false) <= 0.05
+
+
+@pytest.mark.parametrize("n", LAUNCHES)
+@pytest.mark.parametrize("comparisons", [1, 10])
+def test_the_smallest_visible_change_is_found_four_times_in_five(n, comparisons):
+    rows = 1500
+    generator = np.random.default_rng(n)
+    stated = np.median(smallest_visible(difference(*samples(200, n, generator)), LIMIT, comparisons))
+    found = difference(*samples(rows, n, generator, stated))
+    share = ((found.p < 0.05 / comparisons) & (found.value > LIMIT)).mean()
+    assert 0.72 < share < 0.88

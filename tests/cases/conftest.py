@@ -1,0 +1,11 @@
+import pytest
+from threadpoolctl import threadpool_limits
+
+pytest.register_assert_rewrite("contract")
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Limit matrix products to one thread: small ones are not worth a second."""
+    with threadpool_limits(1):
+        yield

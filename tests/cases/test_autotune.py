@@ -1,0 +1,101 @@
+"""The best is chosen, everywhere the same, and between sizes by lines."""
+
+from itertools import count
+
+import numpy as np
+import pytest
+
+from hpcdl import registry
+from hpcdl.aggregation.auto import auto
+from hpcdl.aggregation.parts.traits import Aggregation
+from hpcdl.cases.parts.autotune import Choices, candidates, foretold, tune
+from hpcdl.fabric.network import NETWORKS
+from hpcdl.fabric.vectors import phantom
+from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.simulated import simulated
+
+TIMES = {"butterfly": {4: 1e-6, 1000: 11e-6, 2000: 41e-6}, "ring": {4: 5e-6, 1000: 8e-6, 2000: 11e-6}}
+
+
+def test_candidates_sum_on_any_ranks_of_the_host():
+    for name in candidates():
+        traits = registry.traits("aggregation", name, Aggregation)
+        assert traits.sums
+        assert traits.memory != "device"
+        assert not (traits.composite or traits.adaptive)
+    assert {"ring", "native", "two_shot"} <= set(candidates())
+    assert (
+        {"ring", "two_shot"}
+        <= set(candidates(simulated=True))
+        == {name for name in candidates() if not registry.traits("aggregation", name, Aggregation).native}
+    )
+
+
+@pytest.mark.parametrize("size", [4, 1000, 2000])
+def test_a_measured_size_takes_the_fastest(size):
+    assert Choices(TIMES).name(size) == min(TIMES, key=lambda name: TIMES[name][size])
+
+
+def test_between_sizes_lines_cross():
+    """1 + 10 x and 5 + 3 x meet at x = 4/7 of the way."""
+    choices = Choices(TIMES)
+    assert choices.name(4 + 996 * 4 // 7 - 8) == "butterfly"
+    assert choices.name(4 + 996 * 4 // 7 + 8) == "ring"
+
+
+def test_beyond_the_sizes_the_nearest_line_goes_on():
+    assert Choices(TIMES).name(1 << 30) == "ring"
+    assert Choices(TIMES).name(0) == "butterfly"
+    assert Choices({"ring": {8: 2.0}, "direct": {8: 1.0}}).name(1 << 20) == "direct"
+
+
+def test_a_size_is_looked_up_once():
+    choices = Choices(TIMES)
+    assert choices[4] is registry.find("aggregation", "butterfly")
+    assert list(choices) == [4]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+def test_all_ranks_choose_alike_whatever_their_clocks_say(ranks):
+    async def program(comm):
+        ticks = count(step=np.random.default_rng(comm.rank).integers(10**5, 10**7))
+        choices = await tune(comm, [4, 4000], lambda: int(next(ticks)))
+        buffer = np.full(1000, comm.rank + 1.0, np.float32)
+        await auto(comm, buffer, choices)
+        await auto(comm, buffer[:1], choices)
+        return choices.times, buffer[-1], buffer[0]
+
+    answers = in_process(ranks, 3).run(program)
+    assert all(answer == answers[0] for answer in answers)
+    times, total, first = answers[0]
+    assert set(times) == {*candidates()}
+    assert (total, first) == (ranks * (ranks + 1) / 2, ranks * total)
+
+
+@pytest.mark.parametrize("network", ["ethernet-10g", "nvlink-4"])
+@pytest.mark.parametrize("ranks", [2, 5, 16])
+def test_foretold_choices_are_the_simulation_s_fastest(ranks, network):
+    sizes = [4, 65536, 1 << 22]
+    choices = foretold(ranks, NETWORKS[network], sizes, "float32")
+    for size in sizes:
+        fastest = {}
+        for name in choices.times:
+            world = simulated(ranks, NETWORKS[network])
+            world.run(lambda comm, name=name, n=size: registry.find("aggregation", name)(comm, phantom(n // 4)))
+            fastest[name] = world.now
+        assert fastest[choices.name(size)] == min(fastest.values())
+
+
+def test_memory_is_not_shared_across_hosts():
+    assert "two_shot" in foretold(2, NETWORKS["ethernet-1g"].on(2), [64], "float32").times
+
+
+@pytest.mark.parametrize("size", [4, 2048, 2052, 40_000])
+def test_without_choices_a_rule_of_thumb(size):
+    chosen = "butterfly" if size <= 2048 else "halving_doubling"
+    counted = []
+    for name in (chosen, "auto"):
+        world = in_process(8)
+        world.run(lambda comm, name=name: registry.find("aggregation", name)(comm, np.ones(size // 4, np.float32)))
+        counted.append((world.messages, world.bytes))
+    assert counted[0] == counted[1]

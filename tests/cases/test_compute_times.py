@@ -1,0 +1,132 @@
+"""How long work takes: arithmetic over a rate, or what a run says."""
+
+import json
+
+import pytest
+
+from hpcdl import registry, suite
+from hpcdl.cases.parts.compute_times import DEVICES, ComputeTimes, at_rate, recorded
+from hpcdl.nn.volumes import volumes
+from hpcdl.trace.record import CaseRecord
+from hpcdl.trace.recorder import Recorder, Step
+from hpcdl.trace.schema import merge, read, write_part
+
+SHAPE = (8, 8, 1)
+
+
+def lenet():
+    return registry.find("models", "lenet5")(SHAPE, 10)
+
+
+def test_a_networks_arithmetic_over_a_rate():
+    """All layers together: forward and backward of the whole, a backward being two forwards."""
+    times = at_rate(lenet(), SHAPE, 1e9)
+    assert times.step_seconds(16) == pytest.approx(volumes(lenet(), SHAPE, 16).forward_backward_flop / 1e9)
+    for layer in lenet():
+        forward, backward = (times.seconds(f"{way} {layer.name}", 5) for way in ("forward", "backward"))
+        assert backward == pytest.approx(2 * forward)
+    assert times.seconds("input", 5) == times.seconds("update", 5) == 0
+
+
+def test_the_papers_training_takes_the_papers_time():
+    """GoogLeNet on one K20: 64 epochs of 1.28 million images in 21 days."""
+    layers = registry.find("models", "googlenet")()
+    image = at_rate(layers, (224, 224, 3), DEVICES["k20"].flops).step_seconds(1)
+    assert 64 * 1.28e6 * image / 86400 == pytest.approx(21, rel=0.01)
+
+
+def write(folder, **fields):
+    recorder = Recorder()
+    clock = 0
+    for step in range(3):
+        for label, length in (
+            ("input", 10),
+            ("forward a", 40 + step),
+            ("add", 999),
+            ("backward a", 80),
+            ("update", 7),
+        ):
+            recorder.events.append((0, label, clock, clock + length * 1000, -1, 0))
+            clock += length * 1000
+        recorder.steps.append(Step(step, 0, 0, clock, images=4))
+    said = {"kind": "train", "model": "lenet5", "image_shape": "8x8x1", "ranks": 1}
+    case = CaseRecord({**said, **fields}, [recorder.pack()])
+    write_part(folder / "part.h5", case)
+    merge([folder / "part.h5"], folder / "run.h5", {}, "")
+    return read(folder)
+
+
+def test_medians_of_a_run(tmp_path):
+    """Per image, but for updates; reductions are the network's."""
+    times = recorded(write(tmp_path), "lenet5", SHAPE)
+    assert times.seconds("forward a", 8) == pytest.approx(82e-6)
+    assert times.seconds("backward a", 2) == pytest.approx(40e-6)
+    assert times.seconds("update", 2) == times.seconds("update", 8) == pytest.approx(7e-6)
+    assert times.seconds("input", 4) == pytest.approx(10e-6)
+    with pytest.raises(ValueError, match="no time is known for work labelled 'add'"):
+        times.seconds("add", 4)
+
+
+def test_an_unknown_label_is_refused_with_the_nearest_known_one():
+    with pytest.raises(ValueError, match=r"labelled 'forward conv3'; did you mean 'forward conv[12]'"):
+        at_rate(lenet(), SHAPE, 1e9).seconds("forward conv3", 4)
+
+
+def test_updates_of_layers_follow_from_those_of_the_network_and_the_other_way_round():
+    whole = ComputeTimes({}, {"update": 2e-3}).of_network(lenet(), SHAPE)
+    layers = {f"update {layer.name}": whole.seconds(f"update {layer.name}", 1) for layer in lenet()}
+    assert sum(layers.values()) == pytest.approx(2e-3)
+    assert whole.step_seconds(1) == pytest.approx(2e-3)
+    together = ComputeTimes({}, layers).of_network(lenet(), SHAPE)
+    assert together.seconds("update", 1) == pytest.approx(2e-3)
+    with pytest.raises(ValueError, match="labelled 'update'"):
+        ComputeTimes({"input": 1.0}).of_network(lenet(), SHAPE).seconds("update", 1)
+
+
+@pytest.mark.parametrize("fields", [{"model": "vgg11"}, {"network": "gemini"}, {"kind": "collective"}])
+def test_a_run_that_measured_no_such_training_is_refused(tmp_path, fields):
+    with pytest.raises(ValueError, match="no measured training of 'lenet5'"):
+        recorded(write(tmp_path, **fields), "lenet5", SHAPE)
+
+
+@pytest.mark.parametrize(
+    ("shape", "images", "said"),
+    [
+        ((28, 28, 1), None, "on images of 8x8x1 at 4 a rank, and this case has images of 28x28x1"),
+        ((28, 28, 1), 4, "on images of 8x8x1 at 4 a rank, and this case has images of 28x28x1 at 4 a rank"),
+        (
+            SHAPE,
+            5,
+            "and this case has images of 8x8x1 at 5 a rank; scale_to_batch = true takes them in proportion",
+        ),
+    ],
+)
+def test_times_of_other_images_or_another_batch_are_refused(tmp_path, shape, images, said):
+    run = write(tmp_path)
+    with pytest.raises(ValueError, match="holds 'lenet5' on images of 8x8x1 at 4 a rank") as refused:
+        recorded(run, "lenet5", shape, images)
+    assert str(refused.value).endswith(said)
+    assert recorded(run, "lenet5", SHAPE, 4) == recorded(run, "lenet5", SHAPE)
+
+
+def test_a_run_that_does_not_say_what_images_it_had_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="on images of unknown size at 4 a rank"):
+        recorded(write(tmp_path, image_shape=None), "lenet5", SHAPE)
+
+
+def test_a_replay_takes_times_of_its_own_images_and_batch(tmp_path):
+    write(tmp_path)
+
+    def case(**keys):
+        said = {"kind": "replay", "model": "lenet5", "times": str(tmp_path), "ranks": 2, **keys}
+        lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in said.items())
+        (found,) = suite.parse(f'[suite]\nname = "s"\n[[case]]\n{lines}', "s.toml").cases
+        return found.fields()["modelled_compute_seconds"]
+
+    assert case(dataset="digits", batch_per_rank=4) == pytest.approx(138e-6)
+    assert case(dataset="digits", batch_per_rank=8, scale_to_batch=True) == pytest.approx(269e-6)
+    for keys in ({"batch_per_rank": 4}, {"dataset": "digits", "batch_per_rank": 8}):
+        with pytest.raises(suite.UsageError) as refused:
+            case(**keys)
+        assert str(refused.value).startswith(f"s.toml: [[case]] 1: times: {tmp_path}")
+        assert "holds 'lenet5' on images of 8x8x1 at 4 a rank, and" in str(refused.value)

@@ -1,0 +1,106 @@
+"""Specs: what a suite writes becomes objects once, and records have it as JSON."""
+
+import json
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+
+import pytest
+
+import hpcdl
+from hpcdl import suite
+from hpcdl.cases.parts.choice import Choice
+from hpcdl.cases.parts.keys import given, keys, restored
+from hpcdl.cases.parts.suite_tables import kinds, module_of
+from hpcdl.cases.parts.train_spec import TrainSpec
+from hpcdl.data.parts.sharding import Shares
+from hpcdl.fabric.faults import Failure, Straggler
+
+SUITES = sorted((Path(hpcdl.__file__).parent.parent / "suites").glob("*.toml"))
+LEAST = {
+    "model": "lenet5",
+    "dataset": {"name": "synthetic", "shape": [8, 8, 1]},
+    "learning_rate": 0.1,
+    "ranks": 2,
+    "global_batch": 64,
+    "steps": 3,
+}
+WHOLE = {
+    **LEAST,
+    "training": {"name": "asynchronous", "servers": 1},
+    "straggler": {"rank": 1, "factor": 3},
+    "failure": {"rank": 1, "step": 2},
+    "shares": {"weights": [3, 1]},
+}
+
+
+@pytest.mark.parametrize("kind", kinds())
+def test_fields_of_a_spec_are_frozen_keys(kind):
+    spec = module_of(kind).SPEC
+    assert all("key" in one.metadata for one in keys(spec).values())
+    values = {name: 1 for name, one in keys(spec).items() if one.default is not Choice}
+    with pytest.raises(FrozenInstanceError):
+        spec(**values).ranks = 3
+
+
+@pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
+def test_the_settings_of_a_record_make_the_spec_again(path, monkeypatch):
+    monkeypatch.setattr(suite.Case, "module", property(lambda case: Unchecked(module_of(case.kind))))
+    for case in suite.load(path).cases:
+        text = json.dumps(given(case.spec))
+        assert restored(type(case.spec), json.loads(text)) == case.spec
+
+
+class Unchecked:
+    """A kind whose cases are all fine: datasets need not be there."""
+
+    def __init__(self, module):
+        self.identity = module.identity
+
+    def check(self, _spec, _given):
+        """Accept everything."""
+
+
+def test_the_record_has_what_differs_from_the_defaults_as_the_suite_writes_it():
+    spec = restored(TrainSpec, WHOLE)
+    assert given(spec) == WHOLE
+    assert restored(TrainSpec, {**LEAST, "seed": 1, "aggregation": {"name": "ring"}}) == restored(TrainSpec, LEAST)
+
+
+def test_tables_are_objects():
+    spec = restored(TrainSpec, WHOLE)
+    assert spec.straggler == Straggler(rank=1, factor=3)
+    assert spec.failure == Failure(rank=1, step=2)
+    assert spec.shares == Shares(weights=(3, 1))
+    assert spec.training == Choice("training", "asynchronous", {"servers": 1})
+    assert str(spec.training) == "asynchronous(servers=1)"
+
+
+def test_what_a_case_names_is_made_once():
+    spec = restored(TrainSpec, LEAST)
+    assert spec.data is spec.data
+    assert spec.layers is spec.layers
+    assert spec.data is restored(TrainSpec, {**LEAST, "ranks": 4}).data
+    assert (spec.images_per_step, spec.planned_steps, spec.workers) == (64, 3, range(2))
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"ranks": 0}, "ranks: must be at least 1, not 0"),
+        ({"ranks": "two"}, "ranks: must be int, not 'two'"),
+        ({"training": 3}, "training: must be a name or a table"),
+        ({"straggler": {"rank": 1, "fctor": 2}}, "straggler: unknown setting 'fctor'; did you mean 'factor'?"),
+    ],
+)
+def test_settings_of_a_foreign_record_are_refused_by_key(changed, said):
+    with pytest.raises(ValueError, match=f"^{said.replace('?', '[?]')}"):
+        restored(TrainSpec, {**LEAST, **changed})
+    with pytest.raises(ValueError, match=r"^learning_rate: is missing"):
+        restored(TrainSpec, {name: value for name, value in LEAST.items() if name != "learning_rate"})
+
+
+def test_reading_a_record_imports_nothing_that_it_names():
+    spec = restored(TrainSpec, {**LEAST, "training": "no_such_module:own"})
+    assert spec.training.name == "no_such_module:own"
+    with pytest.raises(ValueError, match="cannot load 'no_such_module:own'"):
+        spec.training.bind()

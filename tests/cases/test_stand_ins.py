@@ -1,0 +1,132 @@
+"""A replayed training exchanges what the training would, takes the modelled time, and notices wrong sums."""
+
+from functools import partial
+from itertools import count
+
+import numpy as np
+import pytest
+
+from hpcdl import suite
+from hpcdl.aggregation.halving_doubling import halving_doubling
+from hpcdl.aggregation.none import none
+from hpcdl.aggregation.ring import ring
+from hpcdl.analysis.conditions import words
+from hpcdl.cases.parts import stand_ins as replay
+from hpcdl.fabric.comm import Counters
+from hpcdl.fabric.modelled_compute import ModelledCompute
+from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.models.googlenet import googlenet
+from hpcdl.models.lenet5 import lenet5
+from hpcdl.nn.volumes import volumes
+from hpcdl.trace.recorder import Recorder
+from hpcdl.training.layerwise import layerwise
+from hpcdl.training.parts.journal import Journal
+from hpcdl.training.synchronous import synchronous
+
+STRATEGIES = [synchronous, partial(synchronous, bucket_bytes=4096), layerwise]
+
+
+def play(ranks, strategy, aggregate, *, seed=0, steps=3):
+    """Return the marks of every rank, the labels of its work in order, and its recorder."""
+    slept = [[] for _ in range(ranks)]
+
+    async def program(comm):
+        stand_in, marks = replay.replica(
+            lenet5((28, 28, 1), 10), (28, 28, 1), comm.rank, comm.size, summed=aggregate is not none
+        )
+        recorder, ticks = Recorder(), count()
+        session = replay.Session(
+            stand_in,
+            aggregate=aggregate,
+            journal=Journal(recorder, lambda: Counters(next(ticks), 0, 0, 0, 0)),
+            batch_per_rank=5,
+            global_batch=5 * comm.size,
+            steps=steps,
+        )
+
+        def seconds(label):
+            slept[comm.rank].append(label)
+            return 0.0
+
+        await strategy(ModelledCompute(comm, seconds, 0.0), session)
+        return marks, recorder
+
+    return in_process(ranks, seed).run(program), slept
+
+
+@pytest.mark.parametrize("aggregate", [ring, halving_doubling, none])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_every_sum_is_looked_at_and_right(ranks, strategy, aggregate):
+    played, slept = play(ranks, strategy, aggregate, seed=ranks)
+    layers = [layer.name for layer in lenet5((28, 28, 1), 10)]
+    for (marks, recorder), labels in zip(played, slept, strict=True):
+        assert marks.wrong == 0
+        assert marks.gradients.size == 431_080
+        assert [step.images for step in recorder.steps] == [5] * 3
+        work = [label for label in labels if not label.startswith("update")]
+        forward = [f"forward {name}" for name in layers]
+        backward = [f"backward {name}" for name in reversed(layers)]
+        assert work == ["input", *forward, "loss", *backward] * 3
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_wrong_sums_are_noticed(strategy):
+    async def forgetful(comm, vector):
+        await ring(comm, vector)
+        if comm.rank == 1:
+            vector[-1] -= 1
+
+    async def lazy(_comm, _vector):
+        pass
+
+    for aggregate in (forgetful, lazy):
+        played, _ = play(3, strategy, aggregate)
+        assert sum(marks.wrong for marks, _ in played) >= 3
+
+
+def test_a_stand_in_has_the_networks_gradients():
+    for layers, shape, size in (
+        (googlenet(), (224, 224, 3), 13_378_280),
+        (lenet5((28, 28, 1), 10), (28, 28, 1), 431_080),
+    ):
+        stand_in, _ = replay.replica(layers, shape, 0, 2, summed=True)
+        assert stand_in.gradients.size == size
+        assert [stage.name for stage in stand_in.stages] == [layer.name for layer in layers]
+        assert stand_in.stages[-1].span.stop == size
+        assert np.array_equal(stand_in.gradients, np.zeros(size))
+
+
+CASE = """
+[suite]
+name = "s"
+[[case]]
+kind = "replay"
+model = "lenet5"
+flops = 1e12
+ranks = 3
+batch_per_rank = 4
+steps = 4
+training = "layerwise"
+time_scale = 2
+"""
+
+
+def test_a_case_runs_is_right_and_says_what_it_models():
+    (case,) = suite.parse(CASE, "s.toml").cases
+    ticks = count()
+    recorders = [Recorder() for _ in range(3)]
+
+    async def program(comm):
+        journal = Journal(recorders[comm.rank], lambda: Counters(next(ticks), 0, 0, 0, 0))
+        return await case.module.program(case.spec, journal)(comm)
+
+    for found in in_process(3).run(program):
+        assert found.pop("bucket_bytes") > 0
+        assert found == {"parameters": 431_080, "correct": True}
+    assert [len(recorder.steps) for recorder in recorders] == [4] * 3
+    fields = case.fields()
+    work = volumes(lenet5((28, 28, 1), 10), (28, 28, 1), 4)
+    assert fields["modelled_compute_seconds"] == pytest.approx(2 * work.forward_backward_flop / 1e12)
+    assert (fields["dataset"], fields["scaling"], fields["global_batch"]) == ("28x28x1", "weak", 12)
+    assert words(fields) == {"replayed": "replayed with 1e+12 FLOP/s x 2"}

@@ -1,0 +1,204 @@
+"""Training in virtual time: the numbers of a real one, and times that can be worked out by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hpcdl import registry, suite
+from hpcdl.analysis.conditions import words
+from hpcdl.cases.parts import virtual_training as simulation
+from hpcdl.cases.parts.compute_times import ComputeTimes, at_rate
+from hpcdl.fabric.comm import INPUT, Counters
+from hpcdl.fabric.faults import Straggler
+from hpcdl.fabric.network import NETWORKS
+from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.trace.recorder import Recorder, Step
+from hpcdl.training.parts.journal import Journal
+
+NETWORK, FLOPS, SHAPE = "ethernet-10g", 1e9, (8, 8, 1)
+SUITE = f"""
+[suite]
+name = "s"
+[[case]]
+kind = "train"
+model = "lenet5"
+dataset = "digits"
+learning_rate = 0.05
+steps = 6
+evaluate_every = 0.1
+flops = {FLOPS}
+"""
+
+
+def case(**keys):
+    keys = {"ranks": 4, "global_batch": 64, "network": f'"{NETWORK}"', **keys}
+    text = SUITE + "".join(f"{key} = {value}\n" for key, value in keys.items())
+    (only,) = suite.parse(text, "s.toml").cases
+    return only
+
+
+def silent(recorder):
+    return Journal(recorder, lambda: Counters(0, 0, 0, 0, 0))
+
+
+def run(one):
+    """The virtual ranks' recorders, and what the record gets."""
+    recorder = Recorder()
+    (found,) = in_process(1).run(one.module.program(one.spec, silent(recorder)))
+    return recorder.virtual, found
+
+
+def steps(recorder):
+    return [Step(*row) for row in recorder.steps]
+
+
+def compute_seconds(images):
+    layers = registry.find("models", "lenet5")(SHAPE, 10)
+    return at_rate(layers, SHAPE, FLOPS).step_seconds(images)
+
+
+def ring_seconds(ranks, elements):
+    """2 (p - 1) messages of a p-th, half of them reduced."""
+    network = NETWORKS[NETWORK]
+    chunk = elements // ranks * 4
+    message = network.link.alpha + chunk * network.link.beta
+    return (ranks - 1) * (2 * message + chunk * network.gamma)
+
+
+def parameters():
+    layers = registry.find("models", "lenet5")(SHAPE, 10)
+    return sum(int(np.prod(v.shape)) for layer, shape in _walk(layers) for v in layer.declare(shape))
+
+
+def _walk(layers):
+    shape = SHAPE
+    for layer in layers:
+        yield layer, shape
+        shape = layer.output(shape)
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 4])
+def test_the_numbers_are_those_of_a_training_in_this_process(ranks):
+    one = case(ranks=ranks, global_batch=60)
+    recorders, _ = run(one)
+    strategy = one.spec.training.bind()
+    real = [Recorder(events=False) for _ in range(ranks)]
+
+    async def train(comm):
+        await strategy(comm, one.spec.session(silent(real[comm.rank])))
+
+    in_process(ranks, seed=5).run(train)
+    for virtual, here in zip(recorders, real, strict=True):
+        told = [(row.loss, row.correct, row.images) for row in steps(virtual)]
+        assert told == [(row.loss, row.correct, row.images) for row in steps(here)]
+        found = [(row[0], *row[3:6]) for row in virtual.evaluations]
+        assert found == [(row[0], *row[3:6]) for row in here.evaluations]
+        assert found
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_step_takes_its_arithmetic_and_the_ring(ranks):
+    recorders, found = run(case(ranks=ranks, training='{name = "synchronous", bucket_bytes = 0}'))
+    elements = parameters()
+    assert found["parameters"] == elements
+    assert elements % ranks == 0, "chunks are equal"
+    expected = compute_seconds(64 // ranks) + ring_seconds(ranks, elements)
+    for recorder in recorders:
+        for row in steps(recorder):
+            assert (row.end - row.begin) * 1e-9 == pytest.approx(expected, abs=1e-8)
+            assert row.compute_ns * 1e-9 == pytest.approx(compute_seconds(64 // ranks), abs=1e-8)
+            assert row.messages == 2 * (ranks - 1)
+
+
+@pytest.mark.parametrize("factor", [2, 5.5])
+def test_synchronous_steps_wait_for_the_slowed_rank(factor):
+    """Its arithmetic is on every step's path; the ring is what it was."""
+    usual, _ = run(case())
+    slow, _ = run(case(straggler=f"{{rank = 2, factor = {factor}}}"))
+    work = compute_seconds(16)
+    for before, after in zip(steps(usual[0]), steps(slow[0]), strict=True):
+        lost = (after.end - after.begin) - (before.end - before.begin)
+        assert lost * 1e-9 == pytest.approx((factor - 1) * work, abs=1e-8)
+    assert [row.loss for row in steps(slow[1])] == [row.loss for row in steps(usual[1])]
+    assert steps(slow[2])[0].compute_ns == pytest.approx(factor * steps(usual[2])[0].compute_ns, abs=1)
+
+
+def test_a_certain_pause_is_in_every_step():
+    usual, _ = run(case())
+    slow, _ = run(case(straggler="{rank = 0, probability = 1, seconds = 0.25}"))
+    for before, after in zip(steps(usual[3]), steps(slow[3]), strict=True):
+        assert (after.end - after.begin) - (before.end - before.begin) == pytest.approx(0.25e9, abs=10)
+    before, after = steps(usual[0])[0], steps(slow[0])[0]
+    assert after.compute_ns - before.compute_ns == pytest.approx(0.25e9, abs=10)
+    assert after.input_ns == before.input_ns  # nobody waited for images
+
+
+@pytest.mark.parametrize("training", ['"synchronous"', '{name = "asynchronous"}'])
+def test_the_same_seed_gives_the_same_trace(training):
+    def packed(seed):
+        keys = {"training": training, "jitter": 0.3, "seed": seed}
+        return [{k: v.tobytes() for k, v in one.pack().items()} for one in run(case(**keys))[0]]
+
+    assert packed(1) == packed(1)
+    assert packed(1) != packed(2)
+
+
+@pytest.mark.parametrize(
+    ("training", "steps"),
+    [('{name = "asynchronous"}', 6 * 4), ('{name = "sandblaster", servers = 1, backup = false}', 6 * 2 * 8)],
+)
+def test_a_rank_that_dies_is_missed_and_named(training, steps):
+    recorders, found = run(case(training=training, failure="{rank = 3, step = 2}"))
+    assert found["process_failure"] == "rank 3 at step 2"
+    assert len(recorders[3].steps) == 2
+    done = sum(len(recorder.steps) for recorder in recorders)
+    assert done == steps if "async" in training else steps <= done <= steps + 2  # others did its share
+    assert "process_failure" not in run(case(training=training))[1]
+
+
+def test_a_rank_that_comes_to_its_end_before_its_death():
+    """A slow worker is not granted so many mini-batches."""
+    keys = {"straggler": "{rank = 3, factor = 50}", "failure": "{rank = 3, step = 20}"}
+    assert run(case(training='{name = "asynchronous"}', **keys))[1]["process_failure"] == ""
+
+
+def test_jitter_has_mean_one_and_the_deviation_asked_for():
+    pace = simulation.Pace(ComputeTimes({"forward": 1.0, INPUT: 0.0}), lambda _rank: 1, 1, jitter=0.2, seed=3)
+    drawn = []
+    for _ in range(20_000):
+        pace.seconds(0, INPUT)
+        drawn.append(pace.seconds(0, "forward"))
+    assert np.mean(drawn) == pytest.approx(1, abs=4 * 0.2 / np.sqrt(len(drawn)))
+    assert np.std(drawn) == pytest.approx(0.2, rel=0.05)
+
+
+def test_no_interleaving_changes_what_a_rank_draws():
+    def one_after_another(order):
+        pace = simulation.Pace(ComputeTimes({INPUT: 1.0}), lambda _rank: 1, 2, jitter=0.2)
+        drawn = [(rank, pace.seconds(rank, INPUT)) for rank in order]
+        return sorted(drawn), pace.compute_seconds, pace.input_seconds
+
+    assert one_after_another([0, 1, 0, 1, 1]) == one_after_another([1, 1, 1, 0, 0])
+
+
+def test_a_straggler_is_slowed_and_nobody_else():
+    straggler = Straggler(rank=1, factor=4)
+    pace = simulation.Pace(ComputeTimes({"forward": 0.5}), lambda _rank: 3, 3, straggler=straggler)
+    assert [pace.seconds(rank, "forward") for rank in range(3)] == [1.5, 6.0, 1.5]
+    assert pace.compute_seconds == [1.5, 6.0, 1.5]
+
+
+def test_the_record_says_that_nothing_was_measured():
+    fields = case(ranks_per_host=2, jitter=0.1, straggler="{rank = 1, factor = 3}").fields()
+    assert fields["network"] == NETWORK
+    assert words(fields) == {
+        "simulated": "simulated on ethernet-10g, 2 a host, 1e+09 FLOP/s, jitter 0.1",
+        "straggler": "straggler rank 1 3x slower",
+    }
+    assert fields["warmup_steps"] == 0
+    assert run(case(ranks_per_host=3))[1]["nodes"] == 2
+    assert case().processes == 1
+    assert case().module.memory_bytes(case().spec) == 4 * case().module.memory_bytes(
+        replace(case().spec, network=None)
+    )

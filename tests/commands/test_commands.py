@@ -1,0 +1,162 @@
+"""Commands other than ``run``: output, exit codes and error messages."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import h5py
+import pytest
+
+from hpcdl.cli import main
+from hpcdl.commands.list import SUBJECTS
+from hpcdl.report.render import render
+
+
+def test_help_names_the_commands_and_the_exit_codes(hpcdl):
+    ended = hpcdl("--help")
+    assert ended.returncode == 0
+    for word in ("run", "report", "list", "check", "75", "78"):
+        assert f"{word} " in ended.stdout
+
+
+def test_version(hpcdl):
+    assert hpcdl("--version").stdout == "hpcdl 0.1.0\n"
+
+
+@pytest.mark.parametrize("what", SUBJECTS)
+def test_list_as_text_and_as_json(capsys, what):
+    assert main(["list", what]) == 0
+    text = capsys.readouterr().out.splitlines()
+    assert main(["list", what, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document.keys() == {"schema", what}
+    assert document["schema"] == 1
+    assert text[0] == f"{what}:"
+    named = [line for line in text[1:] if line[2] != " "]
+    assert [line.split()[0] for line in named] == [entry["name"] for entry in document[what]]
+    told = [line.strip() for line in text[1:] if line not in named]
+    settings = [entry["settings"] for entry in document[what] if entry.get("settings")]
+    assert [re.findall(r"(\w+) [=(]", line) for line in told] == [list(one) for one in settings]
+    assert all(entry["summary"] for entry in document[what])
+
+
+@pytest.mark.parametrize(
+    ("word", "subject"),
+    [("optim", "optimizers"), ("optimizer", "optimizers"), ("schedule", "schedules"), ("model", "models")],
+)
+def test_list_accepts_keys_of_a_suite(capsys, word, subject):
+    assert main(["list", word, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out).keys() == {"schema", subject}
+
+
+def test_list_has_all_names_of_a_suite(capsys):
+    main(["list", "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert document.keys() == {"schema", *SUBJECTS}
+    known = {what: {entry["name"]: entry for entry in document[what]} for what in SUBJECTS}
+    assert {"ring", "tree", "parameter_server", "native", "none"} <= known["aggregation"].keys()
+    assert known["aggregation"]["tree"]["settings"] == {"arity": "int"}
+    assert known["aggregation"]["ring"]["costs"]["Messages, busiest rank"] == "2*(p - 1)"
+    assert "sgd" in known["optimizers"]
+    assert known["schedules"].keys() == {"constant", "step", "polynomial"}
+    assert known["schedules"]["polynomial"]["defaults"].items() >= {"power": 0.5, "warmup": 0.0}.items()
+    assert {"digits", "mnist", "synthetic"} <= known["datasets"].keys()
+    assert known["networks"]["infiniband-hdr"]["alpha_seconds"] == 1e-6
+
+
+def test_check_passes_on_this_machine(hpcdl):
+    ended = hpcdl("check")
+    assert ended.returncode == 0, ended.stdout
+    assert not ended.stderr
+    assert "2 ranks add up" in ended.stdout
+    assert all(line.split()[0] in {"ok", "warning"} for line in ended.stdout.splitlines())
+
+
+@pytest.mark.parametrize("arguments", ["list --json", "run s.toml --dry-run", "--help"])
+def test_a_closed_pipe_ends_the_output_silently(hpcdl, arguments):
+    """As with ``| head -1``."""
+    hpcdl.suite('[[case]]\nkind = "pairwise"\nmessage_bytes = [' + ",".join(map(str, range(5000))) + "]", name="s")
+    with subprocess.Popen(
+        hpcdl.hpcdl(*arguments.split()),
+        cwd=hpcdl.folder,
+        env=hpcdl.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as writer:
+        writer.stdout.close()
+        assert writer.stderr.read() == b""
+
+
+def test_a_full_disk_is_reported_in_one_line(hpcdl):
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(hpcdl.hpcdl("list"), stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr == "hpcdl: [Errno 28] No space left on device\n"
+
+
+@pytest.fixture
+def refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def refuse(*arguments):
+        assert main(["report", *arguments]) == 2
+        out, err = capsys.readouterr()
+        assert not out
+        assert err.count("\n") == 1
+        return err.removeprefix("hpcdl: ").rstrip("\n")
+
+    return refuse
+
+
+def test_a_report_of_a_folder_without_a_run_is_refused(refused, tmp_path):
+    (tmp_path / "text.h5").write_text("not at all")
+    (tmp_path / "empty").mkdir()
+    with h5py.File(tmp_path / "foreign.h5", "w") as file:
+        file["x"] = 1
+    whole = (tmp_path / "foreign.h5").read_bytes()
+    (tmp_path / "short.h5").write_bytes(whole[:-8])
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/run.h5").write_bytes(whole)
+    assert refused("nowhere") == "nowhere: no such file"
+    assert refused("empty") == "empty: no run.h5 and no finished case in parts/"
+    assert refused("text.h5") == "text.h5: not an HDF5 file"
+    assert refused("foreign.h5") == "foreign.h5: an HDF5 file, but not a trace of hpcdl"
+    assert refused("folder") == "folder/run.h5: an HDF5 file, but not a trace of hpcdl"
+    assert refused("short.h5") == "short.h5: an HDF5 file, but not a trace of hpcdl"
+
+
+def test_a_report_to_an_unwritable_file_is_refused(refused, hand):
+    hand.train([[2.0] * 8]).read()
+    assert refused(".", "-o", "x.htlm") == "-o x.htlm: must end in .md or .html or .tex or .csv or .json"
+    assert refused(".", "-o", "x") == "-o x: must end in .md or .html or .tex or .csv or .json"
+    assert refused(".", "--json", "-o", "x.md") == "-o x.md: must end in .json"
+    assert refused(".", "-o", "nowhere/x.md") == "-o nowhere/x.md: No such file or directory"
+
+
+def test_a_truncated_run_is_refused(refused, hand):
+    hand.train([[2.0] * 8]).read()
+    run = hand.folder / "run.h5"
+    run.write_bytes(run.read_bytes()[:-100])
+    assert refused("run.h5") == "run.h5: damaged or truncated file: its checksum does not fit"
+
+
+def test_a_report_goes_to_a_file_or_to_the_terminal(hand, capsys):
+    hand.train([[2.0] * 8]).read()
+    assert main(["report", str(hand.folder)]) == 0
+    shown = capsys.readouterr().out
+    page = hand.folder / "page.md"
+    assert main(["report", str(hand.folder), "-o", str(page)]) == 0
+    assert capsys.readouterr().out == ""
+    assert page.read_text() == shown.removesuffix("\n")
+
+
+def test_a_terminal_gets_the_summary_and_a_pipe_gets_markdown(hand, capsys, monkeypatch):
+    run = hand.train([[2.0] * 8]).read()
+    assert main(["report", str(hand.folder)]) == 0
+    assert capsys.readouterr().out.startswith("# hpcdl: ")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert main(["report", str(hand.folder)]) == 0
+    assert capsys.readouterr().out == f"{render([run], 'summary')}\n"
+    assert main(["report", str(hand.folder), "--json"]) == 0
+    assert capsys.readouterr().out.startswith("{")

@@ -1,0 +1,274 @@
+"""``hpcdl compare``: exit codes, pages, accepted regressions, JUnit, and runs that cannot be read."""
+
+import json
+import os
+import re
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from hpcdl.cli import main
+from hpcdl.trace.layout import SCHEMA
+
+CASE = {"suite": "s", "kind": "collective", "collective": "allreduce", "message_bytes": 64, "aggregation": "ring"}
+STEADY = (1.0, 1.01, 0.99, 1.002, 0.998)
+ENVIRONMENT = {"key": "k", "cpu": {"governor": "performance"}, "mpi": {"version": "5.0"}, "counters": {}}
+
+
+@pytest.fixture
+def nights(hand, tmp_path):
+    """Write one run per launch; ``cases``: ms by name, or None for a case that the run does not have."""
+
+    def write(side, launches, environment=ENVIRONMENT, **cases):
+        for number, factor in enumerate(launches):
+            folder = tmp_path / side / f"night-{number}"
+            folder.mkdir(parents=True)
+            run = type(hand)(folder)
+            for name, ms in (cases or {"ring": 1.0, "tree": 2.0}).items():
+                run.case([[factor * ms] * 3] * 2, **CASE, case=name, warmup_steps=0, correct=True)
+            run.read({**environment, "date": f"2026-11-{number + 1:02d}T03:00:00+00:00"}, complete=True)
+        return sorted(map(str, (tmp_path / side).glob("night-*")))
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("factor", "code", "word"), [(1.0, 0, "UNCHANGED"), (1.2, 1, "REGRESSED"), (0.8, 0, "IMPROVED")]
+)
+def test_exit_codes(nights, capsys, factor, code, word):
+    before, now = nights("a", STEADY), nights("b", [factor * one for one in STEADY])
+    assert main(["compare", *before, "--with", *now]) == code
+    assert f"- {word}: 2 measures of 2 cases: 2 {word.lower()}" in capsys.readouterr().out
+
+
+def test_one_launch_is_inconclusive(nights, capsys):
+    before, now = nights("a", STEADY), nights("b", [1.0])
+    assert main(["compare", *before, "--with", *now]) == 3
+    assert "INCONCLUSIVE: 2 measures" in capsys.readouterr().out
+
+
+def test_a_missing_case_fails_and_a_new_one_is_named(nights, capsys):
+    before, now = nights("a", STEADY), nights("b", STEADY, ring=1.0, torus=1.0)
+    assert main(["compare", *before, "--with", *now]) == 1
+    page = capsys.readouterr().out
+    assert "- missing: tree: no result (5 of 5 launches)" in page
+    assert "- new: torus" in page
+
+
+def test_what_launches_left_is_taken_as_it_is(hand, tmp_path, capsys):
+    for side in "ab":
+        for number, factor in enumerate(STEADY, 1):
+            folder = tmp_path / side / f"launch-{number}"
+            folder.mkdir(parents=True)
+            type(hand)(folder).case([[factor] * 3], **CASE, case="c", warmup_steps=0).read()
+        (tmp_path / side / "report.md").touch()
+    assert main(["compare", str(tmp_path / "a"), "--with", str(tmp_path / "b")]) == 0
+    page = " ".join(capsys.readouterr().out.split())
+    assert "Baseline: 5 launches of 1 job" in page
+    assert "Each side is one job: a difference between jobs counts as a change." in page
+
+
+def test_environment_differences_come_first(nights, capsys):
+    other = {**ENVIRONMENT, "key": "j", "cpu": {"governor": "powersave"}, "mpi": {"version": "5.1"}}
+    other["variables"] = {"UCX_TLS": "tcp", "SLURM_JOB_ID": "9"}
+    before, now = nights("a", STEADY), nights("b", STEADY, other)
+    assert main(["compare", *before, "--with", *now]) == 0
+    page = capsys.readouterr().out
+    facts = page[: page.index("VERDICT")]
+    for line in (
+        "- environment key was k and is j",
+        "- mpi was None 5.0 None and is None 5.1 None",
+        "- governor was performance and is powersave",
+        "- UCX_TLS was not set and is tcp",
+    ):
+        assert line in facts
+    assert "SLURM" not in facts
+
+
+def test_a_side_of_several_environments_says_so(nights, capsys):
+    mixed = [*nights("a", STEADY[:2]), *nights("c", STEADY[2:], {**ENVIRONMENT, "key": "j"})]
+    main(["compare", *mixed, "--with", *nights("b", STEADY)])
+    assert "- the baseline's runs have 2 environments: k j" in capsys.readouterr().out
+
+
+def test_the_verdict_has_twelve_lines_of_eighty_columns(nights, capsys, tmp_path):
+    cases = {f"train-{'long-' * 20}{number}": 1.0 for number in range(9)}
+    before = nights("a", STEADY, **cases, **{"gone-" * 20 + "1": 1.0})
+    now = nights("b", [1.5 * one for one in STEADY], **cases, **{"new-" * 30: 1.0, "new2": 1.0})
+    accept = tmp_path / "accept.toml"
+    accept.write_text(f'[[accept]]\ncase = "{"long-" * 30}*"\nreason = "r"\nexpires = 2020-01-01\n')
+    assert main(["compare", *before, "--with", *now, "--accept", str(accept)]) == 1
+    page = capsys.readouterr().out
+    verdict = page[page.index("VERDICT") : page.index("ALL MEASURES")].strip().split("\n")
+    assert len(verdict) <= 12
+    assert sum(line.startswith("- +50.0 % (") for line in verdict) == 5
+    assert max(map(len, page.split("\n"))) <= 80
+
+
+def test_json(nights, capsys):
+    before, now = nights("a", STEADY), nights("b", [1.2 * one for one in STEADY])
+    assert main(["compare", *before, "--with", *now, "--json", "--min-effect", "0.05"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["schema"], found["verdict"], found["exit_code"]) == (1, "regressed", 1)
+    assert (found["min_effect"], found["unit"]) == (0.05, "launch")
+    first = found["measures"][0]
+    assert (first["suite"], first["measure"], first["verdict"]) == ("s", "time_p50_seconds", "regressed")
+    assert first["ratio_low"] < first["ratio"] < first["ratio_high"]
+    assert first["ratio"] == pytest.approx(1.2)
+    assert first["candidate_seconds"] == pytest.approx(1.2 * first["baseline_seconds"])
+    assert first["p_adjusted"] < 0.05
+    assert 1.05 < first["smallest_visible_ratio"] <= first["smallest_visible_ratio_alone"]
+    assert [run["date"] for run in found["baseline"]][:2] == [
+        "2026-11-01T03:00:00+00:00",
+        "2026-11-02T03:00:00+00:00",
+    ]
+    assert found["environment_differences"] == []
+    assert found["baseline_drift"]["runs"] == 5
+
+
+def test_json_of_one_launch_has_nulls(nights, capsys):
+    before, now = nights("a", [1.0]), nights("b", [1.0])
+    assert main(["compare", *before, "--with", *now, "--json"]) == 3
+    first = json.loads(capsys.readouterr().out)["measures"][0]
+    assert (first["p_adjusted"], first["ratio_low"], first["smallest_visible_ratio"]) == (None, None, None)
+
+
+def test_junit_fits_its_schema(nights, capsys, tmp_path):
+    before = nights("a", STEADY, ring=1.0, gone=1.0)
+    now = nights("b", [1.2 * one for one in STEADY], ring=1.0, **{"<&\x1b": 1.0})
+    file = tmp_path / "junit.xml"
+    assert main(["compare", *before, "--with", *now, "--junit", str(file)]) == 1
+    suites = ET.fromstring(file.read_text(encoding="utf-8"))
+    (suite,) = suites
+    assert (suites.tag, suite.tag) == ("testsuites", "testsuite")
+    needed = {"package", "id", "name", "timestamp", "hostname", "tests", "failures", "errors", "time"}
+    assert needed <= set(suite.keys()) <= needed | {"skipped"}
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", suite.get("timestamp"))
+    tags = [child.tag for child in suite]
+    cases = suite.findall("testcase")
+    assert tags == ["properties", *["testcase"] * len(cases), "system-out", "system-err"]
+    assert int(suite.get("tests")) == len(cases) == 3
+    assert all({"name", "classname", "time"} == set(case.keys()) for case in cases)
+    outcomes = {case.get("name"): [child.tag for child in case] for case in cases}
+    assert outcomes == {
+        "ring time_p50_seconds": ["failure"],
+        "gone time_p50_seconds": ["failure"],
+        "<&\\x1b time_p50_seconds": [],
+    }
+    assert int(suite.get("failures")) == 2
+    failure = next(case for case in cases if case.get("name").startswith("ring")).find("failure")
+    assert set(failure.keys()) == {"type", "message"}
+    assert failure.get("type") == "regressed"
+    assert "a ratio of 1.2000" in failure.get("message")
+    assert "VERDICT" in suite.find("system-out").text
+
+
+def test_junit_skips_what_is_inconclusive(nights, tmp_path):
+    before, now = nights("a", STEADY), nights("b", [1.0])
+    file = tmp_path / "junit.xml"
+    assert main(["compare", *before, "--with", *now, "--junit", str(file)]) == 3
+    suite = ET.fromstring(file.read_text(encoding="utf-8"))[0]
+    assert suite.get("skipped") == "2"
+    assert next(suite.iter("skipped")).get("message").endswith("one launch on a side")
+    assert main(["compare", *before, "--with", *now, "--junit", str(tmp_path)]) == 2
+
+
+def accepted(path, expires):
+    path.write_text(f'[[accept]]\ncase = "*"\nreason = "the new switch"\nexpires = {expires}\n')
+    return str(path)
+
+
+def test_accepted_regressions(nights, capsys, tmp_path):
+    before, now = nights("a", STEADY), nights("b", [1.2 * one for one in STEADY])
+    file = tmp_path / "accept.toml"
+    assert main(["compare", *before, "--with", *now, "--accept", accepted(file, "2999-01-01")]) == 0
+    assert "1 accepted" not in (page := capsys.readouterr().out)
+    assert "2 accepted" in page
+    assert "the new switch" in page
+    assert main(["compare", *before, "--with", *now, "--accept", accepted(file, "2020-01-01")]) == 1
+    assert "- no longer accepted: * (until 2020-01-01)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('[[accept]]\ncase = "a"\nreason = "b"\nexpire = 2027-01-01', "[[accept]] 1: expire: unknown key; did you mean 'expires'?"),
+        ('[[acept]]\ncase = "a"', "acept: unknown key; did you mean 'accept'?"),
+        ('[[accept]]\ncase = "a"\nexpires = 2027-01-01', "[[accept]] 1: reason: is missing"),
+        ('[[accept]]\ncase = "a"\nreason = ""\nexpires = 2027-01-01', "[[accept]] 1: reason: must be a text, not ''"),
+        ('[[accept]]\ncase = 3\nreason = "b"\nexpires = 2027-01-01', "[[accept]] 1: case: must be a text, not 3"),
+        ('[[accept]]\ncase = "a"\nreason = "b"\nexpires = "2027-01-01"', "[[accept]] 1: expires: must be a date without quotes"),
+        ('[[accept]]\ncase = "a"\nreason = "b"\nexpires = 2027-01-01T00:00:00', "[[accept]] 1: expires: must be a date"),
+        ("accept = 3", "accept: must be tables, [[accept]]"),
+        ("[[accept]", "Expected"),
+    ],
+)  # fmt: skip
+def test_a_wrong_accept_file_is_one_line(nights, capsys, tmp_path, text, complaint):
+    before = nights("a", STEADY)
+    file = tmp_path / "accept.toml"
+    file.write_text(text)
+    assert main(["compare", before[0], "--with", before[1], "--accept", str(file)]) == 2
+    error = capsys.readouterr().err
+    assert f"--accept {file}: {complaint}" in error
+    assert error.count("\n") == 1
+
+
+def wrong_file(path, damage):
+    whole = path.read_bytes()
+    if damage == "truncated":
+        path.write_bytes(whole[: len(whole) // 2])
+    elif damage == "foreign":
+        path.write_text("not a run")
+    elif damage == "flipped":
+        path.write_bytes(whole[:-100] + b"x" + whole[-99:])
+    elif damage == "empty":
+        path.write_bytes(b"")
+    elif damage == "missing":
+        path.unlink()
+    else:
+        path.unlink()
+        os.mkfifo(path)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "foreign", "flipped", "empty", "missing", "pipe"])
+@pytest.mark.parametrize("side", [0, 1])
+def test_runs_that_cannot_be_read_are_refused(nights, capsys, tmp_path, damage, side):
+    runs = [nights("a", STEADY[:2]), nights("b", STEADY[:2])]
+    main(["compare", *runs[0], "--with", *runs[1]])
+    capsys.readouterr()
+    wrong_file(tmp_path / "ab"[side] / "night-1" / "run.h5", damage)
+    assert main(["compare", *runs[0], "--with", *runs[1]]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"hpcdl: {runs[side][1]}")
+    assert error.count("\n") == 1
+
+
+def test_a_run_of_another_schema_is_refused(nights, capsys, monkeypatch):
+    before, now = nights("a", STEADY[:2]), nights("b", STEADY[:2])
+    main(["compare", *before, "--with", *now])
+    monkeypatch.setattr("hpcdl.trace.opening.SCHEMA", 9)
+    monkeypatch.setattr("hpcdl.analysis.series_file.SCHEMA", 9)
+    capsys.readouterr()
+    assert main(["compare", *before, "--with", *now]) == 2
+    assert f"schema {SCHEMA}, but this hpcdl reads schema 9" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("share", ["0", "100%", "-3%", "3 percent", "nan", ""])
+def test_a_wrong_share_is_one_line(capsys, share):
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", "a", "--with", "b", f"--min-effect={share}"])
+    assert ended.value.code == 2
+    assert "is no share between 0 and 1, such as 3% or 0.03" in capsys.readouterr().err
+
+
+def test_a_run_on_both_sides_is_refused(nights, capsys):
+    before = nights("a", STEADY[:2])
+    assert main(["compare", *before, "--with", f"{before[0]}/run.h5"]) == 2
+    assert "the run is given more than once" in capsys.readouterr().err
+
+
+def test_the_candidate_is_required(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", "a"])
+    assert ended.value.code == 2
+    assert "--with" in capsys.readouterr().err

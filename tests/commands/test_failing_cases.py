@@ -1,0 +1,226 @@
+"""A case that fails, hangs or cannot run does not affect the results of other cases."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+import hpcdl as library
+from hpcdl import suite
+from hpcdl.run.case_loop import _misplaced
+
+from .conftest import LIMIT
+
+SCHEMES = """
+import time
+from hpcdl.aggregation.ring import ring
+
+async def all_raise(comm, buffer):
+    raise ValueError("two lines\\nas one")
+
+async def one_raises(comm, buffer):
+    if comm.rank == 1:
+        raise RuntimeError("no wheels")
+    await comm.recv(buffer, 1)
+
+async def one_ends(comm, buffer):
+    import os
+    if comm.rank == 1:
+        os.kill(os.getpid(), 9)
+    await comm.recv(buffer, 1)
+
+async def stuck(comm, buffer):
+    if comm.rank == 0:
+        await comm.recv(buffer, 1, 9)
+    elif comm.rank == 1:
+        await comm.start(wait_concurrently(comm, buffer))
+    else:
+        await comm.native("allreduce", buffer)
+
+async def wait_concurrently(comm, buffer):
+    await comm.send(buffer, 2, 3)
+    await comm.recv(buffer, 2, 5)
+
+async def slow(comm, buffer):
+    time.sleep(0.02)
+    await ring(comm, buffer)
+"""
+
+
+def schemes(*names, ranks=2, more=""):
+    listed = ", ".join(f'"{name if name == "ring" else f"mine:{name}"}"' for name in names)
+    return (
+        f'[[case]]\nkind = "collective"\naggregation = [{listed}]\nranks = {ranks}\n'
+        f"message_bytes = 64\nrepetitions = 3\n{more}\n"
+    )
+
+
+@pytest.fixture(autouse=True)
+def mine(tmp_path):
+    (tmp_path / "mine.py").write_text(SCHEMES)
+
+
+def log(install):
+    return (install.folder / "o/log.txt").read_text()
+
+
+def finished(install):
+    """Return the aggregations of the finished cases, sorted."""
+    return sorted(case["aggregation"] for case in library.read(install.folder / "o").described)
+
+
+def order(install):
+    """Return the aggregations of the cases in the order of their start."""
+    return [line.split("-")[2] for line in log(install).splitlines() if line.endswith(" ...")]
+
+
+def failed_cases(install):
+    (run,) = install.report()["runs"]
+    assert not run["complete"]
+    return {one["case"].split("-")[2]: (one["rank"], one["error"]) for one in run["failed_cases"]}
+
+
+def test_after_a_case_that_raises_on_all_ranks_the_same_job_runs_the_others(each):
+    file = each.suite(schemes("all_raise", "ring"))
+    ended = each("run", file, "-o", "o")
+    assert ended.returncode == 1
+    assert "starting the ranks" not in ended.stderr
+    assert finished(each) == ["ring"]
+    line = (
+        "collective-allreduce-mine:all_raise-p2-64B: rank 0: ValueError: two lines as one (and on 1 more ranks)\n"
+    )
+    assert f"[1/2] FAILED {line}" in ended.stdout
+    assert "Traceback" in log(each)
+    assert "Traceback" not in ended.stdout + ended.stderr
+    assert failed_cases(each) == {"mine:all_raise": (0, "ValueError: two lines as one")}
+    page = (each.folder / "o/report.md").read_text()
+    assert "FAILED: 1 case of 2." in page
+    assert "FAILED case collective-allreduce-mine:all_raise-p2-64B: rank 0: ValueError" in page
+
+
+def test_after_a_case_that_fails_on_one_rank_a_new_job_runs_the_others(each):
+    file = each.suite(schemes("one_raises", "one_ends", "ring"))
+    ended = each("run", file, "-o", "o")
+    assert ended.returncode == 1
+    assert ended.stderr.count("hpcdl: starting the ranks again for the remaining cases") == 2
+    assert finished(each) == ["ring"]
+    assert failed_cases(each) == {
+        "mine:one_raises": (1, "RuntimeError: no wheels"),
+        "mine:one_ends": (None, "the job ended during this case"),
+    }
+    assert order(each) == ["mine:one_raises", "mine:one_ends", "ring"]
+
+
+def test_resuming_runs_a_failed_case_after_all_others(hpcdl):
+    file = hpcdl.suite(schemes("all_raise", "ring"))
+    assert hpcdl("run", file, "-o", "o").returncode == 1
+    hpcdl.suite(schemes("all_raise", "slow", "ring"))
+    (hpcdl.folder / "mine.py").write_text(
+        SCHEMES.replace('raise ValueError("two lines\\nas one")', "await ring(comm, buffer)")
+    )
+    ended = hpcdl("run", file, "-o", "o", "--resume")
+    assert ended.returncode == 0, ended.stdout
+    assert order(hpcdl) == ["mine:all_raise", "ring", "mine:slow", "mine:all_raise"]
+    assert library.read(hpcdl.folder / "o").complete
+    assert all(path.suffix == ".h5" for path in (hpcdl.folder / "o/parts").iterdir())
+
+
+def test_under_mpirun_a_failed_case_ends_the_job_and_resuming_continues(each):
+    file = each.suite(schemes("one_raises", "ring"))
+    command = ("run", file, "-o", "o", "--resume")
+    first = each(*command, under=each.mpirun(2))
+    assert first.returncode != 0
+    # stderr has the line too, but a launcher may lose the last lines of a rank that aborts the job
+    assert "FAILED collective-allreduce-mine:one_raises-p2-64B: rank 1: RuntimeError: no wheels" in log(each)
+    second = each(*command, under=each.mpirun(2))
+    assert second.returncode != 0
+    assert order(each) == ["mine:one_raises", "ring", "mine:one_raises"]
+    assert finished(each) == ["ring"]
+    assert failed_cases(each) == {"mine:one_raises": (1, "RuntimeError: no wheels")}
+
+
+def test_a_deadlock_ends_and_the_log_names_the_operation_of_each_rank(each):
+    file = each.suite(schemes("stuck", ranks=3, more="timeout_seconds = 3"), schemes("ring"))
+    ended = each("run", file, "-o", "o")
+    assert ended.returncode == 1
+    assert finished(each) == ["ring"]
+    ((rank, error),) = failed_cases(each).values()
+    assert rank in {0, 1, 2}
+    assert error == "the time limit of 3 s has passed"
+    for line in (
+        "rank 0, main program in stuck, line 21 of mine.py: waits in recv from rank 1, tag 9\n",
+        "rank 1, main program in stuck, line 23 of mine.py: waits in join of started program 1\n",
+        "rank 1, started program 1 in wait_concurrently, line 29 of mine.py: waits in recv from rank 2, tag 5\n",
+        "rank 2, main program in stuck, line 25 of mine.py: waits in native allreduce of all ranks\n",
+    ):
+        assert line in log(each), log(each)
+
+
+def ranks_of(folder):
+    """Return the process id of each rank whose current folder is ``folder``."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            variables = (
+                (process / "environ").read_bytes().split(b"\0") if (process / "cwd").readlink() == folder else []
+            )
+        except OSError:
+            continue
+        pairs = dict(one.split(b"=", 1) for one in variables if b"=" in one)
+        number = pairs.get(b"PMI_RANK", pairs.get(b"OMPI_COMM_WORLD_RANK"))
+        if number is not None:
+            found[int(number)] = int(process.name)
+    return found
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_suspended_rank_fails_its_case_only(hpcdl, number):
+    many = schemes("slow").replace("repetitions = 3", "repetitions = 100000")
+    file = hpcdl.suite(many, schemes("ring"))
+    command = hpcdl.hpcdl("run", file, "-o", "o", "--case-timeout", "5")
+    with subprocess.Popen(
+        command,
+        cwd=hpcdl.folder,
+        env=hpcdl.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as run:
+        deadline = time.monotonic() + LIMIT
+        while not (hpcdl.folder / "o/log.txt").exists() or "..." not in log(hpcdl):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        stopped = ranks_of(hpcdl.folder)[number]
+        os.kill(stopped, signal.SIGSTOP)
+        output = run.communicate(timeout=LIMIT)[0]
+    assert run.returncode == 1, output
+    assert not Path(f"/proc/{stopped}").exists()
+    assert finished(hpcdl) == ["ring"]
+    assert f"FAILED collective-allreduce-mine:slow-p2-64B: rank {1 - number}: the time" in log(hpcdl)
+
+
+def test_an_invalid_time_limit_is_refused(hpcdl):
+    for limit in ("0", "nan", "inf"):
+        ended = hpcdl("run", hpcdl.suite(schemes("ring")), "-o", "o", "--case-timeout", limit)
+        assert ended.returncode == 2
+        assert ended.stderr == f"hpcdl: --case-timeout {limit}: must be at least 1, in seconds\n"
+
+
+def test_cases_that_need_one_host_are_found_by_the_placement_of_ranks():
+    text = (
+        '[suite]\nname = "s"\n[[case]]\nkind = "collective"\naggregation = ["two_shot", "ring"]\n'
+        "ranks = [2, 4]\nmessage_bytes = 64\n"
+    )
+    chosen = suite.parse(text, "s.toml")
+    every = range(len(chosen.cases))
+    names = lambda hosts: [chosen.cases[number].name for number in _misplaced(chosen, every, hosts)]
+    one, other = ("node", "a"), ("node", "b")
+    assert names([one] * 4) == []
+    assert names([one, one, other, other]) == ["collective-allreduce-two_shot-p4-64B"]
+    assert names([one, other, one, other]) == [
+        "collective-allreduce-two_shot-p2-64B",
+        "collective-allreduce-two_shot-p4-64B",
+    ]

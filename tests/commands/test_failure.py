@@ -1,0 +1,129 @@
+"""Process failures: with Open MPI the other ranks finish the case; otherwise the case cannot run."""
+
+import fcntl
+import subprocess
+
+import pytest
+
+from hpcdl.trace.schema import read
+
+DOWNPOUR = """
+[[case]]
+kind = "train"
+model = "lenet5"
+dataset = "digits"
+learning_rate = 0.02
+global_batch = 48
+epochs = 4
+ranks = 4
+training = {name = "asynchronous", collect = 1, servers = 1}
+failure = {rank = 3, step = 5}
+seed = [1, 2]
+"""
+SANDBLASTER = """
+[[case]]
+kind = "train"
+model = "lenet5"
+dataset = "digits"
+learning_rate = 1.0
+global_batch = 720
+steps = 20
+ranks = 4
+training = {name = "sandblaster", servers = 1}
+failure = {rank = 3, step = 5}
+"""
+USUAL = """
+[[case]]
+kind = "collective"
+aggregation = "ring"
+ranks = 4
+message_bytes = 4
+repetitions = 3
+"""
+
+
+def log(install):
+    return (install.folder / "o/log.txt").read_text()
+
+
+def test_other_ranks_finish_after_a_process_failure(each):
+    """A failure leaves the job fewer ranks, so that hpcdl starts another job for the remaining cases."""
+    done = each("run", each.suite(DOWNPOUR, USUAL), "-o", "o")
+    if not each.is_openmpi:
+        assert done.returncode == 1
+        (line,) = [line for line in log(each).splitlines() if ": not run: " in line]
+        assert "seed=1" in line
+        assert "seed=2" in line
+        assert "MPICH ends the job when a rank fails; Open MPI 5 started by mpirun" in line
+        assert len(read(each.folder / "o").described) == 1
+        return
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "a process failed after 2 of 3 cases" in log(each)
+    run = read(each.folder / "o")
+    assert run.complete
+    failures = [case.get("process_failure") for case in run.described]
+    assert failures == ["rank 3 at step 5", "rank 3 at step 5", None]
+    assert log(each).count(" s  rank 3 at step 5 failed\n") == 2
+    page = (each.folder / "o/report.md").read_text()
+    assert page.count("): rank 3 at step 5 failed, and the others went on.") == 2
+    assert "left a trace" not in page
+    for index in range(2):
+        steps, tests, updates = (
+            frame[frame["case_index"] == index] for frame in (run.steps, run.evaluations, run.updates)
+        )
+        assert set(steps["rank"]) == {0, 1, 2}
+        assert set(tests["rank"]) == {0, 1, 2}
+        assert tests.groupby("rank")["accuracy"].last().nunique() == 1
+        assert tests["accuracy"].iloc[-1] > 0.9
+        assert len(updates) == 4 * run.described[index]["steps"]  # others did the failed rank's share
+        assert (updates["worker"] == 3).sum() <= 5
+
+
+def test_l_bfgs_continues_after_a_worker_failed(each):
+    if not each.is_openmpi:
+        pytest.skip("this MPI library ends the job when a rank fails")
+    done = each("run", each.suite(SANDBLASTER), "-o", "o")
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = read(each.folder / "o")
+    assert [case["process_failure"] for case in run.described] == ["rank 3 at step 5"]
+    assert set(run.steps["rank"]) == {2}
+    assert set(run.evaluations["rank"]) == {0, 1, 2}
+    assert run.evaluations["step"].max() == 20
+    assert run.evaluations["accuracy"].iloc[-1] > 0.5
+
+
+def test_without_fault_tolerance_the_case_does_not_run(each):
+    """mpirun without ``--with-ft ulfm`` started the job."""
+    done = each("run", each.suite(DOWNPOUR, USUAL), "-o", "o", under=each.mpirun(4))
+    assert done.returncode != 0
+    assert log(each).count(": not run: ") == 1
+    assert "--with-ft ulfm" in log(each)
+
+
+def test_a_second_run_into_one_folder_is_refused(hpcdl):
+    folder = hpcdl.folder / "o"
+    folder.mkdir()
+    with (folder / "log.txt").open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        second = hpcdl("run", hpcdl.suite(USUAL), "-o", "o")
+    assert second.returncode == 2
+    assert second.stderr == "hpcdl: -o o: another hpcdl process is writing to it\n"
+    assert hpcdl("run", hpcdl.suite(USUAL), "-o", "o", "--set", "case.ranks=1").returncode == 0
+
+
+def test_a_straggler_computes_the_same_values(hpcdl):
+    """Slow ranks change times, but no losses and no messages."""
+    stragglers = ["{rank = 1, factor = 3}", "{rank = 0, probability = 1, seconds = 0.001}"]
+    case = '[[case]]\nkind = "train"\nmodel = "lenet5"\ndataset = "digits"\nlearning_rate = 0.05\n'
+    case += "global_batch = 48\nsteps = 5\nranks = 2\n"
+    file = hpcdl.suite(case, *(f"{case}straggler = {straggler}\n" for straggler in stragglers))
+    subprocess.run(hpcdl.hpcdl("run", file, "-o", "o"), cwd=hpcdl.folder, check=True, capture_output=True)
+    run = read(hpcdl.folder / "o")
+    usual, *slow = (
+        run.steps[run.steps["case_index"] == index][["rank", "step", "loss", "correct", "messages"]]
+        for index in range(3)
+    )
+    for one in slow:
+        assert one.to_numpy().tolist() == usual.to_numpy().tolist()
+    assert len(usual) == 10
+    assert [case["straggler"] is None for case in run.described] == [True, False, False]

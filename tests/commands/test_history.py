@@ -1,0 +1,200 @@
+"""hpcdl history on archives made by hand: verdicts, exit codes, hosts, files that are no runs, and what it writes."""
+
+import datetime as dt
+import json
+from xml.etree import ElementTree as ET
+
+import h5py
+import numpy as np
+import pytest
+from contract.traces import changed
+
+from hpcdl.analysis.links import rounds
+from hpcdl.cli import main
+from hpcdl.trace.record import CaseRecord
+from hpcdl.trace.recorder import Recorder, Step
+from hpcdl.trace.schema import merge, write_part
+
+CASES = ("ring", "tree")
+
+
+def recorded(durations):
+    """What a rank records of exchanges that take so long (s)."""
+    recorder, clock = Recorder(), 10**9
+    for step, seconds in enumerate(durations):
+        end = clock + round(seconds * 1e9)
+        recorder.steps.append(Step(step, 0, clock, end, 0.0, 0, 0, 0, 1, 1))
+        clock = end
+    return recorder.pack()
+
+
+class Archive:
+    """Runs a day apart; ``factor`` slows both cases, ``slow`` is a host whose links take 1.25 times as long."""
+
+    def __init__(self, folder):
+        self.folder = folder / "nightly"
+        self.rng = np.random.default_rng(5)
+        self.runs = 0
+
+    def run(self, factor=1.0, hosts=("a", "b", "c", "d"), slow=None, cases=CASES, key="k"):
+        date = dt.datetime(2026, 3, 1, tzinfo=dt.UTC) + dt.timedelta(days=self.runs)
+        folder = self.folder / f"night-{self.runs:02d}"
+        folder.mkdir(parents=True)
+        env = {
+            "key": key,
+            "date": date.isoformat(),
+            "ranks": [{"hostname": host, "affinity": "0"} for host in hosts],
+        }
+        shared = {"suite": "s", "message_bytes": 1 << 20, "ranks": len(hosts), "environment_key": key}
+        parts = []
+        for number, name in enumerate(cases):
+            took = 1e-3 * (1 + number) * factor * self.rng.lognormal(0, 0.005)
+            took *= 1.25 if slow in hosts else 1
+            fields = {"kind": "collective", "collective": "allreduce", "aggregation": name, "case": name, **shared}
+            parts.append(folder / f"part{number}.h5")
+            write_part(parts[-1], CaseRecord(fields, [recorded([took] * 3)] * len(hosts)), environment=env)
+        if len(hosts) >= 3:
+            table = rounds(len(hosts), "all_pairs")
+            pairs = {pair: self.rng.lognormal(0, 0.005) for pair in np.ndindex(len(hosts), len(hosts))}
+            times = [
+                [
+                    1e-3
+                    * pairs[min(me, turn[me]), max(me, turn[me])]
+                    * (1.25 if slow in (hosts[me], hosts[turn[me]]) else 1)
+                    for turn in table
+                    for _ in range(2)
+                ]
+                for me in range(len(hosts))
+            ]
+            fields = {"kind": "pairwise", "pattern": "all_pairs", "case": "pairs", "repetitions": 2, **shared}
+            parts.append(folder / "pairs.h5")
+            write_part(parts[-1], CaseRecord(fields, list(map(recorded, times))), environment=env)
+        merge(parts, folder / "run.h5", env, "")
+        for part in parts:
+            part.unlink()
+        self.runs += 1
+        return folder
+
+    def history(self, *options):
+        return main(["history", str(self.folder), *map(str, options)])
+
+
+@pytest.fixture
+def archive(tmp_path):
+    return Archive(tmp_path)
+
+
+def test_a_slow_link_is_found_with_its_host_and_its_repair_too(archive, capsys):
+    for _ in range(10):
+        archive.run()
+    assert archive.history() == 0
+    assert "FINE" in capsys.readouterr().out
+    for _ in range(3):
+        archive.run(slow="c")
+    assert archive.history("--json") == 1
+    (suite,) = json.loads(capsys.readouterr().out)["suites"]
+    (event,) = suite["events"]
+    assert (event["verdict"], event["new"]) == ("regressed", True)
+    assert event["first_run"].endswith("night-10")
+    assert {one["case"] for one in event["changes"]} >= set(CASES)
+    assert (event["likely"]["name"], event["likely"]["kind"]) == ("c", "host")
+    for _ in range(3):
+        archive.run()
+    assert archive.history() == 0
+    out = capsys.readouterr().out
+    assert "RESTORED since 2026-03-14" in out
+    assert "until 2026-03-14" in out
+    assert archive.history("--since", "2026-03-01") == 1
+
+
+def test_a_slow_host_is_named_by_times_when_every_night_has_other_hosts(archive, capsys):
+    for number in range(30):
+        hosts = archive.rng.permutation(list("abcdefg"))[:2]
+        archive.run(hosts=[str(host) for host in hosts], slow="e" if number >= 12 else None)
+    assert archive.history("--since", "2026-03-01", "--json") == 1
+    (suite,) = json.loads(capsys.readouterr().out)["suites"]
+    named = [*suite["slow"], *(one["likely"] for one in suite["events"] if one["likely"])]
+    assert {one["name"] for one in named} == {"e"}
+
+
+def test_too_few_runs_are_exit_code_3(archive, capsys):
+    archive.folder.mkdir()
+    assert archive.history() == 3
+    for _ in range(3):
+        archive.run()
+    assert archive.history() == 3
+    assert "TOO FEW RUNS" in capsys.readouterr().out
+
+
+def test_a_case_that_the_newest_run_lacks_is_missing(archive, capsys):
+    for _ in range(10):
+        archive.run()
+    archive.run(cases=("ring",))
+    assert archive.history() == 1
+    assert "MISSING in the newest run: tree: not in the run" in capsys.readouterr().out
+
+
+def test_another_environment_begins_new_series(archive, capsys):
+    for number in range(14):
+        archive.run(1.0 if number < 11 else 1.5, key="k" if number < 11 else "other")
+    assert archive.history() == 3
+    out = capsys.readouterr().out
+    assert "CHANGES OF THE ENVIRONMENT" in out
+    assert "have fewer than 10 runs" in out
+
+
+def test_files_that_are_no_runs_are_named_and_skipped(archive, capsys):
+    for _ in range(10):
+        archive.run()
+    truncated, older = archive.run() / "run.h5", archive.run() / "run.h5"
+    truncated.write_bytes(truncated.read_bytes()[:3000])
+    with changed(older) as file:
+        file.attrs["schema"] = 1
+    (archive.folder / "junk.h5").write_text("junk")
+    with h5py.File(archive.folder / "foreign.h5", "w") as file:
+        file["x"] = 1
+    (archive.folder / "empty" / "parts").mkdir(parents=True)
+    assert archive.history() == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 5
+    for name in ("night-10", "night-11", "junk.h5", "foreign.h5", "empty"):
+        (line,) = (line for line in lines if name in line)
+        assert line.startswith("hpcdl: warning: ")
+        assert line.endswith("; skipped")
+
+
+def test_metrics_and_junit_are_written(archive, capsys, tmp_path):
+    for number in range(13):
+        archive.run(1.0 if number < 10 else 1.2)
+    metrics, junit = tmp_path / "hpcdl.prom", tmp_path / "junit.xml"
+    assert archive.history("--metrics", metrics, "--junit", junit, "--calibrate") == 1
+    out = capsys.readouterr().out
+    assert "All runs had the same hosts" not in out
+    assert "false regressions" in out
+    lines = metrics.read_text().splitlines()
+    assert lines[-1] == "# EOF"
+    assert "hpcdl_history_exit_code 1" in lines
+    assert 'hpcdl_history_new_events{suite="s",verdict="regressed"} 1' in lines
+    typed = {line.split()[2] for line in lines if line.startswith("# TYPE")}
+    assert {line.split("{")[0].split()[0] for line in lines if line[0] != "#"} <= typed
+    (suite,) = ET.parse(junit).getroot()
+    cases = {case.get("name"): case for case in suite.iter("testcase")}
+    assert cases["collective, 4 ranks, time_p50_seconds"].find("failure") is not None
+    assert cases["pairwise, 4 ranks, time_p50_seconds"].find("failure") is None
+    assert suite.get("failures") == "1"
+
+
+@pytest.mark.parametrize("options", [["--since", "yesterday"], ["--metrics", "/nonexistent/x"]])
+def test_wrong_usage_is_one_line(archive, capsys, options):
+    archive.run()
+    try:
+        code = archive.history(*options)
+    except SystemExit as error:
+        code = error.code
+    assert code == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_missing_folder_is_one_line(tmp_path, capsys):
+    assert main(["history", str(tmp_path / "none")]) == 2
+    assert "No such file" in capsys.readouterr().err

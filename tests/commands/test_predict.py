@@ -1,0 +1,277 @@
+"""``hpcdl predict``: other networks, more ranks, and error messages."""
+
+import json
+
+import pytest
+
+from hpcdl.cli import main
+from hpcdl.fabric.network import NETWORKS
+from hpcdl.prediction.predict import predict
+
+SCHEMES = ("ring", "tree(arity=4)", "butterfly")
+SUITE = """
+[suite]
+name = "sums"
+[[case]]
+kind = "collective"
+aggregation = ["ring", {name = "tree", arity = 4}, "butterfly"]
+ranks = [2, 4]
+message_bytes = [4096, 1048576]
+"""
+
+
+@pytest.fixture
+def suite(tmp_path):
+    file = tmp_path / "sums.toml"
+    file.write_text(SUITE)
+    return file
+
+
+@pytest.fixture
+def run(hand, suite):
+    """Return a run on four hosts whose times are exactly those of ethernet-1g."""
+    common = {
+        "kind": "collective",
+        "collective": "allreduce",
+        "dtype": "float32",
+        "warmup_steps": 0,
+        "correct": True,
+    }
+    for row in predict(suite, "ethernet-1g").rows:
+        names = ("case", "aggregation", "message_bytes")
+        times = [[1e3 * row["predicted_seconds"]]] * row["ranks"]
+        hand.case(times, **common, **{name: row[name] for name in names})
+    hand.read(
+        {"ranks": [{"hostname": f"n{rank}"} for rank in range(4)], "mpi": {"library": "MPICH", "version": "5"}}
+    )
+    return hand.folder
+
+
+def message(capsys, *arguments):
+    assert main(["predict", *map(str, arguments)]) == 0
+    return capsys.readouterr().out
+
+
+def refused(capsys, *arguments):
+    assert main(["predict", *map(str, arguments)]) == 2
+    line = capsys.readouterr().err
+    assert line.startswith("hpcdl: ")
+    assert line.count("\n") == 1
+    return line
+
+
+def test_a_suite_on_a_preset(capsys, suite):
+    whole = json.loads(message(capsys, suite, "--network", "gemini", "--ranks", "2,8", "--json"))
+    found = {(c["aggregation"], c["message_bytes"], c["ranks"]): c["predicted_seconds"] for c in whole["cases"]}
+    assert set(found) == {(s, n, p) for s in SCHEMES for n in (4096, 1048576) for p in (2, 8)}
+    link, gamma = NETWORKS["gemini"].link, NETWORKS["gemini"].gamma
+    stated = 14 * link.alpha + 1048576 * 7 / 8 * (2 * link.beta + gamma)
+    assert found["ring", 1048576, 8] == pytest.approx(stated)
+    assert whole["network"]["beta_seconds"] == link.beta
+
+
+def test_a_run_predicts_itself_and_more_ranks(capsys, run):
+    whole = json.loads(message(capsys, run, "--network", run, "--ranks", "2,4,32", "--json"))
+    assert whole["network"]["alpha_seconds"] == pytest.approx(NETWORKS["ethernet-1g"].link.alpha, rel=0.01)
+    assert whole["network"]["fit"]["ranks_left_out"]["worst"] < 0.01
+    for case in whole["cases"]:
+        if case["ranks"] == 32:
+            assert case["time_p50_seconds"] is None
+            assert case["times_the_measured_ranks"] == 8
+        else:
+            assert case["predicted_seconds"] == pytest.approx(case["time_p50_seconds"], rel=0.01)
+
+
+def test_rows_far_beyond_the_measured_ranks_are_marked(capsys, run):
+    lines = message(capsys, run, "--network", run, "--ranks", "4,16,17").splitlines()
+    assert [line for line in lines if "EXTRAPOLATED" in line] == [line for line in lines if "  17  " in line] != []
+
+
+def test_a_saved_network_gives_the_same_predictions(capsys, run, suite, tmp_path):
+    file = tmp_path / "ours.toml"
+    first = message(capsys, suite, "--network", run, "--ranks", "64", "--save", file, "--json")
+    again = message(capsys, suite, "--network", file, "--ranks", "64", "--json")
+    names = ("predicted_seconds", "times_the_measured_ranks")
+    times = [[[case[name] for name in names] for case in json.loads(text)["cases"]] for text in (first, again)]
+    assert times[0] == times[1]
+    assert 'run = "' in file.read_text()
+    assert 'library = "MPICH 5"' in file.read_text()
+
+
+def test_a_saved_network_keeps_the_errors_of_its_fit(capsys, run, suite, tmp_path):
+    file = tmp_path / "ours.toml"
+    first = message(capsys, suite, "--network", run, "--ranks", "64", "--save", file)
+    again = message(capsys, suite, "--network", file, "--ranks", "64")
+    begin, end = "Relative error", "PREDICTED TIMES"
+    assert begin in first
+    assert [text[text.index(begin) : text.index(end)] for text in (first, again)] == [
+        first[first.index(begin) : first.index(end)]
+    ] * 2
+
+
+def test_a_saved_network_keeps_its_warnings(capsys, hand, suite, tmp_path):
+    """A ring alone leaves beta and gamma undetermined: a tree has the same ratio of bytes sent and reduced, a butterfly not."""
+    common = {"kind": "collective", "collective": "allreduce", "dtype": "float32", "warmup_steps": 0}
+    for row in predict(suite, "ethernet-1g").rows:
+        if row["aggregation"] == "ring":
+            times = [[1e3 * row["predicted_seconds"]]] * row["ranks"]
+            hand.case(times, **common, aggregation="ring", case=row["case"], message_bytes=row["message_bytes"])
+    hand.read({"ranks": [{"hostname": f"n{rank}"} for rank in range(4)]})
+    file = tmp_path / "ours.toml"
+    first = message(capsys, suite, "--network", hand.folder, "--ranks", "64", "--save", file)
+    again = message(capsys, suite, "--network", file, "--ranks", "64")
+    for page in (first, again):
+        assert "do not determine beta, gamma" in " ".join(page.split())
+        marked = {line.split()[2] for line in page.splitlines() if line.endswith("; UNDETERMINED")}
+        assert marked == {"butterfly"}
+    for broken in ("information = 1", "information = [[inf]]", "prices = [1.0]"):
+        name = broken.split()[0]
+        text = [broken if line.startswith(name) else line for line in file.read_text().splitlines()]
+        (tmp_path / "broken.toml").write_text("\n".join(text))
+        assert "certainty: not in the form that --save writes" in refused(
+            capsys, suite, "--network", tmp_path / "broken.toml"
+        )
+
+
+def test_a_scheme_of_one_host_is_not_predicted_on_several(capsys, tmp_path):
+    file = tmp_path / "s.toml"
+    case = '[[case]]\nkind = "collective"\nranks = 4\nmessage_bytes = 4\naggregation = ["two_shot", "ring"]'
+    file.write_text(f'[suite]\nname = "s"\n{case}')
+    whole = json.loads(message(capsys, file, "--network", "gemini", "--ranks", "2,64", "--json"))
+    assert {one["aggregation"] for one in whole["cases"]} == {"ring"}
+    assert whole["left_out"] == [f"two_shot on {p} ranks: 'two_shot' is for ranks of one host" for p in (2, 64)]
+    on_one = message(capsys, file, "--network", "gemini", "--ranks", "4", "--ranks-per-host", "4", "--json")
+    assert {one["aggregation"] for one in json.loads(on_one)["cases"]} == {"ring", "two_shot"}
+
+
+def test_oversubscribed_ranks_are_left_out_of_the_fit(capsys, suite, hand):
+    """Four ranks on two cores take ten times as long as the network predicts."""
+    common = {
+        "kind": "collective",
+        "collective": "allreduce",
+        "dtype": "float32",
+        "nodes": 1,
+        "threads_per_rank": 1,
+    }
+    for row in predict(suite, "ethernet-1g").rows:
+        slower = 10 if row["ranks"] == 4 else 1
+        times = [[slower * 1e3 * row["predicted_seconds"]]] * row["ranks"]
+        names = ("case", "aggregation", "message_bytes")
+        hand.case(times, **common, warmup_steps=0, **{name: row[name] for name in names})
+    cpu = {"physical_cores": 2}
+    hand.read({"cpu": cpu, "ranks": [{"hostname": "n"}] * 4})
+    page = " ".join(message(capsys, suite, "--network", hand.folder, "--ranks", "2").split())
+    assert "Left out of the fit: 6 of 12 cases, on 4 oversubscribed ranks." in page
+    whole = json.loads(message(capsys, suite, "--network", hand.folder, "--ranks", "2", "--json"))
+    assert whole["network"]["fit"]["fitted"]["of"] == 6
+    assert whole["network"]["fit"]["fitted"]["worst"] < 0.01
+
+
+def test_ranks_per_host_change_the_predictions(capsys, suite):
+    one, four = (
+        json.loads(
+            message(capsys, suite, "--network", "ethernet-1g", "--ranks", "4", "--ranks-per-host", n, "--json")
+        )
+        for n in (1, 4)
+    )
+    assert (
+        sum(c["predicted_seconds"] for c in four["cases"]) < sum(c["predicted_seconds"] for c in one["cases"]) / 10
+    )
+
+
+def test_cases_that_do_not_allow_a_number_of_ranks_are_named(capsys, tmp_path):
+    file = tmp_path / "s.toml"
+    choice = '[{name = "sharded_parameter_server", servers = 4}, "ring"]'
+    case = f'[[case]]\nkind = "collective"\nranks = 4\nmessage_bytes = 4\naggregation = {choice}'
+    file.write_text(f'[suite]\nname = "s"\n{case}')
+    whole = json.loads(message(capsys, file, "--network", "gemini", "--ranks", "2,4", "--json"))
+    assert len(whole["cases"]) == 3
+    assert whole["left_out"] == [
+        "sharded_parameter_server(servers=4) on 2 ranks: servers = 4 with 2 ranks: must be in 1..2"
+    ]
+
+
+def test_bad_input_is_one_line(capsys, suite, run, tmp_path, hand):
+    assert "did you mean 'ethernet-10g'?" in refused(capsys, suite, "--network", "ethernet10g")
+    for ranks in ("4,2", "0", "2,2", "two", "2,"):
+        assert f"--ranks {ranks}: must be ascending" in refused(
+            capsys, suite, "--network", "gemini", "--ranks", ranks
+        )
+    assert "no such suite file" in refused(capsys, tmp_path / "no.toml", "--network", "gemini")
+    assert "nowhere: no such file" in refused(capsys, tmp_path / "nowhere", "--network", "gemini")
+    assert "--ranks-per-host: ranks_per_host must be" in refused(
+        capsys, suite, "--network", "gemini", "--ranks-per-host", 0
+    )
+    assert "matches none of the cases" in refused(capsys, suite, "--network", "gemini", "--case", "nothing*")
+    assert "--ranks 1000000: must be at most 131072" in refused(
+        capsys, suite, "--network", "gemini", "--ranks", "1000000"
+    )
+    broken = tmp_path / "broken.toml"
+    for text, what in (
+        ("[network", "not TOML"),
+        ("", "no table [network]"),
+        ("[network]\ngamma = -1\n[link]\nalpha = 0\nbeta = 0", "network.gamma"),
+        ("[network]\ngamma = 0\nranks_per_host = 0", "ranks_per_host"),
+        ("[network]\ngamma = 0\n[link]\nalpha = 'x'", "link.alpha"),
+    ):
+        broken.write_text(text)
+        line = refused(capsys, suite, "--network", broken)
+        assert what in line
+        assert "broken.toml" in line
+
+
+def test_a_run_without_measurements_fits_nothing(capsys, hand, suite):
+    hand.train([[1.0] * 5] * 2)
+    hand.read()
+    line = refused(capsys, suite, "--network", hand.folder)
+    assert "0 measured collectives and exchanges" in line
+
+
+def test_published_figures_are_next_to_predictions(capsys):
+    page = message(capsys, "suites/firecaffe-cluster.toml", "--network", "gemini")
+    part = page[page.index("REPORTED BY A PAPER") :]
+    rows = [line.split() for line in part.splitlines()]
+    server = {row[1]: (row[2], float(row[3])) for row in rows if row[:1] == ["parameter_server"]}
+    assert [server[p][0] for p in ("2", "128")] == ["95.0", "0.400"]
+    link, gamma, n = NETWORKS["gemini"].link, NETWORKS["gemini"].gamma, 30380704
+    assert server["128"][1] == pytest.approx(1 / (254 * (link.alpha + n * link.beta) + 127 * n * gamma), rel=0.01)
+    measured = {2: 68, 4: 42, 8: 36, 16: 23, 32: 16.5, 64: 14.3, 128: 14.5}
+    for scheme in ("binomial", "tree"):
+        ours = [row for row in rows if row[:1] == [scheme] and len(row) == 4]
+        assert {int(row[1]): float(row[2]) for row in ours} == measured
+    found = {(row[0], row[1]): float(row[3]) for row in rows if len(row) == 4 and row[0] in {"binomial", "tree"}}
+    sent = n * link.beta
+    # the paper's 2 log2(p) n/BW is binomial's
+    assert found["binomial", "128"] == pytest.approx(1 / (2 * 7 * sent + 7 * n * gamma), rel=0.01)
+    assert found["tree", "128"] < 0.6 * found["binomial", "128"]
+    speedups = {(row[0], row[1]): row[3:5] for row in rows if row[:1] in (["googlenet"], ["nin"])}
+    assert {key: reported for key, (reported, _) in speedups.items()} == {
+        ("googlenet", "32"): "20x",
+        ("googlenet", "128"): "47x",
+        ("nin", "32"): "23x",
+        ("nin", "128"): "39x",
+    }
+    assert all(1 < float(ours.removesuffix("x")) < int(ranks) for (_, ranks), (_, ours) in speedups.items())
+
+
+def test_a_training_that_ran_is_predicted_on_other_networks_and_more_ranks(hpcdl):
+    train = (
+        '[[case]]\nkind = "train"\nmodel = "lenet5"\ndataset = "digits"\nlearning_rate = 0.05\nglobal_batch = 48'
+    )
+    file = hpcdl.suite(f'{train}\nranks = [1, 2]\nsteps = 6\naggregation = "ring"')
+    ran = hpcdl("run", file, "-o", "run")
+    assert ran.returncode == 0, ran.stderr
+    found = {}
+    for network in ("ethernet-1g", "ethernet-100g"):
+        message = hpcdl("predict", "run", "--network", network, "--ranks", "2,4", "--json")
+        assert message.returncode == 0, message.stderr
+        found[network] = json.loads(message.stdout)["cases"]
+    for slow, fast in zip(*found.values(), strict=True):
+        assert slow["predicted_seconds"] > fast["predicted_seconds"] > fast["compute_seconds"] > 0
+    two, four = found["ethernet-1g"]
+    assert (two["ranks"], four["ranks"]) == (2, 4)
+    assert two["step_seconds"] > 0
+    assert four["step_seconds"] is None
+    # a ring over more ranks sends more, and there is less to hide it behind
+    exposed = [one["predicted_seconds"] - one["compute_seconds"] for one in (two, four)]
+    assert exposed[1] > exposed[0] > 0

@@ -1,0 +1,146 @@
+"""--resume: finished cases, and machines that may continue a run."""
+
+import json
+import shutil
+from functools import cache
+
+import h5py
+import pytest
+from contract.traces import changed
+
+from hpcdl.launch.testbed_settings import TESTBED
+
+from .conftest import Install
+
+CASES = """
+[[case]]
+kind = "collective"
+collective = "allreduce"
+aggregation = ["ring", "tree", "native"]
+ranks = 2
+message_bytes = 64
+repetitions = 3
+warmup = 0
+"""
+EMULATED = json.dumps({"hosts": 2, "rate": "200mbit", "slow": {}, "bytes_per_second": {"host1": 1, "host2": 1}})
+
+
+def parts(folder):
+    return sorted((folder / "parts").glob("*.h5"))
+
+
+def run(install, **environment):
+    """Run the suite; return its run folder."""
+    done = install("run", install.suite(CASES), "-o", "out", **environment)
+    assert done.returncode == 0, done.stderr
+    return install.folder / "out"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Return finished runs by Python and MPI library; several tests begin with a copy."""
+    return cache(lambda python: run(Install(python, tmp_path_factory.mktemp("whole"))))
+
+
+@pytest.fixture
+def begin(whole):
+    """Return begin(install): copy a run without its last case; return the run folder."""
+
+    def copied(install):
+        folder = install.folder / "out"
+        shutil.copytree(whole(install.python), folder)
+        parts(folder)[2].unlink()
+        return folder
+
+    return copied
+
+
+def empty(part):
+    with changed(part) as file:
+        del file["cases/000000"]
+
+
+def cut(part):
+    part.write_bytes(part.read_bytes()[:-100])
+
+
+@pytest.mark.parametrize("damage", [empty, cut])
+def test_the_case_of_a_damaged_part_runs_again_and_one_line_reports_it(hpcdl, begin, damage):
+    folder = begin(hpcdl)
+    damaged, sound = parts(folder)
+    damage(damaged)
+    before = sound.read_bytes()
+    done = hpcdl("run", hpcdl.suite(CASES), "-o", "out", "--resume")
+    assert done.returncode == 0, done.stderr
+    (line,) = (line for line in done.stdout.splitlines() if damaged.name in line)
+    assert "its case runs again" in line
+    assert "resuming: 1 of 3 cases are finished" in done.stdout
+    assert len(parts(folder)) == 3
+    assert sound.read_bytes() == before
+    with h5py.File(folder / "run.h5") as file:
+        assert len(file["cases"]) == 3
+        assert file.attrs["complete"]
+
+
+def test_a_part_of_another_case_does_not_finish_a_case(hpcdl, begin):
+    """The content of a part counts, not its name."""
+    folder = begin(hpcdl)
+    first, second = parts(folder)
+    first.write_bytes(second.read_bytes())
+    done = hpcdl("run", hpcdl.suite(CASES), "-o", "out", "--resume")
+    assert done.returncode == 0, done.stderr
+    with h5py.File(folder / "run.h5") as file:
+        schemes = [case.attrs["aggregation"] for case in file["cases"].values()]
+    assert schemes == ["ring", "tree", "native"]
+
+
+def test_another_mpi_library_continues_only_with_mix_environments(hpcdl, other, begin):
+    folder = begin(hpcdl)
+    report = (folder / "report.md").read_bytes()
+    refused = other("run", other.suite(CASES), "-o", "out", "--resume")
+    assert refused.returncode == 2
+    (line,) = refused.stderr.splitlines()
+    assert "its finished cases ran on another machine or library: " in line
+    assert "mpi was " in line
+    assert "--mix-environments" in line
+    assert (folder / "report.md").read_bytes() == report
+    told = other("run", other.suite(CASES), "-o", "out", "--resume", "--mix-environments")
+    assert told.returncode == 0, told.stderr
+    page = (folder / "report.md").read_text()
+    assert "MIXED: the cases ran in 2 environments" in page
+    assert "2 cases with " in page
+    assert "1 case with " in page
+    with h5py.File(folder / "run.h5") as file:
+        keys = [case.attrs["environment_key"] for case in file["cases"].values()]
+        assert keys[0] == keys[1] != keys[2]
+        assert list(file["environments"]) == [keys[0]]
+
+
+def test_cases_of_emulated_hosts_stay_marked_after_resuming_without_them(hpcdl):
+    folder = run(hpcdl, **{TESTBED: EMULATED})
+    parts(folder)[2].unlink()
+    refused = hpcdl("run", hpcdl.suite(CASES), "-o", "out", "--resume")
+    assert refused.returncode == 2
+    assert "emulated was " in refused.stderr
+    told = hpcdl("run", hpcdl.suite(CASES), "-o", "out", "--resume", "--mix-environments")
+    assert told.returncode == 0, told.stderr
+    assert "EMULATED: the nodes of 2 cases are 2 hosts of hpcdl testbed" in (folder / "report.md").read_text()
+
+
+def test_the_same_machine_continues(each, begin):
+    folder = begin(each)
+    done = each("run", each.suite(CASES), "-o", "out", "--resume")
+    assert done.returncode == 0, done.stderr
+    assert "MIXED" not in (folder / "report.md").read_text()
+
+
+@pytest.mark.parametrize("name", ["log.txt", "report.md", ".run.h5.partial"])
+def test_a_run_does_not_write_through_links(hpcdl, name):
+    precious = hpcdl.folder / "precious"
+    precious.write_text("precious")
+    (hpcdl.folder / "out").mkdir()
+    (hpcdl.folder / "out" / name).symlink_to(precious)
+    done = hpcdl("run", hpcdl.suite(CASES), "-o", "out")
+    assert done.returncode == 2
+    assert done.stderr == f"hpcdl: -o out: {name} is a symbolic link; links are not followed\n"
+    assert precious.read_text() == "precious"

@@ -1,0 +1,394 @@
+"""Real runs, with mpirun started by hpcdl and hpcdl started by mpirun: run folder, log and report."""
+
+import csv
+import json
+import os
+import subprocess
+from contextlib import suppress
+
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+
+import hpcdl as library
+from hpcdl import registry
+
+from .conftest import LIMIT, TRAIN
+
+CONTRACT = {
+    *("suite", "case", "kind", "model", "dataset", "backend", "dtype", "training", "aggregation"),
+    *("compression", "optimizer", "ranks", "nodes", "threads_per_rank", "global_batch", "scaling"),
+    *("steps", "step_seconds", "step_seconds_low", "step_seconds_high", "images_per_second", "speedup"),
+    *("efficiency", "efficiency_low", "efficiency_high", "compute_seconds", "input_seconds"),
+    *("exposed_communication_seconds", "bytes_sent_per_rank", "messages_per_rank", "compression_ratio"),
+    *("staleness_mean", "staleness_max", "final_loss", "final_accuracy", "target_accuracy"),
+    *("seconds_to_target", "samples_to_target", "epochs_to_target", "collective", "message_bytes"),
+    *("time_p50_seconds", "time_p99_seconds", "algbw_bytes_per_second", "busbw_bytes_per_second"),
+    *("correct", "predicted_seconds"),
+}
+"""Fields that scripts of users rely on."""
+
+COLLECTIVE = '[[case]]\nkind = "collective"\nrepetitions = 5\nwarmup = 1\n'
+
+
+def report(hpcdl, folder="o"):
+    return hpcdl.report(folder)["cases"]
+
+
+def finished(ended, code=0):
+    assert ended.returncode == code, ended.stderr
+    assert "Traceback" not in ended.stderr
+    return ended
+
+
+def test_a_run_of_one_rank(each):
+    ended = finished(each("run", each.suite(TRAIN, "steps = 3\nranks = 1"), "-o", "o"))
+    assert "[1/1] train-lenet5-digits-synchronous-ring-p1-b48-3st: " in ended.stdout
+    assert ended.stdout.endswith("report: o/report.html\n")
+    (case,) = report(each)
+    assert (case["ranks"], case["steps"], case["final_loss"] > 0) == (1, 3, True)
+
+
+def test_one_job_runs_all_scales_and_leaves_a_run_folder(each):
+    finished(each("run", each.suite(TRAIN, "steps = 8\nranks = [1, 2, 3]"), "-o", "o"))
+    folder = each.folder / "o"
+    assert {path.name for path in folder.iterdir()} == {
+        "parts",
+        "run.h5",
+        "report.md",
+        "report.html",
+        "log.txt",
+        "run.series.json",
+    }
+    assert len(list((folder / "parts").glob("*.h5"))) == 3
+    assert len((folder / "log.txt").read_text().splitlines()) == 6  # begin and end of each case
+
+    run = library.read(folder)
+    assert run.complete
+    assert 'kind = "train"' in run.suite
+    assert run.cases["ranks"].tolist() == [1, 2, 3]
+    assert run.cases["nodes"].tolist() == [1, 1, 1]
+    library_name = "Open MPI" if each.is_openmpi else "MPICH"
+    assert run.environment["mpi"]["library"] == library_name
+    assert len(run.environment["ranks"]) == 3
+    expected = {
+        "case_index",
+        "rank",
+        "step",
+        "begin",
+        "end",
+        "loss",
+        "compute_ns",
+        "messages",
+        "bytes",
+        "input_ns",
+    }
+    assert expected <= set(run.steps.columns)
+    assert run.steps.groupby(["case_index", "rank"]).size().tolist() == [8] * 6
+    assert run.events["label"].isin(["send", "add", "input", "update"]).any()
+    # the same training at every scale: rank shares of one global batch
+    losses = run.evaluations.groupby("case_index")["loss"].last()
+    assert losses.max() - losses.min() < 1e-3 * losses.max()
+
+    cases = report(each)
+    assert [case["ranks"] for case in cases] == [1, 2, 3]
+    for case in cases:
+        assert case.keys() >= CONTRACT
+        assert 0 < case["input_seconds"] < case["compute_seconds"] < case["step_seconds"]
+        assert case["images_per_second"] == pytest.approx(48 / case["step_seconds"])
+    assert [case["messages_per_rank"] for case in cases] == [0, 2, 4]
+    assert (cases[0]["speedup"], cases[0]["efficiency"]) == (1, 1)
+
+    assert json.loads(finished(each("report", "o", "--json")).stdout)["cases"] == cases
+    finished(each("report", "o", "-o", "page.csv"))
+    frame = pd.read_csv(each.folder / "page.csv")
+    assert set(frame.columns) >= CONTRACT
+    assert frame["ranks"].tolist() == [1, 2, 3]
+    assert frame["step_seconds"].tolist() == [case["step_seconds"] for case in cases]
+    with (each.folder / "page.csv").open() as file:
+        assert len(list(csv.reader(file))) == 4
+
+
+def test_augmented_images_from_a_file_are_the_same_on_any_number_of_ranks(hpcdl):
+    """Each rank reads its share of an HDF5 file, with and without prefetch; every number of ranks trains alike."""
+    random = np.random.default_rng(0)
+    with h5py.File(hpcdl.folder / "images.h5", "w") as file:
+        for split, count in (("train", 200), ("test", 40)):
+            file[f"{split}/labels"] = labels = random.integers(0, 4, count)
+            noise = random.integers(0, 60, (count, 20, 20, 3))
+            file[f"{split}/images"] = (noise + 50 * labels[:, None, None, None]).astype(np.uint8)
+    data = '{name = "hdf5", path = "images.h5", crop = 16, crop_padding = 1, flip = true}'
+    text = TRAIN.replace('"digits"', data).replace("lenet5", "cifar_quick")
+    suite = hpcdl.suite(text, "steps = 10\nranks = [1, 2, 3]\nprefetch = [0, 2]\nevaluate_every = 1")
+    finished(hpcdl("run", suite, "-o", "o"))
+    losses = library.read(hpcdl.folder / "o").evaluations.groupby("case_index")["loss"].last()
+    assert len(losses) == 6
+    assert losses.max() - losses.min() < 1e-3 * losses.max()
+    assert losses[::2].tolist() == losses[1::2].tolist()  # prefetch 0, and the default
+    assert report(hpcdl)[0]["settings"]["prefetch"] == 0
+
+
+def test_inside_mpirun_its_ranks_are_used(each):
+    suite = each.suite(TRAIN, "steps = 3\nranks = [1, 2]")
+    ended = finished(each("run", suite, "-o", "o", under=each.mpirun(3)))
+    assert ended.stdout.count("[2/2] ") == 1  # only rank 0 prints
+    run = library.read(each.folder / "o")
+    assert len(run.environment["ranks"]) == 3
+    assert run.ranks.groupby("case_index").size().tolist() == [1, 2]
+
+
+def test_options_reach_the_ranks(hpcdl):
+    suite = hpcdl.suite(TRAIN, 'epochs = 5\nranks = 2\naggregation = ["ring", "tree", "native"]')
+    chosen = ("--case", "*e-p1-*", "--set", "case.steps=4", "--set", "case.ranks=[1, 2]")
+    ended = finished(hpcdl("run", suite, "--dry-run", *chosen))
+    listed = [line.split()[0] for line in ended.stdout.splitlines()[:-1]]
+    assert ended.stdout.splitlines()[-1] == "2 cases, 1 rank"
+    assert not (hpcdl.folder / "runs").exists()
+    ended = finished(hpcdl("run", suite, "-n", "2", *chosen))
+    (folder,) = (hpcdl.folder / "runs").iterdir()
+    assert folder.name.startswith("tiny-")
+    run = library.read(folder)
+    assert run.cases["case"].tolist() == listed
+    assert run.cases["steps"].tolist() == [4, 4]
+    assert len(run.environment["ranks"]) == 2
+
+
+def test_collectives_and_exchanges(each):
+    schemes = '["ring", "halving_doubling", "native"]'
+    suite = each.suite(
+        f"{COLLECTIVE}aggregation = {schemes}\nranks = [2, 3]\nmessage_bytes = [0, 40]",
+        '[[case]]\nkind = "pairwise"\nexchange = ["fabric", "raw"]\nmessage_bytes = [0, 64]\nrepetitions = 5',
+    )
+    finished(each("run", suite, "-o", "o"))
+    cases = report(each)
+    assert len(cases) == 3 * 2 * 2 + 4
+    assert all(case["correct"] for case in cases)
+    assert all(0 < case["time_p50_seconds"] <= case["time_p99_seconds"] for case in cases)
+    ring = next(case for case in cases if case["case"] == "collective-allreduce-ring-p3-40B")
+    assert ring["algbw_bytes_per_second"] == pytest.approx(40 / ring["time_p50_seconds"])
+    assert ring["busbw_bytes_per_second"] == pytest.approx(ring["algbw_bytes_per_second"] * 4 / 3)
+    assert ring["messages_per_rank"] == 4
+
+
+def test_every_collective_with_both_kinds_of_start(hpcdl):
+    """Each by a scheme of hpcdl and by the library; results that are equal on all ranks are bit-identical."""
+    by = {
+        "reduce_scatter": '"circulant"',
+        "allgather": '"halving_doubling"',
+        "broadcast": '"chain"',
+        "reduce": '"double_tree"',
+        "all_to_all": '"bruck"',
+    }
+    tables = [
+        f'{COLLECTIVE}collective = "{name}"\naggregation = [{scheme}, "native"]\nranks = 3\nmessage_bytes = 120\n'
+        'start = ["barrier", "window"]\nplacement = ["in_place", "out_of_place"]'
+        for name, scheme in by.items()
+    ]
+    finished(hpcdl("run", hpcdl.suite(*tables), "-o", "o"))
+    cases = report(hpcdl)
+    assert len(cases) == len(by) * 2 * 2 * 2
+    assert all(case["correct"] for case in cases)
+    for case in cases:
+        alike = case["collective"] in {"allgather", "broadcast"}
+        assert case.get("same_bits") is (True if alike else None)
+        assert case["time_p50_seconds"] <= case["time_p95_seconds"] <= case["time_max_seconds"]
+        factor = 1 if case["collective"] in {"broadcast", "reduce"} else 2 / 3
+        assert case["busbw_bytes_per_second"] == pytest.approx(factor * case["algbw_bytes_per_second"])
+        if case["start"] == "window":
+            assert case["start_lead_seconds"] > 0
+            assert case["start_error_seconds"] == 0  # one kernel, one clock
+            assert 0 <= case["starts_late"] <= 1
+
+
+def test_auto_records_its_choice_and_a_model_gives_the_size(hpcdl):
+    table = f'{COLLECTIVE}aggregation = "auto"\nranks = 2\nmessage_bytes = [4, "lenet5"]\n'
+    finished(hpcdl("run", hpcdl.suite(table, f'{table}network = "ethernet-10g"'), "-o", "o"))
+    cases = report(hpcdl)
+    assert [case["message_bytes"] for case in cases] == [4, 4 * 431_080] * 2
+    assert [case["model"] for case in cases] == [None, "lenet5"] * 2
+    assert all(case["chosen"] in registry.names("aggregation") for case in cases)
+    assert [case["correct"] for case in cases] == [True, True, None, None]
+
+
+def test_launches_are_reported_together(hpcdl):
+    suite = hpcdl.suite(f'{COLLECTIVE}aggregation = "ring"\nranks = 2\nmessage_bytes = 64')
+    ended = finished(hpcdl("run", suite, "-o", "o", "--launches", "2"))
+    one, other = (hpcdl.folder / f"o/launch-{number}" for number in (1, 2))
+    assert (one / "run.h5").exists()
+    pooled = json.loads(finished(hpcdl("report", one, other, "--together", "--json")).stdout)
+    assert [case["launches"] for case in pooled["cases"]] == [2]
+    page = (hpcdl.folder / "o/report.md").read_text()
+    assert page.startswith("# hpcdl: o, 2 launches\n")
+    assert "### allreduce, 2 ranks" in page
+    assert f"Command: `hpcdl run {suite} -o o --launches 2`" in page
+    assert ended.stdout.rindex("hpcdl: o, 2 launches\n") > ended.stdout.rindex("hpcdl: launch-2\n")
+    assert "must be from 1 to 1000" in finished(hpcdl("run", suite, "-o", "x", "--launches", "0"), 2).stderr
+
+
+def test_a_simulated_ring_takes_the_time_of_its_formula(hpcdl):
+    simulated = '[[case]]\nkind = "collective"\naggregation = "ring"\nranks = 64\nnetwork = "infiniband-hdr"\n'
+    finished(hpcdl("run", hpcdl.suite(f"{simulated}message_bytes = [256, 65536, 16777216]"), "-o", "o"))
+    cases = report(hpcdl)
+    assert [case["ranks"] for case in cases] == [64, 64, 64]
+    for case in cases:
+        n, p, alpha, beta, gamma = case["message_bytes"], 64, 1e-6, 8 / 194e9, 1e-10
+        by_hand = 2 * (p - 1) * alpha + 2 * n * (p - 1) / p * beta + n * (p - 1) / p * gamma
+        assert case["predicted_seconds"] == pytest.approx(by_hand, rel=1e-9)
+        assert case["time_p50_seconds"] == pytest.approx(by_hand, rel=1e-5)  # recorded in whole nanoseconds
+
+
+MINE = """
+import atexit, sys
+from pathlib import Path
+from hpcdl.aggregation.ring import ring
+
+async def my_ring(comm, buffer, *, slack: int = 0):
+    await ring(comm, buffer)
+
+async def forgetful(comm, buffer):
+    await ring(comm, buffer[: len(buffer) // 2])
+
+async def nosy(comm, buffer):
+    if not ranks:
+        atexit.register(lambda: Path(f"modules-{comm.rank}").write_text(" ".join(sys.modules)))
+    ranks.add(comm.rank)
+    await ring(comm, buffer)
+
+ranks = set()
+"""
+
+
+@pytest.fixture
+def mine(hpcdl):
+    (hpcdl.folder / "mine.py").write_text(MINE)
+    return hpcdl
+
+
+def test_a_users_own_scheme_on_the_python_path(mine):
+    suite = mine.suite(TRAIN, 'steps = 4\nranks = 2\naggregation = ["ring", {name = "mine:my_ring", slack = 1}]')
+    finished(mine("run", suite, "-o", "o"))
+    ours, users = report(mine)
+    assert users["aggregation"] == "mine:my_ring(slack=1)"
+    for field in ("final_loss", "final_accuracy", "messages_per_rank", "bytes_sent_per_rank"):
+        assert users[field] == ours[field]
+
+
+def test_a_wrong_result_is_reported(mine):
+    schemes = 'aggregation = ["ring", "mine:forgetful"]'
+    suite = mine.suite(f"{COLLECTIVE}{schemes}\nranks = 2\nmessage_bytes = 64")
+    ended = finished(mine("run", suite, "-o", "o"), 1)
+    wrong = [line for line in ended.stdout.splitlines() if line.endswith("WRONG RESULT")]
+    assert len(wrong) == 1
+    assert "mine:forgetful" in wrong[0]
+    assert "FAILED case collective-allreduce-mine:forgetful-" in (mine.folder / "o/report.md").read_text()
+    assert [case["correct"] for case in report(mine)] == [True, False]
+    # it stays wrong after resuming
+    finished(mine("run", suite, "-o", "o", "--resume"), 1)
+
+
+def test_resuming_some_cases_keeps_the_others(hpcdl):
+    suite = hpcdl.suite(f'{COLLECTIVE}aggregation = ["ring", "tree"]\nranks = 2\nmessage_bytes = [64, 128]')
+    finished(hpcdl("run", suite, "-o", "o"))
+    next((hpcdl.folder / "o/parts").glob("*.h5")).unlink()
+    finished(hpcdl("run", suite, "-o", "o", "--resume", "--case", "*ring-*"))
+    assert len(report(hpcdl)) >= 3
+    finished(hpcdl("run", suite, "-o", "o", "--resume"))
+    assert len(report(hpcdl)) == 4
+
+
+def test_resuming_without_a_folder_takes_the_newest_unfinished_run(hpcdl):
+    suite = hpcdl.suite(f'{COLLECTIVE}aggregation = "ring"\nranks = 2\nmessage_bytes = [64, 128]')
+    for run in ("runs/older", "runs/newer", "runs/whole"):
+        finished(hpcdl("run", suite, "-o", run))
+    for run in ("older", "newer"):
+        folder = hpcdl.folder / "runs" / run
+        (folder / "run.h5").unlink()
+        next((folder / "parts").glob("*.h5")).unlink()
+    ended = finished(hpcdl("run", suite, "--resume"))
+    assert "resuming the newest unfinished run: runs/newer\nresuming: 1 of 2 cases are finished\n" in ended.stdout
+    assert "resuming the newest unfinished run: runs/older\n" in finished(hpcdl("run", suite, "--resume")).stdout
+    refused = finished(hpcdl("run", suite, "--resume"), 2).stderr
+    assert "--resume: runs/ holds no unfinished run of the suite 'tiny'; name its folder with -o" in refused
+    assert sorted(path.name for path in (hpcdl.folder / "runs").iterdir()) == ["newer", "older", "whole"]
+
+
+def test_a_run_of_another_suite_is_not_resumed(hpcdl):
+    case = f'{COLLECTIVE}aggregation = "ring"\nranks = 2\nmessage_bytes = 64'
+    finished(hpcdl("run", hpcdl.suite(case, name="mine"), "-o", "o"))
+    ended = finished(hpcdl("run", hpcdl.suite(case, name="other"), "-o", "o", "--resume"), 2)
+    assert "-o o: holds a run of the suite 'mine', and this is 'other'" in ended.stderr
+    assert len(report(hpcdl)) == 1
+
+
+def test_worker_ranks_import_little(mine):
+    """A thousand ranks that import pandas load a file server for minutes."""
+    finished(mine("run", mine.suite(TRAIN, 'steps = 3\nranks = 3\naggregation = "mine:nosy"'), "-o", "o"))
+    imported = [set((mine.folder / f"modules-{rank}").read_text().split()) for rank in range(3)]
+    assert {"mpi4py", "numpy", "h5py", "pandas"} <= imported[0]
+    for modules in imported[1:]:
+        assert {"mpi4py", "numpy"} <= modules
+        assert not modules & {"h5py", "pandas", "matplotlib", "rich", "scipy", "numba", "torch"}
+
+
+SLEEPY = """
+import time
+from pathlib import Path
+from hpcdl.aggregation.ring import ring
+
+async def sleepy(comm, buffer):
+    if comm.size == 1:
+        time.sleep(2)
+    else:
+        with Path(f"busy-{comm.rank}").open("a") as file:
+            print(time.process_time(), file=file)
+    await ring(comm, buffer)
+"""
+
+
+def test_idle_ranks_sleep(each):
+    """Ranks that poll during a smaller case would take its cores and disturb its times."""
+    (each.folder / "sleepy.py").write_text(SLEEPY)
+    one = '[[case]]\nkind = "collective"\naggregation = "sleepy:sleepy"\nrepetitions = 1\nwarmup = 0\n'
+    suite = each.suite(*(f"{one}ranks = {p}\nmessage_bytes = {4 * i}" for i, p in enumerate([2, 1, 2])))
+    finished(each("run", suite, "-o", "o"))
+    # each case calls once in its time and once more to compare the ranks' bits
+    _, before, after, _ = map(float, (each.folder / "busy-1").read_text().split())
+    assert after - before < 0.3  # of the two seconds that rank 0 was alone
+
+
+def test_a_bar_on_a_terminal_and_lines_in_a_pipe(hpcdl):
+    suite = hpcdl.suite(TRAIN + "steps = 2\nranks = [1, 2]\n")
+    screen, its_end = os.openpty()
+    with subprocess.Popen(
+        hpcdl.hpcdl("run", suite, "-o", "seen"), cwd=hpcdl.folder, env=hpcdl.environment(), stdout=its_end
+    ) as running:
+        os.close(its_end)
+        shown = b""
+        with suppress(OSError):  # Linux says EIO when the other end of a terminal is closed
+            while piece := os.read(screen, 4096):
+                shown += piece
+        assert running.wait(LIMIT) == 0
+    os.close(screen)
+    assert b"[###############...............] 1/2 train-lenet5" in shown
+    piped = finished(hpcdl("run", suite, "-o", "piped")).stdout
+    assert "\x1b" not in piped
+    assert piped.startswith("[1/2] train-lenet5")
+    assert "\x1b" not in (hpcdl.folder / "seen" / "log.txt").read_text()
+
+
+def test_a_map_of_all_links(hpcdl):
+    """With three ranks one is idle in every round."""
+    case = '[[case]]\nkind = "pairwise"\npattern = "all_pairs"\nmessage_bytes = 65536\nranks = 3\n'
+    finished(hpcdl("run", hpcdl.suite(f"{case}repetitions = 5\nwarmup = 2"), "-o", "o"))
+    (case,) = report(hpcdl)
+    assert (case["correct"], case["collective"]) == (True, "exchange of all pairs")
+    text = (hpcdl.folder / "o" / "report.md").read_text()
+    rows = text.partition("### all pairs, 3 ranks, 64 KiB")[2].split("\n##")[0].split("\n")[2:]
+    rows = [row for row in rows if row.startswith("|") and not row.startswith("|:")]
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    assert [len(row) for row in cells] == [4, 4, 4, 4]
+    for i in range(3):
+        for j in range(3):
+            assert cells[i + 1][j + 1] == cells[j + 1][i + 1]
+            assert (cells[i + 1][j + 1] == "-") == (i == j)

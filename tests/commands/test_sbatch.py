@@ -1,0 +1,96 @@
+"""hpcdl sbatch without Slurm: what the script asks for, and what is refused."""
+
+import pytest
+
+from hpcdl.cli import main
+
+
+@pytest.fixture(autouse=True)
+def _no_site(tmp_path, monkeypatch):
+    """Neither the user's nor the system's site profile; the current folder is empty."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_DIRS", str(tmp_path))
+
+
+@pytest.fixture
+def script(capsys):
+    """script(options): the text that the command shows."""
+
+    def show(*options):
+        assert main(["sbatch", "quickstart", "--dry-run", *options]) == 0
+        return capsys.readouterr().out
+
+    return show
+
+
+def test_the_same_command_writes_the_same_bytes(script, tmp_path):
+    shown = script("--nodes", "2")
+    assert main(["sbatch", "quickstart", "--nodes", "2"]) == 0
+    assert (tmp_path / "quickstart.sbatch").read_text() == shown
+
+
+def test_one_job_uses_the_suites_numbers_of_ranks_and_several_set_them(script):
+    assert "case.ranks" not in script("--nodes", "2")
+    assert "#SBATCH --nodes=2" in script("--nodes", "2")
+    several = script("--nodes", "2,4")
+    assert "--set case.ranks=$SLURM_NTASKS" in several
+    assert "#SBATCH --nodes" not in several
+
+
+def test_a_site_profile_is_in_the_script(script, tmp_path):
+    (tmp_path / "mine.toml").write_text(
+        'partition = "fat"\naccount = "me"\nlauncher = "srun --mpi=pmi2"\nmodules = ["mpi 5"]\n'
+        'environment = ["source venv/bin/activate", "export A=1"]\n'
+    )
+    lines = script("--nodes", "2", "--site", "mine.toml").splitlines()
+    assert {"#SBATCH --partition=fat", "#SBATCH --account=me"} <= set(lines)
+    begin = lines.index("module load 'mpi 5'")
+    assert lines[begin : begin + 3] == ["module load 'mpi 5'", "source venv/bin/activate", "export A=1"]
+    assert any(line.startswith('srun --mpi=pmi2 -n "$SLURM_NTASKS" hpcdl run quickstart') for line in lines)
+
+
+def test_options_for_the_run_are_quoted(script):
+    shown = script("--nodes", "2", "--case", "*ring*", "--set", "case.steps=[1, 2]")
+    assert "hpcdl run quickstart --case '*ring*' --set 'case.steps=[1, 2]' --resume" in shown
+
+
+def test_the_folder_whose_cases_are_counted_is_the_runs_own(script):
+    """Also with a -o among the options after the script's name: the last one counts."""
+    assert ' --resume "$@" -o "$folder" &' in script("--nodes", "2")
+
+
+def test_a_script_for_gpu_nodes_is_written_where_there_is_none(script):
+    shown = script("--nodes", "2", "--gpus-per-node", "1", "--set", 'case.backend="cupy"')
+    assert "#SBATCH --gpus-per-node=1" in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--nodes", "0"], "0: must be at least 1"),
+        (["--nodes", "2,x"], "'x' is not a whole number"),
+        (["--nodes", "2,2"], "2,2: a number is there twice"),
+        (["--nodes", "1"], "--nodes 1: a job of 1 ranks, and the suite 'quickstart' has cases of 2"),
+        (["--nodes", "2", "--launches", "0"], "--launches 0: must be at least 1"),
+        (["--nodes", "2", "--time", "soon"], "'soon' is no time limit"),
+        (["--nodes", "2", "--site", "absent.toml"], "absent.toml: cannot be read"),
+        (["--nodes", "2", "--set", "case.stepz=3"], "no case has the key 'stepz'; did you mean 'steps'?"),
+        (["--nodes", "2", "-o", "absent/a.sbatch"], "-o absent/a.sbatch: cannot be written"),
+    ],
+)
+def test_wrong_usage_is_refused_in_one_line(capsys, options, message):
+    try:
+        code = main(["sbatch", "quickstart", *options])
+    except SystemExit as end:
+        code = end.code
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert message in err
+
+
+def test_without_slurm_nothing_is_submitted(capsys, monkeypatch):
+    monkeypatch.setenv("PATH", "/absent")
+    assert main(["sbatch", "quickstart", "--nodes", "2", "--submit"]) == 2
+    assert "--submit: sbatch is not found" in capsys.readouterr().err

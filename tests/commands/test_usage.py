@@ -1,0 +1,198 @@
+"""Wrong usage ends with exit code 2 and one line on stderr, before anything has run."""
+
+import argparse
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from hpcdl import suite
+from hpcdl.cli import commands, main
+from hpcdl.commands.parts.folder import folder_of
+from hpcdl.launch.memory import node_memory_bytes
+
+from .conftest import TRAIN
+
+FINE = f"{TRAIN}ranks = 2\nsteps = 3\n"
+
+
+@pytest.fixture
+def refused(tmp_path, monkeypatch, capsys):
+    """Return refuse(cases, *arguments), which returns the error message of the command; no rank starts."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("hpcdl.launch.mpirun.subprocess", None)
+
+    def refuse(cases, *arguments):
+        (tmp_path / "s.toml").write_text(f'[suite]\nname = "s"\n{cases}')
+        assert main(["run", "s.toml", *arguments]) == 2
+        out, err = capsys.readouterr()
+        assert not out
+        assert err.startswith("hpcdl: ")
+        assert err.count("\n") == 1
+        assert not list(tmp_path.rglob("parts/*"))
+        return err
+
+    return refuse
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-n", "1"], "-n 1: the suite 's' has cases of 2 ranks; use --case or --set case.ranks=..."),
+        (["-n", "0"], "-n 0: must be at least 1"),
+        (["-n", "-2"], "-n -2: must be at least 1"),
+        (["--case", "*tree*"], "--case '*tree*' matches none of the cases, such as 'train-lenet5-digits-"),
+        (["--set", "steps=3"], "--set 'steps=3': write case.KEY=VALUE or suite.KEY=VALUE"),
+        (["--set", "case.stepz=3"], "no case has the key 'stepz'; did you mean 'steps'?"),
+        (
+            ["--set", "case.aggregation=rign"],
+            "s.toml: [[case]] 1: aggregation: unknown 'rign'; did you mean 'ring'?",
+        ),
+        (["--set", "case.ranks=5"], "global_batch: 48 is not divisible by ranks = 5; 45 and 50 are"),
+        (["--set", "case.aggregation=nosuchmodule:thing"], "No module named 'nosuchmodule'"),
+        (["-o", "s.toml/below"], "-o s.toml/below: cannot be written to: Not a directory"),
+        (["-o", "s.toml"], "-o s.toml: cannot be written to: File exists"),
+        (["-o", "/proc/nobody-may"], "-o /proc/nobody-may: cannot be written to: "),
+        (["-o", "n" * 300], "cannot be written to: File name too long"),
+    ],
+)
+def test_arguments_that_do_not_fit_the_suite(refused, arguments, message):
+    assert message in refused(FINE, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("", f"hpcdl: no command; valid names: {', '.join(sorted(commands()))}"),
+        ("rnu s.toml", "hpcdl: rnu: unknown command; did you mean 'run'?"),
+        ("--versoin", "hpcdl: --versoin: unknown option; did you mean '--version'?"),
+        ("-x run", "hpcdl: -x: unknown option; did you mean '-h'?"),
+        ("run", "hpcdl run: the following arguments are required: SUITE"),
+        ("run --ranksx 3", "hpcdl run: --ranksx: unknown option; did you mean '--ranks'?"),
+        ("run s.toml --dry-rum", "hpcdl run: --dry-rum: unknown option; did you mean '--dry-run'?"),
+        ("run s.toml t.toml", "hpcdl run: t.toml: one argument too many"),
+        ("run s.toml -n", "hpcdl run: -n/--ranks: expected one argument"),
+        ("run s.toml -n two", "hpcdl run: -n/--ranks: 'two' is not a whole number"),
+        ("list agregation", "hpcdl list: SUBJECT: unknown 'agregation'; did you mean 'aggregation'?"),
+        ("predict s.toml --netwrok=gemini", "hpcdl predict: --netwrok: unknown option; did you mean '--network'?"),
+        ("testbed --hosts 2 -- x --rate 3", "hpcdl testbed: the following arguments are required: --rate"),
+    ],
+)
+def test_unknown_arguments_are_refused_by_one_rank(monkeypatch, capsys, line, message):
+    for rank, expected in ((None, f"{message}\n"), ("0", f"{message}\n"), ("1", "")):
+        if rank is not None:
+            monkeypatch.setenv("PMI_SIZE", "2")
+            monkeypatch.setenv("PMI_RANK", rank)
+        with pytest.raises(SystemExit) as ended:
+            main(line.split())
+        assert ended.value.code == 2
+        assert capsys.readouterr() == ("", expected)
+
+
+def test_a_folder_with_a_run_is_not_overwritten(refused, tmp_path):
+    (tmp_path / "o/parts").mkdir(parents=True)
+    assert "-o o: holds a run already; add --resume or choose another folder" in refused(FINE, "-o", "o")
+
+
+def test_runs_that_start_within_a_second_have_different_folders(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    chosen = suite.load(Path("quickstart"))
+    options = argparse.Namespace(folder=None, resume=False, launches=1)
+    folders = []
+    for _ in range(5):
+        folders.append(folder_of(options, chosen))
+        folders[-1].mkdir(parents=True)
+    assert len(set(folders)) == 5
+    assert all(folder.name.startswith("quickstart-20") for folder in folders)
+
+
+@pytest.mark.parametrize("name", ["parts", "log.txt", "run.h5", "report.md", "report.html"])
+def test_a_file_in_place_of_a_folder_is_named(refused, tmp_path, name):
+    (tmp_path / "o").mkdir()
+    place = tmp_path / "o" / name
+    place.touch() if name == "parts" else place.mkdir()
+    obstacle = "not a folder" if name == "parts" else "a folder"
+    assert f"-o o: {name} exists but is {obstacle}" in refused(FINE, "-o", "o", "--resume")
+
+
+def test_a_dry_run_finds_the_same_mistakes(refused):
+    assert "did you mean 'steps'?" in refused(f"{FINE}stepz = 4\n", "--dry-run")
+
+
+def test_a_dry_run_finds_wrong_data(refused, tmp_path):
+    where = "s.toml: [[case]] 1: dataset: "
+    (tmp_path / "images.h5").write_bytes(b"not at all")
+    data = FINE.replace('dataset = "digits"', 'dataset = {name = "hdf5", path = "images.h5", crop = 224}')
+    assert refused(data, "--dry-run") == f"hpcdl: {where}images.h5: not an HDF5 file\n"
+    with h5py.File(tmp_path / "images.h5", "w", locking=False) as file:
+        file["train/images"] = np.zeros((4, 8, 8, 3), np.uint8)
+    assert refused(data, "--dry-run") == f"hpcdl: {where}images.h5: lacks train/labels; it has train/images\n"
+    (tmp_path / "test.bin").write_bytes(b"")
+    data = FINE.replace('dataset = "digits"', 'dataset = {name = "cifar100", path = "."}')
+    assert refused(data, "--dry-run").startswith(f"hpcdl: {where}train.bin: missing")
+
+
+BAD = [
+    ("rank = 2", "s.toml: [[case]] 1: rank: unknown key; did you mean 'ranks'?"),
+    ("ranks = 0", "s.toml: [[case]] 1: ranks: must be at least 1, not 0"),
+    ("ranks = 5", "s.toml: [[case]] 1: global_batch: 48 is not divisible by ranks = 5; 45 and 50 are"),
+    ("ranks = ?", "s.toml: not TOML: Invalid value (at line 11, column 9)"),
+]
+
+
+@pytest.mark.parametrize(("line", "message"), BAD)
+def test_a_bad_suite_from_the_shell(hpcdl, line, message):
+    suite = hpcdl.suite(TRAIN.lstrip(), "steps = 3", line, name="s")
+    ended = hpcdl("run", suite.name, "-o", "o")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == f"hpcdl: {message}\n"
+    assert not (hpcdl.folder / "o").exists()
+
+
+@pytest.mark.parametrize(("line", "message"), BAD[1:3])
+def test_a_bad_suite_under_a_launcher_is_reported_once(each, line, message):
+    suite = each.suite(TRAIN.lstrip(), "steps = 3", line, name="s")
+    ended = each("run", suite.name, "-o", "o", under=each.mpirun(2))
+    assert ended.returncode == 2
+    assert ended.stderr.count("hpcdl: ") == 1
+    assert f"hpcdl: {message}\n" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not (each.folder / "o").exists()
+
+
+def test_a_job_with_too_few_ranks_is_refused(each):
+    suite = each.suite(TRAIN, "steps = 3\nranks = [1, 2, 4]", name="s")
+    ended = each("run", suite.name, "-o", "o", under=each.mpirun(2))
+    assert ended.returncode == 2
+    assert (
+        "needs 4 ranks and this job has 2; start more ranks, or choose cases with --case or --set" in ended.stderr
+    )
+    assert ended.stderr.count("hpcdl: ") == 1
+    assert not list(each.folder.glob("o/parts/*"))
+
+
+def test_a_users_scheme_that_raises_ends_all_ranks(hpcdl):
+    """The other rank waits for it in a receive, and must end too."""
+    (hpcdl.folder / "mine.py").write_text(
+        "async def faulty(comm, buffer):\n"
+        "    if comm.rank == 1:\n"
+        "        raise RuntimeError('no wheels')\n"
+        "    await comm.recv(buffer, 1)\n"
+    )
+    suite = hpcdl.suite('[[case]]\nkind = "collective"\naggregation = "mine:faulty"\nranks = 2\nmessage_bytes = 4')
+    ended = hpcdl("run", suite, "-o", "o")
+    assert ended.returncode == 1
+    line = "FAILED collective-allreduce-mine:faulty-p2-4B: rank 1: RuntimeError: no wheels\n"
+    assert f"hpcdl: {line}" in ended.stderr
+    assert "1 of 1 case FAILED; --resume runs them again, after all other cases:" in ended.stdout
+
+
+def test_ranks_that_exceed_the_memory_of_the_node_are_refused_once(hpcdl):
+    """One rank fits and two do not; the message comes from the ranks, which know how many share a node."""
+    size = node_memory_bytes() // 4
+    suite = hpcdl.suite(f'[[case]]\nkind = "pairwise"\nmessage_bytes = {size}')
+    ended = hpcdl("run", suite, "-o", "o")
+    assert ended.returncode == 2
+    assert ended.stderr.count(f"needs at least 2 ranks x {3 * size / 1e9:.2f} GB of memory, but only ") == 1
+    assert ended.stderr.count("\n") == 1

@@ -1,0 +1,72 @@
+"""A quadratic loss in place of a network: |w - x|^2 / 2 for each image x. Its gradients take microseconds."""
+
+from functools import cache
+
+import numpy as np
+
+from hpcdl.data.parts.in_memory import in_memory_dataset
+from hpcdl.fabric.comm import Counters
+from hpcdl.nn.backend import backend
+from hpcdl.optim.sgd import SGD
+from hpcdl.trace.recorder import Recorder
+from hpcdl.training.parts.journal import Journal
+from hpcdl.training.parts.session import Session
+
+IMAGES = 48
+RATE = 0.125
+
+
+@cache
+def noise(size):
+    """Return a dataset of images of ``size`` numbers: 48 for training, 5 for tests."""
+    random = np.random.default_rng(size)
+    train, test = (
+        (random.integers(0, 256, (n, size, 1, 1)).astype(np.uint8), np.zeros(n, np.int64)) for n in (IMAGES, 5)
+    )
+    return in_memory_dataset("noise", train, test, classes=1, source="")
+
+
+class QuadraticLoss:
+    """The attributes of a replica that a strategy uses."""
+
+    def __init__(self, size, dtype):
+        self.backend = backend("numpy")
+        self.dtype = dtype
+        self.loss_scale = 1.0
+        self.parameters = np.linspace(-1, 1, size).astype(dtype)
+        self.gradients = np.zeros(size, dtype)
+        self.state = np.zeros(0, dtype)
+        self.stages = self.tensors = ()
+
+    def reseed(self, *key):
+        pass
+
+    def predict(self, images):
+        return images
+
+    def release_predictions(self):
+        pass
+
+    def loss(self, images, labels, scale, train=True):
+        distance = self.parameters - images.reshape(len(images), -1)
+        if train:
+            self.gradients[:] = scale * distance.sum(axis=0)
+        return float((distance**2).sum()) / 2, 0, None
+
+
+def session(size=5, dtype="float64", recorder=None, before_step=lambda step: None, **settings):
+    """Return one rank's session with a quadratic loss."""
+    journal = Journal(recorder or Recorder(events=False), lambda: Counters(0, 0, 0, 0, 0), before_step)
+    defaults = {
+        "replica": QuadraticLoss(size, dtype),
+        "optimizer": SGD(),
+        "aggregate": None,
+        "dataset": noise(size),
+        "journal": journal,
+        "learning_rate": lambda step: RATE / (1 + step),
+        "global_batch": IMAGES,
+        "steps": 6,
+        "seed": 3,
+        "evaluate_every": 1000,  # only at the end
+    }
+    return Session(**defaults | settings)

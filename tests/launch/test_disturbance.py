@@ -1,0 +1,125 @@
+"""Counters of a rank and its cores, from synthetic /proc and /sys."""
+
+import math
+
+import pytest
+
+from hpcdl.fabric.mpi import backoff
+from hpcdl.launch import disturbance
+from hpcdl.launch.disturbance import TICK_NS, UNKNOWN, Counters, Sample, Usage, columns
+
+SECOND = 10**9
+TICKS = SECOND // TICK_NS
+
+
+def put(root, path, text):
+    file = root / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def stat(*cores):
+    """/proc/stat of cores with (user, nice, system, idle, iowait, irq, softirq, steal) ticks."""
+    lines = [f"cpu{number} {' '.join(map(str, ticks))} 0 0\n" for number, ticks in enumerate(cores)]
+    return f"cpu  9 9 9 9 9 9 9 9 9 9\n{''.join(lines)}intr 7 7\n"
+
+
+@pytest.fixture
+def on_core_1(monkeypatch):
+    monkeypatch.setattr(disturbance, "here", lambda: backoff.Place("m", frozenset([1])))
+
+
+def sample(**known):
+    values = {"time_ns": 0, "cpu_ns": 0, "busy_ns": 0, "steal_ns": 0, "involuntary_switches": 0}
+    rest = {"frequency_khz": UNKNOWN, "retransmissions": UNKNOWN, "load": 1.0}
+    return Sample(**{**values, **rest, **known})
+
+
+def usage(cores, *, cpu=0.0, busy=0.0, threads=1, wall=10.0, machine="m", physical=None):
+    """Use of ``cores`` in ``wall`` seconds: ``cpu`` seconds of the rank, ``busy`` of all processes."""
+    end = sample(time_ns=int(wall * SECOND), cpu_ns=int(cpu * SECOND), busy_ns=int(busy * SECOND))
+    place = backoff.Place(machine, frozenset(cores))
+    return Usage(place, physical or len(place.cores), threads, sample(), end)
+
+
+@pytest.mark.usefixtures("on_core_1")
+def test_counters_are_those_of_the_own_cores(tmp_path):
+    put(tmp_path, "proc/stat", stat((900,) * 8, (100, 20, 3, 4000, 50, 600, 700, 8)))
+    put(tmp_path, "proc/loadavg", "2.50 1.00 1.00 3/99 1234\n")
+    put(tmp_path, "proc/net/snmp", "Ip: A\nIp: 1\nTcp: OutSegs RetransSegs InErrs\nTcp: 900 17 0\n")
+    put(tmp_path, "sys/devices/system/cpu/cpu1/cpufreq/scaling_cur_freq", "2400000\n")
+    found = Counters(tmp_path).sample()
+    assert found.busy_ns == 123 * TICK_NS  # user, nice and system: interrupts may be for the rank's messages
+    assert found.steal_ns == 8 * TICK_NS
+    assert (found.load, found.retransmissions, found.frequency_khz) == (2.5, 17, 2400000)
+    assert found.cpu_ns > 0
+
+
+@pytest.mark.usefixtures("on_core_1")
+@pytest.mark.parametrize(
+    "text", ["", "garbage", "cpu 1 2\ncpu1 1 2 3\n", stat((1,) * 8), "cpu1 a b c d e f g h\n", "cpu1\n"]
+)
+def test_files_that_are_missing_or_strange_are_unknown(tmp_path, text):
+    if text:
+        for path in ("stat", "loadavg", "net/snmp"):
+            put(tmp_path, f"proc/{path}", text)
+    counters = Counters(tmp_path)
+    begin = counters.sample()
+    (found,) = columns([counters.usage(begin, threads=1)])
+    unknown = {"busy_ns", "foreign_ns", "foreign_error_ns", "steal_ns", "load", "retransmissions"}
+    unknown |= {"frequency_begin_khz", "frequency_end_khz"}
+    assert {name for name, value in found.items() if value == UNKNOWN} == unknown
+    assert found["wall_ns"] > 0
+
+
+@pytest.mark.parametrize(("listed", "cores", "physical"), [("1,3", {1, 3}, 1), ("0-1", {0, 1}, 1), ("", {1}, 1)])
+@pytest.mark.usefixtures("on_core_1")
+def test_hardware_threads_of_one_core_belong_together(tmp_path, listed, cores, physical):
+    put(tmp_path, "sys/devices/system/cpu/cpu1/topology/thread_siblings_list", listed)
+    counters = Counters(tmp_path)
+    found = counters.usage(counters.sample(), threads=1)
+    assert (found.place.cores, found.physical_cores) == (cores, physical)
+
+
+def test_foreign_time_is_what_no_rank_on_these_cores_used():
+    pinned = columns([usage([0], cpu=9, busy=9), usage([1], cpu=5, busy=10)])
+    assert [one["foreign_ns"] for one in pinned] == [0, 5 * SECOND]
+    shared = columns([usage([0, 1], cpu=9, busy=18), usage([0, 1], cpu=6, busy=18)])
+    assert [one["foreign_ns"] for one in shared] == [3 * SECOND] * 2
+
+
+def test_oversubscribed_ranks_of_the_job_are_not_foreign():
+    found = columns([usage([0], cpu=10 / 7, busy=10) for _ in range(7)])
+    assert all(one["foreign_ns"] < 1000 for one in found)
+
+
+def test_ranks_that_sleep_through_the_case_are_not_foreign_and_want_no_core():
+    found = columns([usage([0, 1], cpu=9, busy=10), usage([0, 1], cpu=1, busy=10, threads=0)])
+    assert (found[0]["foreign_ns"], found[0]["idle_cores"]) == (0, 1)
+
+
+def test_cores_of_other_machines_have_other_ranks():
+    found = columns([usage([0], cpu=2, busy=4), usage([0], cpu=2, busy=4, machine="n")])
+    assert [one["foreign_ns"] for one in found] == [2 * SECOND] * 2
+
+
+@pytest.mark.parametrize(("threads", "idle"), [(1, 3), (4, 0), (9, 0)])
+def test_cores_that_the_threads_of_ranks_leave_are_idle(threads, idle):
+    (found,) = columns([usage(range(8), cpu=1, busy=2, threads=threads, physical=4)])
+    assert found["idle_cores"] == idle
+
+
+def test_time_in_interrupts_makes_no_negative_foreign_time():
+    (found,) = columns([usage([0], cpu=9.5, busy=9)])
+    assert found["foreign_ns"] == 0
+
+
+def test_a_file_that_does_not_count_is_unknown():
+    (found,) = columns([usage([0], cpu=9, busy=0)])
+    assert (found["foreign_ns"], found["foreign_error_ns"]) == (UNKNOWN, UNKNOWN)
+
+
+def test_the_error_is_that_of_one_sample_per_tick():
+    half, whole = columns([usage([0], busy=5), usage([1], busy=10)])
+    assert half["foreign_error_ns"] == pytest.approx(3 * TICK_NS * (math.sqrt(10 * TICKS / 4) + 1))
+    assert whole["foreign_error_ns"] == 3 * TICK_NS

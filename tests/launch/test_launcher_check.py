@@ -1,0 +1,144 @@
+"""A launcher with many processes but one MPI rank is detected; other situations are not.
+
+The environments are Slurm 22.05's, MPICH 5.0's and Open MPI 5.0's, as found in jobs on two nodes with four tasks.
+"""
+
+import pytest
+
+from hpcdl.launch.launcher_check import incompatibility, is_first, launched, mismatch
+from hpcdl.launch.library import Library
+
+IN_JOB = {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4", "SLURM_NNODES": "2", "SLURM_PROCID": "0", "SLURM_NODEID": "0"}
+IN_STEP = {**IN_JOB, "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NUM_NODES": "2"}
+SHELLS = {
+    "a workstation": {},
+    "an sbatch script": IN_JOB,
+    "a shell of salloc": {**IN_STEP, "SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1"},
+    "leftovers": {"PMI_SIZE": "", "SLURM_STEP_NUM_TASKS": ""},
+}
+MANY = {
+    "srun --mpi=none": (IN_STEP, "srun started 4 processes (SLURM_STEP_NUM_TASKS)"),
+    "srun --mpi=pmi2": ({**IN_STEP, "PMI_SIZE": "4", "PMI_RANK": "0"}, "(PMI_SIZE)"),
+    "srun --mpi=pmix": ({**IN_STEP, "PMIX_RANK": "0"}, "srun started 4 processes"),
+    "Open MPI's mpirun": (
+        {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "0", "PMIX_RANK": "0"},
+        "Open MPI's mpirun started 4 processes",
+    ),
+    "MPICH's mpirun": ({"PMI_SIZE": "4", "PMI_RANK": "0", "MPI_LOCALNRANKS": "2"}, "(PMI_SIZE)"),
+    "MPICH's mpirun in a job of one node": (
+        {**IN_STEP, "SLURM_STEP_NUM_TASKS": "1", "PMI_SIZE": "4", "PMI_RANK": "0", "MPI_LOCALNRANKS": "4"},
+        "(PMI_SIZE)",
+    ),
+    "PALS' mpiexec": ({"PALS_NRANKS": "4", "PALS_RANKID": "0"}, "PALS' mpiexec started 4 processes"),
+}
+ALONE = {
+    "mpirun -n 1": {"PMI_SIZE": "1", "PMI_RANK": "0", "MPI_LOCALNRANKS": "1"},
+    "Open MPI's mpirun -n 1 in a job, its daemons on two nodes": {
+        **IN_STEP,
+        "SLURM_STEP_NUM_TASKS": "2",
+        "OMPI_COMM_WORLD_SIZE": "1",
+        "OMPI_COMM_WORLD_RANK": "0",
+        "PMIX_RANK": "0",
+    },
+    "MPICH's mpirun -n 1 in a job, a proxy on each of two nodes": {
+        **IN_STEP,
+        "SLURM_STEP_NUM_TASKS": "2",
+        "PMI_SIZE": "1",
+        "PMI_RANK": "0",
+    },
+    "srun -n 1": {**IN_STEP, "SLURM_STEP_NUM_TASKS": "1"},
+}
+
+
+@pytest.mark.parametrize("environment", SHELLS.values(), ids=SHELLS)
+def test_outside_a_launcher_hpcdl_starts_its_own(environment):
+    assert not launched(environment)
+    assert is_first(environment)
+    assert mismatch(1, environment, "MPICH") is None
+
+
+@pytest.mark.parametrize(("environment", "said"), MANY.values(), ids=MANY)
+def test_one_rank_of_many_processes_is_a_mismatch(environment, said):
+    assert launched(environment)
+    complaint = mismatch(1, environment, "MPICH")
+    assert said in complaint
+    assert "MPICH sees one rank" in complaint
+    assert "--mpi=pmi2" in complaint
+    assert "\n" not in complaint
+
+
+@pytest.mark.parametrize("environment", [environment for environment, _ in MANY.values()], ids=MANY)
+def test_ranks_that_found_each_other_are_accepted(environment):
+    assert mismatch(4, environment, "MPICH") is None
+    assert mismatch(2, environment, "MPICH") is None
+
+
+@pytest.mark.parametrize("environment", ALONE.values(), ids=ALONE)
+def test_a_single_rank_is_accepted(environment):
+    assert launched(environment)
+    assert mismatch(1, environment, "Open MPI") is None
+
+
+MPICH = Library("MPICH", 5, "MPICH Version: 5.0.2\nMPICH configure: --with-device=ch4:ucx,ofi")
+MPICH_PMIX = Library("MPICH", 5, "MPICH Version: 5.0.2\nMPICH configure: --with-pmix=/usr")
+OPEN_MPI = Library("Open MPI", 5, "Open MPI v5.0.11")
+BY_PMIX = {"PMIX_NAMESPACE": "prterun-h-1@1", "PMIX_RANK": "0"}
+BY_OPEN_MPI = {**BY_PMIX, "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "0"}
+
+
+@pytest.mark.parametrize(
+    ("library", "environment", "said"),
+    [
+        (
+            MPICH,
+            BY_OPEN_MPI,
+            "Open MPI's mpirun started this process by PMIx (PMIX_NAMESPACE), but this MPICH 5",
+        ),
+        (MPICH, {**IN_STEP, **BY_PMIX}, "srun started this process by PMIx"),
+        (MPICH, BY_PMIX, "a PMIx launcher started this process"),
+        (MPICH, {**BY_PMIX, "PMI_SIZE": "4", "PMI_RANK": "0"}, "or unset PMIX_NAMESPACE"),
+        (MPICH_PMIX, {**BY_PMIX, "PMI_SIZE": "4", "PMI_RANK": "0"}, "or unset PMIX_NAMESPACE"),
+        (OPEN_MPI, {"PMI_SIZE": "4", "PMI_RANK": "0"}, "started 4 processes (PMI_SIZE) without PMIx"),
+        (OPEN_MPI, IN_STEP, "srun started 4 processes (SLURM_STEP_NUM_TASKS) without PMIx"),
+    ],
+)
+def test_incompatible_launchers_are_reported_before_start(library, environment, said):
+    complaint = incompatibility(environment, library)
+    assert said in complaint
+    assert "\n" not in complaint
+
+
+@pytest.mark.parametrize(
+    ("library", "environment"),
+    [
+        (MPICH, {"PMI_SIZE": "4", "PMI_RANK": "0"}),
+        (MPICH, IN_STEP),  # detected once MPI has started
+        (MPICH, {**BY_PMIX, "MPIR_CVAR_PMI_VERSION": "pmi1"}),
+        (MPICH_PMIX, BY_OPEN_MPI),
+        (OPEN_MPI, BY_OPEN_MPI),
+        (OPEN_MPI, {**IN_STEP, **BY_PMIX}),
+        (OPEN_MPI, {"PMI_SIZE": "1", "PMI_RANK": "0"}),
+        (Library("Open MPI", 4, ""), {**IN_STEP, "PMI_SIZE": "4", "PMI_RANK": "0"}),
+        (Library("Intel MPI", 2021, ""), BY_PMIX),
+        *((library, environment) for library in (MPICH, OPEN_MPI) for environment in SHELLS.values()),
+    ],
+)
+def test_compatible_launchers_are_accepted(library, environment):
+    assert incompatibility(environment, library) is None
+
+
+def test_first_process_under_pmix():
+    assert [is_first({"PMIX_RANK": str(number)}) for number in range(3)] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("size", "rank"),
+    [
+        ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+        ("PMI_SIZE", "PMI_RANK"),
+        ("PALS_NRANKS", "PALS_RANKID"),
+        ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
+    ],
+)
+def test_first_process(size, rank):
+    assert [is_first({size: "3", rank: str(number)}) for number in range(3)] == [True, False, False]

@@ -1,0 +1,189 @@
+"""A fit recovers the network of simulated times, and its errors show other times."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from contract.aggregations import SCHEMES, UNCOSTED
+from contract.records import with_settings
+
+from hpcdl.fabric.network import NETWORKS, Link, Network
+from hpcdl.prediction.certainty import Certainty
+from hpcdl.prediction.dual_numbers import Dual
+from hpcdl.prediction.fitting import (
+    ENOUGH,
+    EVERY_RANK,
+    CannotFitError,
+    fit,
+    is_undetermined,
+    predicted_time,
+    seconds,
+    summary,
+)
+from hpcdl.prediction.programs import MeasuredProgram, cheapest, program_of
+
+FITTED = ("ring", "tree", "butterfly", "hierarchical")
+OURS = [name for name in SCHEMES if name not in UNCOSTED]
+SIZES = (4, 65536, 4194304)
+SLOW_ADDER = Network("slow adder", Link(2e-5, 1e-9), source="none", gamma=3e-9, inside=Link(1e-6, 4e-10))
+
+
+def cell(scheme, ranks, size, took=1.0):
+    record = {"kind": "collective", "collective": "allreduce", "dtype": "float32", "aggregation": scheme}
+    return MeasuredProgram(
+        scheme,
+        ranks,
+        size,
+        took,
+        program_of(with_settings({**record, "ranks": ranks, "message_bytes": size}), ranks),
+    )
+
+
+def timed(network, schemes=FITTED, ranks=(2, 3, 4, 6), sizes=SIZES, noise=0.0):
+    random = np.random.default_rng(1)
+    grid = [cell(scheme, p, size) for scheme in schemes for p in ranks for size in sizes]
+    return [replace(one, seconds=seconds(one, network) * np.exp(noise * random.normal())) for one in grid]
+
+
+def certainty(found):
+    return Certainty(found.prices, found.information)
+
+
+def prices(network):
+    return [network.link.alpha, network.link.beta, network.gamma, network.inside.alpha, network.inside.beta]
+
+
+@pytest.mark.parametrize(
+    "network", [NETWORKS["ethernet-10g"], NETWORKS["gemini"], SLOW_ADDER], ids=lambda n: n.name
+)
+def test_one_rank_a_host(network):
+    found = fit(timed(network), range(6))
+    assert found.pays == ["alpha", "beta", "gamma"]
+    assert certainty(found).undetermined == []
+    assert prices(found.network)[:3] == pytest.approx(prices(network)[:3], rel=1e-3)
+    assert summary(found.errors)["worst"] < 1e-3
+
+
+def test_inside_and_between_hosts():
+    hosts = (0, 1, 0, 1, 2, 2)  # filled in turn, as some launchers do
+    network = replace(SLOW_ADDER, hosts=hosts)
+    assert prices(fit(timed(network), hosts).network) == pytest.approx(prices(network), rel=0.01)
+
+
+def test_within_one_host():
+    network = replace(SLOW_ADDER, ranks_per_host=EVERY_RANK)
+    found = fit(timed(network), [7] * 6)
+    assert found.network.is_one_host
+    assert found.pays == ["gamma", "inside alpha", "inside beta"]
+    assert prices(found.network)[2:] == pytest.approx(prices(network)[2:], rel=0.01)
+
+
+@pytest.mark.parametrize("hosts", [[0] * 6, range(6), [0, 0, 0, 1, 1, 1], [0, 1, 0, 1, 2, 2]], ids=str)
+def test_a_time_is_its_derivatives_times_the_prices(hosts):
+    """Times are homogeneous functions of the prices (Euler), so derivatives account for all of them."""
+    layout = replace(SLOW_ADDER, hosts=tuple(hosts))
+    variables = np.eye(5).tolist()
+    alpha, beta, gamma, *inside = (Dual(*one) for one in zip(prices(layout), map(tuple, variables), strict=True))
+    charged = replace(layout, link=Link(alpha, beta), gamma=gamma, inside=Link(*inside))
+    for scheme in OURS:
+        for one in (cell(scheme, p, size) for p in (2, 5, 6) for size in (4, 65536)):
+            time = seconds(one, charged)
+            assert float(time) == seconds(one, layout)
+            assert np.dot(time.slope, prices(layout)) == pytest.approx(float(time), rel=1e-9), scheme
+
+
+def test_twice_and_half_the_time_are_equally_wrong():
+    """Errors relative to measured times would bias the fit of widely scattered times."""
+    found = fit(timed(SLOW_ADDER, noise=0.6, ranks=(2, 3, 4, 5, 6)), range(6))
+    assert np.median(found.predicted / found.measured) == pytest.approx(1, abs=0.1)
+    sent_and_reduced = np.array([2, 1]) @ prices(found.network)[1:3] / (np.array([2, 1]) @ prices(SLOW_ADDER)[1:3])
+    assert sent_and_reduced == pytest.approx(1, abs=0.2)
+
+
+def test_expensive_programs_are_predicted_by_the_others():
+    times = timed(SLOW_ADDER)
+    dear = [replace(one, messages=ENOUGH + 1 if one.ranks == 6 else 10) for one in times]
+    assert [one.ranks for one in cheapest(dear, ENOUGH)] == [one.ranks for one in dear if one.ranks < 6]
+    found = fit(dear, range(6))
+    assert len(found.predicted) == len(times)
+    assert prices(found.network)[:3] == pytest.approx(prices(SLOW_ADDER)[:3], rel=1e-3)
+    assert summary(found.errors)["worst"] < 1e-3
+
+
+def test_each_number_of_ranks_gives_its_cheapest():
+    cells = [
+        replace(cell("ring", p, 4), messages=m) for p, m in ((2, 1), (2, 3), (2, 2), (8, 90), (8, 50), (8, 70))
+    ]
+    assert [(one.ranks, one.messages) for one in cheapest(cells, 54)] == [(2, 1), (2, 2), (8, 50)]
+    assert cheapest(cells, 1000) == cells
+    assert cheapest(cells, 0) == []
+
+
+def test_noise_changes_the_errors_but_hardly_the_prices():
+    found = fit(timed(SLOW_ADDER, noise=0.02), range(6))
+    assert prices(found.network)[:3] == pytest.approx(prices(SLOW_ADDER)[:3], rel=0.06)  # thrice the noise
+    left_out = summary(found.left_out(lambda one: (one.scheme, one.ranks)))
+    assert 0.005 < left_out["median"] < 0.04
+
+
+def test_one_wild_time_does_not_move_the_fit():
+    times = timed(SLOW_ADDER)
+    times[5] = replace(times[5], seconds=20 * times[5].seconds)
+    found = fit(times, range(6))
+    assert prices(found.network)[:3] == pytest.approx(prices(SLOW_ADDER)[:3], rel=0.01)
+    assert found.errors[5] == pytest.approx(1 / 20 - 1, abs=0.01)
+
+
+def test_cross_validation_detects_a_fit_that_does_not_predict():
+    """A machine on which ranks disturb each other: times grow with p more than in any network."""
+    honest = timed(SLOW_ADDER)
+    disturbed = [replace(one, seconds=one.seconds * one.ranks**1.5) for one in honest]
+    by_ranks = [summary(fit(times, range(6)).left_out(lambda one: one.ranks)) for times in (honest, disturbed)]
+    assert by_ranks[0]["worst"] < 0.01
+    assert by_ranks[1]["median"] > 0.3
+
+
+def test_one_scheme_does_not_determine_all_prices():
+    """A ring sends and reduces bytes in a fixed proportion, for any p and n."""
+    found = fit(timed(SLOW_ADDER, schemes=["ring"]), range(6))
+    assert certainty(found).undetermined == ["beta", "gamma"]
+    ring, butterfly = (
+        predicted_time(cell(name, 16, 1 << 20).program, 16, found.network, certainty(found))
+        for name in ("ring", "butterfly")
+    )
+    assert ring[1] < 0.01
+    assert butterfly[1] > 1
+    together = 2 * SLOW_ADDER.link.beta + SLOW_ADDER.gamma
+    assert 2 * found.network.link.beta + found.network.gamma == pytest.approx(together, rel=1e-3)
+    assert summary(found.errors)["worst"] < 1e-3
+
+
+def test_a_latency_that_long_messages_hide_is_undetermined():
+    """It is 0.5 % of the shortest message's time, and times vary by 2 %."""
+    slow = Network("slow", Link(30e-6, 1e-7), source="none", gamma=1e-8)
+    times = timed(slow, schemes=("ring", "tree", "butterfly"), sizes=(1 << 16, 1 << 19, 1 << 22), noise=0.02)
+    found = fit(times, range(6))
+    known = certainty(found)
+    assert "alpha" in known.undetermined
+    assert "beta" not in known.undetermined
+    undetermined = {
+        size: is_undetermined(cell("ring", 64, size).program, 64, found.network, known) for size in (4096, 1 << 26)
+    }
+    assert undetermined == {4096: True, 1 << 26: False}
+    exact = fit(timed(slow, schemes=("ring", "tree", "butterfly")), range(6))
+    assert certainty(exact).undetermined == []
+
+
+def test_a_price_of_a_single_group_is_not_predicted():
+    """Exchanges reduce nothing, so without the ring gamma is unknown."""
+    exchange = {"kind": "pairwise", "collective": "exchange", "aggregation": "fabric"}
+    pairs = [MeasuredProgram("fabric", 2, n, 1.0, program_of({**exchange, "message_bytes": n}, 2)) for n in SIZES]
+    times = [replace(one, seconds=seconds(one, SLOW_ADDER)) for one in [*pairs, cell("ring", 2, 65536)]]
+    errors = fit(times, range(2)).left_out(lambda one: one.scheme)
+    assert np.isnan(errors[-1])
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_too_few_times(count):
+    with pytest.raises(CannotFitError, match=f"{count} measured collectives and exchanges cannot determine"):
+        fit(timed(SLOW_ADDER, ["ring"], [2])[:count], range(2))

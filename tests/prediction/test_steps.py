@@ -1,0 +1,319 @@
+"""Predicted training steps: closed forms, and the origin of compute times."""
+
+import json
+from dataclasses import replace
+from functools import partial
+from itertools import product
+
+import numpy as np
+import pytest
+from contract.records import with_settings
+
+from hpcdl import registry, suite
+from hpcdl.analysis.launches import launches
+from hpcdl.analysis.scaling import records as reduced
+from hpcdl.cases.parts.compute_times import Recorded
+from hpcdl.cli import main
+from hpcdl.fabric.network import NETWORKS, Link
+from hpcdl.fabric.vectors import phantom
+from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.prediction import steps as predicted_steps
+from hpcdl.prediction.predict import _times, predict
+from hpcdl.trace.record import CaseRecord
+from hpcdl.trace.recorder import Recorder, Step
+from hpcdl.trace.schema import merge, read, write_part
+
+NETWORK = "ethernet-10g"
+SHAPE = (8, 8, 1)
+FORWARD, BACKWARD, UPDATE, INPUT = 100_000, 300_000, 50_000, 20_000
+"""ns of a layer, and of a step, on 64 images."""
+LAYERS = [layer.name for layer in registry.find("models", "lenet5")(SHAPE, 10)]
+COMMON = {
+    "suite": "s",
+    "kind": "train",
+    "model": "lenet5",
+    "dataset": "digits",
+    "backend": "numpy",
+    "dtype": "float32",
+    "compression": "none",
+    "optimizer": "sgd",
+    "threads_per_rank": 1,
+    "scaling": "strong",
+    "global_batch": 64,
+    "seed": 1,
+    "warmup_steps": 0,
+}
+
+
+class Trained:
+    """A run made by hand; ``slower`` is the ratio of compute time per image to that on one rank."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.parts = []
+
+    def case(self, ranks=1, slower=1.0, step_ms=10.0, **fields):
+        scale = slower / ranks if fields.get("scaling") != "weak" else slower
+        recorder = Recorder()
+        labels = [("input", INPUT), ("loss", 0)] + [(f"forward {name}", FORWARD) for name in LAYERS]
+        labels += [(f"backward {name}", BACKWARD) for name in reversed(LAYERS)]
+        clock = 0
+        for step in range(4):
+            for label, length in labels:
+                recorder.events.append((0, label, clock, clock + round(scale * length), -1, 0))
+                clock += round(scale * length)
+            recorder.events.append((0, "update", clock, clock + UPDATE, -1, 0))
+            images = 64 if fields.get("scaling") == "weak" else 64 // ranks
+            recorder.steps.append(Step(step, 0, step * 10**9, step * 10**9 + round(step_ms * 1e6), images=images))
+        said = {**COMMON, "case": f"train-{len(self.parts)}", "ranks": ranks, **fields}
+        part = self.folder / f"part{len(self.parts)}.h5"
+        write_part(part, CaseRecord(with_settings(said), [recorder.pack()] * ranks))
+        self.parts.append(part)
+        return self
+
+    def merged(self):
+        merge(self.parts, self.folder / "run.h5", {}, "")
+        return self.folder
+
+
+@pytest.fixture
+def trained(tmp_path):
+    return Trained(tmp_path)
+
+
+def computing(images, slower=1.0):
+    return 1e-9 * (slower * images / 64 * (INPUT + len(LAYERS) * (FORWARD + BACKWARD)) + UPDATE)
+
+
+def parameters():
+    """Number of the network's parameters."""
+    layers, shape, elements = registry.find("models", "lenet5")(SHAPE, 10), SHAPE, 0
+    for layer in layers:
+        elements += sum(int(np.prod(variable.shape)) for variable in layer.declare(shape))
+        shape = layer.output(shape)
+    return elements
+
+
+def ring(ranks):
+    """2 (p - 1) messages of a p-th of the gradient, half of them reduced."""
+    elements = parameters()
+    assert elements % ranks == 0, "chunks are equal"
+    network, chunk = NETWORKS[NETWORK], elements // ranks * 4
+    return (ranks - 1) * (2 * (network.link.alpha + chunk * network.link.beta) + chunk * network.gamma)
+
+
+def steps(folder, *ranks, network=NETWORK):
+    found = predict(folder, network, ranks)
+    return {(row["training"], row["aggregation"], row["ranks"]): row for row in found.steps}, found
+
+
+AT_ONCE = "synchronous(bucket_bytes=0)"
+
+
+def test_one_piece_after_backward_takes_computing_and_the_ring(trained):
+    rows, _ = steps(trained.case(training=AT_ONCE, aggregation="ring").merged(), 1, 2, 4)
+    for ranks in (1, 2, 4):
+        row = rows[AT_ONCE, "ring", ranks]
+        stated = computing(64 // ranks) + (ring(ranks) if ranks > 1 else 0)
+        assert row["predicted_seconds"] == pytest.approx(stated, abs=1e-8)
+        assert row["predicted_images_per_second"] == pytest.approx(64 / stated, rel=1e-4)
+    assert rows[AT_ONCE, "ring", 1]["step_seconds"] == pytest.approx(0.01)
+    assert rows[AT_ONCE, "ring", 2]["step_seconds"] is None
+
+
+def test_weak_scaling_computes_as_much_on_any_number_of_ranks(trained):
+    weak = {"scaling": "weak", "batch_per_rank": 64}
+    rows, _ = steps(trained.case(training=AT_ONCE, aggregation="ring", **weak).merged(), 1, 4)
+    assert rows[AT_ONCE, "ring", 4]["predicted_seconds"] == pytest.approx(computing(64) + ring(4), abs=1e-8)
+    assert rows[AT_ONCE, "ring", 4]["global_batch"] == 256
+
+
+def test_without_communication_there_is_computing_only(trained):
+    rows, _ = steps(trained.case(training=AT_ONCE, aggregation="none").merged(), 4)
+    assert rows[AT_ONCE, "none", 4]["predicted_seconds"] == pytest.approx(computing(16), abs=1e-8)
+
+
+def test_a_run_is_predicted_with_the_buckets_that_it_fitted(trained):
+    fitted, given = 60_000, "synchronous(bucket_bytes=60000)"
+    trained.case(4, training="synchronous", aggregation="ring", bucket_bytes=fitted)
+    trained.case(4, training=given, aggregation="ring")
+    rows, _ = steps(trained.merged(), 4, 8)
+    assert rows["synchronous", "ring", 4]["predicted_seconds"] == rows[given, "ring", 4]["predicted_seconds"]
+    assert rows["synchronous", "ring", 8]["predicted_seconds"] != rows[given, "ring", 8]["predicted_seconds"]
+
+
+def test_buckets_are_those_of_the_run_that_the_network_is_fitted_to(trained):
+    """The fitted latency is 0, which would give empty buckets; the cases used 60 kB on 4 ranks."""
+    trained.case(4, training="synchronous", aggregation="ring", bucket_bytes=60_000)
+    trained.case(4, training="layerwise", aggregation="ring", bucket_bytes=60_000)
+    free = replace(NETWORKS[NETWORK], link=Link(0.0, NETWORKS[NETWORK].link.beta))
+    records = [
+        with_settings({**record, "training": training, "settings": {}})
+        for record in reduced(launches(read(trained.merged())))
+        for training in ("synchronous", "synchronous(bucket_bytes=120000)")
+        if record["training"] == "synchronous"
+    ]
+    subject = [{**record, "bucket_bytes": None} for record in records]
+    times = partial(_times, [Recorded(read(trained.folder))])
+    rows, left_out = predicted_steps.predicted_steps(subject, times, free, [8], source=records)
+    assert left_out == []
+    default, given = (row["predicted_seconds"] for row in rows)
+    assert default == given
+    assert rows[0]["bucket_bytes"] == 120_000
+    rows, left_out = predicted_steps.predicted_steps(subject, times, free, [8])
+    assert [row["training"] for row in rows] == ["synchronous(bucket_bytes=120000)"]
+    assert "its bucket size is unknown" in left_out[0]
+
+
+def test_overlapped_time_is_between_the_longer_part_and_the_sum(trained):
+    names = ("layerwise", "synchronous")
+    for name in names:
+        trained.case(training=name, aggregation="ring")
+    rows, _ = steps(trained.merged(), 4)
+    for name in names:
+        hidden = rows[name, "ring", 4]["predicted_seconds"]
+        assert max(computing(16) - UPDATE * 1e-9, ring(4)) < hidden < computing(16) + 2 * ring(4)
+
+
+def test_an_average_every_fourth_step_costs_a_quarter(trained):
+    name = "parameter_averaging(period=4)"
+    rows, _ = steps(trained.case(training=name, aggregation="ring").merged(), 2)
+    average = ring(2) + parameters() * 4 * NETWORKS[NETWORK].gamma  # a sum of parameters that were weighed
+    assert rows[name, "ring", 2]["predicted_seconds"] == pytest.approx(computing(32) + average / 4, abs=1e-8)
+
+
+def test_computing_is_that_on_the_next_smaller_number_of_ranks(trained):
+    for ranks, slower in ((1, 1.0), (2, 1.5), (4, 3.0)):
+        trained.case(ranks, slower, training=AT_ONCE, aggregation="none")
+    rows, _ = steps(trained.merged(), 1, 2, 4, 8)
+    for ranks, slower in ((1, 1.0), (2, 1.0), (4, 1.5), (8, 3.0)):
+        found = rows[AT_ONCE, "none", ranks]["compute_seconds"]
+        assert found == pytest.approx(computing(64 // ranks, slower), rel=1e-4)
+
+
+def test_times_of_another_backend_are_not_used(trained):
+    trained.case(training=AT_ONCE, aggregation="ring")
+    trained.case(training=AT_ONCE, aggregation="ring", backend="numba", slower=0.25)
+    _, found = steps(trained.merged(), 1)
+    times = {row["backend"]: row["compute_seconds"] for row in found.steps}
+    assert times["numba"] == pytest.approx(computing(64, 0.25), rel=1e-4)
+    assert times["numpy"] == pytest.approx(computing(64), rel=1e-4)
+
+
+def test_steps_that_sizes_do_not_determine_are_omitted(trained):
+    trained.case(training=AT_ONCE, aggregation="ring")
+    trained.case(training="asynchronous", aggregation="own")
+    trained.case(training="synchronous", aggregation="auto")
+    trained.case(training="parameter_averaging(period=4,local_from=9)", aggregation="ring")
+    trained.case(
+        training=AT_ONCE,
+        aggregation="ring",
+        straggler="rank 1 x 4",
+        settings={"straggler": {"rank": 1, "factor": 4}},
+    )
+    _, found = steps(trained.merged(), 2, 128)
+    assert [row["ranks"] for row in found.steps] == [2]
+    reasons = " | ".join(found.left_out)
+    for reason in (
+        "asynchronous with own: the messages of 'asynchronous' do not depend on sizes alone",
+        "auto chooses its scheme",
+        "its period changes",
+        "straggler",
+        "64 images is less than one per rank",
+    ):
+        assert reason in reasons
+
+
+def test_compute_times_of_a_suite_come_from_the_run(trained, tmp_path, capsys):
+    file = tmp_path / "suite.toml"
+    case = (
+        'kind = "train"\nmodel = "lenet5"\ndataset = "digits"\nlearning_rate = 0.1\nglobal_batch = 64\nsteps = 9'
+    )
+    file.write_text(f'[suite]\nname = "s"\n[[case]]\n{case}\nranks = [2, 4]\n')
+    assert main(["predict", str(file), "--network", NETWORK]) == 2
+    assert "its compute times are unknown" in capsys.readouterr().err
+    file.write_text(f'[suite]\nname = "s"\n[[case]]\n{case}\nranks = 2\nnetwork = "gemini"\nflops = 1e9\n')
+    assert main(["predict", str(file), "--network", NETWORK, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["cases"]
+    assert row["predicted_seconds"] > row["compute_seconds"] > 0
+    assert row["step_seconds"] is None
+
+
+def test_the_report_shows_both_and_warns_of_far_extrapolation(trained, capsys):
+    trained.case(2, training=AT_ONCE, aggregation="ring", step_ms=1e3 * (computing(32) + ring(2)))
+    assert main(["predict", str(trained.merged()), "--network", NETWORK, "--ranks", "2,8,16"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("synchronous(")]
+    assert [line[2] for line in lines] == ["2", "8", "16"]
+    assert lines[0][-1] == "1.00"
+    assert ["EXTRAPOLATED" in line for line in lines] == [False, False, True]
+
+
+@pytest.mark.parametrize(("scale", "ranks"), [(1.0, 2), (2.5, 3)])
+def test_a_replay_uses_the_times_in_its_settings(tmp_path, scale, ranks):
+    """On images of the model's own size: arithmetic at a rate, times the scale, and the ring after it."""
+    file = tmp_path / "replay.toml"
+    file.write_text(
+        '[suite]\nname = "replay"\n[[case]]\nkind = "replay"\nmodel = "lenet5"\nflops = 1e11\nsteps = 5\n'
+        f"time_scale = {scale}\nbatch_per_rank = 16\nranks = {ranks}\naggregation = ['ring', 'none']\n"
+        'training = {name = "synchronous", bucket_bytes = 0}\n'
+    )
+    rows, found = steps(file)
+    # 2293 k multiply-adds an image (LeCun's shapes with 20 and 50 filters), forward and twice that backward
+    multiply_adds = 24 * 24 * 20 * 25 + 8 * 8 * 50 * 500 + 800 * 500 + 500 * 10
+    arithmetic = scale * 16 * 6 * multiply_adds / 1e11
+    assert rows[AT_ONCE, "none", ranks]["predicted_seconds"] == pytest.approx(arithmetic, abs=1e-8)
+    parameters = 20 * 26 + 50 * 501 + 500 * 801 + 10 * 501
+    network = NETWORKS[NETWORK]
+    sent = 2 * (ranks - 1) * (network.link.alpha + parameters * 4 / ranks * network.link.beta)
+    reduced = (ranks - 1) * parameters * 4 / ranks * network.gamma
+    assert rows[AT_ONCE, "ring", ranks]["predicted_seconds"] == pytest.approx(
+        arithmetic + sent + reduced, rel=1e-4
+    )
+    assert found.left_out == []
+
+
+def test_a_step_is_predicted_as_it_is_when_the_order_of_its_pieces_has_settled(tmp_path, monkeypatch):
+    """Suite priority, where communication takes about as long as computation."""
+    file = tmp_path / "priority.toml"
+    file.write_text(
+        '[suite]\nname = "s"\n[[case]]\nkind = "replay"\nmodel = "googlenet"\ndevice = "k20"\ntime_scale = 0.4\n'
+        "batch_per_rank = 64\nranks = 4\nsteps = 5\n"
+        'training = ["synchronous", {name = "layerwise", bucket_bytes = 0}, "layerwise"]\n'
+    )
+    rows, _ = steps(file, network="ethernet-1g")
+    buckets, whole, first = (
+        rows[training, "ring", 4]["predicted_seconds"]
+        for training in ("synchronous", "layerwise(bucket_bytes=0)", "layerwise")
+    )
+    assert first < 0.95 * whole < 0.95 * buckets
+    monkeypatch.setattr(predicted_steps, "UNSETTLED", 6)
+    monkeypatch.setattr(predicted_steps, "CYCLES", 8)
+    later, _ = steps(file, network="ethernet-1g")
+    assert first == pytest.approx(later["layerwise", "ring", 4]["predicted_seconds"], rel=0.01)
+
+
+def test_a_runs_replays_are_predicted_by_prices_of_its_collectives(hand, tmp_path):
+    """The measured times are simulated on links with known prices."""
+    for scheme, ranks, size in product(("ring", "halving_doubling"), (2, 4), (1 << 14, 1 << 18, 1 << 22)):
+        world = simulated(ranks, NETWORKS["ethernet-1g"])
+        aggregate = registry.find("aggregation", scheme)
+        world.run(lambda comm, aggregate=aggregate, size=size: aggregate(comm, phantom(size // 4)))
+        what = {"collective": "allreduce", "aggregation": scheme, "message_bytes": size, "correct": True}
+        hand.case([[world.now * 1e3] * 3] * ranks, suite="s", kind="collective", dtype="float32", **what)
+    file = tmp_path / "replay.toml"
+    file.write_text(
+        '[suite]\nname = "s"\n[[case]]\nkind = "replay"\nmodel = "nin_cifar"\nflops = 2e12\nsteps = 5\nwarmup = 1\n'
+        'batch_per_rank = 64\nranks = [2, 4]\naggregation = ["ring", "halving_doubling"]\n'
+        'training = [{name = "synchronous", bucket_bytes = 0}, "synchronous", "layerwise"]\n'
+    )
+    took, _ = steps(file, network="ethernet-1g")
+    for case in suite.load(file).cases:
+        fields = {name: value for name, value in case.fields().items() if value is not None}
+        row = took[fields["training"], fields["aggregation"], fields["ranks"]]
+        hand.case([[1e3 * row["predicted_seconds"]] * 5] * fields["ranks"], **fields)
+    hand.read({"ranks": [{"hostname": f"host{rank}"} for rank in range(4)]})
+    rows, found = steps(hand.folder, network=str(hand.folder))
+    assert len(rows) == 12
+    for row in rows.values():
+        assert row["predicted_seconds"] == pytest.approx(row["step_seconds"], rel=0.01)
+    assert found.left_out == []

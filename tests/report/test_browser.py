@@ -1,0 +1,73 @@
+"""The page in a browser: headless Chromium."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+from report_runs import HOSTILE, all_figures
+
+from hpcdl.report.render import render
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+OPTIONS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"),
+    *(
+        "--allow-file-access-from-files",
+        "--virtual-time-budget=5000",
+        "--window-size=1400,900",
+        "--hide-scrollbars",
+    ),
+)
+MEASURE = """<!DOCTYPE html><title>measure</title><body><script>
+const found = [];
+const widths = [320, 390, 1280];
+function next() {
+  if (!widths.length) { document.body.textContent = JSON.stringify(found); return; }
+  const frame = document.createElement("iframe");
+  frame.style.width = widths.shift() + "px";
+  frame.style.border = "0";
+  frame.src = "page.html";
+  frame.onload = () => {
+    const page = frame.contentDocument, root = page.documentElement;
+    const fetched = frame.contentWindow.performance.getEntriesByType("resource").map(one => one.name);
+    const boxes = [...page.querySelectorAll("svg.chart")].map(one => one.getBoundingClientRect());
+    found.push({
+      width: root.clientWidth, content: root.scrollWidth, body: page.body.scrollWidth,
+      fetched: fetched.filter(one => !one.startsWith("data:")),
+      outside: boxes.filter(one => one.left < 0 || one.right > root.clientWidth || one.height < 50).length,
+      charts: boxes.length,
+    });
+    frame.remove();
+    next();
+  };
+  document.body.append(frame);
+}
+next();
+</script>"""
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: apt-get install chromium")
+
+
+@pytest.fixture(params=["mine", "a_long_name_of_a_model" * 8, HOSTILE], ids=["usual", "long", "hostile"])
+def measured(request, hand, tmp_path):
+    (tmp_path / "page.html").write_text(render([all_figures(hand, request.param)], "html"), encoding="utf-8")
+    measure = tmp_path / "measure.html"
+    measure.write_text(MEASURE, encoding="utf-8")
+    command = [CHROMIUM, *OPTIONS, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", measure.as_uri()]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    body = re.search(r"<body>(.*)</body>", ended.stdout, re.DOTALL)
+    assert body, ended.stderr
+    return json.loads(html.unescape(body[1]))
+
+
+def test_nothing_overflows_and_nothing_is_fetched(measured):
+    assert [one["width"] for one in measured] == [320, 390, 1280]
+    for one in measured:
+        assert one["content"] == one["width"]
+        assert one["body"] <= one["width"]
+        assert one["charts"] > 8
+        assert one["outside"] == 0
+        assert one["fetched"] == []

@@ -1,0 +1,64 @@
+"""A verdict names computing as the cause where it does not scale, and only there."""
+
+import pytest
+
+from hpcdl.report.render import render
+
+
+def steps(ms):
+    return [500.0] * 2 + [ms * (1 + 0.001 * (n % 5 - 2)) for n in range(30)]
+
+
+def causes(run):
+    return [line for line in render([run], "md").splitlines() if "computing itself" in line]
+
+
+def test_computing_that_takes_as_long_on_more_ranks_is_the_cause(hand):
+    for scheme in ("none", "ring", "tree"):
+        hand.train([steps(20)], aggregation=scheme, compute=[19])
+        hand.train([steps(18)] * 2, aggregation=scheme, compute=[16, 15])
+    (line,) = causes(hand.read())
+    assert line == (
+        "- cause at 2 ranks: computing itself does not scale. A rank computes 16.0 ms in a step; linear scaling of "
+        "the 19.0 ms of 1 rank would be 9.50 ms (0.594 of linear). Without any communication the median method would "
+        "not be near-linear either."
+    )
+
+
+def test_communication_is_not_excused_where_computing_scales(hand):
+    for ranks in (1, 2, 4):
+        hand.train([steps(20 / ranks + 5 * (ranks - 1))] * ranks, compute=[19 / ranks] * ranks)
+    run = hand.read()
+    assert "not near-linear from 2 ranks on" in render([run], "md")
+    assert not causes(run)
+
+
+def test_near_linear_scaling_has_no_cause(hand):
+    for ranks in (1, 2):
+        hand.train([steps(20 / ranks)] * ranks, compute=[19 / ranks] * ranks)
+    assert not causes(hand.read())
+
+
+def test_weak_scaling_compares_with_the_same_time(hand):
+    weak = {"scaling": "weak", "batch_per_rank": 16, "global_batch": None}
+    hand.train([steps(20)], compute=[19], **weak)
+    hand.train([steps(30)] * 2, compute=[29] * 2, **weak)
+    (line,) = causes(hand.read())
+    assert "A rank computes 29.0 ms in a step; against the 19.0 ms of 1 rank (0.655 of linear)" in line
+
+
+def test_ranks_that_share_cores_are_not_judged(hand):
+    hand.train([steps(20)], compute=[19])
+    hand.train([steps(20)] * 2, compute=[19] * 2)
+    run = hand.read({"cpu": {"physical_cores": 1}, "ranks": [{"hostname": "n", "affinity": "0", "cores": 1}] * 2})
+    assert "OVERSUBSCRIBED" in render([run], "md")
+    assert not causes(run)
+
+
+@pytest.mark.parametrize("strategies", [1, 2])
+def test_strategies_are_judged_each_by_its_own_compute_time(hand, strategies):
+    for strategy, compute in (("synchronous", 10), ("layerwise", 19))[:strategies]:
+        hand.train([steps(20)], training=strategy, compute=[19])
+        hand.train([steps(20)] * 2, training=strategy, compute=[compute] * 2)
+    found = causes(hand.read())
+    assert [line.startswith("- layerwise: cause at 2 ranks") for line in found] == [True] * (strategies - 1)

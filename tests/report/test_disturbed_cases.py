@@ -1,0 +1,102 @@
+"""Disturbed cases: limits, and what reports, JSON and series say about them."""
+
+import json
+
+import pytest
+
+from hpcdl.analysis.series import series_of
+from hpcdl.report.render import render
+
+SECOND = 10**9
+QUIET = {
+    "wall_ns": 10 * SECOND,
+    "cpu_ns": 9 * SECOND,
+    "busy_ns": 9 * SECOND,
+    "foreign_ns": 0,
+    "foreign_error_ns": 0,
+    "idle_cores": 0,
+    "steal_ns": 0,
+    "involuntary_switches": 20,
+    "load": 1.0,
+}
+
+
+def rank(**other):
+    return QUIET | other
+
+
+def foreign(seconds, **other):
+    return rank(foreign_ns=round(seconds * SECOND), **other)
+
+
+def disturbed(hand, *counted, **fields):
+    hand.train([[80.0] * 12] * len(counted), counters=counted, **fields)
+    run = hand.read()
+    return json.loads(render([run], "json"))["cases"][0]["disturbed"]
+
+
+@pytest.mark.parametrize(
+    ("counted", "words"),
+    [
+        (foreign(0.49), None),
+        (
+            foreign(5.1),
+            "other processes took 0.51 cores from rank 1 (limit 0.05; 2 involuntary context switches/s",
+        ),
+        (foreign(5.1, foreign_error_ns=5 * SECOND), None),
+        (foreign(9.0, idle_cores=1), None),
+        (foreign(15.0, idle_cores=1), "0.50 cores from rank 1 "),
+        (rank(steal_ns=SECOND // 10), None),
+        (rank(steal_ns=SECOND), "the hypervisor took 10 % of the core time of rank 1 (limit 2 %)"),
+        (rank(busy_ns=SECOND // 10, steal_ns=SECOND // 100), None),
+        (rank(foreign_ns=-1, foreign_error_ns=-1, busy_ns=-1, steal_ns=-1), None),
+        (rank(involuntary_switches=10**6, load=99.0, retransmissions=999), None),
+        ({}, None),
+    ],
+)
+def test_limits(hand, counted, words):
+    found = disturbed(hand, rank(), counted)
+    assert (found is None) if words is None else words in found
+
+
+def test_the_rank_that_lost_most_is_named(hand):
+    assert "0.90 cores from rank 1 and 2 more (" in disturbed(hand, foreign(4), foreign(9), rank(), foreign(1))
+
+
+def test_simulated_cases_are_not_disturbed(hand):
+    assert disturbed(hand, foreign(9), network="lan", settings={"network": "lan"}) is None
+
+
+def two_scales(hand, one, two):
+    hand.train([[80.0 + n % 3 for n in range(30)]], counters=[one])
+    hand.train([[40.0 + n % 3 for n in range(30)]] * 2, counters=two)
+    return hand.read()
+
+
+def test_undisturbed_cases_have_a_verdict(hand):
+    page = render([two_scales(hand, rank(), [rank(), rank()])], "md")
+    assert "1 of 1 method is near-linear" in page
+    assert "DISTURBED" not in page
+    assert " disturbed" not in page
+
+
+@pytest.mark.parametrize(("one", "two"), [(rank(), foreign(5)), (foreign(5), rank())])
+def test_a_disturbed_case_or_base_has_no_verdict(hand, one, two, row):
+    run = two_scales(hand, one, [rank(), two])
+    page = render([run], "md")
+    assert "0 of 1 method is near-linear at 2 ranks (efficiency >= 0.90), 1 is disturbed" in page
+    assert "- no verdict at 2 ranks, disturbed: ring" in page
+    assert row(page[page.index("## Scaling") :], "ring", "2")[-1] == "disturbed"
+    assert page.count("DISTURBED: case c ") == 1
+    base = json.loads(render([run], "json"))["cases"][1]["base_disturbed"]
+    assert base is (one["foreign_ns"] > 0)
+
+
+def test_disturbed_cases_are_in_no_series(hand):
+    hand.train([[80.0] * 12], counters=[rank()], case="quiet")
+    hand.train([[80.0] * 12], counters=[foreign(5)], case="loud")
+    hand.train([[80.0] * 12], counters=[foreign(5)], case="wrong", correct=False)
+    found = series_of(hand.read())
+    assert [one.case for one in found.cases] == ["quiet", "wrong"]
+    assert list(found.disturbed) == ["loud"]
+    assert "rank 0" in found.disturbed["loud"]

@@ -1,0 +1,191 @@
+"""The page: whole, self-contained, harmless whatever the trace holds, and legible."""
+
+import html
+import html.parser
+import re
+
+import pytest
+from conftest import Hand
+from matplotlib.figure import Figure
+from report_runs import HOSTILE, all_figures, evaluations, steps
+
+from hpcdl.report.charts import Axis, Bars, Columns, HeatMap, Lines, Point, Series, Tiles
+from hpcdl.report.contents import illustrated
+from hpcdl.report.drawing import lines
+from hpcdl.report.drawing.palette import DARK, LIGHT, SERIES
+from hpcdl.report.findings import findings
+from hpcdl.report.render import render
+
+VOID = {"meta", "link", "br", "hr", "img", "input"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return all_figures(Hand(tmp_path_factory.mktemp("run")))
+
+
+class Page(html.parser.HTMLParser):
+    """Elements that are open, and all that were seen."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.seen = [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self.seen.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.seen.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, self.getpos()
+
+
+def kinds(run):
+    return {type(chart) for _, charts in illustrated(findings([run])[0])[1] for chart in charts}
+
+
+def test_a_page_is_well_formed_and_needs_nothing_else(run):
+    page = Page(render([run], "html"))
+    assert not page.open
+    assert not {"script", "link", "iframe", "object", "embed", "base", "form"} & {tag for tag, _ in page.seen}
+    for tag, attributes in page.seen:
+        assert not [name for name in attributes if name.startswith("on")], tag
+        for name in ("src", "href", "xlink:href"):
+            assert attributes.get(name, "#").startswith(("#", "data:image/png;base64,")), (tag, attributes)
+    ids = [attributes["id"] for _, attributes in page.seen if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    links = {attributes["href"][1:] for tag, attributes in page.seen if tag == "a"}
+    assert links
+    assert links <= set(ids)
+
+
+def test_css_fetches_nothing(run):
+    text = render([run], "html")
+    style = text[text.index("<style>") : text.index("</style>")]
+    assert "@import" not in style
+    assert "url(" not in style
+    assert "default-src &#39;none&#39;" in text or "default-src 'none'" in text
+
+
+def test_every_figure_has_its_numbers(run):
+    assert kinds(run) == {Bars, Columns, HeatMap, Lines, Tiles}
+    text = render([run], "html")
+    figures = re.findall(r"<figure.*?</figure>", text, flags=re.DOTALL)
+    titles = [re.search("<figcaption>(.*?)<", one)[1] for one in figures]
+    for beginning in (
+        "Speedup",
+        "Where a step",
+        "Compute time by rank and step",
+        "Accuracy over training time",
+        "Accuracy over epochs",
+        "Staleness of gradients",
+        "Fastest algorithm",
+        "Time over ranks",
+        "Bus bandwidth",
+        "Links",
+    ):
+        assert any(title.startswith(beginning) for title in titles), (beginning, titles)
+    for one in figures:
+        assert one.count('<svg class="chart"') == 1
+        assert "<details>" in one
+        assert one.count("<td") > 1
+
+
+def test_text_of_a_figure_is_text_and_its_colours_follow_the_theme(run):
+    text = render([run], "html")
+    charts = re.findall(r'<svg class="chart".*?</svg>', text, flags=re.DOTALL)
+    assert any(">ranks</text>" in one for one in charts)
+    for one in charts:
+        assert not re.findall(r"(?:fill|stroke): #\w+", one.replace("#ffffff", "")), one[:200]
+        assert "font-family" not in one
+        assert "<style" not in one
+
+
+def test_a_page_is_the_same_each_time(run):
+    assert render([run], "html") == render([run], "html")
+
+
+def test_the_first_line_answers(run):
+    text = render([run], "html")
+    heading = re.search(r"<h1[^>]*>(.*?)</h1>", text)[1]
+    verdict = render([run], "md").partition("## Verdict")[2]
+    assert verdict.strip().startswith(html.unescape(heading))
+    assert text.index("<h1") < text.index("Is it?")
+
+
+def test_names_of_a_trace_are_text(hand):
+    run = all_figures(hand, HOSTILE)
+    text = render([run], "html")
+    page = Page(text)
+    assert not page.open
+    assert not {"script", "img"} & {tag for tag, _ in page.seen}
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "&lt;script&gt;" in text
+
+
+def test_figures_without_content_are_left_out(hand):
+    hand.train([steps(80)], aggregation="ring")
+    text = render([hand.read()], "html")
+    assert "<figure" not in text
+    assert "<h1" in text
+
+
+def test_several_runs_are_on_one_page(run, tmp_path):
+    (tmp_path / "other").mkdir()
+    other = Hand(tmp_path / "other").train([steps(5)], aggregation="ring").read()
+    page = Page(render([run, other], "html"))
+    assert sum(tag == "article" for tag, _ in page.seen) == 2
+
+
+def test_two_hundred_cases_fit_into_a_page(hand):
+    for scheme in range(25):
+        for ranks in (1, 2):
+            for seed in range(4):
+                hand.train(
+                    [steps(80 / ranks + scheme)] * ranks,
+                    aggregation=f"scheme{scheme}",
+                    seed=seed,
+                    compute=[70 / ranks] * ranks,
+                    evaluations=evaluations(80 / ranks),
+                )
+    text = render([hand.read()], "html")
+    assert len(text.encode()) <= 3 << 20
+    assert "others, see the numbers" in text
+
+
+def luminance(colour):
+    """Relative luminance (WCAG 2.2)."""
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def contrast(one, other):
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+def test_text_and_lines_stand_out(theme):
+    for text in (theme.ink, theme.muted, theme.link, theme.bad):
+        assert contrast(text, theme.paper) >= 4.5
+        assert contrast(text, theme.panel) >= 4.5
+    for line in theme.series:  # tiles have text in the colour of the paper
+        assert contrast(line, theme.paper) >= 4.5
+    assert len(theme.series) == SERIES
+
+
+def test_every_point_is_within_the_axes():
+    """Also of series with intervals, which are drawn beside each other."""
+    bounded = Series("a", [Point(1, 2, 1, 3), Point(9, 8, 7, 20)])
+    chart = Lines("", Axis("x"), Axis("y"), [bounded, Series("b", [Point(2, 2)])])
+    axes = Figure().add_subplot()
+    lines.draw(chart, axes)
+    assert axes.get_xlim() == pytest.approx((0.6, 9.4))
+    assert axes.get_ylim() == pytest.approx((0.05, 20.95))

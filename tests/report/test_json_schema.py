@@ -1,0 +1,56 @@
+"""The JSON Schema, the frame and the README describe the document that --json prints."""
+
+import json
+import re
+from pathlib import Path
+
+import jsonschema
+import pytest
+from report_runs import all_figures
+
+import hpcdl
+from hpcdl.analysis.record_fields import CONTRACT
+from hpcdl.report.render import render
+from hpcdl.report.rows import ORIGIN
+
+FOLDER = Path(hpcdl.__file__).parent / "report"
+SCHEMA = json.loads((FOLDER / "schema.json").read_text(encoding="utf-8"))
+COLUMNS = SCHEMA["properties"]["cases"]["items"]["properties"]
+
+
+@pytest.fixture
+def run(hand):
+    return all_figures(hand)
+
+
+def test_the_schema_has_the_columns_of_the_readme():
+    text = (FOLDER / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.*?) \|", text.split("\n# ")[0], re.MULTILINE)
+    assert sorted(COLUMNS) == sorted(re.findall(r"`(\w+)`", " ".join(rows)))
+    assert {*CONTRACT, *ORIGIN} <= set(COLUMNS)
+
+
+def test_a_document_is_valid(run):
+    document = json.loads(render([run], "json"))
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    jsonschema.validate(document, SCHEMA)
+    assert {"train", "collective", "pairwise"} == {case["kind"] for case in document["cases"]}
+
+
+@pytest.mark.parametrize(("column", "value"), [("ranks", "4"), ("kind", "other"), ("step_seconds", "1 s")])
+def test_a_wrong_type_is_not_valid(run, column, value):
+    document = json.loads(render([run], "json"))
+    document["cases"][0][column] = value
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document, SCHEMA)
+
+
+def test_a_frame_has_the_rows_of_the_document(run):
+    cases = json.loads(render([run], "json"))["cases"]
+    for frame in (hpcdl.summary(run), hpcdl.summary(run.path)):
+        assert set(frame.columns) == {name for case in cases for name in case}
+        assert list(frame["case"]) == [case["case"] for case in cases]
+        assert list(frame["ranks"]) == [case["ranks"] for case in cases]
+        assert frame["step_seconds"].dropna().tolist() == [
+            case["step_seconds"] for case in cases if case["step_seconds"] is not None
+        ]

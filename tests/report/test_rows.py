@@ -1,0 +1,86 @@
+"""Rows of CSV and JSON say which run they are of, when, where and with what software it was measured."""
+
+import csv
+import io
+import json
+
+import pytest
+
+from hpcdl.report.render import render
+from hpcdl.trace.schema import read
+
+ENVIRONMENT = {
+    "date": "2026-01-02T03:04:05+00:00",
+    "mpi": {"library": "MPICH", "version": "5.0.2"},
+    "software": {"hpcdl": "0.1.0"},
+    "git": {"commit": "0123abc", "changed_files": 0},
+    "variables": {"SLURM_JOB_ID": "41"},
+    "ranks": [{"hostname": "n1"}, {"hostname": "n1"}, {"hostname": "n2"}, {"hostname": "n3"}],
+    "key": "a1b2c3d4e5f6",
+}
+
+
+def rows(*runs, form="json"):
+    text = render(list(runs), form)
+    return json.loads(text)["cases"] if form == "json" else list(csv.DictReader(io.StringIO(text)))
+
+
+def test_a_row_says_where_it_is_from(hand):
+    run = hand.train([[2.0] * 8] * 3).train([[2.0] * 8]).read(ENVIRONMENT)
+    three, one = rows(run)
+    assert {
+        name: three[name] for name in ("date", "mpi_library", "mpi_version", "hpcdl_version", "slurm_job")
+    } == {
+        "date": "2026-01-02T03:04:05+00:00",
+        "mpi_library": "MPICH",
+        "mpi_version": "5.0.2",
+        "hpcdl_version": "0.1.0",
+        "slurm_job": "41",
+    }
+    assert (three["commit"], three["environment_key"]) == ("0123abc", "a1b2c3d4e5f6")
+    assert (three["hosts"], one["hosts"]) == ("n1 n2", "n1")
+
+
+def test_a_simulated_case_ran_on_one_host(hand):
+    (row,) = rows(hand.case([[2.0] * 8], kind="collective", network="gemini", ranks=1024).read(ENVIRONMENT))
+    assert row["hosts"] == "n1"
+
+
+def test_changed_files_and_a_task_of_a_job_array_show(hand):
+    changed = {"git": {"commit": "0123abc", "changed_files": 2}}
+    array = {"variables": {"SLURM_JOB_ID": "43", "SLURM_ARRAY_JOB_ID": "41", "SLURM_ARRAY_TASK_ID": "2"}}
+    (row,) = rows(hand.train([[2.0] * 8]).read(ENVIRONMENT | changed | array))
+    assert (row["commit"], row["slurm_job"]) == ("0123abc-dirty", "41_2")
+
+
+def test_what_is_unknown_is_empty(hand):
+    nowhere = {"mpi": "unknown", "git": "unknown", "software": {"hpcdl": "unknown"}}
+    (row,) = rows(hand.train([[2.0] * 8]).read(nowhere))
+    names = ("date", "hosts", "mpi_library", "hpcdl_version", "commit", "environment_key", "slurm_job")
+    assert {row[name] for name in names} == {None}
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_runs_of_the_same_name_are_told_apart_by_their_folders(hand, tmp_path, form):
+    hand.train([[2.0] * 8]).read()
+    for night in ("monday", "tuesday"):
+        (tmp_path / night / "launch-1").mkdir(parents=True)
+        (tmp_path / night / "launch-1/run.h5").write_bytes((hand.folder / "run.h5").read_bytes())
+    one, other = (read(tmp_path / night / "launch-1") for night in ("monday", "tuesday"))
+    assert [row["run"] for row in rows(one, other, form=form)] == ["monday/launch-1", "tuesday/launch-1"]
+    assert [row["run"] for row in rows(other, form=form)] == ["launch-1"]
+    assert "# hpcdl: tuesday/launch-1\n" in render([one, other], "md")
+
+
+def test_a_run_has_the_name_of_its_folder_however_it_is_given(hand, monkeypatch):
+    hand.train([[2.0] * 8]).read()
+    monkeypatch.chdir(hand.folder)
+    for given in (".", "run.h5", hand.folder):
+        assert [row["run"] for row in rows(read(given))] == [hand.folder.name]
+
+
+def test_a_run_that_is_given_twice_is_refused(hand, monkeypatch):
+    run = hand.train([[2.0] * 8]).read()
+    monkeypatch.chdir(hand.folder)
+    with pytest.raises(ValueError, match="the run is given more than once"):
+        render([run, read("run.h5")], "csv")

@@ -1,0 +1,154 @@
+"""The verdict begins with the answer to the suite's question, and fits a terminal."""
+
+import itertools
+
+import pytest
+
+from hpcdl.analysis.launches import launches
+from hpcdl.analysis.links import rounds
+from hpcdl.analysis.scaling import records
+from hpcdl.report.render import render
+
+
+def steps(ms):
+    return [ms * (1 + 0.001 * (n % 5 - 2)) for n in range(30)]
+
+
+def verdict(run, form="md"):
+    """Lines of the verdict, without those that are empty."""
+    title = "## Verdict\n" if form == "md" else "VERDICT\n"
+    end = "\n## " if form == "md" else "\n\n"
+    page = render([run], form)
+    return [line for line in page[page.index(title) :].removeprefix(title).split(end)[0].splitlines() if line]
+
+
+def all_pairs(hand, slow):
+    """Three ranks, each with each other; exchanges with rank 2 take ``slow`` times as long."""
+    table = [
+        [
+            0.0 if partners[rank] is None else slow if 2 in {rank, partners[rank]} else 1.0
+            for partners in rounds(3, "all_pairs")
+            for _ in range(30)
+        ]
+        for rank in range(3)
+    ]
+    whole = {"kind": "pairwise", "collective": "exchange of all pairs", "pattern": "all_pairs", "warmup_steps": 0}
+    hand.case(table, aggregation="fabric", message_bytes=65536, correct=True, **whole)
+    return hand.read({"cpu": {"physical_cores": 4}, "ranks": [{"hostname": f"host{rank}"} for rank in range(3)]})
+
+
+def test_a_slow_host_is_named_in_the_first_line(hand):
+    assert verdict(all_pairs(hand, 4.0))[0].startswith("host2's link runs at 0.25 of the others' (95 %: ")
+
+
+def test_without_a_slow_host_the_first_line_says_so(hand):
+    first = verdict(all_pairs(hand, 1.0))[0]
+    assert first.startswith("No host or link is slow: the slowest host, host")
+    assert first.endswith("runs at 1.00 of the others' speed.")
+
+
+def test_near_linear_or_not_is_the_first_line_of_training(hand):
+    for ranks in (1, 2):
+        hand.train([steps(80 / ranks)] * ranks)
+    assert verdict(hand.read())[0] == "1 of 1 method is near-linear at 2 ranks (efficiency >= 0.90)."
+
+
+def test_exposed_communication_is_the_answer_where_no_scaling_was_measured(hand):
+    for scheme, ms in (("none", 20), ("ring", 25), ("tree", 40)):
+        hand.train([steps(ms)] * 2, aggregation=scheme, kind="replay")
+    assert verdict(hand.read())[0] == (
+        "Exposed communication at 2 ranks: least ring 20.0 % of its step (5.00 ms), most tree 50.0 % of its step "
+        "(20.0 ms)."
+    )
+
+
+def operation(hand, scheme, ms, size=4, **fields):
+    whole = {"kind": "collective", "collective": "allreduce", "dtype": "float32", "warmup_steps": 0, **fields}
+    hand.case([ms] * 2, aggregation=scheme, message_bytes=size, correct=True, **whole)
+
+
+def test_too_few_repetitions_for_an_interval_still_have_a_lowest_median(hand):
+    for size, fast, slow in ((4, "ring", "tree"), (8, "tree", "ring")):
+        operation(hand, fast, [1.0] * 5, size)
+        operation(hand, slow, [2.0] * 5, size)
+    assert verdict(hand.read())[0] == (
+        "allreduce, 2 ranks, float32: lowest median, without intervals: ring at 4 B; tree at 8 B; one launch only."
+    )
+
+
+def test_one_size_on_several_numbers_of_ranks_is_one_line(hand):
+    network = {"network": "lan", "settings": {"network": "lan"}}
+    for ranks, fast in ((2, "ring"), (4, "tree"), (8, "tree")):
+        for scheme in ("ring", "tree"):
+            operation(hand, scheme, [1.0 if scheme == fast else 2.0], 1024, ranks=ranks, **network)
+    assert verdict(hand.read())[0] == (
+        "SIMULATED on lan: allreduce, 1 KiB, float32, 1 a host: fastest ring at 2; tree from 4 to 8 ranks."
+    )
+
+
+def test_numbers_of_ranks_with_the_same_answer_share_a_line(hand):
+    network = {"network": "lan", "settings": {"network": "lan"}}
+    for ranks, size in itertools.product((2, 4, 8), (1024, 2048)):
+        for scheme in ("ring", "tree"):
+            operation(
+                hand, scheme, [1.0 if (scheme == "ring") == (ranks == 2) else 2.0], size, ranks=ranks, **network
+            )
+    lines = [line.removeprefix("- ") for line in verdict(hand.read()) if "fastest" in line]
+    assert lines == [
+        "SIMULATED on lan: allreduce, 4 and 8 ranks, float32, 1 a host: fastest tree from 1 KiB to 2 KiB.",
+        "SIMULATED on lan: allreduce, 2 ranks, float32, 1 a host: fastest ring from 1 KiB to 2 KiB.",
+    ]
+
+
+def test_the_fastest_method_and_its_accuracy_answer_a_comparison_of_strategies(hand):
+    for strategy, ms, reached in (("synchronous", 20, 0.9), ("layerwise", 10, 0.8)):
+        evaluations = [(10, 1.0, 0.5, 0.3, reached, 640)]
+        hand.train([steps(ms)] * 2, training=strategy, evaluations=evaluations)
+    assert verdict(hand.read())[0] == (
+        "synchronous is most accurate (0.900); layerwise is fastest: 2.00 times its images/s, accuracy 0.800 "
+        "(one seed)."
+    )
+
+
+@pytest.mark.parametrize("failed", [0, 1, 30])
+def test_a_verdict_has_at_most_12_lines_on_a_terminal(hand, failed):
+    for number in range(40):
+        operation(hand, f"a_scheme_with_a_long_name_{number}", steps(1.0), 4 << number, ranks=2)
+        operation(hand, "other", steps(2.0), 4 << number, error="ValueError: odd" if number < failed else None)
+    lines = verdict(hand.read(), "summary")
+    assert len(lines) <= 11  # and the heading
+    assert all(len(line) <= 80 for line in lines)
+    assert any(line.endswith("...") or "more in report.md" in line for line in lines)
+
+
+def test_settings_and_method_come_last(hand):
+    hand.train([steps(20)])
+    page = render([hand.read()], "md")
+    titles = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
+    assert titles[0] == "Verdict"
+    assert titles[-3:] == ["Settings", "Job", "Method and how to reproduce"]
+
+
+def test_a_difference_below_zero_is_noise(hand, row):
+    for name, ms in (("raw", 0.012), ("fabric", 0.010)):
+        hand.case(
+            [steps(ms)] * 2,
+            kind="pairwise",
+            pattern="pair",
+            aggregation=name,
+            message_bytes=64,
+            collective="exchange",
+            warmup_steps=0,
+        )
+    page = render([hand.read()], "md")
+    assert row(page[page.index("## Cost of the fabric") :], "64 B")[3] == "within noise"
+
+
+def test_windows_that_vary_much_have_no_interval_below_zero(hand):
+    """Two windows of a training without common steps: Student's interval of their mean begins below 0."""
+    times = [10.0] * 4 + [200.0] * 4
+    hand.train([times] * 2, training="sandblaster", warmup_steps=0, common_clock=True, aggregation="own")
+    (one,) = records(launches(hand.read()))
+    assert one["step_seconds"] > 0
+    assert one["step_seconds_low"] is None
+    assert one["step_seconds_high"] is None

@@ -1,0 +1,58 @@
+"""Section "Waiting and transfer": one row per traced case, and the late rank in the verdict."""
+
+import json
+
+import pytest
+
+from hpcdl.report import json as document
+from hpcdl.report.findings import findings
+from hpcdl.report.markdown import render
+from hpcdl.report.sections import waiting_and_transfer
+from hpcdl.trace.record import CaseRecord
+from hpcdl.trace.recorder import Recorder, Step
+from hpcdl.trace.schema import merge, read, write_part
+
+
+def ms(value):
+    return round(value * 1e6)
+
+
+@pytest.fixture
+def late_run(tmp_path):
+    """Two ranks exchange in 10 steps of 40 ms; rank 1 computes 30 ms, rank 0 10 ms."""
+    packed = []
+    for rank, work in enumerate((10, 30)):
+        recorder = Recorder()
+        for step in range(12):
+            begin = 40 * step
+            recorder.events.append((0, "forward", ms(begin), ms(begin + work), -1, 0))
+            for label in ("send", "recv"):
+                recorder.events.append((0, label, ms(begin + work), ms(begin + 40), 1 - rank, 64))
+            recorder.steps.append(Step(step, 0, ms(begin), ms(begin + 40), 1.0, 1, 16, ms(work), 1, 64))
+        packed.append(recorder.pack())
+    fields = {"kind": "train", "case": "one", "ranks": 2, "global_batch": 32, "training": "synchronous"}
+    write_part(tmp_path / "part.h5", CaseRecord(fields, packed))
+    merge([tmp_path / "part.h5"], tmp_path / "run.h5", {}, "")
+    return findings([read(tmp_path)])
+
+
+def test_the_late_rank_is_named_with_its_lateness(late_run, row):
+    answer = waiting_and_transfer.SECTION.answer(late_run[0])
+    assert (
+        answer.headline == "Rank 1 is late by 20.0 ms in each step: others wait for the rank, not for its links."
+    )
+    assert row(render(late_run), "one")[1:6] == ["2", "40.0 ms", "10.0 ms", "0.250", "0 s"]
+
+
+def test_columns_have_waiting_transfer_and_the_late_rank(late_run):
+    (case,) = json.loads(document.render(late_run))["cases"]
+    assert case["waiting_seconds"] == pytest.approx(0.010)
+    assert case["transfer_seconds"] == pytest.approx(0.010)
+    assert (case["late_rank"], case["late_seconds"]) == (1, pytest.approx(0.020))
+
+
+def test_a_run_without_messages_has_no_section(hand):
+    hand.train([[10.0] * 30] * 4)
+    (found,) = findings([hand.read()])
+    assert not waiting_and_transfer.SECTION.page(found).tables
+    assert waiting_and_transfer.SECTION.answer(found) is None

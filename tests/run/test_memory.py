@@ -1,0 +1,71 @@
+"""Cases that exceed the memory of a node are refused before they start; the message has both sizes."""
+
+import os
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from hpcdl.cases import collective
+from hpcdl.cli import main
+from hpcdl.launch.memory import node_memory_bytes, shortage
+from hpcdl.run import memory
+from hpcdl.run.memory import lack_of_memory
+
+
+def test_node_memory_is_at_most_the_physical_memory():
+    text = Path("/proc/meminfo").read_text(encoding="ascii")
+    physical = 1024 * int(re.search(r"MemTotal:\s+(\d+)", text)[1])
+    assert 0 < node_memory_bytes() <= physical
+
+
+def test_shortage_begins_above_the_available_memory():
+    assert shortage(25, 4, 100) is None
+    assert (
+        shortage(2 * 10**9, 3, 10**9)
+        == "needs at least 3 ranks x 2.00 GB of memory, but only 1.00 GB are available"
+    )
+    assert shortage(2 * 10**9, 1, 10**9) == "needs at least 2.00 GB of memory, but only 1.00 GB are available"
+
+
+def large(processes, needed):
+    module = SimpleNamespace(memory_bytes=lambda _spec: needed)
+    return [SimpleNamespace(name="large", processes=processes, spec=None, module=module)]
+
+
+def test_the_fullest_node_decides(monkeypatch):
+    """With three ranks on one node and one on another, three times a rank's memory must fit."""
+    monkeypatch.setattr(memory, "node_memory_bytes", lambda: 10**9)
+    assert lack_of_memory(large(4, 333_000_000), "aaab") is None
+    assert lack_of_memory(large(4, 340_000_000), "aaab") == (
+        "case 'large': needs at least 3 ranks x 0.34 GB of memory, but only 1.00 GB are available on a node"
+    )
+    assert lack_of_memory(large(2, 340_000_000), "aaab") is None
+
+
+SUITE = """
+[suite]
+name = "s"
+[[case]]
+kind = "collective"
+aggregation = "ring"
+ranks = 4
+message_bytes = 100_000_000
+"""
+
+
+@pytest.mark.parametrize(("variables", "code"), [({}, 2), ({"SLURM_JOB_ID": "1"}, 0)])
+def test_a_dry_run_checks_the_memory_of_all_ranks_on_this_node(tmp_path, monkeypatch, capsys, variables, code):
+    """A rank has the vector, its random numbers in float64, and a quarter of the vector as receive buffer."""
+    monkeypatch.setattr(collective, "node_memory_bytes", lambda: 425_000_001)
+    monkeypatch.setattr(memory, "node_memory_bytes", lambda: 4 * 425_000_000 - 1)
+    monkeypatch.setattr(os, "environ", {**variables})
+    file = tmp_path / "s.toml"
+    file.write_text(SUITE)
+    assert main(["run", str(file), "--dry-run"]) == code
+    shown = capsys.readouterr()
+    assert "1 case, 4 ranks" in shown.out
+    assert ("4 ranks x 0.42 GB of memory" in shown.err) == bool(code)
+    monkeypatch.setattr(memory, "node_memory_bytes", lambda: 4 * 425_000_001)
+    assert main(["run", str(file), "--dry-run"]) == 0

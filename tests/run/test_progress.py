@@ -1,0 +1,21 @@
+import pytest
+
+from hpcdl.run.progress import CLEAR, progress_line
+
+
+def test_before_a_case_has_finished_no_time_is_known():
+    assert progress_line(0, 4, "ring", 0.0, 0) == f"{CLEAR}[{'.' * 30}] 0/4 ring"
+
+
+@pytest.mark.parametrize(
+    ("number", "seconds", "finished", "end"),
+    [
+        (2, 10.0, 2, "12 cases/min, 10 s left"),
+        (3, 900.0, 2, "0.133 cases/min, 8 min left"),  # one case is of an earlier job
+        (1, 7200.0, 1, "0.00833 cases/min, 6 h left"),
+    ],
+)
+def test_time_left_is_that_of_the_finished_cases(number, seconds, finished, end):
+    line = progress_line(number, 4, "ring", seconds, finished)
+    assert line.startswith(f"{CLEAR}[")
+    assert line.endswith(f"{number}/4 ring  {end}")

@@ -1,0 +1,242 @@
+"""The scripts of slurm/ and those that hpcdl sbatch writes, on a real Slurm of virtual nodes."""
+
+import os
+import re
+import shlex
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = sorted((ROOT / "slurm").glob("*.sbatch"))
+LIMIT = 100
+"""Seconds that a job may take."""
+OTHER = Path(os.environ.get("HPCDL_OTHER_PYTHON", "absent")).absolute()
+"""The Python of the environment with the other MPI library."""
+
+SUITE = """
+[suite]
+name = "sums"
+
+[[case]]
+kind = "collective"
+aggregation = ["ring", "tree"]
+ranks = [2, 4]
+message_bytes = 4096
+repetitions = 5
+"""
+SLOW = """
+[suite]
+name = "slow"
+
+[[case]]
+kind = "replay"
+model = "lenet5"
+flops = 1e9
+batch_per_rank = 16
+aggregation = ["ring", "tree", "butterfly", "direct"]
+ranks = 2
+steps = 6
+warmup = 1
+"""
+CASES = 4
+"""Of the suite SLOW."""
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture
+def job(slurm, tmp_path):
+    """job(script, *options): its number; ``job.ended(number)``: its state and exit code."""
+    return Jobs(slurm, tmp_path)
+
+
+class Jobs:
+    def __init__(self, slurm, folder):
+        self.slurm = slurm
+        self.folder = folder
+        self.environment = {
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def path(self, python=sys.executable):
+        return {**self.environment, "PATH": f"{Path(python).parent}:{self.slurm.environment['PATH']}"}
+
+    def run(self, *command, python=sys.executable):
+        """Run a command on the login node, in the folder of this test."""
+        return self.slurm(*command, cwd=self.folder, **self.path(python))
+
+    def write(self, suite, *options, python=sys.executable):
+        """Write a batch script for the text of a suite."""
+        (self.folder / "suite.toml").write_text(suite)
+        script = self.folder / "job.sbatch"
+        self.run("hpcdl", "sbatch", "suite.toml", *options, "-o", script, python=python)
+        return script
+
+    def __call__(self, script, *options, before=(), python=sys.executable):
+        answer = self.run("sbatch", "--parsable", *before, script, *options, python=python)
+        return answer.stdout.strip()
+
+    def ended(self, number):
+        """Wait for the end of a job or of all tasks of an array; return the exit code and state of each."""
+        deadline = time.monotonic() + LIMIT
+        while True:
+            shown = self.slurm("scontrol", "show", "job", number).stdout
+            states = re.findall(r"JobState=(\w+)", shown)
+            if states and not {*states} & {"PENDING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED"}:
+                return sorted({*zip(states, re.findall(r"ExitCode=(\d+)", shown), strict=True)})
+            assert time.monotonic() < deadline, f"{shown}\n{self.output()}"
+            time.sleep(0.2)
+
+    def wait(self, condition):
+        deadline = time.monotonic() + LIMIT
+        while not condition():
+            assert time.monotonic() < deadline, self.output()
+            time.sleep(0.05)
+
+    def restarts(self, number):
+        """How often each task of the job was requeued."""
+        return [
+            int(one) for one in re.findall(r"Restarts=(\d+)", self.slurm("scontrol", "show", "job", number).stdout)
+        ]
+
+    def output(self):
+        return "\n".join(path.read_text() for path in sorted(self.folder.glob("*.out")))
+
+    def cases(self):
+        """Number of the finished cases of each run folder."""
+        found = {}
+        for folder in sorted(self.folder.glob("runs/*/")):
+            shown = self.run("hpcdl", "report", folder, "--json").stdout
+            found[folder.name] = len(re.findall(r'"case": ', shown))
+        return found
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_a_shipped_script_is_what_the_command_writes(script, job):
+    """Byte for byte: the second line of the script is the command."""
+    command = script.read_text().splitlines()[1].removeprefix("# Written by: ")
+    assert job.run(*shlex.split(command), "--dry-run").stdout == script.read_text()
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_slurm_accepts_the_script(script, job):
+    """As on a cluster that has the nodes; this one has four of two cores."""
+    fitting = ["--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=1", "--gpus-per-node=0", "--time=1"]
+    job.run("sbatch", "--test-only", *fitting, script)
+
+
+SMALL = ("--set", "case.backend=numpy", "--set", "case.dataset=digits", "--set", "case.steps=2")
+SHORT = {
+    "check": ("--case", "*-ring-*", "--set", "case.steps=3"),
+    "scaling": (*SMALL, "--case", "*-ring-p[124]-*"),
+    "scaling-launches": (*SMALL, "--case", "*-ring-p2-*"),
+    "nightly": ("--case", "collective-allreduce-ring-p4-*", "--set", "case.repetitions=3"),
+    "hybrid": (*SMALL, "--set", "case.threads=1", "--set", "case.model=lenet5"),
+    "gpu": (*SMALL, "--case", "*-ring-p2-*"),
+}
+"""Options for hpcdl run with which a script of slurm/ has done after some seconds."""
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_a_shipped_script_runs(script, job):
+    fitting = ["--nodes=4", "--ntasks-per-node=1", "--cpus-per-task=1", "--time=5"]
+    fitting += ["--gpus-per-node=2"] if "--gpus-per-node" in script.read_text() else []
+    array = ["--array=1-2"] if "--array" in script.read_text() else []
+    number = job(script, *SHORT[script.stem], before=[*fitting, *array])
+    assert job.ended(number) == [("COMPLETED", "0")], job.output()
+    runs = job.cases()
+    assert len(runs) == (2 if array else 1)
+    assert all(runs.values())
+
+
+COMBINATIONS = [
+    (sys.executable, "mpirun"),
+    (sys.executable, "srun --mpi=pmi2"),
+    (OTHER, "mpirun"),
+    (OTHER, "srun --mpi=pmix"),
+]
+
+
+@pytest.fixture(params=COMBINATIONS, ids=["mpich-mpirun", "mpich-srun", "openmpi-mpirun", "openmpi-srun"])
+def launched(request, job):
+    """A function that writes a batch script, and the Python of its environment."""
+    python, launcher = request.param
+    if not Path(python).exists():
+        pytest.skip("HPCDL_OTHER_PYTHON names no environment with the other MPI library")
+    if "pmix" in launcher and not list(Path("/usr/lib").glob("*/pmix2/lib/libpmix.so")):
+        pytest.skip("Slurm's PMIx plugin finds no libpmix.so; .ci/run makes the link")
+    (job.folder / "site.toml").write_text(f'launcher = "{launcher}"\n')
+    return lambda suite, *options: job(
+        job.write(suite, "--site", "site.toml", *options, python=python), python=python
+    )
+
+
+def test_cases_of_several_sizes_run_in_one_job(job, launched):
+    """Every rank knows its node's place in the topology, whoever started it."""
+    number = launched(SUITE, "--nodes", "4", "--set", "case.trace=events")
+    assert job.ended(number) == [("COMPLETED", "0")], job.output()
+    assert job.cases() == {f"sums-4-nodes-{number}": 4}
+    page = (job.folder / f"runs/sums-4-nodes-{number}/report.md").read_text()
+    assert "Traffic through switches" in page
+    assert "2 levels" in page
+
+
+def test_a_job_that_is_signalled_is_requeued_until_all_cases_have_finished(job, launched):
+    number = launched(SLOW, "--nodes", "2")
+    parts = job.folder / f"runs/slow-2-nodes-{number}/parts"
+    job.wait(lambda: len([*parts.glob("*.h5")]) >= 1)
+    job.slurm("scancel", "--signal=USR1", "--batch", number)  # as Slurm does before the time limit
+    assert job.ended(number) == [("COMPLETED", "0")], job.output()
+    assert job.cases() == {f"slow-2-nodes-{number}": CASES}
+    assert job.restarts(number) == [1]
+
+
+def test_jobs_are_requeued_at_their_time_limit(job):
+    """An array of two: each task requeues itself."""
+    script = job.write(
+        SLOW, "--nodes", "1", "--ranks-per-node", "2", "--time", "1", "--launches", "2", "--set", "case.steps=40"
+    )
+    script.write_text(script.read_text().replace("USR1@120", "USR1@35"))
+    number = job(script)
+    assert job.ended(number) == [("COMPLETED", "0")], job.output()
+    assert job.cases() == {f"slow-1-nodes-{number}_{task}": CASES for task in (1, 2)}
+    assert min(job.restarts(number)) >= 1
+
+
+def test_a_job_that_finishes_no_case_is_not_requeued(job):
+    """A program in the place of hpcdl that is always interrupted before its first case."""
+    (job.folder / "hpcdl").write_text("#!/bin/sh\nexit 75\n")
+    (job.folder / "hpcdl").chmod(0o755)
+    script = job.write(SLOW, "--nodes", "2")
+    script.write_text(script.read_text().replace("set -u", f"set -u\nPATH={job.folder}:$PATH"))
+    number = job(script)
+    assert job.ended(number) == [("FAILED", "75")], job.output()
+    assert job.restarts(number) == [0]
+    assert "no case was finished" in job.output()
+
+
+def test_a_launcher_that_does_not_fit_the_library_ends_with_78(job):
+    if not OTHER.exists():
+        pytest.skip("HPCDL_OTHER_PYTHON names no environment with the other MPI library")
+    (job.folder / "site.toml").write_text('launcher = "srun --mpi=pmi2"\n')
+    number = job(job.write(SUITE, "--nodes", "4", "--site", "site.toml", python=OTHER), python=OTHER)
+    assert job.ended(number) == [("FAILED", "78")], job.output()
+    assert "launcher and MPI library do not fit" in job.output()
+    assert not job.cases()
+
+
+def test_a_study_is_submitted_with_a_job_that_reports(job):
+    (job.folder / "suite.toml").write_text(SUITE)
+    said = job.run("hpcdl", "sbatch", "suite.toml", "--nodes", "2,4", "--submit").stdout
+    *numbers, last = re.findall(r"job (\d+):", said)
+    assert [job.ended(number) for number in (*numbers, last)] == [[("COMPLETED", "0")]] * 3, job.output()
+    page = (job.folder / f"runs/sums-{numbers[0]}.md").read_text()
+    assert job.cases() == {
+        f"sums-{nodes}-nodes-{number}": 2 for nodes, number in zip((2, 4), numbers, strict=True)
+    }
+    assert "ring" in page

@@ -1,0 +1,159 @@
+"""Names in the documents exist: commands, options, files, functions, keys, settings and their values."""
+
+import dataclasses
+import importlib
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from hpcdl import cli, suite
+from hpcdl.cli import main
+from hpcdl.registry import find, names, settings_of
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = ("README.md", "suites/README.md")
+PLANNED = "## Not available yet"
+"""Heading of the part of README.md about future features."""
+
+
+def text_of(document):
+    return (ROOT / document).read_text(encoding="utf-8").partition(PLANNED)[0]
+
+
+def commands(document):
+    """Return the command lines in blocks and in running text, without prompts and comments."""
+    text = text_of(document)
+    blocks = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
+    lines = [line[2:] for block in blocks for line in block.splitlines() if line[:2] in {"$ ", "# "}]
+    found = [line.partition("  #")[0].strip() for line in lines]
+    return found + re.findall(r"`((?:hpcdl|make) [^`]+)`", text)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_commands_and_their_options_exist(document, capsys):
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    helps = {}
+    for command in cli.commands():
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        helps[command] = capsys.readouterr().out
+    called = [shlex.split(line) for line in commands(document)]
+    assert any("hpcdl" in words for words in called)
+    for words in called:
+        if words[0] == "make":
+            assert words[1] in targets
+        while "hpcdl" in words:  # after mpirun, or after hpcdl testbed --
+            words = words[words.index("hpcdl") + 1 :]  # noqa: PLW2901
+            own = words[: words.index("--")] if "--" in words else words
+            assert own[0] in helps, own
+            for option in (word for word in own if word.startswith("-")):
+                assert re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", helps[own[0]]), (own, option)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_suites_that_are_named_exist(document):
+    files = re.findall(r"\bsuites/([\w-]+)\.toml|^\| `([\w-]+)\.toml` \|", text_of(document), re.MULTILINE)
+    run = [
+        words[2]
+        for words in map(str.split, commands(document))
+        if words[:2] == ["hpcdl", "run"] and len(words) > 2
+    ]
+    named = {one or other for one, other in files} | {word for word in run if word.islower() and "." not in word}
+    assert named
+    for name in named:
+        assert (ROOT / f"suites/{name}.toml").is_file(), name
+
+
+def test_the_table_of_suites_has_all_of_them():
+    listed = re.findall(r"^\| `([\w-]+)\.toml` \|", text_of("suites/README.md"), re.MULTILINE)
+    assert sorted(listed) == sorted(path.stem for path in (ROOT / "suites").glob("*.toml"))
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, "CONTRIBUTING.md"])
+def test_paths_that_are_named_exist(document):
+    for path in re.findall(r"`((?:hpcdl|suites|slurm|reports|tests)/[\w./-]+)`", text_of(document)):
+        assert (ROOT / path).exists(), path
+
+
+def test_the_map_of_folders_is_complete():
+    table = text_of("CONTRIBUTING.md").partition("| folder |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+    listed = {name.removeprefix("hpcdl/").rstrip("/") for row in rows for name in re.findall(r"`([\w./]+)`", row)}
+    folders = {path.name for path in (ROOT / "hpcdl").iterdir() if (path / "__init__.py").exists()}
+    assert folders <= listed
+    for name in listed:
+        assert (ROOT / "hpcdl" / name).exists() or (ROOT / name).exists(), name
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, "CONTRIBUTING.md"])
+def test_functions_that_are_named_exist_in_their_files(document):
+    for words, path in re.findall(r"((?:`\w+`(?: and |, )?)+) in `(hpcdl/[\w/]+\.py)`", text_of(document)):
+        source = (ROOT / path).read_text(encoding="utf-8")
+        for name in re.findall(r"`(\w+)`", words):
+            assert re.search(rf"^(?:async )?(?:def|class) {name}\b", source, re.MULTILINE), (name, path)
+
+
+@pytest.mark.parametrize("kind", ["train", "collective", "replay", "pairwise"])
+def test_the_table_of_a_kind_has_all_its_keys(kind):
+    section = text_of("suites/README.md").partition(f'`kind = "{kind}"`\n')[2].partition("\n#")[0]
+    keys = [
+        name for row in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
+    ]
+    spec = importlib.import_module(f"hpcdl.cases.{kind}").SPEC
+    assert sorted(keys) == sorted(field.name for field in dataclasses.fields(spec))
+
+
+def test_the_table_of_strategies_has_all_settings():
+    table = text_of("suites/README.md").partition("| `training` | settings |")[2].partition("\n\n")[0]
+    described = {}
+    for row in table.splitlines()[2:]:
+        strategies, text = row.strip("| ").split(" | ", 1)
+        described |= {name: set(re.findall(r"`(\w+)`", text)) for name in re.findall(r"`(\w+)`", strategies)}
+    assert sorted(described) == sorted(names("training"))
+    for name, words in described.items():
+        assert set(settings_of(find("training", name))) <= words, name
+
+
+def words_of_settings():
+    """Return setting, owner and values of each row of a table in suites/README.md."""
+    table = text_of("suites/README.md").partition("| setting | of | values |")[2].partition("\n\n")[0]
+    for row in table.splitlines()[2:]:
+        settings, owners, values = (re.findall(r'`"?(\w+)"?`', cell) for cell in row.strip("| ").split(" | "))
+        words = re.findall(r'`"(\w+)"`', row)
+        assert settings, values
+        yield from ((setting, owner, words) for setting in settings for owner in owners)
+
+
+KEY_OF = {"training": "training", "aggregation": "aggregation", "models": "model"}
+"""Key of a case by folder of the registry."""
+
+CASE = """
+[suite]
+name = "s"
+[[case]]
+kind = "train"
+learning_rate = 0.1
+ranks = 4
+global_batch = 16
+steps = 4
+dataset = {name = "synthetic", shape = [32, 32, 3]}
+"""
+
+
+@pytest.mark.parametrize(("setting", "owner", "words"), list(words_of_settings()))
+def test_values_of_settings_are_the_documented_ones(setting, owner, words):
+    key = next(key for folder, key in KEY_OF.items() if owner in names(folder))
+
+    def load(word):
+        strength = ", strength = 0.5" if setting == "delay_compensation" and word != "none" else ""
+        model = "" if key == "model" else 'model = "lenet5"\n'
+        suite.parse(f'{CASE}{model}{key} = {{name = "{owner}", {setting} = "{word}"{strength}}}', "s.toml")
+
+    for word in words:
+        load(word)
+    with pytest.raises(suite.UsageError) as refused:
+        load("zzz")
+    known = re.findall(r"\w+", str(refused.value))
+    assert not set(words) - set(known)

@@ -1,0 +1,90 @@
+"""Suites of the package: each is found by name in a checkout and in a wheel, and passes a dry run."""
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpcdl import suite
+from hpcdl.cases.parts import shipped_suites as shipped
+from hpcdl.cli import main
+
+ROOT = Path(__file__).parents[2]
+NAMES = sorted(path.stem for path in (ROOT / "suites").glob("*.toml"))
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """Return a folder with the four files of Fashion-MNIST, of random images."""
+    folder = tmp_path_factory.mktemp("images")
+    rng = np.random.default_rng(1)
+    for which, count in (("train", 12000), ("t10k", 1000)):
+        pictures = rng.integers(0, 256, (count, 28, 28), np.uint8)
+        labels = np.arange(count, dtype=np.uint8) % 10
+        for name, kind, array in (("images", 3, pictures), ("labels", 1, labels)):
+            head = b"\0\0\x08" + bytes([kind]) + b"".join(size.to_bytes(4, "big") for size in array.shape)
+            (folder / f"{which}-{name}-idx{kind}-ubyte").write_bytes(head + array.tobytes())
+    return folder
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_suite_passes_a_dry_run_by_name(name, images, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HPCDL_DATA", str(images))
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", name, "--dry-run"]) == 0
+    *cases, count = capsys.readouterr().out.splitlines()
+    assert count.startswith(f"{len(cases)} case")
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_suite_is_listed_with_its_question(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["list", "suites"]) == 0
+    _, *lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == NAMES
+    assert all(line.endswith("?") for line in lines)
+
+
+def test_a_suite_has_the_name_of_its_file():
+    for name, path in shipped.suites().items():
+        assert f'name = "{name}"' in path.read_text(encoding="utf-8")
+
+
+def test_a_file_wins_over_a_shipped_suite_of_the_same_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert suite.load(Path("quickstart")).name == "quickstart"
+    Path("quickstart").mkdir()  # a folder is not a suite
+    assert suite.load(Path("quickstart")).name == "quickstart"
+    Path("quickstart").rmdir()
+    Path("quickstart").write_text('[suite]\nname = "mine"\n[[case]]\nkind = "pairwise"\nmessage_bytes = 8\n')
+    assert suite.load(Path("quickstart")).name == "mine"
+
+
+@pytest.mark.parametrize("given", ["quickstrt", "quickstart.toml", "suites/quickstart.toml"])
+def test_the_message_for_an_unknown_suite_has_the_nearest_name(given, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(suite.UsageError, match="no suite of that name; did you mean 'quickstart'"):
+        suite.load(Path(given))
+
+
+@pytest.mark.slow
+def test_a_wheel_has_the_suites(tmp_path):
+    copy = tmp_path / "copy"
+    for folder in ("hpcdl", "suites"):
+        shutil.copytree(ROOT / folder, copy / folder, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", tmp_path, copy]
+    ended = subprocess.run(pip, capture_output=True, text=True, check=False, timeout=300)
+    if "No matching distribution found for setuptools" in ended.stderr:
+        pytest.skip("pip finds no setuptools to build a wheel with")
+    assert ended.returncode == 0, ended.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    inside = zipfile.ZipFile(wheel).namelist()
+    assert sorted(name for name in inside if name.endswith(".toml")) == sorted(
+        f"hpcdl/suites/{name}.toml" for name in NAMES
+    )

@@ -1,0 +1,188 @@
+"""Sizes that never end, or that exceed any machine, are refused before anything runs."""
+
+import pytest
+
+from hpcdl import suite
+from hpcdl.aggregation.parts import cost
+from hpcdl.cli import main
+from hpcdl.run import memory
+from hpcdl.run.memory import PROCESS_BYTES
+
+HUGE = 2**63 - 1
+SIMULATED = {"network": "gemini", "flops": 1e9, "batch_per_rank": 1, "global_batch": None}
+
+
+@pytest.mark.parametrize(
+    ("kind", "changed", "message"),
+    [
+        ("collective", {"repetitions": HUGE}, f"repetitions: must be at most 1000000, not {HUGE}"),
+        ("collective", {"warmup": HUGE}, "warmup: must be at most 1000000"),
+        ("pairwise", {"repetitions": HUGE}, "repetitions: must be at most 1000000"),
+        ("pairwise", {"warmup": HUGE}, "warmup: must be at most 1000000"),
+        ("collective", {"ranks": 2**31}, "ranks: must be at most 131072, not 2147483648"),
+        ("pairwise", {"ranks": 2**31}, "ranks: must be at most 131072"),
+        ("replay", {"ranks": 10**6}, "ranks: must be at most 131072"),
+        ("train", {"ranks": 10**6}, "ranks: must be at most 131072"),
+        ("train", {"steps": HUGE}, "steps: must be at most 10000000"),
+        (
+            "train",
+            {"steps": None, "epochs": 1e9},
+            "epochs: are 22000000000 steps, and must be at most 10000000",
+        ),
+        ("train", {"threads": HUGE}, "threads: must be at most 1024"),
+        ("train", {"prefetch": HUGE}, "prefetch: must be at most 1000"),
+        ("replay", {"steps": HUGE}, "steps: must be at most 10000000"),
+        (
+            "replay",
+            {"training": {"name": "synchronous", "bucket_bytes": -1}},
+            "training: bucket_bytes: must be 0 (one bucket)",
+        ),
+        (
+            "train",
+            {"training": {"name": "layerwise", "bucket_bytes": 1}},
+            "training: bucket_bytes: must be 0 (one bucket) or at least 1024, not 1",
+        ),
+        ("replay", {"flops": 1e-5}, "flops: the steps would sleep for "),
+        ("replay", {"time_scale": 1e18}, "flops: the steps would sleep for "),
+        ("train", {**SIMULATED, "flops": 1e-5}, "flops: the training would take "),
+        ("train", {**SIMULATED, "jitter": 1e18}, "jitter: must be at most 10"),
+        (
+            "collective",
+            {"network": "gemini", "ranks": 100_000},
+            "ranks: 100000 ranks may send 2e+10 messages; at most 1e+09 are simulated",
+        ),
+        (
+            "collective",
+            {"network": "gemini", "ranks": 100_000, "aggregation": "auto"},
+            "100000 ranks may send 2e+10",
+        ),
+    ],
+    ids=str,
+)
+def test_sizes_beyond_the_limits_are_refused(written, refused, kind, changed, message):
+    assert message in refused(written(kind, **changed))
+
+
+def test_many_simulated_ranks_with_few_messages_are_accepted(parsed):
+    (case,) = parsed("collective", network="gemini", ranks=100_000, aggregation="tree")
+    assert case.ranks == 100_000
+
+
+def test_every_message_count_of_a_docstring_can_be_evaluated():
+    from hpcdl.aggregation.parts.collectives import COLLECTIVES, offered, schemes
+
+    for collective in COLLECTIVES:
+        for name in schemes(collective):
+            assert (cost.messages(offered(collective, name), 1024, 1 << 20) or 0) >= 0
+
+
+def test_lists_with_too_many_cases_are_refused(written, refused):
+    """They are counted before they are made: these lists have 10^30 cases."""
+    many = [*range(1000)]
+    keys = ("message_bytes", "repetitions", "warmup", "ranks_per_host", "threads", "ranks", "trace", "dtype")
+    lists = dict.fromkeys(keys, many) | {"start": many, "placement": many}
+    assert refused(written("collective", **lists)) == (
+        f"[[case]] 1: its lists make {10**30} cases; a suite has at most 10000"
+    )
+
+
+def test_tables_with_too_many_cases_are_refused(written, refused):
+    one = written("pairwise", message_bytes=[*range(6000)])
+    table = one[one.index("[[case]]") :].replace("pairwise", "collective")
+    assert "[[case]] 2: the suite has more than 10000 cases" in refused(
+        f"{one}\n{table}\naggregation = 'ring'\nranks = 2"
+    )
+
+
+@pytest.mark.parametrize("arguments", [["--dry-run"], []])
+def test_ranks_that_exceed_the_memory_of_the_node_are_refused(tmp_path, written, monkeypatch, capsys, arguments):
+    monkeypatch.setattr(memory, "node_memory_bytes", lambda: 100 * PROCESS_BYTES)
+    file = tmp_path / "s.toml"
+    file.write_text(written("pairwise", pattern="all_pairs", ranks=101))
+    assert main(["run", str(file), "-o", str(tmp_path / "run"), *arguments]) == 2
+    assert "101 processes: needs at least 101 ranks x 0.06 GB of memory" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "message"), [("1", "has cases of 2 ranks"), ("1000000", "must be at most 131072")]
+)
+@pytest.mark.parametrize("arguments", [["--dry-run"], []])
+def test_ranks_that_do_not_fit_the_cases_are_refused(tmp_path, written, capsys, ranks, message, arguments):
+    file = tmp_path / "s.toml"
+    file.write_text(written("pairwise"))
+    assert main(["run", str(file), "-n", ranks, *arguments]) == 2
+    assert f"-n {ranks}: " in (told := capsys.readouterr().err)
+    assert message in told
+
+
+@pytest.mark.parametrize(
+    ("straggler", "message"),
+    [
+        ({"factor": float("nan")}, "straggler: setting 'factor': nan is out of range"),
+        ({"factor": float("inf")}, "straggler: setting 'factor': inf is out of range"),
+        ({"factor": 1e308}, "straggler: setting 'factor': 1e+308 is out of range"),
+        ({"factor": 1e18}, "straggler: factor: must be from 1 to 10000, not 1e+18"),
+        ({"probability": 0.5, "seconds": float("nan")}, "straggler: setting 'seconds': nan is out of range"),
+        ({"probability": 0.5, "seconds": 1e18}, "straggler: seconds: must be from 0 to 86400, not 1e+18"),
+        ({"probability": float("nan"), "seconds": 1.0}, "straggler: setting 'probability': nan is out of range"),
+    ],
+    ids=str,
+)
+def test_a_straggler_without_a_finite_delay_is_refused(written, refused, straggler, message):
+    assert message in refused(written(straggler={"rank": 1, **straggler}))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"evaluate_every": 1e-320}, "evaluate_every: must be at least 1e-06, not 1e-320"),
+        ({"schedule": {"name": "step", "every": 1e-320}}, "schedule: every must be at least 1e-07, but is 1e-320"),
+        ({"schedule": {"name": "step", "factor": 1e17, "every": 0.01}, "steps": 1000}, "schedule: "),
+        ({"schedule": {"name": "polynomial", "warmup_steps": 10**23}}, "schedule: warmup_steps must be"),
+        (
+            {"training": {"name": "asynchronous", "n_fetch": 10**23}},
+            f"training: setting 'n_fetch': {10**23} is out of range",
+        ),
+        (
+            {"training": {"name": "sandblaster", "history": HUGE}},
+            "training: history: must be at most 1000, not 9223372036854775807",
+        ),
+    ],
+    ids=str,
+)
+def test_numbers_at_the_limits_of_floating_point(written, refused, changed, message):
+    assert message in refused(written(**changed))
+
+
+TWO = """
+[suite]
+name = "s"
+[[case]]
+kind = "collective"
+aggregation = ["ring", "tree"]
+message_bytes = 64
+ranks = 2
+[[case]]
+kind = "pairwise"
+message_bytes = 64
+"""
+
+
+def test_a_value_that_only_unselected_cases_refuse_is_accepted(refused):
+    """Only a tree has an arity, and 6 bytes are not float32; the selected cases can run."""
+    overrides = ["case.aggregation.arity=3"]
+    assert "unknown setting 'arity'" in refused(TWO, overrides)
+    (tree,) = suite.parse(TWO, "s.toml", overrides, "*tree*").cases
+    assert tree.spec.aggregation.written == {"name": "tree", "arity": 3}
+    (exchange,) = suite.parse(TWO, "s.toml", ["case.message_bytes=6"], "pairwise-*").cases
+    assert exchange.spec.message_bytes == 6
+    for glob in ("*ring*", "collective-*"):
+        with pytest.raises(suite.UsageError, match="unknown setting 'arity'"):
+            suite.parse(TWO, "s.toml", overrides, glob)
+
+
+def test_a_case_without_a_valid_name_is_refused_with_a_selection_too():
+    """The selection may mean this case."""
+    with pytest.raises(suite.UsageError, match="did you mean 'pairwise'"):
+        suite.parse(TWO.replace('"pairwise"', '"pairwize"'), "s.toml", (), "collective-*")

@@ -1,0 +1,67 @@
+"""Input files must be regular files of limited size: no FIFO, no device, no oversized archive."""
+
+import gzip
+import os
+from pathlib import Path
+
+import pytest
+
+from hpcdl import suite
+from hpcdl.data.parts import data_file
+from hpcdl.data.parts.data_file import content
+from hpcdl.data.parts.dataset import DataError
+from hpcdl.data.parts.image_file import ImageFile
+from hpcdl.prediction.network_file import NetworkFileError
+from hpcdl.prediction.network_file import load_network as network
+from hpcdl.trace import input_file
+from hpcdl.trace.record import TraceError
+from hpcdl.trace.schema import read as trace
+
+READERS = {
+    "suite": (suite.load, suite.UsageError),
+    "network file": (network, NetworkFileError),
+    "data file": (content, DataError),
+    "HDF5 data file": (ImageFile, DataError),
+    "trace": (trace, TraceError),
+}
+
+
+@pytest.fixture
+def fifo(tmp_path):
+    path = tmp_path / "a.fifo.gz"
+    os.mkfifo(path)
+    return path
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_fifo_and_a_device_are_refused(fifo, reader):
+    read, error = READERS[reader]
+    for path in (fifo, Path("/dev/zero")):
+        with pytest.raises(error, match=rf"{path}: .*not a regular file"):
+            read(path)
+
+
+def test_a_run_folder_with_a_fifo_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "run.h5")
+    with pytest.raises(TraceError, match=r"run\.h5: not a regular file"):
+        trace(tmp_path)
+
+
+def test_a_text_that_is_too_long_is_refused(tmp_path):
+    long = tmp_path / "long.toml"
+    long.write_bytes(b"#" * (input_file.MAX_TEXT + 1))
+    with pytest.raises(suite.UsageError, match="cannot be read: larger than 4194304 bytes"):
+        suite.load(long)
+    long.write_bytes(b"#" * input_file.MAX_TEXT)
+    with pytest.raises(suite.UsageError, match="there is no"):
+        suite.load(long)
+
+
+def test_an_archive_with_too_large_content_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(data_file, "MAX_DATA", 1000)
+    path = tmp_path / "large.gz"
+    path.write_bytes(gzip.compress(bytes(1001)))
+    with pytest.raises(DataError, match="larger than 1000 bytes when unpacked"):
+        content(path)
+    path.write_bytes(gzip.compress(bytes(1000)))
+    assert content(path) == bytes(1000)

@@ -1,0 +1,189 @@
+"""Matched messages, Perfetto timelines and GOAL schedules of simulated programs, whose times are exact."""
+
+import heapq
+import re
+import zlib
+from collections import defaultdict
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
+
+from hpcdl import registry
+from hpcdl.fabric.network import Link, Network
+from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.trace.export import goal, perfetto
+from hpcdl.trace.export.selection import Selection
+from hpcdl.trace.messages import matched
+
+ALPHA, BETA, GAMMA = 1e-5, 1e-9, 1e-10
+NETWORK = Network("by hand", Link(ALPHA, BETA), source="none", gamma=GAMMA)
+SCHEMES = {
+    "ring": {},
+    "tree": {},
+    "halving_doubling": {},
+    "direct": {},
+    "hierarchical": {"inner": "ring", "outer": "butterfly", "node": 2},
+}
+
+
+def simulate(name, ranks, overlapped=False):
+    """Return the selection of an allreduce, after some computing, and its time in virtual seconds."""
+    settings = {key: value for key, value in SCHEMES[name].items() if key in registry.settings_of(scheme(name))}
+    aggregate = partial(scheme(name), **settings)
+
+    async def program(comm):
+        await comm.compute("forward", lambda: None)
+        if overlapped:
+            tasks = []
+            for _ in range(3):
+                await comm.compute("backward", lambda: None)
+                tasks.append(comm.start(aggregate(comm, np.ones(5000, np.float32))))
+            for task in tasks:
+                await task
+        else:
+            await aggregate(comm, np.ones(10_000, np.float32))
+
+    events = [[] for _ in range(ranks)]
+    world = simulated(ranks, NETWORK, compute=lambda rank, _: 1e-4 * (1 + rank % 3), events=events)
+    world.run(program)
+    return selection(events), world.now
+
+
+def scheme(name):
+    return registry.find("aggregation", name)
+
+
+def selection(events):
+    rows = [(rank, *event) for rank, mine in enumerate(events) for event in mine]
+    frame = pd.DataFrame(rows, columns=["rank", "task", "label", "begin", "end", "peer", "bytes"])
+    steps = frame.groupby("rank").agg(begin=("begin", "min"), end=("end", "max")).reset_index().assign(step=0)
+    return Selection("case", frame, steps, 0)
+
+
+@pytest.mark.parametrize("overlapped", [False, True])
+@pytest.mark.parametrize("ranks", [2, 3, 5, 8])
+@pytest.mark.parametrize("name", SCHEMES)
+def test_every_message_is_matched_with_its_receive(name, ranks, overlapped):
+    events = simulate(name, ranks, overlapped)[0].events
+    found = matched(events)
+    sends, receives = (events.loc[found[side]].reset_index(drop=True) for side in ("send", "recv"))
+    assert sorted(found["send"]) == sorted(events.index[events["label"] == "send"])
+    assert sorted(found["recv"]) == sorted(events.index[events["label"] == "recv"])
+    assert (sends["peer"] == receives["rank"]).all()
+    assert (sends["rank"] == receives["peer"]).all()
+    assert (sends["bytes"] == receives["bytes"]).all()
+    assert (receives["end"] - sends["begin"] >= sends["bytes"] * BETA * 1e9 - 2).all()
+
+
+def test_ends_without_a_partner_are_left_out():
+    events = simulate("ring", 3)[0].events
+    lost = events.drop(events.index[(events["rank"] == 1) & (events["label"] == "recv")][:1])
+    assert len(matched(lost)) == len(matched(events)) - 1
+
+
+def packets(path):
+    """Packets of a file, as a reader sees them: batches are unpacked in their places."""
+    for packet in Trace.FromString(path.read_bytes()).packet:
+        if packet.HasField("compressed_packets"):
+            yield from Trace.FromString(zlib.decompress(packet.compressed_packets)).packet
+        else:
+            yield packet
+
+
+@pytest.mark.parametrize("name", ["ring", "hierarchical"])
+def test_a_timeline_has_every_event_and_an_arrow_for_each_message(tmp_path, name):
+    chosen, _ = simulate(name, 4, overlapped=True)
+    count = perfetto.write(tmp_path / "x.pftrace", chosen)
+    names, tracks, processes = {}, {}, {}
+    open_slices, times, flows = defaultdict(list), defaultdict(int), defaultdict(list)
+    seen = 0
+    for packet in packets(tmp_path / "x.pftrace"):
+        names |= {one.iid: one.name for one in packet.interned_data.event_names}
+        descriptor = packet.track_descriptor
+        if descriptor.HasField("process"):
+            processes[descriptor.uuid] = descriptor.process.process_name
+        elif packet.HasField("track_descriptor"):
+            tracks[descriptor.uuid] = processes[descriptor.parent_uuid]
+        if not packet.HasField("track_event"):
+            continue
+        event, place = packet.track_event, packet.track_event.track_uuid
+        assert packet.timestamp >= times[place]
+        times[place] = packet.timestamp
+        if event.type == event.TYPE_SLICE_BEGIN:
+            assert not open_slices[place], "slices of one track do not overlap"
+            open_slices[place].append((names[event.name_iid], packet.timestamp))
+            seen += 1
+            for flow in event.flow_ids:
+                flows[flow].append((tracks[place], names[event.name_iid]))
+        else:
+            begun, _ = open_slices[place].pop()
+            for flow in event.terminating_flow_ids:
+                flows[flow].append((tracks[place], begun))
+    assert not any(open_slices.values())
+    assert seen == len(chosen.events) + len(chosen.steps)
+    assert len(flows) == count == (chosen.events["label"] == "send").sum()
+    for (source, sent), (dest, received) in flows.values():
+        assert sent == f"send to {dest.removeprefix('rank ')}"
+        assert received == f"receive from {source.removeprefix('rank ')}"
+
+
+def simulated_goal(text):
+    """Return the time in ns of a GOAL schedule in which a message occupies both ports for alpha + bytes x beta."""
+    operations, needs = {}, defaultdict(set)
+    for number, block in enumerate(re.findall(r"rank \d+ \{(.*?)\}", text, re.DOTALL)):
+        for line, what in re.findall(r"^l(\d+): (.*)$", block, re.MULTILINE):
+            operations[number, int(line)] = what.split()
+        for line, other in re.findall(r"^l(\d+) requires l(\d+)$", block, re.MULTILINE):
+            needs[number, int(line)].add((number, int(other)))
+    waiting = {one: set(needs[one]) for one in operations}
+    users = defaultdict(list)
+    for one, required in needs.items():
+        for other in required:
+            users[other].append(one)
+    ready = [(0, one) for one in operations if not waiting[one]]
+    heapq.heapify(ready)
+    halves, ports, end, last = {}, defaultdict(int), {}, 0
+    while ready:
+        now, one = heapq.heappop(ready)
+        what = operations[one]
+        if what[0] == "calc":
+            done = {one: now + int(what[1])}
+        elif what[-1] not in halves:
+            halves[what[-1]] = one
+            continue
+        else:
+            other = halves.pop(what[-1])
+            sender, receiver = (one, other) if what[0] == "send" else (other, one)
+            begin = max(now, ports[sender[0], "out"], ports[receiver[0], "in"])
+            finish = begin + 1e9 * (ALPHA + BETA * int(what[1].removesuffix("b")))
+            ports[sender[0], "out"] = ports[receiver[0], "in"] = finish
+            done = {one: finish, other: finish}
+        for finished, time in done.items():
+            end[finished], last = time, max(last, time)
+            for user in users[finished]:
+                waiting[user].discard(finished)
+                if not waiting[user]:
+                    heapq.heappush(ready, (max(end[need] for need in needs[user]), user))
+    assert len(end) == len(operations), "operations that wait for ever"
+    return last
+
+
+@pytest.mark.parametrize("overlapped", [False, True])
+@pytest.mark.parametrize("ranks", [2, 3, 5, 8])
+@pytest.mark.parametrize("name", [name for name in SCHEMES if name != "direct"])
+def test_a_goal_schedule_takes_the_time_of_the_simulation(tmp_path, name, ranks, overlapped):
+    """Not where many messages wait for one port, as in ``direct``: which goes first is each simulator's own."""
+    chosen, seconds = simulate(name, ranks, overlapped)
+    messages = goal.write(tmp_path / "x.goal", chosen)
+    text = (tmp_path / "x.goal").read_text()
+    assert text.count(": send ") == text.count(": recv ") == messages == (chosen.events["label"] == "send").sum()
+    assert simulated_goal(text) == pytest.approx(seconds * 1e9, rel=0.05)
+
+
+def test_a_collective_of_the_library_has_no_goal_schedule(tmp_path):
+    chosen = selection([[(0, "native allreduce", 0, 5, -1, 8)]])
+    with pytest.raises(ValueError, match="case calls 'native allreduce'"):
+        goal.write(tmp_path / "x.goal", chosen)

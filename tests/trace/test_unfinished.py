@@ -1,0 +1,63 @@
+"""The run that ``--resume`` selects without a folder."""
+
+import os
+
+import numpy as np
+import pytest
+
+from hpcdl.trace.record import CaseRecord
+from hpcdl.trace.recorder import Recorder
+from hpcdl.trace.schema import merge, write_part
+from hpcdl.trace.unfinished import newest_unfinished
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Return run(folder, when, suite, complete), which makes a run; complete=None: not merged."""
+
+    def make(name, when, suite="s", complete=None):
+        folder = tmp_path / name
+        (folder / "parts").mkdir(parents=True)
+        part = folder / "parts/0000-x.h5"
+        fields = {"kind": "train", "suite": suite, "ranks": np.int64(1)}
+        write_part(part, CaseRecord(fields, [Recorder().pack()]))
+        if complete is not None:
+            merge([part], folder / "run.h5", complete=complete)
+        (folder / "log.txt").touch()
+        os.utime(folder / "log.txt", (when, when))
+        return folder
+
+    return make
+
+
+def test_the_most_recently_written_run(run, tmp_path):
+    run("a", 30)
+    newest = run("b", 40, complete=False)
+    run("c", 50, complete=True)
+    run("d", 60, suite="another")
+    assert newest_unfinished(tmp_path, "s") == newest
+
+
+def test_none_if_all_are_finished_or_empty(run, tmp_path):
+    run("whole", 1, complete=True)
+    (tmp_path / "empty/parts").mkdir(parents=True)
+    (tmp_path / "empty/log.txt").touch()
+    (tmp_path / "a-file").touch()
+    assert newest_unfinished(tmp_path, "s") is None
+    assert newest_unfinished(tmp_path / "nowhere", "s") is None
+
+
+def test_a_damaged_part_does_not_hide_a_run(run, tmp_path):
+    folder = run("a", 1)
+    (folder / "parts/0000-broken.h5").write_bytes(b"not HDF5")
+    assert newest_unfinished(tmp_path, "s") == folder
+
+
+def test_launches_are_one_run_that_ends_with_the_last(run, tmp_path):
+    for number in (1, 2):
+        run(f"three/launch-{number}", 50, complete=True)
+        run(f"two/launch-{number}", 60, complete=True)
+    run("alone", 70)
+    assert newest_unfinished(tmp_path, "s", launches=3) == tmp_path / "two"
+    assert newest_unfinished(tmp_path, "s", launches=2) is None
+    assert newest_unfinished(tmp_path, "s") == tmp_path / "alone"

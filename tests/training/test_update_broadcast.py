@@ -1,0 +1,146 @@
+"""Updates sent to all ranks: each rank applies each update once; all ranks end with equal parameters."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from contract.schedules import SCHEDULES, ranks_in
+from contract.tiny import PARAMETERS, replicas, starts, tiny_session
+
+from hpcdl.fabric.network import NETWORKS
+from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.optim.nesterov import Nesterov
+from hpcdl.optim.sgd import SGD
+from hpcdl.trace.recorder import Recorder
+from hpcdl.training import update_broadcast as module
+from hpcdl.training.synchronous import synchronous
+from hpcdl.training.update_broadcast import update_broadcast
+
+
+def train(ranks, *, world=None, seed=0, own=None, recorders=None, pool=None, **keys):
+    """Return the sessions of all ranks, which start from the parameters ``own``."""
+
+    async def program(comm):
+        fixed = {"replica": pool[comm.rank]} if pool else {}
+        mine = tiny_session(recorders and recorders[comm.rank], start=own, **fixed | keys)
+        await update_broadcast(comm, mine)
+        return mine
+
+    return (world or in_process(ranks, seed)).run(program)
+
+
+@pytest.mark.slow
+def test_every_rank_applies_every_update_once_in_any_schedule(monkeypatch):
+    """The parameters of every rank change by the sum of all updates."""
+    made = []
+
+    def recorded(update, payload):
+        made.append(update.copy())
+        payload[:] = update
+
+    monkeypatch.setattr(module, "encode", recorded)
+    own = starts(1)[0]
+    for seed in SCHEDULES:
+        made.clear()
+        ranks = ranks_in(seed)
+        sessions = train(ranks, seed=seed, own=own, pool=replicas(16), steps=2)
+        assert len(made) == 2 * ranks
+        expected = own + np.sum(made, axis=0)
+        for mine in sessions:
+            np.testing.assert_allclose(mine.replica.parameters, expected, rtol=0, atol=1e-12)
+            np.testing.assert_array_equal(mine.vectors["received"], 0)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5, 8])
+def test_the_trace_has_every_update_on_every_rank(ranks):
+    recorders = [Recorder(events=False) for _ in range(ranks)]
+    train(ranks, recorders=recorders, steps=12, evaluate_every=2.0)
+    made = [len(recorder.steps) for recorder in recorders]
+    assert sum(made) == 12 * ranks
+    for rank, recorder in enumerate(recorders):
+        assert len(recorder.updates) == 12 * ranks
+        assert [sum(row.worker == other for row in recorder.updates) for other in range(ranks)] == made
+        assert all(row.staleness == 0 for row in recorder.updates if row.worker == rank)
+        assert all(0 <= row.staleness <= row.version for row in recorder.updates)
+    if ranks > 1:
+        assert max(row.staleness for recorder in recorders for row in recorder.updates) > 0
+    assert [row.step for row in recorders[0].evaluations] == [4, 8, 12]
+    assert recorders[0].evaluations[-1].consensus < 1e-12
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_staleness_is_the_number_of_updates_missing_from_the_gradients_parameters(ranks, seed):
+    """Recompute it from the traces: an update knows the updates that its rank applied before."""
+    recorders = [Recorder(events=False) for _ in range(ranks)]
+    train(ranks, seed=seed, recorders=recorders, steps=6)
+    order = [[row.worker for row in recorder.updates] for recorder in recorders]
+    known = [
+        [Counter(seen[:place]) for place, worker in enumerate(seen) if worker == rank]
+        for rank, seen in enumerate(order)
+    ]
+    for recorder, seen in zip(recorders, order, strict=True):
+        for place, row in enumerate(recorder.updates):
+            here = Counter(seen[:place])
+            assert row.version == place
+            assert row.staleness == (here - known[row.worker][here[row.worker]]).total()
+
+
+@pytest.mark.parametrize("optimizer", [lambda: SGD(momentum=0.9, weight_decay=0.01), Nesterov])
+@pytest.mark.parametrize("ranks", [2, 5])
+def test_updates_from_equal_parameters_are_a_synchronous_step(ranks, optimizer):
+    """One step of each rank from equal parameters; with 5 ranks the shares are unequal."""
+
+    async def program(comm):
+        mine = tiny_session(optimizer=optimizer(), steps=1)
+        await synchronous(comm, mine)
+        return mine.replica.parameters
+
+    (expected,) = in_process(1).run(program)
+    recorders = [Recorder(events=False) for _ in range(ranks)]
+
+    async def one_each(comm):
+        mine = tiny_session(recorders[comm.rank], optimizer=optimizer(), steps=1)
+        await update_broadcast(comm, mine)
+        return mine.replica.parameters
+
+    equally_fast = simulated(ranks, NETWORKS["ethernet-1g"], compute=lambda _rank, _label: 1e-3)
+    found = equally_fast.run(one_each)
+    assert [len(recorder.steps) for recorder in recorders] == [1] * ranks
+    for parameters in found:
+        np.testing.assert_allclose(parameters, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_at_most_one_update_is_under_way_between_two_ranks(seed, monkeypatch):
+    under_way, most = {}, []
+    original = module.deliver
+
+    async def counted(comm, header, payload, other):
+        under_way[comm.rank, other] = under_way.get((comm.rank, other), 0) + 1
+        most.append(under_way[comm.rank, other])
+        await original(comm, header, payload, other)
+        under_way[comm.rank, other] -= 1
+
+    monkeypatch.setattr(module, "deliver", counted)
+    train(5, seed=seed, steps=10)
+    assert set(most) == {1}
+    assert len(most) == 4 * 50
+
+
+def test_a_slow_rank_delays_no_other_rank():
+    """One of four ranks is five times slower in virtual time; the three others make its steps."""
+    recorders = [Recorder(events=False) for _ in range(4)]
+    seconds = lambda rank, _label: 1e-3 * (5 if rank == 3 else 1)
+    world = simulated(4, NETWORKS["ethernet-10g"], compute=seconds)
+    train(4, world=world, recorders=recorders, steps=100)
+    made = [len(recorder.steps) for recorder in recorders]
+    assert sum(made) == 400
+    assert made[3] < 30
+    assert min(made[:3]) > 110
+
+
+def test_memory_is_as_documented():
+    """Parameters and gradients; ``outgoing``, ``before``, ``incoming`` and ``received``."""
+    assert {mine.memory_bytes // (PARAMETERS * 8) for mine in train(4)} == {2 + 4}
