@@ -11,6 +11,7 @@ GPU_OPTIONS ?=
 PEERS_OPTIONS ?=
 RANKS := 1 2 3 4 5 8
 WORKERS ?= 2
+RERUNS ?= 0
 
 # Open MPI refuses root, and more ranks than cores, by default; a container with two cores needs both
 export OMPI_ALLOW_RUN_AS_ROOT := 1
@@ -35,7 +36,7 @@ test-quick: $(VENV)/ready-to-test  ## all tests that run in one process, without
 # one worker more than above: tests that start ranks wait for them, often asleep
 test-unit: $(VENV)/ready-to-test $(OTHER)/ready-to-test  ## all tests that start their own ranks or need none
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 HPCDL_OTHER_PYTHON=$(OTHER)/bin/python \
-	  $(BIN)/python -m pytest -q -n $$(($(WORKERS) + 1)) --dist worksteal tests --ignore=tests/mpi --ignore=tests/slurm
+	  $(BIN)/python -m pytest -q --reruns $(RERUNS) -n $$(($(WORKERS) + 1)) --dist worksteal tests --ignore=tests/mpi --ignore=tests/slurm
 
 test-mpich: $(VENV)/ready-to-test  ## the contract tests under MPICH's mpirun
 	@set -e; for ranks in $(RANKS); do echo "MPICH, $$ranks ranks"; \
@@ -47,7 +48,7 @@ test-openmpi: $(OTHER)/ready-to-test  ## the contract tests under Open MPI's mpi
 	$(OPENMPI_RUN) --with-ft ulfm -n 4 $(OTHER)/bin/python $(MPI_TESTS)/test_failure.py
 
 test-slurm: $(VENV)/ready-to-test $(OTHER)/ready-to-test  ## the batch scripts on a Slurm of virtual nodes (as root)
-	OMP_NUM_THREADS=1 HPCDL_OTHER_PYTHON=$(OTHER)/bin/python $(BIN)/python -m pytest -q tests/slurm
+	OMP_NUM_THREADS=1 HPCDL_OTHER_PYTHON=$(OTHER)/bin/python $(BIN)/python -m pytest -q --reruns $(RERUNS) tests/slurm
 
 check: $(VENV)/ready-to-test  ## ruff and mypy
 	$(BIN)/ruff check

@@ -1,0 +1,137 @@
+"""Protocols of compressors. A file of ``hpcdl/compression`` offers a class that follows one of them.
+
+The class is called with a :class:`Layout`; its keyword-only parameters are the settings of a suite. One object
+serves one rank for a whole training. It computes on arrays and never communicates.
+
+A piece of the flat gradient is given by its ``span`` and the ``vector`` with its values, (span length,), which the
+compressor may change. ``step`` counts the exchanges of the rank: random draws and warm-ups depend on it.
+
+=================  ================================================================================
+:class:`Summable`  yields vectors that any aggregation sums: fp16, bf16, power_sgd
+:class:`Selector`  selects entries: threshold, top_k, random_k, dgc; an entropy code makes messages of them
+:class:`Encoder`   makes messages itself: one_bit, sign, qsgd, terngrad
+=================  ================================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from hpcdl.fabric.comm import Array
+
+Bytes = npt.NDArray[np.uint8]
+"""A message or its buffer, (bytes,)."""
+
+
+class Tensor(Protocol):
+    """Properties of :class:`hpcdl.nn.replica.Tensor` that a compressor depends on."""
+
+    @property
+    def name(self) -> str:
+        """Full name, such as ``conv1.weight``."""
+        ...
+
+    @property
+    def span(self) -> slice:
+        """Slice of the flat vectors."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape; the first axis of a matrix is its outputs."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """The flat gradient that a compressor is made for."""
+
+    size: int
+    """Elements of the whole gradient."""
+    tensors: Sequence[Tensor] = ()
+    """Tensors in the flat vector."""
+    dtype: str = "float32"
+    rank: int = 0
+    ranks: int = 1
+    seed: int = 0
+
+
+class Sparse(NamedTuple):
+    """Entries of a vector; all others are zero."""
+
+    indices: Array
+    """Positions, rising, int32 (k,)."""
+    values: Array
+    """Values, (k,)."""
+
+
+class Summable(Protocol):
+    """A compressor whose vectors can be summed on their way, by any aggregation."""
+
+    state: dict[str, Array]
+    """Vectors that the compressor holds besides the residual, by name."""
+
+    def rounds(self, span: slice, vector: Array, residual: Array | None, step: int) -> Iterator[Array]:
+        """Yield vectors, one after the other; the caller sums each over all ranks, in place, before the next.
+
+        At the end ``vector`` holds the sum over ranks as all ranks know it, and ``residual``, unless it is None,
+        what this rank's input had more than its part of that sum: summed over ranks, residual + vector = input.
+        """
+        ...
+
+    def lengths(self, span: slice) -> list[tuple[int, str]]:
+        """Return elements and dtype of each vector that :meth:`rounds` yields."""
+        ...
+
+
+class Selector(Protocol):
+    """A compressor that sends some entries."""
+
+    state: dict[str, Array]
+
+    def select(self, span: slice, vector: Array, step: int) -> Sparse:
+        """Return the entries to send; ``vector`` keeps what is not sent. Positions count from the span's start.
+
+        Raises FloatingPointError for a value that is infinite or not a number.
+        """
+        ...
+
+    def most(self, span: slice) -> int:
+        """Return the most entries that :meth:`select` returns."""
+        ...
+
+    def expected(self, span: slice) -> int | None:
+        """Return the usual number of entries; None if it depends on the values."""
+        ...
+
+
+class Encoder(Protocol):
+    """A compressor that makes its own messages."""
+
+    state: dict[str, Array]
+
+    def bound(self, span: slice) -> int:
+        """Return the most bytes of a message."""
+        ...
+
+    def expected(self, span: slice) -> int | None:
+        """Return the usual bytes of a message; None if they depend on the values."""
+        ...
+
+    def encode(self, span: slice, vector: Array, wire: Bytes, step: int) -> int:
+        """Write a message to ``wire``, (bound,); return its bytes. ``vector`` keeps what is not sent.
+
+        Raises FloatingPointError for a value that is infinite or not a number.
+        """
+        ...
+
+    def decode(self, span: slice, message: Bytes, into: Array) -> None:
+        """Add the decoded message to ``into``, (span length,). Raises ValueError for a corrupt message."""
+        ...

@@ -1,0 +1,21 @@
+"""Traits that a compressor declares in its own module: ``TRAITS: Final = Compression(error_feedback=True)``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compression:
+    """Traits of a compressor. A module that declares none has the defaults."""
+
+    error_feedback: bool = True
+    """What is not sent is added to the next gradient, unless the case says otherwise."""
+    unbiased: bool = False
+    """The mean of its message is the gradient; no error feedback is needed."""
+    whole_tensors: bool = False
+    """Takes whole tensors: buckets are cut between tensors only."""
+    both_ways: bool = False
+    """A server encodes the sum again for the way back, with a residual of its own."""
+    title: str = ""
+    """Source in the literature, author and year."""
