@@ -13,6 +13,7 @@ import numpy as np
 from hpcdl.nn.layer import Site, Variable
 from hpcdl.nn.loss import SoftmaxCrossEntropy
 from hpcdl.nn.precision import master, storage_dtype
+from hpcdl.nn.split.part import Part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from hpcdl.nn.bound import Bound
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer
+    from hpcdl.nn.split.division import Division
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +53,14 @@ class Stage:
     between a forward and its backward.
     """
 
-    def __init__(self, layer: Layer, shape: Shape, span: slice, site: Site, *, first: bool) -> None:
+    def __init__(
+        self, layer: Layer, shape: Shape, spans: tuple[slice, slice], site: Site, *, first: bool
+    ) -> None:
         self.name = layer.name
-        self.span = span
-        """Slice of the flat vectors; empty without parameters."""
+        self.span, self.state = spans
+        """Slices of the flat vectors of parameters and of state; empty without them."""
+        self.divided = isinstance(layer, Part) and bool(layer.cuts)
+        """True if this rank has only its part of the layer's parameters and state."""
         self.shape = shape
         """Shape of one input."""
         self.output = layer.output(shape)
@@ -102,6 +108,12 @@ class Stage:
         self._batch = None
         return self._training.backward(_contiguous(dy), needs_dx=not self._first)
 
+    def release_prediction(self) -> None:
+        """Free the input that kernels keep after an evaluation."""
+        if self._evaluation is not None:
+            empty = self._site.backend.zeros(0, self._inputs).reshape(0, *self.shape)
+            self.forward(empty, train=False)
+
     def _narrow(self, x: Array) -> Array:
         """Convert images to the precision of the activations."""
         if self._inputs == self._outputs:
@@ -128,7 +140,8 @@ class Replica:
     ``layers`` take images of ``shape``, (H, W, C) or (F,). ``dtype`` is the precision of activations: float32,
     float64, or on some backends bfloat16 or float16. With 16-bit activations, the flat vectors, images and
     predictions are float32. ``allocate(size, dtype)`` returns zeroed vectors for parameters and gradients; it
-    needs a backend with numpy arrays.
+    needs a backend with numpy arrays. ``division`` gives this rank's parts of the layers
+    (:func:`hpcdl.nn.split.division.divide`) in place of ``layers``.
 
     ValueError: a layer that does not accept its input shape, duplicate names, an unknown dtype, no layer.
     """
@@ -142,8 +155,10 @@ class Replica:
         dtype: str = "float32",
         seed: int = 0,
         allocate: Callable[[int, str], Array] | None = None,
+        division: Division | None = None,
     ) -> None:
         backend.check_precision(dtype)
+        layers = layers if division is None else division.parts
         if not layers:
             raise ValueError("a network needs at least one layer")
         _distinct(layer.name for layer in layers)
@@ -156,14 +171,19 @@ class Replica:
         self.shape = shape
 
         inputs, trained, untrained = [shape], list[list[Variable]](), list[Variable]()
-        for layer in layers:
+        states = list[slice]()
+        for i, layer in enumerate(layers):
+            if division is not None:
+                inputs[i] = division.shapes[i]
             declared = [
-                replace(variable, name=f"{layer.name}.{variable.name}") for variable in layer.declare(inputs[-1])
+                replace(variable, name=f"{layer.name}.{variable.name}") for variable in layer.declare(inputs[i])
             ]
             trained.append([variable for variable in declared if variable.trained])
+            before = _size(untrained)
             untrained += [variable for variable in declared if not variable.trained]
-            inputs.append(layer.output(inputs[-1]))
-        self.output = inputs[-1]
+            states.append(slice(before, _size(untrained)))
+            inputs.append(layer.output(inputs[i]))
+        self.output = inputs[-1] if division is None else division.output
 
         parameters = [variable for variables in trained for variable in variables]
         _distinct(variable.name for variable in (*parameters, *untrained))
@@ -180,10 +200,10 @@ class Replica:
         values = _views(self.parameters, self.tensors) | _views(self.state, _place(untrained))
         site = Site("", backend, dtype, values, _views(self.gradients, self.tensors), [], [])
         stages, start = list[Stage](), 0
-        for layer, variables, input_shape in zip(layers, trained, inputs[:-1], strict=True):
+        for layer, variables, state, input_shape in zip(layers, trained, states, inputs[:-1], strict=True):
             end = start + _size(variables)
             place = replace(site, path=layer.name)
-            stages.append(Stage(layer, input_shape, slice(start, end), place, first=not stages))
+            stages.append(Stage(layer, input_shape, (slice(start, end), state), place, first=not stages))
             start = end
         self.stages = tuple(stages)
 
@@ -229,7 +249,8 @@ class Replica:
 
     def release_predictions(self) -> None:
         """Free the inputs that kernels keep after predictions; an empty batch replaces them."""
-        self.predict(self.backend.zeros(0, self.dtype).reshape(0, *self.shape))
+        for stage in self.stages:
+            stage.release_prediction()
 
     def reseed(self, *key: int) -> None:
         """Restart dropout's random numbers from non-negative integers, such as seed, rank and step."""
@@ -249,7 +270,8 @@ def _place(variables: Sequence[Variable]) -> tuple[Tensor, ...]:
 def _drawn(variables: Sequence[Variable], dtype: str, seed: int) -> Array:
     values = np.empty(_size(variables), dtype)
     for variable, view in zip(variables, _views(values, _place(variables)).values(), strict=True):
-        variable.initial(view, np.random.default_rng((seed, crc32(variable.name.encode()))))
+        name = variable.drawn_as or variable.name
+        variable.initial(view, np.random.default_rng((seed, crc32(name.encode()))))
     return values
 
 

@@ -46,7 +46,7 @@ async def layerwise(comm: Comm, session: Session, *, bucket_bytes: int | None = 
     step, rate = 0, 0.0
 
     async def aggregate(bucket: slice) -> None:
-        await session.aggregate(comm, gradients[bucket])
+        await session.reduce(comm, bucket)
 
     async def update(name: str) -> None:
         span = stages[name].span

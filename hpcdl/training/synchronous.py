@@ -38,7 +38,7 @@ async def synchronous(comm: Comm, session: Session, *, bucket_bytes: int | None 
 
     def send_complete(stage: Stage) -> None:
         while len(unsent) > 1 and unsent[0].start >= stage.span.start:
-            under_way.append(comm.start(session.aggregate(comm, gradients[unsent.popleft()])))
+            under_way.append(comm.start(session.reduce(comm, unsent.popleft())))
 
     for step in range(session.steps):
         rate = session.learning_rate(step)
@@ -46,7 +46,7 @@ async def synchronous(comm: Comm, session: Session, *, bucket_bytes: int | None 
             unsent.extend(pieces)
             share = partial(session.input, step, comm.rank, comm.size)
             await gradient(comm, session, share, outcome, scale=1 / session.global_batch, after=send_complete)
-            await session.aggregate(comm, gradients[unsent.popleft()])
+            await session.reduce(comm, unsent.popleft())
             while under_way:
                 await under_way.popleft()
             await comm.compute("update", partial(session.optimizer.update, replica.parameters, gradients, rate))

@@ -14,6 +14,10 @@ import numpy as np
 from hpcdl.data.parts.prefetch import Prefetch
 from hpcdl.data.parts.sharding import EQUAL, Shares, epoch_order, share, steps_per_epoch
 from hpcdl.optim.parts.per_tensor import Multipliers
+from hpcdl.training.parts.evaluation import average_statistics, tested_in_groups
+from hpcdl.training.parts.flow import WHOLE, Flow, ModelParallel
+from hpcdl.training.parts.group_batch import read, shares
+from hpcdl.training.parts.segments import segments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -23,8 +27,11 @@ if TYPE_CHECKING:
     from hpcdl.data.parts.dataset import Dataset
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.nn.replica import Replica
+    from hpcdl.nn.split.division import Division
+    from hpcdl.nn.split.layout import Range
     from hpcdl.optim.parts.protocol import Optimizer
     from hpcdl.training.parts.journal import Journal, Moment
+    from hpcdl.training.parts.mesh import Place
 
 
 _Batch: TypeAlias = "tuple[Array, NDArray[np.int64]]"
@@ -57,6 +64,12 @@ class Session:
     """Batches prepared ahead by a thread, which :meth:`close` ends; 0: no thread, :meth:`batch` makes each."""
     bucket_bytes: int | None = None
     """Shortest bucket that is worth its latency, as measured on the links; None: the whole gradient."""
+    place: Place | None = None
+    """Place of the rank in the mesh of a divided network; None: every rank has all layers."""
+    division: Division | None = None
+    """This rank's parts of the layers of a divided network."""
+    flow: Flow = field(default=WHOLE, init=False)
+    """Movement of activations between the stages."""
     vectors: dict[str, Array] = field(default_factory=dict, init=False)
     """Vectors of the strategy besides the replica's, by name; see :meth:`vector`."""
     multipliers: Multipliers = field(init=False)
@@ -68,7 +81,9 @@ class Session:
     _parts: list[Optimizer] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        """Pass the multipliers to the optimizer."""
+        """Pass the multipliers to the optimizer; connect the parts of a divided network."""
+        if self.place is not None and self.division is not None:
+            self.flow = ModelParallel(self.place.model, self.division, self.replica.stages)
         self.multipliers = Multipliers.of(self.replica.tensors, self.replica.backend.asarray)
         self.optimizer.multipliers = self.multipliers
 
@@ -98,19 +113,45 @@ class Session:
         self.vectors[name] = self.replica.backend.zeros(elements, self.replica.dtype)
         return self.vectors[name]
 
+    async def reduce(self, comm: Comm, span: slice) -> None:
+        """Sum ``span`` of the gradients over the ranks of ``comm`` that have the same parameters.
+
+        Those of a divided layer are the ranks of a data group (segmented allreduce; Dryden et al. 2019, section 4).
+        """
+        gradients = self.replica.gradients
+        if self.place is None:
+            await self.aggregate(comm, gradients[span])
+            return
+        for piece, divided in segments([(one.span, one.divided) for one in self.replica.stages], span):
+            ranks = self.place.data if divided else comm
+            if ranks.size > 1:
+                await self.aggregate(ranks, gradients[piece])
+
+    @property
+    def group_shares(self) -> tuple[Range, ...]:
+        """Shares of the model group's ranks in its batch of a step."""
+        if self.place is None:
+            return ((0, self.images),)
+        return shares(self.global_batch // self.place.data.size, self.place.model.size)
+
     def epoch(self, step: int) -> int:
         """Return the epoch of ``step``."""
         return step // self.steps_per_epoch
 
     def batch(self, step: int, rank: int, ranks: int) -> _Batch:
-        """Return images and labels of ``rank``'s share of the global batch, which does not depend on ``ranks``."""
+        """Return images and labels of ``rank``'s share of the global batch, which does not depend on ``ranks``.
+
+        In a divided network, the images are those that the first layer's part takes, of its model group's batch.
+        """
+        if self.place is not None:
+            rank, ranks = self.place.group, self.place.data.size
         self.replica.reseed(self.seed, rank, step)
         if self._ahead is None or self._ahead[0] != (rank, ranks):
             self.close()
             make = partial(self._make_batch, rank=rank, ranks=ranks)
             self._ahead = (rank, ranks), Prefetch(make, self.steps, self.prefetch)
         images, labels = self._ahead[1].take(step)
-        self.images = len(images)
+        self.images = len(labels)
         return images, labels
 
     def input(self, step: int, rank: int, ranks: int) -> tuple[Array, Array]:
@@ -129,7 +170,11 @@ class Session:
         epoch, within = divmod(step, self.steps_per_epoch)
         order = epoch_order(len(self.dataset.train), epoch, self.seed)
         mine = share(order, within, self.global_batch, rank, ranks, self.shares)
-        return self.dataset.train.batch(mine, self.replica.dtype, (self.seed, epoch))
+        train, dtype, key = self.dataset.train, self.replica.dtype, (self.seed, epoch)
+        if self.place is None or self.division is None:
+            return train.batch(mine, dtype, key)
+        model = self.place.model
+        return read(train, mine, self.division.parts[0].takes, model.rank, model.size, dtype, key)
 
     def evaluations_within(self, steps: int) -> int:
         """Return the number of evaluations due within ``steps`` steps, without the one at the end."""
@@ -159,10 +204,14 @@ class Session:
         ``steps``: length of training so far, in global batches.
         """
         replica, test = self.replica, self.dataset.test
-        if replica.state.size and not self.independent:
-            await comm.native("allreduce", replica.state)
-            await comm.compute("evaluation", partial(itruediv, replica.state, comm.size))
-        sums = await comm.compute("evaluation", partial(self._test_with, parameters, comm.rank, comm.size))
+        if self.place is not None and self.division is not None:
+            await average_statistics(self, self.place, comm)
+            sums = await tested_in_groups(self, self.place, self.division, comm)
+        else:
+            if replica.state.size and not self.independent:
+                await comm.native("allreduce", replica.state)
+                await comm.compute("evaluation", partial(itruediv, replica.state, comm.size))
+            sums = await comm.compute("evaluation", partial(self._test_with, parameters, comm.rank, comm.size))
         await comm.native("allreduce", sums)
         loss, accuracy = (float(total) / len(test) for total in sums)
         epochs, samples = steps / self.steps_per_epoch, round(steps * self.global_batch)

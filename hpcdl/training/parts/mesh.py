@@ -1,0 +1,86 @@
+"""Mesh of ranks: data parallelism across model groups, model parallelism within each (Dryden et al. 2019)."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpcdl.nn.split.division import LINEAR, SPLITS
+
+if TYPE_CHECKING:
+    from hpcdl.fabric.comm import Comm
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mesh:
+    """Division of the ranks into ``data`` model groups of ``model`` ranks, and of the layers within a group.
+
+    ``split`` names the division of the layers. ``model``: convolutions by filters, locally connected layers by
+    rows, fully connected layers by features. ``space``: layers of images by rows, fully connected ones by
+    features. ``hybrid``: layers of images data-parallel, fully connected ones by features (Krizhevsky 2014).
+    ``linear``: the features are ``outputs`` or ``inputs``.
+
+    ValueError: a name that is none of these, or no ranks.
+    """
+
+    data: int = 1
+    model: int = 1
+    split: str = "model"
+    linear: str = "outputs"
+
+    def __post_init__(self) -> None:
+        for name in ("data", "model"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: must be at least 1, not {getattr(self, name)}")
+        for name, valid in (("split", SPLITS), ("linear", LINEAR)):
+            if (given := getattr(self, name)) not in valid:
+                close = difflib.get_close_matches(given, valid, n=1) or [", ".join(valid)]
+                raise ValueError(f"{name}: unknown {given!r}; did you mean {close[0]}?")
+
+    def __str__(self) -> str:
+        words = f"{self.data} x {self.model}, {self.split}"
+        return words if self.linear == "outputs" else f"{words} by {self.linear}"
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks."""
+        return self.data * self.model
+
+    @property
+    def divides(self) -> bool:
+        """True if layers are split."""
+        return self.model > 1
+
+
+@dataclass(frozen=True)
+class Place:
+    """A rank's place in a mesh, and its two groups."""
+
+    group: int
+    """Number of the model group: the position in the data group."""
+    data: Comm
+    """Ranks with the same parts of the layers, one of each model group."""
+    model: Comm
+    """Ranks of the model group."""
+
+    def group_of(self, comm: Comm, *, divided: bool) -> Comm:
+        """Return the ranks of ``comm`` that have the same part of a layer: all, if it is not ``divided``."""
+        return self.data if divided else comm
+
+
+async def placed(comm: Comm, mesh: Mesh) -> Place:
+    """Return this rank's place. Every rank calls, before other programs run.
+
+    Ranks are ordered by host, so that a model group lies within a host where that is possible: it exchanges
+    activations many times in a step, a data group its gradients once.
+    """
+    hosts = (await comm.allgather_words(comm.memory.place(np.empty(0))))[:, 0]
+    first = {int(host): rank for rank, host in reversed([*enumerate(hosts)])}
+    order = sorted(range(comm.size), key=lambda rank: (first[int(hosts[rank])], rank))
+    group, position = divmod(order.index(comm.rank), mesh.model)
+    model = await comm.split(group, order.index(comm.rank))
+    data = await comm.split(position, group)
+    return Place(group, data, model)
