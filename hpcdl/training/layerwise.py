@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hpcdl.fabric.comm import Comm
-    from hpcdl.nn.replica import Stage
+    from hpcdl.nn.stage import Stage
     from hpcdl.training.parts.session import Session
 
 LENGTH: Final = 4
@@ -86,4 +86,4 @@ def check(_ranks: int, settings: Mapping[str, Any]) -> None:
     check_bucket_bytes(settings["bucket_bytes"])
 
 
-TRAITS: Final = Strategy(lockstep=True, weighs_images=True, check=check)
+TRAITS: Final = Strategy(lockstep=True, weighs_images=True, splits_layers=True, check=check)

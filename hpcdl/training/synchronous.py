@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from hpcdl.fabric.comm import Comm
     from hpcdl.fabric.task import Task
-    from hpcdl.nn.replica import Stage
+    from hpcdl.nn.stage import Stage
     from hpcdl.training.parts.session import Session
 
 
@@ -59,4 +59,4 @@ def check(_ranks: int, settings: Mapping[str, Any]) -> None:
     check_bucket_bytes(settings["bucket_bytes"])
 
 
-TRAITS: Final = Strategy(lockstep=True, weighs_images=True, check=check)
+TRAITS: Final = Strategy(lockstep=True, weighs_images=True, splits_layers=True, check=check)

@@ -3,8 +3,8 @@
 from functools import cache
 
 import numpy as np
-from contract.training import LEARNING_RATE, SEED
 
+from contract.training import LEARNING_RATE, SEED
 from hpcdl.aggregation.ring import ring
 from hpcdl.data.parts.in_memory import in_memory_dataset
 from hpcdl.fabric.comm import Counters
@@ -55,10 +55,8 @@ def session_of(layers, shape, recorder=None, place=None, division=None, **settin
 
 async def train_divided(comm, layers, shape, mesh, *, strategy=synchronous, recorders=None, **settings):
     """Train on one rank of a mesh; return its session."""
-    place = await placed(comm, mesh)
-    division = divide(
-        layers, shape, split=mesh.split, linear=mesh.linear, rank=place.model.rank, ranks=mesh.model
-    )
+    place = await placed(comm, mesh.model)
+    division = divide(layers, shape, split=mesh.split, linear=mesh.linear, rank=place.model.rank, ranks=mesh.model)
     mine = session_of(layers, shape, recorders and recorders[comm.rank], place, division, **settings)
     await strategy(comm, mine)
     return mine

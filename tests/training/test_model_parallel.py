@@ -4,6 +4,7 @@ import pytest
 from contract.divided import CLASSES, by_one_rank, furthest, train_divided
 
 from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.nn.initial import gaussian
 from hpcdl.nn.layers.batch_norm import BatchNorm
 from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.dropout import Dropout
@@ -14,7 +15,6 @@ from hpcdl.nn.layers.lrn import LRN
 from hpcdl.nn.layers.pooling import AveragePooling, GlobalAverage, MaxPooling
 from hpcdl.nn.layers.relu import ReLU
 from hpcdl.nn.layers.sigmoid import Sigmoid
-from hpcdl.nn.initial import gaussian
 from hpcdl.training.parts.mesh import Mesh
 
 TOLERANCE = 1e-10

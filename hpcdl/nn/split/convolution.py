@@ -32,7 +32,7 @@ def by_filters(layer: Convolution, shape: Shape, have: Layout, rank: int, ranks:
     low, high = gives.ranges[rank]
     own = copy(layer)
     own.filters = high - low
-    return [Part(own, whole(shape, ranks), gives, along(layer, shape, slice(low, high)))]
+    return [Part(own, whole(shape, ranks), gives, rank, along(layer, shape, slice(low, high)))]
 
 
 def by_rows(layer: Convolution, shape: Shape, have: Layout, rank: int, ranks: int) -> list[Part]:  # noqa: ARG001
@@ -53,4 +53,4 @@ def by_rows(layer: Convolution, shape: Shape, have: Layout, rank: int, ranks: in
     )
     own = copy(layer)
     own.padding = (0, layer.padding[1])
-    return [Part(own, takes, gives)]
+    return [Part(own, takes, gives, rank)]

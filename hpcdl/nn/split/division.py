@@ -21,9 +21,8 @@ from hpcdl.nn.layers.relu import ReLU
 from hpcdl.nn.layers.residual import Residual
 from hpcdl.nn.layers.sigmoid import Sigmoid
 from hpcdl.nn.split import convolution, linear, locally_connected, pooling
-from hpcdl.nn.split.dropout import CutDropout
 from hpcdl.nn.split.layout import Layout, by_images
-from hpcdl.nn.split.part import ByImages, Part, along
+from hpcdl.nn.split.part import Part, along
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +43,7 @@ SPLITS: Final[dict[str, dict[type, Splitter]]] = {
 LINEAR: Final[dict[str, Splitter]] = {"outputs": linear.by_outputs, "inputs": linear.by_inputs}
 """Ways to split fully connected layers."""
 
-_EACH_ELEMENT: Final = (ReLU, Sigmoid, Flatten)
+_EACH_ELEMENT: Final = (ReLU, Sigmoid, Dropout, Flatten)
 _EACH_CHANNEL: Final = (MaxPooling, AveragePooling, GlobalAverage, BatchNorm)
 _EACH_ROW: Final = (LRN,)
 _BRANCHED: Final = (Auxiliary, Concat, Residual)
@@ -71,9 +70,7 @@ class Division:
         return tuple(zip(given, taken, strict=True))
 
 
-def divide(
-    layers: Sequence[Layer], shape: Shape, *, split: str, linear: str, rank: int, ranks: int
-) -> Division:
+def divide(layers: Sequence[Layer], shape: Shape, *, split: str, linear: str, rank: int, ranks: int) -> Division:
     """Return ``rank``'s division of ``layers`` for images of ``shape``.
 
     ``split`` is one of :data:`SPLITS`, ``linear`` one of :data:`LINEAR`. Layers without parameters follow the
@@ -95,9 +92,7 @@ def divide(
     return Division(tuple(parts), tuple(shapes), shape)
 
 
-def _parts(
-    layer: Layer, shape: Shape, have: Layout, split: str, linear: str, rank: int, ranks: int
-) -> list[Part]:
+def _parts(layer: Layer, shape: Shape, have: Layout, split: str, linear: str, rank: int, ranks: int) -> list[Part]:
     """Return the parts of one layer with inputs of ``shape`` in the layout ``have``."""
     if isinstance(layer, Linear):
         return LINEAR[linear](layer, shape, have, rank, ranks)
@@ -107,20 +102,18 @@ def _parts(
         raise ValueError(f"{layer.name}: a layer with branches cannot be split; split = 'hybrid' keeps it whole")
     if have.by_images:
         return [_data_parallel(layer, shape, have, rank)]
-    if isinstance(layer, Dropout):
-        return [Part(CutDropout(layer, have, rank), have, have)]
     by_features = len(shape) == 1 or have.axis == len(have.shape)
     if isinstance(layer, BatchNorm) and not by_features:
         raise ValueError(f"{layer.name}: split = {split!r} cuts the images whose statistics it needs")
-    if isinstance(layer, _EACH_ELEMENT) or isinstance(layer, _EACH_CHANNEL if by_features else _EACH_ROW):
+    if isinstance(layer, (*_EACH_ELEMENT, *(_EACH_CHANNEL if by_features else _EACH_ROW))):
         return [_following(layer, shape, have, rank)]
-    if isinstance(layer, (MaxPooling, AveragePooling)):
+    if isinstance(layer, (MaxPooling, AveragePooling)) and layer.output(shape)[0] >= ranks:
         return pooling.by_rows(layer, shape, rank, ranks)
     return [_data_parallel(layer, shape, have, rank)]
 
 
 def _data_parallel(layer: Layer, shape: Shape, have: Layout, rank: int) -> Part:
-    return Part(ByImages(layer, rank), by_images(have.shape), by_images(layer.output(shape)))
+    return Part(layer, by_images(have.shape), by_images(layer.output(shape)), rank)
 
 
 def _following(layer: Layer, shape: Shape, have: Layout, rank: int) -> Part:
@@ -133,4 +126,4 @@ def _following(layer: Layer, shape: Shape, have: Layout, rank: int) -> Part:
     if isinstance(layer, BatchNorm):
         view = have.shape if len(shape) == 1 else shape[-1:]
         cuts = along(layer, shape, slice(*have.ranges[rank]), view, have.axis - 1 if len(shape) == 1 else 0)
-    return Part(layer, have, gives, cuts)
+    return Part(layer, have, gives, rank, cuts)

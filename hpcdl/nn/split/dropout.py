@@ -1,68 +1,77 @@
-"""Dropout of activations that are split: masks are drawn whole, then cut."""
+"""Masks of dropout on the ranks of a model group."""
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hpcdl.nn.geometry import DropoutGeometry, Shape
-from hpcdl.nn.precision import storage_dtype
+import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from hpcdl.fabric.comm import Array
-    from hpcdl.nn.bound import Bound
-    from hpcdl.nn.layer import Site, Variable
-    from hpcdl.nn.layers.dropout import Dropout
+    from hpcdl.nn.geometry import DropoutGeometry, Shape
     from hpcdl.nn.ops import Noise
     from hpcdl.nn.split.layout import Layout
 
 
-class CutDropout:
-    """Dropout of ``rank``'s part of the activations, with its part of the mask of the undivided network."""
+class CutMasks:
+    """Masks of a rank that has a part of each image: drawn for whole images, then cut.
 
-    def __init__(self, layer: Dropout, layout: Layout, rank: int) -> None:
-        self.name = layer.name
-        self._layer = layer
-        self._whole = layout.shape
-        self._index = (*[slice(None)] * layout.axis, slice(*layout.ranges[rank]))
+    All ranks of a group draw the same numbers, those of the undivided network.
+    """
 
-    def output(self, shape: Shape) -> Shape:
-        """See :class:`hpcdl.nn.layers.dropout.Dropout`."""
-        return self._layer.output(shape)
-
-    def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
-        """Nothing."""
-        return []
-
-    def bind(self, shape: Shape, site: Site) -> Bound:
-        """See :class:`hpcdl.nn.layer.Layer`."""
-        op = site.backend.dropout(DropoutGeometry(self._whole, self._layer.ratio, site.dtype))
-        site.seeded.append((site.path, op.reseed))
-        return _BoundCutDropout(op, self._whole, self._index, site)
-
-
-class _BoundCutDropout:
-    def __init__(self, op: Noise, whole: Shape, index: tuple[slice, ...], site: Site) -> None:
-        self._op = op
+    def __init__(self, noise: Noise, whole: Shape, index: tuple[slice, ...]) -> None:
+        self._noise = noise
         self._whole = whole
         self._index = index
-        self._site = site
         self._mask: Array | None = None
 
-    def forward(self, x: Array, train: bool) -> Array:
-        """See :class:`hpcdl.nn.bound.Bound`."""
-        if not train:
-            return x
-        ones = self._site.backend.zeros(math.prod((len(x), *self._whole)), storage_dtype(self._site.dtype))
-        ones += 1
-        drawn = self._op.forward(ones.reshape(len(x), *self._whole))
-        self._mask = drawn[self._index].reshape(x.shape)
+    def reseed(self, key: Sequence[int]) -> None:
+        """See :class:`hpcdl.nn.ops.Noise`."""
+        self._noise.reseed(key)
+
+    def continued(self) -> CutMasks:
+        """See :class:`hpcdl.nn.ops.Noise`."""
+        return CutMasks(self._noise.continued(), self._whole, self._index)
+
+    def forward(self, x: Array) -> Array:
+        """See :class:`hpcdl.nn.ops.Noise`."""
+        ones = np.ones_like(x, shape=(len(x), *self._whole))
+        self._mask = self._noise.forward(ones)[self._index].reshape(x.shape)
         return x * self._mask
 
-    def backward(self, dy: Array, needs_dx: bool) -> Array | None:
-        """See :class:`hpcdl.nn.bound.Bound`."""
-        assert self._mask is not None, "a training forward comes first"
+    def backward(self, dy: Array) -> Array:
+        """See :class:`hpcdl.nn.ops.Noise`."""
+        assert self._mask is not None, "a forward comes first"
         mask, self._mask = self._mask, None
-        return dy * mask if needs_dx else None
+        return dy * mask
+
+
+class OwnMasks:
+    """Masks of a rank that has its own images: each rank of the group draws other numbers."""
+
+    def __init__(self, noise: Noise, rank: int) -> None:
+        self._noise = noise
+        self._rank = rank
+        self.forward = noise.forward
+        self.backward = noise.backward
+
+    def reseed(self, key: Sequence[int]) -> None:
+        """See :class:`hpcdl.nn.ops.Noise`."""
+        self._noise.reseed((*key, self._rank))
+
+    def continued(self) -> OwnMasks:
+        """See :class:`hpcdl.nn.ops.Noise`."""
+        return OwnMasks(self._noise.continued(), self._rank)
+
+
+def masks(
+    layout: Layout, rank: int, build: Callable[[DropoutGeometry], Noise], geometry: DropoutGeometry
+) -> Noise:
+    """Return the masks of ``rank`` for activations in a layout; ``build`` makes those of a whole network."""
+    if layout.by_images:
+        return OwnMasks(build(geometry), rank)
+    index = (*[slice(None)] * layout.axis, slice(*layout.ranges[rank]))
+    return CutMasks(build(replace(geometry, shape=layout.shape)), layout.shape, index)

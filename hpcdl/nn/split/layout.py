@@ -94,9 +94,7 @@ def parts(size: int, ranks: int, *, layer: str, noun: str) -> tuple[Range, ...]:
 
 def intersection(one: Box, other: Box) -> Box:
     """Return the positions that two boxes share; ranges may be empty."""
-    return tuple(
-        (low := max(a[0], b[0]), max(low, min(a[1], b[1]))) for a, b in zip(one, other, strict=True)
-    )
+    return tuple((low := max(a[0], b[0]), max(low, min(a[1], b[1]))) for a, b in zip(one, other, strict=True))
 
 
 def extents(box: Box) -> Shape:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from copy import copy
 from typing import TYPE_CHECKING
 
-from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.split.bias import Bias
 from hpcdl.nn.split.layout import Layout, cut, whole
 from hpcdl.nn.split.part import Cut, Part, along
 
 if TYPE_CHECKING:
     from hpcdl.nn.geometry import Shape
+    from hpcdl.nn.layers.linear import Linear
 
 
 def by_outputs(layer: Linear, shape: Shape, have: Layout, rank: int, ranks: int) -> list[Part]:
@@ -29,7 +29,7 @@ def by_outputs(layer: Linear, shape: Shape, have: Layout, rank: int, ranks: int)
     low, high = gives.ranges[rank]
     own = copy(layer)
     own.outputs = high - low
-    return [Part(own, whole(have.shape, ranks), gives, along(layer, shape, slice(low, high)))]
+    return [Part(own, whole(have.shape, ranks), gives, rank, along(layer, shape, slice(low, high)))]
 
 
 def by_inputs(layer: Linear, shape: Shape, have: Layout, rank: int, ranks: int) -> list[Part]:
@@ -52,5 +52,5 @@ def by_inputs(layer: Linear, shape: Shape, have: Layout, rank: int, ranks: int) 
     sums = cut((layer.outputs,), 1, ranks, layer=layer.name, noun="outputs")
     own = slice(*sums.ranges[rank])
     biases = {name: one for name, one in along(layer, shape, own).items() if name == "bias"}
-    finish = Part(Bias(f"{layer.name}.sum", layer), sums, sums, biases, layer.name)
-    return [Part(product, takes, gives, cuts), finish]
+    finish = Part(Bias(f"{layer.name}.sum", layer), sums, sums, rank, biases, layer.name)
+    return [Part(product, takes, gives, rank, cuts), finish]

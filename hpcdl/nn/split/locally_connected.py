@@ -33,4 +33,4 @@ def by_rows(layer: LocallyConnected, shape: Shape, have: Layout, rank: int, rank
     )
     own = copy(layer)
     own.padding = (0, layer.padding[1])
-    return [Part(own, takes, gives, along(layer, shape, slice(*gives.ranges[rank])))]
+    return [Part(own, takes, gives, rank, along(layer, shape, slice(*gives.ranges[rank])))]

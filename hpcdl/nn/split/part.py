@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hpcdl.nn.split.dropout import masks
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
 
     from hpcdl.fabric.comm import Array
     from hpcdl.nn.bound import Bound
@@ -40,6 +42,7 @@ class Part:
     """Layer with the sizes of this rank."""
     takes: Layout
     gives: Layout
+    rank: int
     cuts: Mapping[str, Cut] = field(default_factory=dict)
     """Cuts of all variables by name; empty if they are whole on every rank."""
     of: str = ""
@@ -70,35 +73,8 @@ class Part:
 
     def bind(self, shape: Shape, site: Site) -> Bound:
         """See :class:`hpcdl.nn.layer.Layer`."""
-        return self.layer.bind(shape, site)
-
-
-class ByImages:
-    """Layer of which every rank has all parameters, for its share of the images; ``rank`` has its own masks."""
-
-    def __init__(self, layer: Layer, rank: int) -> None:
-        self.name = layer.name
-        self._layer = layer
-        self._rank = rank
-
-    def output(self, shape: Shape) -> Shape:
-        """See :class:`hpcdl.nn.layer.Layer`."""
-        return self._layer.output(shape)
-
-    def declare(self, shape: Shape) -> list[Variable]:
-        """See :class:`hpcdl.nn.layer.Layer`."""
-        return self._layer.declare(shape)
-
-    def bind(self, shape: Shape, site: Site) -> Bound:
-        """See :class:`hpcdl.nn.layer.Layer`."""
-        seeded: list[tuple[str, Callable[[Sequence[int]], None]]] = []
-        bound = self._layer.bind(shape, replace(site, seeded=seeded))
-        site.seeded.extend((path, partial(_reseed, reseed, self._rank)) for path, reseed in seeded)
-        return bound
-
-
-def _reseed(reseed: Callable[[Sequence[int]], None], rank: int, key: Sequence[int]) -> None:
-    reseed((*key, rank))
+        masked = replace(site.backend, dropout=partial(masks, self.takes, self.rank, site.backend.dropout))
+        return self.layer.bind(shape, replace(site, backend=masked))
 
 
 def _drawn_whole(cut: Cut) -> Initializer:

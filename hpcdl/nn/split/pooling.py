@@ -32,7 +32,7 @@ def by_rows(layer: MaxPooling | AveragePooling, shape: Shape, rank: int, ranks: 
         layer=layer.name,
         fill=fill,
     )
-    return [Part(_Rows(layer, gives.local(rank)), takes, gives)]
+    return [Part(_Rows(layer, gives.local(rank)), takes, gives, rank)]
 
 
 class _Rows:

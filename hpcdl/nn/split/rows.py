@@ -11,7 +11,15 @@ if TYPE_CHECKING:
 
 
 def windowed(
-    image: Shape, output: Shape, kernel: int, stride: int, padding: int, ranks: int, *, layer: str, fill: float = 0.0
+    image: Shape,
+    output: Shape,
+    kernel: int,
+    stride: int,
+    padding: int,
+    ranks: int,
+    *,
+    layer: str,
+    fill: float = 0.0,
 ) -> tuple[Layout, Layout]:
     """Return the layouts of the rows that the ranks' windows read, and of the rows of outputs.
 

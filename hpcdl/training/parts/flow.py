@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.nn.replica import Stage
     from hpcdl.nn.split.division import Division
     from hpcdl.nn.split.layout import Range
+    from hpcdl.nn.stage import Stage
 
 
 class Flow(Protocol):
@@ -32,7 +32,7 @@ class Flow(Protocol):
         ...
 
     async def backward(self, boundary: int, dx: Array, images: Sequence[Range]) -> Array:
-        """Return the gradient of the outputs of the stage before the boundary from that of the next one's inputs."""
+        """Return the gradient of the outputs before the boundary from that of the inputs after it."""
         ...
 
 

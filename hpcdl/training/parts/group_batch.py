@@ -1,7 +1,8 @@
-"""Batch of a model group: each rank's share of the images, and what the first part of its network takes of them."""
+"""Batch of a model group: each rank's share of the images, and what its part of the first layer takes."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 def shares(images: int, ranks: int) -> tuple[Range, ...]:
     """Return each rank's share of a group's batch; sizes differ by at most one image."""
     ends = bounds(images, ranks)
-    return tuple(zip(ends, ends[1:], strict=False))
+    return tuple(pairwise(ends))
 
 
 def read(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.nn.split.layout import Box, Layout, Range
 
+
 async def redistribute(
     comm: Comm, x: Array, source: Layout, target: Layout, images: Sequence[Range], empty: Callable[[int], Array]
 ) -> Array:
@@ -78,7 +79,13 @@ async def _reduce_scatter(comm: Comm, x: Array, want: Sequence[Box], empty: Call
 
 
 async def _exchange(
-    comm: Comm, x: Array, have: Sequence[Box], want: Sequence[Box], fill: float, inside: Box, empty: Callable[[int], Array]
+    comm: Comm,
+    x: Array,
+    have: Sequence[Box],
+    want: Sequence[Box],
+    fill: float,
+    inside: Box,
+    empty: Callable[[int], Array],
 ) -> Array:
     rank, peers = comm.rank, [*range(comm.rank + 1, comm.size), *range(comm.rank)]
     own, origin = want[rank], have[rank]

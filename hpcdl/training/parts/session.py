@@ -116,7 +116,7 @@ class Session:
     async def reduce(self, comm: Comm, span: slice) -> None:
         """Sum ``span`` of the gradients over the ranks of ``comm`` that have the same parameters.
 
-        Those of a divided layer are the ranks of a data group (segmented allreduce; Dryden et al. 2019, section 4).
+        For a divided layer these are a data group (segmented allreduce; Dryden et al. 2019).
         """
         gradients = self.replica.gradients
         if self.place is None:
