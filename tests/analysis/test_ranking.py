@@ -77,7 +77,14 @@ def test_a_single_value_is_inconclusive(hand):
 
 def test_disturbed_launches_have_no_place(hand):
     loud = [{"wall_ns": 10**10, "foreign_ns": 5 * 10**9, "busy_ns": 10**10}] * 2
-    rest = {"cpu_ns": 0, "foreign_error_ns": 0, "idle_cores": 0, "steal_ns": 0, "involuntary_switches": 0, "load": 1.0}
+    rest = {
+        "cpu_ns": 0,
+        "foreign_error_ns": 0,
+        "idle_cores": 0,
+        "steal_ns": 0,
+        "involuntary_switches": 0,
+        "load": 1.0,
+    }
     loud = [one | rest for one in loud]
     for name, ms in (("ring", 10.0), ("tree", 20.0)):
         fields = {"aggregation": name, "evaluations": curve((1, 1, 0.9))}
