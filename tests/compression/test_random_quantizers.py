@@ -113,9 +113,8 @@ def test_qsgd_writes_norms_and_gamma_codes(levels, bucket):
     rounded = decoded(encoder, message, span) / np.repeat(norms, bucket)[:1001] * levels
     np.testing.assert_allclose(rounded, np.rint(rounded), atol=1e-2)
     assert np.abs(rounded - vector / np.repeat(norms, bucket)[:1001] * levels).max() < 1.01
-    words = [
-        gamma(abs(level)) + ("1" if level < 0 else "0")[: level != 0] for level in np.rint(rounded).astype(int)
-    ]
+    numbers = np.rint(rounded).astype(int).tolist()
+    words = [gamma(abs(one)) + ("" if one == 0 else str(int(one < 0))) for one in numbers]
     bits = np.unpackbits(message[header:], bitorder="little")
     written = "".join(map(str, bits))
     expected = "".join(words)
