@@ -205,8 +205,9 @@ class Session:
         """
         replica, test = self.replica, self.dataset.test
         if self.place is not None and self.division is not None:
-            await average_statistics(self, self.place, comm)
-            sums = await tested_in_groups(self, self.place, self.division, comm)
+            await average_statistics(comm, replica, self.place)
+            takes, batch = self.division.parts[0].takes, self.global_batch
+            sums = await tested_in_groups(comm, replica, self.flow, takes, test, batch, self.place)
         else:
             if replica.state.size and not self.independent:
                 await comm.native("allreduce", replica.state)
