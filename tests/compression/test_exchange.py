@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from contract.compression import COMPRESSORS, SCHEMES, Side, exchanged, fits, planned
-from contract.compressors import Largest
+from contract.largest import Largest
 from contract.generated import generated
 from hypothesis import strategies as st
 
