@@ -5,8 +5,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from contract.compression import COMPRESSORS, SCHEMES, Side, exchanged, fits, planned
-from contract.largest import Largest
 from contract.generated import generated
+from contract.largest import Largest
 from hypothesis import strategies as st
 
 from hpcdl.aggregation.parts import messages
