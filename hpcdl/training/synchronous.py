@@ -4,7 +4,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from hpcdl.training.parts.bucketing import buckets, check_bucket_bytes
+from hpcdl.training.parts.bucketing import check_bucket_bytes
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.traits import Strategy
 
@@ -32,7 +32,7 @@ async def synchronous(comm: Comm, session: Session, *, bucket_bytes: int | None 
     gradients = replica.gradients
     smallest = (session.bucket_bytes if bucket_bytes is None else bucket_bytes) or gradients.nbytes
     elements = max(1, smallest // gradients.itemsize)
-    pieces = buckets([stage.span for stage in replica.stages], elements) or [slice(0, gradients.size)]
+    pieces = session.buckets([stage.span for stage in replica.stages], elements) or [slice(0, gradients.size)]
     unsent: deque[slice] = deque()
     under_way: deque[Task[Any]] = deque()
 
@@ -59,4 +59,4 @@ def check(_ranks: int, settings: Mapping[str, Any]) -> None:
     check_bucket_bytes(settings["bucket_bytes"])
 
 
-TRAITS: Final = Strategy(lockstep=True, weighs_images=True, splits_layers=True, check=check)
+TRAITS: Final = Strategy(lockstep=True, weighs_images=True, splits_layers=True, compresses=True, check=check)

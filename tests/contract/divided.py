@@ -16,6 +16,7 @@ from hpcdl.optim.sgd import SGD
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.mesh import placed
+from hpcdl.training.parts.model_group import ModelGroup
 from hpcdl.training.parts.session import Session
 from hpcdl.training.synchronous import synchronous
 
@@ -47,19 +48,18 @@ def session_of(layers, shape, recorder=None, place=None, division=None, **settin
         "steps": STEPS,
         "seed": SEED,
         "evaluate_every": 1000,  # only at the end
-        "place": place,
-        "division": division,
+        "group": None if place is None else ModelGroup(place, division, replica),
     }
     return Session(replica=replica, **defaults | settings)
 
 
 async def train_divided(comm, layers, shape, mesh, *, strategy=synchronous, recorders=None, **settings):
-    """Train on one rank of a mesh; return its session."""
+    """Train on one rank of a mesh; return its session and its parts."""
     place = await placed(comm, mesh.model)
     division = divide(layers, shape, split=mesh.split, linear=mesh.linear, rank=place.model.rank, ranks=mesh.model)
     mine = session_of(layers, shape, recorders and recorders[comm.rank], place, division, **settings)
     await strategy(comm, mine)
-    return mine
+    return mine, division
 
 
 def by_one_rank(layers, shape, **settings):
@@ -79,11 +79,11 @@ def parameters(session):
     return {tensor.name: replica.parameters[tensor.span].reshape(tensor.shape) for tensor in replica.tensors}
 
 
-def furthest(divided, alone):
+def furthest(divided, division, alone):
     """Return the largest difference between a rank's parameters and its part of the undivided network's."""
     mine, whole = parameters(divided), parameters(alone)
     differences = [0.0]
-    for part in divided.division.parts:
+    for part in division.parts:
         for variable in part.layer.declare(part.takes.shape if not part.cuts else ()) if not part.cuts else ():
             name = f"{part.name}.{variable.name}"
             if variable.trained:

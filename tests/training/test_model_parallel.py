@@ -72,5 +72,5 @@ CASES = [
 def test_equals_the_undivided_network(layers, split, linear, ranks):
     alone = by_one_rank(layers, SHAPE)
     mesh = Mesh(model=ranks, split=split, linear=linear)
-    for mine in in_process(ranks, seed=ranks).run(lambda comm: train_divided(comm, layers, SHAPE, mesh)):
-        assert furthest(mine, alone) < TOLERANCE
+    for mine, division in in_process(ranks, seed=ranks).run(lambda comm: train_divided(comm, layers, SHAPE, mesh)):
+        assert furthest(mine, division, alone) < TOLERANCE

@@ -16,6 +16,7 @@ import numpy as np
 
 from hpcdl.fabric.vectors import phantom
 from hpcdl.nn.volumes import volumes
+from hpcdl.training.parts.bucketing import buckets
 from hpcdl.training.parts.flow import WHOLE, Flow
 
 if TYPE_CHECKING:
@@ -176,13 +177,17 @@ class Session:
         """Return the rank's own batch."""
         return ((0, self.batch_per_rank),)
 
-    async def reduce(self, comm: Comm, span: slice) -> None:
-        """Sum ``span`` of the gradients over all ranks."""
-        await self.aggregate(comm, self.replica.gradients[span])
-
     def optimizer_of(self, _span: slice) -> Updates:
         """Return an optimizer that changes nothing."""
         return self.optimizer
+
+    def buckets(self, spans: Sequence[slice], smallest: int) -> list[slice]:
+        """See :class:`hpcdl.training.parts.session.Session`."""
+        return buckets(spans, smallest)
+
+    async def reduce(self, comm: Comm, span: slice) -> None:
+        """See :class:`hpcdl.training.parts.session.Session`; dense."""
+        await self.aggregate(comm, self.replica.gradients[span])
 
     def learning_rate(self, _step: int) -> float:
         """Return 0: nothing is learned."""

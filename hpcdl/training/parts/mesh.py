@@ -75,10 +75,6 @@ class Place:
     model: Comm
     """Ranks of the model group."""
 
-    def group_of(self, comm: Comm, *, divided: bool) -> Comm:
-        """Return the ranks of ``comm`` that have the same part of a layer: all, if it is not ``divided``."""
-        return self.data if divided else comm
-
 
 async def placed(comm: Comm, ranks: int) -> Place:
     """Return this rank's place among model groups of ``ranks`` ranks. Every rank calls, before other programs run.

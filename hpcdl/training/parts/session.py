@@ -14,24 +14,23 @@ import numpy as np
 from hpcdl.data.parts.prefetch import Prefetch
 from hpcdl.data.parts.sharding import EQUAL, Shares, epoch_order, share, steps_per_epoch
 from hpcdl.optim.parts.per_tensor import Multipliers
-from hpcdl.training.parts.evaluation import average_statistics, tested_in_groups
-from hpcdl.training.parts.flow import WHOLE, Flow, ModelParallel
-from hpcdl.training.parts.group_batch import read, shares
-from hpcdl.training.parts.segments import segments
+from hpcdl.training.parts.bucketing import between, buckets
+from hpcdl.training.parts.compressed.compressed import Compressed
+from hpcdl.training.parts.flow import WHOLE, Flow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
 
     from numpy.typing import NDArray
 
     from hpcdl.data.parts.dataset import Dataset
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.nn.replica import Replica
-    from hpcdl.nn.split.division import Division
     from hpcdl.nn.split.layout import Range
     from hpcdl.optim.parts.protocol import Optimizer
+    from hpcdl.training.parts.compressed.plan import Plan
     from hpcdl.training.parts.journal import Journal, Moment
-    from hpcdl.training.parts.mesh import Place
+    from hpcdl.training.parts.model_group import ModelGroup
 
 
 _Batch: TypeAlias = "tuple[Array, NDArray[np.int64]]"
@@ -64,12 +63,12 @@ class Session:
     """Batches prepared ahead by a thread, which :meth:`close` ends; 0: no thread, :meth:`batch` makes each."""
     bucket_bytes: int | None = None
     """Shortest bucket that is worth its latency, as measured on the links; None: the whole gradient."""
-    place: Place | None = None
-    """Place of the rank in the mesh of a divided network; None: every rank has all layers."""
-    division: Division | None = None
-    """This rank's parts of the layers of a divided network."""
-    flow: Flow = field(default=WHOLE, init=False)
-    """Movement of activations between the stages."""
+    compression: Plan | None = None
+    """Compression of gradients; None: they are summed dense."""
+    compressed: Compressed | None = field(default=None, init=False)
+    """Compressor and residual of this rank."""
+    group: ModelGroup | None = None
+    """This rank of a model group; None: every rank has all layers."""
     vectors: dict[str, Array] = field(default_factory=dict, init=False)
     """Vectors of the strategy besides the replica's, by name; see :meth:`vector`."""
     multipliers: Multipliers = field(init=False)
@@ -81,11 +80,19 @@ class Session:
     _parts: list[Optimizer] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        """Pass the multipliers to the optimizer; connect the parts of a divided network."""
-        if self.place is not None and self.division is not None:
-            self.flow = ModelParallel(self.place.model, self.division, self.replica.stages)
+        """Pass the multipliers to the optimizer."""
         self.multipliers = Multipliers.of(self.replica.tensors, self.replica.backend.asarray)
         self.optimizer.multipliers = self.multipliers
+        if self.compression is not None:
+            replica = self.replica
+            self.compressed = Compressed(
+                self.compression,
+                replica.tensors,
+                replica.gradients.size,
+                str(replica.gradients.dtype),
+                self.vector,
+                self.seed,
+            )
 
     @property
     def steps_per_epoch(self) -> int:
@@ -98,6 +105,7 @@ class Session:
         replica = self.replica
         own = (replica.parameters, replica.gradients, replica.state)
         states = [vector for one in (self.optimizer, *self._parts) for vector in one.state.values()]
+        states += self.compressed.state.values() if self.compressed is not None else ()
         return sum(vector.nbytes for vector in (*own, *states, *self.vectors.values()))
 
     def optimizer_of(self, span: slice) -> Optimizer:
@@ -113,26 +121,37 @@ class Session:
         self.vectors[name] = self.replica.backend.zeros(elements, self.replica.dtype)
         return self.vectors[name]
 
-    async def reduce(self, comm: Comm, span: slice) -> None:
-        """Sum ``span`` of the gradients over the ranks of ``comm`` that have the same parameters.
+    def buckets(self, spans: Sequence[slice], smallest: int) -> list[slice]:
+        """Return :func:`hpcdl.training.parts.bucketing.buckets`, cut between tensors if the compressor must."""
+        found = buckets(spans, smallest)
+        if self.compression is not None and self.compression.traits.whole_tensors:
+            return between(found, [one.span for one in self.replica.tensors])
+        return found
 
-        For a divided layer these are a data group (segmented allreduce; Dryden et al. 2019).
+    async def reduce(self, comm: Comm, span: slice) -> None:
+        """Sum the part ``span`` of the gradient over all ranks, in place, with the compression of the case.
+
+        Raises FloatingPointError for a value that a compressor cannot send: infinite, or not a number.
         """
-        gradients = self.replica.gradients
-        if self.place is None:
-            await self.aggregate(comm, gradients[span])
-            return
-        for piece, divided in segments([(one.span, one.divided) for one in self.replica.stages], span):
-            ranks = self.place.data if divided else comm
-            if ranks.size > 1:
-                await self.aggregate(ranks, gradients[piece])
+        gradient = self.replica.gradients[span]
+        if self.group is not None:
+            await self.group.reduce(comm, span, self.aggregate)
+        elif self.compressed is None:
+            await self.aggregate(comm, gradient)
+        else:
+            await self.compressed.reduce(comm, span, gradient, self.aggregate)
+
+    @property
+    def flow(self) -> Flow:
+        """Movement of activations between the layers."""
+        return WHOLE if self.group is None else self.group.flow
 
     @property
     def group_shares(self) -> tuple[Range, ...]:
-        """Shares of the model group's ranks in its batch of a step."""
-        if self.place is None:
+        """Shares of the model group's ranks in its batch of a step; of the rank alone without a group."""
+        if self.group is None:
             return ((0, self.images),)
-        return shares(self.global_batch // self.place.data.size, self.place.model.size)
+        return self.group.shares(self.global_batch // self.group.place.data.size)
 
     def epoch(self, step: int) -> int:
         """Return the epoch of ``step``."""
@@ -143,8 +162,8 @@ class Session:
 
         In a divided network, the images are those that the first layer's part takes, of its model group's batch.
         """
-        if self.place is not None:
-            rank, ranks = self.place.group, self.place.data.size
+        if self.group is not None:
+            rank, ranks = self.group.place.group, self.group.place.data.size
         self.replica.reseed(self.seed, rank, step)
         if self._ahead is None or self._ahead[0] != (rank, ranks):
             self.close()
@@ -170,11 +189,10 @@ class Session:
         epoch, within = divmod(step, self.steps_per_epoch)
         order = epoch_order(len(self.dataset.train), epoch, self.seed)
         mine = share(order, within, self.global_batch, rank, ranks, self.shares)
-        train, dtype, key = self.dataset.train, self.replica.dtype, (self.seed, epoch)
-        if self.place is None or self.division is None:
-            return train.batch(mine, dtype, key)
-        model = self.place.model
-        return read(train, mine, self.division.parts[0].takes, model.rank, model.size, dtype, key)
+        key = (self.seed, epoch)
+        if self.group is not None:
+            return self.group.read(self.dataset.train, mine, key)
+        return self.dataset.train.batch(mine, self.replica.dtype, key)
 
     def evaluations_within(self, steps: int) -> int:
         """Return the number of evaluations due within ``steps`` steps, without the one at the end."""
@@ -204,10 +222,9 @@ class Session:
         ``steps``: length of training so far, in global batches.
         """
         replica, test = self.replica, self.dataset.test
-        if self.place is not None and self.division is not None:
-            await average_statistics(comm, replica, self.place)
-            takes, batch = self.division.parts[0].takes, self.global_batch
-            sums = await tested_in_groups(comm, replica, self.flow, takes, test, batch, self.place)
+        if self.group is not None:
+            await self.group.average_statistics(comm)
+            sums = await self.group.test(comm, test, self.global_batch)
         else:
             if replica.state.size and not self.independent:
                 await comm.native("allreduce", replica.state)
