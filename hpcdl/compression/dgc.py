@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hpcdl.compression.parts.magnitudes import check, largest, quantile, sample
-from hpcdl.compression.parts.momentum_correction import correct
 from hpcdl.compression.parts.protocol import Sparse
 from hpcdl.compression.parts.selection import check_density, draw_seed, entries, trimmed
 from hpcdl.compression.parts.traits import Compression
@@ -50,6 +49,11 @@ class DGC:
             raise ValueError(f"clipping must be above 0, not {clipping}")
         if warmup_steps < 0:
             raise ValueError(f"warmup_steps must be at least 0, not {warmup_steps}")
+        from hpcdl.compression.kernels.momentum_correction import (
+            correct,
+        )  # late: listing compressors must not load numba
+
+        self._correct = correct
         self.state: dict[str, Array] = {
             "velocity": np.zeros(layout.size, layout.dtype),
             "accumulated": np.zeros(layout.size, layout.dtype),
@@ -81,7 +85,7 @@ class DGC:
         check(vector, self._layout, span.start)
         velocity, accumulated = self.state["velocity"][span], self.state["accumulated"][span]
         dtype = vector.dtype.type
-        correct(vector, velocity, accumulated, dtype(self._momentum), dtype(self._clip(vector)))
+        self._correct(vector, velocity, accumulated, dtype(self._momentum), dtype(self._clip(vector)))
         density = self.density(step)
         sampled = sample(vector, draw_seed(self._layout, span.start, step))
         threshold = max(quantile(sampled, density), sampled.dtype.type(1))
