@@ -150,9 +150,14 @@ def in_full(thing: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str,
     return full
 
 
-def check_settings(thing: Callable[..., Any], settings: Mapping[str, Any]) -> None:
-    """Raise ValueError for an unknown setting, a value of a wrong type, or a number out of range."""
-    valid = settings_of(thing)
+def check_settings(
+    thing: Callable[..., Any], settings: Mapping[str, Any], around: Callable[..., Any] | None = None
+) -> None:
+    """Raise ValueError for an unknown setting, a value of a wrong type, or a number out of range.
+
+    ``around``: object whose settings are valid too.
+    """
+    valid = {**settings_of(thing), **(settings_of(around) if around is not None else {})}
     for name, value in settings.items():
         if name not in valid:
             hint = nearest(name, valid) if valid else "; it has none"
