@@ -20,6 +20,7 @@ from hpcdl.fabric.faults import Failure, Straggler
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.nn.backend import backend
 from hpcdl.nn.precision import HALF
+from hpcdl.nn.quantization import Quantization, quantized
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.parts.loss_scaling import LossScaling
 from hpcdl.optim.parts.schedules import schedule
@@ -72,6 +73,7 @@ class TrainSpec:
     trace: str = key("events", choices=("events", "steps", "alternating"))
     straggler: Straggler | None = key(None, table=Straggler)
     failure: Failure | None = key(None, table=Failure)
+    quantization: Quantization | None = key(None, table=Quantization)
     network: str | None = key(None, choices=tuple(NETWORKS))
     ranks_per_host: int = key(1, least=1, most=MOST_RANKS)
     device: str | None = key(None, choices=tuple(DEVICES))
@@ -160,7 +162,7 @@ class TrainSpec:
         """Return one rank's side of the training; ``allocate`` makes the host's vectors, see Replica."""
         kernels = self.kernels
         replica = Replica(
-            self.layers,
+            self.layers if self.quantization is None else quantized(self.layers, self.quantization),
             self.data.shape,
             backend=kernels,
             dtype=self.dtype,
