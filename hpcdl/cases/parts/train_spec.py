@@ -21,6 +21,7 @@ from hpcdl.fabric.faults import Failure, Straggler
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.nn.backend import backend
 from hpcdl.nn.precision import HALF
+from hpcdl.nn.quantization import Quantization, quantized
 from hpcdl.nn.replica import Replica
 from hpcdl.nn.split.division import divide
 from hpcdl.optim.parts.loss_scaling import LossScaling
@@ -81,6 +82,7 @@ class TrainSpec:
     trace: str = key("events", choices=("events", "steps", "alternating"))
     straggler: Straggler | None = key(None, table=Straggler)
     failure: Failure | None = key(None, table=Failure)
+    quantization: Quantization | None = key(None, table=Quantization)
     network: str | None = key(None, choices=tuple(NETWORKS))
     ranks_per_host: int = key(1, least=1, most=MOST_RANKS)
     device: str | None = key(None, choices=tuple(DEVICES))
@@ -195,7 +197,7 @@ class TrainSpec:
         kernels = self.kernels
         division = None if place is None else self.division(place.model.rank)
         replica = Replica(
-            self.layers,
+            self.layers if self.quantization is None else quantized(self.layers, self.quantization),
             self.data.shape,
             backend=kernels,
             dtype=self.dtype,
