@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Mapping
 
     from hpcdl.fabric.comm import Array
     from hpcdl.nn.backend import Backend
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.initial import Initializer
     from hpcdl.nn.loss import AuxiliaryLoss
+    from hpcdl.nn.ops import Noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +64,12 @@ class Site:
     values: dict[str, Array]
     """Parameters and state by full name, such as ``conv1.weight``."""
     gradients: dict[str, Array]
-    seeded: list[tuple[str, Callable[[Sequence[int]], None]]]
-    """Paths and ``reseed`` functions of all layers that draw random numbers; each appends its own."""
+    seeded: list[tuple[str, Noise]]
+    """Paths and ops of all layers that draw random numbers; each appends its own."""
     heads: list[AuxiliaryLoss]
     """Losses of auxiliary classifiers; each classifier appends its own."""
+    continued: Mapping[str, Noise] = field(default_factory=dict)
+    """Ops of an earlier binding by path; layers that draw random numbers continue theirs."""
 
     def inside(self, name: str) -> Site:
         """Return the site of the layer ``name`` within this layer."""

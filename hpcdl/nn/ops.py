@@ -75,6 +75,10 @@ class Noise(Protocol):
         """Restart the random numbers from a key of non-negative integers."""
         ...
 
+    def continued(self) -> Noise:
+        """Return an op with masks of its own that draws this op's next random numbers."""
+        ...
+
     def forward(self, x: Array) -> Array:
         """Zero random activations and scale up the others."""
         ...

@@ -10,16 +10,17 @@ from zlib import crc32
 
 import numpy as np
 
+from hpcdl.nn.accumulation import AccumulatingStage, Binding
 from hpcdl.nn.layer import Site, Variable
-from hpcdl.nn.loss import SoftmaxCrossEntropy
-from hpcdl.nn.precision import master, storage_dtype
+from hpcdl.nn.loss import AuxiliaryLoss, SoftmaxCrossEntropy
+from hpcdl.nn.precision import master
+from hpcdl.nn.stage import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from hpcdl.fabric.comm import Array
     from hpcdl.nn.backend import Backend
-    from hpcdl.nn.bound import Bound
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer
 
@@ -43,80 +44,6 @@ class Tensor:
         return slice(self.offset, self.offset + math.prod(self.shape))
 
 
-class Stage:
-    """A bound top-level layer.
-
-    Outputs and gradients belong to the stage and are valid until its next forward or backward. Inputs, including
-    images, must not change before backward. Training and evaluation use separate memory, so an evaluation may run
-    between a forward and its backward.
-    """
-
-    def __init__(self, layer: Layer, shape: Shape, span: slice, site: Site, *, first: bool) -> None:
-        self.name = layer.name
-        self.span = span
-        """Slice of the flat vectors; empty without parameters."""
-        self.shape = shape
-        """Shape of one input."""
-        self.output = layer.output(shape)
-        """Shape of one output."""
-        self._layer = layer
-        self._site = site
-        self._first = first
-        self._outputs = storage_dtype(site.dtype)
-        self._inputs = master(site.dtype) if first else self._outputs
-        heads = len(site.heads)
-        bound = layer.bind(shape, site)
-        if site.backend.record is not None and len(site.heads) == heads:
-            # an auxiliary classifier passes its logits to the loss in each forward; a recording would skip that
-            bound = site.backend.record(bound)
-        self._training = bound
-        self._evaluation: Bound | None = None
-        self._batch: int | None = None
-
-    def forward(self, x: Array, train: bool = True) -> Array:
-        """Return the outputs (N, *output); N may differ between calls.
-
-        ValueError: an input of the wrong shape or dtype.
-        """
-        self._check("input", x, self.shape, self._inputs)
-        if train:
-            self._batch = len(x)
-            return self._training.forward(self._narrow(_contiguous(x)), train=True)
-        if self._evaluation is None:
-            self._evaluation = self._layer.bind(self.shape, replace(self._site, seeded=[], heads=[]))
-        return self._evaluation.forward(self._narrow(_contiguous(x)), train=False)
-
-    def backward(self, dy: Array) -> Array | None:
-        """Overwrite the gradients of ``span``; return the gradient of the last training input.
-
-        The first stage returns None: the gradient of the images is not computed. Each training forward allows one
-        backward.
-
-        ValueError: a gradient that does not fit the last training forward, or a second backward.
-        """
-        self._check("gradient", dy, self.output, self._outputs)
-        if len(dy) != self._batch:
-            raise ValueError(
-                f"{self.name}: gradient of {len(dy)} images after a forward of {self._batch or 'none'}"
-            )
-        self._batch = None
-        return self._training.backward(_contiguous(dy), needs_dx=not self._first)
-
-    def _narrow(self, x: Array) -> Array:
-        """Convert images to the precision of the activations."""
-        if self._inputs == self._outputs:
-            return x
-        assert self._site.backend.cast is not None, "Replica checks the precision"
-        return self._site.backend.cast(x, self._site.dtype)
-
-    def _check(self, role: str, array: Array, shape: Shape, dtype: str) -> None:
-        if array.shape[1:] != shape or array.dtype != dtype:
-            raise ValueError(
-                f"{self.name}: {role} is {array.dtype} {array.shape}, not {dtype} (N, "
-                f"{', '.join(map(str, shape))})"
-            )
-
-
 class Replica:
     """Layers bound to flat vectors: one contiguous vector each for parameters, gradients and state.
 
@@ -125,7 +52,9 @@ class Replica:
 
     The initial value of each tensor depends only on ``seed`` and the tensor's name.
 
-    ``layers`` take images of ``shape``, (H, W, C) or (F,). ``dtype`` is the precision of activations: float32,
+    ``layers`` take images of ``shape``, (H, W, C) or (F,). A replica may hold only the layers of ``part``: all of
+    its vectors have only theirs, its inputs are the outputs of the layer before them, and its initial values are
+    those of the whole network. ``dtype`` is the precision of activations: float32,
     float64, or on some backends bfloat16 or float16. With 16-bit activations, the flat vectors, images and
     predictions are float32. ``allocate(size, dtype)`` returns zeroed vectors for parameters and gradients; it
     needs a backend with numpy arrays.
@@ -142,6 +71,7 @@ class Replica:
         dtype: str = "float32",
         seed: int = 0,
         allocate: Callable[[int, str], Array] | None = None,
+        part: slice = slice(None),
     ) -> None:
         backend.check_precision(dtype)
         if not layers:
@@ -153,18 +83,23 @@ class Replica:
         """Dtype of the flat vectors, images and predictions."""
         self.loss_scale = 1.0
         """Factor on the gradients that prevents underflow in 16 bits; the update divides by it."""
-        self.shape = shape
 
-        inputs, trained, untrained = [shape], list[list[Variable]](), list[Variable]()
+        shapes = [shape]
         for layer in layers:
-            declared = [
-                replace(variable, name=f"{layer.name}.{variable.name}") for variable in layer.declare(inputs[-1])
-            ]
+            shapes.append(layer.output(shapes[-1]))
+        begin, end, _ = part.indices(len(layers))
+        if begin >= end:
+            raise ValueError(f"layers {begin} to {end} of {len(layers)} are none")
+        held, inputs = layers[begin:end], shapes[begin:end]
+        self.is_first, self.is_last = begin == 0, end == len(layers)
+        """True if the replica holds the first layer of the network, the last one."""
+        self.shape, self.output = shapes[begin], shapes[end]
+
+        trained, untrained = list[list[Variable]](), list[Variable]()
+        for layer, given in zip(held, inputs, strict=True):
+            declared = [replace(one, name=f"{layer.name}.{one.name}") for one in layer.declare(given)]
             trained.append([variable for variable in declared if variable.trained])
             untrained += [variable for variable in declared if not variable.trained]
-            inputs.append(layer.output(inputs[-1]))
-        self.output = inputs[-1]
-
         parameters = [variable for variables in trained for variable in variables]
         _distinct(variable.name for variable in (*parameters, *untrained))
         self.tensors = _place(parameters)
@@ -180,21 +115,22 @@ class Replica:
         values = _views(self.parameters, self.tensors) | _views(self.state, _place(untrained))
         site = Site("", backend, dtype, values, _views(self.gradients, self.tensors), [], [])
         stages, start = list[Stage](), 0
-        for layer, variables, input_shape in zip(layers, trained, inputs[:-1], strict=True):
-            end = start + _size(variables)
-            place = replace(site, path=layer.name)
-            stages.append(Stage(layer, input_shape, slice(start, end), place, first=not stages))
-            start = end
+        for layer, variables, given in zip(held, trained, inputs, strict=True):
+            stop = start + _size(variables)
+            first = self.is_first and not stages
+            stages.append(Stage(layer, given, slice(start, stop), replace(site, path=layer.name), first=first))
+            start = stop
         self.stages = tuple(stages)
 
         self._seeded = site.seeded
         _distinct(path for path, _ in self._seeded)
         self.reseed(seed)
-        self._loss = SoftmaxCrossEntropy(self.output[0], backend, dtype) if len(self.output) == 1 else None
+        vector = self.is_last and len(self.output) == 1
+        self._loss = SoftmaxCrossEntropy(self.output[0], backend, dtype) if vector else None
         self._heads = tuple(site.heads)
         for head in self._heads:
-            if (head.classes,) != self.output:
-                raise ValueError(f"{head.path}: {head.classes} classes, but the network ends in {self.output}")
+            if (head.classes,) != shapes[-1]:
+                raise ValueError(f"{head.path}: {head.classes} classes, but the network ends in {shapes[-1]}")
 
     def loss(self, logits: Array, labels: Array, scale: float, *, train: bool = True) -> tuple[float, int, Array]:
         """Return the summed loss, the number of correct images, and ``scale`` x the gradient.
@@ -216,25 +152,45 @@ class Replica:
         return loss, correct, gradient
 
     def predict(self, images: Array) -> Array:
-        """Return the logits (N, classes) in evaluation mode, as a new array.
+        """Return the logits (N, classes) in evaluation mode, as a new array; a part, its last layer's outputs.
 
         It may be called at any point of a training step; it changes no buffer and no random state.
         """
         x = images
         for stage in self.stages:
             x = stage.forward(x, train=False)
-        if x.dtype != self.dtype and self.backend.cast is not None:
+        if self.is_last and x.dtype != self.dtype and self.backend.cast is not None:
             return self.backend.cast(x, self._precision)
         return x.copy()
 
     def release_predictions(self) -> None:
         """Free the inputs that kernels keep after predictions; an empty batch replaces them."""
-        self.predict(self.backend.zeros(0, self.dtype).reshape(0, *self.shape))
+        self.predict(self.backend.zeros(0, self.stages[0].input_dtype).reshape(0, *self.shape))
 
     def reseed(self, *key: int) -> None:
         """Restart dropout's random numbers from non-negative integers, such as seed, rank and step."""
-        for path, reseed in self._seeded:
-            reseed((*key, crc32(path.encode())))
+        for path, op in self._seeded:
+            op.reseed((*key, crc32(path.encode())))
+
+    def bindings(self, count: int) -> tuple[Binding, ...]:
+        """Bind the layers ``count`` times more, for as many microbatches in flight.
+
+        A layer's backward writes to memory that all layers share, which has the length of the longest one; its
+        gradient is added to ``gradients`` at once.
+        """
+        longest = max(stage.span.stop - stage.span.start for stage in self.stages)
+        shared = self.backend.zeros(longest, self.dtype)
+        return tuple(self._bound_again(shared) for _ in range(count))
+
+    def _bound_again(self, shared: Array) -> Binding:
+        stages, heads = list[AccumulatingStage](), list[AuxiliaryLoss]()
+        for stage in self.stages:
+            begin, end = stage.span.start, stage.span.stop
+            own = [one for one in self.tensors if begin <= one.offset < end]
+            views = _views(shared, [replace(one, offset=one.offset - begin) for one in own])
+            again = stage.again(views, heads)
+            stages.append(AccumulatingStage(again, self.gradients[stage.span], shared[: end - begin]))
+        return Binding(tuple(stages), tuple(heads))
 
 
 def _place(variables: Sequence[Variable]) -> tuple[Tensor, ...]:
@@ -265,7 +221,3 @@ def _distinct(names: Iterable[str]) -> None:
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise ValueError(f"{twice[0]}: two layers of this name")
-
-
-def _contiguous(array: Array) -> Array:
-    return array if array.flags.c_contiguous else array.copy()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hpcdl.fabric.comm import Comm
-    from hpcdl.nn.replica import Stage
+    from hpcdl.nn.stage import Stage
     from hpcdl.training.parts.session import Session
 
 LENGTH: Final = 4

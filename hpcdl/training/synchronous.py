@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from hpcdl.fabric.comm import Comm
     from hpcdl.fabric.task import Task
-    from hpcdl.nn.replica import Stage
+    from hpcdl.nn.stage import Stage
     from hpcdl.training.parts.session import Session
 
 

@@ -72,7 +72,7 @@ def results(checks: Iterable[tuple[str, Callable[[Any], str]]], scheme: Callable
 
 
 class BrokenContractError(Exception):
-    """A check found a difference; the message says where."""
+    """A check found a difference; the message has its place."""
 
 
 def _sums(scheme: Scheme) -> str:

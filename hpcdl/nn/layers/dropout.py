@@ -36,8 +36,10 @@ class Dropout:
 
     def bind(self, shape: Shape, site: Site) -> Bound:
         """See :class:`hpcdl.nn.layer.Layer`."""
+        if site.path in site.continued:
+            return BoundDropout(site.continued[site.path].continued())
         op = site.backend.dropout(DropoutGeometry(shape, self.ratio, site.dtype))
-        site.seeded.append((site.path, op.reseed))
+        site.seeded.append((site.path, op))
         return BoundDropout(op)
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.nn.replica import Stage
+    from hpcdl.nn.stage import Stage
     from hpcdl.training.parts.journal import Outcome
     from hpcdl.training.parts.session import Session
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,6 +34,12 @@ class Dropout:
         """See :class:`hpcdl.nn.ops.Noise`."""
         low, high = np.random.SeedSequence(list(key)).generate_state(2)
         self._device.launch("dropout", "seed", self._dtype, grid_over(1), self._state, int(low), int(high))
+
+    def continued(self) -> Dropout:
+        """See :class:`hpcdl.nn.ops.Noise`; both increment one counter."""
+        other = copy(self)
+        other._saved = ()  # noqa: SLF001 - of the same class
+        return other
 
     def forward(self, x: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Noise`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,7 +26,13 @@ class Dropout:
 
     def reseed(self, key: Sequence[int]) -> None:
         """See :class:`hpcdl.nn.ops.Noise`."""
-        self._generator = np.random.default_rng(key)
+        self._generator.bit_generator.state = np.random.default_rng(key).bit_generator.state
+
+    def continued(self) -> Dropout:
+        """See :class:`hpcdl.nn.ops.Noise`; forwards of n and m images draw what one of n + m images draws."""
+        other = copy(self)
+        other._saved = ()  # noqa: SLF001 - of the same class
+        return other
 
     def forward(self, x: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Noise`."""

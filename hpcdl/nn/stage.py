@@ -1,0 +1,103 @@
+"""Stage: a top-level layer bound to its part of a replica's flat vectors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hpcdl.nn.precision import master, storage_dtype
+
+if TYPE_CHECKING:
+    from hpcdl.fabric.comm import Array
+    from hpcdl.nn.bound import Bound
+    from hpcdl.nn.geometry import Shape
+    from hpcdl.nn.layer import Layer, Site
+    from hpcdl.nn.loss import AuxiliaryLoss
+
+
+class Stage:
+    """A bound top-level layer.
+
+    Outputs and gradients belong to the stage and are valid until its next forward or backward. Inputs, including
+    images, must not change before backward. Training and evaluation use separate memory, so an evaluation may run
+    between a forward and its backward.
+    """
+
+    def __init__(self, layer: Layer, shape: Shape, span: slice, site: Site, *, first: bool) -> None:
+        self.name = layer.name
+        self.span = span
+        """Slice of the flat vectors; empty without parameters."""
+        self.shape = shape
+        """Shape of one input."""
+        self.output = layer.output(shape)
+        """Shape of one output."""
+        self._layer = layer
+        self._site = site
+        self._first = first
+        self.output_dtype = storage_dtype(site.dtype)
+        self.input_dtype = master(site.dtype) if first else self.output_dtype
+        """Dtypes of the arrays of outputs and inputs."""
+        heads = len(site.heads)
+        bound = layer.bind(shape, site)
+        if site.backend.record is not None and len(site.heads) == heads:
+            # an auxiliary classifier passes its logits to the loss in each forward; a recording would skip that
+            bound = site.backend.record(bound)
+        self._training = bound
+        self._evaluation: Bound | None = None
+        self._batch: int | None = None
+
+    def forward(self, x: Array, train: bool = True) -> Array:
+        """Return the outputs (N, *output); N may differ between calls.
+
+        ValueError: an input of the wrong shape or dtype.
+        """
+        self._check("input", x, self.shape, self.input_dtype)
+        if train:
+            self._batch = len(x)
+            return self._training.forward(self._narrow(_contiguous(x)), train=True)
+        if self._evaluation is None:
+            self._evaluation = self._layer.bind(self.shape, replace(self._site, seeded=[], heads=[]))
+        return self._evaluation.forward(self._narrow(_contiguous(x)), train=False)
+
+    def backward(self, dy: Array) -> Array | None:
+        """Overwrite the gradients of ``span``; return the gradient of the last training input.
+
+        The first stage returns None: the gradient of the images is not computed. Each training forward allows one
+        backward.
+
+        ValueError: a gradient that does not fit the last training forward, or a second backward.
+        """
+        self._check("gradient", dy, self.output, self.output_dtype)
+        if len(dy) != self._batch:
+            raise ValueError(
+                f"{self.name}: gradient of {len(dy)} images after a forward of {self._batch or 'none'}"
+            )
+        self._batch = None
+        return self._training.backward(_contiguous(dy), needs_dx=not self._first)
+
+    def again(self, gradients: dict[str, Array], heads: list[AuxiliaryLoss]) -> Stage:
+        """Bind the layer once more to the same parameters and state, with activations of its own.
+
+        Backward writes to ``gradients``, views by full name. Losses of auxiliary classifiers are appended to
+        ``heads``. Random numbers continue those of this binding.
+        """
+        own = replace(self._site, gradients=gradients, seeded=[], heads=heads, continued=dict(self._site.seeded))
+        return Stage(self._layer, self.shape, self.span, own, first=self._first)
+
+    def _narrow(self, x: Array) -> Array:
+        """Convert images to the precision of the activations."""
+        if self.input_dtype == self.output_dtype:
+            return x
+        assert self._site.backend.cast is not None, "Replica checks the precision"
+        return self._site.backend.cast(x, self._site.dtype)
+
+    def _check(self, role: str, array: Array, shape: Shape, dtype: str) -> None:
+        if array.shape[1:] != shape or array.dtype != dtype:
+            raise ValueError(
+                f"{self.name}: {role} is {array.dtype} {array.shape}, not {dtype} (N, "
+                f"{', '.join(map(str, shape))})"
+            )
+
+
+def _contiguous(array: Array) -> Array:
+    return array if array.flags.c_contiguous else array.copy()
