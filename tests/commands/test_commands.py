@@ -69,8 +69,19 @@ def test_check_passes_on_this_machine(hpcdl):
     ended = hpcdl("check")
     assert ended.returncode == 0, ended.stdout
     assert not ended.stderr
-    assert "2 ranks add up" in ended.stdout
+    assert "2 ranks on 1 host add up" in ended.stdout
     assert all(line.split()[0] in {"ok", "warning"} for line in ended.stdout.splitlines())
+
+
+def test_check_in_a_job_is_of_all_its_ranks(each):
+    ended = each("check", under=each.mpirun(3))
+    assert ended.returncode == 0, ended.stdout
+    assert not ended.stderr
+    subjects = [line.split(":")[0].split(maxsplit=1)[1] for line in ended.stdout.splitlines()]
+    assert len(set(subjects)) == len(subjects)
+    assert {"MPI", "transport within a host", "clock skew", "ranks and cores", "disk"} <= set(subjects)
+    assert "3 ranks on 1 host add up" in ended.stdout
+    assert re.search(r"^ok +transport within a host: (sysv|posix|sm|cma|xpmem)", ended.stdout, re.MULTILINE)
 
 
 @pytest.mark.parametrize("arguments", ["list --json", "run s.toml --dry-run", "--help"])

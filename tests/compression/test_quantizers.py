@@ -9,10 +9,12 @@ from hypothesis.extra.numpy import arrays
 
 from hpcdl.compression.ef_sign import EFSign
 from hpcdl.compression.one_bit import OneBit
+from hpcdl.compression.qsgd import QSGD
 from hpcdl.compression.sign import Sign
 from hpcdl.compression.terngrad import TernGrad
 
-ENCODERS = [Sign, EFSign, OneBit, TernGrad]
+ENCODERS = [Sign, EFSign, OneBit, TernGrad, QSGD]
+RANDOM = [TernGrad, QSGD]
 SHAPES = [(5, 7), (11,), (3, 2, 2, 4), (1,), (257,)]
 """Of a gradient of 352 entries; no tensor begins at a multiple of 8 but the first."""
 LENGTH = 352
@@ -103,7 +105,7 @@ def test_equal_seeds_ranks_and_steps_make_equal_messages(make, random):
         return encoded(make(layout(SHAPES, **fields)), vector, step=step)[0].tobytes()
 
     assert message(step=7, seed=3, rank=2) == message(step=7, seed=3, rank=2)
-    if make is TernGrad:
+    if make in RANDOM:
         assert len({message(), message(step=1), message(seed=1), message(rank=1)}) == 4
 
 

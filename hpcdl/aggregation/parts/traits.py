@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from hpcdl import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +37,11 @@ class Aggregation:
     """A candidate of ``auto``, with its default settings."""
     sparse: bool = False
     """Sums entries that a compressor selects; called as :mod:`hpcdl.aggregation.parts.entries` says."""
+    gathers: bool = False
+    """Its module's ``gather`` gives all ranks the messages of all: see
+    :mod:`hpcdl.aggregation.parts.messages`."""
+    servers: Callable[[int, Mapping[str, Any]], int] | None = None
+    """``servers(ranks, settings)``: number of ranks that sum a shard each, and can decode and encode messages."""
 
 
 def part_traits(key: str, name: str) -> Aggregation:
