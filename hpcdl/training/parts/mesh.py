@@ -9,6 +9,7 @@ import numpy as np
 
 from hpcdl.nn.split.division import LINEAR, SPLITS
 from hpcdl.registry import nearest
+from hpcdl.training.parts.passes import EXCHANGES
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Comm
@@ -23,7 +24,9 @@ class Mesh:
     ``split`` names the division of the layers. ``model``: convolutions by filters, locally connected layers by
     rows, fully connected layers by features. ``space``: layers of images by rows, fully connected ones by
     features. ``hybrid``: layers of images data-parallel, fully connected ones by features (Krizhevsky 2014).
-    ``linear``: the features are ``outputs`` or ``inputs``.
+    ``linear``: the features are ``outputs`` or ``inputs``. ``exchange``: in a hybrid, the fully connected layers
+    get ``all`` images at once, those of one rank in ``turns``, or ``slices`` of all ranks' images
+    (:mod:`hpcdl.training.parts.passes`).
 
     ValueError: a name that is none of these, a number below 1, or no number.
     """
@@ -32,6 +35,7 @@ class Mesh:
     model: int | None = None
     split: str = "model"
     linear: str = "outputs"
+    exchange: str = "all"
 
     def __post_init__(self) -> None:
         numbers = {name: getattr(self, name) for name in ("data", "model") if getattr(self, name) is not None}
@@ -40,15 +44,19 @@ class Mesh:
         for name, number in numbers.items():
             if number < 1:
                 raise ValueError(f"{name}: must be at least 1, not {number}")
-        for name, valid in (("split", SPLITS), ("linear", LINEAR)):
+        for name, valid in (("split", SPLITS), ("linear", LINEAR), ("exchange", EXCHANGES)):
             if (given := getattr(self, name)) not in valid:
                 raise ValueError(f"{name}: unknown {given!r}{nearest(given, valid)}")
+
+        if self.exchange != "all" and self.split != "hybrid":
+            raise ValueError(f"exchange: {self.exchange!r} is for split = 'hybrid'")
 
     def __str__(self) -> str:
         size = [f"{name} {getattr(self, name)}" for name in ("data", "model") if getattr(self, name) is not None]
         split = [] if self.split == "model" else [self.split]
         linear = [] if self.linear == "outputs" else [f"linear {self.linear}"]
-        return " ".join(size + split + linear)
+        exchange = [] if self.exchange == "all" else [self.exchange]
+        return " ".join(size + split + linear + exchange)
 
     def groups(self, ranks: int) -> tuple[int, int]:
         """Return the number of model groups among ``ranks``, and their size.
