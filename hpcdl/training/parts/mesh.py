@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,11 +52,12 @@ class Mesh:
             raise ValueError(f"exchange: {self.exchange!r} is for split = 'hybrid'")
 
     def __str__(self) -> str:
-        size = [f"{name} {getattr(self, name)}" for name in ("data", "model") if getattr(self, name) is not None]
-        split = [] if self.split == "model" else [self.split]
-        linear = [] if self.linear == "outputs" else [f"linear {self.linear}"]
-        exchange = [] if self.exchange == "all" else [self.exchange]
-        return " ".join(size + split + linear + exchange)
+        given = [
+            f"{one.name}={getattr(self, one.name)}"
+            for one in fields(self)
+            if one.name != "split" and getattr(self, one.name) != one.default
+        ]
+        return f"{self.split}({','.join(given)})"
 
     def groups(self, ranks: int) -> tuple[int, int]:
         """Return the number of model groups among ``ranks``, and their size.

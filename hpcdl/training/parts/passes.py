@@ -3,8 +3,8 @@
 Krizhevsky 2014, section 4: convolutions are data-parallel, so that each of K ranks has the activations of its own
 images; fully connected layers are split and need those of all. Scheme (a), ``all``, gathers all images at once. In
 K passes the activations of the next part move while the fully connected layers work on the present one. Scheme
-(b), ``turns``: each rank sends its images in turn. Scheme (c), ``slices``: in each pass every rank sends 1/K of its
-images, so that all links work in every pass. All three send the same bytes and give the same gradient.
+(b), ``turns``: each rank sends its images in turn. Scheme (c), ``slices``: in each pass every rank sends 1/K of
+its images, so that all links work in every pass. All three send the same bytes and give the same gradient.
 """
 
 from __future__ import annotations
