@@ -16,6 +16,7 @@ from hpcdl.cases.parts.train_spec import TrainSpec
 from hpcdl.cases.parts.virtual_training import simulate
 from hpcdl.data.parts.sharding import EQUAL
 from hpcdl.fabric.faults import Delays, Slowed
+from hpcdl.fabric.modelled_compute import accurate_sleep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -101,7 +102,7 @@ def program(spec: TrainSpec, journal: Journal) -> Callable[[Comm], Coroutine[Any
 
     def train_here(comm: Comm) -> Coroutine[Any, Any, dict[str, Scalar]]:
         if straggler is not None and comm.rank == straggler.rank:
-            comm = Slowed(comm, Delays(straggler, spec.seed))
+            comm = Slowed(comm, Delays(straggler, spec.seed), pause=accurate_sleep())
         return train(comm, spec.session(journal, comm.memory.allocate))
 
     return train_here
