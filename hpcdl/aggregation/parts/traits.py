@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from hpcdl import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +35,13 @@ class Aggregation:
     network is fitted to the times of such a scheme."""
     autotuned: bool = True
     """A candidate of ``auto``, with its default settings."""
+    sparse: bool = False
+    """Sums entries that a compressor selects; called as :mod:`hpcdl.aggregation.parts.entries` says."""
+    gathers: bool = False
+    """Its module's ``gather`` gives all ranks the messages of all: see
+    :mod:`hpcdl.aggregation.parts.messages`."""
+    servers: Callable[[int, Mapping[str, Any]], int] | None = None
+    """``servers(ranks, settings)``: number of ranks that sum a shard each, and can decode and encode messages."""
 
 
 def part_traits(key: str, name: str) -> Aggregation:
@@ -48,6 +55,8 @@ def part_traits(key: str, name: str) -> Aggregation:
         raise ValueError(f"{key} = {name!r}: {error}") from None
     if not found.sums:
         raise ValueError(f"{key} = {name!r}: this scheme sums nothing")
+    if found.sparse:
+        raise ValueError(f"{key} = {name!r}: this scheme sums entries that a compressor selects")
     if found.composite:
         raise ValueError(f"{key} = {name!r}: this scheme is itself composite")
     return found

@@ -16,6 +16,8 @@ import numpy as np
 
 from hpcdl.fabric.vectors import phantom
 from hpcdl.nn.volumes import volumes
+from hpcdl.training.parts.bucketing import buckets
+from hpcdl.training.parts.flow import WHOLE, Flow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer
+    from hpcdl.nn.split.layout import Range
     from hpcdl.training.parts.journal import Journal
 
 APART: Final = 65_521
@@ -166,10 +169,25 @@ class Session:
     independent: bool = False
     """True if replicas are never combined."""
     optimizer: Updates = field(default_factory=Updates)
+    flow: Flow = WHOLE
+    """Nothing moves between layers: a replayed network is not divided."""
+
+    @property
+    def group_shares(self) -> tuple[Range, ...]:
+        """Return the rank's own batch."""
+        return ((0, self.batch_per_rank),)
 
     def optimizer_of(self, _span: slice) -> Updates:
         """Return an optimizer that changes nothing."""
         return self.optimizer
+
+    def buckets(self, spans: Sequence[slice], smallest: int) -> list[slice]:
+        """See :class:`hpcdl.training.parts.session.Session`."""
+        return buckets(spans, smallest)
+
+    async def reduce(self, comm: Comm, span: slice) -> None:
+        """See :class:`hpcdl.training.parts.session.Session`; dense."""
+        await self.aggregate(comm, self.replica.gradients[span])
 
     def learning_rate(self, _step: int) -> float:
         """Return 0: nothing is learned."""

@@ -14,17 +14,23 @@ import numpy as np
 from hpcdl.data.parts.prefetch import Prefetch
 from hpcdl.data.parts.sharding import EQUAL, Shares, epoch_order, share, steps_per_epoch
 from hpcdl.optim.parts.per_tensor import Multipliers
+from hpcdl.training.parts.bucketing import between, buckets
+from hpcdl.training.parts.compressed.compressed import Compressed
+from hpcdl.training.parts.flow import WHOLE, Flow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
 
     from numpy.typing import NDArray
 
     from hpcdl.data.parts.dataset import Dataset
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.nn.replica import Replica
+    from hpcdl.nn.split.layout import Range
     from hpcdl.optim.parts.protocol import Optimizer
+    from hpcdl.training.parts.compressed.plan import Plan
     from hpcdl.training.parts.journal import Journal, Moment
+    from hpcdl.training.parts.model_group import ModelGroup
 
 
 _Batch: TypeAlias = "tuple[Array, NDArray[np.int64]]"
@@ -57,6 +63,12 @@ class Session:
     """Batches prepared ahead by a thread, which :meth:`close` ends; 0: no thread, :meth:`batch` makes each."""
     bucket_bytes: int | None = None
     """Shortest bucket that is worth its latency, as measured on the links; None: the whole gradient."""
+    compression: Plan | None = None
+    """Compression of gradients; None: they are summed dense."""
+    compressed: Compressed | None = field(default=None, init=False)
+    """Compressor and residual of this rank."""
+    group: ModelGroup | None = None
+    """This rank of a model group; None: every rank has all layers."""
     vectors: dict[str, Array] = field(default_factory=dict, init=False)
     """Vectors of the strategy besides the replica's, by name; see :meth:`vector`."""
     multipliers: Multipliers = field(init=False)
@@ -71,6 +83,16 @@ class Session:
         """Pass the multipliers to the optimizer."""
         self.multipliers = Multipliers.of(self.replica.tensors, self.replica.backend.asarray)
         self.optimizer.multipliers = self.multipliers
+        if self.compression is not None:
+            replica = self.replica
+            self.compressed = Compressed(
+                self.compression,
+                replica.tensors,
+                replica.gradients.size,
+                str(replica.gradients.dtype),
+                self.vector,
+                self.seed,
+            )
 
     @property
     def steps_per_epoch(self) -> int:
@@ -83,6 +105,7 @@ class Session:
         replica = self.replica
         own = (replica.parameters, replica.gradients, replica.state)
         states = [vector for one in (self.optimizer, *self._parts) for vector in one.state.values()]
+        states += self.compressed.state.values() if self.compressed is not None else ()
         return sum(vector.nbytes for vector in (*own, *states, *self.vectors.values()))
 
     def optimizer_of(self, span: slice) -> Optimizer:
@@ -98,19 +121,56 @@ class Session:
         self.vectors[name] = self.replica.backend.zeros(elements, self.replica.dtype)
         return self.vectors[name]
 
+    def buckets(self, spans: Sequence[slice], smallest: int) -> list[slice]:
+        """Return :func:`hpcdl.training.parts.bucketing.buckets`, cut between tensors if the compressor must."""
+        found = buckets(spans, smallest)
+        if self.compression is not None and self.compression.traits.whole_tensors:
+            return between(found, [one.span for one in self.replica.tensors])
+        return found
+
+    async def reduce(self, comm: Comm, span: slice) -> None:
+        """Sum the part ``span`` of the gradient over all ranks, in place, with the compression of the case.
+
+        Raises FloatingPointError for a value that a compressor cannot send: infinite, or not a number.
+        """
+        gradient = self.replica.gradients[span]
+        if self.group is not None:
+            await self.group.reduce(comm, span, self.aggregate)
+        elif self.compressed is None:
+            await self.aggregate(comm, gradient)
+        else:
+            await self.compressed.reduce(comm, span, gradient, self.aggregate)
+
+    @property
+    def flow(self) -> Flow:
+        """Movement of activations between the layers."""
+        return WHOLE if self.group is None else self.group.flow
+
+    @property
+    def group_shares(self) -> tuple[Range, ...]:
+        """Shares of the model group's ranks in its batch of a step; of the rank alone without a group."""
+        if self.group is None:
+            return ((0, self.images),)
+        return self.group.shares(self.global_batch // self.group.place.data.size)
+
     def epoch(self, step: int) -> int:
         """Return the epoch of ``step``."""
         return step // self.steps_per_epoch
 
     def batch(self, step: int, rank: int, ranks: int) -> _Batch:
-        """Return images and labels of ``rank``'s share of the global batch, which does not depend on ``ranks``."""
+        """Return images and labels of ``rank``'s share of the global batch, which does not depend on ``ranks``.
+
+        In a divided network, the images are those that the first layer's part takes, of its model group's batch.
+        """
+        if self.group is not None:
+            rank, ranks = self.group.place.group, self.group.place.data.size
         self.replica.reseed(self.seed, rank, step)
         if self._ahead is None or self._ahead[0] != (rank, ranks):
             self.close()
             make = partial(self._make_batch, rank=rank, ranks=ranks)
             self._ahead = (rank, ranks), Prefetch(make, self.steps, self.prefetch)
         images, labels = self._ahead[1].take(step)
-        self.images = len(images)
+        self.images = len(labels)
         return images, labels
 
     def input(self, step: int, rank: int, ranks: int) -> tuple[Array, Array]:
@@ -129,7 +189,10 @@ class Session:
         epoch, within = divmod(step, self.steps_per_epoch)
         order = epoch_order(len(self.dataset.train), epoch, self.seed)
         mine = share(order, within, self.global_batch, rank, ranks, self.shares)
-        return self.dataset.train.batch(mine, self.replica.dtype, (self.seed, epoch))
+        key = (self.seed, epoch)
+        if self.group is not None:
+            return self.group.read(self.dataset.train, mine, key)
+        return self.dataset.train.batch(mine, self.replica.dtype, key)
 
     def evaluations_within(self, steps: int) -> int:
         """Return the number of evaluations due within ``steps`` steps, without the one at the end."""
@@ -159,10 +222,14 @@ class Session:
         ``steps``: length of training so far, in global batches.
         """
         replica, test = self.replica, self.dataset.test
-        if replica.state.size and not self.independent:
-            await comm.native("allreduce", replica.state)
-            await comm.compute("evaluation", partial(itruediv, replica.state, comm.size))
-        sums = await comm.compute("evaluation", partial(self._test_with, parameters, comm.rank, comm.size))
+        if self.group is not None:
+            await self.group.average_statistics(comm)
+            sums = await self.group.test(comm, test, self.global_batch)
+        else:
+            if replica.state.size and not self.independent:
+                await comm.native("allreduce", replica.state)
+                await comm.compute("evaluation", partial(itruediv, replica.state, comm.size))
+            sums = await comm.compute("evaluation", partial(self._test_with, parameters, comm.rank, comm.size))
         await comm.native("allreduce", sums)
         loss, accuracy = (float(total) / len(test) for total in sums)
         epochs, samples = steps / self.steps_per_epoch, round(steps * self.global_batch)

@@ -44,6 +44,8 @@ class Strategy:
 
     aggregates: bool = True
     """Sums vectors by the case's aggregation; False: moves its messages itself."""
+    compresses: bool = False
+    """Sums gradients by :meth:`hpcdl.training.parts.session.Session.reduce`, which may compress them."""
     lockstep: bool = False
     """All ranks take every step together, all steps cost the same, and messages depend on sizes only. Such a
     strategy can be replayed and predicted."""
@@ -53,6 +55,8 @@ class Strategy:
     """Can train in float16, by loss scaling."""
     weighs_images: bool = False
     """A rank is weighted by its images, so that shares of a batch need not be equal."""
+    splits_layers: bool = False
+    """Moves gradients by the session's ``reduce``, so that layers may be split among ranks."""
     served: bool = False
     """Servers apply the gradients that workers push."""
     optimizer: str | None = None
