@@ -40,6 +40,8 @@ class Aggregation:
     :mod:`hpcdl.aggregation.parts.messages`."""
     servers: Callable[[int, Mapping[str, Any]], int] | None = None
     """``servers(ranks, settings)``: number of ranks that sum a shard each, and can decode and encode messages."""
+    sparse: bool = False
+    """Sums entries that a compressor selects; called as :mod:`hpcdl.aggregation.parts.entries` says."""
 
 
 def part_traits(key: str, name: str) -> Aggregation:
@@ -53,6 +55,8 @@ def part_traits(key: str, name: str) -> Aggregation:
         raise ValueError(f"{key} = {name!r}: {error}") from None
     if not found.sums:
         raise ValueError(f"{key} = {name!r}: this scheme sums nothing")
+    if found.sparse:
+        raise ValueError(f"{key} = {name!r}: this scheme sums entries that a compressor selects")
     if found.composite:
         raise ValueError(f"{key} = {name!r}: this scheme is itself composite")
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from hpcdl import registry
 from hpcdl.aggregation.parts import traits
 from hpcdl.fabric.device import nccl
 from hpcdl.fabric.network import NETWORKS
@@ -32,6 +33,17 @@ def check_memory(aggregation: Choice, backend: Backend) -> None:
         if backend.on_host:
             raise ValueError(f"{scheme!r} sums vectors on GPUs, and backend {backend.name!r} has none there")
         nccl.library()  # the one that sums there
+
+
+def check_dense(aggregation: Choice) -> None:
+    """Raise ValueError for a scheme that sums no whole vectors but entries that a compressor selects."""
+    if traits_of(aggregation).sparse:
+        those = [
+            one for one in registry.names("compression") if hasattr(registry.find("compression", one), "select")
+        ]
+        raise ValueError(
+            f"{aggregation.name!r} sums entries that a compressor selects; these do: {', '.join(those)}"
+        )
 
 
 def check_hosts(aggregation: Choice, ranks: int, ranks_per_host: int) -> None:
