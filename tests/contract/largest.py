@@ -21,7 +21,7 @@ class Largest:
     def expected(self, span):
         return self.bound(span)
 
-    def select(self, vector):
+    def _largest(self, vector):
         if not np.isfinite(vector).all():
             raise FloatingPointError("a value that is infinite or not a number")
         places = [begin + int(np.abs(vector[begin : begin + 8]).argmax()) for begin in range(0, len(vector), 8)]
@@ -31,7 +31,7 @@ class Largest:
         return Sparse(indices, values)
 
     def encode(self, span, vector, wire, step):
-        content = b"".join(one.tobytes() for one in self.select(vector))
+        content = b"".join(one.tobytes() for one in self._largest(vector))
         wire[: len(content)] = np.frombuffer(content, np.uint8)
         return len(content)
 

@@ -11,6 +11,8 @@ class Compression:
 
     error_feedback: bool = True
     """What is not sent is added to the next gradient, unless the case says otherwise."""
+    accumulates: bool = False
+    """Holds itself what is not sent, so that error feedback would count it twice."""
     unbiased: bool = False
     """The mean of its message is the gradient; no error feedback is needed."""
     whole_tensors: bool = False

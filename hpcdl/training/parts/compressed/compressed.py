@@ -5,15 +5,18 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hpcdl.aggregation.parts.entries import Series
+from hpcdl.aggregation.ring import ring
 from hpcdl.compression.parts.protocol import Layout
-from hpcdl.training.parts.compressed.exchanges import by_messages, by_sums
+from hpcdl.compression.parts.sparse_messages import SparseMessages
+from hpcdl.training.parts.compressed.exchanges import by_entries, by_messages, by_sums
 from hpcdl.training.parts.compressed.piece import Courier, Piece
 from hpcdl.training.parts.compressed.serving import Answers, by_servers, shards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from hpcdl.compression.parts.protocol import Tensor
+    from hpcdl.compression.parts.protocol import Selector, Tensor
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.training.parts.compressed.plan import Plan
 
@@ -34,6 +37,8 @@ class Compressed:
     With error feedback (Seide et al. 2014; Stich et al. 2018) a compressor gets gradient plus residual, and the
     residual becomes what it has not sent.
 
+    Dense first steps use the case's aggregation, or a ring if that sums entries only.
+
     ``tensors``: tensors of the flat gradient of ``size`` elements. ``vector`` makes the residuals.
     """
 
@@ -49,6 +54,10 @@ class Compressed:
         self._seed = seed
         self._steps: dict[tuple[int, int], int] = {}
         """Exchanges so far, by the bounds of the part."""
+        self._series: dict[tuple[int, int], Series] = {}
+        # a compressor that accumulates has no residual, to which entries that no sum has could return
+        returns = plan.aggregation.sparse and plan.traits.accumulates
+        self._returned = vector("returned") if returns else None
         self._residuals: dict[tuple[int, int], Array] = {}
         self._exchange: Callable[[Comm, Piece, Sum], Coroutine[Any, Any, None]] | None = None
         self.state: dict[str, Array] = {}
@@ -65,7 +74,7 @@ class Compressed:
         step = self._steps.get((span.start, span.stop), 0)
         self._steps[span.start, span.stop] = step + 1
         if step < self.plan.settings.warmup_steps:
-            await aggregate(comm, gradient)
+            await (ring if self.plan.aggregation.sparse else aggregate)(comm, gradient)
             return
         residual = None if self.residual is None else self.residual[span]
         await self._exchange(comm, Piece(span, gradient, residual, step), aggregate)
@@ -79,9 +88,20 @@ class Compressed:
         )
         compressor = plan.make(layout)
         self.state.update(compressor.state)
-        if plan.kind == "sums":
+        if plan.kind == "vectors":
             return lambda comm, piece, aggregate: by_sums(comm, compressor, piece, aggregate, tensors)
-        courier = self._courier(compressor, comm.rank)
+        if scheme.sparse:
+            allreduce = partial(plan.scheme, **settings)
+            return lambda comm, piece, _: by_entries(
+                comm,
+                compressor,
+                piece,
+                allreduce,
+                self._series_of(piece, compressor),
+                self._returned_of(piece),
+                tensors,
+            )
+        courier = self._courier(compressor, layout)
         if scheme.gathers:
             gather = partial(plan.part_of_scheme("gather"), **settings)
             return lambda comm, piece, _: by_messages(comm, courier, piece, gather)
@@ -92,11 +112,23 @@ class Compressed:
         if plan.traits.both_ways:
             back = plan.make(layout)
             self.state.update({f"{name} of sums": vector for name, vector in back.state.items()})
-            answers = Answers(self._courier(back, comm.rank), self._residual_of_sums, comm.rank)
+            answers = Answers(self._courier(back, layout), self._residual_of_sums, comm.rank)
         return lambda comm, piece, _: by_servers(comm, courier, piece, shards(piece.span, servers, whole), answers)
 
-    def _courier(self, compressor: Any, rank: int) -> Courier:
-        return Courier(compressor, self.tensors, rank, sparse=self.plan.kind == "entries")
+    def _courier(self, compressor: Any, layout: Layout) -> Courier:
+        entries = self.plan.kind == "entries"
+        encoder = SparseMessages(layout, compressor, self.plan.make_code()) if entries else compressor
+        return Courier(encoder, self.tensors, layout.rank, sparse=entries)
+
+    def _series_of(self, piece: Piece, selector: Selector) -> Series:
+        """Return the sums of a piece, with what a sparse scheme keeps from one to the next."""
+        bounds = piece.span.start, piece.span.stop
+        if bounds not in self._series:
+            self._series[bounds] = Series(piece.span.stop - piece.span.start, selector.most(piece.span))
+        return self._series[bounds]
+
+    def _returned_of(self, piece: Piece) -> Array | None:
+        return None if self._returned is None else self._returned[piece.span]
 
     def _residual_of_sums(self, span: slice) -> Array | None:
         """Return what this server's answers for the shard ``span`` have not sent; None without error feedback."""
