@@ -17,6 +17,7 @@ import numpy as np
 from hpcdl.fabric.vectors import phantom
 from hpcdl.nn.volumes import volumes
 from hpcdl.training.parts.bucketing import buckets
+from hpcdl.training.parts.flow import WHOLE, Flow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer
+    from hpcdl.nn.split.layout import Range
     from hpcdl.training.parts.journal import Journal
 
 APART: Final = 65_521
@@ -167,6 +169,13 @@ class Session:
     independent: bool = False
     """True if replicas are never combined."""
     optimizer: Updates = field(default_factory=Updates)
+    flow: Flow = WHOLE
+    """Nothing moves between layers: a replayed network is not divided."""
+
+    @property
+    def group_shares(self) -> tuple[Range, ...]:
+        """Return the rank's own batch."""
+        return ((0, self.batch_per_rank),)
 
     def optimizer_of(self, _span: slice) -> Updates:
         """Return an optimizer that changes nothing."""

@@ -16,6 +16,7 @@ from hpcdl.data.parts.sharding import EQUAL, Shares, epoch_order, share, steps_p
 from hpcdl.optim.parts.per_tensor import Multipliers
 from hpcdl.training.parts.bucketing import between, buckets
 from hpcdl.training.parts.compressed.compressed import Compressed
+from hpcdl.training.parts.flow import WHOLE, Flow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -25,9 +26,11 @@ if TYPE_CHECKING:
     from hpcdl.data.parts.dataset import Dataset
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.nn.replica import Replica
+    from hpcdl.nn.split.layout import Range
     from hpcdl.optim.parts.protocol import Optimizer
     from hpcdl.training.parts.compressed.plan import Plan
     from hpcdl.training.parts.journal import Journal, Moment
+    from hpcdl.training.parts.model_group import ModelGroup
 
 
 _Batch: TypeAlias = "tuple[Array, NDArray[np.int64]]"
@@ -64,6 +67,8 @@ class Session:
     """Compression of gradients; None: they are summed dense."""
     compressed: Compressed | None = field(default=None, init=False)
     """Compressor and residual of this rank."""
+    group: ModelGroup | None = None
+    """This rank of a model group; None: every rank has all layers."""
     vectors: dict[str, Array] = field(default_factory=dict, init=False)
     """Vectors of the strategy besides the replica's, by name; see :meth:`vector`."""
     multipliers: Multipliers = field(init=False)
@@ -129,24 +134,43 @@ class Session:
         Raises FloatingPointError for a value that a compressor cannot send: infinite, or not a number.
         """
         gradient = self.replica.gradients[span]
-        if self.compressed is None:
+        if self.group is not None:
+            await self.group.reduce(comm, span, self.aggregate)
+        elif self.compressed is None:
             await self.aggregate(comm, gradient)
         else:
             await self.compressed.reduce(comm, span, gradient, self.aggregate)
+
+    @property
+    def flow(self) -> Flow:
+        """Movement of activations between the layers."""
+        return WHOLE if self.group is None else self.group.flow
+
+    @property
+    def group_shares(self) -> tuple[Range, ...]:
+        """Shares of the model group's ranks in its batch of a step; of the rank alone without a group."""
+        if self.group is None:
+            return ((0, self.images),)
+        return self.group.shares(self.global_batch // self.group.place.data.size)
 
     def epoch(self, step: int) -> int:
         """Return the epoch of ``step``."""
         return step // self.steps_per_epoch
 
     def batch(self, step: int, rank: int, ranks: int) -> _Batch:
-        """Return images and labels of ``rank``'s share of the global batch, which does not depend on ``ranks``."""
+        """Return images and labels of ``rank``'s share of the global batch, which does not depend on ``ranks``.
+
+        In a divided network, the images are those that the first layer's part takes, of its model group's batch.
+        """
+        if self.group is not None:
+            rank, ranks = self.group.place.group, self.group.place.data.size
         self.replica.reseed(self.seed, rank, step)
         if self._ahead is None or self._ahead[0] != (rank, ranks):
             self.close()
             make = partial(self._make_batch, rank=rank, ranks=ranks)
             self._ahead = (rank, ranks), Prefetch(make, self.steps, self.prefetch)
         images, labels = self._ahead[1].take(step)
-        self.images = len(images)
+        self.images = len(labels)
         return images, labels
 
     def input(self, step: int, rank: int, ranks: int) -> tuple[Array, Array]:
@@ -165,7 +189,10 @@ class Session:
         epoch, within = divmod(step, self.steps_per_epoch)
         order = epoch_order(len(self.dataset.train), epoch, self.seed)
         mine = share(order, within, self.global_batch, rank, ranks, self.shares)
-        return self.dataset.train.batch(mine, self.replica.dtype, (self.seed, epoch))
+        key = (self.seed, epoch)
+        if self.group is not None:
+            return self.group.read(self.dataset.train, mine, key)
+        return self.dataset.train.batch(mine, self.replica.dtype, key)
 
     def evaluations_within(self, steps: int) -> int:
         """Return the number of evaluations due within ``steps`` steps, without the one at the end."""
@@ -195,10 +222,14 @@ class Session:
         ``steps``: length of training so far, in global batches.
         """
         replica, test = self.replica, self.dataset.test
-        if replica.state.size and not self.independent:
-            await comm.native("allreduce", replica.state)
-            await comm.compute("evaluation", partial(itruediv, replica.state, comm.size))
-        sums = await comm.compute("evaluation", partial(self._test_with, parameters, comm.rank, comm.size))
+        if self.group is not None:
+            await self.group.average_statistics(comm)
+            sums = await self.group.test(comm, test, self.global_batch)
+        else:
+            if replica.state.size and not self.independent:
+                await comm.native("allreduce", replica.state)
+                await comm.compute("evaluation", partial(itruediv, replica.state, comm.size))
+            sums = await comm.compute("evaluation", partial(self._test_with, parameters, comm.rank, comm.size))
         await comm.native("allreduce", sums)
         loss, accuracy = (float(total) / len(test) for total in sums)
         epochs, samples = steps / self.steps_per_epoch, round(steps * self.global_batch)
