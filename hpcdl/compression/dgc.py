@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hpcdl.compression.parts.magnitudes import check, largest, quantile, sample
-from hpcdl.compression.parts.momentum_correction import correct
 from hpcdl.compression.parts.protocol import Sparse
 from hpcdl.compression.parts.selection import check_density, draw_seed, entries, trimmed
 from hpcdl.compression.parts.traits import Compression
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Layout
     from hpcdl.fabric.comm import Array
 
-TRAITS: Final = Compression(error_feedback=False, accumulates=True, title="Lin 2018")
+TRAITS: Final = Compression(error_feedback=False, own_residual="accumulated", title="Lin 2018")
 
 STAGES: Final = 4
 """Stages of the warm-up: densities 1/4, 1/16, 1/64, 1/256, then that of the setting (Lin 2018, section 3.3)."""
@@ -50,6 +49,11 @@ class DGC:
             raise ValueError(f"clipping must be above 0, not {clipping}")
         if sparsity_warmup_steps < 0:
             raise ValueError(f"sparsity_warmup_steps must be at least 0, not {sparsity_warmup_steps}")
+        from hpcdl.compression.kernels.momentum_correction import (
+            correct,
+        )  # late: listing compressors must not load numba
+
+        self._correct = correct
         self.state: dict[str, Array] = {
             "velocity": np.zeros(layout.size, layout.dtype),
             "accumulated": np.zeros(layout.size, layout.dtype),
@@ -81,7 +85,7 @@ class DGC:
         check(vector, self._layout, span.start)
         velocity, accumulated = self.state["velocity"][span], self.state["accumulated"][span]
         dtype = vector.dtype.type
-        correct(vector, velocity, accumulated, dtype(self._momentum), dtype(self._clip(vector)))
+        self._correct(vector, velocity, accumulated, dtype(self._momentum), dtype(self._clip(vector)))
         density = self.density(step)
         sampled = sample(vector, draw_seed(self._layout, span.start, step))
         threshold = max(quantile(sampled, density), sampled.dtype.type(1))

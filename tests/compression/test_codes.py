@@ -87,7 +87,9 @@ def test_messages_give_the_integers_back(name, integers):
 
 
 @pytest.mark.parametrize(
-    ("name", "word"), [("elias gamma", gamma), ("elias", delta), ("elias omega", omega)], ids=str
+    ("name", "word"),
+    [("elias gamma", gamma), ("elias", delta), ("elias omega", omega)],
+    ids=["gamma", "delta", "omega"],
 )
 @given(sequences)
 @settings(deadline=None, max_examples=60)

@@ -67,7 +67,7 @@ WRONG_VALUES = [
     (
         "train",
         {"compression": {"name": "top_k", "code": "rice"}, "aggregation": "gtopk"},
-        "compression: code: 'gtopk' sends positions without a code",
+        "compression: code: 'gtopk' sums positions and values, not messages in a code",
     ),
     (
         "train",

@@ -35,13 +35,13 @@ class Aggregation:
     network is fitted to the times of such a scheme."""
     autotuned: bool = True
     """A candidate of ``auto``, with its default settings."""
+    sparse: bool = False
+    """Sums entries that a compressor selects; called as :mod:`hpcdl.aggregation.parts.entries` says."""
     gathers: bool = False
     """Its module's ``gather`` gives all ranks the messages of all: see
     :mod:`hpcdl.aggregation.parts.messages`."""
     servers: Callable[[int, Mapping[str, Any]], int] | None = None
     """``servers(ranks, settings)``: number of ranks that sum a shard each, and can decode and encode messages."""
-    sparse: bool = False
-    """Sums entries that a compressor selects; called as :mod:`hpcdl.aggregation.parts.entries` says."""
 
 
 def part_traits(key: str, name: str) -> Aggregation:

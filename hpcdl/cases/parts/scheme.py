@@ -58,9 +58,10 @@ def can_be_tried(aggregation: Choice, ranks: int) -> bool:
     """Return True if an aggregation may be simulated before the run.
 
     A user's own is not called before the run, whatever else it does. Schemes of the device's memory cannot be
-    simulated, and more ranks take long.
+    simulated, sparse ones sum no whole vectors, and more ranks take long.
     """
-    return ":" not in aggregation.name and traits_of(aggregation).memory != "device" and ranks <= MOST_TRIED
+    traits = traits_of(aggregation)
+    return ":" not in aggregation.name and traits.memory != "device" and not traits.sparse and ranks <= MOST_TRIED
 
 
 def try_out(aggregation: Choice, ranks: int) -> None:

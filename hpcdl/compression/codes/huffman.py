@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numba import njit
 
-from hpcdl.compression.parts.bit_stream import ends_here, finish, logarithm, padded, put, put_long, window
-from hpcdl.compression.parts.code import check_room, most_bits
+from hpcdl.compression.parts.code import check_room, most_bits, padded
 
 if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Bytes
@@ -33,6 +31,11 @@ class Huffman:
 
     words = False
 
+    def __init__(self) -> None:
+        from hpcdl.compression.kernels import huffman  # late: listing compressors must not load numba
+
+        self._kernels = huffman
+
     def bound(self, count: int, total: int) -> int:
         """See :class:`hpcdl.compression.parts.code.Code`."""
         return max(_bound(count, total), _bound(min(count, FEW), total))
@@ -41,7 +44,7 @@ class Huffman:
         """See :class:`hpcdl.compression.parts.code.Code`."""
         check_room(wire, self.bound(len(integers), int(integers.sum(dtype=np.uint64))))
         direct = _direct(len(integers))
-        counts = _histogram(integers, direct)
+        counts = self._kernels.histogram(integers, direct)
         lengths = code_lengths(counts)
         used = np.flatnonzero(lengths)
         first, size = (int(used[0]), int(used[-1] - used[0]) + 1) if len(used) else (0, 0)
@@ -50,14 +53,14 @@ class Huffman:
         end = HEADER + len(table) // 2
         wire[:HEADER] = direct | (first >> 8) << 4 | (size >> 8) << 5, first & 255, size & 255
         wire[HEADER:end] = table[::2] | table[1::2] << 4
-        return end + int(_encode(integers, wire[end:], direct, lengths, canonical(lengths)))
+        return end + int(self._kernels.encode(integers, wire[end:], direct, lengths, canonical(lengths)))
 
     def decode(self, message: Bytes, integers: Array) -> None:
         """See :class:`hpcdl.compression.parts.code.Code`."""
         lengths, direct, begin = _table(message)
         body = message[begin:]
         look_up = _look_up(lengths, canonical(lengths))
-        if not _decode(padded(body), len(body), direct, look_up, integers):
+        if not self._kernels.decode(padded(body), len(body), direct, look_up, integers):
             raise ValueError(f"Huffman code: {len(message)} bytes are not {len(integers)} integers")
 
 
@@ -153,57 +156,3 @@ def _look_up(lengths: Array, codes: Array) -> Array:
     for symbol in np.flatnonzero(lengths):
         found[int(codes[symbol]) :: 1 << int(lengths[symbol])] = (symbol << 4) + int(lengths[symbol])
     return found
-
-
-@njit(nogil=True, cache=True)
-def _histogram(integers: Any, direct: Any) -> Any:
-    counts = np.zeros((1 << direct) + 32 - direct, np.int64)
-    for i in range(len(integers)):
-        value = np.uint64(integers[i])
-        if value >> np.uint64(direct) == np.uint64(0):
-            counts[np.int64(value)] += 1
-        else:
-            counts[(1 << direct) + np.int64(logarithm(value)) - direct] += 1
-    return counts
-
-
-@njit(nogil=True, cache=True)
-def _encode(integers: Any, wire: Any, direct: Any, lengths: Any, codes: Any) -> Any:
-    at, pending, filled = 0, np.uint64(0), np.uint64(0)
-    for i in range(len(integers)):
-        value = np.uint64(integers[i])
-        if value >> np.uint64(direct) == np.uint64(0):
-            symbol = np.int64(value)
-            at, pending, filled = put(
-                wire, at, pending, filled, np.uint64(codes[symbol]), np.uint64(lengths[symbol])
-            )
-        else:
-            n = logarithm(value)
-            symbol = (1 << direct) + np.int64(n) - direct
-            length = np.uint64(lengths[symbol])
-            word = np.uint64(codes[symbol]) | (value ^ (np.uint64(1) << n)) << length
-            at, pending, filled = put_long(wire, at, pending, filled, word, length + n)
-    return finish(wire, at, pending, filled)
-
-
-@njit(nogil=True, cache=True)
-def _decode(wire: Any, size: Any, direct: Any, look_up: Any, integers: Any) -> Any:
-    bit, end, one = np.uint64(0), np.uint64(8 * size), np.uint64(1)
-    largest = 1 << direct
-    for i in range(len(integers)):
-        word = window(wire, bit)
-        found = look_up[np.int64(word & np.uint64((1 << LONGEST) - 1))]
-        length = np.uint64(found & 15)
-        symbol = np.int64(found >> 4)
-        bit += length
-        if length == np.uint64(0):
-            return False
-        if symbol < largest:
-            integers[i] = symbol
-        else:
-            n = np.uint64(symbol - largest + direct)
-            integers[i] = one << n | (word >> length) & ((one << n) - one)
-            bit += n
-        if bit > end:
-            return False
-    return ends_here(wire, size, bit)

@@ -9,12 +9,16 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Protocol
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hpcdl.compression.parts.protocol import Bytes
     from hpcdl.fabric.comm import Array
 
+PADDING: Final = 16
+"""Zero bytes after a message, so that kernels need not check its end before each read."""
 LARGEST: Final = (1 << 32) - 1
 """Largest integer."""
 
@@ -67,6 +71,13 @@ def most_bits(points: Sequence[tuple[int, int]], count: int, total: int) -> int:
 def _below(a: tuple[int, int], b: tuple[int, int], c: tuple[int, int]) -> bool:
     """Return True if ``b`` is on or below the line from ``a`` to ``c``."""
     return (b[1] - a[1]) * (c[0] - a[0]) <= (c[1] - a[1]) * (b[0] - a[0])
+
+
+def padded(message: Bytes) -> Bytes:
+    """Return a copy of ``message`` with :data:`PADDING` zero bytes at its end."""
+    copy = np.zeros(len(message) + PADDING, np.uint8)
+    copy[: len(message)] = message
+    return copy
 
 
 def check_room(wire: Bytes, most: int) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numba import njit
-
-from hpcdl.compression.parts.bit_stream import trailing_zeros
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
@@ -18,31 +15,8 @@ def subset(count: int, length: int, seed: int) -> Array:
 
     Positions are drawn until enough are different; of more than half of them, those left out are drawn.
     """
+    from hpcdl.compression.kernels import drawing  # late: listing compressors must not load numba
+
     found = np.empty(count, np.int32)
-    _subset(found, length, np.uint64(seed))
+    drawing.subset(found, length, np.uint64(seed))
     return found
-
-
-@njit(nogil=True, cache=True)
-def _subset(found: Any, length: Any, seed: Any) -> None:
-    count = len(found)
-    inverse = 2 * count > length
-    marks = np.zeros((length + 63) // 64, np.uint64)
-    state, drawn = seed, 0
-    while drawn < (length - count if inverse else count):
-        state += np.uint64(0x9E3779B97F4A7C15)  # splitmix64 (Steele 2014)
-        word = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        word ^= word >> np.uint64(31)
-        position = ((word >> np.uint64(32)) * np.uint64(length)) >> np.uint64(32)
-        at, bit = np.int64(position >> np.uint64(6)), np.uint64(1) << (position & np.uint64(63))
-        if marks[at] & bit == np.uint64(0):
-            marks[at] |= bit
-            drawn += 1
-    i = 0
-    for block in range(len(marks)):
-        word = ~marks[block] if inverse else marks[block]
-        while word != np.uint64(0) and i < count:  # bits behind the end come last
-            found[i] = 64 * block + np.int64(trailing_zeros(word))
-            word &= word - np.uint64(1)
-            i += 1

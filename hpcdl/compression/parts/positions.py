@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numba import njit
 
 if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Bytes, Sparse
@@ -21,13 +20,17 @@ def gaps(indices: Array) -> Array:
 
 def add(found: Sparse, into: Array) -> None:
     """Add the entries to the vector ``into``."""
-    _add(found.indices, found.values, into)
+    from hpcdl.compression.kernels import positions  # late: listing compressors must not load numba
+
+    positions.add(found.indices, found.values, into)
 
 
 def bitmap_of(indices: Array, length: int) -> Bytes:
     """Return one bit per position of a vector of ``length``, the first lowest; set at ``indices``."""
+    from hpcdl.compression.kernels import positions  # late: listing compressors must not load numba
+
     marks = np.zeros((length + 7) // 8, np.uint8)
-    _mark(indices, marks)
+    positions.mark(indices, marks)
     return marks
 
 
@@ -41,27 +44,6 @@ def unpacked(bits: Bytes, count: int) -> Array:
 
 def rising(ahead: Array, length: int, indices: Array) -> bool:
     """Fill ``indices``, int32, from gaps, uint32; return False if a position is not below ``length``."""
-    return bool(_rising(ahead, length, indices))
+    from hpcdl.compression.kernels import positions  # late: listing compressors must not load numba
 
-
-@njit(nogil=True, cache=True)
-def _add(indices: Any, values: Any, into: Any) -> None:
-    for i in range(len(indices)):
-        into[indices[i]] += values[i]
-
-
-@njit(nogil=True, cache=True)
-def _mark(indices: Any, marks: Any) -> None:
-    for i in range(len(indices)):
-        marks[indices[i] >> 3] |= np.uint8(1 << (indices[i] & 7))
-
-
-@njit(nogil=True, cache=True)
-def _rising(ahead: Any, length: Any, indices: Any) -> Any:
-    position = np.int64(-1)
-    for i in range(len(ahead)):
-        position += 1 + np.int64(ahead[i])
-        if position >= length:
-            return False
-        indices[i] = position
-    return True
+    return bool(positions.rising(ahead, length, indices))

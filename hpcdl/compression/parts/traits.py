@@ -11,8 +11,6 @@ class Compression:
 
     error_feedback: bool = True
     """What is not sent is added to the next gradient, unless the case says otherwise."""
-    accumulates: bool = False
-    """Holds itself what is not sent, so that error feedback would count it twice."""
     unbiased: bool = False
     """The mean of its message is the gradient; no error feedback is needed."""
     whole_tensors: bool = False
@@ -21,5 +19,7 @@ class Compression:
     """A server encodes the sum again for the way back, with a residual of its own."""
     own_sums: bool = False
     """Its vectors have a type that only their own addition sums, and no library."""
+    own_residual: str = ""
+    """Vector in its ``state`` that holds what is not sent; for compressors without other error feedback."""
     title: str = ""
     """Source in the literature, author and year."""

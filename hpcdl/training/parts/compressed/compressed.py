@@ -5,22 +5,21 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hpcdl.aggregation.parts.entries import Series
-from hpcdl.aggregation.ring import ring
 from hpcdl.compression.parts.protocol import Layout
 from hpcdl.compression.parts.sparse_messages import SparseMessages
-from hpcdl.training.parts.compressed.exchanges import by_entries, by_messages, by_sums
+from hpcdl.training.parts.compressed.exchanges import by_messages, by_sums
 from hpcdl.training.parts.compressed.piece import Courier, Piece
 from hpcdl.training.parts.compressed.serving import Answers, by_servers, shards
+from hpcdl.training.parts.compressed.sparse_sums import SparseSums, sum_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from hpcdl.compression.parts.protocol import Selector, Tensor
+    from hpcdl.compression.parts.protocol import Tensor
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.training.parts.compressed.plan import Plan
 
-    Sum = Callable[[Comm, Array], Coroutine[Any, Any, None]]
+    Sum = Callable[..., Coroutine[Any, Any, Any]]
 
 
 class Vectors(Protocol):
@@ -37,8 +36,6 @@ class Compressed:
     With error feedback (Seide et al. 2014; Stich et al. 2018) a compressor gets gradient plus residual, and the
     residual becomes what it has not sent.
 
-    Dense first steps use the case's aggregation, or a ring if that sums entries only.
-
     ``tensors``: tensors of the flat gradient of ``size`` elements. ``vector`` makes the residuals.
     """
 
@@ -54,10 +51,6 @@ class Compressed:
         self._seed = seed
         self._steps: dict[tuple[int, int], int] = {}
         """Exchanges so far, by the bounds of the part."""
-        self._series: dict[tuple[int, int], Series] = {}
-        # a compressor that accumulates has no residual, to which entries that no sum has could return
-        returns = plan.aggregation.sparse and plan.traits.accumulates
-        self._returned = vector("returned") if returns else None
         self._residuals: dict[tuple[int, int], Array] = {}
         self._exchange: Callable[[Comm, Piece, Sum], Coroutine[Any, Any, None]] | None = None
         self.state: dict[str, Array] = {}
@@ -66,7 +59,7 @@ class Compressed:
     async def reduce(self, comm: Comm, span: slice, gradient: Array, aggregate: Sum) -> None:
         """Replace ``gradient``, the part ``span`` of the flat gradient, by its compressed sum over all ranks.
 
-        ``aggregate`` sums dense vectors. Raises FloatingPointError, naming step and tensor, for a value that is
+        ``aggregate``: the case's scheme. Raises FloatingPointError, naming step and tensor, for a value that is
         infinite or not a number, and ValueError, naming the sender, for a corrupt message.
         """
         if self._exchange is None:
@@ -74,7 +67,9 @@ class Compressed:
         step = self._steps.get((span.start, span.stop), 0)
         self._steps[span.start, span.stop] = step + 1
         if step < self.plan.settings.warmup_steps:
-            await (ring if self.plan.aggregation.sparse else aggregate)(comm, gradient)
+            await (
+                sum_all(comm, gradient, aggregate) if self.plan.aggregation.sparse else aggregate(comm, gradient)
+            )
             return
         residual = None if self.residual is None else self.residual[span]
         await self._exchange(comm, Piece(span, gradient, residual, step), aggregate)
@@ -91,16 +86,9 @@ class Compressed:
         if plan.kind == "vectors":
             return lambda comm, piece, aggregate: by_sums(comm, compressor, piece, aggregate, tensors)
         if scheme.sparse:
-            allreduce = partial(plan.scheme, **settings)
-            return lambda comm, piece, _: by_entries(
-                comm,
-                compressor,
-                piece,
-                allreduce,
-                self._series_of(piece, compressor),
-                self._returned_of(piece),
-                tensors,
-            )
+            own = compressor.state[plan.traits.own_residual] if plan.traits.own_residual else None
+            sums = SparseSums(compressor, partial(plan.scheme, **settings), tensors, own)
+            return lambda comm, piece, _: sums.reduce(comm, piece)
         courier = self._courier(compressor, layout)
         if scheme.gathers:
             gather = partial(plan.part_of_scheme("gather"), **settings)
@@ -119,16 +107,6 @@ class Compressed:
         entries = self.plan.kind == "entries"
         encoder = SparseMessages(layout, compressor, self.plan.make_code()) if entries else compressor
         return Courier(encoder, self.tensors, layout.rank, sparse=entries)
-
-    def _series_of(self, piece: Piece, selector: Selector) -> Series:
-        """Return the sums of a piece, with what a sparse scheme keeps from one to the next."""
-        bounds = piece.span.start, piece.span.stop
-        if bounds not in self._series:
-            self._series[bounds] = Series(piece.span.stop - piece.span.start, selector.most(piece.span))
-        return self._series[bounds]
-
-    def _returned_of(self, piece: Piece) -> Array | None:
-        return None if self._returned is None else self._returned[piece.span]
 
     def _residual_of_sums(self, span: slice) -> Array | None:
         """Return what this server's answers for the shard ``span`` have not sent; None without error feedback."""

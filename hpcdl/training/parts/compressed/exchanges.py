@@ -1,27 +1,22 @@
-"""Exchanges of compressed gradients: by sums of vectors, by messages to all ranks, and by sums of entries."""
+"""Exchanges of compressed gradients: by sums of vectors, and by messages to all ranks."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from hpcdl.aggregation.parts.messages import no_bytes
-from hpcdl.compression.parts.protocol import Sparse
 from hpcdl.fabric.vectors import Phantom, phantom
-from hpcdl.training.parts.compressed.piece import depends, refused
+from hpcdl.training.parts.compressed.piece import refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
 
-    from hpcdl.aggregation.parts.entries import Reduced, Series
-    from hpcdl.compression.parts.protocol import Selector, Summable, Tensor
+    from hpcdl.compression.parts.protocol import Summable, Tensor
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.training.parts.compressed.piece import Courier, Piece
 
     Sum = Callable[[Comm, Array], Coroutine[Any, Any, None]]
-    SparseSum = Callable[[Comm, Sparse, Series], Coroutine[Any, Any, Reduced]]
     Gather = Callable[[Comm, Array, int], Coroutine[Any, Any, list[Array]]]
 
 
@@ -79,57 +74,3 @@ async def by_messages(comm: Comm, courier: Courier, piece: Piece, gather: Gather
 
         work = _nothing if type(gradient) is Phantom else decode
         await comm.apply("decode", work, gradient.nbytes + courier.touched_bytes(gradient, messages))
-
-
-async def by_entries(
-    comm: Comm,
-    selector: Selector,
-    piece: Piece,
-    allreduce: SparseSum,
-    series: Series,
-    returned: Array | None,
-    tensors: Sequence[Tensor],
-) -> None:
-    """Select entries and sum them by a sparse aggregation.
-
-    The entries that the sum lacks on this rank return to the residual; without one to ``returned``, which is added
-    to the next gradient, unless it is None too.
-    """
-    gradient, residual = piece.gradient, piece.residual
-
-    def select() -> Sparse:
-        if type(gradient) is Phantom:
-            return _usual_entries(selector, piece)
-        if returned is not None:
-            _move(returned, gradient)
-        vector = piece.charge()
-        try:
-            return selector.select(piece.span, vector, piece.step)
-        except FloatingPointError as error:
-            raise refused(error, piece, vector, tensors) from None
-
-    entries = await comm.apply("encode", select, 2 * gradient.nbytes)
-    total, rest = await allreduce(comm, entries, series)
-
-    def scatter() -> None:
-        gradient[:] = 0
-        gradient[total.indices] = total.values
-        keeping = returned if residual is None else residual
-        if keeping is not None:
-            keeping[rest.indices] += rest.values
-
-    work = _nothing if type(gradient) is Phantom else scatter
-    await comm.apply("decode", work, gradient.nbytes)
-
-
-def _usual_entries(selector: Selector, piece: Piece) -> Sparse:
-    """Return size-only entries. ValueError: their number depends on the values."""
-    count = selector.expected(piece.span)
-    if count is None:
-        raise ValueError(depends(type(selector).__name__))
-    return Sparse(phantom(count, np.int32), phantom(count, piece.gradient.dtype))
-
-
-def _move(source: Array, into: Array) -> None:
-    into += source
-    source[:] = 0

@@ -79,7 +79,7 @@ class Plan:
             raise ValueError(f"{scheme!r} exchanges nothing that could be compressed")
         if self.settings.warmup_steps < 0:
             raise ValueError(f"warmup_steps: must be at least 0, not {self.settings.warmup_steps}")
-        if self.settings.error_feedback and self.traits.accumulates:
+        if self.settings.error_feedback and self.traits.own_residual:
             raise ValueError(f"error_feedback: {name} holds itself what is not sent")
         if not able(self.kind, traits):
             declared = {
@@ -95,7 +95,7 @@ class Plan:
             if self.kind != "entries":
                 raise ValueError(f"code: {name} selects no entries, whose positions a code shortens")
             if traits.sparse:
-                raise ValueError(f"code: {scheme!r} sends positions without a code")
+                raise ValueError(f"code: {scheme!r} sums positions and values, not messages in a code")
         self.make_code()
 
     def make_code(self) -> Code:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numba import njit, types
 from numba.extending import intrinsic
 
-if TYPE_CHECKING:
-    from hpcdl.compression.parts.protocol import Bytes
-
-PADDING: Final = 16
-"""Zero bytes after a message, so that :func:`window` need not check its end."""
 WINDOW: Final = 57
 """Bits that :func:`window` returns at least."""
 
@@ -24,13 +19,6 @@ _7 = np.uint64(7)
 _3 = np.uint64(3)
 _1 = np.uint64(1)
 _63 = np.uint64(63)
-
-
-def padded(message: Bytes) -> Bytes:
-    """Return a copy of ``message`` with :data:`PADDING` zero bytes at its end."""
-    copy = np.zeros(len(message) + PADDING, np.uint8)
-    copy[: len(message)] = message
-    return copy
 
 
 @intrinsic
@@ -116,7 +104,7 @@ def finish(wire: Any, at: Any, pending: Any, filled: Any) -> Any:
 def window(wire: Any, bit: Any) -> Any:
     """Return the bits from ``bit`` on, the first lowest: :data:`WINDOW` valid bits, then any.
 
-    ``wire`` is :func:`padded`; ``bit`` is at most 64 behind the message's end.
+    ``wire`` is :func:`hpcdl.compression.parts.code.padded`; ``bit`` is at most 64 behind the message's end.
     """
     at = np.int64(bit >> _3)
     word = np.uint64(0)
