@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from hpcdl.compression.codes.huffman import Huffman
 from hpcdl.compression.parts.checks import check_finite, check_values
 from hpcdl.compression.parts.clusters import clusters_of, nearest
-from hpcdl.compression.parts.sections import Reader, Writer
+from hpcdl.compression.parts.sections import Reader, Writer, most_bytes
 from hpcdl.compression.parts.segments import tensors
 from hpcdl.compression.parts.traits import Compression
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 TRAITS: Final = Compression(title="Han 2016")
 MOST_CLUSTERS: Final = 256
+COUNT: Final = np.dtype("<u4")
+"""Type of the number of entries that pruning leaves."""
 
 
 class DeepCompression:
@@ -29,14 +32,12 @@ class DeepCompression:
     - ``huffman``: code numbers of clusters and gaps between positions; otherwise numbers have a fixed length and
       positions are a bitmap.
 
-    A tensor's message is the number of its entries if it is pruned, its centroids, numbers and positions. Tensors of
-    at most as many entries as clusters are sent as they are. Without pruning and Huffman, 16 weights in 4 clusters
-    take 16 x 2 + 4 x 32 bits: 3.2 times less (section 3).
+    A tensor's message has the number of entries that pruning leaves, the centroids, the numbers of the entries'
+    clusters, and positions. A tensor with no more entries than clusters is sent as it is. Without pruning and
+    Huffman, 16 weights in 4 clusters take 16 x 2 + 4 x 32 bits: 3.2 times less (section 3).
     """
 
-    def __init__(
-        self, layout: Layout, *, sparsity: float = 0.9, clusters: int = 16, huffman: bool = True
-    ) -> None:
+    def __init__(self, layout: Layout, *, sparsity: float = 0.9, clusters: int = 16, huffman: bool = True) -> None:
         if not 0 <= sparsity < 1:
             raise ValueError(f"sparsity is {sparsity}, not at least 0 and below 1")
         if not 2 <= clusters <= MOST_CLUSTERS:
@@ -61,7 +62,7 @@ class DeepCompression:
         check_finite(np.isfinite(vector).all())
         writer = Writer(wire, self._huffman)
         cuts = self._segments.cuts(span)
-        for start, stop in zip(cuts[:-1], cuts[1:], strict=True):
+        for start, stop in pairwise(cuts.tolist()):
             self._encode(vector[start:stop], writer)
         return writer.used
 
@@ -69,16 +70,17 @@ class DeepCompression:
         """See :class:`hpcdl.compression.parts.protocol.Encoder`. After a ValueError ``into`` has no meaning."""
         reader = Reader(message, self._huffman)
         cuts = self._segments.cuts(span)
-        for start, stop in zip(cuts[:-1], cuts[1:], strict=True):
+        for start, stop in pairwise(cuts.tolist()):
             self._decode(reader, into[start:stop])
         reader.end()
 
     def _most(self, size: int) -> int:
+        """Return the most bytes of a tensor of ``size`` entries."""
         if size <= self._clusters:
             return size * self._dtype.itemsize
-        writer = Writer.most(size, self._clusters - 1, self._bits, self._huffman)
-        positions = Writer.most(size, 1, 1, self._huffman, total=size) if self._sparsity else 0
-        return self._clusters * self._dtype.itemsize + writer + (4 if self._sparsity else 0) + positions
+        numbers = most_bytes(size, size * (self._clusters - 1), self._bits, self._huffman)
+        pruned = COUNT.itemsize + most_bytes(size, size, 1, self._huffman) if self._sparsity else 0
+        return self._clusters * self._dtype.itemsize + numbers + pruned
 
     def _encode(self, part: Array, writer: Writer) -> None:
         if len(part) <= self._clusters:
@@ -88,7 +90,7 @@ class DeepCompression:
         positions = np.arange(len(part))
         if self._sparsity:
             positions = largest(part, self._sparsity)
-            writer.raw(np.array([len(positions)], "<u4"))
+            writer.raw(np.array([len(positions)], COUNT))
         if not len(positions):
             return
         values = part[positions]
@@ -106,7 +108,7 @@ class DeepCompression:
             check_values(np.isfinite(values))
             into += values
             return
-        count = int(reader.raw(1, np.dtype("<u4"))[0]) if self._sparsity else len(into)
+        count = int(reader.raw(1, COUNT)[0]) if self._sparsity else len(into)
         check_values(np.array(count <= len(into)))
         if not count:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -17,9 +18,13 @@ def clusters_of(values: Array, clusters: int) -> Array:
     """Return the centroids, rising, (clusters,), of one or more finite ``values``, (n,).
 
     The first centroids are at equal distances from the least to the largest value (Deep Compression: Han et al.
-    2016, section 3.2). A cluster without values keeps its centroid.
+    2016, section 3.2). A cluster without values keeps its centroid. No more distinct values than clusters are the
+    centroids themselves.
     """
     ordered = np.sort(values)
+    ends = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True))
+    if len(ends) <= clusters:
+        return np.pad(ordered[ends], (0, clusters - len(ends)), mode="edge")
     low, high = float(ordered[0]), float(ordered[-1])
     share = np.linspace(0, 1, clusters)
     centroids = low * (1 - share) + high * share
@@ -30,7 +35,7 @@ def clusters_of(values: Array, clusters: int) -> Array:
             break
         before = edges
         bounds = [0, *edges.tolist(), len(ordered)]
-        for number, (start, stop) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+        for number, (start, stop) in enumerate(pairwise(bounds)):
             if stop > start:
                 centroids[number] = ordered[start:stop].mean(dtype=np.float64)
     return np.sort(centroids.astype(values.dtype))
