@@ -16,6 +16,7 @@ from hpcdl.cases.parts.train_spec import TrainSpec
 from hpcdl.cases.parts.virtual_training import simulate
 from hpcdl.data.parts.sharding import EQUAL
 from hpcdl.fabric.faults import Delays, Slowed
+from hpcdl.nn.volumes import volumes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -67,6 +68,9 @@ def fields(spec: TrainSpec) -> dict[str, Scalar]:
         "failure": str(spec.failure) if spec.failure else None,
         "lockstep": spec.strategy.lockstep,
         "independent": spec.independent,
+        "stages": spec.stages if spec.stages > 1 else None,
+        "microbatches": spec.strategy.microbatches(spec.training.in_full) if spec.stages > 1 else None,
+        "activation_bytes_per_rank": max(outputs for _, outputs in spec.stage_bytes),
         "served": spec.strategy.served,
         "gradients_in_flight": spec.strategy.gradients_in_flight(spec.training.in_full),
         "system": spec.strategy.title(spec.ranks, spec.training.in_full),
@@ -89,7 +93,7 @@ def program(spec: TrainSpec, journal: Journal) -> Callable[[Comm], Coroutine[Any
             mine.close()
         mine.journal.memory(mine.memory_bytes)
         return {
-            "parameters": mine.replica.parameters.size,
+            "parameters": volumes(spec.layers, spec.data.shape, 1).parameters,
             "bucket_bytes": mine.bucket_bytes,
             "chosen": chosen,
             "dataset_source": mine.dataset.source,
@@ -102,7 +106,7 @@ def program(spec: TrainSpec, journal: Journal) -> Callable[[Comm], Coroutine[Any
     def train_here(comm: Comm) -> Coroutine[Any, Any, dict[str, Scalar]]:
         if straggler is not None and comm.rank == straggler.rank:
             comm = Slowed(comm, Delays(straggler, spec.seed))
-        return train(comm, spec.session(journal, comm.memory.allocate))
+        return train(comm, spec.session(journal, comm.memory.allocate, rank=comm.rank))
 
     return train_here
 

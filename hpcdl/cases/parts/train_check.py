@@ -12,10 +12,10 @@ from hpcdl.cases.parts import fault_injection, virtual_training
 from hpcdl.cases.parts.architecture import check_layers
 from hpcdl.cases.parts.keys import MOST_STEPS, about
 from hpcdl.cases.parts.scheme import check_hosts, check_memory, try_out
+from hpcdl.cases.parts.stage_balance import check_stages
 from hpcdl.data.parts.dataset import Dataset
 from hpcdl.data.parts.sharding import EQUAL, bounds
 from hpcdl.launch.memory import node_memory_bytes, shortage
-from hpcdl.nn.volumes import FLOAT_BYTES, volumes
 from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
@@ -57,6 +57,9 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
     with about("model"):
         if (shape := check_layers(spec.layers, spec.data.shape)) != (spec.data.classes,):
             raise ValueError(f"ends in {shape}, but {spec.data.name} has {spec.data.classes} classes")
+    with about("training"):
+        shares = np.diff(bounds(spec.images_per_step, len(spec.workers), spec.sharing))
+        check_stages(spec, len(spec.layers), int(shares.min()))
     with about("optimizer"):
         rule = spec.optimizer.make()
         if lacking := ", ".join(name for name in OPTIMIZER if not hasattr(rule, name)):
@@ -75,7 +78,7 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
             check_memory(spec.aggregation, kernels)
             if spec.network:
                 check_hosts(spec.aggregation, spec.ranks, spec.ranks_per_host)
-            try_out(spec.aggregation, spec.ranks)
+            try_out(spec.aggregation, spec.ranks // spec.stages)
     virtual_training.check(spec)
     fault_injection.check(spec)
 
@@ -87,11 +90,10 @@ def memory_bytes(spec: TrainSpec) -> int:
     """
     if not spec.kernels.on_host:
         return 0
-    ranks, training = (spec.ranks, len(spec.workers)) if spec.network else (1, 1)
-    weight = volumes(spec.layers, spec.data.shape, spec.most_images)
-    size = np.dtype(spec.dtype).itemsize
-    activations = weight.activation_bytes * size // FLOAT_BYTES
-    return int(ranks * size * 2 * weight.parameters + training * activations)
+    if spec.network:
+        pipelines, training = spec.ranks // spec.stages, len(spec.workers)
+        return sum(pipelines * 2 * weights + training * outputs for weights, outputs in spec.stage_bytes)
+    return max(2 * weights + outputs for weights, outputs in spec.stage_bytes)
 
 
 def _check_rates(spec: TrainSpec) -> None:

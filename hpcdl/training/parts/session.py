@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from hpcdl.data.parts.prefetch import Prefetch
-from hpcdl.data.parts.sharding import EQUAL, Shares, epoch_order, share, steps_per_epoch
+from hpcdl.data.parts.sharding import EQUAL, Shares, bounds, epoch_order, share, steps_per_epoch
 from hpcdl.optim.parts.per_tensor import Multipliers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from numpy.typing import NDArray
 
@@ -118,6 +118,17 @@ class Session:
         images, labels = self.batch(step, rank, ranks)
         return self.replica.backend.asarray(images), self.replica.backend.asarray(labels)
 
+    def most_images(self, ranks: int) -> int:
+        """Return the images of the largest share of a batch."""
+        return int(np.diff(bounds(self.global_batch, ranks, self.shares)).max())
+
+    def labels(self, step: int, rank: int, ranks: int) -> Array:
+        """Return the labels of :meth:`input` alone, for a rank whose layers take no images."""
+        self.replica.reseed(self.seed, rank, step)
+        labels = self.dataset.train.labels[self._indices(step, rank, ranks)]
+        self.images = 0
+        return self.replica.backend.asarray(labels)
+
     def close(self) -> None:
         """End the prefetch thread, if there is one; a later :meth:`batch` starts it again."""
         if self._ahead is not None:
@@ -126,10 +137,13 @@ class Session:
 
     def _make_batch(self, step: int, rank: int, ranks: int) -> _Batch:
         """Make a batch without touching the replica: another thread may call."""
+        mine = self._indices(step, rank, ranks)
+        return self.dataset.train.batch(mine, self.replica.dtype, (self.seed, self.epoch(step)))
+
+    def _indices(self, step: int, rank: int, ranks: int) -> NDArray[np.int64]:
         epoch, within = divmod(step, self.steps_per_epoch)
         order = epoch_order(len(self.dataset.train), epoch, self.seed)
-        mine = share(order, within, self.global_batch, rank, ranks, self.shares)
-        return self.dataset.train.batch(mine, self.replica.dtype, (self.seed, epoch))
+        return share(order, within, self.global_batch, rank, ranks, self.shares)
 
     def evaluations_within(self, steps: int) -> int:
         """Return the number of evaluations due within ``steps`` steps, without the one at the end."""
@@ -150,21 +164,29 @@ class Session:
         parameters: Array | None = None,
         consensus: float = math.nan,
         at: Moment | None = None,
+        replicas: Comm | None = None,
+        test: Callable[[], Awaitable[NDArray[np.float64]]] | None = None,
     ) -> bool:
         """Test the network on all ranks together; return whether training may stop.
 
         Each rank tests its share of the test set. Running statistics of batch normalisation, which each rank has
         its own of during training (Goyal et al. 2017, section 2.3), are averaged first. ``parameters``, equal on
         all ranks, are tested in place of the replica's. ``consensus`` and ``at`` are recorded with the result.
-        ``steps``: length of training so far, in global batches.
+        ``steps``: length of training so far, in global batches. ``replicas`` are the ranks with the same layers,
+        by default all. ``test()`` returns this rank's summed loss and number of correct answers, by default those
+        of its share of the test set.
         """
-        replica, test = self.replica, self.dataset.test
+        replica = self.replica
         if replica.state.size and not self.independent:
-            await comm.native("allreduce", replica.state)
-            await comm.compute("evaluation", partial(itruediv, replica.state, comm.size))
-        sums = await comm.compute("evaluation", partial(self._test_with, parameters, comm.rank, comm.size))
+            alike = replicas or comm
+            await alike.native("allreduce", replica.state)
+            await comm.compute("evaluation", partial(itruediv, replica.state, alike.size))
+        if test is None:
+            sums = await comm.compute("evaluation", partial(self._test_with, parameters, comm.rank, comm.size))
+        else:
+            sums = await test()
         await comm.native("allreduce", sums)
-        loss, accuracy = (float(total) / len(test) for total in sums)
+        loss, accuracy = (float(total) / len(self.dataset.test) for total in sums)
         epochs, samples = steps / self.steps_per_epoch, round(steps * self.global_batch)
         self.journal.evaluation(epochs, loss, accuracy, samples, consensus=consensus, at=at)
         reached = self.target_accuracy is not None and accuracy >= self.target_accuracy
