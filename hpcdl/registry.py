@@ -1,7 +1,8 @@
 """Find objects by name: a folder is its own registry.
 
-``hpcdl/aggregation/ring.py`` offers its function ``ring``. A file in ``hpcdl/optim`` offers a class; letter case
-and underscores do not matter: ``sgd.py`` offers ``SGD``. A new file needs no registration.
+``hpcdl/aggregation/ring.py`` offers its function ``ring``. A file in ``hpcdl/optim`` or ``hpcdl/compression``
+offers a class; letter case and underscores do not matter: ``sgd.py`` offers ``SGD``. A new file needs no
+registration.
 
 ``mypackage.mymodule:my_ring`` names an object of the user. Its module is searched on Python's path, then in the
 folder of the suite.
@@ -33,6 +34,8 @@ FOLDERS: Final = {
     "training": "hpcdl.training",
 }
 """Package of each kind of name."""
+OF_CLASSES: Final = (FOLDERS["optim"], FOLDERS["compression"])
+"""Beginnings of packages whose files offer classes."""
 
 SHORT: Final = 80
 """Largest number of characters of a value in a message."""
@@ -121,7 +124,7 @@ def _offer(path: str) -> Callable[..., Any] | None:
             return None
         raise
     wanted = path.rpartition(".")[2].replace("_", "")
-    is_offer = inspect.isclass if path.startswith(FOLDERS["optim"]) else inspect.isfunction
+    is_offer = inspect.isclass if path.startswith(OF_CLASSES) else inspect.isfunction
     for name, thing in vars(module).items():
         if is_offer(thing) and thing.__module__ == path and name.lower().replace("_", "") == wanted:
             return thing  # type: ignore[no-any-return]
@@ -146,9 +149,14 @@ def in_full(thing: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str,
     return full
 
 
-def check_settings(thing: Callable[..., Any], settings: Mapping[str, Any]) -> None:
-    """Raise ValueError for an unknown setting, a value of a wrong type, or a number out of range."""
-    valid = settings_of(thing)
+def check_settings(
+    thing: Callable[..., Any], settings: Mapping[str, Any], around: Callable[..., Any] | None = None
+) -> None:
+    """Raise ValueError for an unknown setting, a value of a wrong type, or a number out of range.
+
+    ``around``: object whose settings are valid too.
+    """
+    valid = {**settings_of(thing), **(settings_of(around) if around is not None else {})}
     for name, value in settings.items():
         if name not in valid:
             hint = nearest(name, valid) if valid else "; it has none"

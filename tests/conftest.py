@@ -44,14 +44,23 @@ class Hand:
     Ranks do not share a clock unless ``common_clock``. ``updates``: by rank, rows of
     :class:`hpcdl.trace.recorder.Update`. ``memory``: bytes, one per rank. ``dropped``: events and updates, of each.
     ``settings``: a dictionary. ``events``: by rank, rows of :data:`hpcdl.trace.recorder.Event`. ``counters``:
-    columns of the table of ranks, one dictionary per rank.
+    columns of the table of ranks, one dictionary per rank. ``hand.launches`` is the number of equal launches of
+    each case that names none.
     """
 
     def __init__(self, folder):
         self.folder = folder
         self.parts = []
+        self.launches = 1
 
-    def case(
+    def case(self, times, **fields):
+        if self.launches == 1 or "launch" in fields:
+            return self._case(times, **fields)
+        for launch in range(self.launches):
+            self._case(times, **fields, launch=launch)
+        return self
+
+    def _case(
         self,
         times,
         evaluations=(),

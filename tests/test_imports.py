@@ -20,7 +20,7 @@ ONLY_IN = {
     "mpi4py": ["fabric/mpi/*", "fabric/device/*", "launch/*"],
     "cupy": ["nn/backend.py", "nn/kernels/*cupy*", "fabric/device/*"],
     "cudnn": ["nn/kernels/*cupy*"],
-    "numba": ["nn/kernels/*numba*"],
+    "numba": ["nn/kernels/*numba*", "compression/codes/*", "compression/kernels/*", "compression/parts/*"],
     "h5py": ["trace/*", "data/*"],
     "PIL": ["data/convert.py"],
     "pandas": ["__init__.py", "analysis/*", "report/*", "trace/run.py", "trace/messages.py", "trace/export/*"],

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from hpcdl.aggregation.parts.messages import in_rank_order
 from hpcdl.aggregation.parts.traits import Aggregation
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
 
-TRAITS: Final = Aggregation(autotuned=False)
+TRAITS: Final = Aggregation(autotuned=False, gathers=True)
 
 
 async def allgather(comm: Comm, buffer: Array) -> None:
@@ -39,3 +40,23 @@ async def allgather(comm: Comm, buffer: Array) -> None:
             await comm.add(before[0], vector)
         for vector in before[:1] + after:
             await comm.add(buffer, vector)
+
+
+async def gather(comm: Comm, table: Array, length: int) -> list[Array]:
+    """Each message travels once around the ring: see :mod:`hpcdl.aggregation.parts.messages`. Any p.
+
+    Messages, busiest rank: p - 1
+    Bytes, busiest rank: n*(p - 1)
+    """
+    size, rank = comm.size, comm.rank
+    left, right = (rank - 1) % size, (rank + 1) % size
+    bound = len(table) // size
+    sent, end = table[:length], length
+    known = [sent]
+    for _ in range(size - 1):
+        status = await comm.exchange(sent, right, table[end : end + bound], left)
+        sent = table[end : end + status.count]
+        known.append(sent)
+        end += status.count
+    # of the ranks rank, rank - 1, ..., rank + 1
+    return in_rank_order(known[::-1], rank + 1)

@@ -1,11 +1,17 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from hpcdl.aggregation.parts.messages import gather_in_rounds
+from hpcdl.aggregation.parts.traits import Aggregation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hpcdl.fabric.comm import Array, Comm
+
+
+TRAITS: Final = Aggregation(gathers=True)
 
 
 async def bruck(comm: Comm, buffer: Array) -> None:
@@ -72,3 +78,16 @@ async def all_to_all(comm: Comm, chunks: Sequence[Array]) -> None:
             await comm.get(spare, one, rank)
             await comm.get(one, other, rank)
             await comm.get(other, spare, rank)
+
+
+async def gather(comm: Comm, table: Array, length: int) -> list[Array]:
+    """A rank with k messages receives the k ones from the distance k on, at last the missing ones. Any p.
+
+    See :mod:`hpcdl.aggregation.parts.messages`.
+
+    Messages, busiest rank: ceil(log2(p))
+    Bytes, busiest rank: n*(p - 1)
+    """
+    distances = [1 << round_ for round_ in range((comm.size - 1).bit_length())]
+    rounds = [(distance, min(distance, comm.size - distance)) for distance in distances]
+    return await gather_in_rounds(comm, table, length, rounds)

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from hpcdl.aggregation.parts.messages import gather_in_rounds
+from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.fabric.vectors import partition
 
 if TYPE_CHECKING:
@@ -10,6 +12,9 @@ if TYPE_CHECKING:
 
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.fabric.vectors import Parts
+
+
+TRAITS: Final = Aggregation(gathers=True)
 
 
 async def circulant(comm: Comm, buffer: Array) -> None:
@@ -64,6 +69,16 @@ async def allgather(comm: Comm, chunks: Parts) -> None:
         await comm.get(turned[: len(mine)], mine, comm.rank)
         await _gather(comm, turned, _edges(comm, chunks))
         await _turn_back(comm, chunks, turned)
+
+
+async def gather(comm: Comm, table: Array, length: int) -> list[Array]:
+    """The allgather's steps, with messages of varying lengths: see :mod:`hpcdl.aggregation.parts.messages`. Any p.
+
+    Messages, busiest rank: ceil(log2(p))
+    Bytes, busiest rank: n*(p - 1)
+    """
+    rounds = [(skip, end - skip) for end, skip in reversed(_halves(comm.size))]
+    return await gather_in_rounds(comm, table, length, rounds)
 
 
 def _edges(comm: Comm, chunks: Sequence[Array]) -> list[int]:

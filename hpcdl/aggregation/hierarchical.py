@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.aggregation import ring
+from hpcdl.aggregation import allgather, ring
 from hpcdl.aggregation.parts.composing import component, halves
+from hpcdl.aggregation.parts.messages import HEADER, cut, enclose, no_bytes, padded, sender_of
 from hpcdl.aggregation.parts.traits import Aggregation
-from hpcdl.fabric.vectors import Parts, partition
+from hpcdl.fabric.vectors import Parts, Phantom, partition
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from hpcdl.fabric.comm import Array, Comm
 
-TRAITS: Final = Aggregation(composite=True, parts=("inner", "outer"), autotuned=False)
+TRAITS: Final = Aggregation(composite=True, parts=("inner", "outer"), autotuned=False, gathers=True)
 
 
 async def hierarchical(
@@ -51,3 +55,60 @@ async def hierarchical(
     if place < owners:
         await allreduce(across, chunks[place])
     await allgather(node, chunks)
+
+
+async def gather(
+    comm: Comm, table: Array, length: int, *, ranks_per_node: int = 2, inner: str = "ring", outer: str = "ring"
+) -> list[Array]:
+    """Gather messages across nodes, then within: see :mod:`hpcdl.aggregation.parts.messages`. Any p.
+
+    In a node with more ranks than the smallest one the further ranks hand their messages to its owners. Each
+    owner gathers the messages of the owners in its place of all nodes; then the ranks of a node gather these
+    bundles. So each message enters a node once. Schemes that gather no messages are replaced by a ring.
+    """
+    across_nodes, within = (_gather_of(key, name) for key, name in (("outer", outer), ("inner", inner)))
+    number, place = divmod(comm.rank, ranks_per_node)
+    node = await comm.subcommunicator(number, ("node", ranks_per_node))
+    across = await comm.subcommunicator(place, ("across", ranks_per_node))
+    owners = comm.size % ranks_per_node or ranks_per_node
+    bound, empty = len(table) // comm.size, no_bytes(table)
+    handed = -(-ranks_per_node // owners) * bound
+    column = padded(-(-comm.size // ranks_per_node) * padded(handed))
+    with (
+        comm.scratch(across.size * padded(handed), empty) as bundles,
+        comm.scratch(node.size * column, empty) as row,
+    ):
+        found: list[Array] = []
+        if place >= owners:
+            await node.send(table[:length], place % owners)
+        else:
+            end = HEADER + length
+            await comm.get(bundles[HEADER:end], table[:length], comm.rank)
+            for other in range(place + owners, node.size, owners):
+                end += (await node.recv(bundles[end : end + bound], other, tag=0)).count
+            own = await comm.apply("enclose", partial(enclose, bundles, end - HEADER), HEADER)
+            found = await across_nodes(across, bundles, own)
+        end = HEADER
+        for bundle in found:
+            content = bundle[HEADER:]
+            await comm.get(row[end : end + len(content)], content, comm.rank)
+            end += len(content)
+        own = await comm.apply("enclose", partial(enclose, row, end - HEADER), HEADER)
+        messages: list[Array] = []
+        for owner, bundle in enumerate((await within(node, row, own))[:owners]):
+            held = sum(rank % ranks_per_node % owners == owner for rank in range(comm.size))
+            messages += cut(bundle[HEADER:], held, number * ranks_per_node + owner)
+        if type(table) is not Phantom:
+            messages.sort(key=sender_of)
+        end = 0
+        into: list[Array] = []
+        for message in messages:
+            into.append(table[end : end + len(message)])
+            await comm.get(into[-1], message, comm.rank)
+            end += len(message)
+        return into
+
+
+def _gather_of(key: str, name: str) -> Callable[[Comm, Array, int], Awaitable[list[Array]]]:
+    found = halves(component(key, name), "gather")
+    return found[0] if found else allgather.gather

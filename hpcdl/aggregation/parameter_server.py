@@ -7,7 +7,7 @@ from hpcdl.aggregation.parts.traits import Aggregation
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
 
-TRAITS: Final = Aggregation(autotuned=False)
+TRAITS: Final = Aggregation(autotuned=False, servers=lambda _ranks, _settings: 1)
 
 
 async def parameter_server(comm: Comm, buffer: Array) -> None:

@@ -1,14 +1,14 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.fabric.vectors import partition
 
 if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array, Comm
+    from collections.abc import Mapping
 
-TRAITS: Final = Aggregation(autotuned=False)
+    from hpcdl.fabric.comm import Array, Comm
 
 
 async def sharded_parameter_server(comm: Comm, buffer: Array, *, servers: int | None = None) -> None:
@@ -51,3 +51,12 @@ async def _round(
         await comm.send(outgoing, dest)
     elif receives:
         await comm.recv(incoming, source, tag=0)
+
+
+def _servers(ranks: int, settings: Mapping[str, Any]) -> int:
+    """Return the number of servers."""
+    chosen = settings.get("servers")
+    return ranks if chosen is None else int(chosen)
+
+
+TRAITS: Final = Aggregation(autotuned=False, servers=_servers)

@@ -39,7 +39,7 @@ class Applied(NamedTuple):
 
 
 def apply(changes: Sequence[Change], accepted: Sequence[Accepted], today: dt.date) -> Applied:
-    """Change the verdict of accepted regressions; those whose date has passed count, and their reason says so."""
+    """Change the verdict of accepted regressions; expired ones count as regressed, with the date as reason."""
     found = []
     for change in changes:
         entries = [one for one in accepted if one.matches(change.case)] if change.verdict == REGRESSED else []

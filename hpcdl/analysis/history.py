@@ -59,6 +59,11 @@ class Job:
         ranks = [rank for run in self.runs for rank in run.environment.get("ranks") or ()]
         return list(dict.fromkeys(str(rank.get("hostname", "")) for rank in ranks))
 
+    @property
+    def disturbed(self) -> dict[str, str]:
+        """Disturbed cases, which have no value, and the cause."""
+        return {case: cause for run in self.runs for case, cause in run.disturbed.items()}
+
     def measured(self) -> dict[Key, list[float]]:
         """Return the values of each series, one per launch; failed cases have none."""
         found: dict[Key, list[float]] = {}
@@ -108,16 +113,18 @@ class History:
         reasons: dict[str, str] = {}
         for run in self.jobs[job].runs:
             reasons |= {case.case: case.failure for case in run.cases if case.failure} | run.without_result
-        disturbed = {case for run in self.jobs[job].runs for case in run.disturbed}
-        absent = sorted(case for case, _ in before - now if case not in disturbed)
+        absent = sorted(case for case, _ in before - now if case not in self.jobs[job].disturbed)
         return [(case, reasons.get(case, "not in the run")) for case in absent]
 
 
 def histories(runs: Iterable[RunSeries]) -> list[History]:
-    """Return the history of each suite; runs without a date or measured cases are left out."""
+    """Return the history of each suite; runs without a date or cases are left out.
+
+    A run whose cases are all disturbed stays: the newest run must not pass for lack of data.
+    """
     by_suite: dict[str, dict[str, list[RunSeries]]] = {}
     for run in sorted(runs, key=lambda run: run.date):
-        if run.date and (run.cases or run.without_result):
+        if run.date and (run.cases or run.without_result or run.disturbed):
             by_suite.setdefault(run.suite, {}).setdefault(run.job, []).append(run)
     return [_history(suite, [Job(found) for found in jobs.values()]) for suite, jobs in by_suite.items()]
 

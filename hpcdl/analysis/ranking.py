@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from hpcdl.analysis.conditions import conditions, words
-from hpcdl.analysis.record_fields import ANY, is_independent, method, problem
+from hpcdl.analysis.record_fields import ANY, is_independent, keeps_step, method, problem
 from hpcdl.analysis.statistics import Interval, mean_interval
+from hpcdl.analysis.welch import ALPHA, adjusted, difference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from hpcdl.analysis.launches import Launch
+    from hpcdl.analysis.statistics import Vector
 
+TIMED: Final = ("throughput", "accuracy_in_time")
+"""Questions that a disturbance from outside the job would answer wrongly, whatever the strategy."""
 QUARTERS: Final = (0.25, 0.5, 0.75, 1.0)
 """Parts of a budget at which progress is looked at."""
 BUDGETS: Final = {"accuracy_in_time": "training_seconds", "accuracy_in_epochs": "epoch"}
@@ -34,17 +39,20 @@ class Candidate:
         """True if every launch evaluated on the test set."""
         return all(len(launch.evaluations.get("step", ())) for launch in self.launches)
 
-    def mean(self, of: Callable[[Launch], float], *, most: float = np.inf, by_launch: bool = False) -> Interval:
-        """The mean over seeds with Student's 95 % interval, within 0 and ``most``; no bounds for one seed.
+    def undisturbed(self, *, timed: bool) -> list[Launch]:
+        """Return the launches that may be ranked: undisturbed ones.
 
-        Launches of one seed count by their median; with ``by_launch`` each of them counts.
+        A strategy in lock-step learns the same however long its steps take: if the question is not ``timed``, its
+        disturbed launches count.
         """
-        seeds: dict[Any, list[float]] = {}
+        return [one for one in self.launches if not one.disturbed or (keeps_step(one.fields) and not timed)]
+
+    def values(self, of: Callable[[Launch], float], unit: str) -> Vector:
+        """Return one number per ``unit``, "seed" or "launch": the median over the others of the two."""
+        found: dict[Any, list[float]] = {}
         for launch in self.launches:
-            key = (launch.fields.get("seed"), launch.fields.get("launch") if by_launch else None)
-            seeds.setdefault(key, []).append(of(launch))
-        value, low, high = mean_interval([float(np.median(each)) for each in seeds.values()])
-        return Interval(value, float(np.clip(low, 0, most)), float(np.clip(high, 0, most)))
+            found.setdefault(launch.fields.get(unit), []).append(of(launch))
+        return np.array([np.median(each) for each in found.values()])
 
 
 @dataclass(frozen=True)
@@ -65,6 +73,16 @@ class Field:
         return {question: min(float(one[column].max()) for one in seen) for question, column in BUDGETS.items()}
 
 
+class Place(NamedTuple):
+    """A candidate's result."""
+
+    candidate: Candidate
+    values: Vector
+    """Images per second, one per launch; or accuracies, one per seed."""
+    interval: Interval
+    """Mean with Student's 95 % interval; of images per second the geometric mean. No bounds for one value."""
+
+
 @dataclass(frozen=True)
 class Winner:
     """The answer to one question about one field."""
@@ -74,24 +92,43 @@ class Winner:
     """``throughput``, ``accuracy``, ``accuracy_in_time`` or ``accuracy_in_epochs``."""
     budget: float | None
     """Seconds or epochs."""
-    places: Sequence[tuple[Candidate, Interval]]
-    """All candidates, the best first: mean images per second (seeds and launches) or accuracy (seeds)."""
+    places: Sequence[Place]
+    """All candidates with a verdict, the best first."""
+    disturbed: int = 0
+    """Candidates that are left out because all of their launches were disturbed."""
 
     @property
     def fields(self) -> Mapping[str, Any]:
         """Fields of the winner."""
-        return self.places[0][0].fields
+        return self.places[0].candidate.fields
 
     @property
     def value(self) -> Interval:
         """Value of the winner."""
-        return self.places[0][1]
+        return self.places[0].interval
+
+    @cached_property
+    def rivals(self) -> list[Candidate]:
+        """Candidates tied with the winner: tested and not told apart; if it has one value, its equals.
+
+        Welch's test, of logarithms of images per second, adjusted for the number of candidates.
+        """
+        first, *others = self.places
+        if len(first.values) < 2:
+            return [one.candidate for one in others if one.interval.value == first.interval.value]
+        tested = [one for one in others if len(one.values) > 1]
+        if not tested:
+            return []
+        scale = np.log if self.question == "throughput" else np.asarray
+        found = difference([scale(one.values) for one in tested], [scale(first.values)] * len(tested))
+        behind = (adjusted(found.p) < ALPHA) & (found.value > 0)
+        return [one.candidate for one, is_behind in zip(tested, behind, strict=True) if not is_behind]
 
     @property
-    def rivals(self) -> list[Candidate]:
-        """Candidates tied with the winner: their intervals overlap. A value without bounds is its own interval."""
-        least = np.fmin(self.value.low, self.value.value)
-        return [one for one, reached in self.places[1:] if np.fmax(reached.high, reached.value) >= least]
+    def inconclusive(self) -> int:
+        """Number of other candidates that one value leaves open, their own or the winner's."""
+        first, *others = self.places
+        return len(others) if len(first.values) < 2 else sum(len(one.values) < 2 for one in others)
 
 
 def fields_of(launches: Iterable[Launch]) -> list[Field]:
@@ -129,11 +166,11 @@ def winners(fields: Iterable[Field]) -> list[Winner]:
     found = []
     for field in fields:
         measured = [one for one in field.candidates if all(len(launch.seconds) for launch in one.launches)]
-        found += _ranked(field, "throughput", None, measured, lambda launch: launch.images_per_second, np.inf)
+        found += _ranked(field, "throughput", None, measured, lambda launch: launch.images_per_second)
         evaluated = [one for one in field.candidates if one.is_evaluated]
-        found += _ranked(field, "accuracy", None, evaluated, final_accuracy, 1.0)
+        found += _ranked(field, "accuracy", None, evaluated, final_accuracy)
         for question, budget in field.budgets.items():
-            found += _ranked(field, question, budget, evaluated, _within(BUDGETS[question], budget), 1.0)
+            found += _ranked(field, question, budget, evaluated, _within(BUDGETS[question], budget))
     return found
 
 
@@ -148,7 +185,13 @@ def progress(field: Field, question: str) -> list[tuple[Candidate, list[float | 
         limits = [_within(column, part * budget) for part in QUARTERS]
         seen = [all(limit(launch) for launch in one.launches) for limit in limits]
         found.append(
-            (one, [one.mean(limit).value if yes else None for limit, yes in zip(limits, seen, strict=True)])
+            (
+                one,
+                [
+                    float(one.values(limit, "seed").mean()) if yes else None
+                    for limit, yes in zip(limits, seen, strict=True)
+                ],
+            )
         )
     return found
 
@@ -172,12 +215,32 @@ def _ranked(
     budget: float | None,
     candidates: Iterable[Candidate],
     of: Callable[[Launch], float],
-    most: float,
 ) -> list[Winner]:
-    # times differ between launches of one seed, accuracies hardly do
-    scored = [(one, one.mean(of, most=most, by_launch=question == "throughput")) for one in candidates]
-    places = sorted(scored, key=lambda one: -one[1].value)
-    return [Winner(field, question, budget, places)] if places and places[0][1].value > 0 else []
+    timed = question in TIMED
+    kept = [(one, one.undisturbed(timed=timed)) for one in candidates]
+    speed = question == "throughput"
+    simulated = any(one.fields.get("network") for one in field.candidates)
+    unit = "launch" if speed and not simulated else "seed"  # others hardly differ between launches of a seed
+    places = [
+        Place(one, values, _interval(values, positive=speed))
+        for one, rest in kept
+        if rest
+        for values in [replace(one, launches=rest).values(of, unit)]
+    ]
+    places.sort(key=lambda one: -one.interval.value)
+    disturbed = sum(not rest for _, rest in kept)
+    if not places or not places[0].interval.value > 0:
+        return []
+    return [Winner(field, question, budget, places, disturbed)]
+
+
+def _interval(values: Vector, *, positive: bool) -> Interval:
+    """Return the mean and Student's 95 % interval, of images per second by their logarithms."""
+    if positive and values.min() > 0:
+        value, low, high = np.exp(mean_interval(np.log(values)))
+        return Interval(float(value), float(low), float(high))
+    value, low, high = mean_interval(values)
+    return Interval(value, float(np.clip(low, 0, 1)), float(np.clip(high, 0, 1)))
 
 
 def _pooled(together: Sequence[Launch]) -> Mapping[str, Any]:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hpcdl.analysis.bandwidth import bus_factor
+from hpcdl.analysis.near_linear import judge, p_value, steps_by_launch, steps_of
 from hpcdl.analysis.outcome import kept, learned
 from hpcdl.analysis.points import Point, points_of
 from hpcdl.analysis.record_fields import (
@@ -66,7 +67,8 @@ def records(launches: Iterable[Launch]) -> list[Record]:
     It has all fields of the contract (None where they do not apply, or nothing was measured), then
     ``seed``, ``launches``, ``disturbed``, ``planned_steps``, ``warmup_steps``, ``measured_steps``,
     ``ranks_recorded``, ``base_ranks``, ``base_aggregation`` ("any" when several were taken together),
-    ``base_launches``, ``base_step_seconds``, ``base_disturbed``, ``exposed_communication_seconds_low`` and
+    ``base_launches``, ``base_step_seconds``, ``base_disturbed``, ``near_linear``,
+    ``near_linear_p``, ``launch_seconds``, ``exposed_communication_seconds_low`` and
     ``_high``, ``beats_ceiling``,
     ``load_balance``, ``communication_efficiency``, ``bubble_share`` (of pipelines), ``best_accuracy``,
     ``memory_bytes_per_rank`` (of the rank that holds most), ``consensus_distance`` (at the end), ``workers``,
@@ -75,7 +77,9 @@ def records(launches: Iterable[Launch]) -> list[Record]:
     ``time_p50_high_seconds``, then whatever else the case holds. Raises AmbiguousCaseError.
     """
     points = points_of(launches)
-    return [_record(point, points) for point in points]
+    found = [_record(point, points) for point in points]
+    judge(found)
+    return found
 
 
 def _record(point: Point, points: Sequence[Point]) -> Record:
@@ -93,6 +97,7 @@ def _record(point: Point, points: Sequence[Point]) -> Record:
         "messages_per_rank": _middle(point, lambda launch: launch.messages),
         "correct": _verdict(point),
         "disturbed": _disturbed(point),
+        "launch_seconds": [one.typical(one.seconds) for one in point.launches if len(one.seconds)] or None,
         "error": next((text for launch in point.launches if (text := launch.fields.get("error"))), None),
         **_waiting(point),
         **(_training(point, points) if point.is_training else _collective(point)),
@@ -170,23 +175,25 @@ def _exposed(point: Point, points: Sequence[Point]) -> Interval:
     ceiling = _nearest(_nearest(ceiling, point, "training"), point, "optimizer")
     if not ceiling:
         return NOTHING
-    return difference_interval(
-        point.seconds, _same_seed(ceiling, point.seed), middles=(point.middle, point.middle)
-    )
+    others = [one.seconds for one in _same_seed(ceiling, point.seed)]
+    return difference_interval(point.seconds, others, middles=(point.middle, point.middle))
 
 
 def _scaling(point: Point, points: Sequence[Point]) -> Record:
     scaling = scaling_of(point.fields)
     base = _base(point, points)
-    times = _same_seed(base, point.seed)
-    if scaling not in {"strong", "weak"} or not times or not any(map(len, point.seconds)):
+    of_base = _same_seed(base, point.seed)
+    if scaling not in {"strong", "weak"} or not of_base or not any(map(len, point.seconds)):
         return dict.fromkeys(("speedup", "efficiency", "efficiency_low", "efficiency_high"))
+    simulated = bool(point.fields.get("network"))  # its launches do not vary, but its steps may
+    vectors = steps_of if simulated else steps_by_launch
+    times, own = vectors(of_base), vectors(point.launches)
     scale = point.ranks / base[0].ranks
     itself = any(other is point for other in base)
+    per_rank = 1 / scale if scaling == "strong" else 1.0
     low = high = ratio = 1.0
     if not itself:
-        ratio, low, high = ratio_interval(times, point.seconds, middles=(base[0].middle, point.middle))
-    per_rank = 1 / scale if scaling == "strong" else 1.0
+        ratio, low, high = ratio_interval(times, own, middles=(base[0].middle, point.middle))
     aggregations = {other.aggregation for other in base}
     return {
         "speedup": ratio if scaling == "strong" else ratio * scale,
@@ -198,6 +205,8 @@ def _scaling(point: Point, points: Sequence[Point]) -> Record:
         "base_launches": len(times),
         "base_step_seconds": launches_interval(times, base[0].middle).value,
         "base_disturbed": any(_disturbed(other) for other in base),
+        "near_linear": None,
+        "near_linear_p": math.nan if simulated or itself else p_value(times, own, per_rank),
     }
 
 
@@ -226,10 +235,10 @@ def _nearest(points: Sequence[Point], to: Point, name: str) -> list[Point]:
     return [point for point, value in zip(points, values, strict=True) if value == chosen]
 
 
-def _same_seed(points: Sequence[Point], seed: Any) -> list[Vector]:
-    """Step times, one vector per launch: those of ``seed`` if it is there, else those of every seed."""
+def _same_seed(points: Sequence[Point], seed: Any) -> list[Launch]:
+    """Return the launches with step times: those of ``seed`` if it is there, else those of every seed."""
     same = [point for point in points if point.seed == seed]
-    return [vector for point in same or points for vector in point.seconds if len(vector)]
+    return [one for point in same or points for one in point.launches if len(one.seconds)]
 
 
 def _collective(point: Point) -> Record:

@@ -146,7 +146,7 @@ def of_events(events: pd.DataFrame, fields: Mapping[str, Any], names: Sequence[s
     Ranks of a host share its port, and messages between them do not pass it.
     """
     hosts = list(dict.fromkeys(names))
-    messages = matched(events) if len(hosts) >= HOSTS else None
+    messages = long_messages(events) if len(hosts) >= HOSTS else None
     if messages is None:
         return None
     where = np.array([hosts.index(name) for name in names])
@@ -236,11 +236,12 @@ def _under_way(messages: pd.DataFrame) -> float:
     return float((arrived - begin).sum() / busy)
 
 
-def matched(events: pd.DataFrame) -> pd.DataFrame | None:
-    """Columns source, dest, bytes, sent, asked, arrived (ns); None where the ends of too many are not found.
+def long_messages(events: pd.DataFrame) -> pd.DataFrame | None:
+    """Return source, dest, bytes, sent, asked, arrived (ns) of long messages; None if too many lack an end.
 
-    The n-th message of one size from a rank to another is the n-th of that size which the other receives from it,
-    within programs of one number, if both ranks number them alike: others run concurrently, and overtake.
+    Rates of links need no others; :func:`hpcdl.trace.messages.matched` pairs all messages, in the order of their
+    ends. The n-th message of one size from a rank to another is the n-th of that size which the other receives
+    from it, within programs of one number, if both ranks number them alike: others run concurrently, and overtake.
     """
     rows = events[(events["peer"] >= 0) & (events["bytes"] >= LONG) & events["label"].isin(["send", "recv"])]
     rows = rows.assign(size=_classes(rows["bytes"].to_numpy())).sort_values("begin", kind="stable")

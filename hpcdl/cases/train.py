@@ -41,6 +41,7 @@ def identity(spec: TrainSpec) -> list[str]:
     """See :class:`hpcdl.suite.Kind`."""
     names = [str(spec.model), str(spec.dataset), str(spec.training)]
     names += [str(spec.aggregation)] if spec.strategy.aggregates else []
+    names += [str(spec.compression)] if spec.plan else []
     batch = f"b{spec.global_batch}" if spec.batch_per_rank is None else f"b{spec.batch_per_rank}each"
     length = f"{spec.epochs:g}ep" if spec.steps is None else f"{spec.steps}st"
     return [*names, f"p{spec.ranks}", batch, length]
@@ -48,8 +49,8 @@ def identity(spec: TrainSpec) -> list[str]:
 
 def fields(spec: TrainSpec) -> dict[str, Scalar]:
     """See :class:`hpcdl.suite.Kind`."""
-    choices = ("model", "dataset", "backend", "training", "schedule")
-    plain = ("dtype", "compression", "learning_rate", "epochs", "target_accuracy", "batch_per_rank", "network")
+    choices = ("model", "dataset", "backend", "training", "compression", "schedule")
+    plain = ("dtype", "learning_rate", "epochs", "target_accuracy", "batch_per_rank", "network")
     simulated = ("ranks_per_host", "jitter", *TIMES) if spec.network else ()
     return {
         **{key: str(getattr(spec, key)) for key in choices},

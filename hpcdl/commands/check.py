@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.command import Command
-from hpcdl.exit_codes import FAILED, OK
+from hpcdl.exit_codes import FAILED, MISMATCH, OK
 
 if TYPE_CHECKING:
     import argparse
@@ -27,12 +28,21 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _machine() -> int:
-    from hpcdl.launch.preflight import preflight
+    import os
 
+    from hpcdl.launch.launcher_check import is_first, launched
+    from hpcdl.launch.preflight import preflight, preflight_of_job
+
+    findings = preflight_of_job() if launched(os.environ) else preflight()
+    if isinstance(findings, str):
+        if not is_first(os.environ):
+            return OK  # an error code of this rank could end the first before it prints the message
+        print(f"hpcdl: {findings}", file=sys.stderr)
+        return MISMATCH
     failed = False
-    for finding in preflight():
+    for finding in findings:
         advice = f"; {finding.advice}" if finding.advice else ""
-        print(f"{finding.verdict:7}  {finding.subject}: {finding.detail}{advice}")
+        print(f"{finding.verdict:7}  {finding.subject}: {finding.detail}{advice}", flush=True)
         failed |= finding.verdict == "FAILED"
     return FAILED if failed else OK
 
@@ -60,7 +70,8 @@ def _scheme(name: str) -> int:
 COMMAND: Final = Command(
     50,
     "check this machine, or a scheme of your own",
-    "Check this machine before a run: MPI, launcher, cores, clocks, disk, GPU. With SCHEME, check that an "
+    "Check this machine before a run: MPI, launcher, transports, cores, clocks, disk, GPU; under mpirun or srun "
+    "all hosts of the job. Exit code 1: a check failed; a warning gives 0. With SCHEME, check that an "
     "aggregation scheme computes exact sums, without deadlock, at the cost that its docstring states.",
     arguments,
     execute,

@@ -8,6 +8,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.command import Command
+from hpcdl.commands.parts.output_file import write_output
 from hpcdl.commands.parts.parser import path
 from hpcdl.exit_codes import FAILED, INCONCLUSIVE, OK
 
@@ -64,10 +65,7 @@ def execute(options: argparse.Namespace) -> int:
     code = {"regressed": FAILED, "inconclusive": INCONCLUSIVE}.get(found.verdict, OK)
     text = plain([regressions.page(found, baseline, candidate)])
     if options.junit is not None:
-        try:
-            options.junit.write_text(junit.render(found, text, now), encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"--junit {options.junit}: {error.strerror}") from None
+        write_output("--junit", options.junit, junit.render(found, text, now))
     print(regressions_json.render(found, baseline, candidate, code) if options.json else text, end="")
     return code
 

@@ -8,12 +8,12 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.command import Command
+from hpcdl.commands.parts.output_file import write_output
 from hpcdl.commands.parts.parser import path
 from hpcdl.exit_codes import FAILED, INCONCLUSIVE, OK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 NIGHT: Final = dt.timedelta(hours=12)
 """Runs that began within this time before the newest are of the same night."""
@@ -84,9 +84,9 @@ def execute(options: argparse.Namespace) -> int:
     few = not verdicts or verdicts == {"too few runs"}
     code = FAILED if "regressed" in verdicts else INCONCLUSIVE if few else OK
     if options.junit is not None:
-        _write("--junit", options.junit, history_junit.render(found, dt.datetime.now(dt.UTC)))
+        write_output("--junit", options.junit, history_junit.render(found, dt.datetime.now(dt.UTC)))
     if options.metrics is not None:
-        _write("--metrics", options.metrics, openmetrics.render(found, code))
+        write_output("--metrics", options.metrics, openmetrics.render(found, code))
     if options.json:
         print(history_json.render(found, skipped, calibrations, code), end="")
     elif found:
@@ -94,18 +94,6 @@ def execute(options: argparse.Namespace) -> int:
     else:
         print(f"TOO FEW RUNS: {options.folder} holds none")
     return code
-
-
-def _write(option: str, file: Path, text: str) -> None:
-    """Replace a file at once: a collector may read it at any moment. Raises UsageError."""
-    from hpcdl.suite import UsageError
-    from hpcdl.trace.atomic_write import atomic_write
-
-    try:
-        with atomic_write(file) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{option} {file}: {error.strerror}") from None
 
 
 COMMAND: Final = Command(

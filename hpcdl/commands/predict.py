@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.command import Command
+from hpcdl.commands.parts.output_file import write_output
 from hpcdl.commands.parts.parser import path, whole_number
 from hpcdl.exit_codes import OK
 
@@ -31,7 +32,6 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.prediction import predict as prediction
     from hpcdl.report import predictions
     from hpcdl.report.summary import plain
-    from hpcdl.suite import UsageError
 
     found = prediction.predict(
         options.source,
@@ -41,13 +41,8 @@ def execute(options: argparse.Namespace) -> int:
         ranks_per_host=options.ranks_per_host,
     )
     if options.save:
-        try:
-            origin = found.fitted.origin if found.fitted else {}
-            options.save.write_text(
-                network_file.format_network(found.network, origin, found.certainty), encoding="utf-8"
-            )
-        except OSError as error:
-            raise UsageError(f"--save {options.save}: {error.strerror}") from None
+        origin = found.fitted.origin if found.fitted else {}
+        write_output("--save", options.save, network_file.format_network(found.network, origin, found.certainty))
     page = predictions.document(found, f"hpcdl: {options.source} on {found.network.name}")
     print(predictions.render(found) if options.json else plain([page]), end="")
     return OK

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.command import Command
+from hpcdl.commands.parts.output_file import write_output
 from hpcdl.commands.parts.parser import path
 from hpcdl.exit_codes import OK
 
@@ -36,7 +37,7 @@ def execute(options: argparse.Namespace) -> int:
     if output is None:
         print(text)
     else:
-        write(text, output)
+        write_output("-o", output, text)
     return OK
 
 
@@ -51,16 +52,6 @@ def _form(output: Path | None, *, json: bool) -> str:
     if form not in known:
         raise UsageError(f"-o {output}: must end in {' or '.join(f'.{one}' for one in known)}")
     return form
-
-
-def write(text: str, output: Path) -> None:
-    """Write a report to ``output``. Raises UsageError if the file cannot be written."""
-    from hpcdl.suite import UsageError
-
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"-o {output}: {error.strerror}") from None
 
 
 COMMAND: Final = Command(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.command import Command
+from hpcdl.commands.parts.output_file import write_output
 from hpcdl.commands.parts.parser import path, whole_number
 from hpcdl.exit_codes import FAILED, OK
 
@@ -72,7 +73,6 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl import suite
     from hpcdl.launch.batch_script import BatchJob, batch_script
     from hpcdl.launch.site_profile import site_profile
-    from hpcdl.trace import run_files
 
     on_gpus = options.gpus_per_node is not None
     chosen = suite.load(options.suite, options.overrides, options.case, check=not on_gpus)
@@ -98,10 +98,7 @@ def execute(options: argparse.Namespace) -> int:
         print(text, end="")
         return OK
     script = options.script or Path(f"{chosen.name}.sbatch")
-    try:
-        run_files.write_text(script, text)
-    except OSError as error:
-        raise suite.UsageError(f"-o {script}: cannot be written: {error.strerror}") from None
+    write_output("-o", script, text)
     print(f"written: {script}")
     return _submit(job, site, script) if options.submit else OK
 

@@ -37,7 +37,7 @@ class Window:
         place = comm.memory.place(own)
         if not place[-1]:
             self._loan = comm.borrow_shared(own)
-            own = self._loan.__enter__()
+            own = self._loan.__enter__().view(type(own))  # a subclass may have its own addition
             await comm.get(own, self._buffer, comm.rank)
             place = comm.memory.place(own)
         self.vectors = [

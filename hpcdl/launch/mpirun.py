@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from hpcdl.launch import output_relay
 from hpcdl.launch.signals import child_preparation, request_stop, stop_requested
 from hpcdl.launch.stale_segments import remove_stale_segments
 from hpcdl.launch.testbed_settings import emulated
@@ -114,12 +115,16 @@ def self_launch(
     variables = {STATUS: str(status), TERMINAL: "1" if sys.stdout.isatty() else "", COMMAND: shlex.join(typed)}
     command = python_command(ranks, ["-m", "hpcdl", *arguments], fault_tolerant=fault_tolerant)
     remove_stale_segments()
-    with subprocess.Popen(
-        command,
-        env=launch_environment() | variables,
-        stdin=subprocess.DEVNULL,
-        preexec_fn=child_preparation(),  # noqa: PLW1509 - this process has no other thread
-    ) as launcher:
+    with (
+        subprocess.Popen(
+            command,
+            env=launch_environment() | variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if output_relay.needed() else None,
+            preexec_fn=child_preparation(),  # noqa: PLW1509 - this process has no other thread
+        ) as launcher,
+        output_relay.relayed(launcher),
+    ):
 
         def terminate(_number: int, _frame: object) -> None:
             launcher.terminate()

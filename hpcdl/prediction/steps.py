@@ -206,6 +206,8 @@ def _training(record: Mapping[str, Any]) -> Training:
     for key in ("straggler", "failure", "jitter", "shares"):
         if record.get(key):
             raise ValueError(f"{key}: ranks or steps of the case differ")
+    if (compression := record.get("compression") or "none") != "none":
+        raise ValueError(f"compression {compression}: predictions have no time of its arithmetic")
     traits = scheme_traits(record)
     if traits.adaptive:
         raise ValueError(f"{scheme.name} chooses its scheme by measurements at run time")

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hpcdl.analysis.near_linear import NEAR_LINEAR
 from hpcdl.report.formatting import digits, plural, seconds
-from hpcdl.report.grouping import NEAR_LINEAR
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from hpcdl.analysis.scaling import Record
-
-NEAR_LINEAR: Final = 0.90
-"""Least lower bound of a near-linear efficiency."""
 
 
 @dataclass(frozen=True)
@@ -60,17 +57,17 @@ class Scale:
 
     @property
     def near_linear(self) -> bool | None:
-        """True if the efficiency is at least 0.90, by its interval, the worst over seeds.
+        """True: the efficiency is above 0.90 for all seeds; False: below; None: inconclusive or disturbed."""
+        verdicts = {record.get("near_linear") for record in self.records}
+        return verdicts.pop() if len(verdicts) == 1 and not self.disturbed else None
 
-        True if all of the interval is, False if none of it is, None if 0.90 is inside, it has no bounds, or the
-        case was disturbed.
-        """
-        if self.disturbed:
-            return None
-        low, high = self.low("efficiency_low"), self.high("efficiency_high")
-        if low is None or high is None or low < NEAR_LINEAR <= high:
-            return None
-        return low >= NEAR_LINEAR
+    @property
+    def is_one_launch(self) -> bool:
+        """True if a measured case or its base has one launch, which decides nothing."""
+        return any(
+            not record.get("network") and 1 in {record.get("launches"), record.get("base_launches")}
+            for record in self.records
+        )
 
 
 @dataclass(frozen=True)

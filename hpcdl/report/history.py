@@ -97,11 +97,17 @@ def _verdict(found: Judged) -> list[str]:
         for one in found.new_drifts
     ]
     points += [f"MISSING in the newest run: {case}: {reason}" for case, reason in found.missing]
+    disturbed = history.jobs[-1].disturbed
+    if disturbed:
+        case, cause = next(iter(disturbed.items()))
+        points.append(
+            f"DISTURBED in the newest run: {plural(len(disturbed), 'case')}, not judged: {case}: {cause}."
+        )
     when = f"by runs since {found.since[:16].replace('T', ' ')}"
     if found.verdict == "too few runs":
-        reason = f"no measure has {BEFORE} runs" if found.newest else f"none {when[3:]}"
+        reason = f"no measure of the newest has {BEFORE} runs" if found.newest else f"none {when[3:]}"
         points.append(f"TOO FEW RUNS: {reason}.")
-    elif not points:
+    elif found.verdict == "fine":
         points.append(f"FINE: no change of {100 * MIN_EFFECT:g} % or more was found {when}.")
     return points
 

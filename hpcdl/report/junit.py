@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def render(found: Comparison, text: str, now: dt.datetime) -> str:
-    """Return the XML; ``text`` is what the terminal shows, ``now`` the time in UTC."""
+    """Return the XML; ``text`` is the page on a terminal, ``now`` the time in UTC."""
     suites = ET.Element("testsuites")
     suite = ET.SubElement(
         suites,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from hpcdl.analysis.near_linear import NEAR_LINEAR
 from hpcdl.report.formatting import digits, interval, plural
-from hpcdl.report.grouping import NEAR_LINEAR, Scale
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from hpcdl.report.grouping import Method
+    from hpcdl.report.grouping import Method, Scale
 
 MOST: Final = 3
 """Methods of one outcome that a line names."""
@@ -30,7 +30,7 @@ def count(judged: Sequence[Sequence[Method]], oversubscribed: Collection[int]) -
     disturbed = sum(scale.disturbed for scale in ends)
     open_ = sum(scale.near_linear is None for scale in ends) - disturbed
     bound = f"(efficiency >= {NEAR_LINEAR:.2f})"
-    counted = ((open_, "undecided"), (disturbed, "disturbed, without a verdict"))
+    counted = ((open_, "inconclusive"), (disturbed, "disturbed, without a verdict"))
     rest = "".join(f", {many} {'is' if many == 1 else 'are'} {state}" for many, state in counted if many)
     shared = ", ".join(
         map(str, sorted({scale["ranks"] for scale in ends if not scale["network"]} & set(oversubscribed)))
@@ -70,9 +70,18 @@ def _standing(beyond: Sequence[Scale]) -> tuple[tuple[int, int], str, Scale]:
         return (-reached, 2), f"{until}not {'' if held else 'near-linear '}{where}", decisive
     if decisive.disturbed:
         return (-reached, 1), f"{until}no verdict at {here}, disturbed", decisive
-    inside = decisive.low("efficiency_low") is not None
-    why = f"{NEAR_LINEAR:.2f} is inside the interval" if inside else "too few steps for an interval"
-    return (-reached, 1), f"{until}undecided at {here}, {why}", decisive
+    return (-reached, 1), f"{until}inconclusive at {here}, {_reason(decisive)}", decisive
+
+
+def _reason(scale: Scale) -> str:
+    """Return the reason why an undisturbed case is inconclusive."""
+    if scale.is_one_launch:
+        return "one launch"
+    low, high = scale.low("efficiency_low"), scale.high("efficiency_high")
+    if low is None or high is None:
+        return "too few steps for an interval"
+    inside = low < NEAR_LINEAR <= high
+    return f"{NEAR_LINEAR:.2f} is inside the interval" if inside else "too many cases for this difference"
 
 
 def _efficiency(scale: Scale) -> str:

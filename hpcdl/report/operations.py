@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
+
 from hpcdl.analysis.conditions import settings, words
 from hpcdl.analysis.labels import label
+from hpcdl.analysis.welch import ALPHA, adjusted, difference
 from hpcdl.report.formatting import plural
 
 if TYPE_CHECKING:
@@ -63,28 +66,39 @@ def sizes(rows: Sequence[Record]) -> dict[int, list[Record]]:
     return found
 
 
-def correct(records: Iterable[Record]) -> list[Record]:
-    """Return the records with a time and without a wrong result, the fastest first."""
+def ranked(records: Iterable[Record]) -> list[Record]:
+    """Return the records with a time, undisturbed and without a wrong result, the fastest first."""
     kept = [one for one in records if one["time_p50_seconds"] and one["correct"] is not False]
-    return sorted(kept, key=lambda one: one["time_p50_seconds"])
+    return sorted((one for one in kept if not one.get("disturbed")), key=lambda one: one["time_p50_seconds"])
 
 
 def place(record: Record, peers: Sequence[Record]) -> str:
     """Return ``fastest``, or ``tied`` with it, among the records of one size; empty for all others.
 
-    Measured times tie when their intervals overlap; simulated ones have no noise and tie when equal.
+    Measured times tie if a test of their launches does not tell them apart. One launch is inconclusive: then no
+    record has a place. Simulated times have no noise and tie when equal.
     """
-    ordered = correct(peers)
-    if len(ordered) > 1 and not ordered[0].get("network") and ordered[0]["time_p50_high_seconds"] is None:
-        return ""  # without an interval no difference is known
-    tied = [one for one in ordered if _ties(ordered[0], one)]
-    if not any(one is record for one in tied):
+    ordered = ranked(peers)
+    if len(ordered) < 2 or not any(one is record for one in ordered):
         return ""
-    return TIED if len(tied) > 1 else BEST if len(ordered) > 1 else ""
+    first, *others = ordered
+    if not first.get("network") and len(first["launch_seconds"]) < 2:
+        return ""
+    tied = _equal(first, others) if first.get("network") else _untold(first, others)
+    if record is first:
+        return TIED if tied else BEST
+    return TIED if any(one is record for one in tied) else ""
 
 
-def _ties(first: Record, other: Record) -> bool:
-    if first.get("network"):
-        return math.isclose(first["time_p50_seconds"], other["time_p50_seconds"], rel_tol=1e-6)
-    low = other["time_p50_low_seconds"]
-    return low is None or bool(low <= first["time_p50_high_seconds"])
+def _equal(first: Record, others: Sequence[Record]) -> list[Record]:
+    time = first["time_p50_seconds"]
+    return [one for one in others if math.isclose(time, one["time_p50_seconds"], rel_tol=1e-6)]
+
+
+def _untold(first: Record, others: Sequence[Record]) -> list[Record]:
+    """Return the records that Welch's test, adjusted for their number, does not find slower than ``first``."""
+    times = [np.log(one["launch_seconds"]) for one in others]
+    found = difference([np.log(first["launch_seconds"])] * len(others), times)
+    known = [len(one) > 1 for one in times]
+    slower = (adjusted(np.where(known, found.p, np.nan)) < ALPHA) & (found.value > 0)
+    return [one for one, is_slower in zip(others, slower, strict=True) if not is_slower]

@@ -131,7 +131,7 @@ def _disturbed(records: Sequence[Record]) -> Iterator[str]:
     if len(found) > NAMED:
         yield f"DISTURBED: {plural(len(found) - NAMED, 'more case')}; --json names the causes."
     if found:
-        yield "disturbed cases have no near-linear verdict; hpcdl compare and hpcdl history leave them out."
+        yield "disturbed cases have no verdict; rankings, hpcdl compare and hpcdl history leave them out."
 
 
 def _stalls(run: Run) -> Iterator[str]:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from hpcdl.training.parts.bucketing import buckets, check_bucket_bytes
+from hpcdl.training.parts.bucketing import check_bucket_bytes
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.priority import WIDTH, PrioritySchedule
 from hpcdl.training.parts.traits import Strategy
@@ -46,7 +46,7 @@ async def layerwise(comm: Comm, session: Session, *, bucket_bytes: int | None = 
     step, rate = 0, 0.0
 
     async def aggregate(bucket: slice) -> None:
-        await session.aggregate(comm, gradients[bucket])
+        await session.reduce(comm, bucket)
 
     async def update(name: str) -> None:
         span = stages[name].span
@@ -54,7 +54,7 @@ async def layerwise(comm: Comm, session: Session, *, bucket_bytes: int | None = 
         await comm.compute(f"update {name}", work)
 
     elements = max(1, smallest // gradients.itemsize) if smallest else max(1, gradients.size)
-    cut = {name: buckets([stage.span], elements) for name, stage in stages.items()}
+    cut = {name: session.buckets([stage.span], elements) for name, stage in stages.items()}
     schedule = PrioritySchedule(comm, cut, aggregate, update, WIDTH if smallest else 0)
 
     async def wait_for(stage: Stage) -> None:
@@ -86,4 +86,4 @@ def check(_ranks: int, settings: Mapping[str, Any]) -> None:
     check_bucket_bytes(settings["bucket_bytes"])
 
 
-TRAITS: Final = Strategy(lockstep=True, weighs_images=True, check=check)
+TRAITS: Final = Strategy(lockstep=True, weighs_images=True, compresses=True, check=check)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hpcdl.data.parts.sharding import bounds
 from hpcdl.fabric.comm import INPUT
 from hpcdl.registry import nearest
-from hpcdl.training.parts.bucketing import buckets, check_bucket_bytes
+from hpcdl.training.parts.bucketing import check_bucket_bytes
 from hpcdl.training.parts.pipeline.auxiliary_losses import stages_with_heads, total_loss
 from hpcdl.training.parts.pipeline.evaluation import test
 from hpcdl.training.parts.pipeline.neighbours import Images, Loss, stage_after, stage_before
@@ -67,14 +67,13 @@ async def pipeline(
 
     smallest = (session.bucket_bytes if bucket_bytes is None else bucket_bytes) or gradients.nbytes
     elements = max(1, smallest // gradients.itemsize)
-    pieces = buckets([stage.span for stage in replica.stages], elements) or [slice(0, gradients.size)]
+    pieces = session.buckets([stage.span for stage in replica.stages], elements)  # none without parameters
     unsent: deque[slice] = deque()
     under_way: deque[Task[Any]] = deque()
 
     def send_complete(stage: AccumulatingStage) -> None:
         while len(unsent) > 1 and unsent[0].start >= stage.span.start:
-            work = session.aggregate(place.replicas, gradients[unsent.popleft()])
-            under_way.append(place.replicas.start(work))
+            under_way.append(place.replicas.start(session.reduce(place.replicas, unsent.popleft())))
 
     for step in range(session.steps):
         rate = session.learning_rate(step)
@@ -89,7 +88,8 @@ async def pipeline(
             parts = _divided(labels, microbatches)
             sink = Loss(comm, session, parts, outcome) if after is None else after
             own = await run_passes(comm, session, order, bindings, parts, source, sink, send_complete)
-            await session.aggregate(place.replicas, gradients[unsent.popleft()])
+            while unsent:
+                await session.reduce(place.replicas, unsent.popleft())
             while under_way:
                 await under_way.popleft()
             await comm.compute("update", partial(session.optimizer.update, replica.parameters, gradients, rate))
@@ -141,6 +141,7 @@ TRAITS: Final = Strategy(
     lockstep=True,
     scales_loss=False,
     weighs_images=True,
+    compresses=True,
     check=check,
     workers=_workers,
     stages=_stages,

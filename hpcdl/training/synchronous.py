@@ -4,7 +4,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from hpcdl.training.parts.bucketing import buckets, check_bucket_bytes
+from hpcdl.training.parts.bucketing import check_bucket_bytes
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.traits import Strategy
 
@@ -32,13 +32,13 @@ async def synchronous(comm: Comm, session: Session, *, bucket_bytes: int | None 
     gradients = replica.gradients
     smallest = (session.bucket_bytes if bucket_bytes is None else bucket_bytes) or gradients.nbytes
     elements = max(1, smallest // gradients.itemsize)
-    pieces = buckets([stage.span for stage in replica.stages], elements) or [slice(0, gradients.size)]
+    pieces = session.buckets([stage.span for stage in replica.stages], elements) or [slice(0, gradients.size)]
     unsent: deque[slice] = deque()
     under_way: deque[Task[Any]] = deque()
 
     def send_complete(stage: Stage) -> None:
         while len(unsent) > 1 and unsent[0].start >= stage.span.start:
-            under_way.append(comm.start(session.aggregate(comm, gradients[unsent.popleft()])))
+            under_way.append(comm.start(session.reduce(comm, unsent.popleft())))
 
     for step in range(session.steps):
         rate = session.learning_rate(step)
@@ -46,7 +46,7 @@ async def synchronous(comm: Comm, session: Session, *, bucket_bytes: int | None 
             unsent.extend(pieces)
             share = partial(session.input, step, comm.rank, comm.size)
             await gradient(comm, session, share, outcome, scale=1 / session.global_batch, after=send_complete)
-            await session.aggregate(comm, gradients[unsent.popleft()])
+            await session.reduce(comm, unsent.popleft())
             while under_way:
                 await under_way.popleft()
             await comm.compute("update", partial(session.optimizer.update, replica.parameters, gradients, rate))
@@ -59,4 +59,4 @@ def check(_ranks: int, settings: Mapping[str, Any]) -> None:
     check_bucket_bytes(settings["bucket_bytes"])
 
 
-TRAITS: Final = Strategy(lockstep=True, weighs_images=True, check=check)
+TRAITS: Final = Strategy(lockstep=True, weighs_images=True, compresses=True, check=check)

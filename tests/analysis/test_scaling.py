@@ -5,6 +5,7 @@ import pytest
 import scipy.stats
 
 from hpcdl.analysis.launches import launches
+from hpcdl.analysis.near_linear import judge
 from hpcdl.analysis.points import AmbiguousCaseError
 from hpcdl.analysis.record_fields import CONTRACT, problem
 from hpcdl.analysis.scaling import records
@@ -16,6 +17,7 @@ def steps(ms, count=10, warmup=2):
 
 
 def test_strong_scaling_by_hand(hand):
+    hand.launches = 2
     hand.train([steps(80)])
     hand.train([steps(50), steps(40)])
     hand.train([steps(25)] * 4)
@@ -23,13 +25,13 @@ def test_strong_scaling_by_hand(hand):
     assert (one["speedup"], one["efficiency"], one["efficiency_low"], one["efficiency_high"]) == (1, 1, 1, 1)
     assert two["step_seconds"] == pytest.approx(0.050)
     assert two["speedup"] == pytest.approx(1.6)
-    assert two["efficiency"] == two["efficiency_low"] == two["efficiency_high"] == pytest.approx(0.8)
+    assert [two[name] for name in ("efficiency", "efficiency_low", "efficiency_high")] == pytest.approx([0.8] * 3)
     assert four["speedup"] == pytest.approx(3.2)
     assert four["efficiency"] == pytest.approx(0.8)
     assert (four["base_ranks"], four["base_aggregation"]) == (1, "ring")
     assert four["base_step_seconds"] == pytest.approx(0.080)
     assert four["images_per_second"] == pytest.approx(4 * 16 / 0.025)
-    assert (four["steps"], four["warmup_steps"], four["measured_steps"]) == (12, 2, 10)
+    assert (four["steps"], four["warmup_steps"], four["measured_steps"]) == (12, 2, 20)
     assert (four["bytes_sent_per_rank"], four["messages_per_rank"]) == (103, 3)
     assert set(CONTRACT) <= set(four)
     assert list(four)[: len(CONTRACT)] == list(CONTRACT)
@@ -74,15 +76,66 @@ def test_one_rank_is_the_same_program_for_every_scheme(hand):
         hand.train([steps(ms)], aggregation=scheme)
     hand.train([steps(50)] * 2, aggregation="ring")
     tree, none, ring, two = records(launches(hand.read()))
-    assert (two["base_aggregation"], two["base_ranks"], two["base_launches"]) == ("any", 1, 3)
+    assert (two["base_aggregation"], two["base_ranks"], two["base_launches"]) == ("any", 1, 1)
     assert two["base_step_seconds"] == pytest.approx(0.080)
     assert two["efficiency"] == pytest.approx(0.8)
-    assert two["efficiency_low"] == pytest.approx(0.7)  # the launches differ, and the interval knows
-    assert two["efficiency_high"] == pytest.approx(1.2)
+    assert (two["efficiency_low"], two["efficiency_high"], two["near_linear"]) == (None, None, None)  # one launch
     for one, ms in ((tree, 70), (none, 80), (ring, 120)):
         assert one["step_seconds"] == pytest.approx(ms / 1000)  # its own
         assert (one["efficiency"], one["efficiency_low"], one["speedup"]) == (1, 1, 1)
         assert one["base_step_seconds"] == pytest.approx(0.080)
+
+
+def launched(hand, base, *scales, count=5):
+    """Return a verdict per scale, of as many launches; ``scales``: mean efficiencies on 2 ranks, 2 % variation."""
+    variation = np.random.default_rng(1).normal(0, 0.02, (1 + len(scales), count))
+    for launch in range(count):
+        hand.train([steps(base * np.exp(variation[0, launch]))], launch=launch, aggregation="scheme1")
+        for number, mean in enumerate(scales, 1):
+            ms = base / 2 / mean * np.exp(variation[number, launch])
+            hand.train([steps(ms)] * 2, launch=launch, aggregation=f"scheme{number}")
+    return records(launches(hand.read()))
+
+
+def test_near_linear_is_welchs_test_over_launches_adjusted_over_cases(hand):
+    base, *found = launched(hand, 80, 0.99, 0.91, 0.7)
+    assert [one["near_linear"] for one in found] == [True, None, False]
+    limit = np.log(base["launch_seconds"]) - np.log(2 * 0.9)
+    p = [scipy.stats.ttest_ind(limit, np.log(one["launch_seconds"]), equal_var=False).pvalue for one in found]
+    assert [one["near_linear_p"] for one in found] == pytest.approx(scipy.stats.false_discovery_control(p))
+    for one in found:
+        assert one["base_launches"] == 5
+        assert one["efficiency_low"] < one["efficiency"] < one["efficiency_high"]
+
+
+def test_one_launch_decides_nothing(hand):
+    _, one = launched(hand, 80, 0.5, count=1)
+    assert (one["near_linear"], one["near_linear_p"], one["efficiency_low"]) == (None, None, None)
+    assert one["efficiency"] == pytest.approx(0.5, rel=0.1)
+
+
+def test_schemes_on_one_rank_are_no_launches(hand):
+    """Nine one-rank cases of one launch do not show how launches vary."""
+    for scheme in range(9):
+        hand.train([steps(80 + scheme)], aggregation=f"scheme{scheme}")
+    hand.train([steps(20)] * 2, aggregation="scheme1")
+    two = records(launches(hand.read()))[-1]
+    assert (two["base_launches"], two["efficiency_low"], two["near_linear"]) == (1, None, None)
+
+
+def test_verdicts_without_a_difference_are_rarely_wrong(tmp_path):
+    """30 cases with a true efficiency of exactly 0.90: any verdict is false, and few of 20 runs have one."""
+    wrong = 0
+    rng = np.random.default_rng(7)
+    for _ in range(20):
+        found = [
+            {"efficiency": 1.0, "ranks": 2, "base_ranks": 1, "disturbed": None, "base_disturbed": False}
+            | {"near_linear": None, "near_linear_p": float(p)}
+            for p in rng.uniform(size=30)
+        ]
+        judge(found)
+        wrong += any(one["near_linear"] is not None for one in found)
+    assert wrong <= 4
 
 
 def test_a_compressor_may_cost_something_on_one_rank(hand):

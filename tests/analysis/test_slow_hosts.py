@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from hpcdl import registry
-from hpcdl.analysis.slow_hosts import matched, of_events
+from hpcdl.analysis.slow_hosts import long_messages, of_events
 from hpcdl.cases.parts.architecture import architecture
 from hpcdl.cases.parts.choice import Choice
 from hpcdl.cases.parts.compute_times import at_rate
@@ -234,10 +234,10 @@ def test_programs_beside_each_other_are_not_mixed_up():
     """Two of the same size overtake: the second one sent is the first to arrive."""
     rows = [(0, 1, "send", 0, 40, 1), (0, 2, "send", 1, 20, 1), (1, 2, "recv", 0, 20, 0), (1, 1, "recv", 2, 40, 0)]
     frame = pd.DataFrame(rows, columns=("rank", "task", "label", "begin", "end", "peer")).assign(bytes=1 << 20)
-    found = matched(frame)
+    found = long_messages(frame)
     assert sorted(zip(found["sent"], found["arrived"], strict=True)) == [(0, 40), (1, 20)]
     frame["task"] = [3, 4, 5, 6]  # servers number theirs as they like
-    assert len(matched(frame)) == 2
+    assert len(long_messages(frame)) == 2
 
 
 def test_a_host_that_knows_slow_ones_alone_is_not_named():
@@ -248,4 +248,7 @@ def test_a_host_that_knows_slow_ones_alone_is_not_named():
 
 def test_what_cannot_be_matched_says_nothing():
     rows = [(0, 0, "send", 2, 9, 1, 1 << 20), (2, 0, "recv", 5, 12, 0, 1 << 20)]
-    assert matched(pd.DataFrame(rows, columns=("rank", "task", "label", "begin", "end", "peer", "bytes"))) is None
+    assert (
+        long_messages(pd.DataFrame(rows, columns=("rank", "task", "label", "begin", "end", "peer", "bytes")))
+        is None
+    )

@@ -69,8 +69,19 @@ def test_check_passes_on_this_machine(hpcdl):
     ended = hpcdl("check")
     assert ended.returncode == 0, ended.stdout
     assert not ended.stderr
-    assert "2 ranks add up" in ended.stdout
+    assert "2 ranks on 1 host add up" in ended.stdout
     assert all(line.split()[0] in {"ok", "warning"} for line in ended.stdout.splitlines())
+
+
+def test_check_in_a_job_is_of_all_its_ranks(each):
+    ended = each("check", under=each.mpirun(3))
+    assert ended.returncode == 0, ended.stdout
+    assert not ended.stderr
+    subjects = [line.split(":")[0].split(maxsplit=1)[1] for line in ended.stdout.splitlines()]
+    assert len(set(subjects)) == len(subjects)
+    assert {"MPI", "transport within a host", "clock skew", "ranks and cores", "disk"} <= set(subjects)
+    assert "3 ranks on 1 host add up" in ended.stdout
+    assert re.search(r"^ok +transport within a host: (sysv|posix|sm|cma|xpmem)", ended.stdout, re.MULTILINE)
 
 
 @pytest.mark.parametrize("arguments", ["list --json", "run s.toml --dry-run", "--help"])
@@ -86,6 +97,24 @@ def test_a_closed_pipe_ends_the_output_silently(hpcdl, arguments):
     ) as writer:
         writer.stdout.close()
         assert writer.stderr.read() == b""
+
+
+def test_a_run_goes_on_without_the_reader_of_its_output(each):
+    """MPICH's launcher would end the ranks: its output is a broken pipe."""
+    sizes = ",".join(map(str, range(0, 4000, 40)))
+    each.suite(f'[[case]]\nkind = "pairwise"\nrepetitions = 2\nmessage_bytes = [{sizes}]', name="s")
+    with subprocess.Popen(
+        each.hpcdl("run", "s.toml", "-o", "o"),
+        cwd=each.folder,
+        env=each.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as writer:
+        writer.stdout.readline()
+        writer.stdout.close()
+        assert writer.stderr.read() == b""
+        assert writer.wait(timeout=120) == 0
+    assert len(each.report()["cases"]) == 100
 
 
 def test_a_full_disk_is_reported_in_one_line(hpcdl):

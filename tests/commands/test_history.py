@@ -16,6 +16,8 @@ from hpcdl.trace.recorder import Recorder, Step
 from hpcdl.trace.schema import merge, write_part
 
 CASES = ("ring", "tree")
+DISTURBED = {"wall_ns": 10**9, "cpu_ns": 10**9, "busy_ns": 2 * 10**9, "foreign_ns": 10**9}
+DISTURBED |= {"foreign_error_ns": 0, "idle_cores": 0, "steal_ns": 0, "involuntary_switches": 9, "load": 2.0}
 
 
 def recorded(durations):
@@ -36,7 +38,7 @@ class Archive:
         self.rng = np.random.default_rng(5)
         self.runs = 0
 
-    def run(self, factor=1.0, hosts=("a", "b", "c", "d"), slow=None, cases=CASES, key="k"):
+    def run(self, factor=1.0, hosts=("a", "b", "c", "d"), slow=None, cases=CASES, key="k", disturbed=()):
         date = dt.datetime(2026, 3, 1, tzinfo=dt.UTC) + dt.timedelta(days=self.runs)
         folder = self.folder / f"night-{self.runs:02d}"
         folder.mkdir(parents=True)
@@ -52,8 +54,9 @@ class Archive:
             took *= 1.25 if slow in hosts else 1
             fields = {"kind": "collective", "collective": "allreduce", "aggregation": name, "case": name, **shared}
             parts.append(folder / f"part{number}.h5")
-            write_part(parts[-1], CaseRecord(fields, [recorded([took] * 3)] * len(hosts)), environment=env)
-        if len(hosts) >= 3:
+            rank = recorded([took] * 3) | (DISTURBED if name in disturbed else {})
+            write_part(parts[-1], CaseRecord(fields, [rank] * len(hosts)), environment=env)
+        if len(hosts) >= 3 and not disturbed:
             table = rounds(len(hosts), "all_pairs")
             pairs = {pair: self.rng.lognormal(0, 0.005) for pair in np.ndindex(len(hosts), len(hosts))}
             times = [
@@ -115,6 +118,25 @@ def test_a_slow_host_is_named_by_times_when_every_night_has_other_hosts(archive,
     (suite,) = json.loads(capsys.readouterr().out)["suites"]
     named = [*suite["slow"], *(one["likely"] for one in suite["events"] if one["likely"])]
     assert {one["name"] for one in named} == {"e"}
+
+
+def test_a_disturbed_night_is_not_fine(archive, capsys):
+    """Nothing of it counts, so that it says nothing; a case that does count is judged."""
+    for _ in range(11):
+        archive.run(hosts=("a", "b"))
+    assert archive.history() == 0
+    assert "DISTURBED" not in capsys.readouterr().out
+    archive.run(hosts=("a", "b"), disturbed=["ring"])
+    assert archive.history() == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "DISTURBED in the newest run: 1 case, not judged: ring: other processes took 1.00 cores" in out
+    assert "FINE" in out
+    archive.run(hosts=("a", "b"), disturbed=CASES)
+    assert archive.history() == 3
+    out = capsys.readouterr().out
+    assert "FINE" not in out
+    assert "13 runs" in out
+    assert "DISTURBED in the newest run: 2 cases" in out
 
 
 def test_too_few_runs_are_exit_code_3(archive, capsys):

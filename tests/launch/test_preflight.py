@@ -1,8 +1,14 @@
-"""Findings on synthetic trees of /proc and /sys: a doubtful one has one line of advice."""
+"""Findings of hpcdl check: a doubtful one has one line of advice, also on another kind of machine than this."""
+
+import subprocess
 
 import pytest
 
-from hpcdl.launch import preflight
+from hpcdl.launch import host_checks, machine, mpi_checks, preflight
+from hpcdl.launch.finding import Finding
+from hpcdl.launch.mpi_probe import Probe
+from hpcdl.launch.testbed_settings import TESTBED
+from hpcdl.launch.transports_used import Transports, transports
 
 
 def place(root, path, text):
@@ -16,25 +22,213 @@ CLOCK = "sys/devices/system/clocksource/clocksource0/current_clocksource"
 PORT = "sys/class/infiniband/mlx5_0/ports/1/state"
 
 
+def is_warning(found, *words):
+    assert found.verdict == "warning"
+    assert found.advice
+    assert all(word in f"{found.detail}; {found.advice}" for word in words), found
+
+
+def is_fine(found):
+    assert (found.verdict, found.advice) == ("ok", "")
+
+
 @pytest.mark.parametrize(
     ("check", "path", "good", "bad"),
     [
-        (preflight.governor, CPU, "performance\n", "powersave\n"),
-        (preflight.clock_source, CLOCK, "tsc\n", "hpet\n"),
-        (preflight.cores, "sys/fs/cgroup/cpu.max", "max 100000\n", "50000 100000\n"),
+        (host_checks.governor, CPU, "performance\n", "powersave\n"),
+        (host_checks.clock_source, CLOCK, "tsc\n", "hpet\n"),
+        (host_checks.cores, "sys/fs/cgroup/cpu.max", "max 100000\n", "50000 100000\n"),
     ],
 )
 def test_a_warning_has_advice(tmp_path, monkeypatch, check, path, good, bad):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
-    fine, doubtful = check(place(tmp_path, path, good)), check(place(tmp_path, path, bad))
-    assert (fine.verdict, fine.advice) == ("ok", "")
-    assert doubtful.verdict == "warning"
-    assert doubtful.advice
+    is_fine(check(place(tmp_path, path, good)))
+    is_warning(check(place(tmp_path, path, bad)))
 
 
 def test_tcp_beside_infiniband_is_a_warning(tmp_path):
-    assert preflight.network(tmp_path, {"UCX_TLS": "tcp"}).verdict == "ok"
+    assert host_checks.network(tmp_path, {"UCX_TLS": "tcp"}).verdict == "ok"
     place(tmp_path, PORT, "4: ACTIVE\n")
-    assert preflight.network(tmp_path, {"UCX_TLS": "rc,sm"}).verdict == "ok"
-    found = preflight.network(tmp_path, {"UCX_TLS": "tcp,self"})
+    assert host_checks.network(tmp_path, {"UCX_TLS": "rc,sm"}).verdict == "ok"
+    found = host_checks.network(tmp_path, {"UCX_TLS": "tcp,self"})
     assert (found.verdict, found.advice) == ("warning", "unset UCX_TLS")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "free", "words"), [(0.1, 10**12, None), (9, 10**12, "faster"), (0.1, 10, "remove")]
+)
+def test_a_slow_or_a_full_disk_is_a_warning(tmp_path, monkeypatch, seconds, free, words):
+    now = [0.0]
+    monkeypatch.setattr(host_checks.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(host_checks.os, "fsync", lambda _: now.append(now.pop() + seconds))
+    monkeypatch.setattr(host_checks.shutil, "disk_usage", lambda _: type("Usage", (), {"free": free}))
+    found = host_checks.disk(tmp_path)
+    is_fine(found) if words is None else is_warning(found, words)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_written_to_fails(tmp_path):
+    found = host_checks.disk(tmp_path / "absent")
+    assert (found.verdict, bool(found.advice)) == ("FAILED", True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [("True\n", None), ("False\n", "through the host"), ("None\n", "does not tell"), ("", "CUDA")],
+)
+def test_a_library_that_takes_no_device_pointers_is_a_warning(monkeypatch, answer, words):
+    monkeypatch.setattr("subprocess.run", lambda *_, **__: subprocess.CompletedProcess((), 0, answer, ""))
+    found = host_checks.cuda_awareness()
+    is_fine(found) if words is None else is_warning(found, words)
+
+
+def test_a_library_that_hangs_is_a_warning(monkeypatch):
+    def hang(*_, timeout, **__):
+        raise subprocess.TimeoutExpired((), timeout)
+
+    monkeypatch.setattr("subprocess.run", hang)
+    is_warning(host_checks.cuda_awareness(), "does not tell")
+
+
+STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_CPUS_PER_TASK": "4"}
+BATCH = {"SLURM_JOB_ID": "7", "SLURM_NTASKS_PER_NODE": "2", "SLURM_CPUS_PER_TASK": "4"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "available", "words"),
+    [
+        (STEP, 4, None),
+        (STEP, 1, "srun --cpus-per-task=$SLURM_CPUS_PER_TASK"),
+        (BATCH, 8, None),
+        (BATCH, 6, "--ntasks-per-node=1"),
+        ({"SLURM_JOB_ID": "7", "SLURM_TASKS_PER_NODE": "2(x3),5"}, 5, None),
+        ({"SLURM_JOB_ID": "7", "SLURM_TASKS_PER_NODE": "2(x3),5"}, 4, "--ntasks-per-node=4"),
+        ({"SLURM_JOB_ID": "7"}, 1, None),
+    ],
+)
+def test_tasks_of_slurm_fit_on_the_cores(variables, available, words):
+    (found,) = host_checks.slurm_tasks(variables, available)
+    is_fine(found) if words is None else is_warning(found, words)
+
+
+def test_without_slurm_there_is_no_finding_about_it():
+    assert not list(host_checks.slurm_tasks({"SLURM_CPUS_PER_TASK": "4"}, 1))
+
+
+UCX = """\
+[1.4] [n1:5:0] ucp_context.c:2463 UCX  INFO  Version 1.20.1 (loaded from /x/libucp.so.0)
+[1.4] [n1:5:0]      ucp_worker.c:1912 UCX  INFO    ucp_context_0 self cfg#0 tag(self/memory tcp/eth0)  rma(self/memory)
+[1.5] [n1:5:0]      ucp_worker.c:1912 UCX  INFO    ucp_context_0 intra-node cfg#1 tag(sysv/memory cma/memory)  am(x/y)
+"""
+INTER = "[1.5] [n1:5:0]  ucp_worker.c:1912 UCX  INFO    ucp_context_0 inter-node cfg#2 tag({})  rma_am(tcp/eth0)\n"
+OPENMPI = """\
+Host 0 [n1] ranks 0, 3
+ host | 0    1
+======|=======
+    0 : sm   ucx
+
+Connection summary: (pml)
+  on-host:  all connections are sm or self
+  off-host: all connections are tcp
+"""
+
+
+@pytest.mark.parametrize(
+    ("output", "within", "between"),
+    [
+        (UCX, ("sysv", "cma"), ()),
+        (UCX + INTER.format("rc_mlx5/mlx5_0:1") * 2, ("sysv", "cma"), ("rc_mlx5",)),
+        (INTER.format("tcp/eth0 tcp/eth1"), (), ("tcp",)),
+        (OPENMPI, ("sm",), ("tcp",)),
+        (OPENMPI.replace("are tcp", "are n/a"), ("sm",), ()),
+        ("provider: tcp, score = 4\nlibfabric provider: tcp;ofi_rxm - 192.0.2.0/24\n", (), ("tcp;ofi_rxm",)),
+        ("", (), ()),
+    ],
+)
+def test_transports_are_read_from_what_libraries_print(output, within, between):
+    assert transports(output) == (within, between)
+
+
+def probe(
+    hosts=("a", "b"), used=((), ()), skew=(0, 0), alignment=0, cores=((0,), (1,)), machines=None, threads=(1, 1)
+):
+    offsets = [(one, 1000) for one in skew]
+    used = Transports(*map(tuple, used))
+    machines = list(machines or hosts)
+    nothing = [None] * len(hosts)
+    lists = [list(one) for one in cores]
+    return Probe(
+        "MPICH 5", len(hosts), list(hosts), machines, lists, list(threads), used, offsets, alignment, nothing
+    )
+
+
+@pytest.mark.parametrize("names", [["tcp"], ["sockets"], ["tcp;ofi_rxm"]])
+def test_tcp_beside_a_faster_fabric_is_a_fallback(names):
+    tcp = probe(used=((), names))
+    is_fine(mpi_checks.between_hosts(tcp, {}, []))
+    is_warning(mpi_checks.between_hosts(tcp, {}, ["mlx5_0/1"]), "TCP fallback", "mlx5_0/1", "slurm/README.md")
+    is_warning(mpi_checks.between_hosts(tcp, {"UCX_TLS": "tcp"}, ["mlx5_0/1"]), "unset UCX_TLS")
+    is_fine(mpi_checks.between_hosts(probe(used=((), ["rc_mlx5"])), {}, ["mlx5_0/1"]))
+
+
+def test_the_faster_fabric_is_infiniband_or_a_card_with_such_a_driver(tmp_path):
+    place(tmp_path, "sys/class/net/eth0/operstate", "up")
+    assert not mpi_checks.fast_fabric(tmp_path)
+    place(tmp_path, PORT, "4: ACTIVE\n")
+    place(tmp_path, "sys/class/infiniband/mlx5_1/ports/1/state", "1: DOWN\n")
+    driver = tmp_path / "drivers/cxi_ss1"
+    driver.mkdir(parents=True)
+    (tmp_path / "sys/class/net/hsn0/device").mkdir(parents=True)
+    (tmp_path / "sys/class/net/hsn0/device/driver").symlink_to(driver)
+    assert mpi_checks.fast_fabric(tmp_path) == ["mlx5_0/1", "hsn0"]
+
+
+def test_tcp_within_a_host_is_a_warning_except_on_a_testbed():
+    tcp = probe(hosts=("a", "a"), used=(["tcp"], ()))
+    is_warning(
+        mpi_checks.within_host(tcp, {"MPIR_CVAR_NOLOCAL": "1"}), "no shared memory", "unset MPIR_CVAR_NOLOCAL"
+    )
+    testbed = '{"hosts": 1, "rate": "1mbit", "slow": {}, "bytes_per_second": {}}'
+    is_fine(mpi_checks.within_host(tcp, {TESTBED: testbed}))
+    is_fine(mpi_checks.within_host(probe(hosts=("a", "a"), used=(["sysv", "cma"], ())), {}))
+
+
+@pytest.mark.parametrize(
+    ("skew", "alignment", "words"),
+    [
+        ((0, 3_000_000), 20_000, None),
+        ((0, 70_000_000, 1000), 20_000, "synchronise b"),
+        ((0, -70_000_000, -70_001_000), 20_000, "synchronise a"),
+        ((0, 0), 4_000_000, "quiet network"),
+    ],
+)
+def test_clocks_that_differ_are_a_warning(skew, alignment, words):
+    hosts = ("a", "b", "c")[: len(skew)]
+    found = mpi_checks.clock_skew(probe(hosts, skew=skew, alignment=alignment))
+    is_fine(found) if words is None else is_warning(found, words)
+
+
+def test_ranks_that_share_cores_are_a_warning():
+    (found,) = mpi_checks.oversubscription(probe(cores=((0,), (0,))))
+    is_fine(found)  # two machines
+    (found,) = mpi_checks.oversubscription(probe(cores=((0,), (0,)), machines=("m", "m")))
+    is_warning(found, "2 ranks with 2 threads on 1 cores", "at most 1 ranks")
+    (found,) = mpi_checks.oversubscription(probe(cores=((0, 1), (2, 3)), threads=(4, 2)))
+    is_warning(found, "1 ranks with 4 threads on 2 cores of a")
+
+
+def test_findings_of_many_hosts_are_one_line_for_each_verdict():
+    fine, slow = Finding("ok", "disk", "fast"), Finding("warning", "disk", "slow", "choose")
+    shown = preflight.of_hosts({f"n{number}": [slow if number == 2 else fine] for number in range(6)}.items())
+    assert shown == [fine._replace(detail="n0, n1, n3 and 2 more: fast"), slow._replace(detail="n2: slow")]
+    assert preflight.of_hosts([("n0", [fine])]) == [fine]
+
+
+def test_a_missing_launcher_fails_with_advice(monkeypatch):
+    def none():
+        raise preflight.NoLauncher("no mpirun found: pip install 'hpcdl[mpich]'")
+
+    monkeypatch.setattr(preflight, "mpirun", none)
+    found = next(preflight.preflight())
+    assert (found.verdict, found.advice) == ("FAILED", "pip install 'hpcdl[mpich]'")
+    assert machine.UNKNOWN not in found.detail

@@ -14,6 +14,7 @@ def causes(run):
 
 
 def test_computing_that_takes_as_long_on_more_ranks_is_the_cause(hand):
+    hand.launches = 2
     for scheme in ("none", "ring", "tree"):
         hand.train([steps(20)], aggregation=scheme, compute=[19])
         hand.train([steps(18)] * 2, aggregation=scheme, compute=[16, 15])
@@ -26,6 +27,7 @@ def test_computing_that_takes_as_long_on_more_ranks_is_the_cause(hand):
 
 
 def test_communication_is_not_excused_where_computing_scales(hand):
+    hand.launches = 2
     for ranks in (1, 2, 4):
         hand.train([steps(20 / ranks + 5 * (ranks - 1))] * ranks, compute=[19 / ranks] * ranks)
     run = hand.read()
@@ -34,12 +36,14 @@ def test_communication_is_not_excused_where_computing_scales(hand):
 
 
 def test_near_linear_scaling_has_no_cause(hand):
+    hand.launches = 2
     for ranks in (1, 2):
         hand.train([steps(20 / ranks)] * ranks, compute=[19 / ranks] * ranks)
     assert not causes(hand.read())
 
 
 def test_weak_scaling_compares_with_the_same_time(hand):
+    hand.launches = 2
     weak = {"scaling": "weak", "batch_per_rank": 16, "global_batch": None}
     hand.train([steps(20)], compute=[19], **weak)
     hand.train([steps(30)] * 2, compute=[29] * 2, **weak)
@@ -48,6 +52,7 @@ def test_weak_scaling_compares_with_the_same_time(hand):
 
 
 def test_ranks_that_share_cores_are_not_judged(hand):
+    hand.launches = 2
     hand.train([steps(20)], compute=[19])
     hand.train([steps(20)] * 2, compute=[19] * 2)
     run = hand.read({"cpu": {"physical_cores": 1}, "ranks": [{"hostname": "n", "affinity": "0", "cores": 1}] * 2})
@@ -57,6 +62,7 @@ def test_ranks_that_share_cores_are_not_judged(hand):
 
 @pytest.mark.parametrize("strategies", [1, 2])
 def test_strategies_are_judged_each_by_its_own_compute_time(hand, strategies):
+    hand.launches = 2
     for strategy, compute in (("synchronous", 10), ("layerwise", 19))[:strategies]:
         hand.train([steps(20)], training=strategy, compute=[19])
         hand.train([steps(20)] * 2, training=strategy, compute=[compute] * 2)

@@ -68,6 +68,7 @@ def test_simulated_cases_are_not_disturbed(hand):
 
 
 def two_scales(hand, one, two):
+    hand.launches = 2
     hand.train([[80.0 + n % 3 for n in range(30)]], counters=[one])
     hand.train([[40.0 + n % 3 for n in range(30)]] * 2, counters=two)
     return hand.read()

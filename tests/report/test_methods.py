@@ -83,6 +83,7 @@ def test_a_slow_worker_is_told_from_the_others(hand):
 
 
 def test_the_winner_and_whom_it_cannot_be_told_from(hand, row):
+    hand.launches = 2
     for seed, more in ((1, 0.0), (2, 0.01), (3, 0.02)):
         synchronous(hand, seed=seed, accuracy=0.80 + more)
         synchronous(hand, seed=seed, accuracy=0.90 + more, training="layerwise")

@@ -166,6 +166,15 @@ def test_two_at_once_do_not_know_of_each_other(testbed):
     testbed.check_nothing_left()
 
 
+def test_hpcdl_check_in_a_job_names_the_transport_between_hosts(library):
+    _, testbed = library
+    ended = testbed("mpirun", "-n", "3", "hpcdl", "check", hosts=3)
+    assert ended.returncode == 0, ended.stderr
+    assert "3 ranks on 3 hosts add up" in ended.stdout
+    assert "transport between hosts: tcp; no faster fabric is up" in ended.stdout
+    assert "disk: all 3 hosts, such as host1: 16 MiB" in ended.stdout
+
+
 def test_hpcdl_run_has_a_rank_on_each_host_and_says_that_they_are_emulated(library):
     name, testbed = library
     (testbed.folder / "tiny.toml").write_text(COLLECTIVE)

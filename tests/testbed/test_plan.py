@@ -160,8 +160,15 @@ def test_the_record_says_that_hosts_are_emulated(machine):
     assert emulated() == told
     assert describe_job({"library": "MPICH"})["emulated"] == told
     same = {**real, "emulated": told}
-    slower = {**real, "emulated": {**told, "bytes_per_second": {"host1": 1}}}
+    slower = {**real, "emulated": {**told, "rate": "1mbit", "bytes_per_second": {"host1": 125_000}}}
     assert len({environment_key(env) for env in (real, same, slower)}) == 3
+
+
+def test_a_slow_link_begins_no_new_series():
+    """It stands for a defect: hpcdl history must find it, not leave it out as another machine."""
+    usual = {"hosts": 2, "rate": "8mbit", "slow": {}, "bytes_per_second": {"host1": 10**6, "host2": 10**6}}
+    slow = {**usual, "slow": {"host2": "4mbit"}, "bytes_per_second": {"host1": 10**6, "host2": 5 * 10**5}}
+    assert environment_key({"emulated": usual}) == environment_key({"emulated": slow})
 
 
 def test_no_flag_overrules_the_settings_of_a_testbed(monkeypatch, tmp_path):

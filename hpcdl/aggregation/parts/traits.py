@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from hpcdl import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +35,11 @@ class Aggregation:
     network is fitted to the times of such a scheme."""
     autotuned: bool = True
     """A candidate of ``auto``, with its default settings."""
+    gathers: bool = False
+    """Its module's ``gather`` gives all ranks the messages of all: see
+    :mod:`hpcdl.aggregation.parts.messages`."""
+    servers: Callable[[int, Mapping[str, Any]], int] | None = None
+    """``servers(ranks, settings)``: number of ranks that sum a shard each, and can decode and encode messages."""
 
 
 def part_traits(key: str, name: str) -> Aggregation:

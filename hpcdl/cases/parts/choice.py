@@ -46,9 +46,15 @@ class Choice:
         """Return the object of that name. Raises ValueError if there is none."""
         return registry.find(self.folder, self.name)
 
-    def check(self) -> None:
-        """Raise ValueError for an unknown name, and for settings that the object does not take."""
-        registry.check_settings(self.find(), self.settings)
+    def check(self, around: type | None = None) -> None:
+        """Raise ValueError for an unknown name, and for settings that neither the object nor ``around`` takes."""
+        registry.check_settings(self.find(), self.settings, around)
+
+    def split(self, around: type) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the object's own settings, and those of ``around``."""
+        theirs = registry.settings_of(around)
+        own = {name: value for name, value in self.settings.items() if name not in theirs}
+        return own, {name: value for name, value in self.settings.items() if name in theirs}
 
     @property
     def in_full(self) -> dict[str, Any]:

@@ -45,6 +45,8 @@ class Key:
 
     folder: str | None = None
     """Folder of the registry that has the value, a :class:`Choice`."""
+    around: type | None = None
+    """Class whose fields are settings of every choice."""
     table: type | None = None
     """Class of the value, which a suite writes as a table of its fields."""
     choices: tuple[str, ...] = ()
@@ -72,7 +74,7 @@ def read(one: Field[Any], value: Any) -> tuple[Any, str | None]:
     try:
         value = _converted(one, value)
         if isinstance(value, Choice) and value.folder in registry.FOLDERS:
-            value.check()
+            value.check(one.metadata["key"].around)
     except FAULTS as error:
         return value, str(error) or type(error).__name__
     return value, None

@@ -67,7 +67,7 @@ def check_scheme(scheme: Scheme, traits: Aggregation) -> Iterator[Check]:
 
 
 class BrokenContractError(Exception):
-    """A check found a difference; the message says where."""
+    """A check found a difference; the message has its place."""
 
 
 def _sums(scheme: Scheme) -> str:

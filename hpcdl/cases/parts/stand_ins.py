@@ -18,6 +18,7 @@ import numpy as np
 
 from hpcdl.fabric.vectors import Phantom, phantom
 from hpcdl.nn.volumes import volumes
+from hpcdl.training.parts.bucketing import buckets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -254,6 +255,14 @@ class Session:
     def optimizer_of(self, _span: slice) -> Updates:
         """Return an optimizer that changes nothing."""
         return self.optimizer
+
+    def buckets(self, spans: Sequence[slice], smallest: int) -> list[slice]:
+        """See :class:`hpcdl.training.parts.session.Session`."""
+        return buckets(spans, smallest)
+
+    async def reduce(self, comm: Comm, span: slice) -> None:
+        """See :class:`hpcdl.training.parts.session.Session`; dense."""
+        await self.aggregate(comm, self.replica.gradients[span])
 
     def learning_rate(self, _step: int) -> float:
         """Return 0: nothing is learned."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from hpcdl import registry
-from hpcdl.cases.parts import fault_injection, virtual_training
+from hpcdl.cases.parts import compression_check, fault_injection, virtual_training
 from hpcdl.cases.parts.architecture import check_layers
 from hpcdl.cases.parts.keys import MOST_STEPS, about
 from hpcdl.cases.parts.scheme import check_hosts, check_memory, try_out
@@ -79,6 +79,8 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
             if spec.network:
                 check_hosts(spec.aggregation, spec.ranks, spec.ranks_per_host)
             try_out(spec.aggregation, spec.ranks // spec.stages)
+    with about("compression"):
+        compression_check.check(spec)
     virtual_training.check(spec)
     fault_injection.check(spec)
 

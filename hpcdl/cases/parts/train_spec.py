@@ -12,6 +12,7 @@ import numpy as np
 from hpcdl import registry
 from hpcdl.cases.parts.architecture import opened
 from hpcdl.cases.parts.choice import Choice
+from hpcdl.cases.parts.compression import plan
 from hpcdl.cases.parts.compute_times import DEVICES, ComputeSource
 from hpcdl.cases.parts.keys import MOST_RANKS, MOST_STEPS, MOST_THREADS, key
 from hpcdl.cases.parts.scheme import traits_of
@@ -25,6 +26,7 @@ from hpcdl.nn.replica import Replica
 from hpcdl.nn.volumes import FLOAT_BYTES, volumes
 from hpcdl.optim.parts.loss_scaling import LossScaling
 from hpcdl.optim.parts.schedules import schedule
+from hpcdl.training.parts.compressed.plan import ExchangeSettings
 from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.traits import Strategy
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from hpcdl.fabric.network import Network
     from hpcdl.nn.backend import Backend
     from hpcdl.nn.layer import Layer
+    from hpcdl.training.parts.compressed.plan import Plan
     from hpcdl.training.parts.journal import Journal
 
 MOST_AHEAD: Final = 1000
@@ -55,7 +58,7 @@ class TrainSpec:
     dtype: str = key("float32", choices=("float32", "float64", *HALF))
     training: Choice = key(Choice("training", "synchronous"), folder="training")
     aggregation: Choice = key(Choice("aggregation", "ring"), folder="aggregation")
-    compression: str = key("none", choices=("none",))
+    compression: Choice = key(Choice("compression", "none"), folder="compression", around=ExchangeSettings)
     optimizer: Choice = key(Choice("optim", "sgd"), folder="optim")
     schedule: Choice = key(Choice("schedules", "constant"), folder="schedules")
     learning_rate: float = key(least=0)
@@ -130,6 +133,11 @@ class TrainSpec:
             for layer in self.layers[part]:
                 shape = layer.output(shape)
         return tuple(found)
+
+    @cached_property
+    def plan(self) -> Plan | None:
+        """Compression of gradients; None if there is none."""
+        return plan(self.compression, self.aggregation)
 
     @cached_property
     def workers(self) -> range:
@@ -223,4 +231,5 @@ class TrainSpec:
             stop_at_target=self.stop_at_target,
             evaluate_every=self.evaluate_every,
             prefetch=self.prefetch,
+            compression=self.plan,
         )

@@ -17,5 +17,7 @@ class Compression:
     """Takes whole tensors: buckets are cut between tensors only."""
     both_ways: bool = False
     """A server encodes the sum again for the way back, with a residual of its own."""
+    own_sums: bool = False
+    """Its vectors have a type that only their own addition sums, and no library."""
     title: str = ""
     """Source in the literature, author and year."""

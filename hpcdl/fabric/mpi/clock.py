@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final
 from hpcdl.fabric.mpi.backoff import here
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mpi4py import MPI
 
 _NAMESPACE: Final = Path("/proc/self/ns/time")
@@ -16,12 +18,13 @@ _ROUND_TRIPS: Final = 10
 _TURN_SECONDS: Final = 1e-3
 
 
-def compared(communicator: MPI.Intracomm) -> tuple[int, int]:
+def compared(communicator: MPI.Intracomm, read: Callable[[], int] = perf_counter_ns) -> tuple[int, int]:
     """Return the offset from this rank's clock to rank 0's and its greatest error, in ns. Collective.
 
-    Ranks under one kernel in one time namespace have one clock, as emulated hosts do. The offset is from the
-    shortest of several round trips, with rank 0's answer in its middle, so that the error is at most half of it
-    (Cristian 1989). A rank sleeps until its turn, because other ranks may need its core.
+    ``read`` returns the time of the clock. Ranks under one kernel in one time namespace have one clock, as
+    emulated hosts do. The offset is from the shortest of several round trips, with rank 0's answer in its middle,
+    so that the error is at most half of it (Cristian 1989). A rank sleeps until its turn, because other ranks may
+    need its core.
     """
     clocks = communicator.allgather(_clock_name())
     offset = error = 0
@@ -32,17 +35,17 @@ def compared(communicator: MPI.Intracomm) -> tuple[int, int]:
             communicator.send(None, other)
             for _ in range(_ROUND_TRIPS):
                 communicator.recv(source=other)
-                communicator.send(perf_counter_ns(), other)
+                communicator.send(read(), other)
         elif communicator.rank == other:
             while not communicator.iprobe(source=0):
                 sleep(_TURN_SECONDS)
             communicator.recv(source=0)
             trips = []
             for _ in range(_ROUND_TRIPS):
-                begin = perf_counter_ns()
+                begin = read()
                 communicator.send(None, 0)
                 theirs = communicator.recv(source=0)
-                end = perf_counter_ns()
+                end = read()
                 trips.append((end - begin, theirs - (begin + end) // 2))
             trip, offset = min(trips)
             error = -(-trip // 2)

@@ -48,7 +48,7 @@ SETTINGS: Final[Any] = {
 
 
 def drawn(draw: Callable[[Axes], None], height: float, number: int) -> str:
-    """Return an SVG element of what ``draw`` draws; ``number`` makes its ids unique on a page."""
+    """Return the drawing of ``draw`` as an SVG element; ``number`` makes its ids unique on a page."""
     with _settings():
         figure = Figure(figsize=(WIDTH, height))
         FigureCanvasSVG(figure)
@@ -71,7 +71,7 @@ def _settings() -> Iterator[None]:
 
 
 def themed(svg: str, number: int) -> str:
-    """Return matplotlib's SVG without its head, with CSS colours, rounded coordinates and ids of its own."""
+    """Return matplotlib's SVG without its head, with CSS colours, rounded coordinates and unique ids."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(

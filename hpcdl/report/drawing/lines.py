@@ -26,7 +26,7 @@ DENSE: Final = 24
 MARGIN: Final = 0.05
 """Share of the range that is free at each end."""
 TICKS: Final = 7
-"""Labels of an axis, at most, as far as it is free to choose."""
+"""Labels of an axis, at most, unless its ticks are given."""
 
 
 def draw(chart: Lines, axes: Axes) -> None:

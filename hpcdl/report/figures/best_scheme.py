@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from hpcdl.report.charts import Tiles
 from hpcdl.report.formatting import volume
 from hpcdl.report.method_names import scheme_name
-from hpcdl.report.operations import TIED, correct, grouped, place, sizes
+from hpcdl.report.operations import TIED, grouped, place, ranked, sizes
 
 if TYPE_CHECKING:
     from hpcdl.analysis.scaling import Record
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from hpcdl.report.operations import Group
 
 NOTE: Final = (
-    "The algorithm of the lowest median time. Tied (~): the interval of another algorithm overlaps its own. "
-    "Undecided (?): there are no intervals."
+    "The algorithm of the lowest median time. Tied (~): a test of the launches does not tell it from "
+    "another algorithm. Inconclusive (?): one launch."
 )
 
 
@@ -50,7 +50,7 @@ def _chart(family: Group, by_ranks: dict[int, dict[int, list[Record]]]) -> Tiles
 
 def _tile(peers: list[Record]) -> tuple[str, str]:
     """Return the fastest algorithm and its mark; empty where no two can be compared."""
-    ordered = correct(peers)
+    ordered = ranked(peers)
     if len(ordered) < 2:
         return "", ""
     standing = place(ordered[0], peers)

@@ -8,7 +8,7 @@ from hpcdl.report.charts import Axis, Lines, Point, Series
 from hpcdl.report.figures.speedup import whole
 from hpcdl.report.formatting import seconds, volume
 from hpcdl.report.method_names import scheme_name
-from hpcdl.report.operations import correct, grouped
+from hpcdl.report.operations import grouped, ranked
 
 if TYPE_CHECKING:
     from hpcdl.analysis.scaling import Record
@@ -20,7 +20,7 @@ def charts(found: Findings) -> list[Lines]:
     """Return one chart per collective and size with several numbers of ranks, the largest sizes first."""
     families: dict[tuple[Group, int], list[Record]] = {}
     for group, rows in grouped(found.records, "collective").items():
-        for record in correct(rows):
+        for record in ranked(rows):
             families.setdefault((group._replace(ranks=0), record["message_bytes"] or 0), []).append(record)
     made = [
         _chart(family, size, rows) for (family, size), rows in sorted(families.items(), key=lambda one: -one[0][1])

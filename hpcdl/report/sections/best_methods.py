@@ -30,7 +30,6 @@ HEADER: Final = (
 )
 MOST: Final = 3
 """Rivals that are named; more are counted."""
-ONE_SEED: Final = "one seed, no interval"
 OVERSUBSCRIBED: Final = "OVERSUBSCRIBED"
 """Doubt about times of ranks that share cores."""
 
@@ -48,17 +47,18 @@ def page(found: Findings) -> Section:
             _bounds(winner),
             _rivals(winner),
             str(len(winner.places)),
-            OVERSUBSCRIBED if _shared(winner, found.oversubscribed) else NONE,
+            _doubt(winner, found),
         )
         for winner in found.winners
     ]
     note = (
-        "A budget is the largest that every candidate ran through. Means over seeds, for "
-        "images per second over launches too, with Student's 95 % interval. "
-        "Tied: the intervals overlap, or there is none: with one seed a place may be luck, and no difference is "
-        "shown. At the end: the last evaluation on the test set; within a budget: the best one until then. Images "
-        "per second: all that were measured by the time they took, pauses included; the table Scaling divides the "
-        "images of a step by the median step."
+        "A budget is the largest that every candidate ran through. Accuracies are means over seeds, images per "
+        "second geometric means over launches, with Student's 95 % interval. Tied: Welch's test, adjusted for the "
+        "number of candidates, does not tell it from the best. One seed or one launch is inconclusive: a place "
+        "may be luck. Disturbed cases are left out; training in lock-step keeps its accuracy. At the end: the "
+        "last evaluation on the test set; within a budget: the best one until then. Images per second: "
+        "all that were measured by the time they took, pauses included; the table Scaling divides the images of a "
+        "step by the median step."
     )
     table = Table("", HEADER, rows, 8, [note])
     return Section("Best methods", tables=[table.without_empty()] if rows else [])
@@ -81,13 +81,14 @@ def _trade_off(winners: Mapping[str, Winner], oversubscribed: Collection[int]) -
         return ""
     accurate, fastest = winners["accuracy"], winners["throughput"]
     field = accurate.field
-    speed = {id(one): reached.value for one, reached in fastest.places}
-    accuracy = {id(one): reached.value for one, reached in accurate.places}
-    best, quick = accurate.places[0][0], fastest.places[0][0]
+    speed = {id(one): reached.value for one, _, reached in fastest.places}
+    accuracy = {id(one): reached.value for one, _, reached in accurate.places}
+    best, quick = accurate.places[0].candidate, fastest.places[0].candidate
     alike = [one for one in (best, *accurate.rivals) if id(one) in speed]
     where = "".join(f"{part}: " for part in [conditions(field)] if part)
     doubts = [
         *(["one seed"] if not _has_interval(accurate) else []),
+        *(["one launch"] if not (_has_interval(fastest) or is_virtual(field)) else []),
         *(["OVERSUBSCRIBED: times are doubtful"] if _shared(fastest, oversubscribed) else []),
     ]
     doubt = f" ({'; '.join(doubts)})" if doubts else ""
@@ -121,6 +122,7 @@ def _line(winner: Winner, found: Findings) -> str:
     where = "".join(f"{part}: " for part in [conditions(winner.field)] if part)
     shared = _shared(winner, found.oversubscribed)
     doubt = f"; {OVERSUBSCRIBED}, {plural(shared, 'rank')} share cores: doubtful" if shared else ""
+    doubt += "".join(f"; {one}" for one in _left_out(winner))
     return f"{where}{QUESTIONS[winner.question]}{budget}: {method} ({', '.join(words)}){rivals}{doubt}."
 
 
@@ -129,7 +131,7 @@ def _shared(winner: Winner, oversubscribed: Collection[int]) -> int:
     if is_virtual(winner.field):
         return 0
     return max(
-        (one.fields["ranks"] for one, _ in winner.places if one.fields["ranks"] in oversubscribed), default=0
+        (one.fields["ranks"] for one, _, _ in winner.places if one.fields["ranks"] in oversubscribed), default=0
     )
 
 
@@ -150,20 +152,35 @@ def _has_interval(winner: Winner) -> bool:
 
 def _bounds(winner: Winner) -> str:
     if not _has_interval(winner):
-        return ONE_SEED
+        return f"{_single(winner)}, no interval"
     return interval(winner.value.low, winner.value.high)
 
 
 def _rivals(winner: Winner) -> str:
     rivals = winner.rivals
     if len(winner.places) > 1 and not _has_interval(winner):
-        return "any other: one seed"
+        return f"any other: {_single(winner)}"
     if len(rivals) > MOST and len(rivals) + 1 == len(winner.places):
         return "any other"
     names = [_called(winner.field, one) for one in rivals[:MOST]]
     more = [f"{len(rivals) - MOST} more"] if len(rivals) > MOST else []
-    single = sum(not math.isfinite(reached.low) and one not in rivals for one, reached in winner.places)
-    return "; ".join([*names, *more, *([f"{single} of one seed"] if single else [])]) or NONE
+    single = winner.inconclusive
+    return "; ".join([*names, *more, *([f"{single} of {_single(winner)}"] if single else [])]) or NONE
+
+
+def _single(winner: Winner) -> str:
+    is_timed = winner.question == "throughput" and not is_virtual(winner.field)
+    return "one launch" if is_timed else "one seed"
+
+
+def _doubt(winner: Winner, found: Findings) -> str:
+    """Return the doubts about a winner: ranks that share cores, and candidates that were left out."""
+    shared = [OVERSUBSCRIBED] if _shared(winner, found.oversubscribed) else []
+    return "; ".join([*shared, *_left_out(winner)]) or NONE
+
+
+def _left_out(winner: Winner) -> list[str]:
+    return [f"{winner.disturbed} DISTURBED, left out"] if winner.disturbed else []
 
 
 def _called(field: Field, one: Candidate) -> str:

@@ -11,7 +11,7 @@ from hpcdl.report.figures import best_scheme, bus_bandwidth, collective_time
 from hpcdl.report.formatting import NONE, digits, interval, percent, plural, rate, seconds, volume
 from hpcdl.report.launches import is_one_launch, one_launch
 from hpcdl.report.method_names import scheme_name
-from hpcdl.report.operations import BEST, CHECKED, TIED, Group, correct, grouped, place, sizes
+from hpcdl.report.operations import BEST, CHECKED, TIED, Group, grouped, place, ranked, sizes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,8 +54,8 @@ SIMULATED: Final = (
 )
 NOTE: Final = (
     "Times are of the slowest rank, quantiles over iterations. algbw = size / p50; busbw as nccl-tests "
-    "defines it. Of best, of native: the other's p50 by this one's, so that 2.00 is twice as fast. Tied: the "
-    "interval overlaps that of the fastest; without intervals none is."
+    "defines it. Of best, of native: the other's p50 by this one's, so that 2.00 is twice as fast. Tied: a "
+    "test of the launches does not tell it from the fastest; one launch is inconclusive."
 )
 SIMULATED_NOTE: Final = (
     "Simulated: the same program in virtual time on a model of the network, not a measurement. Closed "
@@ -128,8 +128,8 @@ def _measured(record: Record, peers: Sequence[Record]) -> tuple[str, ...]:
         seconds(record["time_max_seconds"]),
         rate(record["algbw_bytes_per_second"]),
         rate(record["busbw_bytes_per_second"]),
-        _share(correct(peers), record),
-        _share(correct(native), record),
+        _share(ranked(peers), record),
+        _share(ranked(native), record),
         place(record, peers),
         CHECKED[record["correct"]],
     )
@@ -143,7 +143,7 @@ def _simulated(record: Record, peers: Sequence[Record]) -> tuple[str, ...]:
         seconds(time),
         rate(record["algbw_bytes_per_second"]),
         rate(record["busbw_bytes_per_second"]),
-        _share(correct(peers), record),
+        _share(ranked(peers), record),
         place(record, peers),
         seconds(stated),
         digits(stated / time) if stated is not None and time else NONE,
@@ -192,19 +192,19 @@ def _listed(ranks: Sequence[int]) -> str:
 
 def _fastest(groups: Sequence[tuple[str, Sequence[Record]]]) -> str:
     """Return the fastest algorithms and where they are; empty where no two can be compared."""
-    if all(len(correct(peers)) < 2 for _, peers in groups):
+    if all(len(ranked(peers)) < 2 for _, peers in groups):
         return ""
     known = any(place(one, peers) for _, peers in groups for one in peers)
     runs: list[tuple[str, list[str]]] = []
     for where, peers in groups:
-        ordered = correct(peers)
+        ordered = ranked(peers)
         names = [scheme_name(one) for one in (ordered if known else ordered[:1]) if place(one, peers) or not known]
-        fastest = f"{_either(names)} (tied)" if len(names) > 1 else "".join(names) or "undecided"
+        fastest = f"{_either(names)} (tied)" if len(names) > 1 else "".join(names) or "inconclusive"
         if not runs or runs[-1][0] != fastest:
             runs.append((fastest, []))
         runs[-1][1].append(where)
     listed = "; ".join(f"{fastest} {_from_to(where)}" for fastest, where in runs)
-    return f"fastest {listed}" if known else f"lowest median, without intervals: {listed}"
+    return f"fastest {listed}" if known else f"lowest median, inconclusive: {listed}"
 
 
 def _either(names: Sequence[str]) -> str:
@@ -231,7 +231,7 @@ def terminal(found: Findings) -> Section:
     for group, rows in grouped(found.records, "collective").items():
         cells = []
         for size, peers in sizes(rows).items():
-            ordered = correct(peers)
+            ordered = ranked(peers)
             shown = [*ordered[:MOST], *(one for one in peers if one["correct"] is False)]
             more = [f"{len(peers) - len(shown)} more in report.md"] if len(shown) < len(peers) else []
             cells.append((volume(size), ", ".join([*(_marked(one, peers) for one in shown), *more])))

@@ -21,16 +21,18 @@ METHOD = (
     "steps after warm-up, with a distribution-free 95 % interval from order statistics; below 6 values there is "
     "none. With several launches the launch is the unit: medians over launches of their medians, with Student's t "
     "interval of the logarithms, from 6 launches on of order statistics. Efficiencies are ratios of medians, with "
-    "Welch's interval of the logarithms over launches. With one launch intervals are over its steps, those of "
-    "ratios by a seeded bootstrap: they describe that launch, not the difference between launches."
+    "Welch's interval of the logarithms over launches. Verdicts (near-linear, fastest, tied) are Welch's tests of "
+    "these logarithms, adjusted for their number (Benjamini & Hochberg): they need an adjusted p below 0.05. One "
+    "launch gives no verdict: it is inconclusive, and its intervals of times are over its steps, those of "
+    "differences by a seeded bootstrap. Disturbed cases have no verdict and no place in a ranking."
 )
 SCALING = (
-    "The base of efficiency and speedup are the cases on one rank, taken together as launches: one rank "
+    "The base of efficiency and speedup are the cases on one rank, taken together: one rank "
     "exchanges nothing, so that every aggregation is the same program there. A different compression, optimizer "
     "or strategy is not: the base has the same where there is such, else it trains synchronously, uncompressed. "
     "Their step time is the median of their medians, and efficiency 1 is theirs by definition. Where there is "
-    "no case on one rank the base is the method's own smallest scale. Near-linear: the whole interval of the "
-    "efficiency is at least 0.90; not near-linear: all of it is below; undecided: 0.90 is inside. Exposed "
+    "no case on one rank the base is the method's own smallest scale. Near-linear: the test puts the efficiency "
+    "above 0.90; not near-linear: below; inconclusive: neither. Exposed "
     "communication is the step time less that of the case without communication (aggregation none) on as many "
     "ranks; on one rank it is 0 by definition."
 )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hpcdl.report.settings import Settings
 
 TITLE: Final = "Scaling"
-NEAR: Final = {True: "yes", False: "no", None: "undecided"}
+NEAR: Final = {True: "yes", False: "no", None: "inconclusive"}
 EXPOSED: Final = "exposed_communication_seconds"
 """In a record; its bounds have the ending _low and _high."""
 NOISE: Final = "~0"

@@ -75,3 +75,13 @@ def buckets(spans: Sequence[slice], smallest: int) -> list[slice]:
     if spans and end > spans[0].start:
         found.append(slice(spans[0].start, end))
     return found
+
+
+def between(slices: Sequence[slice], tensors: Sequence[slice]) -> list[slice]:
+    """Return the ``slices`` of :func:`buckets` with each cut moved to the nearest end of a tensor."""
+    edges = sorted({edge for one in tensors for edge in (one.start, one.stop)})
+    if not edges or not slices:
+        return list(slices)
+    cuts = [min(edges, key=lambda edge: abs(edge - one.start)) for one in slices[:-1]]
+    bounds = [slices[0].stop, *cuts, slices[-1].start]
+    return [slice(begin, end) for end, begin in pairwise(bounds) if begin < end] or list(slices[:1])

@@ -14,9 +14,11 @@ import numpy as np
 from hpcdl.data.parts.prefetch import Prefetch
 from hpcdl.data.parts.sharding import EQUAL, Shares, bounds, epoch_order, share, steps_per_epoch
 from hpcdl.optim.parts.per_tensor import Multipliers
+from hpcdl.training.parts.bucketing import between, buckets
+from hpcdl.training.parts.compressed.compressed import Compressed
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from numpy.typing import NDArray
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.nn.replica import Replica
     from hpcdl.optim.parts.protocol import Optimizer
+    from hpcdl.training.parts.compressed.plan import Plan
     from hpcdl.training.parts.journal import Journal, Moment
 
 
@@ -57,6 +60,10 @@ class Session:
     """Batches prepared ahead by a thread, which :meth:`close` ends; 0: no thread, :meth:`batch` makes each."""
     bucket_bytes: int | None = None
     """Shortest bucket that is worth its latency, as measured on the links; None: the whole gradient."""
+    compression: Plan | None = None
+    """Compression of gradients; None: they are summed dense."""
+    compressed: Compressed | None = field(default=None, init=False)
+    """Compressor and residual of this rank."""
     vectors: dict[str, Array] = field(default_factory=dict, init=False)
     """Vectors of the strategy besides the replica's, by name; see :meth:`vector`."""
     multipliers: Multipliers = field(init=False)
@@ -71,6 +78,16 @@ class Session:
         """Pass the multipliers to the optimizer."""
         self.multipliers = Multipliers.of(self.replica.tensors, self.replica.backend.asarray)
         self.optimizer.multipliers = self.multipliers
+        if self.compression is not None:
+            replica = self.replica
+            self.compressed = Compressed(
+                self.compression,
+                replica.tensors,
+                replica.gradients.size,
+                str(replica.gradients.dtype),
+                self.vector,
+                self.seed,
+            )
 
     @property
     def steps_per_epoch(self) -> int:
@@ -83,6 +100,7 @@ class Session:
         replica = self.replica
         own = (replica.parameters, replica.gradients, replica.state)
         states = [vector for one in (self.optimizer, *self._parts) for vector in one.state.values()]
+        states += self.compressed.state.values() if self.compressed is not None else ()
         return sum(vector.nbytes for vector in (*own, *states, *self.vectors.values()))
 
     def optimizer_of(self, span: slice) -> Optimizer:
@@ -97,6 +115,24 @@ class Session:
         elements = self.replica.parameters.size if size is None else size
         self.vectors[name] = self.replica.backend.zeros(elements, self.replica.dtype)
         return self.vectors[name]
+
+    def buckets(self, spans: Sequence[slice], smallest: int) -> list[slice]:
+        """Return :func:`hpcdl.training.parts.bucketing.buckets`, cut between tensors if the compressor must."""
+        found = buckets(spans, smallest)
+        if self.compression is not None and self.compression.traits.whole_tensors:
+            return between(found, [one.span for one in self.replica.tensors])
+        return found
+
+    async def reduce(self, comm: Comm, span: slice) -> None:
+        """Sum the part ``span`` of the gradient over all ranks, in place, with the compression of the case.
+
+        Raises FloatingPointError for a value that a compressor cannot send: infinite, or not a number.
+        """
+        gradient = self.replica.gradients[span]
+        if self.compressed is None:
+            await self.aggregate(comm, gradient)
+        else:
+            await self.compressed.reduce(comm, span, gradient, self.aggregate)
 
     def epoch(self, step: int) -> int:
         """Return the epoch of ``step``."""

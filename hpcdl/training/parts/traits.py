@@ -49,6 +49,8 @@ class Strategy:
 
     aggregates: bool = True
     """Sums vectors by the case's aggregation; False: moves its messages itself."""
+    compresses: bool = False
+    """Sums gradients by :meth:`hpcdl.training.parts.session.Session.reduce`, which may compress them."""
     lockstep: bool = False
     """All ranks take every step together, all steps cost the same, and messages depend on sizes only. Such a
     strategy can be replayed and predicted."""

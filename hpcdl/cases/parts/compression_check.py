@@ -1,0 +1,47 @@
+"""Checks of a case's compression before the run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from hpcdl import registry
+from hpcdl.cases.parts.compression import NONE
+from hpcdl.compression.parts.protocol import Layout
+from hpcdl.training.parts.traits import Strategy
+
+if TYPE_CHECKING:
+    from hpcdl.cases.parts.train_spec import TrainSpec
+
+
+class _Tensor(NamedTuple):
+    name: str
+    span: slice
+    shape: tuple[int, ...]
+
+
+TRIED: Final = Layout(
+    size=6, tensors=(_Tensor("fc.weight", slice(0, 4), (2, 2)), _Tensor("fc.bias", slice(4, 6), (2,)))
+)
+"""Layout on which a compressor is made before the run, to raise the ValueError of its settings."""
+
+
+def check(spec: TrainSpec) -> None:
+    """Raise ValueError for a compression that the strategy, the aggregation or the backend does not allow."""
+    if spec.compression.name == NONE:
+        if spec.compression.settings:
+            raise ValueError(f"'none' has no setting {next(iter(spec.compression.settings))!r}")
+        return
+    if not spec.strategy.compresses:
+        able = [one for one in registry.names("training") if registry.traits("training", one, Strategy).compresses]
+        raise ValueError(f"{spec.training.name!r} compresses no gradients; these do: {', '.join(able)}")
+    if not spec.kernels.on_host:
+        raise ValueError(f"compressors work in the host's memory, and backend {spec.backend.name!r} is not there")
+    if spec.dtype == "float16":
+        raise ValueError(
+            "loss scaling of float16 lets gradients overflow, which no compressor sends; use bfloat16"
+        )
+    chosen = spec.plan
+    assert chosen is not None
+    chosen.check()
+    if ":" not in spec.compression.name:
+        chosen.make(TRIED)

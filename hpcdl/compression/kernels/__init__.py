@@ -1,0 +1,1 @@
+"""Loops over the entries of a gradient, compiled by numba."""

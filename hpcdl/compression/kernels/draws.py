@@ -1,0 +1,54 @@
+"""Random numbers that depend on a key and a position only: SplitMix64 (Steele et al. 2014), counter-based.
+
+All machines draw the same bits, and the cut into buckets does not matter.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numba import njit
+
+if TYPE_CHECKING:
+    from hpcdl.fabric.comm import Array
+
+_STEP: Final = 0x9E3779B97F4A7C15
+_FIRST: Final = 0xBF58476D1CE4E5B9
+_SECOND: Final = 0x94D049BB133111EB
+_MASK: Final = (1 << 64) - 1
+
+_STEP_WORD: Final = np.uint64(_STEP)
+_FIRST_WORD: Final = np.uint64(_FIRST)
+_SECOND_WORD: Final = np.uint64(_SECOND)
+_30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
+
+UNIT: Final = 2.0**-32
+"""Factor from a draw to a number in [0, 1)."""
+
+
+def key(*numbers: int) -> np.uint64:
+    """Return the key of a stream, made of non-negative integers such as seed, rank and step."""
+    state = 0
+    for number in numbers:
+        state = _mixed((state + number * _STEP + 1) & _MASK)
+    return np.uint64(state)
+
+
+def _mixed(word: int) -> int:
+    word = ((word ^ (word >> 30)) * _FIRST) & _MASK
+    word = ((word ^ (word >> 27)) * _SECOND) & _MASK
+    return word ^ (word >> 31)
+
+
+@njit(nogil=True, cache=True)
+def draw(words: Array, stream: np.uint64, first: int) -> None:
+    """Fill ``words``, uint64, with the words of a stream from number ``first`` on.
+
+    Each word holds two draws of 32 bits.
+    """
+    for i in range(len(words)):
+        word = stream + np.uint64(first + i) * _STEP_WORD
+        word = (word ^ (word >> _30)) * _FIRST_WORD
+        word = (word ^ (word >> _27)) * _SECOND_WORD
+        words[i] = word ^ (word >> _31)

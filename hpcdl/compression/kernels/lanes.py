@@ -1,0 +1,30 @@
+"""Sums in a fixed order, which all machines round alike, and which vector instructions still compute."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from numba import njit
+
+if TYPE_CHECKING:
+    from hpcdl.fabric.comm import Array
+
+LANES: Final = 64
+"""Partial sums: lane i adds entries i, i + 64, i + 128, ..."""
+
+
+@njit(nogil=True, cache=True)
+def total(lanes: Array, used: int) -> float:
+    """Return the sum of the first ``used`` of all lanes; ``lanes`` is overwritten."""
+    if used < LANES:
+        result = 0.0
+        for i in range(used):
+            result += lanes[i]
+        return result
+    width = LANES
+    while width > 1:
+        width //= 2
+        lower, upper = lanes[:width], lanes[width : 2 * width]
+        for i in range(width):
+            lower[i] += upper[i]
+    return float(lanes[0])

@@ -1,0 +1,88 @@
+"""Random ternary levels -1, 0 and +1, two bits each, times one scaler per segment of the vector."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numba import njit
+
+from hpcdl.compression.kernels.bits import BLOCK, pack_pairs, unpack_pairs
+from hpcdl.compression.kernels.draws import UNIT, draw
+from hpcdl.compression.kernels.lanes import LANES, total
+
+if TYPE_CHECKING:
+    from hpcdl.fabric.comm import Array
+
+
+@njit(nogil=True, cache=True)
+def moments(vector: Array, cuts: Array, totals: Array) -> None:
+    """Write each segment's sum of squares and largest magnitude to ``totals`` (segments, 2) float64.
+
+    A sum is infinite or not a number if an entry is.
+    """
+    squares, largest = np.empty(LANES), np.empty(LANES)
+    for s in range(len(cuts) - 1):
+        used = min(LANES, cuts[s + 1] - cuts[s])
+        squares[:used], largest[:used] = 0, 0
+        for first in range(cuts[s], cuts[s + 1], LANES):
+            part = vector[first : min(first + LANES, cuts[s + 1])]
+            for i in range(len(part)):
+                x = np.float64(abs(part[i]))
+                squares[i] += x * x
+                largest[i] = max(largest[i], x)
+        totals[s, 0], totals[s, 1] = total(squares, used), np.max(largest[:used])
+
+
+@njit(nogil=True, cache=True)
+def encode(vector: Array, cuts: Array, scalers: Array, packed: Array, stream: np.uint64, position: int) -> None:
+    """Write codes (0, 1 for +, 2 for -) to ``packed`` and subtract what they stand for from ``vector``.
+
+    An entry is +-scaler with the probability of its magnitude by the scaler, at most 1, and zero otherwise.
+    ``position``: of the first entry in the whole gradient.
+    """
+    zero = vector.dtype.type(0)
+    codes = np.zeros(BLOCK, np.uint8)
+    words = np.empty(BLOCK // 2 + 1, np.uint64)
+    s = 0
+    for start in range(0, len(vector), BLOCK):
+        stop = min(start + BLOCK, len(vector))
+        draw(words, stream, (position + start) >> 1)
+        draws = words.view(np.uint32)[(position + start) & 1 :]
+        at = start
+        while at < stop:
+            while cuts[s + 1] <= at:
+                s += 1
+            end = min(stop, cuts[s + 1])
+            scaler = scalers[s]
+            unit = scaler * UNIT
+            part, code, dice = vector[at:end], codes[at - start : end - start], draws[at - start : end - start]
+            for i in range(len(part)):
+                x = part[i]
+                sent = dice[i] * unit < abs(x)
+                negative = x < zero
+                code[i] = np.uint8(sent) << np.uint8(negative)
+                part[i] = x - ((-scaler if negative else scaler) if sent else zero)
+            at = end
+        codes[stop - start : (stop - start + 7) & ~7] = 0
+        pack_pairs(codes, packed[start >> 2 : (stop + 3) >> 2])
+
+
+@njit(nogil=True, cache=True)
+def decode(packed: Array, cuts: Array, scalers: Array, into: Array) -> None:
+    """Add the value of each entry to ``into``."""
+    codes = np.zeros(BLOCK, np.uint8)
+    s = 0
+    for start in range(0, len(into), BLOCK):
+        stop = min(start + BLOCK, len(into))
+        unpack_pairs(packed[start >> 2 : (stop + 3) >> 2], codes)
+        at = start
+        while at < stop:
+            while cuts[s + 1] <= at:
+                s += 1
+            end = min(stop, cuts[s + 1])
+            scaler = scalers[s]
+            part, code = into[at:end], codes[at - start : end - start]
+            for i in range(len(part)):
+                part[i] += scaler * (np.int8(code[i] & 1) - np.int8(code[i] >> 1))
+            at = end

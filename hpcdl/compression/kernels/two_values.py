@@ -1,0 +1,85 @@
+"""One bit per entry, and two values per segment of the vector: one for negative entries, one for the others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numba import njit
+
+from hpcdl.compression.kernels.bits import BLOCK, pack_bits, unpack_bits
+from hpcdl.compression.kernels.lanes import LANES, total
+
+if TYPE_CHECKING:
+    from hpcdl.fabric.comm import Array
+
+
+@njit(nogil=True, cache=True)
+def sums(vector: Array, cuts: Array, totals: Array) -> None:
+    """Write each segment's sum of negative entries, sum of the others and number of negative entries.
+
+    ``cuts`` (segments + 1,): boundaries; ``totals`` (segments, 3) float64. A sum is infinite or not a number if an
+    entry is.
+    """
+    zero = vector.dtype.type(0)
+    below, above, count = np.empty(LANES), np.empty(LANES), np.empty(LANES)
+    for s in range(len(cuts) - 1):
+        used = min(LANES, cuts[s + 1] - cuts[s])
+        below[:used], above[:used], count[:used] = 0, 0, 0
+        for first in range(cuts[s], cuts[s + 1], LANES):
+            part = vector[first : min(first + LANES, cuts[s + 1])]
+            for i in range(len(part)):
+                x = part[i]
+                negative = x < zero
+                below[i] += x if negative else zero
+                above[i] += zero if negative else x
+                count[i] += negative
+        totals[s, 0], totals[s, 1], totals[s, 2] = total(below, used), total(above, used), total(count, used)
+
+
+@njit(nogil=True, cache=True)
+def encode(vector: Array, cuts: Array, values: Array, packed: Array) -> None:
+    """Write one bit per entry, set for negative ones, and subtract the segment's value from ``vector``.
+
+    ``values`` (segments, 2): value of negative entries and of the others.
+    """
+    zero = vector.dtype.type(0)
+    codes = np.zeros(BLOCK, np.uint8)
+    s = 0
+    for start in range(0, len(vector), BLOCK):
+        stop = min(start + BLOCK, len(vector))
+        at = start
+        while at < stop:
+            while cuts[s + 1] <= at:
+                s += 1
+            end = min(stop, cuts[s + 1])
+            low, high = values[s, 0], values[s, 1]
+            part, code = vector[at:end], codes[at - start : end - start]
+            for i in range(len(part)):
+                x = part[i]
+                negative = x < zero
+                code[i] = negative
+                part[i] = x - (low if negative else high)
+            at = end
+        codes[stop - start : (stop - start + 7) & ~7] = 0
+        pack_bits(codes, packed[start >> 3 : (stop + 7) >> 3])
+
+
+@njit(nogil=True, cache=True)
+def decode(packed: Array, cuts: Array, values: Array, into: Array) -> None:
+    """Add the value of each entry to ``into``."""
+    codes = np.zeros(BLOCK, np.uint8)
+    s = 0
+    for start in range(0, len(into), BLOCK):
+        stop = min(start + BLOCK, len(into))
+        unpack_bits(packed[start >> 3 : (stop + 7) >> 3], codes)
+        at = start
+        while at < stop:
+            while cuts[s + 1] <= at:
+                s += 1
+            end = min(stop, cuts[s + 1])
+            low, high = values[s, 0], values[s, 1]
+            part, code = into[at:end], codes[at - start : end - start]
+            for i in range(len(part)):
+                part[i] += low if code[i] else high
+            at = end

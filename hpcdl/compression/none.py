@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from hpcdl.compression.parts.traits import Compression
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hpcdl.compression.parts.protocol import Layout
+    from hpcdl.fabric.comm import Array
+
+TRAITS: Final = Compression(error_feedback=False)
+
+
+class None_:  # noqa: N801 - None is a keyword
+    """Dense gradients."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._dtype = layout.dtype
+        self.state: dict[str, Array] = {}
+
+    def rounds(self, _span: slice, vector: Array, residual: Array | None, _step: int) -> Iterator[Array]:
+        """Yield the vector itself: see :class:`hpcdl.compression.parts.protocol.Summable`."""
+        if residual is not None:
+            residual[:] = 0
+        yield vector
+
+    def lengths(self, span: slice) -> list[tuple[int, str]]:
+        """Return the length and the type of the vector."""
+        return [(span.stop - span.start, self._dtype)]

@@ -1,0 +1,51 @@
+"""signSGD with majority vote: one bit per entry each way (Bernstein et al. 2018)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from hpcdl.compression.parts.checks import check_finite, check_length, check_padding
+from hpcdl.compression.parts.traits import Compression
+
+if TYPE_CHECKING:
+    from hpcdl.compression.parts.protocol import Bytes, Layout
+    from hpcdl.fabric.comm import Array
+
+TRAITS: Final = Compression(error_feedback=False, both_ways=True, title="Bernstein 2018")
+
+
+class Sign:
+    """Signs of the entries, not scaled: w -= rate * vote, so rates are about those of Adam.
+
+    A server sums the votes and encodes the sum again: the majority vote, +-1, at 2 bits per entry both ways. An
+    allgather yields the sum of the votes, -p to p.
+
+    Zeros and ties are + and - in turn: (-1)^(position + step), on all ranks alike, so that a weight without
+    gradient stays where it is.
+    """
+
+    def __init__(self, layout: Layout) -> None:  # noqa: ARG002
+        from hpcdl.compression.kernels import signs  # late: listing compressors must not load numba
+
+        self._kernels = signs
+        self.state: dict[str, Array] = {}
+
+    def bound(self, span: slice) -> int:
+        """Return the bytes of a message: an eighth of the entries."""
+        return int(span.stop - span.start + 7) // 8
+
+    def expected(self, span: slice) -> int:
+        """Return the bytes of a message."""
+        return self.bound(span)
+
+    def encode(self, span: slice, vector: Array, wire: Bytes, step: int) -> int:
+        """See :class:`hpcdl.compression.parts.protocol.Encoder`."""
+        length = self.bound(span)
+        check_finite(self._kernels.encode(vector, wire[:length], (span.start + step) & 1))
+        return length
+
+    def decode(self, span: slice, message: Bytes, into: Array) -> None:
+        """See :class:`hpcdl.compression.parts.protocol.Encoder`."""
+        check_length(message, self.bound(span))
+        check_padding(message, len(into))
+        self._kernels.decode(message, into)

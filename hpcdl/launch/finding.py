@@ -1,0 +1,15 @@
+"""Finding of a check of the machine."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+
+class Finding(NamedTuple):
+    """Result of one check."""
+
+    verdict: Literal["ok", "warning", "FAILED"]
+    subject: str
+    detail: str
+    advice: str = ""
+    """What to do about it; empty if the verdict is ``ok``."""

@@ -1,0 +1,187 @@
+"""Checks of one host: cores, governor, clock, network, disk, GPU."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from hpcdl.launch import machine
+from hpcdl.launch.finding import Finding
+from hpcdl.launch.mpirun import launch_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_TRANSPORTS: Final = ("UCX_TLS", "FI_PROVIDER", "OMPI_MCA_btl", "MPIR_CVAR_CH4_OFI_PROVIDER")
+"""Variables that choose the transports of an MPI library."""
+
+_CUDA_AWARE: Final = (
+    "from mpi4py import MPI; from hpcdl.fabric.device.transport import cuda_aware; print(cuda_aware())"
+)
+
+WRITTEN: Final = 1 << 24
+"""Bytes that are written to the disk."""
+SLOWEST_WRITE: Final = 2.0
+"""Seconds that they may take."""
+LEAST_FREE: Final = 1e9
+"""Bytes that must be free on the disk."""
+
+
+def host_checks() -> Iterator[Finding]:
+    """Yield the findings one by one. Writes 16 MiB to the current folder."""
+    yield cores()
+    yield from slurm_tasks(os.environ, len(os.sched_getaffinity(0)))
+    yield governor()
+    yield network()
+    yield clock_source()
+    yield clock()
+    yield disk(Path.cwd())
+    yield from gpu()
+
+
+def cores(root: Path = machine.ROOT) -> Finding:
+    """Return the cores that ranks may use: fewer than the machine has if pinned or limited by a control group."""
+    available = len(os.sched_getaffinity(0))
+    quota = machine.cpu(root).get("quota_cores", machine.UNKNOWN)
+    limit = (
+        f"; the control group limits them to {quota:g}" if isinstance(quota, float) and quota < available else ""
+    )
+    detail = f"{available} of {os.cpu_count()} cores are available{limit}"
+    if available > 1 and not limit:
+        return Finding("ok", "cores", f"{detail}; more ranks x threads than that share cores")
+    return Finding("warning", "cores", detail, "start no more ranks x threads than that, or ask for more cores")
+
+
+def governor(root: Path = machine.ROOT) -> Finding:
+    """Return the frequency governor of the first processor."""
+    found = str(machine.cpu(root).get("governor", machine.UNKNOWN))
+    if found in {"performance", machine.UNKNOWN}:
+        return Finding("ok", "CPU governor", found)
+    advice = "cpupower frequency-set -g performance, or ask the administrator"
+    return Finding("warning", "CPU governor", found, advice)
+
+
+def clock_source(root: Path = machine.ROOT) -> Finding:
+    """Return the kernel's clock source; others than the processor's counter are slow and may drift."""
+    path = root / "sys/devices/system/clocksource/clocksource0/current_clocksource"
+    found = machine.text(path) or machine.UNKNOWN
+    if found in {"tsc", "arch_sys_counter", "timebase", "kvm-clock", machine.UNKNOWN}:
+        return Finding("ok", "clock source", found)
+    return Finding(
+        "warning", "clock source", found, "choose tsc: clocks of nodes drift apart less, and read faster"
+    )
+
+
+def network(root: Path = machine.ROOT, variables: Mapping[str, str] = os.environ) -> Finding:
+    """Return if a setting of the environment makes MPI use TCP although InfiniBand is up."""
+    ports = machine.infiniband(root)
+    active = (
+        [name for name, port in ports.items() if "ACTIVE" in str(port["state"])] if isinstance(ports, dict) else []
+    )
+    tcp = [name for name, value in variables.items() if name in _TRANSPORTS and "tcp" in value.lower().split(",")]
+    if active and tcp:
+        detail = f"{', '.join(active)} is up, but {', '.join(tcp)} chooses TCP"
+        return Finding("warning", "network", detail, f"unset {' '.join(tcp)}")
+    return Finding("ok", "network", f"InfiniBand {', '.join(active)} is up" if active else "no InfiniBand is up")
+
+
+def slurm_tasks(variables: Mapping[str, str], available: int) -> Iterator[Finding]:
+    """Yield if the tasks of a Slurm job fit on the ``available`` cores of this process; nothing without Slurm.
+
+    A task has its own cores. The batch script has all cores of the job on its node.
+    """
+    if "SLURM_JOB_ID" not in variables:
+        return
+    cpus = int(variables.get("SLURM_CPUS_PER_TASK") or 1)
+    if variables.get("SLURM_STEP_ID", "").isdecimal():
+        detail = f"{available} of the {cpus} cores of --cpus-per-task are available to this task"
+        if available >= cpus:
+            yield Finding("ok", "Slurm tasks", detail)
+        else:
+            advice = (
+                "srun --cpus-per-task=$SLURM_CPUS_PER_TASK: since Slurm 22.05 srun does not take it from sbatch"
+            )
+            yield Finding("warning", "Slurm tasks", detail, advice)
+        return
+    listed = variables.get("SLURM_NTASKS_PER_NODE") or variables.get("SLURM_TASKS_PER_NODE") or "1"
+    tasks = max(int(number) for number in re.findall(r"\d+", re.sub(r"\(x\d+\)", "", listed)))
+    detail = f"{tasks} x {cpus} cores per node are asked for, {available} are available"
+    if tasks * cpus <= available:
+        yield Finding("ok", "Slurm tasks", detail)
+    else:
+        advice = f"sbatch --ntasks-per-node={max(1, available // cpus)}, or fewer --cpus-per-task"
+        yield Finding("warning", "Slurm tasks", detail, advice)
+
+
+def clock() -> Finding:
+    """Return the resolution of the clock and the time of one reading."""
+    resolution = time.get_clock_info("perf_counter").resolution
+    steps = sorted(b - a for a, b in ((time.perf_counter_ns(), time.perf_counter_ns()) for _ in range(1001)))
+    detail = f"resolution {resolution * 1e9:.0f} ns, one reading {steps[500]} ns"
+    if steps[500] < 1000:
+        return Finding("ok", "clock", detail)
+    return Finding("warning", "clock", detail, "times of short operations include the clock's: choose tsc")
+
+
+def disk(folder: Path) -> Finding:
+    """Return how long 16 MiB take to reach the disk of ``folder``, and the free space."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder) as file:
+            began = time.perf_counter()
+            file.write(bytes(WRITTEN))
+            file.flush()
+            os.fsync(file.fileno())
+            took = time.perf_counter() - began
+    except OSError as error:
+        advice = "run in a folder that you may write to, with free space"
+        return Finding("FAILED", "disk", f"{folder}: {error.strerror}", advice)
+    free = shutil.disk_usage(folder).free
+    detail = f"{WRITTEN >> 20} MiB written and synchronised in {took:.2f} s, {free / 1e9:.0f} GB free"
+    if free < LEAST_FREE:
+        return Finding("warning", "disk", detail, "remove files, or choose another file system for -o")
+    if took > SLOWEST_WRITE:
+        advice = "choose a faster file system for -o: each finished case is written and synchronised"
+        return Finding("warning", "disk", detail, advice)
+    return Finding("ok", "disk", detail)
+
+
+def gpu() -> Iterator[Finding]:
+    """Yield the GPUs, whether cupy can use them, and whether the MPI library takes their pointers."""
+    found = machine.gpu(machine.ROOT)
+    devices = found.get("devices", []) if isinstance(found, dict) else []
+    if not devices:
+        yield Finding("ok", "GPU", "no GPU; backends on the CPU are not affected")
+        return
+    yield Finding("ok", "GPU", ", ".join(str(device.get("name")) for device in devices))
+    from hpcdl.nn.kernels.cupy.gpu import gpu_availability
+
+    usable, detail = gpu_availability()
+    yield Finding("ok" if usable else "warning", "cupy", detail)
+    yield cuda_awareness()
+
+
+def cuda_awareness() -> Finding:
+    """Ask the library in a separate process, because loading it here would start MPI."""
+    try:
+        output = subprocess.run(
+            [sys.executable, "-P", "-c", _CUDA_AWARE],
+            env=launch_environment(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        ).stdout.strip()
+    except subprocess.TimeoutExpired:
+        output = ""
+    if output == "True":
+        return Finding("ok", "CUDA-aware MPI", "takes device pointers")
+    detail = "does not take device pointers: messages are copied through the host" if output == "False" else ""
+    advice = "load an MPI library that was built with CUDA, or accept the copies"
+    return Finding("warning", "CUDA-aware MPI", detail or "the library does not tell", advice)

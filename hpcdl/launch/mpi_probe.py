@@ -1,0 +1,146 @@
+"""Probe of an MPI job: library, hosts, cores, transports and clocks of its ranks.
+
+``python -m hpcdl.launch.mpi_probe`` prints the probe of its job as one line of JSON.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hpcdl.launch.transports_used import VARIABLES, Transports, transports
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from mpi4py import MPI
+
+    from hpcdl.launch.library import Library
+
+MESSAGE: Final = 1 << 17
+"""Bytes of the messages that open connections: long ones have transports of their own."""
+STDOUT: Final = 1
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Properties of a job; lists are by rank."""
+
+    library: str
+    total: int
+    """Sum over ranks of 1."""
+    hosts: list[str]
+    machines: list[str]
+    """Kernels: emulated hosts and containers of one machine share one."""
+    cores: list[list[int]]
+    threads: list[int]
+    """Threads of OpenMP or BLAS by the environment."""
+    transports: Transports
+    skew: list[tuple[int, int]]
+    """Offset of the wall clock from rank 0's, and its greatest error (ns)."""
+    alignment: int
+    """Greatest error of the offsets by which traces are aligned (ns)."""
+    local: list[Any]
+    """Result of the function given to :func:`probe`, of the first rank of each host; else None."""
+
+    @property
+    def nodes(self) -> list[str]:
+        """Names of the hosts, each once."""
+        return list(dict.fromkeys(self.hosts))
+
+
+def probe(library: Library, local: Callable[[], Any]) -> Probe | None:
+    """Probe the job of this MPI ``library``, which is started; None on ranks other than 0. Collective.
+
+    ``local`` is called on the first rank of each host. Transports are unknown unless
+    :data:`hpcdl.launch.transports_used.VARIABLES` were set before the library was loaded.
+    """
+    from mpi4py import MPI
+
+    from hpcdl.fabric.mpi.clock import compared
+    from hpcdl.launch.environment import describe_rank
+    from hpcdl.launch.library import start
+
+    with _captured() as printed:
+        start()
+        world = MPI.COMM_WORLD
+        _connect(world)
+        total = world.allreduce(1)
+    text = printed[0]
+    me = describe_rank()
+    hosts = world.allgather(me["hostname"])
+    first = hosts.index(me["hostname"]) == world.rank
+    found = world.gather(
+        (_machine(), sorted(os.sched_getaffinity(0)), me["threads"], text, local() if first else None)
+    )
+    skew = world.gather(compared(world, time.time_ns))
+    alignment = world.reduce(compared(world)[1], MPI.MAX)
+    if found is None or skew is None or alignment is None:
+        return None
+    machines, cores, threads, texts, locals_ = (list(column) for column in zip(*found, strict=True))
+    return Probe(
+        f"{library.name} {library.major}",
+        total,
+        hosts,
+        machines,
+        cores,
+        [one if isinstance(one, int) else 1 for one in threads],
+        transports("\n".join(texts)),
+        skew,
+        alignment,
+        locals_,
+    )
+
+
+def _connect(world: MPI.Intracomm) -> None:
+    """Exchange a long message with both neighbours."""
+    sent, got = np.zeros(MESSAGE, np.uint8), np.zeros(MESSAGE, np.uint8)
+    for distance in (1, -1):
+        world.Sendrecv(sent, (world.rank + distance) % world.size, 0, got, (world.rank - distance) % world.size)
+
+
+def _machine() -> str:
+    from hpcdl.fabric.mpi.backoff import here
+
+    return here().machine
+
+
+@contextmanager
+def _captured() -> Iterator[list[str]]:
+    """Context manager: yield a list that gets the text which libraries print to standard output in the body."""
+    found: list[str] = []
+    kept = os.dup(STDOUT)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), STDOUT)
+        try:
+            yield found
+        finally:
+            ctypes.CDLL(None).fflush(None)  # C's own buffer
+            os.dup2(kept, STDOUT)
+            os.close(kept)
+            file.seek(0)
+            found.append(file.read().decode(errors="replace"))
+
+
+def main() -> None:
+    """Print the probe of this job, without checks of the hosts."""
+    from hpcdl.launch.library import abort_on_error, load
+
+    os.environ.update(VARIABLES)
+    library = load()
+    with abort_on_error():
+        found = probe(library, lambda: None)
+    if found is not None:
+        print(json.dumps(asdict(found)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

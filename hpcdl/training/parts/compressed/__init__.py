@@ -1,0 +1,1 @@
+"""Exchange of compressed gradients."""

@@ -1,0 +1,109 @@
+"""Compressed gradients of one rank: its compressor, its residual, and its exchanges."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hpcdl.compression.parts.protocol import Layout
+from hpcdl.training.parts.compressed.exchanges import by_messages, by_sums
+from hpcdl.training.parts.compressed.piece import Courier, Piece
+from hpcdl.training.parts.compressed.serving import Answers, by_servers, shards
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from hpcdl.compression.parts.protocol import Tensor
+    from hpcdl.fabric.comm import Array, Comm
+    from hpcdl.training.parts.compressed.plan import Plan
+
+    Sum = Callable[[Comm, Array], Coroutine[Any, Any, None]]
+
+
+class Vectors(Protocol):
+    """Makes a vector of zeros, of the gradient's length or of ``size`` elements."""
+
+    def __call__(self, name: str, size: int | None = None) -> Array:
+        """Return the vector."""
+        ...
+
+
+class Compressed:
+    """Exchange of compressed gradients by one rank.
+
+    With error feedback (Seide et al. 2014; Stich et al. 2018) a compressor gets gradient plus residual, and the
+    residual becomes what it has not sent.
+
+    ``tensors``: tensors of the flat gradient of ``size`` elements. ``vector`` makes the residuals.
+    """
+
+    def __init__(
+        self, plan: Plan, tensors: Sequence[Tensor], size: int, dtype: str, vector: Vectors, seed: int
+    ) -> None:
+        self.plan = plan
+        self.tensors = tensors
+        self.residual = vector("residual") if plan.feeds_back else None
+        self._vector = vector
+        self._size = size
+        self._dtype = dtype
+        self._seed = seed
+        self._steps: dict[tuple[int, int], int] = {}
+        """Exchanges so far, by the bounds of the part."""
+        self._residuals: dict[tuple[int, int], Array] = {}
+        self._exchange: Callable[[Comm, Piece, Sum], Coroutine[Any, Any, None]] | None = None
+        self.state: dict[str, Array] = {}
+        """Vectors of the compressor."""
+
+    async def reduce(self, comm: Comm, span: slice, gradient: Array, aggregate: Sum) -> None:
+        """Replace ``gradient``, the part ``span`` of the flat gradient, by its compressed sum over all ranks.
+
+        ``aggregate`` sums dense vectors. Raises FloatingPointError, naming step and tensor, for a value that is
+        infinite or not a number, and ValueError, naming the sender, for a corrupt message.
+        """
+        if self._exchange is None:
+            self._exchange = self._begin(comm)
+        step = self._steps.get((span.start, span.stop), 0)
+        self._steps[span.start, span.stop] = step + 1
+        if step < self.plan.settings.warmup_steps:
+            await aggregate(comm, gradient)
+            return
+        residual = None if self.residual is None else self.residual[span]
+        await self._exchange(comm, Piece(span, gradient, residual, step), aggregate)
+
+    def _begin(self, comm: Comm) -> Callable[[Comm, Piece, Sum], Coroutine[Any, Any, None]]:
+        """Make the compressor of this rank; return the exchange."""
+        plan, tensors = self.plan, self.tensors
+        scheme, settings = plan.aggregation, plan.scheme_settings
+        layout = Layout(
+            size=self._size, tensors=tensors, dtype=self._dtype, rank=comm.rank, ranks=comm.size, seed=self._seed
+        )
+        compressor = plan.make(layout)
+        self.state.update(compressor.state)
+        if plan.kind == "sums":
+            return lambda comm, piece, aggregate: by_sums(comm, compressor, piece, aggregate, tensors)
+        courier = self._courier(compressor, comm.rank)
+        if scheme.gathers:
+            gather = partial(plan.part_of_scheme("gather"), **settings)
+            return lambda comm, piece, _: by_messages(comm, courier, piece, gather)
+        assert scheme.servers is not None, "Plan.check"
+        servers = scheme.servers(comm.size, settings)
+        whole = tensors if plan.traits.whole_tensors else None
+        answers = Answers(None, lambda _: None, comm.rank)
+        if plan.traits.both_ways:
+            back = plan.make(layout)
+            self.state.update({f"{name} of sums": vector for name, vector in back.state.items()})
+            answers = Answers(self._courier(back, comm.rank), self._residual_of_sums, comm.rank)
+        return lambda comm, piece, _: by_servers(comm, courier, piece, shards(piece.span, servers, whole), answers)
+
+    def _courier(self, compressor: Any, rank: int) -> Courier:
+        return Courier(compressor, self.tensors, rank, sparse=self.plan.kind == "entries")
+
+    def _residual_of_sums(self, span: slice) -> Array | None:
+        """Return what this server's answers for the shard ``span`` have not sent; None without error feedback."""
+        if not self.plan.feeds_back:
+            return None
+        bounds = span.start, span.stop
+        if bounds not in self._residuals:
+            name = f"residual of sums {span.start}"
+            self._residuals[bounds] = self._vector(name, span.stop - span.start)
+        return self._residuals[bounds]

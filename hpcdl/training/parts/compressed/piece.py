@@ -1,0 +1,107 @@
+"""Part of a gradient in one exchange, and its messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from hpcdl.aggregation.parts.messages import HEADER, opened, padded, seal
+from hpcdl.fabric.vectors import Phantom
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcdl.compression.parts.protocol import Encoder, Tensor
+    from hpcdl.fabric.comm import Array
+
+
+class Piece(NamedTuple):
+    """Part of the gradient that ranks sum in one exchange."""
+
+    span: slice
+    """Slice of the flat gradient."""
+    gradient: Array
+    """This rank's values, replaced by the sum, (span length,)."""
+    residual: Array | None
+    """Values that earlier exchanges have not sent, (span length,); None without error feedback."""
+    step: int
+    """Number of earlier exchanges of this part."""
+
+    def part(self, begin: int, end: int) -> Piece:
+        """Return the elements ``begin`` to ``end`` of this piece."""
+        residual = None if self.residual is None else self.residual[begin:end]
+        span = slice(self.span.start + begin, self.span.start + end)
+        return Piece(span, self.gradient[begin:end], residual, self.step)
+
+    def charge(self) -> Array:
+        """Return the vector to encode: gradient plus residual, in the residual's memory if there is one."""
+        if self.residual is None:
+            return self.gradient
+        residual = self.residual
+        residual += self.gradient
+        return residual
+
+
+class Courier:
+    """Writes and reads the messages of one encoder."""
+
+    def __init__(self, encoder: Encoder, tensors: Sequence[Tensor], rank: int, *, sparse: bool) -> None:
+        self.encoder = encoder
+        self._sparse = sparse
+        self._tensors = tensors
+        self._rank = rank
+
+    def bound(self, span: slice) -> int:
+        """Return the most bytes of a message, with its header."""
+        return padded(self.encoder.bound(span))
+
+    def touched_bytes(self, into: Array, messages: Sequence[Array]) -> int:
+        """Return the bytes that decoding writes: those of the entries if they are few, else the whole vector."""
+        return sum(map(len, messages)) if self._sparse else len(messages) * into.nbytes
+
+    def expected(self, span: slice) -> int:
+        """Return the usual bytes of a message. ValueError: they depend on the values."""
+        content = self.encoder.expected(span)
+        if content is None:
+            raise ValueError(
+                f"the messages of {type(self.encoder).__name__} depend on the gradient's values, "
+                "which a simulation of sizes only does not have"
+            )
+        return padded(content)
+
+    def encode(self, piece: Piece, into: Array) -> int:
+        """Write the message of a piece to ``into``; the residual keeps what is not sent. Returns the bytes.
+
+        Raises FloatingPointError, naming step and tensor, for a value that is infinite or not a number.
+        """
+        if type(into) is Phantom:
+            return self.expected(piece.span)
+        vector = piece.charge()
+        room = into[HEADER : self.bound(piece.span)]
+        try:
+            content = self.encoder.encode(piece.span, vector, room, piece.step)
+        except FloatingPointError as error:
+            raise refused(error, piece, vector, self._tensors) from None
+        return seal(into, content, self._rank)
+
+    def decode(self, span: slice, message: Array, sender: int, into: Array) -> None:
+        """Add the message of rank ``sender`` to ``into``. Raises ValueError, naming it, for a corrupt message."""
+        if type(message) is Phantom:
+            return
+        content = opened(message, sender)
+        try:
+            self.encoder.decode(span, content, into)
+        except ValueError as error:
+            raise ValueError(f"message of rank {sender}: {error}") from None
+
+
+def refused(
+    error: FloatingPointError, piece: Piece, vector: Array, tensors: Sequence[Tensor]
+) -> FloatingPointError:
+    """Return an error that names the step, and the tensor of the first value that is not finite."""
+    wrong = np.flatnonzero(~np.isfinite(vector))
+    place = piece.span.start + (int(wrong[0]) if len(wrong) else 0)
+    names = [one.name for one in tensors if one.span.start <= place < one.span.stop]
+    where = names[0] if len(wrong) and names else f"elements {piece.span.start} to {piece.span.stop}"
+    return FloatingPointError(f"step {piece.step}: gradient of {where}: {error}")

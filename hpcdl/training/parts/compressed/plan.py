@@ -1,0 +1,103 @@
+"""Compression of a case: compressor, settings of the exchange, and the exchange that its aggregation allows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hpcdl import registry
+from hpcdl.aggregation.parts.collectives import own
+from hpcdl.aggregation.parts.traits import Aggregation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from hpcdl.compression.parts.traits import Compression
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExchangeSettings:
+    """Settings that every compressor has in a suite."""
+
+    error_feedback: bool | None = None
+    """Add what is not sent to the next gradient; default: the compressor's trait."""
+    warmup_steps: int = 0
+    """First steps, in which the gradient is exchanged dense."""
+    code: str | None = None
+    """Entropy code of selected entries; default: words."""
+
+
+def kind_of(compressor: Callable[..., Any]) -> str:
+    """Return ``"sums"``, ``"entries"`` or ``"messages"``: what a compressor makes.
+
+    Raises ValueError for a class that follows none of the protocols.
+    """
+    for method, kind in (("rounds", "sums"), ("select", "entries"), ("encode", "messages")):
+        if hasattr(compressor, method):
+            return kind
+    raise ValueError(f"{compressor.__name__} has none of the methods rounds, select and encode")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Compression of a case."""
+
+    make: Callable[..., Any]
+    """Compressor, to be called with a layout."""
+    kind: str
+    """See :func:`kind_of`."""
+    traits: Compression
+    settings: ExchangeSettings
+    scheme: Callable[..., Any]
+    """Aggregation, without its settings."""
+    scheme_settings: Mapping[str, Any]
+    aggregation: Aggregation
+    """Traits of the aggregation."""
+
+    @property
+    def feeds_back(self) -> bool:
+        """True if what is not sent is added to the next gradient."""
+        chosen = self.settings.error_feedback
+        return self.traits.error_feedback if chosen is None else chosen
+
+    def part_of_scheme(self, name: str) -> Callable[..., Any]:
+        """Return the function ``name`` of the aggregation's module. ValueError: there is none."""
+        found = own(self.scheme, name)
+        if found is None:
+            raise ValueError(f"{self.scheme.__name__} declares {name}, but its module does not define it")
+        return found
+
+    def check(self) -> None:
+        """Raise ValueError if the aggregation cannot exchange what the compressor makes."""
+        name, scheme = self.make_name, self.scheme.__name__
+        if not self.aggregation.sums:
+            raise ValueError(f"{scheme!r} exchanges nothing that could be compressed")
+        if self.kind != "entries" and self.settings.code is not None:
+            raise ValueError(f"code: {name} selects no entries, whose indices a code shortens")
+        if self.settings.warmup_steps < 0:
+            raise ValueError(f"warmup_steps: must be at least 0, not {self.settings.warmup_steps}")
+        if self.kind == "sums":
+            if self.traits.own_sums and (self.aggregation.native or self.aggregation.adaptive):
+                raise ValueError(f"{name} makes vectors of a type that a library cannot sum, as {scheme} lets it")
+            return
+        if not able(self.kind, self.aggregation):
+            those = [
+                one
+                for one in registry.names("aggregation")
+                if able(self.kind, registry.traits("aggregation", one, Aggregation))
+            ]
+            raise ValueError(
+                f"{name} makes messages, which {scheme!r} cannot exchange; these can: {', '.join(those)}"
+            )
+
+    @property
+    def make_name(self) -> str:
+        """Name of the compressor's class."""
+        return str(getattr(self.make, "func", self.make).__name__)
+
+
+def able(kind: str, aggregation: Aggregation) -> bool:
+    """Return True if a scheme can exchange what a compressor of this kind makes."""
+    if kind == "sums":
+        return True
+    return aggregation.gathers or aggregation.servers is not None

@@ -1,0 +1,224 @@
+"""Exchanges: equal bits on all ranks, nothing lost, and corrupt messages refused; for every compressor and scheme."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from contract.compression import COMPRESSORS, SCHEMES, Side, exchanged, fits, planned
+from contract.generated import generated
+from contract.largest import Largest
+from hypothesis import strategies as st
+
+from hpcdl.aggregation.parts import messages
+from hpcdl.compression.parts.traits import Compression
+from hpcdl.fabric.vectors import phantom
+from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.training.parts.compressed.serving import shards
+
+RANKS = [*range(1, 10), 16]
+PAIRS = [(compressor, scheme) for compressor in COMPRESSORS for scheme in SCHEMES if fits(compressor, scheme)]
+CARRIERS = [scheme for scheme in SCHEMES if fits(Largest, scheme)]
+"""Schemes that exchange messages."""
+TWO_WAYS = Compression(both_ways=True)
+
+
+def gradients(steps, ranks, size, seed=0):
+    return np.random.default_rng([seed, ranks, size]).standard_normal((steps, ranks, size)).astype(np.float32)
+
+
+def same_bits(sums):
+    return (sums.view(np.uint32) == sums[:, :1].view(np.uint32)).all()
+
+
+def test_messages_are_exchanged_in_rings_in_rounds_on_hosts_and_by_servers():
+    assert {"allgather", "circulant", "bruck", "hierarchical"} <= set(CARRIERS)
+    assert {"parameter_server", "sharded_parameter_server"} <= set(CARRIERS)
+    assert "ring" not in CARRIERS
+
+
+@pytest.mark.parametrize(("compressor", "scheme"), PAIRS)
+def test_all_ranks_get_the_same_bits(compressor, scheme):
+    for ranks in RANKS:
+        for size in sorted({0, 1, ranks - 1, 103}):
+            rows = gradients(2, ranks, size)
+            runs = [exchanged(planned(compressor, scheme), rows, seed)[0] for seed in range(2)]
+            assert same_bits(runs[0]), f"{ranks} ranks, {size} elements"
+            assert (runs[0].view(np.uint32) == runs[1].view(np.uint32)).all(), f"{ranks} ranks, {size} elements"
+
+
+@pytest.mark.parametrize(("compressor", "scheme"), PAIRS)
+def test_long_vectors(compressor, scheme):
+    sums, _ = exchanged(planned(compressor, scheme), gradients(1, 3, 100_003))
+    assert same_bits(sums)
+
+
+@pytest.mark.parametrize("scheme", CARRIERS)
+@pytest.mark.parametrize("traits", [Compression(), TWO_WAYS], ids=["", "both ways"])
+@generated(
+    30,
+    *({"ranks": ranks, "size": size, "seed": 1} for ranks in RANKS for size in (0, 1, 17)),
+    ranks=st.integers(1, 17),
+    size=st.integers(0, 300),
+    seed=st.integers(0, 1000),
+)
+def test_sums_and_residuals_are_the_gradients(scheme, traits, ranks, size, seed):
+    """Sum over ranks of (sent + residuals) = inputs, over several steps, in whole numbers."""
+    rows = np.random.default_rng(seed).integers(-50, 51, (3, ranks, size)).astype(np.float32)
+    sums, sides = exchanged(planned(Largest, scheme, traits=traits), rows, seed)
+    assert (sums == sums[:, :1]).all()
+    left = np.zeros(size)
+    for side in sides:
+        left += side.compressed.residual
+        for name, vector in side.vectors.items():
+            if name.startswith("residual of sums"):
+                begin = int(name.split()[-1])
+                left[begin : begin + len(vector)] += vector
+    assert (sums[:, 0].sum(axis=0) + left == rows.sum(axis=(0, 1))).all()
+
+
+@pytest.mark.parametrize("scheme", CARRIERS)
+@pytest.mark.parametrize(
+    "settings", [{"ranks_per_node": 3, "inner": "bruck", "outer": "circulant"}, {"servers": 2}]
+)
+def test_settings_of_the_scheme(scheme, settings):
+    from hpcdl import registry
+
+    if not settings.keys() <= registry.settings_of(registry.find("aggregation", scheme)).keys():
+        pytest.skip("has other settings")
+    for ranks in (2, 3, 7, 8, 9):
+        rows = np.random.default_rng(ranks).integers(-50, 51, (2, ranks, 45)).astype(np.float32)
+        sums, sides = exchanged(planned(Largest, scheme, scheme_settings=settings), rows, 3)
+        assert (sums == sums[:, :1]).all()
+        left = sum(side.compressed.residual for side in sides)
+        assert (sums[:, 0].sum(axis=0) + left == rows.sum(axis=(0, 1))).all()
+
+
+@pytest.mark.parametrize("scheme", CARRIERS)
+def test_pieces_at_once_are_as_one_after_the_other(scheme):
+    """Buckets overlap, and are joined in any order."""
+    rows = gradients(2, 5, 100)
+    bounds = [(60, 100), (59, 59), (8, 59), (0, 8)]
+
+    def run(seed, *, overlap):
+        sides = [Side(planned(Largest, scheme), 100) for _ in range(5)]
+        sums = rows.copy()
+
+        async def program(comm):
+            for step in sums:
+                pieces = [sides[comm.rank].reduce(comm, step[comm.rank], *one) for one in bounds]
+                if overlap:
+                    tasks = [comm.start(piece) for piece in pieces]
+                    for k in np.random.default_rng(comm.rank).permutation(len(tasks)):
+                        await tasks[k]
+                else:
+                    for piece in pieces:
+                        await piece
+
+        in_process(5, seed).run(program)
+        return sums
+
+    expected = run(0, overlap=False)
+    for seed in range(4):
+        assert (run(seed, overlap=True) == expected).all()
+
+
+def test_the_first_steps_are_dense_and_error_feedback_can_be_switched_off():
+    rows = np.random.default_rng(1).integers(-9, 10, (4, 3, 40)).astype(np.float32)
+    sums, sides = exchanged(planned(Largest, "allgather", warmup_steps=2, error_feedback=False), rows)
+    exact = rows.sum(axis=1)
+    assert (sums[:2, 0] == exact[:2]).all()
+    assert (sums[2:, 0] != exact[2:]).any()
+    assert sides[0].compressed.residual is None
+
+
+class Tampering:
+    """A communicator whose rank changes the bytes that it sends."""
+
+    def __init__(self, comm, change):
+        self._comm = comm
+        self._change = change
+
+    def __getattr__(self, name):
+        return getattr(self._comm, name)
+
+    async def exchange(self, outgoing, dest, incoming, source, tag=0):
+        return await self._comm.exchange(self._change(outgoing.copy()), dest, incoming, source, tag)
+
+    async def send(self, buffer, dest, tag=0):
+        await self._comm.send(self._change(buffer.copy()), dest, tag)
+
+
+def flipped(place):
+    def change(message):
+        message[place] ^= 16
+        return message
+
+    return change
+
+
+@pytest.mark.parametrize("scheme", ["allgather", "bruck", "circulant", "sharded_parameter_server"])
+@pytest.mark.parametrize(
+    "change",
+    [*(flipped(place) for place in (0, 1, 4, 8, 12, 16, -1)), *(lambda m, n=n: m[:n] for n in (0, 3, 16, -8))],
+)
+def test_a_corrupt_message_is_refused_and_names_its_sender(scheme, change):
+    rows = gradients(1, 3, 200)[0]
+
+    async def program(comm):
+        side = Side(planned(Largest, scheme), 200)
+        await side.reduce(Tampering(comm, change) if comm.rank == 1 else comm, rows[comm.rank])
+
+    with pytest.raises(ValueError, match=r"message (of|from) rank 1: (corrupt|truncated)"):
+        in_process(3).run(program)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("compressor", [*COMPRESSORS, Largest])
+def test_values_that_are_not_finite_are_refused_by_step_and_tensor(compressor, value):
+    scheme = next(one for one in SCHEMES if fits(compressor, one))
+    rows = gradients(2, 2, 30)
+    rows[1, 1, 9] = value
+    with pytest.raises(FloatingPointError, match=r"step 1: gradient of layer1\.weight: "):
+        exchanged(planned(compressor, scheme), rows)
+
+
+@pytest.mark.parametrize("scheme", [*CARRIERS, "ring"])
+def test_sizes_without_values_send_the_same_bytes(scheme):
+    """Messages of equal lengths; with 6 ranks the nodes of a hierarchy are equal too."""
+    compressor = "fp16" if scheme == "ring" else Largest
+    real, sizes = in_process(6), in_process(6)
+    rows = gradients(1, 6, 96)[0]
+    real.run(lambda comm: Side(planned(compressor, scheme), 96).reduce(comm, rows[comm.rank]))
+    sizes.run(lambda comm: Side(planned(compressor, scheme), 96).reduce(comm, phantom(96)))
+    assert real.bytes == sizes.bytes
+    assert real.messages == sizes.messages
+
+
+def test_messages_are_padded_to_whole_words():
+    """An aligned view of the content needs no copy."""
+    for content in range(20):
+        message = np.full(64, 255, np.uint8)
+        length = messages.seal(message, content, 3)
+        assert length % messages.ALIGNMENT == 0
+        assert len(messages.opened(message[:length], 3)) == content
+
+
+@generated(
+    100,
+    {"ends": [3, 3, 9], "servers": 5},
+    ends=st.lists(st.integers(0, 40), max_size=6),
+    servers=st.integers(1, 9),
+)
+def test_shards_cover_a_piece_and_cut_no_tensor(ends, servers):
+    from contract.compression import Tensor
+
+    edges = sorted({0, *ends})
+    tensors = [Tensor("", begin + 5, (end - begin,)) for begin, end in pairwise(edges)]
+    span = slice(5, 5 + edges[-1])
+    for whole in (None, tensors):
+        found = shards(span, servers, whole)
+        assert len(found) == servers
+        assert found[0].start == 0
+        assert found[-1].stop == edges[-1]
+        assert all(one.stop == other.start for one, other in pairwise(found))
+        assert whole is None or {one.stop for one in found} <= set(edges)

@@ -1,0 +1,92 @@
+"""Exchanges of compressed vectors by in-process ranks, for every compressor and scheme of the package."""
+
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from hpcdl import registry
+from hpcdl.aggregation.parts.traits import Aggregation
+from hpcdl.cases.parts.choice import Choice
+from hpcdl.cases.parts.compression import plan
+from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.training.parts.compressed.compressed import Compressed
+
+COMPRESSORS = [name for name in registry.names("compression") if name != "none"]
+SCHEMES = {
+    name: traits
+    for name in registry.names("aggregation")
+    if (traits := registry.traits("aggregation", name, Aggregation)).sums and traits.memory != "device"
+}
+
+
+@dataclass(frozen=True)
+class Tensor:
+    name: str
+    offset: int
+    shape: tuple[int, ...]
+
+    @property
+    def span(self):
+        return slice(self.offset, self.offset + prod(self.shape))
+
+
+def tensors_of(size):
+    """Return tensors of a vector: matrices of 7 inputs, and what remains as a bias."""
+    rows = size // 7
+    first = rows // 3
+    shapes = [shape for shape in ((first, 7), (rows - first, 7), (size - 7 * rows,)) if prod(shape)]
+    offsets = np.cumsum([0, *map(prod, shapes)]).tolist()
+    return [Tensor(f"layer{i}.weight", offsets[i], shape) for i, shape in enumerate(shapes)]
+
+
+def planned(compressor, scheme, *, traits=None, scheme_settings=(), **settings):
+    """Return the plan of a compressor, by name or as a class of a test, and a scheme."""
+    name = compressor if isinstance(compressor, str) else f"{compressor.__module__}:{compressor.__name__}"
+    found = plan(Choice("compression", name, settings), Choice("aggregation", scheme, dict(scheme_settings)))
+    return found if traits is None else replace(found, traits=traits)
+
+
+def fits(compressor, scheme):
+    """Return whether a scheme can exchange what a compressor makes."""
+    try:
+        planned(compressor, scheme).check()
+    except ValueError:
+        return False
+    return True
+
+
+class Side:
+    """One rank's compressed gradient of ``size`` elements."""
+
+    def __init__(self, chosen, size, dtype="float32", tensors=None):
+        self.vectors = {}
+        self._size = size
+        self._dtype = dtype
+        self.compressed = Compressed(
+            chosen, tensors_of(size) if tensors is None else tensors, size, dtype, self._vector, seed=5
+        )
+        self.aggregate = lambda comm, vector: chosen.scheme(comm, vector, **chosen.scheme_settings)
+
+    def _vector(self, name, size=None):
+        self.vectors[name] = np.zeros(self._size if size is None else size, self._dtype)
+        return self.vectors[name]
+
+    async def reduce(self, comm, gradient, begin=0, end=None):
+        """Sum the elements from ``begin`` to ``end`` of ``gradient`` in place."""
+        span = slice(begin, self._size if end is None else end)
+        await self.compressed.reduce(comm, span, gradient[span], self.aggregate)
+
+
+def exchanged(chosen, steps, seed=0):
+    """Return the sums (steps, ranks, size) of rows (steps, ranks, size) and the sides of the ranks."""
+    _, ranks, size = steps.shape
+    sides = [Side(chosen, size, str(steps.dtype)) for _ in range(ranks)]
+    sums = steps.copy()
+
+    async def program(comm):
+        for step in sums:
+            await sides[comm.rank].reduce(comm, step[comm.rank])
+
+    in_process(ranks, seed).run(program)
+    return sums, sides
