@@ -27,6 +27,7 @@ Traits = TypeVar("Traits")
 FOLDERS: Final = {
     "aggregation": "hpcdl.aggregation",
     "backends": "hpcdl.nn.kernels",
+    "codes": "hpcdl.compression.codes",
     "compression": "hpcdl.compression",
     "datasets": "hpcdl.data",
     "models": "hpcdl.models",

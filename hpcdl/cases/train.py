@@ -17,6 +17,7 @@ from hpcdl.cases.parts.virtual_training import simulate
 from hpcdl.data.parts.sharding import EQUAL
 from hpcdl.fabric.faults import Delays, Slowed
 from hpcdl.nn.volumes import volumes
+from hpcdl.training.parts.mesh import placed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -44,7 +45,8 @@ def identity(spec: TrainSpec) -> list[str]:
     names += [str(spec.compression)] if spec.plan else []
     batch = f"b{spec.global_batch}" if spec.batch_per_rank is None else f"b{spec.batch_per_rank}each"
     length = f"{spec.epochs:g}ep" if spec.steps is None else f"{spec.steps}st"
-    return [*names, f"p{spec.ranks}", batch, length]
+    mesh = [str(spec.mesh)] if spec.mesh is not None else []
+    return [*names, *mesh, f"p{spec.ranks}", batch, length]
 
 
 def fields(spec: TrainSpec) -> dict[str, Scalar]:
@@ -59,6 +61,7 @@ def fields(spec: TrainSpec) -> dict[str, Scalar]:
         **{key: getattr(spec, key) for key in plain},
         "aggregation": str(spec.aggregation) if spec.strategy.aggregates else OWN,
         "global_batch": spec.images_per_step,
+        "parallelism": None if spec.mesh is None else str(spec.mesh),
         "shares": None if spec.sharing == EQUAL else str(spec.sharing),
         "scaling": "strong" if spec.batch_per_rank is None else "weak",
         "threads_per_rank": spec.threads,
@@ -104,10 +107,11 @@ def program(spec: TrainSpec, journal: Journal) -> Callable[[Comm], Coroutine[Any
     if spec.network:
         return partial(simulate, spec, train, journal)
 
-    def train_here(comm: Comm) -> Coroutine[Any, Any, dict[str, Scalar]]:
+    async def train_here(comm: Comm) -> dict[str, Scalar]:
         if straggler is not None and comm.rank == straggler.rank:
             comm = Slowed(comm, Delays(straggler, spec.seed))
-        return train(comm, spec.session(journal, comm.memory.allocate, rank=comm.rank))
+        place = await placed(comm, spec.model_ranks) if spec.model_ranks > 1 else None
+        return await train(comm, spec.session(journal, comm.memory.allocate, place, rank=comm.rank))
 
     return train_here
 

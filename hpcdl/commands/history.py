@@ -14,6 +14,7 @@ from hpcdl.exit_codes import FAILED, INCONCLUSIVE, OK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 NIGHT: Final = dt.timedelta(hours=12)
 """Runs that began within this time before the newest are of the same night."""
@@ -31,6 +32,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--calibrate", action="store_true", help="print the rate of false alarms on this archive's own noise"
+    )
+    parser.add_argument(
+        "-o", dest="output", type=path, metavar="FILE", help="write a page with figures too: .html"
     )
     parser.add_argument("--json", action="store_true", help="one JSON document")
     parser.add_argument("--metrics", type=path, metavar="FILE", help="write OpenMetrics text too, for Prometheus")
@@ -64,6 +68,8 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.report.summary import plain
     from hpcdl.suite import UsageError
 
+    if options.output is not None:
+        _check_output(options.output)
     try:
         runs, skipped = read_archive(options.folder)
     except OSError as error:
@@ -83,6 +89,10 @@ def execute(options: argparse.Namespace) -> int:
     verdicts = {one.verdict for one in found}
     few = not verdicts or verdicts == {"too few runs"}
     code = FAILED if "regressed" in verdicts else INCONCLUSIVE if few else OK
+    if options.output is not None:
+        from hpcdl.report.history_page import render  # late: it needs jinja2
+
+        write_output("-o", options.output, render(found, calibrations))
     if options.junit is not None:
         write_output("--junit", options.junit, history_junit.render(found, dt.datetime.now(dt.UTC)))
     if options.metrics is not None:
@@ -94,6 +104,17 @@ def execute(options: argparse.Namespace) -> int:
     else:
         print(f"TOO FEW RUNS: {options.folder} holds none")
     return code
+
+
+def _check_output(output: Path) -> None:
+    """Raise UsageError for a page with another suffix, or without its libraries."""
+    from hpcdl.report.pages import missing
+    from hpcdl.suite import UsageError
+
+    if output.suffix != ".html":
+        raise UsageError(f"-o {output}: must end in .html")
+    if missing():
+        raise UsageError(f"-o {output}: {missing()}")
 
 
 COMMAND: Final = Command(

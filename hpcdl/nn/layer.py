@@ -30,6 +30,8 @@ class Variable:
     """Factor on the learning rate."""
     trained: bool = True
     """True for a parameter; False for state, such as running statistics."""
+    drawn_as: str | None = None
+    """Full name that seeds the initial value; None: its own."""
 
 
 class Layer(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from hpcdl.nn.backend import Backend
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer
+    from hpcdl.nn.split.division import Division
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,8 @@ class Replica:
     those of the whole network. ``dtype`` is the precision of activations: float32,
     float64, or on some backends bfloat16 or float16. With 16-bit activations, the flat vectors, images and
     predictions are float32. ``allocate(size, dtype)`` returns zeroed vectors for parameters and gradients; it
-    needs a backend with numpy arrays.
+    needs a backend with numpy arrays. ``division`` gives this rank's parts of the layers
+    (:func:`hpcdl.nn.split.division.divide`) in place of ``layers``.
 
     ValueError: a layer that does not accept its input shape, duplicate names, an unknown dtype, no layer.
     """
@@ -71,9 +74,11 @@ class Replica:
         dtype: str = "float32",
         seed: int = 0,
         allocate: Callable[[int, str], Array] | None = None,
+        division: Division | None = None,
         part: slice = slice(None),
     ) -> None:
         backend.check_precision(dtype)
+        layers = layers if division is None else division.parts
         if not layers:
             raise ValueError("a network needs at least one layer")
         _distinct(layer.name for layer in layers)
@@ -85,8 +90,11 @@ class Replica:
         """Factor on the gradients that prevents underflow in 16 bits; the update divides by it."""
 
         shapes = [shape]
-        for layer in layers:
-            shapes.append(layer.output(shapes[-1]))
+        if division is not None:
+            shapes = [*division.shapes, division.output]
+        else:
+            for layer in layers:
+                shapes.append(layer.output(shapes[-1]))
         begin, end, _ = part.indices(len(layers))
         if begin >= end:
             raise ValueError(f"layers {begin} to {end} of {len(layers)} are none")
@@ -95,12 +103,12 @@ class Replica:
         """True if the replica holds the first layer of the network, the last one."""
         self.shape, self.output = shapes[begin], shapes[end]
 
-        trained, untrained = list[list[Variable]](), list[Variable]()
+        trained, held_state = list[list[Variable]](), list[list[Variable]]()
         for layer, given in zip(held, inputs, strict=True):
             declared = [replace(one, name=f"{layer.name}.{one.name}") for one in layer.declare(given)]
             trained.append([variable for variable in declared if variable.trained])
-            untrained += [variable for variable in declared if not variable.trained]
-        parameters = [variable for variables in trained for variable in variables]
+            held_state.append([variable for variable in declared if not variable.trained])
+        parameters, untrained = [*chain.from_iterable(trained)], [*chain.from_iterable(held_state)]
         _distinct(variable.name for variable in (*parameters, *untrained))
         self.tensors = _place(parameters)
         self.parameters = backend.asarray(_drawn(parameters, self.dtype, seed))
@@ -114,12 +122,11 @@ class Replica:
 
         values = _views(self.parameters, self.tensors) | _views(self.state, _place(untrained))
         site = Site("", backend, dtype, values, _views(self.gradients, self.tensors), [], [])
-        stages, start = list[Stage](), 0
-        for layer, variables, given in zip(held, trained, inputs, strict=True):
-            stop = start + _size(variables)
+        stages = list[Stage]()
+        spans = zip(_spans(trained), _spans(held_state), strict=True)
+        for layer, given, own in zip(held, inputs, spans, strict=True):
             first = self.is_first and not stages
-            stages.append(Stage(layer, given, slice(start, stop), replace(site, path=layer.name), first=first))
-            start = stop
+            stages.append(Stage(layer, given, own, replace(site, path=layer.name), first=first))
         self.stages = tuple(stages)
 
         self._seeded = site.seeded
@@ -165,7 +172,8 @@ class Replica:
 
     def release_predictions(self) -> None:
         """Free the inputs that kernels keep after predictions; an empty batch replaces them."""
-        self.predict(self.backend.zeros(0, self.stages[0].input_dtype).reshape(0, *self.shape))
+        for stage in self.stages:
+            stage.forward(self.backend.zeros(0, stage.input_dtype).reshape(0, *stage.shape), train=False)
 
     def reseed(self, *key: int) -> None:
         """Restart dropout's random numbers from non-negative integers, such as seed, rank and step."""
@@ -212,12 +220,19 @@ def _place(variables: Sequence[Variable]) -> tuple[Tensor, ...]:
 def _drawn(variables: Sequence[Variable], dtype: str, seed: int) -> Array:
     values = np.empty(_size(variables), dtype)
     for variable, view in zip(variables, _views(values, _place(variables)).values(), strict=True):
-        variable.initial(view, np.random.default_rng((seed, crc32(variable.name.encode()))))
+        name = variable.drawn_as or variable.name
+        variable.initial(view, np.random.default_rng((seed, crc32(name.encode()))))
     return values
 
 
 def _views(vector: Array, tensors: Sequence[Tensor]) -> dict[str, Array]:
     return {tensor.name: vector[tensor.span].reshape(tensor.shape) for tensor in tensors}
+
+
+def _spans(stages: Sequence[Sequence[Variable]]) -> list[slice]:
+    """Return each stage's slice of the flat vector of all variables."""
+    ends = [*accumulate(map(_size, stages), initial=0)]
+    return [slice(begin, end) for begin, end in pairwise(ends)]
 
 
 def _size(variables: Sequence[Variable]) -> int:

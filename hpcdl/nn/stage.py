@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hpcdl.nn.precision import master, storage_dtype
+from hpcdl.nn.split.part import Part
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
@@ -23,10 +24,12 @@ class Stage:
     between a forward and its backward.
     """
 
-    def __init__(self, layer: Layer, shape: Shape, span: slice, site: Site, *, first: bool) -> None:
+    def __init__(self, layer: Layer, shape: Shape, spans: tuple[slice, slice], site: Site, *, first: bool) -> None:
         self.name = layer.name
-        self.span = span
-        """Slice of the flat vectors; empty without parameters."""
+        self.span, self.state = spans
+        """Slices of the flat vectors of parameters and of state; empty without them."""
+        self.divided = isinstance(layer, Part) and bool(layer.cuts)
+        """True if this rank has only its part of the layer's parameters and state."""
         self.shape = shape
         """Shape of one input."""
         self.output = layer.output(shape)
@@ -82,7 +85,7 @@ class Stage:
         ``heads``. Random numbers continue those of this binding.
         """
         own = replace(self._site, gradients=gradients, seeded=[], heads=heads, continued=dict(self._site.seeded))
-        return Stage(self._layer, self.shape, self.span, own, first=self._first)
+        return Stage(self._layer, self.shape, (self.span, self.state), own, first=self._first)
 
     def _narrow(self, x: Array) -> Array:
         """Convert images to the precision of the activations."""

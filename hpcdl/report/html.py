@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -59,10 +59,29 @@ class Page:
     failed: bool
 
 
+class Source(NamedTuple):
+    """Content of a page; the first paragraph of its first section is the headline."""
+
+    head: Document
+    contents: Sequence[tuple[Section, Sequence[Chart]]]
+    failed: bool
+
+
 def render(found: Sequence[Findings]) -> str:
     """Return the page; several runs follow each other."""
+    return written([_of_run(one) for one in found])
+
+
+def written(sources: Sequence[Source]) -> str:
+    """Return one page with all sources."""
     numbers = count(1)
-    return _template().render(pages=[_page(one, numbers) for one in found], light=LIGHT, dark=DARK)
+    return _template().render(pages=[_page(one, numbers) for one in sources], light=LIGHT, dark=DARK)
+
+
+def _of_run(found: Findings) -> Source:
+    head, contents = illustrated(found)
+    failed = bool(failures(found.records) or unfinished(found.run) or not found.run.complete)
+    return Source(head, contents, failed)
 
 
 @cache
@@ -75,14 +94,12 @@ def _template() -> Template:
     return environment.get_template("page.html")
 
 
-def _page(found: Findings, numbers: Iterator[int]) -> Page:
-    head, contents = illustrated(found)
+def _page(source: Source, numbers: Iterator[int]) -> Page:
     parts = []
-    for section, charts in contents:
+    for section, charts in source.contents:
         figures = [_illustration(chart, next(numbers)) for chart in charts[:MOST]]
         parts.append(Part(f"p{next(numbers)}", section.visible(), figures, max(0, len(charts) - MOST)))
-    failed = bool(failures(found.records) or unfinished(found.run) or not found.run.complete)
-    return Page(head.visible(), parts, failed)
+    return Page(source.head.visible(), parts, source.failed)
 
 
 def _illustration(chart: Chart, number: int) -> Illustration:

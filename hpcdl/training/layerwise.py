@@ -86,4 +86,4 @@ def check(_ranks: int, settings: Mapping[str, Any]) -> None:
     check_bucket_bytes(settings["bucket_bytes"])
 
 
-TRAITS: Final = Strategy(lockstep=True, weighs_images=True, compresses=True, check=check)
+TRAITS: Final = Strategy(lockstep=True, weighs_images=True, splits_layers=True, compresses=True, check=check)

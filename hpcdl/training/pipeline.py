@@ -98,7 +98,7 @@ async def pipeline(
                 outcome.loss = (outcome.loss + auxiliary) / max(1, outcome.images)
         if session.evaluation_due(step + 1):
             through = partial(test, comm, session, place, before, after, most)
-            if await session.evaluate(comm, step + 1, replicas=place.replicas, test=through):
+            if await session.evaluate(comm, step + 1, replicas=place.replicas, through=through):
                 return
 
 

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+import re
 from xml.etree import ElementTree as ET
 
 import h5py
@@ -206,7 +207,23 @@ def test_metrics_and_junit_are_written(archive, capsys, tmp_path):
     assert suite.get("failures") == "1"
 
 
-@pytest.mark.parametrize("options", [["--since", "yesterday"], ["--metrics", "/nonexistent/x"]])
+def test_a_page_with_figures_is_written(archive, capsys, tmp_path):
+    page = tmp_path / "history.html"
+    archive.folder.mkdir()
+    assert archive.history("-o", page) == 3
+    assert "TOO FEW RUNS" in page.read_text()
+    for number in range(13):
+        archive.run(1.0 if number < 10 else 1.2)
+    assert archive.history("-o", page) == 1
+    text = page.read_text()
+    assert re.search(r"<h1[^>]*>REGRESSED since 2026-03-11", text)
+    assert {"ring (p50)", "tree (p50)"} <= set(re.findall("<figcaption>(.*?)<", text))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--since", "yesterday"], ["--metrics", "/nonexistent/x"], ["-o", "x.pdf"], ["-o", "/nonexistent/x.html"]],
+)
 def test_wrong_usage_is_one_line(archive, capsys, options):
     archive.run()
     try:

@@ -7,8 +7,10 @@ import shutil
 import subprocess
 
 import pytest
+from contract.archives import archive
 from report_runs import HOSTILE, all_figures
 
+from hpcdl.report.history_page import render as history_page
 from hpcdl.report.render import render
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -52,8 +54,17 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not instal
 
 
 @pytest.fixture(params=["mine", "a_long_name_of_a_model" * 8, HOSTILE], ids=["usual", "long", "hostile"])
-def measured(request, hand, tmp_path):
-    (tmp_path / "page.html").write_text(render([all_figures(hand, request.param)], "html"), encoding="utf-8")
+def name(request):
+    return request.param
+
+
+@pytest.fixture(params=["report", "history"])
+def measured(request, name, hand, tmp_path):
+    if request.param == "report":
+        text = render([all_figures(hand, name)], "html")
+    else:
+        text = history_page([archive(12, 30, [(3, 20, 1.3), (4, 25, 0.8)], name=name)], {})
+    (tmp_path / "page.html").write_text(text, encoding="utf-8")
     measure = tmp_path / "measure.html"
     measure.write_text(MEASURE, encoding="utf-8")
     command = [CHROMIUM, *OPTIONS, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", measure.as_uri()]

@@ -1,11 +1,11 @@
 """The page: whole, self-contained, harmless whatever the trace holds, and legible."""
 
 import html
-import html.parser
 import re
 
 import pytest
 from conftest import Hand
+from contract.pages import Page
 from matplotlib.figure import Figure
 from report_runs import HOSTILE, all_figures, evaluations, steps
 
@@ -16,33 +16,10 @@ from hpcdl.report.drawing.palette import DARK, LIGHT, SERIES
 from hpcdl.report.findings import findings
 from hpcdl.report.render import render
 
-VOID = {"meta", "link", "br", "hr", "img", "input"}
-
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     return all_figures(Hand(tmp_path_factory.mktemp("run")))
-
-
-class Page(html.parser.HTMLParser):
-    """Elements that are open, and all that were seen."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.seen = [], []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attributes):
-        self.seen.append((tag, dict(attributes)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attributes):
-        self.seen.append((tag, dict(attributes)))
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag, self.getpos()
 
 
 def kinds(run):

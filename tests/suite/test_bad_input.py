@@ -80,6 +80,8 @@ WRONG_VALUES = [
     ("train", {"steps": 10**30}, "steps: 1000000000000000000000000000000 is out of range"),
     ("train", {"seed": -1}, "seed: must be at least 0, not -1"),
     ("train", {"seed": 1 << 63}, "seed: 9223372036854775808 is out of range"),
+    ("train", {"quantization": {"weights": 32}}, "quantization: weights: must be 2 to 16 bits, not 32"),
+    ("train", {"quantization": {"weight": 8}}, "quantization: unknown setting 'weight'; did you mean 'weights'?"),
     ("train", {"target_accuracy": 97}, "target_accuracy: must be at most 1, not 97"),
     ("train", {"global_batch": 2000}, "global_batch: 2000 images a step, but digits has 1437"),
     ("train", {"dataset": {"name": "synthetic", "shape": [2, 2]}}, "dataset: synthetic: shape must be three"),

@@ -53,6 +53,8 @@ def settings_within(key, value):
         return ("rank", "step")
     if key == "shares":
         return ("weights",)
+    if key == "mesh":
+        return ("data", "model", "split", "linear")
     if key == "schedule":
         names = itertools.chain(*(function.__kwdefaults__ or () for function in SCHEDULES.values()))
         return (*names, "warmup", "warmup_steps", "warmup_from", "base_batch")
@@ -70,6 +72,7 @@ USUAL = {
     "straggler": {"rank": 1, "factor": 2.0},
     "failure": {"rank": 1, "step": 1},
     "shares": {"weights": [2, 1]},
+    "mesh": {"model": 2},
 }
 """Table that receives a setting if the suite has none."""
 

@@ -16,6 +16,7 @@ from hpcdl.cases.parts.stage_balance import check_stages
 from hpcdl.data.parts.dataset import Dataset
 from hpcdl.data.parts.sharding import EQUAL, bounds
 from hpcdl.launch.memory import node_memory_bytes, shortage
+from hpcdl.nn.precision import HALF
 from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
     _check_supported(spec, given)
     with about("dtype"):
         kernels.check_precision(spec.dtype)
+    if spec.quantization is not None and not kernels.on_host:
+        raise ValueError(f"quantization: is done in the host's memory, and backend {kernels.name!r} is not there")
     with about("model"):
         if (shape := check_layers(spec.layers, spec.data.shape)) != (spec.data.classes,):
             raise ValueError(f"ends in {shape}, but {spec.data.name} has {spec.data.classes} classes")
@@ -70,6 +73,9 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
     with about("training"):
         spec.strategy.check_rates(spec.rate, spec.planned_steps, spec.training.in_full)
     _check_shares(spec)
+    if spec.mesh is not None:
+        with about("mesh"):
+            _check_mesh(spec)
     with about("batch_per_rank" if spec.global_batch is None else "global_batch"):
         if (line := shortage(memory_bytes(spec), 1, node_memory_bytes())) is not None:
             raise ValueError(f"{spec.most_images} images a rank: {line}")
@@ -128,11 +134,30 @@ def _check_shares(spec: TrainSpec) -> None:
             raise ValueError(f"weights: with {spec.sharing} rank {rank} would receive 0 of {batch} images")
 
 
+def _check_mesh(spec: TrainSpec) -> None:
+    """Raise ValueError for a mesh that does not fit the ranks, and for layers that cannot be split so."""
+    if spec.model_ranks == 1:
+        return
+    if spec.network:
+        raise ValueError("layers are split on real ranks only; leave out network or mesh")
+    if spec.independent:
+        raise ValueError(f"ranks share parameters, and {spec.aggregation.name!r} sums nothing")
+    if spec.plan is not None:
+        raise ValueError(f"compression = {spec.compression.name!r} needs layers that are whole on every rank")
+    if spec.dtype in HALF:
+        raise ValueError(f"gradients of activations are summed over ranks; use float32, not {spec.dtype}")
+    for rank in range(spec.model_ranks):
+        spec.division(rank)
+
+
 def _check_supported(spec: TrainSpec, given: Collection[str]) -> None:
     """Raise ValueError, led by its key, for a key of the case that its strategy does not support."""
     name, traits = spec.training.name, spec.strategy
     weighing = [
         one for one in registry.names("training") if registry.traits("training", one, Strategy).weighs_images
+    ]
+    splitting = [
+        one for one in registry.names("training") if registry.traits("training", one, Strategy).splits_layers
     ]
     for key, asked, able, why in (
         (
@@ -166,6 +191,13 @@ def _check_supported(spec: TrainSpec, given: Collection[str]) -> None:
             "moves its messages itself; leave this key out",
         ),
         ("failure", spec.failure, traits.may_fail is not None, "does not go on when a rank fails"),
+        (
+            "mesh",
+            spec.mesh,
+            traits.splits_layers,
+            f"does not split layers among ranks; these do: {', '.join(splitting)}",
+        ),
+        ("shares", spec.shares, spec.mesh is None, "has equal shares on a mesh; leave one of the keys out"),
     ):
         if asked and not able:
             raise ValueError(f"{key}: {name!r} {why}")

@@ -22,11 +22,15 @@ from hpcdl.fabric.faults import Failure, Straggler
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.nn.backend import backend
 from hpcdl.nn.precision import HALF, master, storage_dtype
+from hpcdl.nn.quantization import Quantization, quantized
 from hpcdl.nn.replica import Replica
+from hpcdl.nn.split.division import divide
 from hpcdl.nn.volumes import FLOAT_BYTES, volumes
 from hpcdl.optim.parts.loss_scaling import LossScaling
 from hpcdl.optim.parts.schedules import schedule
 from hpcdl.training.parts.compressed.plan import ExchangeSettings
+from hpcdl.training.parts.mesh import Mesh
+from hpcdl.training.parts.model_group import ModelGroup
 from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.traits import Strategy
 
@@ -39,8 +43,10 @@ if TYPE_CHECKING:
     from hpcdl.fabric.network import Network
     from hpcdl.nn.backend import Backend
     from hpcdl.nn.layer import Layer
+    from hpcdl.nn.split.division import Division
     from hpcdl.training.parts.compressed.plan import Plan
     from hpcdl.training.parts.journal import Journal
+    from hpcdl.training.parts.mesh import Place
 
 MOST_AHEAD: Final = 1000
 """Batches made ahead, at most."""
@@ -66,6 +72,7 @@ class TrainSpec:
     global_batch: int | None = key(None, least=1)
     batch_per_rank: int | None = key(None, least=1)
     shares: Shares | None = key(None, table=Shares)
+    mesh: Mesh | None = key(None, table=Mesh)
     epochs: float | None = key(None, above=0)
     steps: int | None = key(None, least=1, most=MOST_STEPS)
     target_accuracy: float | None = key(None, least=0, most=1)
@@ -77,6 +84,7 @@ class TrainSpec:
     trace: str = key("events", choices=("events", "steps", "alternating"))
     straggler: Straggler | None = key(None, table=Straggler)
     failure: Failure | None = key(None, table=Failure)
+    quantization: Quantization | None = key(None, table=Quantization)
     network: str | None = key(None, choices=tuple(NETWORKS))
     ranks_per_host: int = key(1, least=1, most=MOST_RANKS)
     device: str | None = key(None, choices=tuple(DEVICES))
@@ -198,23 +206,46 @@ class TrainSpec:
         """The network of a simulated case, with its ranks on hosts."""
         return NETWORKS[str(self.network)].on(self.ranks_per_host)
 
+    @property
+    def model_ranks(self) -> int:
+        """Ranks among which the layers are split; 1 if they are whole."""
+        return 1 if self.mesh is None else self.mesh.groups(self.ranks)[1]
+
+    def division(self, rank: int) -> Division | None:
+        """Return the parts of the layers of a rank of a model group; None if the layers are not split."""
+        if self.mesh is None or self.model_ranks == 1:
+            return None
+        split, linear, ranks = self.mesh.split, self.mesh.linear, self.model_ranks
+        return divide(self.layers, self.data.shape, split=split, linear=linear, rank=rank, ranks=ranks)
+
     def session(
-        self, journal: Journal, allocate: Callable[[int, str], Array] | None = None, *, rank: int = 0
+        self,
+        journal: Journal,
+        allocate: Callable[[int, str], Array] | None = None,
+        place: Place | None = None,
+        *,
+        rank: int = 0,
     ) -> Session:
-        """Return the side of ``rank`` of the training; ``allocate`` makes the host's vectors, see Replica."""
+        """Return the side of ``rank`` of the training; ``allocate`` makes the host's vectors, see Replica.
+
+        ``place``: the rank's place in a mesh that splits layers.
+        """
         kernels = self.kernels
+        division = None if place is None else self.division(place.model.rank)
         replica = Replica(
-            self.layers,
+            self.layers if self.quantization is None else quantized(self.layers, self.quantization),
             self.data.shape,
             backend=kernels,
             dtype=self.dtype,
             seed=self.seed,
             allocate=allocate if kernels.on_host else None,
+            division=division,
             part=self.parts[rank % self.stages],
         )
         update: Any = self.optimizer.make()
         if self.dtype == "float16":  # bfloat16 has float32's exponents
             update = LossScaling(update, replica)
+        group = None if place is None or division is None else ModelGroup(place, division, replica)
         return Session(
             replica=replica,
             optimizer=update,
@@ -232,4 +263,5 @@ class TrainSpec:
             evaluate_every=self.evaluate_every,
             prefetch=self.prefetch,
             compression=self.plan,
+            group=group,
         )

@@ -1,4 +1,4 @@
-"""Step time, split into computing, waiting for input, and the rest: communication that is not overlapped."""
+"""Step time, split into compute, input, waiting for other ranks, transfer, and the rest."""
 
 from __future__ import annotations
 
@@ -16,9 +16,13 @@ if TYPE_CHECKING:
 
 MOST: Final = 16
 """Bars of a chart, at most."""
+PARTS: Final = ("compute", "input", "waiting", "transfer", "rest")
+"""Parts of a bar; those that no bar has are left out."""
 NOTE: Final = (
-    "Medians. Compute and input are of the rank that takes longest; the rest of the step is communication that no "
-    "computing overlaps, and waiting for other ranks."
+    "Means over ranks, except input, which is of the rank that waits longest for its images. Waiting: a message "
+    "has not begun on another rank. Transfer: bytes move. Both count only while the rank does not compute, so "
+    "that overlapped communication is in neither. Rest: the remainder of the step; without messages in the trace "
+    "all communication and waiting."
 )
 
 
@@ -37,16 +41,8 @@ def charts(found: Findings) -> list[Bars]:
 
 
 def _chart(shown: Sequence[Row], title: str, every: int) -> Bars:
-    parts: dict[str, list[float]] = {"compute": [], "input": [], "communication and waiting": []}
-    for row in shown:
-        step = row.step_seconds or 0.0
-        waited = row.scale.median("input_seconds") or 0.0
-        computed = min(step, row.scale.median("compute_seconds") or 0.0)
-        lengths = (max(0.0, computed - waited), min(waited, computed), step - computed)
-        for part, length in zip(parts.values(), lengths, strict=True):
-            part.append(length)
-    if not any(parts["input"]):
-        del parts["input"]
+    split = [_split(row) for row in shown]
+    parts = {name: lengths for name, *lengths in zip(PARTS, *split, strict=True) if any(lengths)}
     labels = [
         row.name if row.scale["ranks"] == 1 else f"{row.name}, {plural(row.scale['ranks'], 'rank')}"
         for row in shown
@@ -59,3 +55,16 @@ def _chart(shown: Sequence[Row], title: str, every: int) -> Bars:
         Axis("step", seconds),
         NOTE + rest,
     )
+
+
+def _split(row: Row) -> tuple[float, ...]:
+    """Return the lengths of :data:`PARTS` (s); together they are the step."""
+    step, scale = row.step_seconds or 0.0, row.scale
+    computed = (scale.median("compute_seconds") or 0.0) * (scale.median("load_balance") or 1.0)
+    left, lengths = step, []
+    for length in (computed, scale.median("waiting_seconds"), scale.median("transfer_seconds")):
+        lengths.append(min(left, length or 0.0))
+        left -= lengths[-1]
+    compute, waiting, transfer = lengths
+    images = min(compute, scale.median("input_seconds") or 0.0)
+    return compute - images, images, waiting, transfer, left

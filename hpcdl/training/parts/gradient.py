@@ -30,18 +30,24 @@ async def gradient(
 
     ``inputs()`` returns images and labels. Each image's gradient is multiplied by ``scale``, by default 1 /
     images. ``before(stage)`` is awaited before a layer's forward, ``after(stage)`` is called after its backward.
+    Between layers, the session's flow moves activations and their gradients.
     """
-    replica = session.replica
+    replica, flow = session.replica, session.flow
     x, labels = await comm.compute(INPUT, inputs)
-    outcome.images = len(x)
-    for stage in replica.stages:
+    outcome.images = len(labels)
+    shares = session.group_shares
+    for boundary, stage in enumerate(replica.stages):
         if before is not None:
             await before(stage)
+        x = await flow.forward(boundary, x, shares)
         x = await comm.compute(f"forward {stage.name}", partial(stage.forward, x))
+    x = await flow.forward(len(replica.stages), x, shares)
     factor = 1 / max(1, outcome.images) if scale is None else scale
     loss, outcome.correct, dy = await comm.compute("loss", partial(replica.loss, x, labels, factor))
     outcome.loss = loss / max(1, outcome.images)
-    upstream: Any = dy  # None after the first stage
-    for stage in reversed(replica.stages):
+    upstream: Any = await flow.backward(len(replica.stages), dy, shares)
+    for boundary, stage in reversed([*enumerate(replica.stages)]):
         upstream = await comm.compute(f"backward {stage.name}", partial(stage.backward, upstream))
         after(stage)
+        if boundary:  # nothing is before the first stage
+            upstream = await flow.backward(boundary, upstream, shares)

@@ -16,6 +16,8 @@ from hpcdl.data.parts.sharding import EQUAL, Shares, bounds, epoch_order, share,
 from hpcdl.optim.parts.per_tensor import Multipliers
 from hpcdl.training.parts.bucketing import between, buckets
 from hpcdl.training.parts.compressed.compressed import Compressed
+from hpcdl.training.parts.flow import WHOLE, Flow
+from hpcdl.training.parts.testing import test
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -25,9 +27,11 @@ if TYPE_CHECKING:
     from hpcdl.data.parts.dataset import Dataset
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.nn.replica import Replica
+    from hpcdl.nn.split.layout import Range
     from hpcdl.optim.parts.protocol import Optimizer
     from hpcdl.training.parts.compressed.plan import Plan
     from hpcdl.training.parts.journal import Journal, Moment
+    from hpcdl.training.parts.model_group import ModelGroup
 
 
 _Batch: TypeAlias = "tuple[Array, NDArray[np.int64]]"
@@ -64,6 +68,8 @@ class Session:
     """Compression of gradients; None: they are summed dense."""
     compressed: Compressed | None = field(default=None, init=False)
     """Compressor and residual of this rank."""
+    group: ModelGroup | None = None
+    """This rank of a model group; None: every rank has all layers."""
     vectors: dict[str, Array] = field(default_factory=dict, init=False)
     """Vectors of the strategy besides the replica's, by name; see :meth:`vector`."""
     multipliers: Multipliers = field(init=False)
@@ -129,24 +135,43 @@ class Session:
         Raises FloatingPointError for a value that a compressor cannot send: infinite, or not a number.
         """
         gradient = self.replica.gradients[span]
-        if self.compressed is None:
+        if self.group is not None:
+            await self.group.reduce(comm, span, self.aggregate)
+        elif self.compressed is None:
             await self.aggregate(comm, gradient)
         else:
             await self.compressed.reduce(comm, span, gradient, self.aggregate)
+
+    @property
+    def flow(self) -> Flow:
+        """Movement of activations between the layers."""
+        return WHOLE if self.group is None else self.group.flow
+
+    @property
+    def group_shares(self) -> tuple[Range, ...]:
+        """Shares of the model group's ranks in its batch of a step; of the rank alone without a group."""
+        if self.group is None:
+            return ((0, self.images),)
+        return self.group.shares(self.global_batch // self.group.place.data.size)
 
     def epoch(self, step: int) -> int:
         """Return the epoch of ``step``."""
         return step // self.steps_per_epoch
 
     def batch(self, step: int, rank: int, ranks: int) -> _Batch:
-        """Return images and labels of ``rank``'s share of the global batch, which does not depend on ``ranks``."""
+        """Return images and labels of ``rank``'s share of the global batch, which does not depend on ``ranks``.
+
+        In a divided network, the images are those that the first layer's part takes, of its model group's batch.
+        """
+        if self.group is not None:
+            rank, ranks = self.group.place.group, self.group.place.data.size
         self.replica.reseed(self.seed, rank, step)
         if self._ahead is None or self._ahead[0] != (rank, ranks):
             self.close()
             make = partial(self._make_batch, rank=rank, ranks=ranks)
             self._ahead = (rank, ranks), Prefetch(make, self.steps, self.prefetch)
         images, labels = self._ahead[1].take(step)
-        self.images = len(images)
+        self.images = len(labels)
         return images, labels
 
     def input(self, step: int, rank: int, ranks: int) -> tuple[Array, Array]:
@@ -173,8 +198,10 @@ class Session:
 
     def _make_batch(self, step: int, rank: int, ranks: int) -> _Batch:
         """Make a batch without touching the replica: another thread may call."""
-        mine = self._indices(step, rank, ranks)
-        return self.dataset.train.batch(mine, self.replica.dtype, (self.seed, self.epoch(step)))
+        mine, key = self._indices(step, rank, ranks), (self.seed, self.epoch(step))
+        if self.group is not None:
+            return self.group.read(self.dataset.train, mine, key)
+        return self.dataset.train.batch(mine, self.replica.dtype, key)
 
     def _indices(self, step: int, rank: int, ranks: int) -> NDArray[np.int64]:
         epoch, within = divmod(step, self.steps_per_epoch)
@@ -201,7 +228,7 @@ class Session:
         consensus: float = math.nan,
         at: Moment | None = None,
         replicas: Comm | None = None,
-        test: Callable[[], Awaitable[NDArray[np.float64]]] | None = None,
+        through: Callable[[], Awaitable[NDArray[np.float64]]] | None = None,
     ) -> bool:
         """Test the network on all ranks together; return whether training may stop.
 
@@ -209,18 +236,23 @@ class Session:
         its own of during training (Goyal et al. 2017, section 2.3), are averaged first. ``parameters``, equal on
         all ranks, are tested in place of the replica's. ``consensus`` and ``at`` are recorded with the result.
         ``steps``: length of training so far, in global batches. ``replicas`` are the ranks with the same layers,
-        by default all. ``test()`` returns this rank's summed loss and number of correct answers, by default those
-        of its share of the test set.
+        by default all. ``through()`` returns this rank's summed loss and number of correct answers, by default
+        those of its share of the test set.
         """
         replica = self.replica
-        if replica.state.size and not self.independent:
-            alike = replicas or comm
-            await alike.native("allreduce", replica.state)
-            await comm.compute("evaluation", partial(itruediv, replica.state, alike.size))
-        if test is None:
-            sums = await comm.compute("evaluation", partial(self._test_with, parameters, comm.rank, comm.size))
+        if self.group is not None:
+            await self.group.average_statistics(comm)
+            sums = await self.group.test(comm, self.dataset.test, self.global_batch)
         else:
-            sums = await test()
+            if replica.state.size and not self.independent:
+                alike = replicas or comm
+                await alike.native("allreduce", replica.state)
+                await comm.compute("evaluation", partial(itruediv, replica.state, alike.size))
+            if through is None:
+                work = partial(self._test_with, parameters, comm.rank, comm.size)
+                sums = await comm.compute("evaluation", work)
+            else:
+                sums = await through()
         await comm.native("allreduce", sums)
         loss, accuracy = (float(total) / len(self.dataset.test) for total in sums)
         epochs, samples = steps / self.steps_per_epoch, round(steps * self.global_batch)
@@ -254,26 +286,14 @@ class Session:
         return sums
 
     def _test(self, rank: int, ranks: int) -> NDArray[np.float64]:
-        """Return the sum of losses and the number of correct answers over this rank's share of the test set.
+        """Return :func:`hpcdl.training.parts.testing.test` of this rank's share of the test set.
 
         Batches are no larger than in training, so that tests need no more memory than training.
         """
-        replica, test = self.replica, self.dataset.test
-        mine = np.arange(rank * len(test) // ranks, (rank + 1) * len(test) // ranks)
-        parts = range(0, len(mine), math.ceil(self.global_batch / ranks))
-
-        def make(part: int) -> _Batch:
-            return test.batch(mine[parts[part] :][: parts.step], replica.dtype)
-
-        sums = np.zeros(2)
-        with Prefetch(make, len(parts), self.prefetch) as ahead:
-            for part in range(len(parts)):
-                images, labels = ahead.take(part)
-                logits = replica.predict(replica.backend.asarray(images))
-                loss, correct, _ = replica.loss(logits, replica.backend.asarray(labels), 1.0, train=False)
-                sums += (loss, correct)
-        replica.release_predictions()
-        return sums
+        images = len(self.dataset.test)
+        mine = np.arange(rank * images // ranks, (rank + 1) * images // ranks)
+        most = math.ceil(self.global_batch / ranks)
+        return test(self.replica, self.dataset.test, mine, most, self.prefetch)
 
 
 def _square_distance(one: Array, other: Array) -> float:

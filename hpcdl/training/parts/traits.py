@@ -60,6 +60,8 @@ class Strategy:
     """Can train in float16, by loss scaling."""
     weighs_images: bool = False
     """A rank is weighted by its images, so that shares of a batch need not be equal."""
+    splits_layers: bool = False
+    """Moves gradients by the session's ``reduce``, so that layers may be split among ranks."""
     served: bool = False
     """Servers apply the gradients that workers push."""
     optimizer: str | None = None

@@ -1,0 +1,112 @@
+"""Layouts: the part of the activations that each rank of a model group holds.
+
+A layout names one axis and each rank's positions on it; a rank has all positions of the other axes. Axis 0 is the
+images of the batch; axes 1, 2, ... are those of an image.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcdl.nn.geometry import Shape
+
+Range = tuple[int, int]
+"""First position, and the one after the last."""
+
+Box = tuple[Range, ...]
+"""Positions on each axis, images first."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Positions of each rank on ``axis`` of images of ``shape``.
+
+    Flatten changes the shape of the arrays, but not the layout. Positions may overlap (halos, copies of the whole)
+    and lie outside the image (padding).
+    """
+
+    shape: Shape
+    """Shape of a whole image."""
+    axis: int
+    ranges: tuple[Range, ...] = ()
+    """Each rank's positions; empty for axis 0, where they follow from the batch."""
+    fill: float = 0.0
+    """Value of positions outside the image."""
+
+    @property
+    def by_images(self) -> bool:
+        """True if each rank has its share of the images: data parallelism."""
+        return self.axis == 0
+
+    @property
+    def replicated(self) -> bool:
+        """True if every rank has all positions."""
+        return not self.by_images and all(own == (0, self.shape[self.axis - 1]) for own in self.ranges)
+
+    def local(self, rank: int) -> Shape:
+        """Return the shape of ``rank``'s part of an image."""
+        if self.by_images:
+            return self.shape
+        low, high = self.ranges[rank]
+        return (*self.shape[: self.axis - 1], high - low, *self.shape[self.axis :])
+
+    def boxes(self, images: Sequence[Range]) -> list[Box]:
+        """Return each rank's box; ``images`` are the ranks' shares of the group's batch."""
+        inside = [(0, extent) for extent in self.shape]
+        if self.by_images:
+            return [(share, *inside) for share in images]
+        batch = (0, images[-1][1])
+        return [(batch, *inside[: self.axis - 1], own, *inside[self.axis :]) for own in self.ranges]
+
+
+def by_images(shape: Shape) -> Layout:
+    """Return the layout of data parallelism."""
+    return Layout(shape, 0)
+
+
+def whole(shape: Shape, ranks: int) -> Layout:
+    """Return the layout in which every rank has all of every image."""
+    return Layout(shape, 1, ((0, shape[0]),) * ranks)
+
+
+def cut(shape: Shape, axis: int, ranks: int, *, layer: str, noun: str) -> Layout:
+    """Return consecutive parts whose lengths differ by one at most, longer ones first.
+
+    ValueError, naming ``layer`` and the ``noun`` of the positions, if a rank would have none.
+    """
+    return Layout(shape, axis, parts(shape[axis - 1], ranks, layer=layer, noun=noun))
+
+
+def parts(size: int, ranks: int, *, layer: str, noun: str) -> tuple[Range, ...]:
+    """Return the ranges of :func:`cut`."""
+    if size < ranks:
+        raise ValueError(f"{layer}: {size} {noun} cannot be split among {ranks} ranks")
+    quotient, remainder = divmod(size, ranks)
+    bounds = [rank * quotient + min(rank, remainder) for rank in range(ranks + 1)]
+    return tuple(pairwise(bounds))
+
+
+def intersection(one: Box, other: Box) -> Box:
+    """Return the positions that two boxes share; ranges may be empty."""
+    return tuple((low := max(a[0], b[0]), max(low, min(a[1], b[1]))) for a, b in zip(one, other, strict=True))
+
+
+def extents(box: Box) -> Shape:
+    """Return the lengths of a box."""
+    return tuple(high - low for low, high in box)
+
+
+def volume(box: Box) -> int:
+    """Return the number of elements in a box."""
+    return math.prod(extents(box))
+
+
+def within(box: Box, origin: Box) -> tuple[slice, ...]:
+    """Return the index of ``box`` in an array that holds ``origin``."""
+    return tuple(slice(low - start, high - start) for (low, high), (start, _) in zip(box, origin, strict=True))

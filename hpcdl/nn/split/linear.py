@@ -1,0 +1,56 @@
+"""Fully connected layers split by their outputs or by their input features."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import TYPE_CHECKING
+
+from hpcdl.nn.split.bias import Bias
+from hpcdl.nn.split.layout import Layout, cut, whole
+from hpcdl.nn.split.part import Cut, Part, along
+
+if TYPE_CHECKING:
+    from hpcdl.nn.geometry import Shape
+    from hpcdl.nn.layers.linear import Linear
+
+
+def by_outputs(layer: Linear, shape: Shape, have: Layout, rank: int, ranks: int) -> list[Part]:
+    """Split the outputs: every rank takes all inputs and has rows of the weights (Gholami et al. 2018, eq. 3).
+
+    Inputs that are cut are gathered in forward; in backward the ranks' summands of the input gradient are
+    reduce-scattered. B images of d inputs, in elements, all p ranks:
+
+    Forward: (p - 1)*B*d
+    Backward: (p - 1)*B*d
+
+    Gholami's all-reduce in backward is twice that: here each rank needs the gradient of its own part only.
+    """
+    gives = cut((layer.outputs,), 1, ranks, layer=layer.name, noun="outputs")
+    low, high = gives.ranges[rank]
+    own = copy(layer)
+    own.outputs = high - low
+    return [Part(own, whole(have.shape, ranks), gives, rank, along(layer, shape, slice(low, high)))]
+
+
+def by_inputs(layer: Linear, shape: Shape, have: Layout, rank: int, ranks: int) -> list[Part]:
+    """Split the inputs: a rank multiplies its features by its columns of the weights.
+
+    The ranks' summands of the outputs are reduce-scattered in forward, and the output gradient is gathered in
+    backward. Bias and ReLU follow the sum. Inputs that are cut already are taken as they are. B images of d
+    outputs, in elements, all p ranks:
+
+    Forward: (p - 1)*B*d
+    Backward: (p - 1)*B*d
+    """
+    takes = cut(shape, 1, ranks, layer=layer.name, noun="inputs") if have.by_images else have
+    gives = whole((layer.outputs,), ranks)
+    product = copy(layer)
+    product.bias, product.relu = None, False
+    weight, *_ = layer.declare(shape)
+    columns = (*[slice(None)] * takes.axis, slice(*takes.ranges[rank]))
+    cuts = {"weight": Cut(weight, columns, (layer.outputs, *takes.shape))}
+    sums = cut((layer.outputs,), 1, ranks, layer=layer.name, noun="outputs")
+    own = slice(*sums.ranges[rank])
+    biases = {name: one for name, one in along(layer, shape, own).items() if name == "bias"}
+    finish = Part(Bias(f"{layer.name}.sum", layer), sums, sums, rank, biases, layer.name)
+    return [Part(product, takes, gives, rank, cuts), finish]

@@ -1,0 +1,91 @@
+"""Mesh of ranks: data parallelism across model groups, model parallelism within each (Dryden et al. 2019)."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpcdl.nn.split.division import LINEAR, SPLITS
+
+if TYPE_CHECKING:
+    from hpcdl.fabric.comm import Comm
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mesh:
+    """Division of the ranks into ``data`` model groups of ``model`` ranks, and of the layers within a group.
+
+    One of the two numbers may be left out: it follows from the ranks.
+
+    ``split`` names the division of the layers. ``model``: convolutions by filters, locally connected layers by
+    rows, fully connected layers by features. ``space``: layers of images by rows, fully connected ones by
+    features. ``hybrid``: layers of images data-parallel, fully connected ones by features (Krizhevsky 2014).
+    ``linear``: the features are ``outputs`` or ``inputs``.
+
+    ValueError: a name that is none of these, a number below 1, or no number.
+    """
+
+    data: int | None = None
+    model: int | None = None
+    split: str = "model"
+    linear: str = "outputs"
+
+    def __post_init__(self) -> None:
+        numbers = {name: getattr(self, name) for name in ("data", "model") if getattr(self, name) is not None}
+        if not numbers:
+            raise ValueError("give data, the number of model groups, or model, their ranks")
+        for name, number in numbers.items():
+            if number < 1:
+                raise ValueError(f"{name}: must be at least 1, not {number}")
+        for name, valid in (("split", SPLITS), ("linear", LINEAR)):
+            if (given := getattr(self, name)) not in valid:
+                close = difflib.get_close_matches(given, valid, n=1) or [", ".join(valid)]
+                raise ValueError(f"{name}: unknown {given!r}; did you mean {close[0]}?")
+
+    def __str__(self) -> str:
+        size = [f"{name} {getattr(self, name)}" for name in ("data", "model") if getattr(self, name) is not None]
+        split = [] if self.split == "model" else [self.split]
+        linear = [] if self.linear == "outputs" else [f"linear {self.linear}"]
+        return " ".join(size + split + linear)
+
+    def groups(self, ranks: int) -> tuple[int, int]:
+        """Return the number of model groups among ``ranks``, and their size.
+
+        ValueError, with sizes that fit, if the ranks cannot be divided so.
+        """
+        data = self.data or ranks // (self.model or 1)
+        model = self.model or ranks // data if data else 0
+        if data * model != ranks:
+            fit = ", ".join(f"{one} x {ranks // one}" for one in range(1, ranks + 1) if ranks % one == 0)
+            raise ValueError(f"{ranks} ranks do not fit {self}; data x model can be {fit}")
+        return data, model
+
+
+@dataclass(frozen=True)
+class Place:
+    """A rank's place in a mesh, and its two groups."""
+
+    group: int
+    """Number of the model group: the position in the data group."""
+    data: Comm
+    """Ranks with the same parts of the layers, one of each model group."""
+    model: Comm
+    """Ranks of the model group."""
+
+
+async def placed(comm: Comm, ranks: int) -> Place:
+    """Return this rank's place among model groups of ``ranks`` ranks. Every rank calls, before other programs run.
+
+    Ranks are ordered by host, so that a model group lies within a host where that is possible: it exchanges
+    activations many times in a step, a data group its gradients once.
+    """
+    hosts = (await comm.allgather_words(comm.memory.place(np.empty(0))))[:, 0]
+    first = {int(host): rank for rank, host in reversed([*enumerate(hosts)])}
+    order = sorted(range(comm.size), key=lambda rank: (first[int(hosts[rank])], rank))
+    group, position = divmod(order.index(comm.rank), ranks)
+    model = await comm.split(group, order.index(comm.rank))
+    data = await comm.split(position, group)
+    return Place(group, data, model)

@@ -1,0 +1,108 @@
+"""Model group: ranks that hold the parts of one replica's layers and work on one batch together."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from itertools import pairwise
+from operator import itruediv
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpcdl.data.parts.sharding import bounds
+from hpcdl.nn.split.layout import extents, intersection, within
+from hpcdl.training.parts.flow import ModelParallel
+from hpcdl.training.parts.segments import segments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from numpy.typing import NDArray
+
+    from hpcdl.data.parts.dataset import Split
+    from hpcdl.fabric.comm import Array, Comm
+    from hpcdl.nn.replica import Replica
+    from hpcdl.nn.split.division import Division
+    from hpcdl.nn.split.layout import Range
+    from hpcdl.training.parts.mesh import Place
+
+
+class ModelGroup:
+    """One rank of a model group: its parts of the layers, its share of the group's batch, and its sums."""
+
+    def __init__(self, place: Place, division: Division, replica: Replica) -> None:
+        self.place = place
+        self.flow = ModelParallel(place.model, division, replica.stages)
+        self._takes = division.parts[0].takes
+        self._replica = replica
+
+    def shares(self, images: int) -> tuple[Range, ...]:
+        """Return the ranks' shares of a batch of the group; sizes differ by at most one image."""
+        return tuple(pairwise(bounds(images, self.place.model.size)))
+
+    def read(
+        self, split: Split, indices: NDArray[np.int64], key: tuple[int, ...] | None = None
+    ) -> tuple[Array, NDArray[np.int64]]:
+        """Return what this rank's part of the first layer takes of a batch, and the labels of the rank's share.
+
+        ``indices`` are those of the whole group's images, ``key`` is that of :meth:`Split.batch`.
+        """
+        takes, rank, dtype = self._takes, self.place.model.rank, self._replica.dtype
+        own = slice(*self.shares(len(indices))[rank])
+        if takes.by_images:
+            return split.batch(indices[own], dtype, key)
+        images, labels = split.batch(indices, dtype, key)
+        if takes.replicated:
+            return images, labels[own]
+        box = takes.boxes(((0, len(images)),))[rank]
+        origin = tuple((0, extent) for extent in images.shape)
+        inside = intersection(box, origin)
+        part = np.full(extents(box), takes.fill, images.dtype)
+        part[within(inside, box)] = images[within(inside, origin)]
+        return part, labels[own]
+
+    async def reduce(
+        self, comm: Comm, span: slice, aggregate: Callable[[Comm, Array], Coroutine[Any, Any, None]]
+    ) -> None:
+        """Sum ``span`` of the gradients over the ranks of ``comm`` that have the same parameters.
+
+        For a divided layer these are a data group (segmented allreduce; Dryden et al. 2019).
+        """
+        stages, gradients = self._replica.stages, self._replica.gradients
+        for piece, divided in segments([(one.span, one.divided) for one in stages], span):
+            ranks = self.place.data if divided else comm
+            if ranks.size > 1:
+                await aggregate(ranks, gradients[piece])
+
+    async def average_statistics(self, comm: Comm) -> None:
+        """Average the running statistics over the ranks of ``comm`` that have the same ones."""
+        stages, state = self._replica.stages, self._replica.state
+        for piece, divided in segments([(one.state, one.divided) for one in stages], slice(0, state.size)):
+            ranks = self.place.data if divided else comm
+            await ranks.native("allreduce", state[piece])
+            await comm.compute("evaluation", partial(itruediv, state[piece], ranks.size))
+
+    async def test(self, comm: Comm, split: Split, global_batch: int) -> NDArray[np.float64]:
+        """Return the sum of losses and the number of correct answers over this rank's share of a test set.
+
+        The group tests its part of the set together, in batches no larger than in training.
+        """
+        replica, place, groups = self._replica, self.place, self.place.data.size
+        first, end = (one * len(split) // groups for one in (place.group, place.group + 1))
+        length = math.ceil(global_batch / groups)
+        sums = np.zeros(2)
+        for begin in range(first, end, length):
+            indices = np.arange(begin, min(begin + length, end))
+            images = self.shares(len(indices))
+            read, labels = await comm.compute("evaluation", partial(self.read, split, indices))
+            x, labels = replica.backend.asarray(read), replica.backend.asarray(labels)
+            for boundary, stage in enumerate(replica.stages):
+                x = await self.flow.forward(boundary, x, images)
+                x = await comm.compute("evaluation", partial(stage.forward, x, train=False))
+            x = await self.flow.forward(len(replica.stages), x, images)
+            work = partial(replica.loss, x, labels, 1.0, train=False)
+            loss, correct, _ = await comm.compute("evaluation", work)
+            sums += (loss, correct)
+        replica.release_predictions()
+        return sums

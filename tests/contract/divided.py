@@ -1,0 +1,95 @@
+"""Trainings of networks that are divided among model groups, and the same trainings by one rank."""
+
+from functools import cache
+
+import numpy as np
+
+from contract.training import LEARNING_RATE, SEED
+from hpcdl.aggregation.ring import ring
+from hpcdl.data.parts.in_memory import in_memory_dataset
+from hpcdl.fabric.comm import Counters
+from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.nn.backend import backend
+from hpcdl.nn.replica import Replica
+from hpcdl.nn.split.division import divide
+from hpcdl.optim.sgd import SGD
+from hpcdl.trace.recorder import Recorder
+from hpcdl.training.parts.journal import Journal
+from hpcdl.training.parts.mesh import placed
+from hpcdl.training.parts.model_group import ModelGroup
+from hpcdl.training.parts.session import Session
+from hpcdl.training.synchronous import synchronous
+
+STEPS = 20
+CLASSES = 7
+
+
+@cache
+def images(shape):
+    random = np.random.default_rng(0)
+
+    def split(number):
+        pixels = random.integers(0, 256, (number, *shape)).astype(np.uint8)
+        return pixels, random.integers(0, CLASSES, number)
+
+    return in_memory_dataset("noise", split(96), split(19), classes=CLASSES, source="")
+
+
+def session_of(layers, shape, recorder=None, place=None, division=None, **settings):
+    dtype = settings.pop("dtype", "float64")
+    replica = Replica(layers, shape, backend=backend("numpy"), dtype=dtype, seed=SEED, division=division)
+    defaults = {
+        "optimizer": SGD(momentum=0.9, weight_decay=2e-4),
+        "aggregate": ring,
+        "dataset": images(shape),
+        "journal": Journal(recorder or Recorder(events=False), lambda: Counters(0, 0, 0, 0, 0)),
+        "learning_rate": lambda _step: LEARNING_RATE,
+        "global_batch": 24,
+        "steps": STEPS,
+        "seed": SEED,
+        "evaluate_every": 1000,  # only at the end
+        "group": None if place is None else ModelGroup(place, division, replica),
+    }
+    return Session(replica=replica, **defaults | settings)
+
+
+async def train_divided(comm, layers, shape, mesh, *, strategy=synchronous, recorders=None, **settings):
+    """Train on one rank of a mesh; return its session and its parts."""
+    place = await placed(comm, mesh.model)
+    division = divide(layers, shape, split=mesh.split, linear=mesh.linear, rank=place.model.rank, ranks=mesh.model)
+    mine = session_of(layers, shape, recorders and recorders[comm.rank], place, division, **settings)
+    await strategy(comm, mine)
+    return mine, division
+
+
+def by_one_rank(layers, shape, **settings):
+    """Return the session of the same training on one rank."""
+    (mine,) = in_process(1).run(lambda comm: _alone(comm, layers, shape, settings))
+    return mine
+
+
+async def _alone(comm, layers, shape, settings):
+    mine = session_of(layers, shape, **settings)
+    await synchronous(comm, mine)
+    return mine
+
+
+def parameters(session):
+    replica = session.replica
+    return {tensor.name: replica.parameters[tensor.span].reshape(tensor.shape) for tensor in replica.tensors}
+
+
+def furthest(divided, division, alone):
+    """Return the largest difference between a rank's parameters and its part of the undivided network's."""
+    mine, whole = parameters(divided), parameters(alone)
+    differences = [0.0]
+    for part in division.parts:
+        for variable in part.layer.declare(part.takes.shape if not part.cuts else ()) if not part.cuts else ():
+            name = f"{part.name}.{variable.name}"
+            if variable.trained:
+                differences.append(np.abs(mine[name] - whole[name]).max())
+        for name, cut in part.cuts.items():
+            if cut.whole.trained:
+                expected = whole[f"{part.of or part.name}.{name}"].reshape(cut.view)[cut.index]
+                differences.append(np.abs(mine[f"{part.name}.{name}"].reshape(expected.shape) - expected).max())
+    return max(differences)

@@ -1,0 +1,76 @@
+"""Division of networks: layouts that fit, and layers that cannot be split."""
+
+import numpy as np
+import pytest
+
+from hpcdl.nn.layers.batch_norm import BatchNorm
+from hpcdl.nn.layers.convolution import Convolution
+from hpcdl.nn.layers.flatten import Flatten
+from hpcdl.nn.layers.linear import Linear
+from hpcdl.nn.layers.locally_connected import LocallyConnected
+from hpcdl.nn.layers.residual import Residual
+from hpcdl.nn.split.division import SPLITS, divide
+from hpcdl.nn.split.rows import windowed
+
+
+@pytest.mark.parametrize(
+    ("layers", "split", "message"),
+    [
+        ([Convolution("conv1", 3, 3)], "model", "conv1: 3 filters cannot be split among 4 ranks"),
+        ([Convolution("conv1", 8, 3, groups=4)], "model", "conv1: filters in 4 groups cannot be split"),
+        ([Convolution("conv1", 8, 5)], "space", "conv1: 3 rows of outputs cannot be split among 4 ranks"),
+        ([LocallyConnected("local1", 8, 6)], "model", "local1: 2 rows of outputs cannot be split among 4 ranks"),
+        ([Flatten("flatten"), Linear("fc", 3)], "hybrid", "fc: 3 outputs cannot be split among 4 ranks"),
+        (
+            [Residual("block", [Convolution("conv1", 4, 1)])],
+            "model",
+            "block: a layer with branches cannot be split",
+        ),
+        (
+            [Convolution("conv1", 8, 3, padding=1), BatchNorm("bn1")],
+            "space",
+            "bn1: split = 'space' cuts the images whose statistics it needs",
+        ),
+    ],
+)
+def test_a_layer_that_cannot_be_split_is_named(layers, split, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        divide(layers, (7, 7, 4), split=split, linear="outputs", rank=0, ranks=4)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("linear", ["outputs", "inputs"])
+def test_the_parts_of_the_ranks_are_the_whole_layer(split, linear):
+    """Each parameter is held by one rank, or by all."""
+    layers = [
+        LocallyConnected("local1", 3, 2),
+        Convolution("conv1", 5, 3, padding=1, relu=True),
+        Flatten("flatten"),
+        Linear("fc", 7),
+    ]
+    whole = {}
+    shape = (9, 8, 2)
+    for layer in layers:
+        whole |= {f"{layer.name}.{one.name}": np.zeros(one.shape) for one in layer.declare(shape)}
+        shape = layer.output(shape)
+    for rank in range(3):
+        for part in divide(layers, (9, 8, 2), split=split, linear=linear, rank=rank, ranks=3).parts:
+            for name, cut in part.cuts.items():
+                whole[f"{part.of or part.name}.{name}"].reshape(cut.view)[cut.index] += 1
+    assert {name: set(np.unique(held)) for name, held in whole.items()} == {
+        name: {1.0} if divided(name, split) else {0.0} for name in whole
+    }
+
+
+def divided(name, split):
+    return (
+        name.startswith("fc")
+        or (split != "hybrid" and name.startswith("local"))
+        or (split == "model" and name.startswith("conv"))
+    )
+
+
+def test_rows_that_windows_read():
+    """The drawing of the module: 7 rows, kernel 3, padding 1, two ranks."""
+    takes, gives = windowed((7, 5, 2), (7, 5, 4), 3, 1, 1, 2, layer="conv")
+    assert (takes.ranges, gives.ranges) == (((-1, 5), (3, 8)), ((0, 4), (4, 7)))

@@ -1,0 +1,87 @@
+"""The page of hpcdl history: figures with change points, numbers beneath, self-contained, bounded in size."""
+
+import re
+
+import numpy as np
+import pytest
+from contract.archives import archive
+from contract.pages import Page
+from report_runs import HOSTILE
+
+from hpcdl.analysis import verdict_over_time
+from hpcdl.analysis.change_points import Change
+from hpcdl.analysis.findings_over_time import Event, Judgement
+from hpcdl.analysis.statistics import Interval
+from hpcdl.report.figures import history as figures
+from hpcdl.report.history_page import render
+
+
+@pytest.fixture(scope="module")
+def found():
+    return archive(12, 40, [(row, 36 - 3 * row, 1.3) for row in range(3)])
+
+
+def test_a_page_is_well_formed_and_needs_nothing_else(found):
+    text = render([found, found], {})
+    page = Page(text)
+    assert not page.open
+    assert not {"script", "link", "iframe", "object", "embed", "base", "form"} & {tag for tag, _ in page.seen}
+    ids = [attributes["id"] for _, attributes in page.seen if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    for tag, attributes in page.seen:
+        for name in ("src", "href"):
+            assert attributes.get(name, "#").startswith("#"), (tag, attributes)
+
+
+def test_a_changed_measure_has_a_figure_with_its_levels_and_numbers(found):
+    first = next(one for one in figures.of_changed(found) if one.title == "allreduce 1 (p50)")
+    times, level = first.series
+    assert len(times.points) == 40
+    assert level.role == "reference"
+    before, *_, after = (point.y for point in level.points)
+    assert after / before == pytest.approx(1.3, rel=0.03)
+    assert "Slower since 2026-" in first.note
+    assert len(first.table().rows) == 40 + len(level.points)
+    text = render([found], {})
+    figure = next(one for one in re.findall("<figure.*?</figure>", text, re.DOTALL) if first.title in one)
+    assert figure.count("<tr>") == 1 + len(first.table().rows)
+
+
+def test_measures_that_changed_come_first_and_each_measure_is_in_the_table(found):
+    text = render([found], {})
+    assert text.index("Measures that changed</h2>") < text.index("Measures without a change</h2>")
+    changed = {one.title for one in figures.of_changed(found)}
+    assert changed >= {f"allreduce {row} (p50)" for row in (1, 2)}
+    assert not changed & {one.title for one in figures.of_others(found)}
+    table = text[text.rindex("All measures</h2>") :]
+    assert all(f"<td>allreduce {row} (p50)</td>" in table for row in range(12))
+
+
+def test_levels_are_medians_between_changes():
+    values = np.array([np.nan, 1.0, 3.0, 2.0, 9.0, np.nan, 7.0, 8.0])
+    points = figures.levels_of(values, [3, 4], [float(x) for x in range(8)])
+    assert [point[:2] for point in points] == [(1, 2.0), (3, 2.0), (3, 2.0), (4, 2.0), (4, 8.0), (7, 8.0)]
+
+
+def test_another_environment_begins_a_new_line():
+    chart, *_ = figures.of_others(archive(1, 30, new_environment=20))
+    assert [len(one.points) for one in chart.series if one.role == "method"] == [20, 10]
+
+
+def test_names_are_text():
+    text = render([archive(2, 12, name=HOSTILE)], {})
+    assert "<script" not in text
+    assert not Page(text).open
+
+
+def test_no_run_is_a_page_too():
+    assert "TOO FEW RUNS" in render([], {})
+
+
+def test_200_cases_of_365_nights_fit_into_a_page(monkeypatch):
+    """Findings are made up: finding them takes longer than this test may."""
+    changes = [Change(row, 300, 302, 1e-9, Interval(1.2, 1.15, 1.25)) for row in range(100)]
+    event = Event("regressed", changes, 300, 302, None)
+    made_up = Judgement([event], [], [], [], 200, 0)
+    monkeypatch.setattr(verdict_over_time, "judge", lambda _: made_up)
+    assert len(render([archive(200, 365)], {}).encode()) <= 3 << 20
