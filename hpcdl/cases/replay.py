@@ -19,7 +19,7 @@ from hpcdl.cases.parts.choice import Choice
 from hpcdl.cases.parts.compute_times import DEVICES, TIMES, ComputeSource, ComputeTimes, shape_text
 from hpcdl.cases.parts.keys import MOST_RANKS, MOST_STEPS, MOST_THREADS, about, key
 from hpcdl.cases.parts.link_probes import fitted_bucket_bytes
-from hpcdl.cases.parts.scheme import traits_of, try_out
+from hpcdl.cases.parts.scheme import check_dense, traits_of, try_out
 from hpcdl.cases.parts.stand_ins import Session, replica
 from hpcdl.fabric.modelled_compute import ModelledCompute, oversleep
 from hpcdl.nn.volumes import FLOAT_BYTES, volumes
@@ -102,6 +102,7 @@ def check(spec: ReplaySpec, _given: Collection[str]) -> None:
         shape, layers = spec.architecture
         check_layers(layers, shape)
     with about("aggregation"):
+        check_dense(spec.aggregation)
         if traits_of(spec.aggregation).memory == "device":
             raise ValueError(
                 f"{spec.aggregation.name!r} sums vectors on GPUs, and a replay's are in the host's memory"

@@ -9,6 +9,7 @@ from hpcdl.compression.parts.protocol import Layout
 from hpcdl.training.parts.compressed.exchanges import by_messages, by_sums
 from hpcdl.training.parts.compressed.piece import Courier, Piece
 from hpcdl.training.parts.compressed.serving import Answers, by_servers, shards
+from hpcdl.training.parts.compressed.sparse_sums import SparseSums, sum_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.training.parts.compressed.plan import Plan
 
-    Sum = Callable[[Comm, Array], Coroutine[Any, Any, None]]
+    Sum = Callable[..., Coroutine[Any, Any, Any]]
 
 
 class Vectors(Protocol):
@@ -57,7 +58,7 @@ class Compressed:
     async def reduce(self, comm: Comm, span: slice, gradient: Array, aggregate: Sum) -> None:
         """Replace ``gradient``, the part ``span`` of the flat gradient, by its compressed sum over all ranks.
 
-        ``aggregate`` sums dense vectors. Raises FloatingPointError, naming step and tensor, for a value that is
+        ``aggregate``: the case's scheme. Raises FloatingPointError, naming step and tensor, for a value that is
         infinite or not a number, and ValueError, naming the sender, for a corrupt message.
         """
         if self._exchange is None:
@@ -65,7 +66,9 @@ class Compressed:
         step = self._steps.get((span.start, span.stop), 0)
         self._steps[span.start, span.stop] = step + 1
         if step < self.plan.settings.warmup_steps:
-            await aggregate(comm, gradient)
+            await (
+                sum_all(comm, gradient, aggregate) if self.plan.aggregation.sparse else aggregate(comm, gradient)
+            )
             return
         residual = None if self.residual is None else self.residual[span]
         await self._exchange(comm, Piece(span, gradient, residual, step), aggregate)
@@ -81,6 +84,10 @@ class Compressed:
         self.state.update(compressor.state)
         if plan.kind == "sums":
             return lambda comm, piece, aggregate: by_sums(comm, compressor, piece, aggregate, tensors)
+        if scheme.sparse:
+            own = compressor.state[plan.traits.own_residual] if plan.traits.own_residual else None
+            sums = SparseSums(compressor, partial(plan.scheme, **settings), tensors, own)
+            return lambda comm, piece, _: sums.reduce(comm, piece)
         courier = self._courier(compressor, comm.rank)
         if scheme.gathers:
             gather = partial(plan.part_of_scheme("gather"), **settings)

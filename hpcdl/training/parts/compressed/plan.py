@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl import registry
 from hpcdl.aggregation.parts.collectives import own
@@ -36,6 +36,10 @@ def kind_of(compressor: Callable[..., Any]) -> str:
         if hasattr(compressor, method):
             return kind
     raise ValueError(f"{compressor.__name__} has none of the methods rounds, select and encode")
+
+
+MAKES: Final = {"sums": "vectors", "entries": "entries", "messages": "messages"}
+"""Words for the kinds of compressors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +80,11 @@ class Plan:
             raise ValueError(f"code: {name} selects no entries, whose indices a code shortens")
         if self.settings.warmup_steps < 0:
             raise ValueError(f"warmup_steps: must be at least 0, not {self.settings.warmup_steps}")
-        if self.kind == "sums":
-            if self.traits.own_sums and (self.aggregation.native or self.aggregation.adaptive):
-                raise ValueError(f"{name} makes vectors of a type that a library cannot sum, as {scheme} lets it")
-            return
+        if self.aggregation.sparse and self.settings.code is not None:
+            raise ValueError(f"code: {scheme!r} sums positions and values, not messages in a code")
+        own_type = self.kind == "sums" and self.traits.own_sums
+        if own_type and (self.aggregation.native or self.aggregation.adaptive):
+            raise ValueError(f"{name} makes vectors of a type that a library cannot sum, as {scheme} lets it")
         if not able(self.kind, self.aggregation):
             those = [
                 one
@@ -87,7 +92,7 @@ class Plan:
                 if able(self.kind, registry.traits("aggregation", one, Aggregation))
             ]
             raise ValueError(
-                f"{name} makes messages, which {scheme!r} cannot exchange; these can: {', '.join(those)}"
+                f"{name} makes {MAKES[self.kind]}, which {scheme!r} cannot exchange; these can: {', '.join(those)}"
             )
 
     @property
@@ -99,5 +104,6 @@ class Plan:
 def able(kind: str, aggregation: Aggregation) -> bool:
     """Return True if a scheme can exchange what a compressor of this kind makes."""
     if kind == "sums":
-        return True
-    return aggregation.gathers or aggregation.servers is not None
+        return aggregation.sums and not aggregation.sparse
+    messages = aggregation.gathers or aggregation.servers is not None
+    return messages or (kind == "entries" and aggregation.sparse)
