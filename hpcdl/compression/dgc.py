@@ -26,8 +26,8 @@ class DGC:
 
     The optimizer must have no momentum of its own. v holds what is not sent: error feedback is built in. The
     threshold is that of a 1 % sample; of more than the share ``density`` the largest are sent. ``clipping`` times
-    ranks^-1/2 is the largest norm of a piece of the gradient. In ``sparsity_warmup_steps`` the sparsity is 75, 93.75,
-    98.4 and 99.6 %, each for a quarter of the steps.
+    ranks^-1/2 is the largest norm of a piece of the gradient. In ``sparsity_warmup_steps`` the sparsity is 75,
+    93.75, 98.4 and 99.6 %, each for a quarter of the steps.
     """
 
     signs = False
