@@ -26,8 +26,8 @@ class DGC:
 
     The optimizer must have no momentum of its own. v holds what is not sent: error feedback is built in. The
     threshold is that of a 1 % sample; of more than the share ``density`` the largest are sent. ``clipping`` times
-    ranks^-1/2 is the largest norm of a piece of the gradient. In ``sparsity_warmup_steps`` the sparsity is 75,
-    93.75, 98.4 and 99.6 %, each for a quarter of the steps.
+    ranks^-1/2 is the largest norm of a piece of the gradient. In the first ``sparsity_warmup_steps`` the
+    sparsity is 75, 93.75, 98.4 and 99.6 %, each for a quarter of these steps.
     """
 
     signs = False
@@ -49,11 +49,9 @@ class DGC:
             raise ValueError(f"clipping must be above 0, not {clipping}")
         if sparsity_warmup_steps < 0:
             raise ValueError(f"sparsity_warmup_steps must be at least 0, not {sparsity_warmup_steps}")
-        from hpcdl.compression.kernels.momentum_correction import (
-            correct,
-        )  # late: listing compressors must not load numba
+        from hpcdl.compression.kernels import momentum_correction  # late: listing compressors must not load numba
 
-        self._correct = correct
+        self._correct = momentum_correction.correct
         self.state: dict[str, Array] = {
             "velocity": np.zeros(layout.size, layout.dtype),
             "accumulated": np.zeros(layout.size, layout.dtype),
