@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from hpcdl.compression.kernels.low_rank import orthonormalize, write_product
 from hpcdl.compression.parts.checks import check_finite
 from hpcdl.compression.parts.traits import Compression
 
@@ -45,8 +44,11 @@ class PowerSGD:
 
     def __init__(self, layout: Layout, *, rank: int = 2) -> None:
         """Raise ValueError unless ``rank`` is at least 1."""
+        from hpcdl.compression.kernels import low_rank  # late: listing compressors must not load numba
+
         if rank < 1:
             raise ValueError(f"rank must be at least 1, not {rank}")
+        self._kernels = low_rank
         self._rank = rank
         self._ranks = layout.ranks
         self._dtype = layout.dtype
@@ -71,14 +73,14 @@ class PowerSGD:
         qs = [self.state["Q"][one.q].reshape(one.columns, self._rank) for one in matrices]
         views = [_of(vector, span, one) for one in matrices]
         for q in qs:
-            orthonormalize(q)
+            self._kernels.orthonormalize(q)
         first = np.concatenate(
             [*((m @ q).ravel() for m, q in zip(views, qs, strict=True)), *(vector[one] for one in rest)]
         )
         yield first
         ps = _cut(first, [one.rows for one in matrices], self._rank)
         for p in ps:
-            orthonormalize(p)
+            self._kernels.orthonormalize(p)
         if matrices:
             second = np.concatenate([(m.T @ p).ravel() for m, p in zip(views, ps, strict=True)])
             yield second
@@ -87,7 +89,7 @@ class PowerSGD:
         if residual is not None:
             residual[:] = vector
         for p, q, m in zip(ps, qs, views, strict=True):
-            write_product(p, q, m)
+            self._kernels.write_product(p, q, m)
         if residual is not None:
             for one, m in zip(matrices, views, strict=True):
                 _of(residual, span, one)[:] -= m / m.dtype.type(self._ranks)

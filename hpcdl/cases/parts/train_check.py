@@ -11,7 +11,7 @@ from hpcdl import registry
 from hpcdl.cases.parts import compression_check, fault_injection, virtual_training
 from hpcdl.cases.parts.architecture import check_layers
 from hpcdl.cases.parts.keys import MOST_STEPS, about
-from hpcdl.cases.parts.scheme import check_dense, check_hosts, check_memory, try_out
+from hpcdl.cases.parts.scheme import check_dense, check_hosts, check_memory, traits_of, try_out
 from hpcdl.data.parts.dataset import Dataset
 from hpcdl.data.parts.sharding import EQUAL, bounds
 from hpcdl.launch.memory import node_memory_bytes, shortage
@@ -83,7 +83,8 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
             check_memory(spec.aggregation, kernels)
             if spec.network:
                 check_hosts(spec.aggregation, spec.ranks, spec.ranks_per_host)
-            try_out(spec.aggregation, spec.ranks)
+            if not traits_of(spec.aggregation).sparse:
+                try_out(spec.aggregation, spec.ranks)
     with about("compression"):
         compression_check.check(spec)
     virtual_training.check(spec)
