@@ -27,6 +27,7 @@ Traits = TypeVar("Traits")
 FOLDERS: Final = {
     "aggregation": "hpcdl.aggregation",
     "backends": "hpcdl.nn.kernels",
+    "codes": "hpcdl.compression.codes",
     "compression": "hpcdl.compression",
     "datasets": "hpcdl.data",
     "models": "hpcdl.models",
@@ -50,6 +51,7 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "bool": (bool,),
     "list": (list,),
     "tuple": (list,),
+    "dict": (dict,),
 }
 
 

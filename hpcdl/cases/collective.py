@@ -22,7 +22,7 @@ from hpcdl.cases.parts.autotune import foretold, tune
 from hpcdl.cases.parts.choice import Choice
 from hpcdl.cases.parts.keys import MOST_RANKS, MOST_REPETITIONS, MOST_THREADS, about, key, keys
 from hpcdl.cases.parts.reference_values import ALIKE, Contents, alike, reals
-from hpcdl.cases.parts.scheme import can_be_tried, check_hosts, check_memory, traits_of
+from hpcdl.cases.parts.scheme import can_be_tried, check_dense, check_hosts, check_memory, traits_of
 from hpcdl.cases.parts.scratch_memory import scratch_bytes
 from hpcdl.cases.parts.synchronized_start import STARTS, start
 from hpcdl.fabric.network import NETWORKS
@@ -110,6 +110,7 @@ def check(spec: CollectiveSpec, _given: Collection[str]) -> None:
     with about("aggregation"):
         if not traits_of(spec.aggregation).sums:
             raise ValueError(f"{spec.aggregation.name!r} exchanges nothing, so there is nothing to time")
+        check_dense(spec.aggregation)
         check_memory(spec.aggregation, kernels)
         if spec.network:
             check_hosts(spec.aggregation, spec.ranks, spec.ranks_per_host)

@@ -11,8 +11,8 @@ from hpcdl.commands.parts.parser import chosen, whole_number
 from hpcdl.exit_codes import OK
 
 SUBJECTS: Final = (
-    *("aggregation", "compression", "optimizers", "schedules", "training", "models", "datasets", "networks"),
-    "suites",
+    *("aggregation", "compression", "codes", "optimizers", "schedules", "training", "models", "datasets"),
+    *("networks", "suites"),
 )
 MOST_IMAGES: Final = 10**9
 """Largest batch."""

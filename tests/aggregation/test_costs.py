@@ -4,7 +4,7 @@ from math import ceil, log2
 
 import numpy as np
 import pytest
-from contract.aggregations import SEGMENTED, SENDING, UNCOSTED, scheme
+from contract.aggregations import SEGMENTED, SENDING, SPARSE, UNCOSTED, scheme
 from contract.generated import RANKS, generated, on_any_ranks
 from hypothesis import strategies as st
 
@@ -19,7 +19,7 @@ from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated
 
 SEVERAL_RANKS = RANKS.filter(lambda ranks: ranks > 1)
-COSTED = [name for name in registry.names("aggregation") if name not in UNCOSTED]
+COSTED = [name for name in registry.names("aggregation") if name not in {*UNCOSTED, *SPARSE}]
 NODES = [(name, {"ranks_per_node": size}) for name in ("hierarchical", "leader") for size in (1, 3, 4, 100)]
 SHORT_SEGMENTS = [(name, {"segment_bytes": 128}) for name in SEGMENTED]
 COUNTED = [*((name, {}) for name in COSTED), *SHORT_SEGMENTS, *NODES]

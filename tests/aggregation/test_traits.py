@@ -139,7 +139,7 @@ def test_a_module_without_declaration_has_the_defaults():
 def test_a_composite_scheme_is_no_component_of_another():
     for name in registry.names("aggregation"):
         traits = registry.traits("aggregation", name, Aggregation)
-        if traits.composite or not traits.sums:
+        if traits.composite or traits.sparse or not traits.sums:
             with pytest.raises(ValueError, match=f"^outer = '{name}': this scheme "):
                 component("outer", name)
         else:

@@ -4,6 +4,7 @@ import json
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import hpcdl
@@ -30,6 +31,7 @@ WHOLE = {
     "straggler": {"rank": 1, "factor": 3},
     "failure": {"rank": 1, "step": 2},
     "shares": {"weights": [3, 1]},
+    "quantization": {"weights": 8, "activations": 4},
 }
 
 
@@ -81,6 +83,17 @@ def test_what_a_case_names_is_made_once():
     assert spec.layers is spec.layers
     assert spec.data is restored(TrainSpec, {**LEAST, "ranks": 4}).data
     assert (spec.images_per_step, spec.planned_steps, spec.workers) == (64, 3, range(2))
+
+
+def test_quantization_rounds_the_network():
+    """The initial parameters are those without it."""
+    plain, rounded = (
+        restored(TrainSpec, {**LEAST, **more}).session(journal=None).replica
+        for more in ({}, {"quantization": {"activations": 2}})
+    )
+    images = np.random.default_rng(1).standard_normal((3, 8, 8, 1)).astype("float32")
+    np.testing.assert_array_equal(plain.parameters, rounded.parameters)
+    assert not np.allclose(plain.predict(images), rounded.predict(images))
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,11 @@ from hpcdl.aggregation.parts.traits import Aggregation
 
 TRAITS = {name: registry.traits("aggregation", name, Aggregation) for name in registry.names("aggregation")}
 
-SCHEMES = [name for name, one in TRAITS.items() if one.sums and one.memory != "device"]
-"""Schemes that sum vectors in host memory."""
+SCHEMES = [name for name, one in TRAITS.items() if one.sums and one.memory != "device" and not one.sparse]
+"""Schemes that sum whole vectors in host memory."""
+
+SPARSE = [name for name, one in TRAITS.items() if one.sparse]
+"""Schemes that sum entries."""
 
 NATIVE = [name for name, one in TRAITS.items() if one.native]
 """Native schemes."""

@@ -66,7 +66,7 @@ class Side:
         self.compressed = Compressed(
             chosen, tensors_of(size) if tensors is None else tensors, size, dtype, self._vector, seed=5
         )
-        self.aggregate = lambda comm, vector: chosen.scheme(comm, vector, **chosen.scheme_settings)
+        self.aggregate = lambda comm, *operands: chosen.scheme(comm, *operands, **chosen.scheme_settings)
 
     def _vector(self, name, size=None):
         self.vectors[name] = np.zeros(self._size if size is None else size, self._dtype)

@@ -1,4 +1,4 @@
-"""A small encoder for tests of exchanges, apart from those of the package."""
+"""A small encoder and a small selector for tests of exchanges, apart from those of the package."""
 
 import numpy as np
 
@@ -21,7 +21,7 @@ class Largest:
     def expected(self, span):
         return self.bound(span)
 
-    def select(self, vector):
+    def chosen(self, vector):
         if not np.isfinite(vector).all():
             raise FloatingPointError("a value that is infinite or not a number")
         places = [begin + int(np.abs(vector[begin : begin + 8]).argmax()) for begin in range(0, len(vector), 8)]
@@ -31,7 +31,7 @@ class Largest:
         return Sparse(indices, values)
 
     def encode(self, span, vector, wire, step):
-        content = b"".join(one.tobytes() for one in self.select(vector))
+        content = b"".join(one.tobytes() for one in self.chosen(vector))
         wire[: len(content)] = np.frombuffer(content, np.uint8)
         return len(content)
 
@@ -42,3 +42,35 @@ class Largest:
         count = len(message) // (4 + size)
         indices = np.frombuffer(message[: 4 * count].tobytes(), np.int32)
         into[indices] += np.frombuffer(message[4 * count :].tobytes(), self.dtype)
+
+
+class Selected:
+    """Selector of the entry of largest magnitude of every eight; none of eight zeros."""
+
+    signs = False
+
+    def __init__(self, layout):
+        self.state = {}
+        self._encoder = Largest(layout)
+
+    def most(self, span):
+        return -(-(span.stop - span.start) // 8)
+
+    def expected(self, span):
+        return self.most(span)
+
+    def select(self, span, vector, step):
+        return self._encoder.chosen(vector)
+
+
+class Accumulating(Selected):
+    """Selector with a residual of its own, such as momentum correction has."""
+
+    def __init__(self, layout):
+        super().__init__(layout)
+        self.state["accumulated"] = np.zeros(layout.size, layout.dtype)
+
+    def select(self, span, vector, step):
+        accumulated = self.state["accumulated"][span]
+        accumulated += vector
+        return super().select(span, accumulated, step)

@@ -84,6 +84,7 @@ ANOTHER = {
         "trace": "steps",
         "straggler": {"rank": 1, "factor": 2},
         "failure": None,
+        "quantization": {"weights": 8, "activations": 4},
         "network": None,
         "ranks_per_host": None,
         "device": None,

@@ -1,76 +1,114 @@
 """Every split of every kind of layer trains as the undivided network does."""
 
+import numpy as np
 import pytest
-from contract.divided import CLASSES, by_one_rank, furthest, train_divided
+from contract.divided import (
+    CASES,
+    CONVOLUTIONAL,
+    NORMALISED,
+    SHAPE,
+    TOLERANCE,
+    by_one_rank,
+    furthest,
+    train_divided,
+)
 
+from hpcdl.aggregation.butterfly import butterfly
 from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.nn.initial import gaussian
-from hpcdl.nn.layers.batch_norm import BatchNorm
-from hpcdl.nn.layers.convolution import Convolution
+from hpcdl.models.distbelief_speech import distbelief_speech
 from hpcdl.nn.layers.dropout import Dropout
 from hpcdl.nn.layers.flatten import Flatten
 from hpcdl.nn.layers.linear import Linear
-from hpcdl.nn.layers.locally_connected import LocallyConnected
-from hpcdl.nn.layers.lrn import LRN
-from hpcdl.nn.layers.pooling import AveragePooling, GlobalAverage, MaxPooling
-from hpcdl.nn.layers.relu import ReLU
-from hpcdl.nn.layers.sigmoid import Sigmoid
-from hpcdl.training.parts.mesh import Mesh
-
-TOLERANCE = 1e-10
-
-SHAPE = (13, 11, 3)
-"""No size is divisible by 2, 3 or 4, except the batch."""
-
-CONVOLUTIONAL = [
-    Convolution("conv1", 7, 3, padding=1, relu=True),
-    LRN("norm1", 3),
-    MaxPooling("pool1", 3, stride=2),
-    Convolution("conv2", 5, (5, 3), stride=(1, 2), padding=(2, 0), bias=gaussian(0.1)),
-    ReLU("relu2"),
-    AveragePooling("pool2", 2, stride=1, padding=1),
-    Dropout("drop2", 0.3),
-    Flatten("flatten"),
-    Linear("fc1", 11, relu=True, bias=gaussian(0.1)),
-    Dropout("drop1", 0.5),
-    Linear("fc2", 9, bias=None),
-    Sigmoid("sigmoid"),
-    Linear("fc3", CLASSES),
-]
-
-NORMALISED = [
-    Convolution("conv1", 6, 3, stride=2, bias=None),
-    BatchNorm("bn1", gamma=gaussian(1.0), relu=True),
-    MaxPooling("pool1", 2),
-    Convolution("conv2", 5, 3, padding=1),
-    GlobalAverage("pool2"),
-    BatchNorm("bn2"),
-    Linear("fc", CLASSES),
-]
-
-LOCAL = [
-    LocallyConnected("local1", 4, 3, relu=True),
-    MaxPooling("pool1", 2),
-    LRN("norm1", 3),
-    LocallyConnected("local2", 3, 2, stride=1, padding=1, bias=None),
-    AveragePooling("pool2", 3, stride=2),
-    Flatten("flatten"),
-    Linear("fc", CLASSES),
-]
-
-CASES = [
-    (CONVOLUTIONAL, "model", "outputs"),
-    (CONVOLUTIONAL, "space", "inputs"),
-    (NORMALISED, "model", "inputs"),
-    (LOCAL, "model", "outputs"),
-    (LOCAL, "space", "inputs"),
-]
+from hpcdl.nn.split.division import divide
+from hpcdl.nn.volumes import volumes
+from hpcdl.trace.recorder import Evaluation, Recorder, Step
+from hpcdl.training.layerwise import layerwise
+from hpcdl.training.parts.mesh import Mesh, placed
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, 3, 4])
 @pytest.mark.parametrize(("layers", "split", "linear"), CASES)
 def test_equals_the_undivided_network(layers, split, linear, ranks):
     alone = by_one_rank(layers, SHAPE)
     mesh = Mesh(model=ranks, split=split, linear=linear)
     for mine, division in in_process(ranks, seed=ranks).run(lambda comm: train_divided(comm, layers, SHAPE, mesh)):
         assert furthest(mine, division, alone) < TOLERANCE
+
+
+@pytest.mark.parametrize(("split", "linear"), [("model", "outputs"), ("hybrid", "outputs"), ("hybrid", "inputs")])
+def test_equals_the_undivided_network_on_a_mesh(split, linear):
+    """Gradients of parts are summed over data groups, all others over all ranks; statistics need none here."""
+    layers = [layer for layer in CONVOLUTIONAL if not isinstance(layer, Dropout)]
+    alone = by_one_rank(layers, SHAPE)
+    mesh = Mesh(data=2, model=2, split=split, linear=linear)
+    settings = {"strategy": layerwise, "aggregate": butterfly}
+    for mine, division in in_process(4, seed=5).run(
+        lambda comm: train_divided(comm, layers, SHAPE, mesh, **settings)
+    ):
+        assert furthest(mine, division, alone) < TOLERANCE
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_schedule_gives_the_same_bits(seed):
+    mesh = Mesh(data=2, model=3, split="space", linear="inputs")
+
+    def train(seed):
+        world = in_process(6, seed)
+        found = world.run(lambda comm: train_divided(comm, CONVOLUTIONAL, SHAPE, mesh, steps=2))
+        return [mine.replica.parameters for mine, _ in found]
+
+    assert all(np.array_equal(one, other) for one, other in zip(train(seed), train(100), strict=True))
+
+
+def test_steps_and_evaluations_are_those_of_one_rank():
+    """Each rank counts its share of the images: losses and correct answers add up."""
+    layers, settings = NORMALISED, {"steps": 3, "evaluate_every": 0.25}
+    (alone,), recorders = [Recorder(events=False)], [Recorder(events=False) for _ in range(3)]
+    by_one_rank(layers, SHAPE, recorder=alone, **settings)
+    in_process(3).run(
+        lambda comm: train_divided(comm, layers, SHAPE, Mesh(model=3), recorders=recorders, **settings)
+    )
+    for expected, *mine in zip(alone.steps, *(one.steps for one in recorders), strict=True):
+        reference, rows = Step(*expected), [Step(*one) for one in mine]
+        assert reference.images == sum(one.images for one in rows) == 24
+        assert reference.correct == sum(one.correct for one in rows)
+        assert reference.loss == pytest.approx(sum(one.loss * one.images for one in rows) / 24)
+    for recorder in recorders:
+        for expected, mine in zip(alone.evaluations, recorder.evaluations, strict=True):
+            assert Evaluation(*mine).loss == pytest.approx(Evaluation(*expected).loss)
+            assert Evaluation(*mine).accuracy == pytest.approx(Evaluation(*expected).accuracy)
+
+
+def test_memory_of_the_speech_network_on_four_ranks():
+    """Each rank has a quarter of the 41,777,152 parameters, of their gradients and of the momentum."""
+    layers = distbelief_speech()
+    whole = volumes(layers, (11, 40, 1), 1).parameters
+    for rank in range(4):
+        division = divide(layers, (11, 40, 1), split="model", linear="outputs", rank=rank, ranks=4)
+        held = sum(
+            np.prod(variable.shape)
+            for part, shape in zip(division.parts, division.shapes, strict=True)
+            for variable in part.declare(shape)
+        )
+        assert held == whole // 4
+
+
+def test_a_session_holds_only_its_parts():
+    """Parameters, gradients and momentum, 8 bytes a number."""
+    layers = [Flatten("flatten"), Linear("fc1", 64), Linear("fc2", 64), Linear("fc3", 8)]
+    alone = by_one_rank(layers, (4, 4, 4), steps=1)
+    whole = alone.replica.parameters.size
+    for mine, _ in in_process(4).run(lambda comm: train_divided(comm, layers, (4, 4, 4), Mesh(model=4), steps=1)):
+        assert mine.memory_bytes == alone.memory_bytes // 4 == 3 * 8 * whole // 4
+
+
+def test_hosts_hold_whole_model_groups():
+    """Ranks of two hosts take turns, as a launcher may place them."""
+
+    async def program(comm):
+        comm.memory.place = lambda _: np.array([comm.rank % 2, 0])
+        place = await placed(comm, 2)
+        return comm.rank % 2, place.group
+
+    pairs = in_process(4).run(program)
+    assert len({(host, group) for host, group in pairs}) == 2

@@ -35,6 +35,8 @@ class Aggregation:
     network is fitted to the times of such a scheme."""
     autotuned: bool = True
     """A candidate of ``auto``, with its default settings."""
+    sparse: bool = False
+    """Sums entries that a compressor selects; called as :mod:`hpcdl.aggregation.parts.entries` says."""
     gathers: bool = False
     """Its module's ``gather`` gives all ranks the messages of all: see
     :mod:`hpcdl.aggregation.parts.messages`."""
@@ -53,6 +55,8 @@ def part_traits(key: str, name: str) -> Aggregation:
         raise ValueError(f"{key} = {name!r}: {error}") from None
     if not found.sums:
         raise ValueError(f"{key} = {name!r}: this scheme sums nothing")
+    if found.sparse:
+        raise ValueError(f"{key} = {name!r}: this scheme sums entries that a compressor selects")
     if found.composite:
         raise ValueError(f"{key} = {name!r}: this scheme is itself composite")
     return found

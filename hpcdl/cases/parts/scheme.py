@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from hpcdl import registry
 from hpcdl.aggregation.parts import traits
 from hpcdl.fabric.device import nccl
 from hpcdl.fabric.network import NETWORKS
@@ -34,6 +35,17 @@ def check_memory(aggregation: Choice, backend: Backend) -> None:
         nccl.library()  # the one that sums there
 
 
+def check_dense(aggregation: Choice) -> None:
+    """Raise ValueError for a scheme that sums no whole vectors but entries that a compressor selects."""
+    if traits_of(aggregation).sparse:
+        those = [
+            one for one in registry.names("compression") if hasattr(registry.find("compression", one), "select")
+        ]
+        raise ValueError(
+            f"{aggregation.name!r} sums entries that a compressor selects; these do: {', '.join(those)}"
+        )
+
+
 def check_hosts(aggregation: Choice, ranks: int, ranks_per_host: int) -> None:
     """Raise ValueError for a scheme of one host whose simulated ranks are on several."""
     if traits_of(aggregation).one_host and ranks_per_host < ranks:
@@ -46,9 +58,10 @@ def can_be_tried(aggregation: Choice, ranks: int) -> bool:
     """Return True if an aggregation may be simulated before the run.
 
     A user's own is not called before the run, whatever else it does. Schemes of the device's memory cannot be
-    simulated, and more ranks take long.
+    simulated, sparse ones sum no whole vectors, and more ranks take long.
     """
-    return ":" not in aggregation.name and traits_of(aggregation).memory != "device" and ranks <= MOST_TRIED
+    traits = traits_of(aggregation)
+    return ":" not in aggregation.name and traits.memory != "device" and not traits.sparse and ranks <= MOST_TRIED
 
 
 def try_out(aggregation: Choice, ranks: int) -> None:

@@ -15,7 +15,7 @@ from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterable, Iterator
 
     from hpcdl.aggregation.parts.traits import Aggregation
     from hpcdl.fabric.comm import Array, Comm
@@ -58,6 +58,11 @@ def check_scheme(scheme: Scheme, traits: Aggregation) -> Iterator[Check]:
     ]
     if not (traits.native or traits.adaptive):
         checks += [("messages and bytes as stated", _volume), ("simulated time as stated", _time)]
+    yield from results(checks, scheme)
+
+
+def results(checks: Iterable[tuple[str, Callable[[Any], str]]], scheme: Callable[..., Any]) -> Iterator[Check]:
+    """Yield the result of each check of ``scheme``, which returns a detail or raises an exception."""
     for what, check in checks:
         try:
             yield Check(holds=True, what=what, detail=check(scheme))

@@ -7,8 +7,8 @@ A piece of the flat gradient is given by its ``span`` and the ``vector`` with it
 compressor may change. ``step`` counts the exchanges of the rank: random draws and warm-ups depend on it.
 
 =================  ================================================================================
-:class:`Summable`  yields vectors that any aggregation sums: fp16, bf16, power_sgd
-:class:`Selector`  selects entries: threshold, top_k, random_k, dgc; an entropy code makes messages of them
+:class:`Summable`  yields vectors that any aggregation sums: fp16, bf16, power_sgd, random_k
+:class:`Selector`  selects entries: threshold, top_k, dgc; an entropy code makes messages of them
 :class:`Encoder`   makes messages itself: one_bit, sign, qsgd, terngrad
 =================  ================================================================================
 """
@@ -95,6 +95,8 @@ class Selector(Protocol):
     """A compressor that sends some entries."""
 
     state: dict[str, Array]
+    signs: bool
+    """All values of a selection have one magnitude, so that a message has one number and signs."""
 
     def select(self, span: slice, vector: Array, step: int) -> Sparse:
         """Return the entries to send; ``vector`` keeps what is not sent. Positions count from the span's start.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hpcdl.nn.split.division import LINEAR, SPLITS
+from hpcdl.registry import nearest
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Comm
@@ -42,8 +42,7 @@ class Mesh:
                 raise ValueError(f"{name}: must be at least 1, not {number}")
         for name, valid in (("split", SPLITS), ("linear", LINEAR)):
             if (given := getattr(self, name)) not in valid:
-                close = difflib.get_close_matches(given, valid, n=1) or [", ".join(valid)]
-                raise ValueError(f"{name}: unknown {given!r}; did you mean {close[0]}?")
+                raise ValueError(f"{name}: unknown {given!r}{nearest(given, valid)}")
 
     def __str__(self) -> str:
         size = [f"{name} {getattr(self, name)}" for name in ("data", "model") if getattr(self, name) is not None]

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from hpcdl.aggregation.parts.entries import (
+    PASSES,
+    Reduced,
+    absent,
+    entry_bytes,
+    largest,
+    message,
+    nbytes,
+    opened,
+    present,
+    summed,
+)
+from hpcdl.aggregation.parts.traits import Aggregation
+
+if TYPE_CHECKING:
+    from hpcdl.aggregation.parts.entries import Series
+    from hpcdl.compression.parts.protocol import Sparse
+    from hpcdl.fabric.comm import Comm
+
+TRAITS: Final = Aggregation(sparse=True, memory="host", autotuned=False)
+
+
+async def gtopk(comm: Comm, entries: Sparse, series: Series) -> Reduced:
+    """Global top-k by a tree of pairs: each sum keeps its k largest entries (Shi et al. 2019, algorithm 2). Any p.
+
+    ::
+
+        0 <- 1    2 <- 3    4 <- 5    6 <- 7       A rank adds its pair's entries to its own, and keeps the k
+        0 <------ 2         4 <------ 6            largest. Then a broadcast goes down the same tree.
+        0 <---------------- 4
+
+    k is the largest number of entries that a rank of the pair has. The result lacks an entry if a sum on its way
+    dropped it. The paper gives such an entry back to its first rank, but only if the result has no entry at its
+    position. Otherwise part of the gradient would be lost: here the rank that dropped it keeps it.
+
+    n: bytes of a rank's entries.
+
+    Messages, busiest rank: ceil(log2(p))
+    Bytes, busiest rank: n*ceil(log2(p))
+    Time, p a power of two: log2(p)*(2*alpha + 2*n*beta + 6*n*gamma) + n*gamma
+    """
+    kept, dropped, below = entries, [entries], 1
+    with comm.scratch(series.most * entry_bytes(entries), message(entries)) as inbox:
+        while below < comm.size and not comm.rank & below:
+            if comm.rank + below < comm.size:
+                status = await comm.recv(inbox, comm.rank + below, tag=0)
+                theirs = opened(inbox[: status.count], entries)
+                add = partial(_largest_of_sum, kept, theirs)
+                kept, others = await comm.apply("add", add, PASSES * nbytes(kept, theirs))
+                dropped.append(others)
+            below *= 2
+        if comm.rank:
+            await comm.send(message(kept), comm.rank - below)
+            status = await comm.recv(inbox, comm.rank - below, tag=0)
+            kept = opened(inbox[: status.count], entries)
+    while below > 1:
+        below //= 2
+        if comm.rank + below < comm.size:
+            await comm.send(message(kept), comm.rank + below)
+    rest = partial(_rest, entries, dropped[1:], kept)
+    return Reduced(kept, await comm.apply("rest", rest, nbytes(entries)))
+
+
+def _largest_of_sum(mine: Sparse, theirs: Sparse) -> tuple[Sparse, Sparse]:
+    return largest(summed([mine, theirs]), max(len(mine.values), len(theirs.values)))
+
+
+def _rest(mine: Sparse, dropped: list[Sparse], total: Sparse) -> Sparse:
+    """Return own entries without a place in the result, and parts of sums that this rank dropped."""
+    return summed([absent(mine, total), *(present(one, total) for one in dropped)])

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from hpcdl.aggregation.parts.agreement import concatenated, sum_counts, table
+from hpcdl.aggregation.parts.entries import (
+    PASSES,
+    Reduced,
+    absent,
+    at_least,
+    between,
+    cut,
+    entry_bytes,
+    histogram,
+    joined,
+    magnitudes,
+    message,
+    nbytes,
+    opened,
+    summed,
+)
+from hpcdl.aggregation.parts.traits import Aggregation
+
+if TYPE_CHECKING:
+    from hpcdl.aggregation.parts.entries import Series
+    from hpcdl.compression.parts.protocol import Sparse
+    from hpcdl.fabric.comm import Array, Comm
+
+TRAITS: Final = Aggregation(sparse=True, memory="host", autotuned=False)
+
+BINS_PER_RANK: Final = 8
+"""Bins of the histogram of positions: a region is even to about an eighth."""
+UNEVEN: Final = 4
+"""Times the mean share beyond which shares are balanced, as in the paper."""
+
+
+async def ok_topk(
+    comm: Comm, entries: Sparse, series: Series, *, threshold_steps: int = 32, region_steps: int = 64
+) -> Reduced:
+    """Ok-Topk: sum the entries of a region on its owner, then gather the largest (Li & Hoefler 2022). Any p.
+
+    ::
+
+        rank 0  [ 0 | 1 |   2   | 3 ]     Regions hold about equally many entries. Each rank sends the entries of
+        rank 1  [ 0 | 1 |   2   | 3 ]     region r to rank r, which sums them. A threshold for all regions selects
+          ...                             the k largest sums. Shares are balanced, then gathered by all ranks.
+
+    k is the largest number of entries that a rank has. The regions are computed every ``region_steps`` sums from
+    a histogram of all ranks' positions. The threshold is computed every ``threshold_steps`` sums, and whenever it
+    selects a quarter more or fewer than k, exactly, by histograms of the magnitudes' bytes; the paper gathers sums
+    to compute it. In between, all ranks exchange three numbers each.
+
+    The paper counts the words that a rank sends, 2 for each entry; as many arrive. They are 2k (p - 1)/p in each
+    of three parts, so 6k (p - 1)/p: the regions' sums, the balancing, done if a share is over 4 times the mean,
+    and the gathering. The numbers that ranks agree on come on top; they are few for k well above 100 p.
+
+    n: bytes of a rank's entries. The formulas are for sums after the first, with equally many entries of each rank
+    in each region, equal shares, and disjoint positions.
+
+    Messages, busiest rank: p - 1 + 2*ceil(log2(p))
+    Bytes, busiest rank: 2*n*(p - 1)/p + 12*(p - 1)
+    Time: (p - 1 + 2*ceil(log2(p)))*alpha + (2*n*(p - 1)/p + 12*(p - 1))*beta + 5*n*gamma
+    """
+    state = series.state
+    step = state.setdefault("step", np.zeros(1, np.int64))
+    if step[0] % region_steps == 0:
+        state["bounds"] = await _regions(comm, entries, series.size)
+    mine = await _region_sum(comm, entries, state["bounds"].tolist(), series.most)
+    renew = step[0] % threshold_steps == 0
+    step += 1
+    kept, shares = await _select(comm, mine, len(entries.values), state, renew=bool(renew))
+    kept, shares = await _balance(comm, kept, shares)
+    total = await _gather(comm, kept, shares)
+    rest = await comm.apply("rest", partial(absent, entries, total), nbytes(entries))
+    return Reduced(total, rest)
+
+
+async def _regions(comm: Comm, entries: Sparse, size: int) -> Array:
+    """Return the bounds of the regions, (p + 1,): of equally many entries of all ranks, nearly."""
+    bins = BINS_PER_RANK * comm.size
+    edges = np.arange(bins + 1) * size // bins
+    counts = histogram(entries, edges)
+    await sum_counts(comm, counts)
+    if not counts.any():
+        counts[:] = 1
+    below = np.concatenate(([0.0], np.cumsum(counts, dtype=np.float64)))
+    evenly = np.arange(comm.size + 1) * (below[-1] / comm.size)
+    bounds: Array = np.interp(evenly, below, edges).astype(np.int64)
+    bounds[[0, -1]] = 0, size
+    return bounds
+
+
+async def _region_sum(comm: Comm, entries: Sparse, bounds: list[int], most: int) -> Sparse:
+    """Return the sum of all ranks' entries in this rank's region, added in the order of the ranks."""
+    size, rank = comm.size, comm.rank
+    parts = cut(entries, bounds)
+    theirs = [parts[rank]] * size
+    bound = min(bounds[rank + 1] - bounds[rank], most) * entry_bytes(entries)
+    with comm.scratch(bound, message(parts[rank])) as inbox:
+        for distance in range(1, size):
+            to, source = (rank + distance) % size, (rank - distance) % size
+            status = await comm.exchange(message(parts[to]), to, inbox, source)
+            theirs[source] = opened(inbox[: status.count], entries)
+    return await comm.apply("add", partial(summed, theirs), PASSES * nbytes(*theirs))
+
+
+async def _select(
+    comm: Comm, mine: Sparse, count: int, state: dict[str, Array], *, renew: bool
+) -> tuple[Sparse, list[int]]:
+    """Return this rank's share of the largest sums, and the lengths of all ranks' shares.
+
+    ``mine``: sum of the rank's region; ``count``: entries of the rank before.
+    """
+    above, equal = _counts(mine, state)
+    numbers = await table(comm, count, above, equal)
+    k, found, equals = int(numbers[:, 0].max()), int(numbers[:, 1].sum()), int(numbers[:, 2].sum())
+    if renew or 4 * found > 5 * k or 4 * (found + equals) < 3 * k:
+        state["threshold"] = await _threshold(comm, mine, k)
+        above, equal = _counts(mine, state)
+        numbers = await table(comm, count, above, equal)
+        found = int(numbers[:, 1].sum())
+    # sums equal to the threshold fill up to k, from all ranks alike
+    below = np.cumsum([0, *numbers[:, 2]], dtype=np.int64)
+    fill = min(max(0, k - found), int(below[-1]))
+    quotas = np.diff(below * fill // max(1, int(below[-1])))
+    shares = numbers[:, 1] + quotas
+    select = partial(at_least, mine, int(state["threshold"][0]), int(quotas[comm.rank]))
+    return await comm.apply("select", select, nbytes(mine)), shares.tolist()
+
+
+def _counts(mine: Sparse, state: dict[str, Array]) -> tuple[int, int]:
+    """Return the numbers of sums above the threshold, and of sums equal to it; 0 without a threshold."""
+    if "threshold" not in state:
+        return 0, 0
+    size = magnitudes(mine)
+    return int(np.count_nonzero(size > state["threshold"])), int(np.count_nonzero(size == state["threshold"]))
+
+
+async def _threshold(comm: Comm, mine: Sparse, k: int) -> Array:
+    """Return the k-th largest magnitude of all ranks' sums, (1,): one byte of it after the other."""
+    size = magnitudes(mine)
+    found = 0
+    for byte in reversed(range(size.itemsize)):
+        digits = size >> size.dtype.type(8 * byte)
+        same = digits[digits >> size.dtype.type(8) == found] & size.dtype.type(255)
+        counts = np.bincount(same, minlength=256).astype(np.int32)
+        await sum_counts(comm, counts)
+        from_top = np.cumsum(counts[::-1], dtype=np.int64)
+        digit = int(np.searchsorted(from_top, k))
+        k -= int(from_top[digit - 1]) if digit else 0
+        found = found << 8 | 255 - digit
+    return np.array([found], size.dtype)
+
+
+async def _balance(comm: Comm, kept: Sparse, shares: list[int]) -> tuple[Sparse, list[int]]:
+    """Return equal shares of the sums, in their order, if one share is much longer than the mean."""
+    size, rank = comm.size, comm.rank
+    if max(shares) * size <= UNEVEN * sum(shares):
+        return kept, shares
+    begins = list(accumulate(shares, initial=0))
+    edges = [begins[-1] * place // size for place in range(size + 1)]
+    places = [min(max(edge - begins[rank], 0), shares[rank]) for edge in edges]
+    parts = [between(kept, begin, end) for begin, end in pairwise(places)]
+    arriving = [max(0, min(end, edges[rank + 1]) - max(begin, edges[rank])) for begin, end in pairwise(begins)]
+    theirs = [parts[rank]] * size
+    with comm.scratch(max(arriving) * entry_bytes(kept), message(parts[rank])) as inbox:
+        for distance in range(1, size):
+            to, source = (rank + distance) % size, (rank - distance) % size
+            sent, received = message(parts[to]), inbox[: arriving[source] * entry_bytes(kept)]
+            if len(sent) and len(received):
+                await comm.exchange(sent, to, received, source)
+            elif len(sent):
+                await comm.send(sent, to)
+            elif len(received):
+                await comm.recv(received, source, tag=0)
+            theirs[source] = opened(received, kept)
+    return joined(theirs), [end - begin for begin, end in pairwise(edges)]
+
+
+async def _gather(comm: Comm, kept: Sparse, shares: list[int]) -> Sparse:
+    """Return all shares, in the order of the ranks: positions rise."""
+    lengths = [entry_bytes(kept) * share for share in shares]
+    whole = await concatenated(comm, message(kept), lengths)
+    ends = list(accumulate(lengths, initial=0))
+    return joined([opened(whole[begin:end], kept) for begin, end in pairwise(ends)])

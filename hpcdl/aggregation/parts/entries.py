@@ -1,0 +1,195 @@
+"""Entries of sparse vectors: sums, selections and messages of the schemes that declare ``sparse``.
+
+Such a scheme is called as ``scheme(comm, entries, series)`` and returns :class:`Reduced`. It sums the entries that
+each rank's compressor has selected. A message holds the values, then the positions: 4 bytes more than a value for
+each entry, and no header.
+
+Size-only entries (:class:`hpcdl.fabric.vectors.Phantom`) have no positions: they count as disjoint, spread evenly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from hpcdl.compression.parts.protocol import Sparse
+from hpcdl.fabric.vectors import Phantom, partition, phantom
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcdl.fabric.comm import Array
+
+POSITION_BYTES: Final = 4
+"""Bytes of a position on the wire."""
+PASSES: Final = 3
+"""Passes over the entries in a sum: copying them together, sorting, adding."""
+
+
+@dataclass
+class Series:
+    """Sums of one piece of the gradient, step after step. All ranks have the same ``size`` and ``most``."""
+
+    size: int
+    """Elements of the piece."""
+    most: int
+    """Most entries of a rank."""
+    state: dict[str, Array] = field(default_factory=dict)
+    """Vectors that the scheme keeps from one sum to the next, by name."""
+
+
+class Reduced(NamedTuple):
+    """Result of a sparse sum on one rank: summed over ranks, ``rest`` + ``total`` = entries."""
+
+    total: Sparse
+    """The sum's entries, equal on all ranks bit for bit."""
+    rest: Sparse
+    """Entries that the sum lacks, for the residual of this rank."""
+
+
+def message(entries: Sparse) -> Array:
+    """Return the bytes of the entries, uint8."""
+    if _size_only(entries):
+        return phantom(len(entries.values) * entry_bytes(entries), np.uint8)
+    return np.concatenate((entries.values.view(np.uint8), entries.indices.view(np.uint8)))
+
+
+def opened(received: Array, like: Sparse) -> Sparse:
+    """Return the entries of a message, copied out of it; ``like`` has the type of the values."""
+    count = len(received) // entry_bytes(like)
+    if _size_only(like):
+        return _phantoms(count, like)
+    values, positions = np.split(received, [count * like.values.itemsize])
+    return Sparse(positions.copy().view(np.int32), values.copy().view(like.values.dtype))
+
+
+def entry_bytes(entries: Sparse) -> int:
+    """Return the bytes of an entry on the wire."""
+    return int(entries.values.itemsize) + POSITION_BYTES
+
+
+def nbytes(*several: Sparse) -> int:
+    """Return the bytes of all entries."""
+    return sum(len(entries.values) * entry_bytes(entries) for entries in several)
+
+
+def summed(several: Sequence[Sparse]) -> Sparse:
+    """Return the sum of sparse vectors. Entries of the same position are added in the given order."""
+    if _size_only(several[0]):
+        return _phantoms(sum(len(entries.values) for entries in several), several[0])
+    indices, values = joined(several)
+    if not len(indices):
+        return Sparse(indices, values)
+    order = np.argsort(indices, kind="stable")
+    indices, values = indices[order], values[order]
+    firsts = np.flatnonzero(np.diff(indices, prepend=-1))
+    return Sparse(indices[firsts], np.add.reduceat(values, firsts))
+
+
+def dense(entries: Sparse, size: int) -> Array:
+    """Return the vector of ``size`` elements with these entries."""
+    if _size_only(entries):
+        return phantom(size, entries.values.dtype)
+    vector = np.zeros(size, entries.values.dtype)
+    vector[entries.indices] = entries.values
+    return vector
+
+
+def nonzeros(vector: Array) -> Sparse:
+    """Return the elements of a vector that are not zero; all of a size-only one."""
+    if type(vector) is Phantom:
+        return Sparse(phantom(len(vector), np.int32), vector)
+    indices = np.flatnonzero(vector).astype(np.int32)
+    return Sparse(indices, vector[indices])
+
+
+def magnitudes(entries: Sparse) -> Array:
+    """Return unsigned integers in the order of the values' magnitudes: their bits without the sign."""
+    unsigned = np.dtype(f"u{entries.values.itemsize}")
+    bits: Array = np.asarray(entries.values).view(unsigned) & unsigned.type(np.iinfo(unsigned).max >> 1)
+    return bits
+
+
+def largest(entries: Sparse, count: int) -> tuple[Sparse, Sparse]:
+    """Return the ``count`` entries of largest magnitude, and the others. Of equal ones the first are kept."""
+    if len(entries.values) <= count:
+        return entries, between(entries, 0, 0)
+    if _size_only(entries):
+        return between(entries, 0, count), between(entries, count, len(entries.values))
+    size = magnitudes(entries)
+    least = np.partition(size, len(size) - count)[len(size) - count]
+    keep = size > least
+    equal = np.flatnonzero(size == least)
+    keep[equal[: count - np.count_nonzero(keep)]] = True
+    return _where(entries, keep), _where(entries, ~keep)
+
+
+def at_least(entries: Sparse, least: int, equal: int) -> Sparse:
+    """Return the entries whose magnitude is above ``least``, and the first ``equal`` ones that have it."""
+    size = magnitudes(entries)
+    if _size_only(entries):
+        return between(entries, 0, equal if least == 0 else 0)
+    keep = size > least
+    keep[np.flatnonzero(size == least)[:equal]] = True
+    return _where(entries, keep)
+
+
+def between(entries: Sparse, begin: int, end: int) -> Sparse:
+    """Return the entries ``begin`` to ``end``, by their order."""
+    return Sparse(entries.indices[begin:end], entries.values[begin:end])
+
+
+def joined(several: Sequence[Sparse]) -> Sparse:
+    """Return entries one after the other; the positions of one are below those of the next."""
+    if _size_only(several[0]):
+        return _phantoms(sum(len(entries.values) for entries in several), several[0])
+    indices = np.concatenate([entries.indices for entries in several])
+    return Sparse(indices, np.concatenate([entries.values for entries in several]))
+
+
+def absent(entries: Sparse, total: Sparse) -> Sparse:
+    """Return the entries at positions that ``total`` does not have."""
+    return between(entries, 0, 0) if _size_only(entries) else _where(entries, ~_found(entries, total))
+
+
+def present(entries: Sparse, total: Sparse) -> Sparse:
+    """Return the entries at positions that ``total`` has."""
+    return entries if _size_only(entries) else _where(entries, _found(entries, total))
+
+
+def cut(entries: Sparse, bounds: Sequence[int]) -> list[Sparse]:
+    """Return the entries in each of the regions [bounds[i], bounds[i + 1])."""
+    if _size_only(entries):
+        return [_phantoms(len(part), entries) for part in partition(entries.values, len(bounds) - 1)]
+    places = np.searchsorted(entries.indices, bounds)
+    return [between(entries, begin, end) for begin, end in pairwise(places.tolist())]
+
+
+def histogram(entries: Sparse, edges: Array) -> Array:
+    """Return the numbers of entries between the ``edges``, float32; they are even for size-only entries."""
+    if _size_only(entries):
+        return np.diff(edges).astype(np.float32)
+    return np.diff(np.searchsorted(entries.indices, edges)).astype(np.float32)
+
+
+def _found(entries: Sparse, total: Sparse) -> Array:
+    if not len(total.indices):
+        return np.zeros(len(entries.indices), bool)
+    places = np.searchsorted(total.indices, entries.indices)
+    found: Array = total.indices[np.minimum(places, len(total.indices) - 1)] == entries.indices
+    return found
+
+
+def _where(entries: Sparse, keep: Array) -> Sparse:
+    return Sparse(entries.indices[keep], entries.values[keep])
+
+
+def _phantoms(count: int, like: Sparse) -> Sparse:
+    return Sparse(phantom(count, np.int32), phantom(count, like.values.dtype))
+
+
+def _size_only(entries: Sparse) -> bool:
+    return type(entries.values) is Phantom

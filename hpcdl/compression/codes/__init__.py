@@ -1,0 +1,1 @@
+"""Codes of sequences of non-negative integers: one code, one file."""

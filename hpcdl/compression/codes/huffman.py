@@ -1,0 +1,158 @@
+"""Huffman's code: canonical, with its table in the message."""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from hpcdl.compression.parts.code import check_room, most_bits, padded
+
+if TYPE_CHECKING:
+    from hpcdl.compression.parts.protocol import Bytes
+    from hpcdl.fabric.comm import Array
+
+LONGEST: Final = 15
+"""Most bits of a symbol; a length is half a byte of the table."""
+FEW: Final = 2048
+"""Integers up to which a message has the smaller table."""
+NARROW, WIDE = 4, 8
+HEADER: Final = 3
+
+
+class Huffman:
+    """Canonical Huffman code of small integers; larger ones are a symbol for their length and their lower bits.
+
+    A symbol of its own has each integer below 2^d, d = 4 or 8. An integer from 2^N on has the symbol 2^d + N - d,
+    and its N lower bits follow. A message begins with d, the number of the first symbol and that of symbols in the
+    table, and their code lengths (Deep Compression: Han 2016, section 4).
+    """
+
+    words = False
+
+    def __init__(self) -> None:
+        from hpcdl.compression.kernels import huffman  # late: listing compressors must not load numba
+
+        self._kernels = huffman
+
+    def bound(self, count: int, total: int) -> int:
+        """See :class:`hpcdl.compression.parts.code.Code`."""
+        return max(_bound(count, total), _bound(min(count, FEW), total))
+
+    def encode(self, integers: Array, wire: Bytes) -> int:
+        """See :class:`hpcdl.compression.parts.code.Code`."""
+        check_room(wire, self.bound(len(integers), int(integers.sum(dtype=np.uint64))))
+        direct = _direct(len(integers))
+        counts = self._kernels.histogram(integers, direct)
+        lengths = code_lengths(counts)
+        used = np.flatnonzero(lengths)
+        first, size = (int(used[0]), int(used[-1] - used[0]) + 1) if len(used) else (0, 0)
+        table = np.zeros(size + size % 2, np.uint8)
+        table[:size] = lengths[first : first + size]
+        end = HEADER + len(table) // 2
+        wire[:HEADER] = direct | (first >> 8) << 4 | (size >> 8) << 5, first & 255, size & 255
+        wire[HEADER:end] = table[::2] | table[1::2] << 4
+        return end + int(self._kernels.encode(integers, wire[end:], direct, lengths, canonical(lengths)))
+
+    def decode(self, message: Bytes, integers: Array) -> None:
+        """See :class:`hpcdl.compression.parts.code.Code`."""
+        lengths, direct, begin = _table(message)
+        body = message[begin:]
+        look_up = _look_up(lengths, canonical(lengths))
+        if not self._kernels.decode(padded(body), len(body), direct, look_up, integers):
+            raise ValueError(f"Huffman code: {len(message)} bytes are not {len(integers)} integers")
+
+
+def _bound(count: int, total: int) -> int:
+    """Return the most bytes of ``count`` integers that sum to at most ``total``."""
+    direct = _direct(count)
+    symbols = min((1 << direct) + 32 - direct, total + 1)
+    steps = [(0, 0), *((1 << n, n) for n in range(direct, 32))]
+    longest = (min(symbols, count) - 1).bit_length() if min(symbols, count) > 1 else 1
+    return HEADER + (symbols + 1) // 2 + (count * longest + most_bits(steps, count, total) + 7) // 8
+
+
+def _direct(count: int) -> int:
+    return NARROW if count <= FEW else WIDE
+
+
+def _table(message: Bytes) -> tuple[Array, int, int]:
+    """Return code lengths, d and the end of the table. Raises ValueError for an impossible table."""
+    if len(message) < HEADER:
+        raise ValueError("Huffman code: no table")
+    flags = int(message[0])
+    direct = flags & 15
+    first, size = int(message[1]) | (flags >> 4 & 1) << 8, int(message[2]) | (flags >> 5 & 1) << 8
+    end = HEADER + (size + 1) // 2
+    if direct not in {NARROW, WIDE} or flags >> 6 or first + size > (1 << direct) + 32 - direct:
+        raise ValueError("Huffman code: impossible symbols")
+    if end > len(message):
+        raise ValueError("Huffman code: the table is cut off")
+    lengths = np.zeros((1 << direct) + 32 - direct, np.uint8)
+    packed = message[HEADER:end]
+    table = np.stack([packed & 15, packed >> 4], axis=1).reshape(-1)
+    lengths[first : first + size] = table[:size]
+    used = lengths[lengths > 0].astype(np.int64)
+    full = int((1 << LONGEST >> used).sum())
+    if table[size:].any() or (len(used) > 1 and full != 1 << LONGEST) or (len(used) == 1 and used[0] != 1):
+        raise ValueError("Huffman code: impossible code lengths")
+    return lengths, direct, end
+
+
+def code_lengths(counts: Array) -> Array:
+    """Return each symbol's bits, uint8, at most 15; 0 for a symbol that does not occur, 1 for the only symbol.
+
+    Longer codes are avoided by raising the least counts. The bits are never more than with equal counts.
+    """
+    lengths = np.zeros(len(counts), np.uint8)
+    used = np.flatnonzero(counts)
+    if not len(used):
+        return lengths
+    occurring = counts[used].astype(np.int64)
+    found = depths(occurring.tolist())
+    least = 1
+    while max(found) > LONGEST:
+        least *= 2
+        found = depths(np.maximum(occurring, least).tolist())
+    even = depths([1] * len(used))
+    lengths[used] = min(found, even, key=lambda bits: int(occurring @ np.array(bits)))
+    return lengths
+
+
+def depths(weights: list[int]) -> list[int]:
+    """Return the depth of each weight in Huffman's tree; 1 for a single weight."""
+    if len(weights) == 1:
+        return [1]
+    heap = [(weight, number) for number, weight in enumerate(weights)]
+    heapify(heap)
+    parents = [0] * (2 * len(weights) - 1)
+    for number in range(len(weights), len(parents)):
+        (one, left), (two, right) = heappop(heap), heappop(heap)
+        parents[left] = parents[right] = number
+        heappush(heap, (one + two, number))
+    depth = [0] * len(parents)
+    for number in range(len(parents) - 2, -1, -1):
+        depth[number] = depth[parents[number]] + 1
+    return depth[: len(weights)]
+
+
+def canonical(lengths: Array) -> Array:
+    """Return each symbol's code, uint32, its first bit lowest: codes rise with (length, symbol)."""
+    codes = np.zeros(len(lengths), np.uint32)
+    code, last = 0, 0
+    for symbol in np.argsort(lengths, kind="stable"):
+        length = int(lengths[symbol])
+        if length:
+            code = (code + 1 if last else 0) << (length - last)
+            codes[symbol] = int(f"{code:0{length}b}"[::-1], 2)
+            last = length
+    return codes
+
+
+def _look_up(lengths: Array, codes: Array) -> Array:
+    """Return symbol x 16 + length, uint16 (2^15,), for each beginning of 15 bits; 0 where no code fits."""
+    found = np.zeros(1 << LONGEST, np.uint16)
+    for symbol in np.flatnonzero(lengths):
+        found[int(codes[symbol]) :: 1 << int(lengths[symbol])] = (symbol << 4) + int(lengths[symbol])
+    return found

@@ -1,0 +1,56 @@
+"""Rice's code: for gaps between entries of a known density."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from hpcdl.compression.parts.code import check_room, padded
+
+if TYPE_CHECKING:
+    from hpcdl.compression.parts.protocol import Bytes
+    from hpcdl.fabric.comm import Array
+
+WIDEST: Final = 31
+"""Largest parameter k."""
+
+
+class Rice:
+    """Rice code: the quotient by 2^k in unary, then k bits of remainder (Rice 1979; Strom 2015, section 3).
+
+    A message's first byte is k: the largest with ``count`` x 2^k below the sum. For gaps 2^k is then just below
+    1 / density. This k costs the fewest bits at worst.
+    """
+
+    words = False
+
+    def __init__(self) -> None:
+        from hpcdl.compression.kernels import rice  # late: listing compressors must not load numba
+
+        self._kernels = rice
+
+    def bound(self, count: int, total: int) -> int:
+        """See :class:`hpcdl.compression.parts.code.Code`."""
+        k = parameter(count, total)
+        return 1 + (count * (k + 1) + (total >> k) + 7) // 8 if count else 1
+
+    def encode(self, integers: Array, wire: Bytes) -> int:
+        """See :class:`hpcdl.compression.parts.code.Code`."""
+        total = int(integers.sum(dtype=np.uint64))
+        check_room(wire, self.bound(len(integers), total))
+        k = parameter(len(integers), total)
+        wire[0] = k
+        return 1 + int(self._kernels.encode(integers, wire[1:], k))
+
+    def decode(self, message: Bytes, integers: Array) -> None:
+        """See :class:`hpcdl.compression.parts.code.Code`."""
+        if not len(message) or message[0] > WIDEST:
+            raise ValueError("Rice code: no parameter from 0 to 31")
+        if not self._kernels.decode(padded(message[1:]), len(message) - 1, int(message[0]), integers):
+            raise ValueError(f"Rice code: {len(message)} bytes are not {len(integers)} integers")
+
+
+def parameter(count: int, total: int) -> int:
+    """Return k, 0 to 31, for ``count`` integers with sum ``total``."""
+    return min(WIDEST, ((total - 1) // count).bit_length() - 1) if total > count > 0 else 0

@@ -1,0 +1,104 @@
+"""Deep Gradient Compression: top-k with momentum correction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hpcdl.compression.parts.magnitudes import check, largest, quantile, sample
+from hpcdl.compression.parts.protocol import Sparse
+from hpcdl.compression.parts.selection import check_density, draw_seed, entries, trimmed
+from hpcdl.compression.parts.traits import Compression
+
+if TYPE_CHECKING:
+    from hpcdl.compression.parts.protocol import Layout
+    from hpcdl.fabric.comm import Array
+
+TRAITS: Final = Compression(error_feedback=False, own_residual="accumulated", title="Lin 2018")
+
+STAGES: Final = 4
+"""Stages of the warm-up: densities 1/4, 1/16, 1/64, 1/256, then that of the setting (Lin 2018, section 3.3)."""
+
+
+class DGC:
+    """u = momentum u + g, v = v + u; send the largest entries of v, set u and v to zero there (Lin 2018).
+
+    The optimizer must have no momentum of its own. v holds what is not sent: error feedback is built in. The
+    threshold is that of a 1 % sample; of more than the share ``density`` the largest are sent. ``clipping`` times
+    ranks^-1/2 is the largest norm of a piece of the gradient. In the first ``sparsity_warmup_steps`` the
+    sparsity is 75, 93.75, 98.4 and 99.6 %, each for a quarter of these steps.
+    """
+
+    signs = False
+
+    def __init__(
+        self,
+        layout: Layout,
+        *,
+        density: float = 0.001,
+        momentum: float = 0.9,
+        clipping: float | None = None,
+        sparsity_warmup_steps: int = 0,
+    ) -> None:
+        """Raise ValueError for a setting out of range."""
+        check_density(density)
+        if not 0 <= momentum < 1:
+            raise ValueError(f"momentum must be at least 0 and below 1, not {momentum}")
+        if clipping is not None and clipping <= 0:
+            raise ValueError(f"clipping must be above 0, not {clipping}")
+        if sparsity_warmup_steps < 0:
+            raise ValueError(f"sparsity_warmup_steps must be at least 0, not {sparsity_warmup_steps}")
+        from hpcdl.compression.kernels.momentum_correction import (
+            correct,
+        )  # late: listing compressors must not load numba
+
+        self._correct = correct
+        self.state: dict[str, Array] = {
+            "velocity": np.zeros(layout.size, layout.dtype),
+            "accumulated": np.zeros(layout.size, layout.dtype),
+        }
+        self._layout = layout
+        self._density = density
+        self._momentum = momentum
+        self._clipping = clipping
+        self._warmup = sparsity_warmup_steps
+
+    def density(self, step: int) -> float:
+        """Return the share of entries that a step sends."""
+        if step >= self._warmup:
+            return self._density
+        return float(max(self._density, 0.25 ** (1 + step * STAGES // self._warmup)))
+
+    def most(self, span: slice) -> int:
+        """See :class:`hpcdl.compression.parts.protocol.Selector`."""
+        return entries(self.density(0), span.stop - span.start)
+
+    def expected(self, span: slice) -> int | None:
+        """See :class:`hpcdl.compression.parts.protocol.Selector`."""
+        return entries(self._density, span.stop - span.start)
+
+    def select(self, span: slice, vector: Array, step: int) -> Sparse:
+        """See :class:`hpcdl.compression.parts.protocol.Selector`."""
+        if not len(vector):
+            return Sparse(np.empty(0, np.int32), vector[:0])
+        check(vector, self._layout, span.start)
+        velocity, accumulated = self.state["velocity"][span], self.state["accumulated"][span]
+        dtype = vector.dtype.type
+        self._correct(vector, velocity, accumulated, dtype(self._momentum), dtype(self._clip(vector)))
+        density = self.density(step)
+        sampled = sample(vector, draw_seed(self._layout, span.start, step))
+        threshold = max(quantile(sampled, density), sampled.dtype.type(1))
+        k = entries(density, len(vector))
+        positions = trimmed(vector, largest(vector, self._layout, span.start, threshold, 2 * k), k)
+        values = vector[positions]
+        for masked in (vector, velocity, accumulated):
+            masked[positions] = 0
+        return Sparse(positions, values)
+
+    def _clip(self, vector: Array) -> Any:
+        """Return the factor that clips ``vector``; 1 if its norm is small enough."""
+        if self._clipping is None:
+            return 1.0
+        norm = float(np.linalg.norm(vector))
+        return min(1.0, self._clipping * self._layout.ranks**-0.5 / norm) if norm else 1.0

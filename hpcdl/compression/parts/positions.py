@@ -1,0 +1,49 @@
+"""Positions of entries as gaps and bitmaps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from hpcdl.compression.parts.protocol import Bytes, Sparse
+    from hpcdl.fabric.comm import Array
+
+
+def gaps(indices: Array) -> Array:
+    """Return the zeros before each of rising positions, uint32: of 0, 1, 5 they are 0, 0, 3."""
+    ahead = indices.astype(np.uint32)
+    ahead[1:] -= ahead[:-1].copy() + np.uint32(1)
+    return ahead
+
+
+def add(found: Sparse, into: Array) -> None:
+    """Add the entries to the vector ``into``."""
+    from hpcdl.compression.kernels import positions  # late: listing compressors must not load numba
+
+    positions.add(found.indices, found.values, into)
+
+
+def bitmap_of(indices: Array, length: int) -> Bytes:
+    """Return one bit per position of a vector of ``length``, the first lowest; set at ``indices``."""
+    from hpcdl.compression.kernels import positions  # late: listing compressors must not load numba
+
+    marks = np.zeros((length + 7) // 8, np.uint8)
+    positions.mark(indices, marks)
+    return marks
+
+
+def unpacked(bits: Bytes, count: int) -> Array:
+    """Return ``count`` bits, bool. Raises ValueError if a bit behind them is set."""
+    found = np.unpackbits(bits, bitorder="little").view(bool)
+    if found[count:].any():
+        raise ValueError(f"a bit is set behind {count}")
+    return found[:count]
+
+
+def rising(ahead: Array, length: int, indices: Array) -> bool:
+    """Fill ``indices``, int32, from gaps, uint32; return False if a position is not below ``length``."""
+    from hpcdl.compression.kernels import positions  # late: listing compressors must not load numba
+
+    return bool(positions.rising(ahead, length, indices))

@@ -1,0 +1,64 @@
+"""Selection of the entries with the largest magnitudes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpcdl.compression.parts.magnitudes import bits_of, largest, quantile, sample
+
+if TYPE_CHECKING:
+    from hpcdl.compression.parts.protocol import Layout
+    from hpcdl.fabric.comm import Array
+
+MARGIN = 1.1
+"""Candidates sought per entry wanted, besides three standard deviations of the sample."""
+
+
+def entries(density: float, length: int) -> int:
+    """Return the number of entries at this density: at least one of a vector that is not empty."""
+    return min(length, max(1, round(density * length)))
+
+
+def check_density(density: float) -> None:
+    """Raise ValueError unless ``density`` is above 0 and at most 1."""
+    if not 0 < density <= 1:
+        raise ValueError(f"density must be above 0 and at most 1, not {density}")
+
+
+def draw_seed(layout: Layout, begin: int, step: int) -> int:
+    """Return a seed for the piece at ``begin`` in this step, the same on all ranks."""
+    return int(np.random.SeedSequence([layout.seed, begin, step]).generate_state(1, np.uint64)[0])
+
+
+def top(vector: Array, layout: Layout, begin: int, k: int, seed: int) -> Array:
+    """Return the positions, int32, rising, of the ``k`` entries with the largest magnitudes.
+
+    Of equal magnitudes the first are taken; zeros never are. A sample gives a threshold that somewhat more entries
+    reach; if too few do, all are searched. Raises FloatingPointError for a value that is infinite or not a number.
+    """
+    if not len(vector):
+        return np.empty(0, np.int32)
+    sampled = sample(vector, seed)
+    wanted = k * len(sampled) / len(vector)
+    threshold = max(
+        sampled.dtype.type(1), quantile(sampled, (MARGIN * wanted + 3 * wanted**0.5 + 1) / len(sampled))
+    )
+    found = largest(vector, layout, begin, threshold, round(1.5 * k))
+    if len(found) < k and threshold > 1:
+        found = largest(vector, layout, begin, sampled.dtype.type(1), len(vector))
+    return trimmed(vector, found, k)
+
+
+def trimmed(vector: Array, positions: Array, k: int) -> Array:
+    """Return those ``k`` of ``positions`` with the largest magnitudes, or all if there are no more."""
+    if len(positions) <= k:
+        return positions
+    magnitudes = bits_of(np.abs(vector[positions]))
+    least = np.partition(magnitudes, len(positions) - k)[len(positions) - k]
+    chosen = magnitudes > least
+    ties = np.flatnonzero(magnitudes == least)
+    chosen[ties[: k - np.count_nonzero(chosen)]] = True
+    kept: Array = positions[chosen]
+    return kept

@@ -1,0 +1,55 @@
+"""Random-k: a random subset of the entries, the same on all ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from hpcdl.compression.parts.checks import check_finite
+from hpcdl.compression.parts.drawing import subset
+from hpcdl.compression.parts.selection import check_density, draw_seed, entries
+from hpcdl.compression.parts.traits import Compression
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hpcdl.compression.parts.protocol import Layout
+    from hpcdl.fabric.comm import Array
+
+TRAITS: Final = Compression(unbiased=True, title="Stich 2018")
+
+
+class RandomK:
+    """Sum the share ``density`` of entries, drawn again in each step (Stich 2018, definition 2.1).
+
+    All ranks draw the same positions from the seed, so that no positions are sent and any aggregation sums the
+    values. Without error feedback the sum is divided by the share, which makes it unbiased.
+    """
+
+    def __init__(self, layout: Layout, *, density: float = 0.01) -> None:
+        """Raise ValueError unless ``density`` is above 0 and at most 1."""
+        check_density(density)
+        self.state: dict[str, Array] = {}
+        self._layout = layout
+        self._density = density
+
+    def lengths(self, span: slice) -> list[tuple[int, str]]:
+        """See :class:`hpcdl.compression.parts.protocol.Summable`."""
+        return [(entries(self._density, span.stop - span.start), self._layout.dtype)]
+
+    def rounds(self, span: slice, vector: Array, residual: Array | None, step: int) -> Iterator[Array]:
+        """See :class:`hpcdl.compression.parts.protocol.Summable`.
+
+        Raises FloatingPointError for a value that is infinite or not a number.
+        """
+        check_finite(np.isfinite(vector).all())
+        count = entries(self._density, len(vector))
+        positions = subset(count, len(vector), draw_seed(self._layout, span.start, step))
+        values = vector[positions]
+        if residual is not None:
+            residual[:] = vector
+            residual[positions] = 0
+        yield values
+        vector[:] = 0
+        vector[positions] = values if residual is not None else values * vector.dtype.type(len(vector) / count)

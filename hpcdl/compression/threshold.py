@@ -1,0 +1,76 @@
+"""Strom's threshold: entries beyond +-tau send exactly +-tau."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hpcdl.compression.parts.magnitudes import bits, bits_of, from_bits, largest, quantile, sample
+from hpcdl.compression.parts.protocol import Sparse
+from hpcdl.compression.parts.selection import check_density, draw_seed, entries
+from hpcdl.compression.parts.traits import Compression
+
+if TYPE_CHECKING:
+    from hpcdl.compression.parts.protocol import Layout
+    from hpcdl.fabric.comm import Array
+
+TRAITS: Final = Compression(title="Strom 2015")
+
+
+class Threshold:
+    """Send tau for each entry above tau and -tau for each below -tau; subtract it there (Strom 2015, section 3).
+
+    ``tau`` is fixed, times ``decay`` after each step. Without ``tau`` each step takes the magnitude that the share
+    ``density`` of a 1 % sample reaches. If fewer entries are not zero, tau is the median of their magnitudes.
+    """
+
+    signs = True
+
+    def __init__(
+        self, layout: Layout, *, tau: float | None = None, density: float = 0.001, decay: float = 1.0
+    ) -> None:
+        """Raise ValueError for a setting out of range, and for a decay without ``tau``."""
+        check_density(density)
+        if tau is not None and not bits(np.inf, np.dtype(layout.dtype)) > bits(tau, np.dtype(layout.dtype)) > 0:
+            raise ValueError(f"tau must be above 0 and finite in {layout.dtype}, not {tau}")
+        if not 0 < decay <= 1:
+            raise ValueError(f"decay must be above 0 and at most 1, not {decay}")
+        if tau is None and decay < 1:
+            raise ValueError("decay needs a fixed tau")
+        self.state: dict[str, Array] = {}
+        self._layout = layout
+        self._tau = tau
+        self._density = density
+        self._decay = decay
+
+    def most(self, span: slice) -> int:
+        """See :class:`hpcdl.compression.parts.protocol.Selector`."""
+        return int(span.stop - span.start)
+
+    def expected(self, span: slice) -> int | None:
+        """See :class:`hpcdl.compression.parts.protocol.Selector`."""
+        return entries(self._density, span.stop - span.start) if self._tau is None else None
+
+    def select(self, span: slice, vector: Array, step: int) -> Sparse:
+        """See :class:`hpcdl.compression.parts.protocol.Selector`."""
+        if not len(vector):
+            return Sparse(np.empty(0, np.int32), vector[:0])
+        magnitude = self._magnitude(span, vector, step)
+        likely = entries(2 * self._density, len(vector))
+        positions = largest(vector, self._layout, span.start, magnitude + magnitude.dtype.type(1), likely)
+        values = np.copysign(vector.dtype.type(from_bits(magnitude, vector.dtype)), vector[positions])
+        vector[positions] -= values
+        return Sparse(positions, values)
+
+    def _magnitude(self, span: slice, vector: Array, step: int) -> Any:
+        """Return the bits of tau, which is above zero and finite."""
+        if self._tau is not None:
+            fixed = bits(self._tau * self._decay**step, vector.dtype)
+            return max(fixed, fixed.dtype.type(1))
+        found = quantile(sample(vector, draw_seed(self._layout, span.start, step)), self._density)
+        if found == 0:
+            positions = largest(vector, self._layout, span.start, found.dtype.type(1), len(vector))
+            found = quantile(bits_of(np.abs(vector[positions])), 0.5) if len(positions) else found
+        one = found.dtype.type(1)
+        return min(max(one, found - min(found, one)), bits(np.inf, vector.dtype) - one)

@@ -1,0 +1,44 @@
+"""Top-k: the entries with the largest magnitudes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from hpcdl.compression.parts.protocol import Sparse
+from hpcdl.compression.parts.selection import check_density, draw_seed, entries, top
+from hpcdl.compression.parts.traits import Compression
+
+if TYPE_CHECKING:
+    from hpcdl.compression.parts.protocol import Layout
+    from hpcdl.fabric.comm import Array
+
+TRAITS: Final = Compression(title="Aji and Heafield 2017")
+
+
+class TopK:
+    """Send the share ``density`` of entries with the largest magnitudes, exactly; the rest stays."""
+
+    signs = False
+
+    def __init__(self, layout: Layout, *, density: float = 0.001) -> None:
+        """Raise ValueError unless ``density`` is above 0 and at most 1."""
+        check_density(density)
+        self.state: dict[str, Array] = {}
+        self._layout = layout
+        self._density = density
+
+    def most(self, span: slice) -> int:
+        """See :class:`hpcdl.compression.parts.protocol.Selector`."""
+        return entries(self._density, span.stop - span.start)
+
+    def expected(self, span: slice) -> int | None:
+        """See :class:`hpcdl.compression.parts.protocol.Selector`."""
+        return self.most(span)
+
+    def select(self, span: slice, vector: Array, step: int) -> Sparse:
+        """See :class:`hpcdl.compression.parts.protocol.Selector`."""
+        seed = draw_seed(self._layout, span.start, step)
+        positions = top(vector, self._layout, span.start, self.most(span), seed)
+        values = vector[positions]
+        vector[positions] = 0
+        return Sparse(positions, values)

@@ -1,0 +1,125 @@
+"""Training with weights and activations of few bits, such as 16-bit weights with 8-bit activations.
+
+Layers compute with rounded weights and pass on rounded activations. The flat vectors keep weights in full
+precision, to which updates apply. Gradients pass through the rounding unchanged: the straight-through estimator.
+
+Magnitudes are rounded by q_k(r) = round((2^k - 1) r) / (2^k - 1), r in [0, 1] (DoReFa: Zhou et al. 2016, equation
+5). r is the magnitude relative to the largest of a weight matrix, or of an image's activations in a layer. Values
+with signs use one of the bits for them, so that zero stays zero (as in WAGE: Wu et al. 2018, section 3.1).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcdl.fabric.comm import Array
+    from hpcdl.nn.bound import Bound
+    from hpcdl.nn.geometry import Shape
+    from hpcdl.nn.layer import Layer, Site, Variable
+
+FEWEST: Final = 2
+"""Fewest bits of a number with a sign."""
+MOST: Final = 16
+"""Most bits that are rounded exactly in float32."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantization:
+    """Bits of weights and activations. ValueError: fewer than 2 or more than 16."""
+
+    weights: int = 16
+    activations: int = 8
+
+    def __post_init__(self) -> None:
+        for name in ("weights", "activations"):
+            if not FEWEST <= getattr(self, name) <= MOST:
+                raise ValueError(f"{name}: must be {FEWEST} to {MOST} bits, not {getattr(self, name)}")
+
+
+def quantized(layers: Sequence[Layer], bits: Quantization) -> list[Layer]:
+    """Return the layers with rounded weights and outputs; the last one's outputs, logits, are not rounded.
+
+    Biases, batch normalisation and images are not rounded either.
+    """
+    last = len(layers) - 1
+    return [
+        Quantized(layer, bits.weights, bits.activations if number < last else None)
+        for number, layer in enumerate(layers)
+    ]
+
+
+class Quantized:
+    """A layer with rounded weights and outputs; inner layers of a composite layer have rounded weights only."""
+
+    def __init__(self, layer: Layer, weights: int, activations: int | None) -> None:
+        self.name = layer.name
+        self._layer = layer
+        self._weights = weights
+        self._activations = activations
+
+    def output(self, shape: Shape) -> Shape:
+        """See :class:`hpcdl.nn.layer.Layer`."""
+        return self._layer.output(shape)
+
+    def declare(self, shape: Shape) -> list[Variable]:
+        """See :class:`hpcdl.nn.layer.Layer`."""
+        return self._layer.declare(shape)
+
+    def bind(self, shape: Shape, site: Site) -> Bound:
+        """See :class:`hpcdl.nn.layer.Layer`. The backend's arrays are in the host's memory."""
+        names = [f"{site.path}.{one.name}" for one in self.declare(shape) if one.trained and len(one.shape) > 1]
+        pairs = [(site.values[name], np.empty_like(site.values[name])) for name in names]
+        rounded = {name: copy for name, (_, copy) in zip(names, pairs, strict=True)}
+        bound = self._layer.bind(shape, replace(site, values=site.values | rounded))
+        return BoundQuantized(bound, pairs, self._weights, self._activations)
+
+
+class BoundQuantized:
+    """A bound layer that rounds its weights before each forward, and its outputs after it."""
+
+    def __init__(
+        self, bound: Bound, pairs: Sequence[tuple[Array, Array]], weights: int, activations: int | None
+    ) -> None:
+        self._bound = bound
+        self._pairs = pairs
+        """Weights in full precision, and the rounded ones that the layer reads."""
+        self._weights = weights
+        self._activations = activations
+
+    def forward(self, x: Array, train: bool) -> Array:
+        """See :class:`hpcdl.nn.bound.Bound`."""
+        for full, rounded in self._pairs:
+            rounded[:] = round_rows(full.reshape(1, -1), self._weights, signed=True).reshape(full.shape)
+        y = self._bound.forward(x, train)
+        if self._activations is None:
+            return y
+        return round_rows(y.reshape(len(y), math.prod(y.shape[1:])), self._activations, signed=False).reshape(
+            y.shape
+        )
+
+    def backward(self, dy: Array, needs_dx: bool) -> Array | None:
+        """See :class:`hpcdl.nn.bound.Bound`; straight-through."""
+        return self._bound.backward(dy, needs_dx)
+
+
+def round_rows(rows: Array, bits: int, *, signed: bool) -> Array:
+    """Return a copy of ``rows`` (N, n), each rounded to ``bits`` bits of its largest magnitude.
+
+    A bit is the sign's if ``signed``, and in rows with a negative value.
+    """
+    if rows.size == 0:
+        return rows.copy()
+    low, high = rows.min(axis=1, keepdims=True), rows.max(axis=1, keepdims=True)
+    levels = np.where((low < 0) | signed, (1 << (bits - 1)) - 1, (1 << bits) - 1).astype(rows.dtype)
+    unit = np.maximum(-low, high) / levels
+    unit[unit < np.finfo(rows.dtype).tiny] = 1  # rows of zeros, and of values too small for a step
+    with np.errstate(invalid="ignore"):  # a training that diverges has infinite activations
+        result: Array = np.rint(rows / unit) * unit
+    return result

@@ -1,0 +1,262 @@
+"""Codes beside independent coders in plain Python and constriction; bounds; corrupt messages."""
+
+import builtins
+from math import log2
+
+import constriction
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpcdl import registry
+from hpcdl.compression.parts.code import LARGEST
+from hpcdl.compression.parts.entropy import entropy
+
+SETTINGS = [
+    *((name, {}) for name in registry.names("codes")),
+    ("elias", {"form": "gamma"}),
+    ("elias", {"form": "omega"}),
+]
+CODES = {
+    f"{name} {' '.join(kept.values())}".strip(): registry.find("codes", name)(**kept) for name, kept in SETTINGS
+}
+
+integer = st.one_of(st.integers(0, 3), st.integers(0, 300), st.integers(0, LARGEST))
+sequences = st.lists(integer, max_size=60)
+
+
+def encoded(code, integers):
+    """The message, from a buffer of exactly the bound with guards on both sides."""
+    room = code.bound(len(integers), sum(map(int, integers)))
+    guarded = np.full(room + 32, 171, np.uint8)
+    size = code.encode(np.array(integers, np.uint32), guarded[16 : 16 + room])
+    assert size <= room
+    assert (guarded[:16] == 171).all() and (guarded[16 + room :] == 171).all()
+    return guarded[16 : 16 + size].copy()
+
+
+def decoded(code, message, count):
+    guarded = np.full(count + 32, 0xABABABAB, np.uint32)
+    try:
+        code.decode(message, guarded[16 : 16 + count])
+    finally:
+        assert (guarded[:16] == 0xABABABAB).all() and (guarded[16 + count :] == 0xABABABAB).all()
+    return guarded[16 : 16 + count].tolist()
+
+
+def in_bytes(bits):
+    """Bytes of a string of 0 and 1, the first bit lowest."""
+    bits += "0" * (-len(bits) % 8)
+    return [int(bits[i : i + 8][::-1], 2) for i in range(0, len(bits), 8)]
+
+
+def number(value, width):
+    """The bits of a number, the lowest first."""
+    return f"{value:0{width}b}"[::-1] if width else ""
+
+
+def rice(value, k):
+    return "0" * (value >> k) + "1" + number(value & ((1 << k) - 1), k)
+
+
+def gamma(x):
+    n = x.bit_length() - 1
+    return "0" * n + "1" + number(x - (1 << n), n)
+
+
+def delta(x):
+    n = x.bit_length() - 1
+    return gamma(n + 1) + number(x - (1 << n), n)
+
+
+def omega(x):
+    bits = "0"
+    while x > 1:
+        n = x.bit_length() - 1
+        bits = "1" + number(x - (1 << n), n) + bits
+        x = n
+    return bits
+
+
+@pytest.mark.parametrize("name", CODES)
+@given(sequences)
+@settings(deadline=None, max_examples=60)
+def test_messages_give_the_integers_back(name, integers):
+    assert decoded(CODES[name], encoded(CODES[name], integers), len(integers)) == integers
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [("elias gamma", gamma), ("elias", delta), ("elias omega", omega)],
+    ids=["gamma", "delta", "omega"],
+)
+@given(sequences)
+@settings(deadline=None, max_examples=60)
+def test_elias_writes_the_bits_of_a_plain_coder(name, word, integers):
+    expected = in_bytes("".join(word(one + 1) for one in integers))
+    assert encoded(CODES[name], integers).tolist() == expected
+
+
+@given(sequences)
+@settings(deadline=None, max_examples=60)
+def test_rice_writes_the_bits_of_a_plain_coder(integers):
+    message = encoded(CODES["rice"], integers).tolist()
+    expected = in_bytes("".join(rice(one, message[0]) for one in integers))
+    assert message[1:] == expected
+
+
+def test_published_codewords():
+    """Elias 1975, table II: gamma, delta and omega of 17 with our order of bits within a number."""
+    assert [len(word(17)) for word in (gamma, delta, omega)] == [9, 9, 11]
+    assert [len(word(1 << 16)) for word in (gamma, delta, omega)] == [33, 25, 28]
+
+
+@pytest.mark.parametrize("largest", [2, 40, 255, 5000])
+@pytest.mark.parametrize("count", [100, 3000])
+def test_huffman_has_as_few_bits_as_constriction(count, largest):
+    """Beside the table; numbers above 2^d are a symbol and their lower bits."""
+    draws = np.random.default_rng(largest).geometric(min(0.7, 3 / largest), count).clip(1, largest) - 1
+    direct = 4 if count <= 2048 else 8
+    symbols = [
+        one if one < 1 << direct else (1 << direct) + one.bit_length() - 1 - direct for one in draws.tolist()
+    ]
+    used = sorted(set(symbols))
+    shares = np.array([symbols.count(one) for one in used], np.float64) / count
+    tree = constriction.symbol.huffman.EncoderHuffmanTree(shares)
+    coder = constriction.symbol.QueueEncoder()
+    for symbol in symbols:
+        coder.encode_symbol(used.index(symbol), tree)
+    bits = coder.get_compressed()[1] + sum(one.bit_length() - 1 for one in draws.tolist() if one >= 1 << direct)
+    table = 3 + (max(symbols) - min(symbols) + 2) // 2
+    assert len(encoded(CODES["huffman"], draws)) == table + (bits + 7) // 8
+
+
+def test_huffman_limits_its_codes_to_15_bits():
+    """Counts like Fibonacci's numbers give the deepest trees."""
+    counts = [1, 1]
+    while len(counts) < 26:
+        counts.append(counts[-1] + counts[-2])
+    integers = np.repeat(np.arange(len(counts)), counts).astype(np.uint32)
+    message = np.empty(CODES["huffman"].bound(len(integers), int(integers.sum())), np.uint8)
+    size = CODES["huffman"].encode(integers, message)
+    back = np.empty_like(integers)
+    CODES["huffman"].decode(message[:size], back)
+    assert (back == integers).all()
+    deep = sum(count * min(len(counts) - 1, len(counts) - i) for i, count in enumerate(counts))
+    assert deep < 8 * size < 1.001 * deep + 8 * 20
+
+
+@pytest.mark.parametrize("density", [0.0001, 0.0036, 0.01, 0.1])
+def test_rice_is_within_a_hundredth_of_its_ideal(density):
+    """The ideal is the least expected length over all k, of gaps at random; a sign is one bit more."""
+    gaps = np.random.default_rng(0).geometric(density, 200_000) - 1
+    measured = 8 * len(encoded(CODES["rice"], gaps)) / len(gaps)
+    ideal = min(k + 1 / (1 - (1 - density) ** (1 << k)) for k in range(20))
+    assert measured + 1 == pytest.approx(ideal + 1, rel=0.01)
+    if density == 0.0036:
+        assert measured + 1 <= 10.8
+        assert ideal + 1 == pytest.approx(10.66, abs=0.005)
+
+
+def test_bounds_are_reached():
+    """By a sequence whose gaps are all in one, or all at the end of a step of the code."""
+    assert len(encoded(CODES["rice"], [0] * 99 + [30_000])) == CODES["rice"].bound(100, 30_000)
+    for form in ("elias gamma", "elias", "elias omega"):
+        assert len(encoded(CODES[form], [15] * 96)) == CODES[form].bound(96, 15 * 96)
+    assert len(encoded(CODES["words"], [5] * 96)) == CODES["words"].bound(96, 15 * 96)
+    assert len(encoded(CODES["zstd"], [65535])) == CODES["zstd"].bound(1, 65535)
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_bounds_hold_for_less(name):
+    """So that the bound of the most entries in a vector holds for fewer."""
+    bound = CODES[name].bound
+    for size in (1, 2, 7, 100, 2047, 5000):
+        for bounds in (
+            [bound(size, total) for total in range(0, 40 * size, max(1, size // 7))],
+            [bound(count, 30 * size) for count in range(size + 1)],
+        ):
+            assert bounds == sorted(bounds)
+
+
+@pytest.mark.parametrize("name", CODES)
+@given(st.binary(max_size=80), st.integers(0, 40))
+@settings(deadline=None, max_examples=300)
+def test_any_bytes_are_integers_or_refused(name, data, count):
+    try:
+        decoded(CODES[name], np.frombuffer(data, np.uint8), count)
+    except ValueError:
+        return
+
+
+@pytest.mark.parametrize("name", CODES)
+@given(sequences, st.data())
+@settings(deadline=None, max_examples=60)
+def test_messages_cut_off_or_lengthened_are_refused(name, integers, data):
+    code, message = CODES[name], encoded(CODES[name], integers)
+    with pytest.raises(ValueError):
+        decoded(code, np.append(message, np.uint8(data.draw(st.integers(0, 255)))), len(integers))
+    if len(message):
+        with pytest.raises(ValueError):
+            decoded(code, message[: data.draw(st.integers(0, len(message) - 1))], len(integers))
+
+
+@pytest.mark.parametrize("name", CODES)
+@given(sequences.filter(len), st.data())
+@settings(deadline=None, max_examples=100)
+def test_flipped_bits_never_reach_beyond_the_integers(name, integers, data):
+    message = encoded(CODES[name], integers)
+    if not len(message):
+        return
+    message[data.draw(st.integers(0, len(message) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    try:
+        decoded(CODES[name], message, len(integers))
+    except ValueError:
+        return
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_a_short_buffer_is_refused(name):
+    integers = np.array([1, 700, 3], np.uint32)
+    short = np.empty(len(encoded(CODES[name], integers)) - 1, np.uint8)
+    with pytest.raises(ValueError, match="too short"):
+        CODES[name].encode(integers, short)
+
+
+def test_the_nearest_code_is_named():
+    with pytest.raises(ValueError, match="did you mean 'rice'"):
+        registry.find("codes", "ricee")
+    with pytest.raises(ValueError, match="gamma, delta, omega"):
+        registry.find("codes", "elias")(form="gama")
+
+
+def test_zstd_without_its_package_is_one_line(monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *rest):
+        if name == "zstandard":
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ValueError, match=r"^code 'zstd' needs zstandard: pip install 'hpcdl\[zstd\]'$"):
+        registry.find("codes", "zstd")()
+
+
+def test_a_zstd_frame_of_another_size_is_refused_before_memory_is_taken():
+    import zstandard
+
+    bomb = zstandard.ZstdCompressor().compress(bytes(1 << 28))
+    message = np.frombuffer(bytes([0x81]) + bomb, np.uint8)
+    with pytest.raises(ValueError, match="not of 10 bytes"):
+        decoded(CODES["zstd"], message, 10)
+
+
+def test_entropy_of_known_distributions():
+    assert entropy(np.array([7, 7, 7])) == 0
+    assert entropy(np.arange(8)) == 3
+    share = 1 / 4
+    expected = -(share * log2(share) + (1 - share) * log2(1 - share))
+    assert entropy(np.array([1, 0, 0, 0])) == pytest.approx(expected)
+    assert entropy(np.array([], np.uint32)) == 0

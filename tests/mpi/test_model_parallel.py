@@ -1,0 +1,27 @@
+"""Model parallelism over MPI equals training on one rank."""
+
+import pytest
+from contract.divided import CASES, CONVOLUTIONAL, SHAPE, TOLERANCE, by_one_rank, furthest, train_divided
+
+from hpcdl.nn.layers.dropout import Dropout
+from hpcdl.training.layerwise import layerwise
+from hpcdl.training.parts.mesh import Mesh
+
+pytestmark = pytest.mark.mpi
+
+
+@pytest.mark.parametrize(("layers", "split", "linear"), CASES)
+def test_one_model_group_equals_one_rank(layers, split, linear, mpi):
+    mesh = Mesh(model=mpi.comm.size, split=split, linear=linear)
+    mine, division = mpi.run(train_divided(mpi.comm, layers, SHAPE, mesh, steps=5))
+    assert furthest(mine, division, by_one_rank(layers, SHAPE, steps=5)) < TOLERANCE
+
+
+def test_gradients_overlap_with_activations(mpi):
+    """Layerwise sums of gradients are under way while the next forward gathers activations."""
+    size = mpi.comm.size
+    mesh = Mesh(model=2 if size % 2 == 0 else size, split="hybrid")
+    layers = [layer for layer in CONVOLUTIONAL if not isinstance(layer, Dropout)]
+    settings = {"steps": 5, "global_batch": 24 if 24 % size == 0 else 4 * size}
+    mine, division = mpi.run(train_divided(mpi.comm, layers, SHAPE, mesh, strategy=layerwise, **settings))
+    assert furthest(mine, division, by_one_rank(layers, SHAPE, **settings)) < TOLERANCE

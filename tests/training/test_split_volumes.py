@@ -1,0 +1,105 @@
+"""Bytes of every split of every kind of layer: the closed forms of the docstrings (Gholami et al. 2018)."""
+
+import re
+
+import pytest
+from contract.divided import session_of
+
+from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.nn.layers.convolution import Convolution
+from hpcdl.nn.layers.flatten import Flatten
+from hpcdl.nn.layers.linear import Linear
+from hpcdl.nn.layers.locally_connected import LocallyConnected
+from hpcdl.nn.split import convolution, linear, locally_connected
+from hpcdl.nn.split.division import divide
+from hpcdl.training.parts.flow import ModelParallel
+from hpcdl.training.parts.mesh import placed
+from hpcdl.training.parts.model_group import ModelGroup
+
+IMAGE = (13, 7, 3)
+BATCH = 11
+
+INSTANCES = [
+    # splitter, split, layers before, the layer, variables of the formula
+    (convolution.by_filters, "model", [Convolution("first", 5, 1)], Convolution("conv", 6, 3), "H W C"),
+    (convolution.by_rows, "space", [Convolution("first", 5, 1)], Convolution("conv", 6, 5, padding=2), "k W C"),
+    (
+        locally_connected.by_rows,
+        "model",
+        [LocallyConnected("first", 5, 1)],
+        LocallyConnected("local", 4, (4, 2), stride=(2, 1), padding=(1, 0)),
+        "h W C",
+    ),
+    (linear.by_outputs, "model", [Flatten("flatten"), Linear("first", 19)], Linear("fc", 9), "d"),
+    (linear.by_outputs, "hybrid", [Convolution("first", 5, 1), Flatten("flatten")], Linear("fc", 9), "d"),
+    (linear.by_inputs, "space", [Convolution("first", 5, 1), Flatten("flatten")], Linear("fc", 17), "d"),
+]
+
+
+def formula(splitter, direction):
+    """Return the expression of a docstring's line ``Forward: ...``."""
+    return re.search(rf"^ *{direction}: (.+)$", splitter.__doc__, re.MULTILINE)[1]
+
+
+def halo(rows, layer, ranks):
+    """Return the rows that windows read and that other ranks have, by counting them."""
+
+    def owner(row, count):
+        quotient, remainder = divmod(count, ranks)
+        bounds = [rank * quotient + min(rank, remainder) for rank in range(1, ranks)]
+        return sum(row >= bound for bound in bounds)
+
+    outputs = (rows + 2 * layer.padding[0] - layer.kernel[0]) // layer.stride[0] + 1
+    read = {
+        (owner(out, outputs), row)
+        for out in range(outputs)
+        for row in range(
+            out * layer.stride[0] - layer.padding[0], out * layer.stride[0] - layer.padding[0] + layer.kernel[0]
+        )
+        if 0 <= row < rows
+    }
+    return sum(reader != owner(row, rows) for reader, row in read)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize(("splitter", "split", "before", "layer", "names"), INSTANCES)
+def test_counted_bytes_are_the_closed_form(splitter, split, before, layer, names, ranks):
+    by = "inputs" if splitter is linear.by_inputs else "outputs"
+    world = in_process(ranks)
+    layers = [*before, layer]
+    shape = IMAGE
+    for one in before:
+        shape = one.output(shape)
+    values = {"p": ranks, "B": BATCH, "d": shape[0]}
+    if len(shape) == 3:
+        values |= dict(zip("HWC", shape, strict=True)) | {"k": layer.kernel[0], "h": halo(shape[0], layer, ranks)}
+    if by == "inputs":
+        values["d"] = layer.outputs
+    assert set(names.split()) <= set(values)
+
+    async def program(comm):
+        place = await placed(comm, ranks)
+        division = divide(layers, IMAGE, split=split, linear=by, rank=comm.rank, ranks=ranks)
+        replica = session_of((), IMAGE, division=division).replica
+        flow = ModelParallel(place.model, division, replica.stages)
+        images = ModelGroup(place, division, replica).shares(BATCH)
+        # the boundary where the layer takes its inputs, or gives its sums
+        number = len(before) + (by == "inputs")
+        box = division.boundaries[number][0].boxes(images)[comm.rank]
+        x = replica.backend.zeros(_volume(box), "float64")
+        start = world.bytes[comm.rank]
+        moved = await flow.forward(number, x, images)
+        middle = world.bytes[comm.rank]
+        await flow.backward(number, moved, images)
+        return middle - start, world.bytes[comm.rank] - middle
+
+    forward, backward = zip(*world.run(program), strict=True)
+    assert sum(forward) == 8 * eval(formula(splitter, "Forward"), {}, values)
+    assert sum(backward) == 8 * eval(formula(splitter, "Backward"), {}, values)
+
+
+def _volume(box):
+    size = 1
+    for low, high in box:
+        size *= high - low
+    return size
