@@ -142,6 +142,14 @@ def test_a_disturbed_night_is_not_fine(archive, capsys):
     assert "DISTURBED in the newest run: 2 cases" in out
 
 
+@pytest.mark.parametrize("option", [[], ["--json"], ["--calibrate"]])
+def test_an_archive_of_disturbed_nights_only_is_exit_code_3(archive, capsys, option):
+    for _ in range(2):
+        archive.run(disturbed=CASES)
+    assert archive.history(*option) == 3
+    assert capsys.readouterr().out
+
+
 def test_too_few_runs_are_exit_code_3(archive, capsys):
     archive.folder.mkdir()
     assert archive.history() == 3
