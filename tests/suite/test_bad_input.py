@@ -43,6 +43,42 @@ WRONG_VALUES = [
         {"compression": "bf16", "aggregation": "native"},
         "compression: BF16 makes vectors of a type that a ",
     ),
+    (
+        "train",
+        {"compression": "top_k"},
+        "compression: TopK makes entries, which 'ring' cannot exchange; these can: ",
+    ),
+    (
+        "train",
+        {"compression": "sign", "aggregation": "gtopk"},
+        "Sign makes messages, which 'gtopk' cannot exchange",
+    ),
+    (
+        "train",
+        {"compression": "fp16", "aggregation": "gtopk"},
+        "FP16 makes vectors, which 'gtopk' cannot exchange",
+    ),
+    ("train", {"aggregation": "gtopk"}, "aggregation: 'gtopk' sums entries that a compressor selects; these do: "),
+    (
+        "train",
+        {"compression": {"name": "top_k", "code": "rise"}, "aggregation": "bruck"},
+        "compression: code: unknown 'rise'; did you mean 'rice'?",
+    ),
+    (
+        "train",
+        {"compression": {"name": "top_k", "code": "rice"}, "aggregation": "gtopk"},
+        "compression: code: 'gtopk' sums positions and values, not messages in a code",
+    ),
+    (
+        "train",
+        {"compression": {"name": "dgc", "error_feedback": True}, "aggregation": "bruck"},
+        "compression: error_feedback: DGC holds itself what is not sent",
+    ),
+    (
+        "train",
+        {"compression": {"name": "top_k", "density": 2.0}, "aggregation": "bruck"},
+        "compression: density must be above 0",
+    ),
     ("train", {"compression": "fp16", "aggregation": "none"}, "compression: 'none' exchanges nothing"),
     ("train", {"aggregation": {"name": "tree", "arty": 3}}, "unknown setting 'arty'; did you mean 'arity'?"),
     ("train", {"aggregation": {"name": "ring", "arity": 3}}, "unknown setting 'arity'; it has none"),

@@ -60,7 +60,9 @@ def test_suites_that_are_named_exist(document):
         for words in map(str.split, commands(document))
         if words[:2] == ["hpcdl", "run"] and len(words) > 2
     ]
-    named = {one or other for one, other in files} | {word for word in run if word.islower() and "." not in word}
+    named = {one or other for one, other in files} | {
+        word for word in run if word[0].islower() and "." not in word
+    }
     assert named
     for name in named:
         assert (ROOT / f"suites/{name}.toml").is_file(), name

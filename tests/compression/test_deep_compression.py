@@ -1,0 +1,126 @@
+"""Deep Compression: pruning, k-means, and the bytes of messages."""
+
+import numpy as np
+import pytest
+from contract.compressors import decoded, encoded, layout
+from hypothesis import given, settings
+from hypothesis import strategies as some
+from hypothesis.extra.numpy import arrays
+
+from hpcdl.compression.deep_compression import DeepCompression
+from hpcdl.compression.parts.clusters import clusters_of, nearest
+from hpcdl.models.lenet5 import lenet5
+from hpcdl.nn.backend import backend
+from hpcdl.nn.replica import Replica
+
+
+def test_sixteen_weights_in_four_clusters_take_a_fifth_and_a_half_of_their_bits():
+    """The example of section 3: 16 x 32 bits by 4 x 32 + 16 x 2 are 3.2."""
+    weights = np.random.default_rng(1).standard_normal(16).astype("float32")
+    encoder, span = DeepCompression(layout([(4, 4)]), sparsity=0, clusters=4, huffman=False), slice(0, 16)
+    message, kept = encoded(encoder, weights)
+    assert weights.nbytes / len(message) == 3.2
+    assert encoder.expected(span) == encoder.bound(span) == len(message)
+    sent = decoded(encoder, message, span)
+    assert len(np.unique(sent)) == 4
+    np.testing.assert_allclose(sent + kept, weights, rtol=1e-6)
+
+
+def lloyd(values, clusters):
+    """k-means by its definition: nearest centroid, then mean; from centroids at equal distances."""
+    centroids = np.linspace(values.min(), values.max(), clusters)
+    for _ in range(1000):
+        number = np.abs(values[:, None] - centroids).argmin(axis=1)
+        moved = np.array(
+            [values[number == k].mean() if (number == k).any() else centroids[k] for k in range(clusters)]
+        )
+        if np.array_equal(moved, centroids):
+            break
+        centroids = moved
+    return centroids
+
+
+@pytest.mark.parametrize("clusters", [2, 4, 16])
+@pytest.mark.parametrize("seed", range(5))
+def test_clusters_are_those_of_k_means(clusters, seed):
+    values = np.random.default_rng(seed).standard_normal(300)
+    centroids = clusters_of(values, clusters)
+    np.testing.assert_allclose(centroids, np.sort(lloyd(values, clusters)), atol=1e-12)
+    distance = np.abs(values[:, None] - centroids)
+    np.testing.assert_allclose(distance[np.arange(300), nearest(values, centroids)], distance.min(axis=1))
+
+
+@settings(deadline=None)
+@given(values=arrays("float32", some.integers(1, 60), elements=some.floats(-(2.0**127), 2.0**127, width=32)))
+def test_centroids_lie_between_the_values(values):
+    centroids = clusters_of(values, 4)
+    assert np.isfinite(centroids).all()
+    assert np.all(np.diff(centroids) >= 0)
+    assert values.min() <= centroids[0]
+    assert centroids[-1] <= values.max()
+
+
+@pytest.mark.parametrize("huffman", [True, False])
+@pytest.mark.parametrize("sparsity", [0.25, 0.9, 0.99])
+def test_the_largest_of_each_tensor_are_sent(sparsity, huffman):
+    vector = np.random.default_rng(3).standard_normal(3000).astype("float32")
+    encoder = DeepCompression(layout([(20, 50), (2000,)]), sparsity=sparsity, huffman=huffman)
+    message, kept = encoded(encoder, vector)
+    sent = decoded(encoder, message, slice(0, 3000))
+    for tensor in (slice(0, 1000), slice(1000, 3000)):
+        magnitudes = np.abs(vector[tensor])
+        chosen = sent[tensor] != 0
+        assert chosen.sum() == len(chosen) - int(sparsity * len(chosen))
+        assert magnitudes[chosen].min() >= magnitudes[~chosen].max()
+        assert len(np.unique(sent[tensor])) <= 17
+    np.testing.assert_array_equal(kept[sent == 0], vector[sent == 0])
+
+
+@pytest.mark.parametrize("huffman", [True, False])
+def test_a_pruned_and_clustered_network_is_broadcast_without_loss(huffman):
+    """Of LeNet-5's parameters; zeros stay zeros, and the second message is the first."""
+    replica = Replica(lenet5((28, 28, 1), 10), (28, 28, 1), backend=backend("numpy"), seed=1)
+    shapes = [tensor.shape for tensor in replica.tensors]
+    encoder = DeepCompression(layout(shapes), huffman=huffman)
+    message, _ = encoded(encoder, replica.parameters)
+    span = slice(0, len(replica.parameters))
+    pruned = decoded(encoder, message, span)
+    again, kept = encoded(encoder, pruned)
+    np.testing.assert_array_equal(decoded(encoder, again, span), pruned)
+    np.testing.assert_array_equal(kept, 0)
+    assert replica.parameters.nbytes / len(message) > (30 if huffman else 20)
+
+
+def test_few_distinct_values_are_their_own_centroids():
+    np.testing.assert_array_equal(clusters_of(np.array([3.0, 1, 3, 1, 7]), 4), [1, 3, 7, 7])
+
+
+def test_zeros_and_equal_values_are_sent_well():
+    encoder, span = DeepCompression(layout([(100,)]), sparsity=0.5, clusters=4), slice(0, 100)
+    for value in (0.0, -2.5):
+        vector = np.full(100, value, "float32")
+        message, kept = encoded(encoder, vector)
+        np.testing.assert_array_equal(decoded(encoder, message, span), vector)
+        np.testing.assert_array_equal(kept, 0)
+
+
+@pytest.mark.parametrize("changed", [{"sparsity": 1.0}, {"sparsity": -0.1}, {"clusters": 1}, {"clusters": 257}])
+def test_impossible_settings_are_refused(changed):
+    with pytest.raises(ValueError, match=next(iter(changed))):
+        DeepCompression(layout([]), **changed)
+
+
+@pytest.mark.parametrize("huffman", [True, False])
+def test_changed_messages_are_refused_or_finite(huffman):
+    random = np.random.default_rng(9)
+    encoder = DeepCompression(layout([(30, 10), (7,)]), sparsity=0.5, clusters=5, huffman=huffman)
+    message, _ = encoded(encoder, random.standard_normal(307).astype("float32"))
+    for _ in range(300):
+        wrong = message.copy()
+        wrong[random.integers(len(wrong), size=2)] = random.integers(256, size=2)
+        wrong = wrong[: random.integers(len(wrong) // 2, 2 * len(wrong))]
+        try:
+            assert np.isfinite(decoded(encoder, wrong, slice(0, 307))).all()
+            assert len(wrong) == len(message)
+        except ValueError as error:
+            assert "corrupt" in str(error) or "Huffman" in str(error)
