@@ -80,6 +80,8 @@ WRONG_VALUES = [
     ("train", {"steps": 10**30}, "steps: 1000000000000000000000000000000 is out of range"),
     ("train", {"seed": -1}, "seed: must be at least 0, not -1"),
     ("train", {"seed": 1 << 63}, "seed: 9223372036854775808 is out of range"),
+    ("train", {"pruning": {"sparsity": 1}}, "pruning: sparsity: must be more than 0 and less than 1, not 1"),
+    ("train", {"pruning": {}}, "pruning: needs a setting 'sparsity'"),
     ("train", {"quantization": {"weights": 32}}, "quantization: weights: must be 2 to 16 bits, not 32"),
     ("train", {"quantization": {"weight": 8}}, "quantization: unknown setting 'weight'; did you mean 'weights'?"),
     ("train", {"target_accuracy": 97}, "target_accuracy: must be at most 1, not 97"),

@@ -85,6 +85,7 @@ ANOTHER = {
         "straggler": {"rank": 1, "factor": 2},
         "failure": None,
         "quantization": {"weights": 8, "activations": 4},
+        "pruning": {"sparsity": 0.5},
         "network": None,
         "ranks_per_host": None,
         "device": None,

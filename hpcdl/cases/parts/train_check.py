@@ -55,8 +55,9 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
     _check_supported(spec, given)
     with about("dtype"):
         kernels.check_precision(spec.dtype)
-    if spec.quantization is not None and not kernels.on_host:
-        raise ValueError(f"quantization: is done in the host's memory, and backend {kernels.name!r} is not there")
+    for key, asked in (("quantization", spec.quantization), ("pruning", spec.pruning)):
+        if asked is not None and not kernels.on_host:
+            raise ValueError(f"{key}: is done in the host's memory, and backend {kernels.name!r} is not there")
     with about("model"):
         if (shape := check_layers(spec.layers, spec.data.shape)) != (spec.data.classes,):
             raise ValueError(f"ends in {shape}, but {spec.data.name} has {spec.data.classes} classes")
