@@ -51,6 +51,7 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "bool": (bool,),
     "list": (list,),
     "tuple": (list,),
+    "dict": (dict,),
 }
 
 

@@ -72,6 +72,9 @@ def fields(spec: TrainSpec) -> dict[str, Scalar]:
         "failure": str(spec.failure) if spec.failure else None,
         "lockstep": spec.strategy.lockstep,
         "independent": spec.independent,
+        "stages": spec.stages if spec.stages > 1 else None,
+        "microbatches": spec.strategy.microbatches(spec.training.in_full) if spec.stages > 1 else None,
+        "activation_bytes_per_rank": max(outputs for _, outputs in spec.stage_bytes),
         "served": spec.strategy.served,
         "gradients_in_flight": spec.strategy.gradients_in_flight(spec.training.in_full),
         "system": spec.strategy.title(spec.ranks, spec.training.in_full),
@@ -108,7 +111,7 @@ def program(spec: TrainSpec, journal: Journal) -> Callable[[Comm], Coroutine[Any
         if straggler is not None and comm.rank == straggler.rank:
             comm = Slowed(comm, Delays(straggler, spec.seed))
         place = await placed(comm, spec.model_ranks) if spec.model_ranks > 1 else None
-        return await train(comm, spec.session(journal, comm.memory.allocate, place))
+        return await train(comm, spec.session(journal, comm.memory.allocate, place, rank=comm.rank))
 
     return train_here
 

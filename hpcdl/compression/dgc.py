@@ -26,8 +26,8 @@ class DGC:
 
     The optimizer must have no momentum of its own. v holds what is not sent: error feedback is built in. The
     threshold is that of a 1 % sample; of more than the share ``density`` the largest are sent. ``clipping`` times
-    ranks^-1/2 is the largest norm of a piece of the gradient. In a warm-up of ``warmup_steps`` the sparsity
-    is 75, 93.75, 98.4 and 99.6 %, each for a quarter of the steps.
+    ranks^-1/2 is the largest norm of a piece of the gradient. In the first ``sparsity_warmup_steps`` the
+    sparsity is 75, 93.75, 98.4 and 99.6 %, each for a quarter of these steps.
     """
 
     signs = False
@@ -39,7 +39,7 @@ class DGC:
         density: float = 0.001,
         momentum: float = 0.9,
         clipping: float | None = None,
-        warmup_steps: int = 0,
+        sparsity_warmup_steps: int = 0,
     ) -> None:
         """Raise ValueError for a setting out of range."""
         check_density(density)
@@ -47,8 +47,8 @@ class DGC:
             raise ValueError(f"momentum must be at least 0 and below 1, not {momentum}")
         if clipping is not None and clipping <= 0:
             raise ValueError(f"clipping must be above 0, not {clipping}")
-        if warmup_steps < 0:
-            raise ValueError(f"warmup_steps must be at least 0, not {warmup_steps}")
+        if sparsity_warmup_steps < 0:
+            raise ValueError(f"sparsity_warmup_steps must be at least 0, not {sparsity_warmup_steps}")
         from hpcdl.compression.kernels.momentum_correction import (
             correct,
         )  # late: listing compressors must not load numba
@@ -62,7 +62,7 @@ class DGC:
         self._density = density
         self._momentum = momentum
         self._clipping = clipping
-        self._warmup = warmup_steps
+        self._warmup = sparsity_warmup_steps
 
     def density(self, step: int) -> float:
         """Return the share of entries that a step sends."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
+from hpcdl.compression.parts.checks import check_finite
 from hpcdl.compression.parts.drawing import subset
 from hpcdl.compression.parts.selection import check_density, draw_seed, entries
 from hpcdl.compression.parts.traits import Compression
@@ -36,7 +39,11 @@ class RandomK:
         return [(entries(self._density, span.stop - span.start), self._layout.dtype)]
 
     def rounds(self, span: slice, vector: Array, residual: Array | None, step: int) -> Iterator[Array]:
-        """See :class:`hpcdl.compression.parts.protocol.Summable`."""
+        """See :class:`hpcdl.compression.parts.protocol.Summable`.
+
+        Raises FloatingPointError for a value that is infinite or not a number.
+        """
+        check_finite(np.isfinite(vector).all())
         count = entries(self._density, len(vector))
         positions = subset(count, len(vector), draw_seed(self._layout, span.start, step))
         values = vector[positions]

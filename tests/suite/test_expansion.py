@@ -73,6 +73,7 @@ ANOTHER = {
         "global_batch": 32,
         "batch_per_rank": 32,
         "shares": {"weights": [3, 1]},
+        "mesh": {"model": 2},
         "epochs": 2,
         "steps": 4,
         "target_accuracy": 0.5,

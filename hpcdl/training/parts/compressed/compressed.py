@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hpcdl.compression.parts.protocol import Layout
+from hpcdl.compression.parts.sparse_messages import SparseMessages
 from hpcdl.training.parts.compressed.exchanges import by_messages, by_sums
 from hpcdl.training.parts.compressed.piece import Courier, Piece
 from hpcdl.training.parts.compressed.serving import Answers, by_servers, shards
@@ -82,13 +83,13 @@ class Compressed:
         )
         compressor = plan.make(layout)
         self.state.update(compressor.state)
-        if plan.kind == "sums":
+        if plan.kind == "vectors":
             return lambda comm, piece, aggregate: by_sums(comm, compressor, piece, aggregate, tensors)
         if scheme.sparse:
             own = compressor.state[plan.traits.own_residual] if plan.traits.own_residual else None
             sums = SparseSums(compressor, partial(plan.scheme, **settings), tensors, own)
             return lambda comm, piece, _: sums.reduce(comm, piece)
-        courier = self._courier(compressor, comm.rank)
+        courier = self._courier(compressor, layout)
         if scheme.gathers:
             gather = partial(plan.part_of_scheme("gather"), **settings)
             return lambda comm, piece, _: by_messages(comm, courier, piece, gather)
@@ -99,11 +100,13 @@ class Compressed:
         if plan.traits.both_ways:
             back = plan.make(layout)
             self.state.update({f"{name} of sums": vector for name, vector in back.state.items()})
-            answers = Answers(self._courier(back, comm.rank), self._residual_of_sums, comm.rank)
+            answers = Answers(self._courier(back, layout), self._residual_of_sums, comm.rank)
         return lambda comm, piece, _: by_servers(comm, courier, piece, shards(piece.span, servers, whole), answers)
 
-    def _courier(self, compressor: Any, rank: int) -> Courier:
-        return Courier(compressor, self.tensors, rank, sparse=self.plan.kind == "entries")
+    def _courier(self, compressor: Any, layout: Layout) -> Courier:
+        entries = self.plan.kind == "entries"
+        encoder = SparseMessages(layout, compressor, self.plan.make_code()) if entries else compressor
+        return Courier(encoder, self.tensors, layout.rank, sparse=entries)
 
     def _residual_of_sums(self, span: slice) -> Array | None:
         """Return what this server's answers for the shard ``span`` have not sent; None without error feedback."""

@@ -64,10 +64,7 @@ class Courier:
         """Return the usual bytes of a message. ValueError: they depend on the values."""
         content = self.encoder.expected(span)
         if content is None:
-            raise ValueError(
-                f"the messages of {type(self.encoder).__name__} depend on the gradient's values, "
-                "which a simulation of sizes only does not have"
-            )
+            raise ValueError(depends(type(self.encoder).__name__))
         return padded(content)
 
     def encode(self, piece: Piece, into: Array) -> int:
@@ -94,6 +91,11 @@ class Courier:
             self.encoder.decode(span, content, into)
         except ValueError as error:
             raise ValueError(f"message of rank {sender}: {error}") from None
+
+
+def depends(compressor: str) -> str:
+    """Return the reason why sizes do not predict a compressor's messages."""
+    return f"the messages of {compressor} depend on the gradient's values; a simulation of sizes has none"
 
 
 def refused(

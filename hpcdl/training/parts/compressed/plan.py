@@ -12,7 +12,12 @@ from hpcdl.aggregation.parts.traits import Aggregation
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from hpcdl.compression.parts.code import Code
     from hpcdl.compression.parts.traits import Compression
+
+
+CODE: Final = "words"
+"""Code of positions if a suite names none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,23 +28,19 @@ class ExchangeSettings:
     """Add what is not sent to the next gradient; default: the compressor's trait."""
     warmup_steps: int = 0
     """First steps, in which the gradient is exchanged dense."""
-    code: str | None = None
-    """Entropy code of selected entries; default: words."""
+    code: str | dict[str, Any] | None = None
+    """Entropy code of the positions of entries, by name or as a table; default: words."""
 
 
 def kind_of(compressor: Callable[..., Any]) -> str:
-    """Return ``"sums"``, ``"entries"`` or ``"messages"``: what a compressor makes.
+    """Return ``"vectors"``, ``"entries"`` or ``"messages"``: what a compressor makes.
 
     Raises ValueError for a class that follows none of the protocols.
     """
-    for method, kind in (("rounds", "sums"), ("select", "entries"), ("encode", "messages")):
+    for method, kind in (("rounds", "vectors"), ("select", "entries"), ("encode", "messages")):
         if hasattr(compressor, method):
             return kind
     raise ValueError(f"{compressor.__name__} has none of the methods rounds, select and encode")
-
-
-MAKES: Final = {"sums": "vectors", "entries": "entries", "messages": "messages"}
-"""Words for the kinds of compressors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,37 +74,53 @@ class Plan:
 
     def check(self) -> None:
         """Raise ValueError if the aggregation cannot exchange what the compressor makes."""
-        name, scheme = self.make_name, self.scheme.__name__
-        if not self.aggregation.sums:
+        name, scheme, traits = self.name, self.scheme.__name__, self.aggregation
+        if not traits.sums:
             raise ValueError(f"{scheme!r} exchanges nothing that could be compressed")
-        if self.kind != "entries" and self.settings.code is not None:
-            raise ValueError(f"code: {name} selects no entries, whose indices a code shortens")
         if self.settings.warmup_steps < 0:
             raise ValueError(f"warmup_steps: must be at least 0, not {self.settings.warmup_steps}")
-        if self.aggregation.sparse and self.settings.code is not None:
-            raise ValueError(f"code: {scheme!r} sums positions and values, not messages in a code")
-        own_type = self.kind == "sums" and self.traits.own_sums
-        if own_type and (self.aggregation.native or self.aggregation.adaptive):
-            raise ValueError(f"{name} makes vectors of a type that a library cannot sum, as {scheme} lets it")
-        if not able(self.kind, self.aggregation):
-            those = [
-                one
-                for one in registry.names("aggregation")
-                if able(self.kind, registry.traits("aggregation", one, Aggregation))
-            ]
+        if self.settings.error_feedback and self.traits.own_residual:
+            raise ValueError(f"error_feedback: {name} holds itself what is not sent")
+        if not able(self.kind, traits):
+            declared = {
+                one: registry.traits("aggregation", one, Aggregation) for one in registry.names("aggregation")
+            }
+            those = [one for one, theirs in declared.items() if able(self.kind, theirs)]
             raise ValueError(
-                f"{name} makes {MAKES[self.kind]}, which {scheme!r} cannot exchange; these can: {', '.join(those)}"
+                f"{name} makes {self.kind}, which {scheme!r} cannot exchange; these can: {', '.join(those)}"
             )
+        if self.kind == "vectors" and self.traits.own_sums and (traits.native or traits.adaptive):
+            raise ValueError(f"{name} makes vectors of a type that a library cannot sum, as {scheme} lets it")
+        if self.settings.code is not None:
+            if self.kind != "entries":
+                raise ValueError(f"code: {name} selects no entries, whose positions a code shortens")
+            if traits.sparse:
+                raise ValueError(f"code: {scheme!r} sums positions and values, not messages in a code")
+        self.make_code()
+
+    def make_code(self) -> Code:
+        """Return the entropy code of positions. Raises ValueError for an unknown one."""
+        code = self.settings.code
+        table = {"name": code} if isinstance(code, str) else dict(code or {"name": CODE})
+        name = table.pop("name", None)
+        try:
+            if not isinstance(name, str):
+                raise ValueError('must be a name or a table such as {name = "rice"}')  # noqa: TRY004, TRY301
+            found = registry.find("codes", name)
+            registry.check_settings(found, table)
+            return found(**table)  # type: ignore[no-any-return]
+        except ValueError as error:
+            raise ValueError(f"code: {error}") from None
 
     @property
-    def make_name(self) -> str:
+    def name(self) -> str:
         """Name of the compressor's class."""
         return str(getattr(self.make, "func", self.make).__name__)
 
 
 def able(kind: str, aggregation: Aggregation) -> bool:
     """Return True if a scheme can exchange what a compressor of this kind makes."""
-    if kind == "sums":
+    if kind == "vectors":
         return aggregation.sums and not aggregation.sparse
     messages = aggregation.gathers or aggregation.servers is not None
     return messages or (kind == "entries" and aggregation.sparse)

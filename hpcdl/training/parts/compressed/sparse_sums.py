@@ -10,7 +10,7 @@ import numpy as np
 from hpcdl.aggregation.parts.entries import Series, nbytes
 from hpcdl.compression.parts.protocol import Sparse
 from hpcdl.fabric.vectors import Phantom, phantom
-from hpcdl.training.parts.compressed.piece import refused
+from hpcdl.training.parts.compressed.piece import depends, refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -61,10 +61,7 @@ class SparseSums:
         if type(piece.gradient) is Phantom:
             count = self._selector.expected(piece.span)
             if count is None:
-                raise ValueError(
-                    f"the entries of {type(self._selector).__name__} depend on the gradient's values, which a "
-                    "simulation of sizes only does not have"
-                )
+                raise ValueError(depends(type(self._selector).__name__))
             return Sparse(phantom(count, np.int32), phantom(count, piece.gradient.dtype))
         vector = piece.charge()
         try:
