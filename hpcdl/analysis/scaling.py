@@ -70,8 +70,9 @@ def records(launches: Iterable[Launch]) -> list[Record]:
     ``base_launches``, ``base_step_seconds``, ``base_disturbed``, ``near_linear``,
     ``near_linear_p``, ``launch_seconds``, ``exposed_communication_seconds_low`` and
     ``_high``, ``beats_ceiling``,
-    ``load_balance``, ``communication_efficiency``, ``best_accuracy``, ``memory_bytes_per_rank`` (of the
-    rank that holds most), ``consensus_distance`` (at the end), ``workers``, ``gradients_per_update``,
+    ``load_balance``, ``communication_efficiency``, ``bubble_share`` (of pipelines), ``best_accuracy``,
+    ``memory_bytes_per_rank`` (of the rank that holds most), ``consensus_distance`` (at the end), ``workers``,
+    ``gradients_per_update``,
     ``staleness_expected``, ``late_seconds``, ``time_p95_seconds``, ``time_max_seconds``, ``time_p50_low_seconds``,
     ``time_p50_high_seconds``, then whatever else the case holds. Raises AmbiguousCaseError.
     """
@@ -142,9 +143,15 @@ def _training(point: Point, points: Sequence[Point]) -> Record:
         and _middle(point, lambda launch: _share(launch.mean_compute_seconds, launch.compute_seconds)),
         "communication_efficiency": compute
         and _middle(point, lambda launch: _share(launch.compute_seconds, launch.seconds)),
+        "bubble_share": _middle(point, _idle_share) if point.fields.get("stages") else None,
         **learned(point.launches),
         **kept(point.launches),
     }
+
+
+def _idle_share(launch: Launch) -> Vector:
+    """Return the share of each step in which a rank does not compute, mean over ranks."""
+    return 1 - _share(launch.mean_compute_seconds, launch.seconds)
 
 
 def _step(point: Point) -> Interval:

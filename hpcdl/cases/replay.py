@@ -7,7 +7,7 @@ strategy does: an interconnect is tested under the traffic of a training, with n
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from time import sleep
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +20,7 @@ from hpcdl.cases.parts.compute_times import DEVICES, TIMES, ComputeSource, Compu
 from hpcdl.cases.parts.keys import MOST_RANKS, MOST_STEPS, MOST_THREADS, about, key
 from hpcdl.cases.parts.link_probes import fitted_bucket_bytes
 from hpcdl.cases.parts.scheme import check_dense, traits_of, try_out
+from hpcdl.cases.parts.stage_balance import balanced, check_stages
 from hpcdl.cases.parts.stand_ins import Session, replica
 from hpcdl.fabric.modelled_compute import ModelledCompute, oversleep
 from hpcdl.nn.volumes import FLOAT_BYTES, volumes
@@ -71,6 +72,17 @@ class ReplaySpec:
         return registry.traits("training", self.training.name, Strategy)
 
     @property
+    def stages(self) -> int:
+        """Ranks among which the layers are divided; 1: each rank has all of them."""
+        return self.strategy.stages(self.ranks, self.training.in_full)
+
+    @cached_property
+    def parts(self) -> tuple[slice, ...]:
+        """Layers of each stage: contiguous, the slowest as fast as possible."""
+        shape, layers = self.architecture
+        return balanced(layers, shape, self.stages, self.compute_times)
+
+    @property
     def compute_source(self) -> ComputeSource:
         """Source of the times of work."""
         return ComputeSource(self.device, self.flops, self.times)
@@ -107,7 +119,9 @@ def check(spec: ReplaySpec, _given: Collection[str]) -> None:
             raise ValueError(
                 f"{spec.aggregation.name!r} sums vectors on GPUs, and a replay's are in the host's memory"
             )
-        try_out(spec.aggregation, spec.ranks)
+        try_out(spec.aggregation, spec.ranks // spec.stages)
+    with about("training"):
+        check_stages(spec, len(layers), spec.batch_per_rank)
     with about(source[0]):
         seconds = spec.steps * spec.compute_times.step_seconds(spec.batch_per_rank)
         if not seconds <= MOST_SECONDS:
@@ -144,13 +158,15 @@ def fields(spec: ReplaySpec) -> dict[str, Scalar]:
         "dtype": "float32",
         "compression": "none",
         "batch_per_rank": spec.batch_per_rank,
-        "global_batch": spec.batch_per_rank * spec.ranks,
+        "global_batch": spec.batch_per_rank * (spec.ranks // spec.stages),
         "scaling": "weak",
         "threads_per_rank": spec.threads,
         "steps": spec.steps,
         "warmup_steps": spec.warmup,
         **{name: getattr(spec, name) for name in (*TIMES, "time_scale", "scale_to_batch")},
         "modelled_compute_seconds": spec.compute_times.step_seconds(spec.batch_per_rank),
+        "stages": spec.stages if spec.stages > 1 else None,
+        "microbatches": spec.strategy.microbatches(spec.training.in_full) if spec.stages > 1 else None,
         "lockstep": spec.strategy.lockstep,
         "independent": not traits_of(spec.aggregation).sums,
     }
@@ -160,25 +176,32 @@ def program(spec: ReplaySpec, journal: Journal) -> Callable[[Comm], Coroutine[An
     """See :class:`hpcdl.suite.Kind`."""
     train = spec.training.bind()
     shape, layers = spec.architecture
-    seconds = partial(spec.compute_times.seconds, images=spec.batch_per_rank)
 
     async def play(comm: Comm) -> dict[str, Scalar]:
         summed = traits_of(spec.aggregation).sums
-        stand_in, marks = replica(layers, shape, comm.rank, comm.size, summed=summed)
+        pipeline, stage = divmod(comm.rank, spec.stages)
+        pipelines, part = comm.size // spec.stages, spec.parts[stage]
+        times = spec.compute_times.of_stage(layers[part]) if spec.stages > 1 else spec.compute_times
+        stand_in, marks = replica(layers, shape, pipeline, pipelines, summed=summed, part=part)
         session = Session(
             stand_in,
             aggregate=spec.aggregation.bind(),
             journal=journal,
             batch_per_rank=spec.batch_per_rank,
-            global_batch=spec.batch_per_rank * comm.size,
+            global_batch=spec.batch_per_rank * pipelines,
             steps=spec.steps,
             bucket_bytes=await fitted_bucket_bytes(comm, sleep),
         )
+
+        def seconds(label: str) -> float:
+            return times.seconds(label, session.images)
+
         await train(ModelledCompute(comm, seconds, oversleep()), session)
         journal.memory(stand_in.gradients.nbytes)
         wrong = np.array([float(marks.wrong)])
         await comm.native("allreduce", wrong)
-        found = {"parameters": stand_in.gradients.size, "bucket_bytes": session.bucket_bytes}
+        parameters = volumes(layers, shape, 1).parameters
+        found = {"parameters": parameters, "bucket_bytes": session.bucket_bytes}
         return {**found, "correct": not wrong[0]}
 
     return play

@@ -17,6 +17,7 @@ from hpcdl.cases.parts.train_spec import TrainSpec
 from hpcdl.cases.parts.virtual_training import simulate
 from hpcdl.data.parts.sharding import EQUAL
 from hpcdl.fabric.faults import Delays, Slowed
+from hpcdl.fabric.modelled_compute import accurate_sleep
 from hpcdl.nn.volumes import volumes
 from hpcdl.training.parts.mesh import placed
 
@@ -73,6 +74,9 @@ def fields(spec: TrainSpec) -> dict[str, Scalar]:
         "failure": str(spec.failure) if spec.failure else None,
         "lockstep": spec.strategy.lockstep,
         "independent": spec.independent,
+        "stages": spec.stages if spec.stages > 1 else None,
+        "microbatches": spec.strategy.microbatches(spec.training.in_full) if spec.stages > 1 else None,
+        "activation_bytes_per_rank": max(outputs for _, outputs in spec.stage_bytes),
         "served": spec.strategy.served,
         "gradients_in_flight": spec.strategy.gradients_in_flight(spec.training.in_full),
         "system": spec.strategy.title(spec.ranks, spec.training.in_full),
@@ -110,9 +114,9 @@ def program(spec: TrainSpec, journal: Journal) -> Callable[[Comm], Coroutine[Any
 
     async def train_here(comm: Comm) -> dict[str, Scalar]:
         if straggler is not None and comm.rank == straggler.rank:
-            comm = Slowed(comm, Delays(straggler, spec.seed))
+            comm = Slowed(comm, Delays(straggler, spec.seed), pause=accurate_sleep())
         place = await placed(comm, spec.model_ranks) if spec.model_ranks > 1 else None
-        return await train(comm, spec.session(journal, comm.memory.allocate, place))
+        return await train(comm, spec.session(journal, comm.memory.allocate, place, rank=comm.rank))
 
     return train_here
 

@@ -180,6 +180,13 @@ class Replica:
         for path, op in self._seeded:
             op.reseed((*key, crc32(path.encode())))
 
+    def buffers(self, images: int, count: int, *, inputs: bool) -> list[Array]:
+        """Return vectors for the ``inputs`` of ``images`` images each, or for their outputs, to be received."""
+        shape, dtype = (
+            (self.shape, self.stages[0].input_dtype) if inputs else (self.output, self.stages[-1].output_dtype)
+        )
+        return [self.backend.zeros(images * math.prod(shape), dtype) for _ in range(count)]
+
     def bindings(self, count: int) -> tuple[Binding, ...]:
         """Bind the layers ``count`` times more, for as many microbatches in flight.
 

@@ -75,6 +75,8 @@ class Training:
     """Number of steps after which the pattern repeats."""
     independent: bool = False
     """True if ranks exchange nothing."""
+    parts: Sequence[slice] = (slice(None),)
+    """Layers of each stage of a pipeline; by default each rank has all."""
 
     @property
     def gradient_bytes(self) -> int:
@@ -116,6 +118,7 @@ def predicted_steps(
         farthest = most or max((p for p in known if _measured(known[p], "step_seconds")), default=None)
         for p in ranks or sorted(known):
             try:
+                spec_of(first).strategy.check(p, spec_of(first).training.in_full)
                 check_messages(training.aggregate.func, p, training.gradient_bytes, training.aggregate.keywords)
                 check_hosts(first, network, p)
                 work = times(first, p, training.layers, training.shape)
@@ -131,23 +134,30 @@ def predicted_steps(
 def step_seconds(
     training: Training, ranks: int, images: int, network: Network, times: ComputeTimes, bucket: int | None = None
 ) -> float:
-    """Return the slowest rank's time per step (s), mean over steps, with ``images`` on each rank.
+    """Return the slowest rank's time per step (s), mean over steps, with ``images`` on each rank or pipeline.
 
     ``bucket`` is the smallest size of a bucket (bytes); None if buckets do not depend on the links, within a host.
     """
     recorders = [Recorder(events=False) for _ in range(ranks)]
-    world = simulated(ranks, network, compute=lambda _rank, label: times.seconds(label, images))
+    sessions: dict[int, Session] = {}
+    parts, stages = training.parts, len(training.parts)
+    own = [times] if stages == 1 else [times.of_stage(training.layers[part]) for part in parts]
+
+    def seconds(rank: int, label: str) -> float:
+        return own[rank % stages].seconds(label, sessions[rank].images)
+
+    world = simulated(ranks, network, compute=seconds)
 
     async def train(comm: Any) -> None:
         def counters() -> Counters:
             return Counters(round(world.running.time * 1e9), 0, 0, 0, 0)
 
-        session = Session(
-            outline(training.layers, training.shape, training.dtype),
+        session = sessions[comm.rank] = Session(
+            outline(training.layers, training.shape, training.dtype, parts[comm.rank % stages]),
             aggregate=training.aggregate,
             journal=Journal(recorders[comm.rank], counters),
             batch_per_rank=images,
-            global_batch=images * ranks,
+            global_batch=images * (ranks // stages),
             steps=CYCLES * training.cycle,
             bucket_bytes=bucket,
             independent=training.independent,
@@ -210,6 +220,7 @@ def _training(record: Mapping[str, Any]) -> Training:
         {"bfloat16": "float16"}.get(str(record["dtype"]), str(record["dtype"])),
         cycle=cycle,
         independent=not traits.sums,
+        parts=spec.parts,
     )
 
 
@@ -221,13 +232,13 @@ def _cycle(strategy: Choice) -> int:
     return traits.cycle(strategy.in_full) if traits.cycle else 1
 
 
-def _images(record: Mapping[str, Any], ranks: int) -> int:
-    """Return the most images of a rank, in the case's scaling. ValueError: fewer images than ranks."""
+def _images(record: Mapping[str, Any], workers: int) -> int:
+    """Return the most images of a worker, in the case's scaling. ValueError: fewer images than workers."""
     if record.get("scaling") == "weak":
         return int(record.get("batch_per_rank") or record["global_batch"] // record["ranks"])
-    if ranks > record["global_batch"]:
+    if workers > record["global_batch"]:
         raise ValueError(f"a global batch of {record['global_batch']} images is less than one per rank")
-    return -(-int(record["global_batch"]) // ranks)
+    return -(-int(record["global_batch"]) // workers)
 
 
 def _row(
@@ -240,11 +251,13 @@ def _row(
     bucket: int | None,
     certainty: Certainty | None,
 ) -> Record:
-    like, images = here[0] if here else like, _images(like, ranks)
+    like = here[0] if here else like
+    workers = ranks // len(training.parts)
+    images = _images(like, workers)
     began = perf_counter()
     seconds = step_seconds(training, ranks, images, network, work, bucket)
     weak = like.get("scaling") == "weak"
-    batch = images * ranks if weak else int(like["global_batch"])
+    batch = images * workers if weak else int(like["global_batch"])
     return {
         **{name: like.get(name) for name in KEPT},
         "ranks": ranks,

@@ -72,7 +72,7 @@ def test_l_bfgs_takes_no_optimizer(refused, written, parsed, optimizer):
     assert refused(written(training="sandblaster"), ["case.optimizer.momentum=0.9"]) == message
 
 
-@pytest.mark.parametrize("name", ["asynchronous", "sandblaster"])
+@pytest.mark.parametrize("name", ["asynchronous", "pipeline", "sandblaster"])
 def test_strategies_without_loss_scaling_refuse_float16(refused, written, name):
     message = f"'{name}' has no loss scaling, which float16 needs; bfloat16 and float32 need none"
     assert refused(written(training=name, dtype="float16")) == f"[[case]] 1: dtype: {message}"
@@ -95,7 +95,7 @@ def test_strategies_that_weigh_by_images_accept_unequal_shares(parsed, name):
     ["ad_psgd", "d_psgd", "update_broadcast", "elastic_averaging", "sandblaster", "synchronous_elastic_averaging"],
 )
 def test_other_strategies_refuse_unequal_shares(refused, written, name):
-    these = "asynchronous, layerwise, parameter_averaging, synchronous"
+    these = "asynchronous, layerwise, parameter_averaging, pipeline, synchronous"
     message = f"[[case]] 1: shares: '{name}' counts all ranks alike; these count images: {these}"
     assert refused(written(training=name, shares=SHARES)) == message
 
@@ -157,6 +157,7 @@ NOT_ALL_TRAIN = [
     ({"name": "asynchronous", "dedicated": True, "servers": 2}, 7, 5),
     ({"name": "elastic_averaging", "dedicated": True}, 4, 3),
     ({"name": "sandblaster", "servers": 1}, 5, 3),
+    ({"name": "pipeline", "stages": 3}, 6, 2),
     ({"name": "asynchronous", "servers": 2}, 4, 4),
     ({"name": "elastic_averaging"}, 4, 4),
     ({"name": "sandblaster"}, 5, 5),

@@ -94,6 +94,11 @@ class ComputeTimes:
         updates = {"update": whole, **shares} if self.per_call else {}
         return ComputeTimes(self.per_image, {"evaluation": 0.0, **updates, **self.per_call}, self.source)
 
+    def of_stage(self, layers: Sequence[Layer]) -> ComputeTimes:
+        """Return these times with an update of ``layers`` only; see :meth:`of_network`."""
+        update = sum(self.per_call.get(f"update {layer.name}", 0.0) for layer in layers)
+        return ComputeTimes(self.per_image, {**self.per_call, "update": update}, self.source)
+
     def scaled(self, factor: float) -> ComputeTimes:
         """All of them times ``factor``."""
         per_image = {label: factor * one for label, one in self.per_image.items()}
@@ -226,6 +231,8 @@ def _trainings(run: Run, model: str) -> list[int]:
         index
         for index, case in enumerate(run.described)
         if case.get("kind") == "train" and case.get("model") == model and not case.get("network")
+        # a rank of a pipeline has some layers only, and computes on microbatches
+        if not case.get("stages")
     ]
 
 

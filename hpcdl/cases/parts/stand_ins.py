@@ -8,13 +8,16 @@ show.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpcdl.fabric.vectors import phantom
+from hpcdl.cases.parts.stand_in_stages import Marks, Microbatched, Outline, Stage
+from hpcdl.fabric.vectors import Phantom, phantom
 from hpcdl.nn.volumes import volumes
 from hpcdl.training.parts.bucketing import buckets
 from hpcdl.training.parts.flow import WHOLE, Flow
@@ -22,90 +25,19 @@ from hpcdl.training.parts.flow import WHOLE, Flow
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from numpy.typing import NDArray
-
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer
     from hpcdl.nn.split.layout import Range
     from hpcdl.training.parts.journal import Journal
 
-APART: Final = 65_521
-"""Elements between numbers within a stage: a prime, so that they meet the parts of no partition alike."""
-CYCLE: Final = 1000
-"""Steps after which a rank's numbers return; sums over a thousand ranks are exact in float32."""
 
+@dataclass(frozen=True)
+class Microbatch:
+    """Layers with activations of one microbatch."""
 
-class Stage:
-    """A layer without arithmetic: its backward marks its gradients, and looks what became of the last marks."""
-
-    def __init__(self, name: str, span: slice, marks: Marks) -> None:
-        self.name = name
-        self.span = span
-        self._marks = marks
-        self._places = np.unique([*range(span.start, span.stop, APART), max(span.start, span.stop - 1)])
-        if span.start == span.stop:
-            self._places = self._places[:0]
-        self._steps = 0
-
-    def forward(self, x: Array) -> Array:
-        """Return ``x``."""
-        return x
-
-    def backward(self, dy: Array) -> Array:
-        """Mark this step's gradients; return ``dy``."""
-        self.look()
-        self._marks.gradients[self._places] = self._marks.own(self._steps)
-        self._steps += 1
-        return dy
-
-    def look(self) -> None:
-        """Count the marks of the last step that are not its sum."""
-        if self._steps:
-            found = self._marks.gradients[self._places]
-            self._marks.wrong += int(np.count_nonzero(found != self._marks.total(self._steps - 1)))
-
-
-class Outline:
-    """A layer of which only the size is there, for gradients that have no numbers to mark."""
-
-    def __init__(self, name: str, span: slice) -> None:
-        self.name = name
-        self.span = span
-
-    def forward(self, x: Array) -> Array:
-        """Return ``x``."""
-        return x
-
-    def backward(self, dy: Array) -> Array:
-        """Return ``dy``."""
-        return dy
-
-    def look(self) -> None:
-        """See nothing."""
-
-
-@dataclass
-class Marks:
-    """Numbers that one rank writes into its gradients, and their expected sums."""
-
-    gradients: NDArray[np.float32]
-    rank: int
-    ranks: int
-    summed: bool
-    """True if gradients are summed over the ranks."""
-    wrong: int = 0
-    """Marks that differed from the expected sum."""
-
-    def own(self, step: int) -> int:
-        """This rank's number in a step."""
-        return self.rank + 1 + step % CYCLE
-
-    def total(self, step: int) -> int:
-        """Return the number after the step: the sum over ranks."""
-        if not self.summed:
-            return self.own(step)
-        return self.ranks * (self.ranks + 1) // 2 + self.ranks * (step % CYCLE)
+    stages: Sequence[Microbatched]
+    heads: tuple[()] = ()
 
 
 @dataclass
@@ -114,38 +46,89 @@ class Replica:
 
     stages: Sequence[Stage | Outline]
     gradients: Array
+    held: Held
     parameters: Array = field(default_factory=lambda: np.empty(0, np.float32))
+
+    def __post_init__(self) -> None:
+        """Take over what the program of a strategy asks for."""
+        self.is_first, self.is_last = self.held.is_first, self.held.is_last
+        self.shape, self.output = self.held.shape, self.held.output
+
+    def buffers(self, images: int, count: int, *, inputs: bool) -> list[Array]:
+        """Return vectors for the ``inputs`` of ``images`` images each, or for their outputs."""
+        shape = self.shape if inputs else self.output
+        return [self._vector(images * math.prod(shape)) for _ in range(count)]
+
+    def bindings(self, count: int) -> list[Microbatch]:
+        """Return the layers ``count`` times, for as many microbatches in flight."""
+        return [self._microbatch() for _ in range(count)]
 
     def loss(self, x: Array, _labels: Array, _scale: float) -> tuple[float, int, Array]:
         """Return no loss, no right answer, and a gradient for the stages to hand on."""
         return float("nan"), 0, x
 
+    def _microbatch(self) -> Microbatch:
+        stages = [Microbatched(stage) for stage in self.stages]
+        if not self.is_last:
+            stages[-1].sent = partial(self._images, self.output)
+        if not self.is_first:
+            stages[0].returned = partial(self._images, self.shape)
+        return Microbatch(stages)
+
+    def _images(self, shape: Shape, images: int) -> Array:
+        return self._vector(images * math.prod(shape)).reshape(images, *shape)
+
+    def _vector(self, size: int) -> Array:
+        if type(self.gradients) is Phantom:
+            return phantom(size, self.gradients.dtype)
+        return np.zeros(size, self.gradients.dtype)
+
 
 def replica(
-    layers: Sequence[Layer], shape: Shape, rank: int, ranks: int, *, summed: bool
+    layers: Sequence[Layer], shape: Shape, rank: int, ranks: int, *, summed: bool, part: slice = slice(None)
 ) -> tuple[Replica, Marks]:
-    """Make a stand-in for the network of ``layers`` on images of ``shape``."""
-    spans = _spans(layers, shape)
-    marks = Marks(np.zeros(spans[-1].stop, np.float32), rank, ranks, summed)
-    stages = [Stage(layer.name, span, marks) for layer, span in zip(layers, spans, strict=True)]
-    return Replica(stages, marks.gradients), marks
+    """Make a stand-in for ``part`` of the network of ``layers`` on images of ``shape``.
+
+    ``ranks`` ranks have this part; the stand-in is number ``rank`` of them. ValueError: shapes that do not fit.
+    """
+    held = _held(layers, shape, part)
+    marks = Marks(np.zeros(held.spans[-1].stop, np.float32), rank, ranks, summed)
+    stages = [Stage(name, span, marks) for name, span in zip(held.names, held.spans, strict=True)]
+    return Replica(stages, marks.gradients, held), marks
 
 
-def outline(layers: Sequence[Layer], shape: Shape, dtype: str) -> Replica:
+def outline(layers: Sequence[Layer], shape: Shape, dtype: str, part: slice = slice(None)) -> Replica:
     """Make one of sizes only, for as many simulated ranks as there may be: its vectors take no memory."""
-    spans = _spans(layers, shape)
-    stages = [Outline(layer.name, span) for layer, span in zip(layers, spans, strict=True)]
-    vector = phantom(spans[-1].stop, dtype)
-    return Replica(stages, vector, vector)
+    held = _held(layers, shape, part)
+    stages = [Outline(name, span) for name, span in zip(held.names, held.spans, strict=True)]
+    vector = phantom(held.spans[-1].stop, dtype)
+    return Replica(stages, vector, held, vector)
 
 
-def _spans(layers: Sequence[Layer], shape: Shape) -> list[slice]:
-    """Return the place of each layer's parameters in the vector of all. ValueError: shapes that do not fit."""
-    ends = [0]
-    for layer in layers:
+@dataclass(frozen=True)
+class Held:
+    """Layers that a rank has, and the shapes of an input and of an output."""
+
+    names: tuple[str, ...]
+    spans: tuple[slice, ...]
+    """Place of each layer's parameters in the vector of all."""
+    is_first: bool
+    is_last: bool
+    shape: Shape
+    output: Shape
+
+
+def _held(layers: Sequence[Layer], shape: Shape, part: slice) -> Held:
+    begin, end, _ = part.indices(len(layers))
+    for layer in layers[:begin]:
+        shape = layer.output(shape)
+    given, ends = shape, [0]
+    for layer in layers[begin:end]:
         ends.append(ends[-1] + volumes([layer], shape, 1).parameters)
         shape = layer.output(shape)
-    return [slice(begin, end) for begin, end in pairwise(ends)]
+    names = tuple(layer.name for layer in layers[begin:end])
+    spans = tuple(slice(first, last) for first, last in pairwise(ends))
+    return Held(names, spans, begin == 0, end == len(layers), given, shape)
 
 
 class Updates:
@@ -169,6 +152,8 @@ class Session:
     independent: bool = False
     """True if replicas are never combined."""
     optimizer: Updates = field(default_factory=Updates)
+    images: int = 0
+    """Images of the work under way."""
     flow: Flow = WHOLE
     """Nothing moves between layers: a replayed network is not divided."""
 
@@ -199,13 +184,23 @@ class Session:
 
     def input(self, _step: int, _rank: int, _ranks: int) -> tuple[Array, Array]:
         """Return a batch of images without pixels."""
+        self.images = self.batch_per_rank
         return np.empty((self.batch_per_rank, 0), np.float32), np.empty(self.batch_per_rank, np.int64)
+
+    def labels(self, _step: int, _rank: int, _ranks: int) -> Array:
+        """Return the labels of a batch."""
+        self.images = 0
+        return np.empty(self.batch_per_rank, np.int64)
+
+    def most_images(self, _ranks: int) -> int:
+        """Return the images of a batch: all are equal."""
+        return self.batch_per_rank
 
     def evaluation_due(self, step: int) -> bool:
         """At the end, when the last sums are there."""
         return step == self.steps
 
-    async def evaluate(self, _comm: Comm, _step: int) -> bool:
+    async def evaluate(self, _comm: Comm, _step: int, **_through: object) -> bool:
         """Look at the last sums."""
         for stage in self.replica.stages:
             stage.look()

@@ -12,11 +12,11 @@ from hpcdl.cases.parts import compression_check, fault_injection, virtual_traini
 from hpcdl.cases.parts.architecture import check_layers
 from hpcdl.cases.parts.keys import MOST_STEPS, about
 from hpcdl.cases.parts.scheme import check_dense, check_hosts, check_memory, traits_of, try_out
+from hpcdl.cases.parts.stage_balance import check_stages
 from hpcdl.data.parts.dataset import Dataset
 from hpcdl.data.parts.sharding import EQUAL, bounds
 from hpcdl.launch.memory import node_memory_bytes, shortage
 from hpcdl.nn.precision import HALF
-from hpcdl.nn.volumes import FLOAT_BYTES, volumes
 from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
@@ -55,11 +55,15 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
     _check_supported(spec, given)
     with about("dtype"):
         kernels.check_precision(spec.dtype)
-    if spec.quantization is not None and not kernels.on_host:
-        raise ValueError(f"quantization: is done in the host's memory, and backend {kernels.name!r} is not there")
+    for key, asked in (("quantization", spec.quantization), ("pruning", spec.pruning)):
+        if asked is not None and not kernels.on_host:
+            raise ValueError(f"{key}: is done in the host's memory, and backend {kernels.name!r} is not there")
     with about("model"):
         if (shape := check_layers(spec.layers, spec.data.shape)) != (spec.data.classes,):
             raise ValueError(f"ends in {shape}, but {spec.data.name} has {spec.data.classes} classes")
+    with about("training"):
+        shares = np.diff(bounds(spec.images_per_step, len(spec.workers), spec.sharing))
+        check_stages(spec, len(spec.layers), int(shares.min()))
     with about("optimizer"):
         rule = spec.optimizer.make()
         if lacking := ", ".join(name for name in OPTIMIZER if not hasattr(rule, name)):
@@ -84,7 +88,7 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
             if spec.network:
                 check_hosts(spec.aggregation, spec.ranks, spec.ranks_per_host)
             if not traits_of(spec.aggregation).sparse:
-                try_out(spec.aggregation, spec.ranks)
+                try_out(spec.aggregation, spec.ranks // spec.stages)
     with about("compression"):
         compression_check.check(spec)
     virtual_training.check(spec)
@@ -98,11 +102,10 @@ def memory_bytes(spec: TrainSpec) -> int:
     """
     if not spec.kernels.on_host:
         return 0
-    ranks, training = (spec.ranks, len(spec.workers)) if spec.network else (1, 1)
-    weight = volumes(spec.layers, spec.data.shape, spec.most_images)
-    size = np.dtype(spec.dtype).itemsize
-    activations = weight.activation_bytes * size // FLOAT_BYTES
-    return int(ranks * size * 2 * weight.parameters + training * activations)
+    if spec.network:
+        pipelines, training = spec.ranks // spec.stages, len(spec.workers)
+        return sum(pipelines * 2 * weights + training * outputs for weights, outputs in spec.stage_bytes)
+    return max(2 * weights + outputs for weights, outputs in spec.stage_bytes)
 
 
 def _check_rates(spec: TrainSpec) -> None:
@@ -147,6 +150,9 @@ def _check_mesh(spec: TrainSpec) -> None:
         raise ValueError(f"compression = {spec.compression.name!r} needs layers that are whole on every rank")
     if spec.dtype in HALF:
         raise ValueError(f"gradients of activations are summed over ranks; use float32, not {spec.dtype}")
+    for key in ("quantization", "pruning"):
+        if getattr(spec, key) is not None:
+            raise ValueError(f"{key} needs layers that are whole on every rank")
     for rank in range(spec.model_ranks):
         spec.division(rank)
 

@@ -16,14 +16,17 @@ from hpcdl.cases.parts.compression import plan
 from hpcdl.cases.parts.compute_times import DEVICES, ComputeSource
 from hpcdl.cases.parts.keys import MOST_RANKS, MOST_STEPS, MOST_THREADS, key
 from hpcdl.cases.parts.scheme import traits_of
+from hpcdl.cases.parts.stage_balance import balanced
 from hpcdl.data.parts.sharding import EQUAL, Shares, bounds
 from hpcdl.fabric.faults import Failure, Straggler
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.nn.backend import backend
-from hpcdl.nn.precision import HALF
+from hpcdl.nn.precision import HALF, master, storage_dtype
+from hpcdl.nn.pruning import Pruning, pruned
 from hpcdl.nn.quantization import Quantization, quantized
 from hpcdl.nn.replica import Replica
 from hpcdl.nn.split.division import divide
+from hpcdl.nn.volumes import FLOAT_BYTES, volumes
 from hpcdl.optim.parts.loss_scaling import LossScaling
 from hpcdl.optim.parts.schedules import schedule
 from hpcdl.training.parts.compressed.plan import ExchangeSettings
@@ -83,6 +86,7 @@ class TrainSpec:
     straggler: Straggler | None = key(None, table=Straggler)
     failure: Failure | None = key(None, table=Failure)
     quantization: Quantization | None = key(None, table=Quantization)
+    pruning: Pruning | None = key(None, table=Pruning)
     network: str | None = key(None, choices=tuple(NETWORKS))
     ranks_per_host: int = key(1, least=1, most=MOST_RANKS)
     device: str | None = key(None, choices=tuple(DEVICES))
@@ -101,6 +105,12 @@ class TrainSpec:
         return self.model.make(self.data.shape, self.data.classes)  # type: ignore[no-any-return]
 
     @property
+    def trained_layers(self) -> Sequence[Layer]:
+        """The model with rounded and pruned weights, where the case wants them."""
+        layers = self.layers if self.quantization is None else quantized(self.layers, self.quantization)
+        return layers if self.pruning is None else pruned(layers, self.pruning)
+
+    @property
     def kernels(self) -> Backend:
         """The library that computes."""
         return backend(self.backend.name, **self.backend.settings)
@@ -114,6 +124,31 @@ class TrainSpec:
     def independent(self) -> bool:
         """True if ranks exchange nothing."""
         return self.strategy.aggregates and not traits_of(self.aggregation).sums
+
+    @property
+    def stages(self) -> int:
+        """Ranks among which the layers are divided; 1: each rank has all of them."""
+        return self.strategy.stages(self.ranks, self.training.in_full)
+
+    @cached_property
+    def parts(self) -> tuple[slice, ...]:
+        """Layers of each stage: contiguous, the slowest as fast as possible by the modelled times."""
+        return balanced(self.layers, self.data.shape, self.stages, self.compute_times if self.network else None)
+
+    @cached_property
+    def stage_bytes(self) -> tuple[tuple[int, int], ...]:
+        """Bytes of each stage's parameters, and of the outputs of its layers for all images in flight."""
+        settings = self.training.in_full
+        size, own = (np.dtype(kind(self.dtype)).itemsize for kind in (master, storage_dtype))
+        images = -(-self.most_images // self.strategy.microbatches(settings))
+        found, shape = [], tuple(self.data.shape)
+        for stage, part in enumerate(self.parts):
+            weight = volumes(self.layers[part], shape, images)
+            flying = self.strategy.in_flight(stage, settings)
+            found.append((size * weight.parameters, flying * own * weight.activation_bytes // FLOAT_BYTES))
+            for layer in self.layers[part]:
+                shape = layer.output(shape)
+        return tuple(found)
 
     @cached_property
     def plan(self) -> Plan | None:
@@ -167,6 +202,13 @@ class TrainSpec:
         """Modelled times of the work of a rank that is not slowed."""
         return self.compute_source.compute_times(str(self.model), self.layers, self.data.shape)
 
+    @cached_property
+    def stage_times(self) -> tuple[ComputeTimes, ...]:
+        """:attr:`compute_times` of each stage."""
+        if self.stages == 1:
+            return (self.compute_times,)
+        return tuple(self.compute_times.of_stage(self.layers[part]) for part in self.parts)
+
     @property
     def cluster(self) -> Network:
         """The network of a simulated case, with its ranks on hosts."""
@@ -189,21 +231,24 @@ class TrainSpec:
         journal: Journal,
         allocate: Callable[[int, str], Array] | None = None,
         place: Place | None = None,
+        *,
+        rank: int = 0,
     ) -> Session:
-        """Return one rank's side of the training; ``allocate`` makes the host's vectors, see Replica.
+        """Return the side of ``rank`` of the training; ``allocate`` makes the host's vectors, see Replica.
 
         ``place``: the rank's place in a mesh that splits layers.
         """
         kernels = self.kernels
         division = None if place is None else self.division(place.model.rank)
         replica = Replica(
-            self.layers if self.quantization is None else quantized(self.layers, self.quantization),
+            self.trained_layers,
             self.data.shape,
             backend=kernels,
             dtype=self.dtype,
             seed=self.seed,
             allocate=allocate if kernels.on_host else None,
             division=division,
+            part=self.parts[rank % self.stages],
         )
         update: Any = self.optimizer.make()
         if self.dtype == "float16":  # bfloat16 has float32's exponents

@@ -21,7 +21,7 @@ from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.training.parts.bucketing import bucket_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
 
     from hpcdl.cases.parts.compute_times import ComputeTimes
     from hpcdl.cases.parts.train_spec import TrainSpec
@@ -64,13 +64,15 @@ def _check_duration(spec: TrainSpec) -> None:
 class Pace:
     """Model compute time of the simulated ranks and accumulate totals.
 
+    ``times`` are those of the stages of a pipeline in turn, or one for all ranks.
+
     The times of a batch, its input being where it begins, vary by a common factor of mean 1 and standard deviation
     ``jitter``, lognormal. Each rank draws from its own random numbers, so that no interleaving changes them.
     """
 
     def __init__(
         self,
-        times: ComputeTimes,
+        times: Sequence[ComputeTimes],
         images: Callable[[int], int],
         ranks: int,
         *,
@@ -93,7 +95,7 @@ class Pace:
         """
         if label == INPUT and self._deviation:
             self._factor[rank] = self._random[rank].lognormal(-(self._deviation**2) / 2, self._deviation)
-        seconds = self._factor[rank] * self._times.seconds(label, self._images(rank))
+        seconds = self._factor[rank] * self._times[rank % len(self._times)].seconds(label, self._images(rank))
         pause = 0.0
         if rank in self._delays:
             seconds += self._delays[rank].after(seconds)
@@ -114,7 +116,7 @@ async def simulate(
     ranks, failure, cluster = spec.ranks, spec.failure, spec.cluster
     sessions: list[Session] = []
     pace = Pace(
-        spec.compute_times,
+        spec.stage_times,
         lambda rank: sessions[rank].images,
         ranks,
         jitter=spec.jitter,
@@ -143,7 +145,7 @@ async def simulate(
     world = simulated(ranks, cluster, compute=pace.seconds, events=events or None)
     # a thread for each rank that makes its batches ahead would gain nothing here
     at_once = replace(spec, prefetch=0)
-    sessions += [at_once.session(one) for one in journals]
+    sessions += [at_once.session(one, rank=rank) for rank, one in enumerate(journals)]
     for mine in sessions:
         mine.bucket_bytes = bucket_bytes(cluster.link.alpha, cluster.link.beta, ranks)
     first, *_ = world.run(lambda comm: train(comm, sessions[comm.rank]))

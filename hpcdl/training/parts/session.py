@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from hpcdl.data.parts.prefetch import Prefetch
-from hpcdl.data.parts.sharding import EQUAL, Shares, epoch_order, share, steps_per_epoch
+from hpcdl.data.parts.sharding import EQUAL, Shares, bounds, epoch_order, share, steps_per_epoch
 from hpcdl.optim.parts.per_tensor import Multipliers
 from hpcdl.training.parts.bucketing import between, buckets
 from hpcdl.training.parts.compressed.compressed import NO_FIDELITY, Compressed
 from hpcdl.training.parts.flow import WHOLE, Flow
+from hpcdl.training.parts.testing import test
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from numpy.typing import NDArray
 
@@ -179,6 +180,17 @@ class Session:
         images, labels = self.batch(step, rank, ranks)
         return self.replica.backend.asarray(images), self.replica.backend.asarray(labels)
 
+    def most_images(self, ranks: int) -> int:
+        """Return the images of the largest share of a batch."""
+        return int(np.diff(bounds(self.global_batch, ranks, self.shares)).max())
+
+    def labels(self, step: int, rank: int, ranks: int) -> Array:
+        """Return the labels of :meth:`input` alone, for a rank whose layers take no images."""
+        self.replica.reseed(self.seed, rank, step)
+        labels = self.dataset.train.labels[self._indices(step, rank, ranks)]
+        self.images = 0
+        return self.replica.backend.asarray(labels)
+
     def close(self) -> None:
         """End the prefetch thread, if there is one; a later :meth:`batch` starts it again."""
         if self._ahead is not None:
@@ -187,13 +199,15 @@ class Session:
 
     def _make_batch(self, step: int, rank: int, ranks: int) -> _Batch:
         """Make a batch without touching the replica: another thread may call."""
-        epoch, within = divmod(step, self.steps_per_epoch)
-        order = epoch_order(len(self.dataset.train), epoch, self.seed)
-        mine = share(order, within, self.global_batch, rank, ranks, self.shares)
-        key = (self.seed, epoch)
+        mine, key = self._indices(step, rank, ranks), (self.seed, self.epoch(step))
         if self.group is not None:
             return self.group.read(self.dataset.train, mine, key)
         return self.dataset.train.batch(mine, self.replica.dtype, key)
+
+    def _indices(self, step: int, rank: int, ranks: int) -> NDArray[np.int64]:
+        epoch, within = divmod(step, self.steps_per_epoch)
+        order = epoch_order(len(self.dataset.train), epoch, self.seed)
+        return share(order, within, self.global_batch, rank, ranks, self.shares)
 
     def evaluations_within(self, steps: int) -> int:
         """Return the number of evaluations due within ``steps`` steps, without the one at the end."""
@@ -218,25 +232,34 @@ class Session:
         parameters: Array | None = None,
         consensus: float = math.nan,
         at: Moment | None = None,
+        replicas: Comm | None = None,
+        through: Callable[[], Awaitable[NDArray[np.float64]]] | None = None,
     ) -> bool:
         """Test the network on all ranks together; return whether training may stop.
 
         Each rank tests its share of the test set. Running statistics of batch normalisation, which each rank has
         its own of during training (Goyal et al. 2017, section 2.3), are averaged first. ``parameters``, equal on
         all ranks, are tested in place of the replica's. ``consensus`` and ``at`` are recorded with the result.
-        ``steps``: length of training so far, in global batches.
+        ``steps``: length of training so far, in global batches. ``replicas`` are the ranks with the same layers,
+        by default all. ``through()`` returns this rank's summed loss and number of correct answers, by default
+        those of its share of the test set.
         """
-        replica, test = self.replica, self.dataset.test
+        replica = self.replica
         if self.group is not None:
             await self.group.average_statistics(comm)
-            sums = await self.group.test(comm, test, self.global_batch)
+            sums = await self.group.test(comm, self.dataset.test, self.global_batch)
         else:
             if replica.state.size and not self.independent:
-                await comm.native("allreduce", replica.state)
-                await comm.compute("evaluation", partial(itruediv, replica.state, comm.size))
-            sums = await comm.compute("evaluation", partial(self._test_with, parameters, comm.rank, comm.size))
+                alike = replicas or comm
+                await alike.native("allreduce", replica.state)
+                await comm.compute("evaluation", partial(itruediv, replica.state, alike.size))
+            if through is None:
+                work = partial(self._test_with, parameters, comm.rank, comm.size)
+                sums = await comm.compute("evaluation", work)
+            else:
+                sums = await through()
         await comm.native("allreduce", sums)
-        loss, accuracy = (float(total) / len(test) for total in sums)
+        loss, accuracy = (float(total) / len(self.dataset.test) for total in sums)
         epochs, samples = steps / self.steps_per_epoch, round(steps * self.global_batch)
         fidelity = NO_FIDELITY
         if self.compressed is not None:
@@ -271,26 +294,14 @@ class Session:
         return sums
 
     def _test(self, rank: int, ranks: int) -> NDArray[np.float64]:
-        """Return the sum of losses and the number of correct answers over this rank's share of the test set.
+        """Return :func:`hpcdl.training.parts.testing.test` of this rank's share of the test set.
 
         Batches are no larger than in training, so that tests need no more memory than training.
         """
-        replica, test = self.replica, self.dataset.test
-        mine = np.arange(rank * len(test) // ranks, (rank + 1) * len(test) // ranks)
-        parts = range(0, len(mine), math.ceil(self.global_batch / ranks))
-
-        def make(part: int) -> _Batch:
-            return test.batch(mine[parts[part] :][: parts.step], replica.dtype)
-
-        sums = np.zeros(2)
-        with Prefetch(make, len(parts), self.prefetch) as ahead:
-            for part in range(len(parts)):
-                images, labels = ahead.take(part)
-                logits = replica.predict(replica.backend.asarray(images))
-                loss, correct, _ = replica.loss(logits, replica.backend.asarray(labels), 1.0, train=False)
-                sums += (loss, correct)
-        replica.release_predictions()
-        return sums
+        images = len(self.dataset.test)
+        mine = np.arange(rank * images // ranks, (rank + 1) * images // ranks)
+        most = math.ceil(self.global_batch / ranks)
+        return test(self.replica, self.dataset.test, mine, most, self.prefetch)
 
 
 def _square_distance(one: Array, other: Array) -> float:

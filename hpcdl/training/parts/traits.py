@@ -33,7 +33,12 @@ def _unknown(_settings: Settings) -> int | None:
     return None
 
 
-def _one_step(_ranks: int, _settings: Settings) -> int:
+def _one(_number: int, _settings: Settings) -> int:
+    """Return 1."""
+    return 1
+
+
+def _whole(_settings: Settings) -> int:
     """Return 1."""
     return 1
 
@@ -72,7 +77,13 @@ class Strategy:
     """``workers(ranks, settings)``: the ranks that share a batch."""
     may_fail: Callable[[int, Settings], range] | None = None
     """``may_fail(ranks, settings)``: the ranks of which one may fail without ending training; None: no rank."""
-    most_steps: Callable[[int, Settings], int] = _one_step
+    stages: Callable[[int, Settings], int] = _one
+    """``stages(ranks, settings)``: consecutive ranks among which the layers are divided."""
+    microbatches: Callable[[Settings], int] = _whole
+    """``microbatches(settings)``: parts of a worker's share of a batch that pass through the layers in turn."""
+    in_flight: Callable[[int, Settings], int] = _one
+    """``in_flight(stage, settings)``: microbatches whose activations a stage holds at a time, at most."""
+    most_steps: Callable[[int, Settings], int] = _one
     """``most_steps(ranks, settings)``: the most steps that one rank takes of a global batch."""
     gradients_in_flight: Callable[[Settings], int | None] = _unknown
     """``gradients_in_flight(settings)``: gradients of a worker between the pull of their parameters and their

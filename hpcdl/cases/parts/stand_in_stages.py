@@ -1,0 +1,113 @@
+"""Layers of stand-ins for a network: names and places of gradients, marks, and no arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from hpcdl.fabric.comm import Array
+
+APART: Final = 65_521
+"""Elements between numbers within a stage: a prime, so that they meet the parts of no partition alike."""
+CYCLE: Final = 1000
+"""Steps after which a rank's numbers return; sums over a thousand ranks are exact in float32."""
+
+
+class Stage:
+    """A layer without arithmetic: its backward marks its gradients, and looks what became of the last marks."""
+
+    def __init__(self, name: str, span: slice, marks: Marks) -> None:
+        self.name = name
+        self.span = span
+        self._marks = marks
+        self._places = np.unique([*range(span.start, span.stop, APART), max(span.start, span.stop - 1)])
+        if span.start == span.stop:
+            self._places = self._places[:0]
+        self._steps = 0
+
+    def forward(self, x: Array) -> Array:
+        """Return ``x``."""
+        return x
+
+    def backward(self, dy: Array) -> Array:
+        """Mark this step's gradients; return ``dy``."""
+        self.look()
+        self._marks.gradients[self._places] = self._marks.own(self._steps)
+        self._steps += 1
+        return dy
+
+    def look(self) -> None:
+        """Count the marks of the last step that are not its sum."""
+        if self._steps:
+            found = self._marks.gradients[self._places]
+            self._marks.wrong += int(np.count_nonzero(found != self._marks.total(self._steps - 1)))
+
+
+class Outline:
+    """A layer of which only the size is there, for gradients that have no numbers to mark."""
+
+    def __init__(self, name: str, span: slice) -> None:
+        self.name = name
+        self.span = span
+
+    def forward(self, x: Array) -> Array:
+        """Return ``x``."""
+        return x
+
+    def backward(self, dy: Array) -> Array:
+        """Return ``dy``."""
+        return dy
+
+    def look(self) -> None:
+        """See nothing."""
+
+
+@dataclass
+class Marks:
+    """Numbers that one rank writes into its gradients, and their expected sums."""
+
+    gradients: NDArray[np.float32]
+    rank: int
+    ranks: int
+    summed: bool
+    """True if gradients are summed over the ranks."""
+    wrong: int = 0
+    """Marks that differed from the expected sum."""
+
+    def own(self, step: int) -> int:
+        """This rank's number in a step."""
+        return self.rank + 1 + step % CYCLE
+
+    def total(self, step: int) -> int:
+        """Return the number after the step: the sum over ranks."""
+        if not self.summed:
+            return self.own(step)
+        return self.ranks * (self.ranks + 1) // 2 + self.ranks * (step % CYCLE)
+
+
+class Microbatched:
+    """A layer of one microbatch; ``sent`` and ``returned`` make what leaves the rank, for so many images."""
+
+    def __init__(self, stage: Stage | Outline) -> None:
+        self.name = stage.name
+        self.span = stage.span
+        self.sent: Callable[[int], Array] | None = None
+        self.returned: Callable[[int], Array] | None = None
+        self._stage = stage
+
+    def forward(self, x: Array) -> Array:
+        """Return ``x``, or the outputs that are sent."""
+        return x if self.sent is None else self.sent(len(x))
+
+    def backward(self, dy: Array, *, first: bool) -> Array:
+        """Mark the gradients with the first microbatch; return ``dy``, or the gradient that is returned."""
+        if first:
+            self._stage.backward(dy)
+        return dy if self.returned is None else self.returned(len(dy))

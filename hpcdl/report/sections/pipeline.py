@@ -1,0 +1,52 @@
+"""Bubble and activation memory of pipelines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpcdl.report.declaration import Declaration
+from hpcdl.report.document import Section, Table
+from hpcdl.report.formatting import digits, volume
+from hpcdl.report.grouping import rows
+from hpcdl.training.parts.pipeline.schedules import bubble_share
+
+if TYPE_CHECKING:
+    from hpcdl.report.findings import Findings
+    from hpcdl.report.grouping import Row
+
+
+def page(found: Findings) -> Section:
+    """Return one table per problem with pipelines."""
+    header = ("method", "ranks", "stages", "microbatches", "bubble", "(S-1)/(M+S-1)", "activations", "vectors")
+    tables = []
+    for methods in found.problems:
+        cells = [_row(row) for row in rows(methods) if row.scale["stages"]]
+        if cells:
+            title = found.settings.title(methods[0].scales[0].records[0])
+            tables.append(Table(title, header, cells).without_empty())
+    note = (
+        "Bubble: share of a step in which a rank does not compute, mean over ranks; besides the bubble of the "
+        "schedule it contains stages of unequal times, messages and sums of gradients. (S-1)/(M+S-1): the bubble "
+        "of S equal stages and M microbatches without messages (Huang et al. 2019). Activations: outputs of a "
+        "stage's layers for all microbatches in flight, of the rank with most; vectors: parameters, gradients and "
+        "optimizer state of the rank with most."
+    )
+    return Section("Pipelines", [note] if tables else [], tables=tables)
+
+
+def _row(row: Row) -> tuple[str, ...]:
+    scale = row.scale
+    stages, microbatches = int(scale["stages"]), int(scale["microbatches"])
+    return (
+        row.name,
+        str(scale["ranks"]),
+        str(stages),
+        str(microbatches),
+        digits(scale.median("bubble_share")),
+        digits(bubble_share(stages, microbatches)),
+        volume(scale["activation_bytes_per_rank"]),
+        volume(scale.median("memory_bytes_per_rank")),
+    )
+
+
+SECTION = Declaration(85, page)

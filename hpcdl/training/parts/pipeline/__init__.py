@@ -1,0 +1,1 @@
+"""Parts of pipeline parallelism: partition of layers, schedules, transfers between stages, evaluation."""

@@ -1,0 +1,172 @@
+"""Both ends of a stage: the stage before or the images, and the stage after or the loss.
+
+All have the same interface, so that one program runs every stage.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Sequence
+
+    from hpcdl.fabric.comm import Array, Comm
+    from hpcdl.fabric.task import Task
+    from hpcdl.nn.geometry import Shape
+    from hpcdl.nn.replica import Replica
+    from hpcdl.training.parts.journal import Outcome
+    from hpcdl.training.parts.session import Session
+
+NUMBERS: Final = 127
+"""Tags of each direction; microbatches take them in turn."""
+FORWARD: Final = 0
+"""First tag of activations."""
+BACKWARD: Final = NUMBERS
+"""First tag of gradients."""
+LOSS: Final = 2 * NUMBERS
+"""Tag of losses of auxiliary classifiers."""
+
+
+class Neighbour(Protocol):
+    """End of a stage, as the stage sees it."""
+
+    def expect(self, microbatch: int, images: int) -> None:
+        """Begin to receive the array of a microbatch."""
+        ...
+
+    async def received(self, microbatch: int) -> Array:
+        """Return the expected array of a microbatch, valid for as many microbatches as there are buffers."""
+        ...
+
+    async def send(self, microbatch: int, array: Any) -> None:
+        """Begin to send an array, which must not change until :meth:`finish` or the send after the next."""
+        ...
+
+    async def finish(self) -> None:
+        """Wait until all sends are complete."""
+        ...
+
+
+class Stage:
+    """The rank with the stage before or after; transfers overlap with computing.
+
+    ``tags``: first tags of what is sent to ``peer`` and received from it. ``buffers`` are vectors for arrays of
+    images of ``shape``.
+    """
+
+    def __init__(
+        self, pipe: Comm, peer: int, tags: tuple[int, int], buffers: Sequence[Array], shape: Shape, in_flight: int
+    ) -> None:
+        self._pipe = pipe
+        self._peer = peer
+        self._outgoing, self._incoming = tags
+        self._buffers = buffers
+        self._shape = shape
+        self._in_flight = in_flight
+        self._sent: dict[int, Task[None]] = {}
+        self._expected: dict[int, tuple[Task[Any], Array]] = {}
+        self._turn = 0
+
+    def expect(self, microbatch: int, images: int) -> None:
+        """See :class:`Neighbour`."""
+        buffer = self._buffers[self._turn % len(self._buffers)]
+        self._turn += 1
+        vector = buffer[: images * math.prod(self._shape)]
+        work = self._pipe.recv(vector, self._peer, self._incoming + microbatch % NUMBERS)
+        task = self._pipe.start(_done(work), shared_tags=True)
+        self._expected[microbatch] = task, vector.reshape(images, *self._shape)
+
+    async def received(self, microbatch: int) -> Array:
+        """See :class:`Neighbour`."""
+        task, array = self._expected.pop(microbatch)
+        await task
+        return array
+
+    async def send(self, microbatch: int, array: Array) -> None:
+        """See :class:`Neighbour`."""
+        if (earlier := self._sent.pop(microbatch - self._in_flight, None)) is not None:
+            await earlier
+        work = self._pipe.send(array.reshape(-1), self._peer, self._outgoing + microbatch % NUMBERS)
+        self._sent[microbatch] = self._pipe.start(work, shared_tags=True)
+
+    async def finish(self) -> None:
+        """See :class:`Neighbour`."""
+        while self._sent:
+            await self._sent.pop(next(iter(self._sent)))
+
+
+def stage_before(pipe: Comm, replica: Replica, images: int, in_flight: int) -> Stage:
+    """Return the stage before this rank's, for microbatches of at most ``images``.
+
+    Activations are kept until the backward of their microbatch; one more buffer receives the next ones.
+    """
+    buffers = replica.buffers(images, in_flight + 1, inputs=True)
+    return Stage(pipe, pipe.rank - 1, (BACKWARD, FORWARD), buffers, replica.shape, in_flight)
+
+
+def stage_after(pipe: Comm, replica: Replica, images: int, in_flight: int) -> Stage:
+    """Return the stage after this rank's; see :func:`stage_before`.
+
+    A layer may return a view of the gradient that it was given, such as Flatten. So a gradient is kept until its
+    microbatch is complete on the stage before, too.
+    """
+    buffers = replica.buffers(images, in_flight + 1, inputs=False)
+    return Stage(pipe, pipe.rank + 1, (FORWARD, BACKWARD), buffers, replica.output, in_flight)
+
+
+class Images:
+    """The images of a batch, before the first stage."""
+
+    def __init__(self, microbatches: Sequence[Array]) -> None:
+        self._microbatches = microbatches
+
+    def expect(self, microbatch: int, images: int) -> None:
+        """See :class:`Neighbour`; they are there."""
+
+    async def received(self, microbatch: int) -> Array:
+        """See :class:`Neighbour`."""
+        return self._microbatches[microbatch]
+
+    async def send(self, microbatch: int, array: Any) -> None:
+        """See :class:`Neighbour`; images have no gradient."""
+
+    async def finish(self) -> None:
+        """See :class:`Neighbour`."""
+
+
+class Loss:
+    """The loss, after the last stage; results are added to ``outcome``, the losses as a sum over images."""
+
+    def __init__(self, comm: Comm, session: Session, labels: Sequence[Array], outcome: Outcome) -> None:
+        self._comm = comm
+        self._session = session
+        self._labels = labels
+        self._outcome = outcome
+        outcome.loss = 0.0
+        self._logits: dict[int, Array] = {}
+
+    def expect(self, microbatch: int, images: int) -> None:
+        """See :class:`Neighbour`; the gradient is computed when it is asked for."""
+
+    async def received(self, microbatch: int) -> Array:
+        """See :class:`Neighbour`."""
+        session, labels = self._session, self._labels[microbatch]
+        work = partial(session.replica.loss, self._logits.pop(microbatch), labels, 1 / session.global_batch)
+        loss, correct, gradient = await self._comm.compute("loss", work)
+        self._outcome.loss += loss
+        self._outcome.correct += correct
+        self._outcome.images += len(labels)
+        return gradient
+
+    async def send(self, microbatch: int, array: Any) -> None:
+        """See :class:`Neighbour`."""
+        self._logits[microbatch] = array
+
+    async def finish(self) -> None:
+        """See :class:`Neighbour`."""
+
+
+async def _done(work: Awaitable[Any]) -> None:
+    await work

@@ -1,0 +1,61 @@
+"""Schedules of a synchronous pipeline: the order of a stage's forward and backward passes in one step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+
+class Pass(NamedTuple):
+    """Forward or backward pass of one microbatch."""
+
+    forward: bool
+    microbatch: int
+
+
+def gpipe(_stage: int, _stages: int, microbatches: int) -> list[Pass]:
+    """Return GPipe's order (Huang et al. 2019, figure 2c): all forwards, then all backwards in reverse.
+
+    All microbatches are in flight.
+    """
+    return [Pass(True, m) for m in range(microbatches)] + [Pass(False, m) for m in reversed(range(microbatches))]
+
+
+def one_forward_one_backward(stage: int, stages: int, microbatches: int) -> list[Pass]:
+    """Return 1F1B's order with a flush per step (PipeDream-Flush; Narayanan et al. 2021, section 2.2).
+
+    After a warm-up, each forward is followed by a backward. At most ``stages - stage`` microbatches are in flight.
+    """
+    ahead = min(stages - stage, microbatches)
+    order = [Pass(True, m) for m in range(ahead)]
+    for m in range(microbatches):
+        order.append(Pass(False, m))
+        if m + ahead < microbatches:
+            order.append(Pass(True, m + ahead))
+    return order
+
+
+SCHEDULES: Final[Mapping[str, Callable[[int, int, int], list[Pass]]]] = {
+    "gpipe": gpipe,
+    "1f1b": one_forward_one_backward,
+}
+"""Functions of stage, stages and microbatches, by name."""
+
+
+def in_flight(order: Sequence[Pass]) -> int:
+    """Return the most microbatches that are between their forward and their backward."""
+    most = now = 0
+    for one in order:
+        now += 1 if one.forward else -1
+        most = max(most, now)
+    return most
+
+
+def bubble_share(stages: int, microbatches: int) -> float:
+    """Return the idle share of a step of either schedule, (S - 1) / (M + S - 1), if all stages take equal times.
+
+    Huang et al. 2019, section 2.3: O((K - 1) / (M + K - 1)).
+    """
+    return (stages - 1) / (microbatches + stages - 1)

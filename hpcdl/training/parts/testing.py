@@ -1,0 +1,39 @@
+"""Test of a whole network on images of a split."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpcdl.data.parts.prefetch import Prefetch
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from hpcdl.data.parts.dataset import Split
+    from hpcdl.fabric.comm import Array
+    from hpcdl.nn.replica import Replica
+
+
+def test(
+    replica: Replica, split: Split, indices: NDArray[np.int64], most: int, prefetch: int
+) -> NDArray[np.float64]:
+    """Return the summed loss and the number of correct answers over the images at ``indices``, (2,).
+
+    At most ``most`` images are tested at a time; ``prefetch`` batches are made ahead by a thread.
+    """
+    parts = range(0, len(indices), most)
+
+    def make(part: int) -> tuple[Array, NDArray[np.int64]]:
+        return split.batch(indices[parts[part] :][:most], replica.dtype)
+
+    sums = np.zeros(2)
+    with Prefetch(make, len(parts), prefetch) as ahead:
+        for part in range(len(parts)):
+            images, labels = ahead.take(part)
+            logits = replica.predict(replica.backend.asarray(images))
+            loss, correct, _ = replica.loss(logits, replica.backend.asarray(labels), 1.0, train=False)
+            sums += (loss, correct)
+    replica.release_predictions()
+    return sums

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from hpcdl.data.parts.sharding import bounds
+from hpcdl.fabric.comm import INPUT
+from hpcdl.registry import nearest
+from hpcdl.training.parts.bucketing import check_bucket_bytes
+from hpcdl.training.parts.pipeline.auxiliary_losses import stages_with_heads, total_loss
+from hpcdl.training.parts.pipeline.evaluation import test
+from hpcdl.training.parts.pipeline.neighbours import Images, Loss, stage_after, stage_before
+from hpcdl.training.parts.pipeline.passes import run_passes
+from hpcdl.training.parts.pipeline.place import placed
+from hpcdl.training.parts.pipeline.schedules import SCHEDULES, in_flight
+from hpcdl.training.parts.traits import Strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hpcdl.fabric.comm import Array, Comm
+    from hpcdl.fabric.task import Task
+    from hpcdl.nn.accumulation import AccumulatingStage
+    from hpcdl.training.parts.pipeline.neighbours import Neighbour
+    from hpcdl.training.parts.session import Session
+
+
+async def pipeline(
+    comm: Comm,
+    session: Session,
+    *,
+    stages: int = 2,
+    microbatches: int = 4,
+    schedule: str = "1f1b",
+    bucket_bytes: int | None = None,
+) -> None:
+    """Synchronous pipeline parallelism: each rank trains a stage of consecutive layers (Huang et al. 2019).
+
+        stage 0   F0 F1 F2 .  .  B0 F3 B1 .  B2 .  B3      1f1b, 3 stages, 4 microbatches
+        stage 1   .  F0 F1 .  B0 F2 B1 F3 B2 .  B3 .       F: forward, B: backward
+        stage 2   .  .  F0 B0 F1 B1 F2 B2 F3 B3 .  .
+
+    A batch is divided into ``microbatches``, whose activations pass from stage to stage. ``schedule`` is ``gpipe``
+    or ``1f1b`` (:mod:`hpcdl.training.parts.pipeline.schedules`). Both sum the gradients of all microbatches before
+    the update, so that training equals that of the undivided network. Exceptions: batch normalisation uses the
+    statistics of each microbatch, and on GPUs dropout draws other masks.
+
+    Each microbatch in flight has its own activations: all of them with ``gpipe``, at most ``stages`` with
+    ``1f1b``. No activation is computed twice, unlike in GPipe with recomputation: a third forward would cost more
+    time than the bubble of most cases, and hide the difference of memory between the schedules.
+
+    ``stages`` consecutive ranks make a pipeline. With several pipelines each has its share of the batch; gradients
+    are summed over the ranks of the same stage, in buckets of about ``bucket_bytes`` as in ``synchronous``, while
+    the last microbatch's backward goes on.
+    """
+    replica, gradients = session.replica, session.replica.gradients
+    place = await placed(comm, stages)
+    pipeline, pipelines = place.replicas.rank, place.replicas.size
+    order = SCHEDULES[schedule](place.pipe.rank, stages, microbatches)
+    bindings = replica.bindings(in_flight(order))
+    most = -(-session.most_images(pipelines) // microbatches)
+    before = None if replica.is_first else stage_before(place.pipe, replica, most, len(bindings))
+    after = None if replica.is_last else stage_after(place.pipe, replica, most, len(bindings))
+    with_heads = await stages_with_heads(place.pipe, bool(bindings[0].heads))
+
+    smallest = (session.bucket_bytes if bucket_bytes is None else bucket_bytes) or gradients.nbytes
+    elements = max(1, smallest // gradients.itemsize)
+    pieces = session.buckets([stage.span for stage in replica.stages], elements)  # none without parameters
+    unsent: deque[slice] = deque()
+    under_way: deque[Task[Any]] = deque()
+
+    def send_complete(stage: AccumulatingStage) -> None:
+        while len(unsent) > 1 and unsent[0].start >= stage.span.start:
+            under_way.append(place.replicas.start(session.reduce(place.replicas, unsent.popleft())))
+
+    for step in range(session.steps):
+        rate = session.learning_rate(step)
+        with session.journal.step(session.epoch(step), rate) as outcome:
+            unsent.extend(pieces)
+            if before is None:
+                images, labels = await comm.compute(INPUT, partial(session.input, step, pipeline, pipelines))
+                source: Neighbour = Images(_divided(images, microbatches))
+            else:
+                labels = await comm.compute(INPUT, partial(session.labels, step, pipeline, pipelines))
+                source = before
+            parts = _divided(labels, microbatches)
+            sink = Loss(comm, session, parts, outcome) if after is None else after
+            own = await run_passes(comm, session, order, bindings, parts, source, sink, send_complete)
+            while unsent:
+                await session.reduce(place.replicas, unsent.popleft())
+            while under_way:
+                await under_way.popleft()
+            await comm.compute("update", partial(session.optimizer.update, replica.parameters, gradients, rate))
+            auxiliary = await total_loss(place.pipe, with_heads, own)
+            if after is None:
+                outcome.loss = (outcome.loss + auxiliary) / max(1, outcome.images)
+        if session.evaluation_due(step + 1):
+            through = partial(test, comm, session, place, before, after, most)
+            if await session.evaluate(comm, step + 1, replicas=place.replicas, through=through):
+                return
+
+
+def _divided(batch: Array, microbatches: int) -> list[Array]:
+    """Return views of the microbatches, whose sizes differ by at most one image."""
+    return [batch[begin:end] for begin, end in pairwise(bounds(len(batch), microbatches))]
+
+
+def check(ranks: int, settings: Mapping[str, Any]) -> None:
+    """Raise ValueError for an unknown schedule, no microbatch, and ranks that make no whole pipelines."""
+    check_bucket_bytes(settings["bucket_bytes"])
+    stages, microbatches, schedule = (settings[name] for name in ("stages", "microbatches", "schedule"))
+    if schedule not in SCHEDULES:
+        raise ValueError(f"schedule: unknown {schedule!r}{nearest(schedule, SCHEDULES)}")
+    if microbatches < 1:
+        raise ValueError(f"microbatches: must be at least 1, not {microbatches}")
+    if stages < 1 or ranks % stages:
+        raise ValueError(f"stages: {ranks} ranks make no whole pipelines of {stages} stages")
+
+
+def _stages(_ranks: int, settings: Mapping[str, Any]) -> int:
+    return int(settings["stages"])
+
+
+def _microbatches(settings: Mapping[str, Any]) -> int:
+    return int(settings["microbatches"])
+
+
+def _in_flight(stage: int, settings: Mapping[str, Any]) -> int:
+    order = SCHEDULES[settings["schedule"]](stage, settings["stages"], settings["microbatches"])
+    return in_flight(order)
+
+
+def _workers(ranks: int, settings: Mapping[str, Any]) -> range:
+    """Return the ranks with the first stage."""
+    return range(0, ranks, settings["stages"])
+
+
+TRAITS: Final = Strategy(
+    lockstep=True,
+    scales_loss=False,
+    weighs_images=True,
+    compresses=True,
+    check=check,
+    workers=_workers,
+    stages=_stages,
+    microbatches=_microbatches,
+    in_flight=_in_flight,
+)

@@ -1,0 +1,257 @@
+"""Pipelines train as the undivided network does."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from contract.training import GLOBAL_BATCH, SEED, session
+
+from hpcdl import registry
+from hpcdl.data.parts.sharding import Shares
+from hpcdl.fabric.network import NETWORKS
+from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.nn.backend import backend
+from hpcdl.nn.kernels.numpy.activation_pool import in_use
+from hpcdl.nn.layers.auxiliary import Auxiliary
+from hpcdl.nn.layers.batch_norm import BatchNorm
+from hpcdl.nn.layers.convolution import Convolution
+from hpcdl.nn.layers.dropout import Dropout
+from hpcdl.nn.layers.flatten import Flatten
+from hpcdl.nn.layers.linear import Linear
+from hpcdl.nn.layers.pooling import MaxPooling
+from hpcdl.nn.replica import Replica
+from hpcdl.trace.recorder import Evaluation, Recorder, Step
+from hpcdl.training.parts.pipeline.partition import partition
+from hpcdl.training.parts.pipeline.schedules import SCHEDULES, bubble_share
+from hpcdl.training.pipeline import pipeline
+from hpcdl.training.synchronous import synchronous
+
+STEPS = 20
+TOLERANCE = 1e-10
+
+
+@cache
+def images():
+    return registry.find("datasets", "synthetic")(shape=[8, 8, 1], classes=10, images=200, test_images=37)
+
+
+def lenet5():
+    return registry.find("models", "lenet5")(images().shape, images().classes)
+
+
+def plain():
+    """Small, with dropout and auxiliary classifiers in several layers."""
+    return [
+        Convolution("conv", 4, 3, relu=True),
+        Dropout("drop1", 0.3),
+        Auxiliary("aux1", [Flatten("flat"), Linear("fc", 10)]),
+        MaxPooling("pool", 2),
+        Flatten("flat"),
+        Linear("fc1", 12, relu=True),
+        Auxiliary("aux2", [Linear("fc", 10)]),
+        Dropout("drop2"),
+        Linear("fc2", 10),
+    ]
+
+
+def normalised():
+    return [
+        Convolution("conv1", 4, 3),
+        BatchNorm("norm1", relu=True),
+        Convolution("conv2", 4, 3),
+        BatchNorm("norm2", relu=True),
+        Flatten("flat"),
+        Linear("fc", 10),
+    ]
+
+
+def train(network, ranks, stages, *, seed=0, microbatches=4, schedule="1f1b", bucket_bytes=None, **settings):
+    """Return parameters and state of each pipeline's whole network, and the recorders of all ranks."""
+    recorders = [Recorder(events=False) for _ in range(ranks)]
+    layers = network()
+    cuts = partition([1.0] * len(layers), stages, [1.0] * len(layers))
+
+    async def program(comm):
+        part = cuts[comm.rank % stages]
+        replica = Replica(layers, images().shape, backend=backend("numpy"), dtype="float64", seed=SEED, part=part)
+        keys = {"replica": replica, "dataset": images(), **settings}
+        mine = session("ring", "float64", recorders[comm.rank], **keys)
+        keys = {"microbatches": microbatches, "schedule": schedule, "bucket_bytes": bucket_bytes}
+        await pipeline(comm, mine, stages=stages, **keys)
+        return replica.parameters, replica.state
+
+    found = in_process(ranks, seed).run(program)
+    whole = [
+        tuple(np.concatenate(vectors) for vectors in zip(*found[first : first + stages], strict=True))
+        for first in range(0, ranks, stages)
+    ]
+    return whole, recorders
+
+
+@cache
+def undivided(network, ranks, batch):
+    """Return parameters and recorders of synchronous training."""
+    recorders = [Recorder(events=False) for _ in range(ranks)]
+
+    async def program(comm):
+        replica = Replica(network(), images().shape, backend=backend("numpy"), dtype="float64", seed=SEED)
+        keys = {"replica": replica, "dataset": images(), "steps": STEPS, "global_batch": batch}
+        await synchronous(comm, session("ring", "float64", recorders[comm.rank], **keys))
+        return replica.parameters
+
+    return in_process(ranks).run(program)[0], recorders
+
+
+BATCH = 42
+"""Not divisible by 4 or 5."""
+
+
+def check(network, ranks, stages, **settings):
+    expected, _ = undivided(network, ranks // stages, BATCH)
+    found, recorders = train(network, ranks, stages, steps=STEPS, global_batch=BATCH, **settings)
+    for parameters, _ in found:
+        np.testing.assert_allclose(parameters, expected, rtol=0, atol=TOLERANCE)
+    return recorders
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(
+    ("ranks", "stages", "microbatches"),
+    [(1, 1, 4), (2, 2, 4), (2, 2, 1), (3, 3, 5), (4, 4, 3), (4, 4, 7), (4, 2, 3), (6, 3, 4), (9, 9, 2)],
+)
+def test_training_equals_that_of_the_undivided_network(ranks, stages, microbatches, schedule):
+    """With dropout, and with auxiliary classifiers in several stages."""
+    check(plain, ranks, stages, microbatches=microbatches, schedule=schedule)
+
+
+def test_lenet5_in_four_stages():
+    check(lenet5, 4, 4, microbatches=5)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_interleaving_gives_the_same_bits(schedule):
+    keys = {"steps": 2, "schedule": schedule, "microbatches": 3, "bucket_bytes": 200}
+    (first, _), *_ = train(plain, 6, 3, **keys)[0]
+    for seed in range(1, 21):
+        for other, _ in train(plain, 6, 3, seed=seed, **keys)[0]:
+            assert np.array_equal(other, first)
+
+
+def test_shares_of_pipelines_may_be_unequal():
+    expected, _ = undivided(lenet5, 1, BATCH)
+    keys = {"steps": STEPS, "global_batch": BATCH, "shares": Shares(weights=(3, 1))}
+    for parameters, _ in train(lenet5, 4, 2, **keys)[0]:
+        np.testing.assert_allclose(parameters, expected, rtol=0, atol=TOLERANCE)
+
+
+def test_the_journals_are_those_of_the_undivided_network():
+    """The last stage of a pipeline counts its images; losses of all auxiliary classifiers are in its loss."""
+    _, theirs = undivided(plain, 2, BATCH)
+    recorders = check(plain, 6, 3, microbatches=5)
+    for expected, last in zip(theirs, recorders[2::3], strict=True):
+        for one, other in zip(map(Step._make, expected.steps), map(Step._make, last.steps), strict=True):
+            assert (one.images, one.correct) == (other.images, other.correct)
+            assert one.loss == pytest.approx(other.loss, rel=1e-12)
+    for recorder in recorders:
+        (seen,), (expected,) = recorder.evaluations, theirs[0].evaluations
+        assert seen[4] == expected[4]
+        assert seen[3] == pytest.approx(expected[3], rel=1e-12)
+    others = [row for rank, one in enumerate(recorders) if rank % 3 != 2 for row in map(Step._make, one.steps)]
+    assert {row.images for row in others} == {0}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_batch_normalisation_sees_microbatches(schedule):
+    """Its statistics are those of a microbatch: with one it is the undivided network, else any stages agree."""
+    keys = {"steps": 8, "global_batch": BATCH, "schedule": schedule}
+    ((alone, _),), _ = train(normalised, 1, 1, microbatches=1, **keys)
+    ((one, _),), _ = train(normalised, 3, 3, microbatches=1, **keys)
+    np.testing.assert_allclose(one, alone, rtol=0, atol=TOLERANCE)
+    ((parameters, state),), _ = train(normalised, 1, 1, microbatches=5, **keys)
+    for stages in (2, 3, 6):
+        ((other, running),), _ = train(normalised, stages, stages, microbatches=5, **keys)
+        np.testing.assert_allclose(other, parameters, rtol=0, atol=TOLERANCE)
+        np.testing.assert_allclose(np.sort(running), np.sort(state), rtol=0, atol=TOLERANCE)
+    assert np.abs(parameters - alone).max() > 1e-6
+
+
+def test_training_stops_at_the_target_on_all_ranks():
+    keys = {"target_accuracy": 0.2, "stop_at_target": True, "evaluate_every": 0.5, "steps": 30}
+    _, recorders = train(lenet5, 4, 2, **keys)
+    (steps,) = {len(one.steps) for one in recorders}
+    assert steps < 30
+    assert len({tuple(map(tuple, one.evaluations)) for one in recorders}) == 1
+    assert Evaluation(*recorders[0].evaluations[-1]).accuracy >= 0.2
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(("stages", "microbatches"), [(1, 4), (2, 1), (2, 8), (4, 4), (3, 7), (8, 32)])
+def test_the_bubble_of_equal_stages_is_that_of_the_formula(stages, microbatches, schedule):
+    """One fully connected layer per stage, and Flatten, which takes no time; messages are short."""
+    layers = [Flatten("flat"), *(Linear(f"fc{i}", 10) for i in range(stages))]
+    seconds = {"forward": 1e-3, "backward": 2e-3}
+    work = 0.0
+
+    def compute(_rank, label):
+        nonlocal work
+        kind, _, name = label.partition(" ")
+        took = seconds.get(kind, 0.0) if name != "flat" else 0.0
+        work += took
+        return took
+
+    async def program(comm):
+        part = slice(comm.rank + (comm.rank > 0), comm.rank + 2)
+        replica = Replica(layers, images().shape, backend=backend("numpy"), part=part)
+        mine = session("ring", "float32", replica=replica, dataset=images(), steps=3)
+        await pipeline(comm, mine, stages=stages, microbatches=microbatches, schedule=schedule)
+
+    world = simulated(stages, NETWORKS["ethernet-10g"], compute=compute)
+    world.run(program)
+    assert work == pytest.approx(3 * stages * microbatches * 3e-3)
+    idle = 1 - work / (stages * world.now)
+    assert idle == pytest.approx(bubble_share(stages, microbatches), rel=0.1, abs=0.01)
+
+
+def test_messages_are_activations_and_their_gradients():
+    """Per step each boundary passes a batch forward and as many gradients back, in one message a microbatch."""
+    world = in_process(2)
+    layers = lenet5()
+
+    async def program(comm):
+        part = slice(0, 3) if comm.rank == 0 else slice(3, None)
+        replica = Replica(layers, images().shape, backend=backend("numpy"), dtype="float64", part=part)
+        mine = session("ring", "float64", replica=replica, dataset=images(), steps=2, evaluate_every=1000)
+        mine.evaluation_due = lambda _steps: False
+        await pipeline(comm, mine, stages=2, microbatches=7)
+        return replica
+
+    first, second = world.run(program)
+    size = 2 * GLOBAL_BATCH * int(np.prod(second.shape)) * 8
+    assert first.output == second.shape
+    assert world.bytes == [size, size]
+    assert world.messages == [2 * 7, 2 * 7]
+
+
+def test_activations_in_flight_take_the_memory_that_the_schedules_differ_in():
+    """Of the first of 4 stages: 16 microbatches with gpipe, 4 with 1f1b."""
+    peaks = {}
+    for schedule in SCHEDULES:
+        most = 0
+        layers = [Convolution(f"conv{i}", 8, 3, padding=1) for i in range(4)]
+        layers += [Flatten("flat"), Linear("fc", 10)]
+
+        def compute(_rank, _label):
+            nonlocal most
+            most = max(most, in_use())
+            return 1e-3
+
+        async def program(comm, schedule=schedule, layers=layers):
+            part = slice(comm.rank, comm.rank + 1 if comm.rank < 3 else None)
+            replica = Replica(layers, images().shape, backend=backend("numpy"), part=part)
+            mine = session("ring", "float32", replica=replica, dataset=images(), steps=2, global_batch=64)
+            await pipeline(comm, mine, stages=4, microbatches=16, schedule=schedule)
+
+        simulated(4, NETWORKS["ethernet-10g"], compute=compute).run(program)
+        peaks[schedule] = most
+    assert peaks["gpipe"] > 2 * peaks["1f1b"]
