@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,15 +21,23 @@ def read_archive(folder: Path) -> tuple[list[RunSeries], list[str]]:
     found, skipped = [], []
     for path in _runs(folder):
         try:
-            one = read_series(path)
+            one = read_series(path, any_schema=True)
         except TraceError as error:
             skipped.append(str(error))
             continue
-        if one.date:
+        if _is_date(one.date):
             found.append(one)
         else:
-            skipped.append(f"{path}: has no date")
+            skipped.append(f"{path}: has {f'the wrong date {one.date!a}' if one.date else 'no date'}")
     return found, skipped
+
+
+def _is_date(text: str) -> bool:
+    """Return True for a date and time with its offset from UTC, ISO 8601."""
+    try:
+        return dt.datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
 
 
 def _runs(folder: Path) -> Iterator[Path]:

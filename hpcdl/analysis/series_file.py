@@ -40,8 +40,10 @@ def runs_in(path: Path) -> list[Path]:
     return [path]
 
 
-def read_series(path: Path) -> RunSeries:
+def read_series(path: Path, *, any_schema: bool = False) -> RunSeries:
     """Read the series of a run: its folder, its ``run.h5``, or a single part.
+
+    ``any_schema``: a kept series is enough, although this version cannot read the schema of the run.
 
     Raises TraceError, in one line that names the file, if it is missing, foreign, damaged or of another schema.
     """
@@ -49,7 +51,7 @@ def read_series(path: Path) -> RunSeries:
     checksum = None
     with suppress(OSError):  # reading the run states the error
         checksum = verified_checksum(file)
-    found = None if checksum is None else _kept(file, path, checksum)
+    found = None if checksum is None else _kept(file, path, checksum, any_schema=any_schema)
     if found is None:
         from hpcdl.trace.schema import read  # late: h5py and pandas are not needed for a series that is kept
 
@@ -72,23 +74,24 @@ def _beside(file: Path) -> Path:
     return file.with_name(f"{file.stem}.series.json")
 
 
-def _head(checksum: str, body: str) -> str:
-    return f"hpcdl series {VERSION} of schema {SCHEMA}: {checksum} {hashlib.sha256(body.encode()).hexdigest()}"
+def _head(checksum: str, body: str, schema: int | str) -> str:
+    return f"hpcdl series {VERSION} of schema {schema}: {checksum} {hashlib.sha256(body.encode()).hexdigest()}"
 
 
 def _keep(series: RunSeries, file: Path, checksum: str) -> None:
     body = json.dumps(asdict(series))
     with suppress(OSError), atomic_write(_beside(file)) as temporary:  # the folder may be read-only
-        temporary.write_text(f"{_head(checksum, body)}\n{body}", encoding="ascii")
+        temporary.write_text(f"{_head(checksum, body, SCHEMA)}\n{body}", encoding="ascii")
 
 
-def _kept(file: Path, path: Path, checksum: str) -> RunSeries | None:
+def _kept(file: Path, path: Path, checksum: str, *, any_schema: bool) -> RunSeries | None:
     """Return the series that are kept for the run in ``file``; None if there are none, or of another run."""
     try:
         head, _, body = read_bytes(_beside(file), MAX_DATA).decode("ascii").partition("\n")
     except (OSError, UnicodeDecodeError):
         return None
-    if head != _head(checksum, body):
+    schema = re.search(r" of schema (\d{1,9}):", head) if any_schema else None
+    if head != _head(checksum, body, schema[1] if schema else SCHEMA):
         return None
     found = json.loads(body)
     cases = tuple(CaseSeries(**one) for one in found["cases"])

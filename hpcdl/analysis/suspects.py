@@ -75,7 +75,7 @@ def _by_links(history: History, field: str) -> dict[str, npt.NDArray[np.float64]
 def _by_times(history: History) -> list[Named]:
     """Judge the hosts by the cases' times: those of all cases on as many ranks are one number per job."""
     names = list(dict.fromkeys(host for job in history.jobs for host in job.hosts))
-    if len(names) < 2:
+    if len(names) < 2 or not len(history.keys):
         return []
     logs = history.logs
     sizes = [history.case(row).message_bytes or 0 for row in range(len(logs))]

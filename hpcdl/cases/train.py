@@ -16,6 +16,7 @@ from hpcdl.cases.parts.train_spec import TrainSpec
 from hpcdl.cases.parts.virtual_training import simulate
 from hpcdl.data.parts.sharding import EQUAL
 from hpcdl.fabric.faults import Delays, Slowed
+from hpcdl.fabric.modelled_compute import accurate_sleep
 from hpcdl.nn.volumes import volumes
 from hpcdl.training.parts.mesh import placed
 
@@ -109,7 +110,7 @@ def program(spec: TrainSpec, journal: Journal) -> Callable[[Comm], Coroutine[Any
 
     async def train_here(comm: Comm) -> dict[str, Scalar]:
         if straggler is not None and comm.rank == straggler.rank:
-            comm = Slowed(comm, Delays(straggler, spec.seed))
+            comm = Slowed(comm, Delays(straggler, spec.seed), pause=accurate_sleep())
         group = spec.stages * spec.model_ranks
         place = await placed(comm, group) if group > 1 else None
         return await train(comm, spec.session(journal, comm.memory.allocate, place, rank=comm.rank))

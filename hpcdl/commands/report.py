@@ -19,7 +19,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare arguments and options."""
     parser.add_argument("runs", nargs="+", type=path, metavar="RUN")
     parser.add_argument(
-        "-o", dest="output", type=path, metavar="FILE", help="write to a file: .html, .md, .tex, .csv or .json"
+        "-o",
+        dest="output",
+        type=path,
+        metavar="FILE",
+        help="write to a file: .html, .md, .tex, .csv, .json or .svg",
+    )
+    parser.add_argument(
+        "--figure", metavar="TITLE", default="", help="of an .svg: the figure, by its title's beginning"
     )
     parser.add_argument("--json", action="store_true", help="one JSON document with a record per case")
     parser.add_argument("--together", action="store_true", help="pool the runs, which are launches of one suite")
@@ -28,9 +35,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
     from hpcdl.commands.parts.rendering import rendered
+    from hpcdl.suite import UsageError
 
     output: Path | None = options.output
     form = _form(output, json=options.json)
+    if options.figure and form != "svg":
+        raise UsageError("--figure: only with -o FILE.svg")
+    form = f"{form}:{options.figure}" if options.figure else form
     if output is None and not options.json and sys.stdout.isatty():
         form = "summary"
     (text,) = rendered(options.runs, [form], launches=options.together)
@@ -45,7 +56,7 @@ def _form(output: Path | None, *, json: bool) -> str:
     """Return the format that the options choose. Raises UsageError for an unknown suffix."""
     from hpcdl.suite import UsageError
 
-    known = ["json"] if json else ["md", "html", "tex", "csv", "json"]
+    known = ["json"] if json else ["md", "html", "tex", "csv", "json", "svg"]
     if output is None:
         return known[0]
     form = output.suffix.removeprefix(".")

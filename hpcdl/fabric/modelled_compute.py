@@ -41,6 +41,24 @@ def sleep_until(
         pause(left)
 
 
+def accurate_sleep(
+    clock: Callable[[], float] = perf_counter, pause: Callable[[float], None] = sleep
+) -> Callable[[float], None]:
+    """Return a function that sleeps as long as its argument (s), or longer under load.
+
+    The kernel adds tens of microseconds to each sleep, :func:`oversleep`. A shorter time is spun.
+    """
+    beyond = oversleep(clock, pause)
+
+    def accurate(seconds: float) -> None:
+        deadline = clock() + seconds
+        sleep_until(deadline, beyond, clock=clock, pause=pause)
+        while clock() < deadline:
+            pass
+
+    return accurate
+
+
 class ModelledCompute(Wrapper[Comm]):
     """A communicator whose local work takes ``seconds`` by its label, or longer if the work does.
 

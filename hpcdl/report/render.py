@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 FORMATS: Final = {
     **dict.fromkeys(("markdown", "md"), "markdown"),
-    **{name: name for name in ("summary", "html", "csv", "json")},
+    **{name: name for name in ("summary", "html", "csv", "json", "svg")},
     "tex": "latex",
 }
 """Format, or ending of a file name, to the module of this folder that writes it."""
@@ -30,15 +30,21 @@ def render(runs: Sequence[Run], format: str) -> str:  # noqa: A002 - the contrac
 def renderings(runs: Sequence[Run], formats: Sequence[str]) -> list[str]:
     """Return ``runs`` as one text per format; the findings in a run are computed once for all formats.
 
+    ``svg:TITLE`` is the first figure whose title begins with TITLE.
+
     Raises ValueError for an unknown format or one without its libraries, a run that is given twice,
     hpcdl.analysis.points.AmbiguousCaseError for two cases that do not differ in any field, and
     hpcdl.trace.record.TraceError for a trace that is damaged.
     """
-    for one in formats:
+    named = [one.partition(":")[::2] for one in formats]
+    for one, _ in named:
         if one not in FORMATS:
             near = difflib.get_close_matches(one, FORMATS, 1, 0)
             raise ValueError(f"no report format {one!r}; did you mean {near[0]!r}? known: {', '.join(FORMATS)}")
-        if one == "html" and missing():
+        if one in {"html", "svg"} and missing():
             raise ValueError(missing())
     found = findings(runs)
-    return [str(importlib.import_module(f"hpcdl.report.{FORMATS[one]}").render(found)) for one in formats]
+    return [
+        str(importlib.import_module(f"hpcdl.report.{FORMATS[one]}").render(found, *filter(None, [title])))
+        for one, title in named
+    ]

@@ -3,10 +3,12 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from hpcdl import registry, suite
 from hpcdl.analysis.conditions import words
+from hpcdl.analysis.waiting import of_events
 from hpcdl.cases.parts import virtual_training as simulation
 from hpcdl.cases.parts.compute_times import ComputeTimes, at_rate
 from hpcdl.fabric.comm import INPUT, Counters
@@ -33,7 +35,7 @@ flops = {FLOPS}
 
 def case(**keys):
     keys = {"ranks": 4, "global_batch": 64, "network": f'"{NETWORK}"', **keys}
-    text = SUITE + "".join(f"{key} = {value}\n" for key, value in keys.items())
+    text = SUITE + "".join(f"{key} = {value}\n" for key, value in keys.items() if value is not None)
     (only,) = suite.parse(text, "s.toml").cases
     return only
 
@@ -201,4 +203,27 @@ def test_the_record_says_that_nothing_was_measured():
     assert case().processes == 1
     assert case().module.memory_bytes(case().spec) == 4 * case().module.memory_bytes(
         replace(case().spec, network=None)
+    )
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("aggregation", ["ring", "tree"])
+def test_a_pause_of_a_straggler_is_the_others_waiting(ranks, aggregation):
+    """20 ms in each step, less the waits for messages that they hide."""
+    keys = {"ranks": ranks, "batch_per_rank": 16, "aggregation": f'"{aggregation}"', "trace": '"events"'}
+    pause = {"straggler": "{rank = 1, probability = 1, seconds = 0.02}"}
+    even, late = (waiting_of(run(case(**keys, **more, global_batch=None))[0], ranks) for more in ({}, pause))
+    others = [rank for rank in range(ranks) if rank != 1]
+    assert late.waiting[others] - even.waiting[others] == pytest.approx(0.02, rel=0.05)
+    assert (late.late.rank, late.late.seconds) == (1, pytest.approx(0.02, rel=0.05))
+    assert even.late is None
+
+
+def waiting_of(recorders, ranks):
+    events = [(rank, *event) for rank, one in enumerate(recorders) for event in one.events]
+    spans = [(rank, row.step, row.begin, row.end) for rank, one in enumerate(recorders) for row in steps(one)]
+    return of_events(
+        pd.DataFrame(events, columns=["rank", "task", "label", "begin", "end", "peer", "bytes"]),
+        pd.DataFrame(spans, columns=["rank", "step", "begin", "end"]),
+        {"kind": "train", "warmup_steps": 0, "ranks": ranks},
     )

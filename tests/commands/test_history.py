@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from contract.traces import changed
 
+from hpcdl.analysis import series_file
 from hpcdl.analysis.links import rounds
 from hpcdl.cli import main
+from hpcdl.trace import opening
 from hpcdl.trace.record import CaseRecord
 from hpcdl.trace.recorder import Recorder, Step
 from hpcdl.trace.schema import merge, write_part
@@ -140,6 +142,14 @@ def test_a_disturbed_night_is_not_fine(archive, capsys):
     assert "DISTURBED in the newest run: 2 cases" in out
 
 
+@pytest.mark.parametrize("option", [[], ["--json"], ["--calibrate"]])
+def test_an_archive_of_disturbed_nights_only_is_exit_code_3(archive, capsys, option):
+    for _ in range(2):
+        archive.run(disturbed=CASES)
+    assert archive.history(*option) == 3
+    assert capsys.readouterr().out
+
+
 def test_too_few_runs_are_exit_code_3(archive, capsys):
     archive.folder.mkdir()
     assert archive.history() == 3
@@ -177,13 +187,29 @@ def test_files_that_are_no_runs_are_named_and_skipped(archive, capsys):
     with h5py.File(archive.folder / "foreign.h5", "w") as file:
         file["x"] = 1
     (archive.folder / "empty" / "parts").mkdir(parents=True)
+    wrong = archive.folder / "wrong-date"
+    wrong.mkdir()
+    merge([], wrong / "run.h5", {"date": "yesterday"}, "")
     assert archive.history() == 0
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 5
-    for name in ("night-10", "night-11", "junk.h5", "foreign.h5", "empty"):
+    assert len(lines) == 6
+    for name in ("night-10", "night-11", "junk.h5", "foreign.h5", "empty", "wrong-date"):
         (line,) = (line for line in lines if name in line)
         assert line.startswith("hpcdl: warning: ")
         assert line.endswith("; skipped")
+
+
+def test_series_outlive_the_schema_of_their_runs(archive, capsys, monkeypatch):
+    for number in range(13):
+        archive.run(1.0 if number < 10 else 1.2)
+    assert archive.history() == 1
+    before = capsys.readouterr().out
+    monkeypatch.setattr(opening, "SCHEMA", 999)
+    monkeypatch.setattr(series_file, "SCHEMA", 999)
+    assert archive.history() == 1
+    assert capsys.readouterr() == (before, "")
+    assert main(["compare", str(archive.folder / "night-00"), "--with", str(archive.folder / "night-01")]) == 2
+    assert "but this hpcdl reads schema 999" in capsys.readouterr().err
 
 
 def test_metrics_and_junit_are_written(archive, capsys, tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcdl.fabric.modelled_compute import TRIAL, ModelledCompute, oversleep, sleep_until
+from hpcdl.fabric.modelled_compute import TRIAL, ModelledCompute, accurate_sleep, oversleep, sleep_until
 from hpcdl.fabric.virtual.inprocess import in_process
 
 
@@ -50,6 +50,21 @@ def test_a_sleep_ends_at_its_deadline():
     for deadline in (kernel.now + 50e-6, kernel.now - 1):
         sleep_until(deadline, 60e-6, clock=kernel.clock, pause=kernel.sleep)
     assert len(kernel.asked) == 1
+
+
+@pytest.mark.parametrize("seconds", [0.02, 1.0, 61e-6, 30e-6, 0.0])
+def test_an_accurate_sleep_is_as_long_as_asked(seconds):
+    """Also one that is shorter than the kernel's least."""
+    kernel = Kernel(60e-6)
+
+    def clock():
+        kernel.now += 1e-7  # a reading takes time
+        return kernel.now
+
+    accurate = accurate_sleep(clock, kernel.sleep)
+    begin = kernel.now
+    accurate(seconds)
+    assert kernel.now - begin == pytest.approx(seconds, abs=1e-6)
 
 
 @pytest.mark.parametrize(("takes", "lasts"), [(0.0, 2.0), (0.5, 2.0), (3.0, 3.0)])

@@ -2,10 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 
+from hpcdl.analysis.disturbance import disturbance
 from hpcdl.fabric.mpi import backoff
-from hpcdl.launch import disturbance
+from hpcdl.launch import disturbance as counters_of_cores
 from hpcdl.launch.disturbance import TICK_NS, UNKNOWN, Counters, Sample, Usage, columns
 
 SECOND = 10**9
@@ -26,7 +28,7 @@ def stat(*cores):
 
 @pytest.fixture
 def on_core_1(monkeypatch):
-    monkeypatch.setattr(disturbance, "here", lambda: backoff.Place("m", frozenset([1])))
+    monkeypatch.setattr(counters_of_cores, "here", lambda: backoff.Place("m", frozenset([1])))
 
 
 def sample(**known):
@@ -123,3 +125,40 @@ def test_the_error_is_that_of_one_sample_per_tick():
     half, whole = columns([usage([0], busy=5), usage([1], busy=10)])
     assert half["foreign_error_ns"] == pytest.approx(3 * TICK_NS * (math.sqrt(10 * TICKS / 4) + 1))
     assert whole["foreign_error_ns"] == 3 * TICK_NS
+
+
+def marked(rng, cases, foreign, seconds):
+    """Return the share of cases that are marked, by counters of a kernel that samples cores once per tick.
+
+    The rank uses a random share of each of its cores, other processes ``foreign`` of a core in all.
+    """
+    found = 0
+    for _ in range(cases):
+        wall, cores = rng.uniform(*seconds), int(rng.integers(1, 5))
+        used = rng.uniform(0, 1 - foreign, cores)
+        sampled = rng.binomial(round(wall * TICKS), used + foreign / cores)
+        one = usage(range(cores), cpu=(used * wall).sum(), busy=sampled.sum() / TICKS, threads=cores, wall=wall)
+        (counted,) = columns([one])
+        found += (
+            disturbance({name: np.array([value]) for name, value in {**counted, "rank": 0}.items()}) is not None
+        )
+    return found / cases
+
+
+@pytest.mark.parametrize("daemons", [0.0, 0.01, 0.03])
+def test_cases_of_a_quiet_machine_are_hardly_ever_marked(daemons):
+    assert marked(np.random.default_rng(1), 4000, daemons, (0.2, 30)) <= 0.001
+
+
+def test_a_process_that_takes_a_third_of_a_core_is_noticed():
+    assert marked(np.random.default_rng(1), 1000, 1 / 3, (10, 30)) == 1
+
+
+def test_a_hypervisor_that_takes_little_marks_no_case():
+    """Steal is counted in ticks: one of them in a short case is no sign of load."""
+    rng = np.random.default_rng(2)
+    for wall in rng.uniform(0.2, 30, 1000):
+        counted = {"rank": 0, "wall_ns": int(wall * SECOND), "busy_ns": int(wall * SECOND), "idle_cores": 0}
+        counted |= {"foreign_ns": 0, "foreign_error_ns": 0, "involuntary_switches": 0, "load": 1.0}
+        counted |= {"steal_ns": int(rng.poisson(0.002 * wall * TICKS)) * TICK_NS}
+        assert disturbance({name: np.array([value]) for name, value in counted.items()}) is None

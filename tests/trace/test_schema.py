@@ -205,10 +205,11 @@ sys.path[:0] = sys.argv[2:]
 from test_schema import traced
 from hpcdl.trace.schema import merge, write_part
 folder = Path(sys.argv[1])
-print("ready", flush=True)
 for n in range(10**6):
     for name in "abc":
         write_part(folder / "parts" / f"{name}.h5", traced(4, events=2000))
+        if n == 0:
+            print("written", flush=True)
     merge(sorted((folder / "parts").glob("*.h5")), folder / "run.h5")
 """
 
@@ -216,7 +217,7 @@ for n in range(10**6):
 @pytest.mark.slow
 def test_no_file_is_incomplete_after_a_kill(tmp_path):
     (tmp_path / "parts").mkdir()
-    delays = np.random.default_rng(0).uniform(0.02, 0.25, 10)
+    delays = np.random.default_rng(0).uniform(0, 0.25, 10)
     here = str(Path(__file__).parent)
     found = 0
     for delay in delays:
@@ -226,17 +227,17 @@ def test_no_file_is_incomplete_after_a_kill(tmp_path):
             text=True,
         )
         with process:
-            assert process.stdout.readline() == "ready\n"
+            assert process.stdout.readline() == "written\n"  # a part at least, however busy the machine is
             time.sleep(delay)
             process.send_signal(signal.SIGKILL)
         for path in [*(tmp_path / "parts").glob("*.h5"), *tmp_path.glob("*.h5")]:
             run = read(path)
             assert len(run.events) == 8000 * len(run.cases)
             found += 1
-    assert found > 10
+    assert found >= len(delays)
 
 
-def test_reading_many_events_takes_seconds(tmp_path):
+def test_reading_many_events_has_no_loop_over_them(tmp_path):
     random = np.random.default_rng(0)
     packed = []
     for _ in range(8):
@@ -247,6 +248,16 @@ def test_reading_many_events_takes_seconds(tmp_path):
         one["labels"] = np.array([b"send"])
         packed.append(one)
     write_part(tmp_path / "a.h5", CaseRecord({"kind": "train", "ranks": 8}, packed))
-    begin = time.perf_counter()
-    assert len(read(tmp_path / "a.h5").events) == 1_600_000
-    assert time.perf_counter() - begin < 10
+    calls = 0
+
+    def count(_frame, event, _argument):
+        nonlocal calls
+        calls += event in {"call", "c_call"}
+
+    sys.setprofile(count)
+    try:
+        events = read(tmp_path / "a.h5").events
+    finally:
+        sys.setprofile(None)
+    assert len(events) == 1_600_000
+    assert calls < len(events) / 10

@@ -1,0 +1,56 @@
+"""Lines for cron in the documentation, in cron's environment: hardly any variables, and a short PATH."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).absolute().parent
+
+
+@pytest.fixture
+def cron(tmp_path):
+    """cron(command): run it as cron does; ``mail`` and ``sbatch`` write down what they get."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name, text in (("mail", 'echo "$@"; cat'), ("sbatch", 'echo "$@"; command -v hpcdl')):
+        (programs / name).write_text(f"#!/bin/sh\n{{ {text}; }} > {tmp_path}/{name}.txt\n")
+        (programs / name).chmod(0o755)
+
+    def run(command):
+        environment = {"HOME": str(tmp_path), "LOGNAME": "someone", "SHELL": "/bin/sh"}
+        environment["PATH"] = f"{programs}:/usr/bin:/bin"
+        ended = subprocess.run(
+            ["/bin/sh", "-c", command], env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", ""), ended
+
+    return run
+
+
+def line(document):
+    """Return the command of the only line for cron in a document; an unescaped % would be a line break."""
+    (command,) = re.findall(r"^[\d*]+ [\d*]+ \* \* \*  (.*)$", (ROOT / document).read_text(), re.MULTILINE)
+    assert "%" not in command
+    return command
+
+
+def test_history_is_mailed_if_it_is_not_fine(cron, tmp_path):
+    (tmp_path / "hpcdl/runs").mkdir(parents=True)
+    (tmp_path / "hpcdl/.venv").symlink_to(BIN.parent)
+    command = line("README.md").replace("/scratch", str(tmp_path)).replace("/var/lib/node_exporter", str(tmp_path))
+    cron(command)
+    assert (tmp_path / "mail.txt").read_text() == "-s hpcdl admins\nTOO FEW RUNS: runs holds none\n"
+    assert "hpcdl_history_exit_code 3" in (tmp_path / "hpcdl.prom").read_text()
+
+
+def test_the_nightly_job_finds_hpcdl(cron, tmp_path):
+    (tmp_path / "interconnect").mkdir()
+    (tmp_path / "hpcdl").symlink_to(BIN.parent)
+    cron(line("slurm/README.md"))
+    given, found = (tmp_path / "sbatch.txt").read_text().splitlines()
+    assert given == "nightly.sbatch"
+    assert Path(found).resolve() == (BIN / "hpcdl").resolve()

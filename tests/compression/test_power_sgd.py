@@ -1,0 +1,217 @@
+"""PowerSGD: its volumes, its sums by a plain transcription, and what no sum may lose."""
+
+from itertools import pairwise
+from math import prod
+
+import numpy as np
+import pytest
+from contract.compression import Side, exchanged, planned
+from contract.compressors import layout
+
+from hpcdl.compression.kernels.low_rank import orthonormalize
+from hpcdl.compression.power_sgd import PowerSGD
+from hpcdl.fabric.network import NETWORKS
+from hpcdl.fabric.vectors import phantom
+from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.simulated import simulated
+
+
+def resnet18():
+    """Shapes of CIFAR's ResNet-18 (He et al. 2015): basic blocks of 64 to 512 channels, each with batch norm."""
+    shapes, inputs = [(64, 3, 3, 3), (64,), (64,)], 64
+    for outputs in (64, 128, 256, 512):
+        for block in range(2):
+            shapes += [
+                (outputs, inputs, 3, 3),
+                (outputs,),
+                (outputs,),
+                (outputs, outputs, 3, 3),
+                (outputs,),
+                (outputs,),
+            ]
+            if block == 0 and inputs != outputs:
+                shapes += [(outputs, inputs, 1, 1), (outputs,), (outputs,)]
+            inputs = outputs
+    return [*shapes, (10, 512), (10,)]
+
+
+@pytest.mark.parametrize(("rank", "ratio"), [(1, 243), (2, 136), (4, 72)])
+def test_ratios_of_resnet18_are_those_of_the_paper(rank, ratio):
+    """Vogels et al. 2019, table 3."""
+    whole = layout(resnet18())
+    assert whole.size == 11_173_962
+    sent = sum(length for length, _ in PowerSGD(whole, rank=rank).lengths(slice(0, whole.size)))
+    assert round(whole.size / sent) == ratio
+
+
+SHAPES = [(8, 3, 3, 3), (8,), (20, 30), (20,), (3, 2), (12, 40)]
+
+
+def rows_of(ranks, steps=3):
+    size = sum(map(prod, SHAPES))
+    return np.random.default_rng(ranks).standard_normal((steps, ranks, size)).astype(np.float32)
+
+
+def transcription(rows, shapes, rank, seed, steps):
+    """Algorithm 1 and error feedback with numpy's QR, for all ranks at once; returns sums and residuals."""
+    ranks = rows.shape[1]
+    random = np.random.default_rng(seed)
+    bounds = np.cumsum([0, *map(prod, shapes)])
+    sizes = [(shape[0], prod(shape[1:])) for shape in shapes]
+    small = [len(shape) < 2 or rank * sum(size) >= prod(size) for shape, size in zip(shapes, sizes, strict=True)]
+    drawn = random.standard_normal(sum(rank * size[1] for size, one in zip(sizes, small, strict=True) if not one))
+    qs, begin = {}, 0
+    for i, (_, columns) in enumerate(sizes):
+        if not small[i]:
+            qs[i] = drawn[begin : begin + rank * columns].reshape(columns, rank)
+            begin += rank * columns
+    residual, sums = np.zeros(rows.shape[1:]), []
+    for step in range(steps):
+        given = rows[step] + residual
+        total, residual = np.zeros(rows.shape[2]), np.zeros_like(residual)
+        for i, (lo, hi) in enumerate(pairwise(bounds)):
+            if small[i]:
+                total[lo:hi] = given[:, lo:hi].sum(axis=0)
+                continue
+            matrices = given[:, lo:hi].reshape(ranks, *sizes[i])
+            p, _ = np.linalg.qr(sum(m @ np.linalg.qr(qs[i])[0] for m in matrices))
+            qs[i] = sum(m.T @ p for m in matrices)
+            total[lo:hi] = (p @ qs[i].T).ravel()
+            residual[:, lo:hi] = given[:, lo:hi] - total[lo:hi] / ranks
+        sums.append(total)
+    return np.array(sums), residual
+
+
+def side_sums(rows, rank, aggregation="ring", seed=0):
+    tensors = layout(SHAPES).tensors
+    sides = [
+        Side(planned("power_sgd", aggregation, rank=rank), rows.shape[2], tensors=tensors)
+        for _ in range(rows.shape[1])
+    ]
+    sums = rows.copy()
+
+    async def program(comm):
+        for step in sums:
+            await sides[comm.rank].reduce(comm, step[comm.rank])
+
+    in_process(rows.shape[1], seed).run(program)
+    return sums, [side.vectors["residual"] for side in sides]
+
+
+@pytest.mark.parametrize("rank", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+def test_sums_are_those_of_a_plain_transcription(ranks, rank):
+    rows = rows_of(ranks)
+    sums, residuals = side_sums(rows, rank)
+    assert (sums == sums[:, :1]).all()
+    wanted, kept = transcription(rows.astype(float), SHAPES, rank, 5, len(rows))
+    np.testing.assert_allclose(sums[:, 0], wanted, atol=2e-3)
+    np.testing.assert_allclose(residuals, kept, atol=2e-3)
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_sums_and_residuals_are_the_gradients(rank):
+    rows = rows_of(3, steps=6)
+    sums, residuals = side_sums(rows, rank, "butterfly")
+    np.testing.assert_allclose(
+        sums[:, 0].sum(axis=0) + np.sum(residuals, axis=0), rows.sum(axis=(0, 1)), atol=1e-4
+    )
+
+
+def test_a_rank_as_large_as_the_matrices_gives_exact_sums():
+    rows = np.round(rows_of(3) * 50)
+    sums, residuals = side_sums(rows, 20)
+    assert (sums == rows.sum(axis=1, keepdims=True)).all()
+    assert not np.any(residuals)
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+def test_matrices_of_that_rank_are_found(rank):
+    """A warm start converges to the gradient, if that does not change and has a low rank."""
+    random = np.random.default_rng(3)
+    one = random.standard_normal((20, rank)) @ random.standard_normal((rank, 30))
+    rows = np.tile(one.ravel().astype(np.float32), (2, 4, 1))
+    tensors = layout([(20, 30)]).tensors
+    sides = [
+        Side(planned("power_sgd", "ring", rank=rank, error_feedback=False), 600, tensors=tensors) for _ in range(4)
+    ]
+    sums = rows.copy()
+
+    async def program(comm):
+        for step in sums:
+            await sides[comm.rank].reduce(comm, step[comm.rank])
+
+    in_process(4).run(program)
+    np.testing.assert_allclose(sums[-1], 4 * rows[-1], atol=1e-3)
+
+
+def test_a_gradient_of_zeros_does_not_end_the_search():
+    rows = rows_of(2)
+    rows[0] = 0
+    sums, _ = side_sums(rows, 2)
+    assert not sums[0].any()
+    assert sums[1, 0, 224:824].any()
+
+
+@pytest.mark.parametrize("columns", [1, 3, 7])
+def test_columns_are_orthonormal(columns):
+    random = np.random.default_rng(columns)
+    for matrix in (
+        random.standard_normal((7, columns)),
+        np.zeros((7, columns)),
+        np.ones((7, columns)),
+        random.standard_normal((7, columns)) * 1e-30,
+    ):
+        found = matrix.astype(np.float32)
+        orthonormalize(found)
+        np.testing.assert_allclose(found.T @ found, np.eye(columns), atol=1e-5)
+
+
+def test_lengths_are_those_of_the_vectors():
+    whole = layout(SHAPES)
+    for shapes, rank in ((SHAPES, 1), (SHAPES, 4), ([(5,)], 1), ([], 2)):
+        whole = layout(shapes, ranks=1)
+        compressor, span = PowerSGD(whole, rank=rank), slice(0, whole.size)
+        sent = [
+            (len(one), str(one.dtype)) for one in compressor.rounds(span, np.ones(whole.size, np.float32), None, 0)
+        ]
+        assert sent == compressor.lengths(span)
+
+
+def test_q_is_the_memory_of_the_compressor():
+    assert PowerSGD(layout(SHAPES), rank=2).state["Q"].size == 2 * (27 + 30 + 40)
+
+
+def test_a_rank_below_one_is_refused():
+    with pytest.raises(ValueError, match=r"^rank must be at least 1, not 0$"):
+        PowerSGD(layout(SHAPES), rank=0)
+
+
+def test_the_two_sums_of_buckets_overlap():
+    """A bucket's second sum waits for its first; sums of other buckets use the links meanwhile."""
+    shapes = [(64, 64)] * 8
+    network = NETWORKS["ethernet-1g"]
+    took = []
+    for at_once in (False, True):
+        sides = [
+            Side(planned("power_sgd", "binomial", rank=1), 8 * 4096, tensors=layout(shapes).tensors)
+            for _ in range(8)
+        ]
+
+        async def program(comm, sides=sides, at_once=at_once):
+            calls = [sides[comm.rank].reduce(comm, phantom(8 * 4096), 4096 * i, 4096 * (i + 1)) for i in range(8)]
+            tasks = [comm.start(call) if at_once else call for call in calls]
+            for task in tasks:
+                await task
+
+        world = simulated(8, network)
+        world.run(program)
+        took.append(world.now)
+    assert took[1] < 0.75 * took[0]
+
+
+def test_exchanges_through_any_aggregation_have_equal_bits():
+    rows = np.random.default_rng(1).standard_normal((2, 5, 103)).astype(np.float32)
+    for scheme in ("ring", "tree", "two_shot"):
+        sums, _ = exchanged(planned("power_sgd", scheme, rank=1), rows)
+        assert (sums.view(np.uint32) == sums[:, :1].view(np.uint32)).all()
