@@ -63,9 +63,6 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
     with about("model"):
         if (shape := check_layers(spec.layers, spec.data.shape)) != (spec.data.classes,):
             raise ValueError(f"ends in {shape}, but {spec.data.name} has {spec.data.classes} classes")
-    with about("training" if spec.stages == 1 else "mesh"):
-        shares = np.diff(bounds(spec.images_per_step, len(spec.workers), spec.sharing))
-        check_stages(spec, len(spec.layers), int(shares.min()))
     with about("optimizer"):
         rule = spec.optimizer.make()
         if lacking := ", ".join(name for name in OPTIMIZER if not hasattr(rule, name)):
@@ -76,6 +73,9 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
     with about("training"):
         spec.strategy.check_rates(spec.rate, spec.planned_steps, spec.training.in_full)
     _check_shares(spec)
+    with about("training" if spec.stages == 1 else "mesh"):
+        shares = np.diff(bounds(spec.images_per_step, len(spec.workers), spec.sharing))
+        check_stages(spec, len(spec.layers), int(shares.min()))
     if spec.mesh is not None:
         with about("mesh"):
             _check_mesh(spec)
