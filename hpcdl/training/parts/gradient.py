@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hpcdl.fabric.comm import INPUT
-from hpcdl.training.parts.passes import gradient_in_passes
+from hpcdl.training.parts.gradient_in_passes import gradient_in_passes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
