@@ -49,11 +49,9 @@ class DGC:
             raise ValueError(f"clipping must be above 0, not {clipping}")
         if sparsity_warmup_steps < 0:
             raise ValueError(f"sparsity_warmup_steps must be at least 0, not {sparsity_warmup_steps}")
-        from hpcdl.compression.kernels.momentum_correction import (
-            correct,
-        )  # late: listing compressors must not load numba
+        from hpcdl.compression.kernels import momentum_correction  # late: listing compressors must not load numba
 
-        self._correct = correct
+        self._correct = momentum_correction.correct
         self.state: dict[str, Array] = {
             "velocity": np.zeros(layout.size, layout.dtype),
             "accumulated": np.zeros(layout.size, layout.dtype),
@@ -82,15 +80,15 @@ class DGC:
         """See :class:`hpcdl.compression.parts.protocol.Selector`."""
         if not len(vector):
             return Sparse(np.empty(0, np.int32), vector[:0])
-        check(vector, self._layout, span.start)
+        check(vector, span.start)
         velocity, accumulated = self.state["velocity"][span], self.state["accumulated"][span]
         dtype = vector.dtype.type
         self._correct(vector, velocity, accumulated, dtype(self._momentum), dtype(self._clip(vector)))
         density = self.density(step)
-        sampled = sample(vector, draw_seed(self._layout, span.start, step))
+        sampled = sample(vector, draw_seed(self._layout, span.start, step), density)
         threshold = max(quantile(sampled, density), sampled.dtype.type(1))
         k = entries(density, len(vector))
-        positions = trimmed(vector, largest(vector, self._layout, span.start, threshold, 2 * k), k)
+        positions = trimmed(vector, largest(vector, span.start, threshold, 2 * k), k)
         values = vector[positions]
         for masked in (vector, velocity, accumulated):
             masked[positions] = 0

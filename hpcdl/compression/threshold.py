@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hpcdl.compression.parts.magnitudes import bits, bits_of, from_bits, largest, quantile, sample
+from hpcdl.compression.parts.magnitudes import bits, from_bits, largest, quantile, sample
 from hpcdl.compression.parts.protocol import Sparse
 from hpcdl.compression.parts.selection import check_density, draw_seed, entries
 from hpcdl.compression.parts.traits import Compression
@@ -22,7 +22,7 @@ class Threshold:
     """Send tau for each entry above tau and -tau for each below -tau; subtract it there (Strom 2015, section 3).
 
     ``tau`` is fixed, times ``decay`` after each step. Without ``tau`` each step takes the magnitude that the share
-    ``density`` of a 1 % sample reaches. If fewer entries are not zero, tau is the median of their magnitudes.
+    ``density`` of a sample reaches. If fewer entries are not zero, tau is the mean of their magnitudes.
     """
 
     signs = True
@@ -32,7 +32,7 @@ class Threshold:
     ) -> None:
         """Raise ValueError for a setting out of range, and for a decay without ``tau``."""
         check_density(density)
-        if tau is not None and not bits(np.inf, np.dtype(layout.dtype)) > bits(tau, np.dtype(layout.dtype)) > 0:
+        if tau is not None and not np.inf > np.dtype(layout.dtype).type(tau) > 0:
             raise ValueError(f"tau must be above 0 and finite in {layout.dtype}, not {tau}")
         if not 0 < decay <= 1:
             raise ValueError(f"decay must be above 0 and at most 1, not {decay}")
@@ -58,7 +58,7 @@ class Threshold:
             return Sparse(np.empty(0, np.int32), vector[:0])
         magnitude = self._magnitude(span, vector, step)
         likely = entries(2 * self._density, len(vector))
-        positions = largest(vector, self._layout, span.start, magnitude + magnitude.dtype.type(1), likely)
+        positions = largest(vector, span.start, magnitude + magnitude.dtype.type(1), likely)
         values = np.copysign(vector.dtype.type(from_bits(magnitude, vector.dtype)), vector[positions])
         vector[positions] -= values
         return Sparse(positions, values)
@@ -68,9 +68,11 @@ class Threshold:
         if self._tau is not None:
             fixed = bits(self._tau * self._decay**step, vector.dtype)
             return max(fixed, fixed.dtype.type(1))
-        found = quantile(sample(vector, draw_seed(self._layout, span.start, step)), self._density)
+        sampled = sample(vector, draw_seed(self._layout, span.start, step), self._density)
+        found = quantile(sampled, self._density)
         if found == 0:
-            positions = largest(vector, self._layout, span.start, found.dtype.type(1), len(vector))
-            found = quantile(bits_of(np.abs(vector[positions])), 0.5) if len(positions) else found
+            positions = largest(vector, span.start, found.dtype.type(1), len(vector))
+            mean = np.abs(vector[positions]).mean(dtype=np.float64) if len(positions) else 0
+            found = bits(mean, vector.dtype)
         one = found.dtype.type(1)
         return min(max(one, found - min(found, one)), bits(np.inf, vector.dtype) - one)

@@ -38,7 +38,7 @@ class TopK:
     def select(self, span: slice, vector: Array, step: int) -> Sparse:
         """See :class:`hpcdl.compression.parts.protocol.Selector`."""
         seed = draw_seed(self._layout, span.start, step)
-        positions = top(vector, self._layout, span.start, self.most(span), seed)
+        positions = top(vector, span.start, self.most(span), seed)
         values = vector[positions]
         vector[positions] = 0
         return Sparse(positions, values)

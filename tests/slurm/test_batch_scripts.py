@@ -240,3 +240,13 @@ def test_a_study_is_submitted_with_a_job_that_reports(job):
         f"sums-{nodes}-nodes-{number}": 2 for nodes, number in zip((2, 4), numbers, strict=True)
     }
     assert "ring" in page
+
+
+def test_the_check_of_a_job_is_of_its_tasks(job):
+    script = job.folder / "check.sbatch"
+    script.write_text("#!/bin/bash\n#SBATCH --output=%x-%j.out\nsrun --mpi=pmi2 hpcdl check\n")
+    number = job(script, before=["--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=1", "--time=2"])
+    assert job.ended(number) == [("COMPLETED", "0")], job.output()
+    shown = job.output()
+    assert re.search(r"^ok +MPI: MPICH \d+, 2 ranks on ", shown, re.MULTILINE)
+    assert re.search(r"^ok +Slurm tasks: ", shown, re.MULTILINE)

@@ -55,8 +55,9 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
     _check_supported(spec, given)
     with about("dtype"):
         kernels.check_precision(spec.dtype)
-    if spec.quantization is not None and not kernels.on_host:
-        raise ValueError(f"quantization: is done in the host's memory, and backend {kernels.name!r} is not there")
+    for key, asked in (("quantization", spec.quantization), ("pruning", spec.pruning)):
+        if asked is not None and not kernels.on_host:
+            raise ValueError(f"{key}: is done in the host's memory, and backend {kernels.name!r} is not there")
     with about("model"):
         if (shape := check_layers(spec.layers, spec.data.shape)) != (spec.data.classes,):
             raise ValueError(f"ends in {shape}, but {spec.data.name} has {spec.data.classes} classes")
@@ -149,6 +150,9 @@ def _check_mesh(spec: TrainSpec) -> None:
         raise ValueError(f"compression = {spec.compression.name!r} needs layers that are whole on every rank")
     if spec.dtype in HALF:
         raise ValueError(f"gradients of activations are summed over ranks; use float32, not {spec.dtype}")
+    for key in ("quantization", "pruning"):
+        if getattr(spec, key) is not None:
+            raise ValueError(f"{key} needs layers that are whole on every rank")
     for rank in range(spec.model_ranks):
         spec.division(rank)
 

@@ -22,6 +22,7 @@ from hpcdl.fabric.faults import Failure, Straggler
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.nn.backend import backend
 from hpcdl.nn.precision import HALF, master, storage_dtype
+from hpcdl.nn.pruning import Pruning, pruned
 from hpcdl.nn.quantization import Quantization, quantized
 from hpcdl.nn.replica import Replica
 from hpcdl.nn.split.division import divide
@@ -85,6 +86,7 @@ class TrainSpec:
     straggler: Straggler | None = key(None, table=Straggler)
     failure: Failure | None = key(None, table=Failure)
     quantization: Quantization | None = key(None, table=Quantization)
+    pruning: Pruning | None = key(None, table=Pruning)
     network: str | None = key(None, choices=tuple(NETWORKS))
     ranks_per_host: int = key(1, least=1, most=MOST_RANKS)
     device: str | None = key(None, choices=tuple(DEVICES))
@@ -101,6 +103,12 @@ class TrainSpec:
     def layers(self) -> Sequence[Layer]:
         """The model for images of the dataset."""
         return self.model.make(self.data.shape, self.data.classes)  # type: ignore[no-any-return]
+
+    @property
+    def trained_layers(self) -> Sequence[Layer]:
+        """The model with rounded and pruned weights, where the case wants them."""
+        layers = self.layers if self.quantization is None else quantized(self.layers, self.quantization)
+        return layers if self.pruning is None else pruned(layers, self.pruning)
 
     @property
     def kernels(self) -> Backend:
@@ -233,7 +241,7 @@ class TrainSpec:
         kernels = self.kernels
         division = None if place is None else self.division(place.model.rank)
         replica = Replica(
-            self.layers if self.quantization is None else quantized(self.layers, self.quantization),
+            self.trained_layers,
             self.data.shape,
             backend=kernels,
             dtype=self.dtype,

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 if TYPE_CHECKING:
-    from hpcdl.compression.parts.protocol import Layout
     from hpcdl.fabric.comm import Array
 
 SAMPLED: Final = 0.01
 """Share of a vector in a sample (Deep Gradient Compression: Lin 2018, section 3)."""
+REACHING: Final = 50
+"""Least number of entries in a sample that reach a quantile, so that their number varies by a seventh."""
 LEAST: Final = 4096
 """Least size of a sample; a shorter vector is taken whole."""
 
@@ -29,14 +30,14 @@ def bits(value: float, dtype: np.dtype[Any]) -> Any:
     return bits_of(np.abs(np.array([value], dtype)))[0]
 
 
-def check(vector: Array, layout: Layout, begin: int) -> None:
+def check(vector: Array, begin: int) -> None:
     """Raise FloatingPointError if a value is infinite or not a number.
 
     ``begin`` is the position of ``vector`` in the whole gradient.
     """
     from hpcdl.compression.kernels import magnitudes  # late: listing compressors must not load numba
 
-    refuse(vector, layout, begin, magnitudes.highest(bits_of(vector)))
+    refuse(vector, begin, magnitudes.highest(bits_of(vector)))
 
 
 def from_bits(magnitude: Any, dtype: np.dtype[Any]) -> float:
@@ -44,14 +45,15 @@ def from_bits(magnitude: Any, dtype: np.dtype[Any]) -> float:
     return float(np.array([magnitude]).view(dtype)[0])
 
 
-def sample(vector: Array, seed: int) -> Array:
-    """Return the bits of the magnitudes of 1 % of ``vector``, at least of 4096 entries or of all.
+def sample(vector: Array, seed: int, share: float) -> Array:
+    """Return the bits of the magnitudes of 1 % of ``vector``, for the quantile of this ``share``.
 
-    One entry is drawn from each of equal pieces of the vector.
+    More are taken if fewer than 50 would reach the quantile, or if they were fewer than 4096. One entry is drawn
+    from each of equal pieces of the vector.
     """
     from hpcdl.compression.kernels import magnitudes  # late: listing compressors must not load numba
 
-    size = min(len(vector), max(LEAST, int(SAMPLED * len(vector))))
+    size = min(len(vector), max(LEAST, int(REACHING / share), int(SAMPLED * len(vector))))
     seen = bits_of(vector)
     found = np.empty(size, seen.dtype)
     magnitudes.sample(seen, found, np.uint64(seed))
@@ -65,7 +67,7 @@ def quantile(found: Array, share: float) -> Any:
     return found[rank]
 
 
-def largest(vector: Array, layout: Layout, begin: int, threshold: Any, expected: int) -> Array:
+def largest(vector: Array, begin: int, threshold: Any, expected: int) -> Array:
     """Return the positions, int32 (count,), of all entries whose magnitude has at least the bits ``threshold``.
 
     ``expected`` is their likely number. Raises FloatingPointError for a value that is infinite or not a number;
@@ -76,18 +78,15 @@ def largest(vector: Array, layout: Layout, begin: int, threshold: Any, expected:
     seen = bits_of(vector)
     found = np.empty(min(len(vector), expected) + magnitudes.BLOCK, np.int32)
     count, most = magnitudes.collect(seen, threshold, found)
-    refuse(vector, layout, begin, most)
+    refuse(vector, begin, most)
     if count > len(found) - magnitudes.BLOCK:
         found = np.empty(count + magnitudes.BLOCK, np.int32)
         magnitudes.collect(seen, threshold, found)
     return found[:count]
 
 
-def refuse(vector: Array, layout: Layout, begin: int, most: Any) -> None:
+def refuse(vector: Array, begin: int, most: Any) -> None:
     """Raise FloatingPointError if ``most``, the bits of the largest magnitude, are those of no finite number."""
-    if most < bits(np.inf, vector.dtype):
-        return
-    position = int(np.flatnonzero(~np.isfinite(vector))[0])
-    place = next((t for t in layout.tensors if t.span.start <= begin + position < t.span.stop), None)
-    where = f" ({place.name}, element {begin + position - place.span.start})" if place is not None else ""
-    raise FloatingPointError(f"element {begin + position} of the gradient{where} is {vector[position]}")
+    if most >= bits(np.inf, vector.dtype):
+        position = int(np.flatnonzero(~np.isfinite(vector))[0])
+        raise FloatingPointError(f"element {begin + position} of the flat gradient is {vector[position]}")

@@ -32,7 +32,7 @@ def draw_seed(layout: Layout, begin: int, step: int) -> int:
     return int(np.random.SeedSequence([layout.seed, begin, step]).generate_state(1, np.uint64)[0])
 
 
-def top(vector: Array, layout: Layout, begin: int, k: int, seed: int) -> Array:
+def top(vector: Array, begin: int, k: int, seed: int) -> Array:
     """Return the positions, int32, rising, of the ``k`` entries with the largest magnitudes.
 
     Of equal magnitudes the first are taken; zeros never are. A sample gives a threshold that somewhat more entries
@@ -40,14 +40,14 @@ def top(vector: Array, layout: Layout, begin: int, k: int, seed: int) -> Array:
     """
     if not len(vector):
         return np.empty(0, np.int32)
-    sampled = sample(vector, seed)
+    sampled = sample(vector, seed, k / len(vector))
     wanted = k * len(sampled) / len(vector)
     threshold = max(
         sampled.dtype.type(1), quantile(sampled, (MARGIN * wanted + 3 * wanted**0.5 + 1) / len(sampled))
     )
-    found = largest(vector, layout, begin, threshold, round(1.5 * k))
+    found = largest(vector, begin, threshold, round(1.5 * k))
     if len(found) < k and threshold > 1:
-        found = largest(vector, layout, begin, sampled.dtype.type(1), len(vector))
+        found = largest(vector, begin, sampled.dtype.type(1), len(vector))
     return trimmed(vector, found, k)
 
 
