@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hpcdl import registry
 from hpcdl.analysis.record_fields import OWN
 from hpcdl.cases.parts.autotune import tune
+from hpcdl.cases.parts.compression_record import compression_fields
 from hpcdl.cases.parts.compute_times import TIMES, shape_text
 from hpcdl.cases.parts.link_probes import fitted_bucket_bytes, multiply, one_host
 from hpcdl.cases.parts.scheme import traits_of
@@ -92,12 +93,15 @@ def program(spec: TrainSpec, journal: Journal) -> Callable[[Comm], Coroutine[Any
         chosen = await _choose(comm, mine, spec) if adaptive and not spec.network else None
         if has_buckets and not spec.network and not await one_host(comm):
             mine.bucket_bytes = await fitted_bucket_bytes(comm, multiply)
+        before = mine.journal.read().bytes
         try:
             await run(comm, mine)
         finally:
             mine.close()
         mine.journal.memory(mine.memory_bytes)
+        sent = mine.journal.read().bytes - before
         return {
+            **await compression_fields(comm, mine, sent, WARMUP_STEPS),
             "parameters": volumes(spec.layers, spec.data.shape, 1).parameters,
             "bucket_bytes": mine.bucket_bytes,
             "chosen": chosen,

@@ -15,7 +15,7 @@ from hpcdl.data.parts.prefetch import Prefetch
 from hpcdl.data.parts.sharding import EQUAL, Shares, bounds, epoch_order, share, steps_per_epoch
 from hpcdl.optim.parts.per_tensor import Multipliers
 from hpcdl.training.parts.bucketing import between, buckets
-from hpcdl.training.parts.compressed.compressed import Compressed
+from hpcdl.training.parts.compressed.compressed import NO_FIDELITY, Compressed
 from hpcdl.training.parts.flow import WHOLE, Flow
 from hpcdl.training.parts.testing import test
 
@@ -92,6 +92,7 @@ class Session:
                 replica.gradients.size,
                 str(replica.gradients.dtype),
                 self.vector,
+                self._evaluated_after,
                 self.seed,
             )
 
@@ -219,6 +220,10 @@ class Session:
         self._evaluated = within
         return due
 
+    def _evaluated_after(self, step: int) -> bool:
+        """Return whether an evaluation follows ``step``."""
+        return step + 1 == self.steps or self.evaluations_within(step + 1) > self.evaluations_within(step)
+
     async def evaluate(
         self,
         comm: Comm,
@@ -256,7 +261,10 @@ class Session:
         await comm.native("allreduce", sums)
         loss, accuracy = (float(total) / len(self.dataset.test) for total in sums)
         epochs, samples = steps / self.steps_per_epoch, round(steps * self.global_batch)
-        self.journal.evaluation(epochs, loss, accuracy, samples, consensus=consensus, at=at)
+        fidelity = NO_FIDELITY
+        if self.compressed is not None:
+            fidelity = await self.compressed.fidelity(comm, replica.gradients)
+        self.journal.evaluation(epochs, loss, accuracy, samples, consensus=consensus, fidelity=fidelity, at=at)
         reached = self.target_accuracy is not None and accuracy >= self.target_accuracy
         return bool(self.stop_at_target and reached)
 
