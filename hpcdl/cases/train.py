@@ -115,7 +115,8 @@ def program(spec: TrainSpec, journal: Journal) -> Callable[[Comm], Coroutine[Any
     async def train_here(comm: Comm) -> dict[str, Scalar]:
         if straggler is not None and comm.rank == straggler.rank:
             comm = Slowed(comm, Delays(straggler, spec.seed), pause=accurate_sleep())
-        place = await placed(comm, spec.model_ranks) if spec.model_ranks > 1 else None
+        group = spec.stages * spec.model_ranks
+        place = await placed(comm, group) if group > 1 else None
         return await train(comm, spec.session(journal, comm.memory.allocate, place, rank=comm.rank))
 
     return train_here

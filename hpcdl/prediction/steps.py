@@ -29,6 +29,7 @@ from hpcdl.prediction.programs import check_hosts, scheme_traits, spec_of
 from hpcdl.trace.recorder import Recorder, Step
 from hpcdl.training.parts.bucketing import bucket_bytes
 from hpcdl.training.parts.journal import Journal
+from hpcdl.training.parts.mesh import placed
 from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
@@ -118,7 +119,6 @@ def predicted_steps(
         farthest = most or max((p for p in known if _measured(known[p], "step_seconds")), default=None)
         for p in ranks or sorted(known):
             try:
-                spec_of(first).strategy.check(p, spec_of(first).training.in_full)
                 check_messages(training.aggregate.func, p, training.gradient_bytes, training.aggregate.keywords)
                 check_hosts(first, network, p)
                 work = times(first, p, training.layers, training.shape)
@@ -141,7 +141,7 @@ def step_seconds(
     recorders = [Recorder(events=False) for _ in range(ranks)]
     sessions: dict[int, Session] = {}
     parts, stages = training.parts, len(training.parts)
-    own = [times] if stages == 1 else [times.of_stage(training.layers[part]) for part in parts]
+    own = times.of_stages(training.layers, parts)
 
     def seconds(rank: int, label: str) -> float:
         return own[rank % stages].seconds(label, sessions[rank].images)
@@ -158,6 +158,7 @@ def step_seconds(
             journal=Journal(recorders[comm.rank], counters),
             batch_per_rank=images,
             global_batch=images * (ranks // stages),
+            place=await placed(comm, stages) if stages > 1 else None,
             steps=CYCLES * training.cycle,
             bucket_bytes=bucket,
             independent=training.independent,
@@ -203,6 +204,8 @@ def _training(record: Mapping[str, Any]) -> Training:
     spec = spec_of(record)
     strategy, scheme = spec.training, spec.aggregation
     cycle = _cycle(strategy)
+    if spec.mesh is not None and spec.stages == 1:
+        raise ValueError("mesh: exchanges of split layers are not predicted")
     for key in ("straggler", "failure", "jitter", "shares"):
         if record.get(key):
             raise ValueError(f"{key}: ranks or steps of the case differ")
@@ -252,7 +255,9 @@ def _row(
     certainty: Certainty | None,
 ) -> Record:
     like = here[0] if here else like
-    workers = ranks // len(training.parts)
+    workers, rest = divmod(ranks, len(training.parts))
+    if rest:
+        raise ValueError(f"they make no whole pipelines of {len(training.parts)} stages")
     images = _images(like, workers)
     began = perf_counter()
     seconds = step_seconds(training, ranks, images, network, work, bucket)

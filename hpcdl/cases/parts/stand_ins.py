@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpcdl.cases.parts.stand_in_stages import Marks, Microbatched, Outline, Stage
+from hpcdl.data.parts.sharding import EQUAL, Shares
 from hpcdl.fabric.vectors import Phantom, phantom
 from hpcdl.nn.volumes import volumes
 from hpcdl.training.parts.bucketing import buckets
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from hpcdl.nn.layer import Layer
     from hpcdl.nn.split.layout import Range
     from hpcdl.training.parts.journal import Journal
+    from hpcdl.training.parts.mesh import Place
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,9 @@ class Session:
     independent: bool = False
     """True if replicas are never combined."""
     optimizer: Updates = field(default_factory=Updates)
+    shares: Shares = EQUAL
+    place: Place | None = None
+    """Place of the rank among pipelines."""
     images: int = 0
     """Images of the work under way."""
     flow: Flow = WHOLE
@@ -191,10 +196,6 @@ class Session:
         """Return the labels of a batch."""
         self.images = 0
         return np.empty(self.batch_per_rank, np.int64)
-
-    def most_images(self, _ranks: int) -> int:
-        """Return the images of a batch: all are equal."""
-        return self.batch_per_rank
 
     def evaluation_due(self, step: int) -> bool:
         """At the end, when the last sums are there."""

@@ -37,6 +37,9 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
             raise ValueError(f"{one}: give exactly one of {one} and {other}")
     with about("training"):
         spec.strategy.check(spec.ranks, spec.training.in_full)
+    if spec.mesh is not None:
+        with about("mesh"):
+            spec.mesh.groups(spec.ranks)
     _check_divisible(spec)
     if spec.target_accuracy is None and spec.stop_at_target:
         raise ValueError("stop_at_target: there is no target_accuracy to stop at")
@@ -61,9 +64,6 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
     with about("model"):
         if (shape := check_layers(spec.layers, spec.data.shape)) != (spec.data.classes,):
             raise ValueError(f"ends in {shape}, but {spec.data.name} has {spec.data.classes} classes")
-    with about("training"):
-        shares = np.diff(bounds(spec.images_per_step, len(spec.workers), spec.sharing))
-        check_stages(spec, len(spec.layers), int(shares.min()))
     with about("optimizer"):
         rule = spec.optimizer.make()
         if lacking := ", ".join(name for name in OPTIMIZER if not hasattr(rule, name)):
@@ -74,6 +74,9 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
     with about("training"):
         spec.strategy.check_rates(spec.rate, spec.planned_steps, spec.training.in_full)
     _check_shares(spec)
+    with about("training" if spec.stages == 1 else "mesh"):
+        shares = np.diff(bounds(spec.images_per_step, len(spec.workers), spec.sharing))
+        check_stages(spec, len(spec.layers), int(shares.min()))
     if spec.mesh is not None:
         with about("mesh"):
             _check_mesh(spec)
@@ -200,11 +203,17 @@ def _check_supported(spec: TrainSpec, given: Collection[str]) -> None:
         ("failure", spec.failure, traits.may_fail is not None, "does not go on when a rank fails"),
         (
             "mesh",
-            spec.mesh,
+            spec.mesh and spec.stages == 1,
             traits.splits_layers,
             f"does not split layers among ranks; these do: {', '.join(splitting)}",
         ),
-        ("shares", spec.shares, spec.mesh is None, "has equal shares on a mesh; leave one of the keys out"),
+        ("mesh", spec.stages > 1, traits.pipelines, 'has all layers on every rank; training = "pipeline" has not'),
+        (
+            "shares",
+            spec.shares,
+            spec.mesh is None or spec.stages > 1,
+            "has equal shares on a mesh; leave one of the keys out",
+        ),
     ):
         if asked and not able:
             raise ValueError(f"{key}: {name!r} {why}")

@@ -128,7 +128,7 @@ class TrainSpec:
     @property
     def stages(self) -> int:
         """Ranks among which the layers are divided; 1: each rank has all of them."""
-        return self.strategy.stages(self.ranks, self.training.in_full)
+        return 1 if self.mesh is None else self.mesh.pipeline
 
     @cached_property
     def parts(self) -> tuple[slice, ...]:
@@ -144,7 +144,7 @@ class TrainSpec:
         found, shape = [], tuple(self.data.shape)
         for stage, part in enumerate(self.parts):
             weight = volumes(self.layers[part], shape, images)
-            flying = self.strategy.in_flight(stage, settings)
+            flying = self.strategy.in_flight(stage, self.stages, settings)
             found.append((size * weight.parameters, flying * own * weight.activation_bytes // FLOAT_BYTES))
             for layer in self.layers[part]:
                 shape = layer.output(shape)
@@ -158,6 +158,8 @@ class TrainSpec:
     @cached_property
     def workers(self) -> range:
         """Ranks that share a batch."""
+        if self.stages > 1:
+            return range(0, self.ranks, self.stages)
         return self.strategy.workers(self.ranks, self.training.in_full)
 
     @cached_property
@@ -205,9 +207,7 @@ class TrainSpec:
     @cached_property
     def stage_times(self) -> tuple[ComputeTimes, ...]:
         """:attr:`compute_times` of each stage."""
-        if self.stages == 1:
-            return (self.compute_times,)
-        return tuple(self.compute_times.of_stage(self.layers[part]) for part in self.parts)
+        return self.compute_times.of_stages(self.layers, self.parts)
 
     @property
     def cluster(self) -> Network:
@@ -236,10 +236,11 @@ class TrainSpec:
     ) -> Session:
         """Return the side of ``rank`` of the training; ``allocate`` makes the host's vectors, see Replica.
 
-        ``place``: the rank's place in a mesh that splits layers.
+        ``place``: the rank's place in a mesh that divides layers. Without it, groups are consecutive ranks.
         """
         kernels = self.kernels
         division = None if place is None else self.division(place.model.rank)
+        stage = rank % self.stages if place is None or self.stages == 1 else place.model.rank
         replica = Replica(
             self.trained_layers,
             self.data.shape,
@@ -248,7 +249,7 @@ class TrainSpec:
             seed=self.seed,
             allocate=allocate if kernels.on_host else None,
             division=division,
-            part=self.parts[rank % self.stages],
+            part=self.parts[stage],
         )
         update: Any = self.optimizer.make()
         if self.dtype == "float16":  # bfloat16 has float32's exponents
@@ -272,4 +273,5 @@ class TrainSpec:
             prefetch=self.prefetch,
             compression=self.plan,
             group=group,
+            place=place if self.stages > 1 else None,
         )

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 class Mesh:
     """Division of the ranks into ``data`` model groups of ``model`` ranks, and of the layers within a group.
 
-    One of the two numbers may be left out: it follows from the ranks.
+    One of the two numbers may be left out: it follows from the ranks. With ``pipeline``, each of the groups is so
+    many ranks that have consecutive layers, and the layers are whole.
 
     ``split`` names the division of the layers. ``model``: convolutions by filters, locally connected layers by
     rows, fully connected layers by features. ``space``: layers of images by rows, fully connected ones by
@@ -30,14 +31,15 @@ class Mesh:
 
     data: int | None = None
     model: int | None = None
+    pipeline: int = 1
     split: str = "model"
     linear: str = "outputs"
 
     def __post_init__(self) -> None:
         numbers = {name: getattr(self, name) for name in ("data", "model") if getattr(self, name) is not None}
-        if not numbers:
-            raise ValueError("give data, the number of model groups, or model, their ranks")
-        for name, number in numbers.items():
+        if not numbers and self.pipeline == 1:
+            raise ValueError("give data, the number of groups, model, their ranks, or pipeline, their stages")
+        for name, number in (*numbers.items(), ("pipeline", self.pipeline)):
             if number < 1:
                 raise ValueError(f"{name}: must be at least 1, not {number}")
         for name, valid in (("split", SPLITS), ("linear", LINEAR)):
@@ -46,6 +48,7 @@ class Mesh:
 
     def __str__(self) -> str:
         size = [f"{name} {getattr(self, name)}" for name in ("data", "model") if getattr(self, name) is not None]
+        size += [f"pipeline {self.pipeline}"] if self.pipeline > 1 else []
         split = [] if self.split == "model" else [self.split]
         linear = [] if self.linear == "outputs" else [f"linear {self.linear}"]
         return " ".join(size + split + linear)
@@ -55,6 +58,13 @@ class Mesh:
 
         ValueError, with sizes that fit, if the ranks cannot be divided so.
         """
+        if self.pipeline > 1:
+            if self.model not in {None, 1}:
+                raise ValueError(f"{self}: layers of a pipeline are not split; leave out model")
+            data, rest = divmod(ranks, self.pipeline)
+            if rest or self.data not in {None, data}:
+                raise ValueError(f"{ranks} ranks do not fit {self}; data x pipeline must be {ranks}")
+            return data, 1
         data = self.data or ranks // (self.model or 1)
         model = self.model or ranks // data if data else 0
         if data * model != ranks:

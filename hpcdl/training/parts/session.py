@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from hpcdl.data.parts.prefetch import Prefetch
-from hpcdl.data.parts.sharding import EQUAL, Shares, bounds, epoch_order, share, steps_per_epoch
+from hpcdl.data.parts.sharding import EQUAL, Shares, epoch_order, share, steps_per_epoch
 from hpcdl.optim.parts.per_tensor import Multipliers
 from hpcdl.training.parts.bucketing import between, buckets
 from hpcdl.training.parts.compressed.compressed import NO_FIDELITY, Compressed
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from hpcdl.optim.parts.protocol import Optimizer
     from hpcdl.training.parts.compressed.plan import Plan
     from hpcdl.training.parts.journal import Journal, Moment
+    from hpcdl.training.parts.mesh import Place
     from hpcdl.training.parts.model_group import ModelGroup
 
 
@@ -70,6 +71,8 @@ class Session:
     """Compressor and residual of this rank."""
     group: ModelGroup | None = None
     """This rank of a model group; None: every rank has all layers."""
+    place: Place | None = None
+    """Place of the rank among pipelines; None: every rank has all layers."""
     vectors: dict[str, Array] = field(default_factory=dict, init=False)
     """Vectors of the strategy besides the replica's, by name; see :meth:`vector`."""
     multipliers: Multipliers = field(init=False)
@@ -179,10 +182,6 @@ class Session:
         """Return :meth:`batch` in the memory of the replica's device."""
         images, labels = self.batch(step, rank, ranks)
         return self.replica.backend.asarray(images), self.replica.backend.asarray(labels)
-
-    def most_images(self, ranks: int) -> int:
-        """Return the images of the largest share of a batch."""
-        return int(np.diff(bounds(self.global_batch, ranks, self.shares)).max())
 
     def labels(self, step: int, rank: int, ranks: int) -> Array:
         """Return the labels of :meth:`input` alone, for a rank whose layers take no images."""
