@@ -65,6 +65,7 @@ def settings_within(key, value):
 USUAL = {
     "aggregation": {"name": "ring"},
     "backend": {"name": "numpy"},
+    "compression": {"name": "none"},
     "dataset": {"name": "digits"},
     "optimizer": {"name": "sgd"},
     "schedule": {"name": "constant"},
