@@ -44,6 +44,11 @@ class ModelGroup:
         self._takes = division.parts[0].takes
         self._replica = replica
 
+    @property
+    def takes_all(self) -> bool:
+        """True if the first layer's part takes images of the whole group's batch."""
+        return not self._takes.by_images
+
     def shares(self, images: int) -> tuple[Range, ...]:
         """Return the ranks' shares of a batch of the group; sizes differ by at most one image."""
         return tuple(pairwise(bounds(images, self.place.model.size)))
