@@ -76,7 +76,7 @@ def test_a_batch_per_rank_is_that_of_a_pipeline(parsed):
     (case,) = parsed(**PIPELINE, ranks=6, global_batch=None, batch_per_rank=16)
     fields = case.fields()
     assert (fields["global_batch"], fields["stages"], fields["microbatches"]) == (48, 2, 4)
-    assert fields["parallelism"] == "pipeline 2"
+    assert fields["parallelism"] == "pipeline(pipeline=2)"
 
 
 def test_activations_in_flight_are_stated(parsed):

@@ -69,6 +69,12 @@ class Division:
         taken = [*(part.takes for part in self.parts), by_images(self.output)]
         return tuple(zip(given, taken, strict=True))
 
+    @property
+    def first_split(self) -> int:
+        """Number of the first part that takes images of other ranks; the number of parts if none does."""
+        taken = [part.takes.by_images for part in self.parts]
+        return taken.index(False) if False in taken else len(taken)
+
 
 def divide(layers: Sequence[Layer], shape: Shape, *, split: str, linear: str, rank: int, ranks: int) -> Division:
     """Return ``rank``'s division of ``layers`` for images of ``shape``.
