@@ -17,6 +17,7 @@ from hpcdl.data.parts.dataset import Dataset
 from hpcdl.data.parts.sharding import EQUAL, bounds
 from hpcdl.launch.memory import node_memory_bytes, shortage
 from hpcdl.nn.precision import HALF
+from hpcdl.nn.volumes import volumes
 from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
@@ -108,6 +109,10 @@ def memory_bytes(spec: TrainSpec) -> int:
     if spec.network:
         pipelines, training = spec.ranks // spec.stages, len(spec.workers)
         return sum(pipelines * 2 * weights + training * outputs for weights, outputs in spec.stage_bytes)
+    if (division := spec.division(0)) is not None:
+        ((weights, outputs),) = spec.stage_bytes
+        whole = volumes(spec.layers, spec.data.shape, 1).parameters
+        return 2 * weights * division.parameters // whole + outputs
     return max(2 * weights + outputs for weights, outputs in spec.stage_bytes)
 
 
