@@ -28,9 +28,9 @@ OF_KIND = {
 }
 
 
-def case(kind, ranks, mesh, steps=4):
+def case(kind, ranks, mesh, steps=4, bucket_bytes=0):
     text = f'[suite]\nname = "s"\n[[case]]\n{OF_KIND[kind]}model = "lenet5"\ndataset = "digits"\n'
-    text += 'training = {name = "synchronous", bucket_bytes = 0}\nglobal_batch = 48\n'
+    text += f'training = {{name = "synchronous", bucket_bytes = {bucket_bytes}}}\nglobal_batch = 48\n'
     (only,) = suite.parse(f"{text}steps = {steps}\nranks = {ranks}\nmesh = {mesh}\n", "s.toml").cases
     return only
 
@@ -69,3 +69,18 @@ def test_a_replay_sends_the_bytes_of_the_training(ranks, mesh):
 
     replayed, trained = (sent(kind, 4) - sent(kind, 3) for kind in ("replay", "train"))
     assert replayed == trained > 0
+
+
+@pytest.mark.parametrize("kind", ["replay", "train"])
+@pytest.mark.parametrize("mesh", ["{data = 1}", '{data = 1, linear = "inputs"}', '{data = 1, split = "hybrid"}'])
+def test_unequal_parts_have_the_same_buckets_of_whole_layers(kind, mesh):
+    """Ten classes among three ranks: parts of 4, 3 and 3."""
+    one = case(kind, 3, mesh, bucket_bytes=4096)
+
+    async def program(comm):
+        silent = Journal(Recorder(), lambda: Counters(0, 0, 0, 0, 0))
+        return await one.module.program(one.spec, silent)(comm)
+
+    for seed in range(3):
+        found = in_process(3, seed).run(program)
+        assert kind != "replay" or all(rank["correct"] for rank in found)
