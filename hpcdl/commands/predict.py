@@ -22,6 +22,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--ranks-per-host", type=whole_number, metavar="N", help="ranks per host (default: one, or as in the run)"
     )
     parser.add_argument("--case", metavar="GLOB", help="select cases by name; others are not checked")
+    parser.add_argument(
+        "--parallelism",
+        action="store_true",
+        help="with trainings: the cheapest split of each layer, and the step time of every mesh of the ranks",
+    )
     parser.add_argument("--save", type=path, metavar="FILE.toml", help="write the network to a file")
     parser.add_argument("--json", action="store_true", help="one JSON document with a record per case")
 
@@ -39,6 +44,7 @@ def execute(options: argparse.Namespace) -> int:
         prediction.ascending(options.ranks),
         glob=options.case,
         ranks_per_host=options.ranks_per_host,
+        meshes=options.parallelism,
     )
     if options.save:
         origin = found.fitted.origin if found.fitted else {}

@@ -25,6 +25,7 @@ from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.prediction.fitted import Fitted, fitted, with_own_cores
 from hpcdl.prediction.fitting import CannotFitError, is_undetermined
 from hpcdl.prediction.network_file import NetworkFileError, load_network
+from hpcdl.prediction.parallelism import Parallelism, parallelism
 from hpcdl.prediction.programs import check_hosts, measured_programs, program_of, scheme_traits, spec_of
 from hpcdl.prediction.steps import STEPPING, predicted_steps
 from hpcdl.suite import UsageError
@@ -61,6 +62,8 @@ class Prediction:
     """Predictions of collectives and exchanges."""
     steps: list[Record]
     """Predictions of training steps."""
+    meshes: list[Parallelism] = field(default_factory=list)
+    """Parallelism of the trainings, if asked for."""
     left_out: list[str] = field(default_factory=list)
     """Cases without a prediction, with reasons."""
 
@@ -85,10 +88,12 @@ def predict(
     *,
     glob: str | None = None,
     ranks_per_host: int | None = None,
+    meshes: bool = False,
 ) -> Prediction:
     """Predict a suite or a run on a network: a preset's name, a network file, or a run to fit a network to.
 
-    ``ranks`` default to each case's own. Raises UsageError, one line.
+    ``ranks`` default to each case's own. With ``meshes``, only the parallelism of trainings is predicted. Raises
+    UsageError, one line.
     """
     subject, run = _records(what, glob)
     cluster, explained, most, source, certainty = _network(network)
@@ -100,10 +105,17 @@ def predict(
         except ValueError as error:
             raise UsageError(f"--ranks-per-host: {error}") from None
     wanted = [record for record in subject if glob is None or fnmatch(str(record.get("case")), glob)]
+    times = partial(_times, [Recorded(one) for one in (run, source) if one])
+    if meshes:
+        compared, reasons = parallelism(wanted, times, cluster, ranks)
+        if not compared:
+            reason = f": {reasons[0]}" if reasons else ""
+            raise UsageError(f"{what}: it has no training whose parallelism can be predicted{reason}")
+        return Prediction(cluster, explained, certainty, [], [], compared, list(dict.fromkeys(reasons)))
     rows, left_out = _operations(wanted, cluster, ranks, most, certainty)
     steps, others = predicted_steps(
         wanted,
-        partial(_times, [Recorded(one) for one in (run, source) if one]),
+        times,
         cluster,
         ranks,
         most,
@@ -114,7 +126,7 @@ def predict(
     if not rows and not steps:
         reason = f": {left_out[0]}" if left_out else ""
         raise UsageError(f"{what}: none of its cases can be predicted{reason}")
-    return Prediction(cluster, explained, certainty, rows, steps, list(dict.fromkeys(left_out)))
+    return Prediction(cluster, explained, certainty, rows, steps, [], list(dict.fromkeys(left_out)))
 
 
 def _operations(

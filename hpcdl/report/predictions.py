@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.prediction.certainty import PRICES
 from hpcdl.prediction.predict import FAR
+from hpcdl.report import parallelism
 from hpcdl.report.document import Document, Section, Table
 from hpcdl.report.formatting import NONE, digits, percent, rate, seconds, volume
 from hpcdl.report.method_names import scheme_name
@@ -45,7 +46,9 @@ def render(prediction: Prediction) -> str:
     """The document that ``hpcdl predict --json`` prints; SI units."""
     head = described(prediction.network, prediction.certainty)
     cases = [*prediction.rows, *prediction.steps]
-    whole = {"schema": 1, "network": head, "cases": cases, "left_out": prediction.left_out}
+    whole: dict[str, Any] = {"schema": 1, "network": head, "cases": cases, "left_out": prediction.left_out}
+    if prediction.meshes:
+        whole["parallelism"] = parallelism.records(prediction.meshes)
     return json.dumps(whole, indent=1, allow_nan=False) + "\n"
 
 
@@ -71,6 +74,8 @@ def document(prediction: Prediction, title: str) -> Document:
         steps(prediction.steps, compared=prediction.certainty is not None),
         reported(prediction.rows),
     ]
+    if prediction.meshes:
+        shown.append(parallelism.section(prediction.meshes))
     if prediction.left_out:
         shown.append(Section("Not predicted", points=prediction.left_out))
     return Document(title, list(filter(None, shown)))

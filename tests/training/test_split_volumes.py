@@ -1,7 +1,5 @@
 """Bytes of every split of every kind of layer: the closed forms of the docstrings (Gholami et al. 2018)."""
 
-import re
-
 import pytest
 from contract.divided import session_of
 
@@ -12,6 +10,7 @@ from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.locally_connected import LocallyConnected
 from hpcdl.nn.split import convolution, linear, locally_connected
 from hpcdl.nn.split.division import divide
+from hpcdl.prediction.split_volumes import stated, variables
 from hpcdl.training.parts.flow import ModelParallel
 from hpcdl.training.parts.mesh import placed
 from hpcdl.training.parts.model_group import ModelGroup
@@ -36,31 +35,6 @@ INSTANCES = [
 ]
 
 
-def formula(splitter, direction):
-    """Return the expression of a docstring's line ``Forward: ...``."""
-    return re.search(rf"^ *{direction}: (.+)$", splitter.__doc__, re.MULTILINE)[1]
-
-
-def halo(rows, layer, ranks):
-    """Return the rows that windows read and that other ranks have, by counting them."""
-
-    def owner(row, count):
-        quotient, remainder = divmod(count, ranks)
-        bounds = [rank * quotient + min(rank, remainder) for rank in range(1, ranks)]
-        return sum(row >= bound for bound in bounds)
-
-    outputs = (rows + 2 * layer.padding[0] - layer.kernel[0]) // layer.stride[0] + 1
-    read = {
-        (owner(out, outputs), row)
-        for out in range(outputs)
-        for row in range(
-            out * layer.stride[0] - layer.padding[0], out * layer.stride[0] - layer.padding[0] + layer.kernel[0]
-        )
-        if 0 <= row < rows
-    }
-    return sum(reader != owner(row, rows) for reader, row in read)
-
-
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 @pytest.mark.parametrize(("splitter", "split", "before", "layer", "names"), INSTANCES)
 def test_counted_bytes_are_the_closed_form(splitter, split, before, layer, names, ranks):
@@ -70,12 +44,10 @@ def test_counted_bytes_are_the_closed_form(splitter, split, before, layer, names
     shape = IMAGE
     for one in before:
         shape = one.output(shape)
-    values = {"p": ranks, "B": BATCH, "d": shape[0]}
-    if len(shape) == 3:
-        values |= dict(zip("HWC", shape, strict=True)) | {"k": layer.kernel[0], "h": halo(shape[0], layer, ranks)}
-    if by == "inputs":
-        values["d"] = layer.outputs
+    values = variables(layer, shape, splitter, BATCH, ranks)
     assert set(names.split()) <= set(values)
+    if names == "k W C":
+        assert values["h"] == (ranks - 1) * 2 * (layer.kernel[0] // 2)
 
     async def program(comm):
         place = await placed(comm, ranks)
@@ -94,8 +66,8 @@ def test_counted_bytes_are_the_closed_form(splitter, split, before, layer, names
         return middle - start, world.bytes[comm.rank] - middle
 
     forward, backward = zip(*world.run(program), strict=True)
-    assert sum(forward) == 8 * eval(formula(splitter, "Forward"), {}, values)
-    assert sum(backward) == 8 * eval(formula(splitter, "Backward"), {}, values)
+    assert sum(forward) == 8 * stated(splitter, "Forward", values)
+    assert sum(backward) == 8 * stated(splitter, "Backward", values)
 
 
 def _volume(box):

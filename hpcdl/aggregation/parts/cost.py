@@ -53,11 +53,11 @@ def _filled(formula: str, known: Mapping[str, str]) -> str:
 
 def cost(formula: str, ranks: int, size: float, alpha: float = 0, beta: float = 0, gamma: float = 0) -> float:
     """Return the value of a formula for ``ranks`` ranks and a vector of ``size`` bytes."""
-    return float(_value(formula, {"p": ranks, "n": size, "alpha": alpha, "beta": beta, "gamma": gamma}))
+    return float(evaluate(formula, {"p": ranks, "n": size, "alpha": alpha, "beta": beta, "gamma": gamma}))
 
 
-def _value(formula: str, numbers: Mapping[str, float]) -> Any:
-    """Evaluate an expression from the docstring of a scheme that a suite names."""
+def evaluate(formula: str, numbers: Mapping[str, float]) -> Any:
+    """Return the value of an expression from a docstring, with the functions of :data:`_FUNCTIONS`."""
     return eval(formula, {"__builtins__": _FUNCTIONS, **numbers})  # noqa: S307
 
 
@@ -110,4 +110,4 @@ def check_messages(
 def _holds(condition: str, ranks: int, size: float) -> bool:
     if condition in _HOLDS:
         return _HOLDS[condition](ranks)
-    return bool(_value(condition, {"p": ranks, "n": size}))
+    return bool(evaluate(condition, {"p": ranks, "n": size}))

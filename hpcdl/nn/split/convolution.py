@@ -38,11 +38,13 @@ def by_filters(layer: Convolution, shape: Shape, have: Layout, rank: int, ranks:
 def by_rows(layer: Convolution, shape: Shape, have: Layout, rank: int, ranks: int) -> list[Part]:  # noqa: ARG001
     """Split the image by rows (domain parallelism; Gholami et al. 2018, section 2.4). Every rank has all weights.
 
-    A rank receives its halo: the rows of others that its windows read. In backward it returns their gradients. For
-    stride 1, an odd kernel (k, k) and padding k//2, B images of H W C inputs, in elements, all p ranks:
+    A rank receives its halo: the rows of others that its windows read. In backward it returns their gradients.
+    With h rows of halo in all, B images of H W C inputs, in elements, all p ranks:
 
-    Forward: (p - 1)*2*(k//2)*B*W*C
-    Backward: (p - 1)*2*(k//2)*B*W*C
+    Forward: h*B*W*C
+    Backward: h*B*W*C
+
+    For stride 1, an odd kernel (k, k) and padding k//2, h = (p - 1)*2*(k//2), as in the paper.
     """
     takes, gives = windowed(
         shape,
