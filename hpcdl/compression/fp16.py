@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Layout
     from hpcdl.fabric.comm import Array
 
-TRAITS: Final = Compression(error_feedback=False)
+TRAITS: Final = Compression(error_feedback=False, rounds_values=True)
 
 
 class FP16:
@@ -42,6 +42,11 @@ class FP16:
         if residual is not None:
             np.subtract(vector, sent, out=residual)
         yield sent
+        self.restore(span, sent, vector, _step, fed_back=residual is not None)
+
+    def restore(self, span: slice, sent: Array, vector: Array, step: int, *, fed_back: bool) -> None:  # noqa: ARG002
+        """See :class:`hpcdl.compression.parts.protocol.PointToPoint`."""
+        numbers = vector if vector.dtype == np.float32 else np.empty(len(vector), np.float32)
         finite = self._widen(sent.view(np.uint16), self._table, numbers)
         if not finite:
             raise FloatingPointError("the sum exceeds 65504, the largest number of float16")
