@@ -3,6 +3,12 @@
 import pytest
 
 from hpcdl.cases.parts.train_check import memory_bytes
+from hpcdl.cases.train import program
+from hpcdl.fabric.comm import Counters
+from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.nn.volumes import volumes
+from hpcdl.trace.recorder import Evaluation, Recorder
+from hpcdl.training.parts.journal import Journal
 
 SPEECH = {"model": "distbelief_speech", "dataset": {"name": "synthetic", "shape": [11, 40, 1], "classes": 8192}}
 
@@ -58,3 +64,23 @@ def test_parallelism_is_a_field_of_the_record(parsed):
         for mesh in ({"model": 1}, {"data": 1}, {"data": 1, "split": "hybrid", "exchange": "turns"})
     ]
     assert fields == [None, "model(data=1)", "hybrid(data=1,exchange=turns)"]
+
+
+@pytest.mark.parametrize("linear", ["outputs", "inputs"])
+def test_a_case_trains_the_whole_network(parsed, linear):
+    """Layers split by inputs have one part more than the network has layers."""
+    (case,) = parsed(mesh={"model": 3, "linear": linear}, ranks=3, global_batch=60, steps=2, epochs=None)
+    recorders = [Recorder(events=False) for _ in range(3)]
+
+    async def rank(comm):
+        journal = Journal(recorders[comm.rank], lambda: Counters(0, 0, 0, 0, 0))
+        return await program(case.spec, journal)(comm)
+
+    found = in_process(3).run(rank)
+    assert [one["parameters"] for one in found] == [
+        volumes(case.spec.layers, case.spec.data.shape, 1).parameters
+    ] * 3
+    assert all(recorder.memory_bytes < 2 * 4 * found[0]["parameters"] / 2 for recorder in recorders)
+    losses = {Evaluation(*recorder.evaluations[-1]).loss for recorder in recorders}
+    assert len(losses) == 1
+    assert losses.pop() < 10

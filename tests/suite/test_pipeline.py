@@ -92,3 +92,9 @@ def test_activations_in_flight_are_stated(parsed):
 
     assert pipeline("gpipe") == pytest.approx(8 / 3 * pipeline("1f1b"))
     assert pipeline("gpipe") < 3 * stated()
+
+
+def test_gradients_of_stages_are_not_compressed(refused, written):
+    """The record of a compression would count activations, and compare stages of different lengths."""
+    message = refused(written(**PIPELINE, compression="fp16"))
+    assert message.startswith("[[case]] 1: compression: 'pipeline' compresses no gradients; these do: ")

@@ -120,21 +120,23 @@ def test_sent_and_residual_are_the_gradients(name, ranks, numbers):
     if name == "dgc":
         chosen = few(name, momentum=0.0)
     workers = ranks - numbers.get("servers", 1) * numbers.get("dedicated", False)
-    run = Run(ranks, chosen, numbers, seed=ranks, size=29, learning_rate=lambda _step: RATE / workers)
+    dtype, most = ("float32", 1e-4) if chosen.traits.rounds_values else ("float64", 1e-9)
+    rate = lambda _step: RATE / workers
+    run = Run(ranks, chosen, numbers, seed=ranks, size=29, dtype=dtype, learning_rate=rate)
     residual = sum(
         one.compressed.state["accumulated"] if name == "dgc" else one.compressed.residual
         for one in run.sessions[:workers]
     )
     accrued = sum(one.replica.total for one in run.sessions)
     sent = (np.linspace(-1, 1, 29) - run.parameters) / RATE
-    np.testing.assert_allclose(sent + residual, accrued, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(sent + residual, accrued, rtol=most, atol=most)
     assert run.gradients == 6 * workers
 
 
 @pytest.mark.parametrize(("ranks", "numbers"), SCHEDULES, ids=str)
 @pytest.mark.parametrize("name", MESSAGES)
 def test_all_mini_batches_are_trained_on_in_all_schedules(name, ranks, numbers):
-    for seed in range(3):
+    for seed in range(2):
         run = Run(ranks, few(name, warmup_steps=seed), numbers, seed, learning_rate=lambda _step: 0.01)
         workers = ranks - numbers.get("servers", 1) * numbers.get("dedicated", False)
         assert run.gradients == 6 * workers

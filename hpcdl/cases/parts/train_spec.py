@@ -249,7 +249,7 @@ class TrainSpec:
             seed=self.seed,
             allocate=allocate if kernels.on_host else None,
             division=division,
-            part=self.parts[stage],
+            part=self.parts[stage] if division is None else slice(None),
         )
         update: Any = self.optimizer.make()
         if self.dtype == "float16":  # bfloat16 has float32's exponents

@@ -51,8 +51,8 @@ class VectorMessages:
         values = np.empty_like(into)
         try:
             self._compressor.restore(span, message[HEADER:].view(dtype), values, step, fed_back=self._fed_back)
-        except FloatingPointError as error:
-            raise ValueError(str(error)) from None
+        except FloatingPointError:
+            raise ValueError("message has a value that is not finite") from None
         into += values
 
     def _vector(self, span: slice) -> tuple[int, str]:
