@@ -6,34 +6,26 @@ Input, forward and backward scale with the images per rank, so times of one batc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
-
-import numpy as np
 
 from hpcdl import registry
 from hpcdl.aggregation.parts.cost import check_messages
 from hpcdl.analysis.record_fields import configuration
 from hpcdl.cases.parts.architecture import architecture
-from hpcdl.cases.parts.stand_ins import Session, outline
+from hpcdl.cases.parts.stand_ins import outline
+from hpcdl.cases.parts.virtual_steps import Training, virtual_step
 from hpcdl.data.parts.dataset import DataError
-from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.vectors import phantom
-from hpcdl.fabric.virtual.simulated import simulated
-from hpcdl.nn.volumes import volumes
 from hpcdl.prediction.certainty import DOUBTFUL
 from hpcdl.prediction.fitting import predicted_time
 from hpcdl.prediction.programs import check_hosts, scheme_traits, spec_of
-from hpcdl.trace.recorder import Recorder, Step
 from hpcdl.training.parts.bucketing import bucket_bytes
-from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from functools import partial
 
     from hpcdl.analysis.scaling import Record
     from hpcdl.cases.parts.choice import Choice
@@ -49,39 +41,11 @@ if TYPE_CHECKING:
 STEPPING: Final = ("train", "replay")
 """Kinds of case that consist of training steps."""
 
-CYCLES: Final = 4
-"""Number of simulated cycles of steps."""
-
-UNSETTLED: Final = 2
-"""Number of cycles at the beginning that are not counted, because the first one has no predecessor."""
-
 KEPT: Final = (
     *("suite", "case", "kind", "model", "dataset", "backend", "dtype", "training", "aggregation", "compression"),
     *("optimizer", "threads_per_rank", "scaling"),
 )
 """Fields of a case that its prediction repeats."""
-
-
-@dataclass(frozen=True)
-class Training:
-    """Everything that determines the time of a step."""
-
-    strategy: Callable[..., Any]
-    aggregate: partial[Any]
-    layers: Sequence[Layer]
-    shape: Shape
-    dtype: str
-    cycle: int = 1
-    """Number of steps after which the pattern repeats."""
-    independent: bool = False
-    """True if ranks exchange nothing."""
-    parts: Sequence[slice] = (slice(None),)
-    """Layers of each stage of a pipeline; by default each rank has all."""
-
-    @property
-    def gradient_bytes(self) -> int:
-        """Return the size of the vector that ranks exchange (bytes)."""
-        return volumes(self.layers, self.shape, 1).parameters * np.dtype(self.dtype).itemsize
 
 
 def predicted_steps(
@@ -129,44 +93,6 @@ def predicted_steps(
             else:
                 rows.append({**row, "times_the_measured_ranks": p / farthest if farthest else None})
     return rows, left_out
-
-
-def step_seconds(
-    training: Training, ranks: int, images: int, network: Network, times: ComputeTimes, bucket: int | None = None
-) -> float:
-    """Return the slowest rank's time per step (s), mean over steps, with ``images`` on each rank or pipeline.
-
-    ``bucket`` is the smallest size of a bucket (bytes); None if buckets do not depend on the links, within a host.
-    """
-    recorders = [Recorder(events=False) for _ in range(ranks)]
-    sessions: dict[int, Session] = {}
-    parts, stages = training.parts, len(training.parts)
-    own = [times] if stages == 1 else [times.of_stage(training.layers[part]) for part in parts]
-
-    def seconds(rank: int, label: str) -> float:
-        return own[rank % stages].seconds(label, sessions[rank].images)
-
-    world = simulated(ranks, network, compute=seconds)
-
-    async def train(comm: Any) -> None:
-        def counters() -> Counters:
-            return Counters(round(world.running.time * 1e9), 0, 0, 0, 0)
-
-        session = sessions[comm.rank] = Session(
-            outline(training.layers, training.shape, training.dtype, parts[comm.rank % stages]),
-            aggregate=training.aggregate,
-            journal=Journal(recorders[comm.rank], counters),
-            batch_per_rank=images,
-            global_batch=images * (ranks // stages),
-            steps=CYCLES * training.cycle,
-            bucket_bytes=bucket,
-            independent=training.independent,
-        )
-        await training.strategy(comm, session)
-
-    world.run(train)
-    spans = np.array([[step.end - step.begin for step in map(Step._make, one.steps)] for one in recorders])
-    return float(spans[:, UNSETTLED * training.cycle :].max(axis=0).mean()) * 1e-9
 
 
 def _bucket(
@@ -255,7 +181,7 @@ def _row(
     workers = ranks // len(training.parts)
     images = _images(like, workers)
     began = perf_counter()
-    seconds = step_seconds(training, ranks, images, network, work, bucket)
+    seconds = virtual_step(training, ranks, images, network, work, bucket).seconds
     weak = like.get("scaling") == "weak"
     batch = images * workers if weak else int(like["global_batch"])
     return {

@@ -19,7 +19,7 @@ import numpy as np
 from hpcdl.cases.parts.stand_in_stages import Marks, Microbatched, Outline, Stage
 from hpcdl.fabric.vectors import Phantom, phantom
 from hpcdl.nn.volumes import volumes
-from hpcdl.training.parts.bucketing import buckets
+from hpcdl.training.parts.bucketing import between, buckets
 from hpcdl.training.parts.flow import WHOLE, Flow
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer
     from hpcdl.nn.split.layout import Range
+    from hpcdl.training.parts.compressed.compressed import Compressed
     from hpcdl.training.parts.journal import Journal
 
 
@@ -152,6 +153,8 @@ class Session:
     independent: bool = False
     """True if replicas are never combined."""
     optimizer: Updates = field(default_factory=Updates)
+    compressed: Compressed | None = None
+    """Exchange of compressed gradients; None: they are dense."""
     images: int = 0
     """Images of the work under way."""
     flow: Flow = WHOLE
@@ -168,11 +171,18 @@ class Session:
 
     def buckets(self, spans: Sequence[slice], smallest: int) -> list[slice]:
         """See :class:`hpcdl.training.parts.session.Session`."""
-        return buckets(spans, smallest)
+        found = buckets(spans, smallest)
+        if self.compressed is not None and self.compressed.plan.traits.whole_tensors:
+            return between(found, [one.span for one in self.compressed.tensors])
+        return found
 
     async def reduce(self, comm: Comm, span: slice) -> None:
-        """See :class:`hpcdl.training.parts.session.Session`; dense."""
-        await self.aggregate(comm, self.replica.gradients[span])
+        """See :class:`hpcdl.training.parts.session.Session`."""
+        gradient = self.replica.gradients[span]
+        if self.compressed is None:
+            await self.aggregate(comm, gradient)
+        else:
+            await self.compressed.reduce(comm, span, gradient, self.aggregate)
 
     def learning_rate(self, _step: int) -> float:
         """Return 0: nothing is learned."""
