@@ -20,7 +20,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 OPENMPI_RUN := $(OTHER)/bin/mpirun --map-by :OVERSUBSCRIBE --bind-to none
 MPI_TESTS := -m pytest -q --with-mpi tests/mpi
 
-.PHONY: help quickstart test test-quick test-unit test-mpich test-openmpi test-slurm check format clean peers peers-collectives peers-training nights gpu-check gpu-plans
+.PHONY: help quickstart test test-quick test-unit test-mpich test-openmpi test-slurm check format clean peers peers-collectives peers-compression peers-training nights gpu-check gpu-plans
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -61,6 +61,9 @@ peers: $(VENV)/ready-to-test  ## compare training steps with PyTorch, one thread
 
 peers-collectives: $(VENV)/ready-to-test $(OTHER)/ready-to-test  ## compare allreduce with both MPI libraries' and gloo
 	$(BIN)/python tests/peers/collectives.py $(PEERS_OPTIONS)
+
+peers-compression: $(VENV)/ready-to-test  ## compare compressors with copying and PyTorch, one core (needs torch in $(VENV))
+	$(BIN)/python tests/peers/compression.py $(PEERS_OPTIONS)
 
 peers-training: $(VENV)/ready-to-test $(OTHER)/ready-to-test  ## compare throughput of two ranks with PyTorch DDP
 	$(BIN)/python tests/peers/training.py $(PEERS_OPTIONS)

@@ -60,6 +60,10 @@ class CaseSeries:
     """Of an exchange between all pairs of hosts: each host's time by that of the usual host; else empty."""
     link_slowness: dict[str, float]
     """Likewise each link's time by that of the median link; the key is both hosts, "a - b"."""
+    collective: str = ""
+    """Operation of a collective case."""
+    nodes: int = 1
+    """Hosts of its ranks."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +141,8 @@ def _case(launch: Launch, exchanges: Mapping[str, Links]) -> CaseSeries:
         failure=str(fields.get("error") or ("a check of the result failed" if wrong else "")),
         host_slowness={} if exchange is None else exchange.host_slowness(),
         link_slowness={} if exchange is None else exchange.link_slowness(),
+        collective=str(fields.get("collective") or "") if kind == "collective" else "",
+        nodes=int(fields.get("nodes") or 1),
     )
 
 

@@ -7,12 +7,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from hpcdl.analysis.findings_over_time import judge
+from hpcdl.analysis.nominal_rate import below_floor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hpcdl.analysis.findings_over_time import Event, Judgement
     from hpcdl.analysis.history import History
+    from hpcdl.analysis.nominal_rate import BelowFloor
     from hpcdl.analysis.slow_drift import Drift
     from hpcdl.analysis.suspects import Named
 
@@ -50,6 +52,16 @@ class Judged:
         """Slow hosts and links that are new and that no event names."""
         return [one for one in self.judgement.culprits if one.found in self.newest]
 
+    @cached_property
+    def below_floor(self) -> list[BelowFloor]:
+        """Collectives below a share of their link's nominal rate."""
+        return below_floor(self.history)
+
+    @property
+    def new_below_floor(self) -> list[BelowFloor]:
+        """Collectives that are below the floor since a new run."""
+        return [one for one in self.below_floor if one.found in self.newest]
+
     @property
     def missing(self) -> list[tuple[str, str]]:
         """Case and reason of each case that the newest job lacks."""
@@ -59,7 +71,7 @@ class Judged:
     def verdict(self) -> Literal["regressed", "too few runs", "improved", "fine"]:
         """Worst verdict of the new events."""
         slower = any(one.verdict == "regressed" for one in self.new_events)
-        if slower or self.new_drifts or self.new_culprits or self.missing:
+        if slower or self.new_drifts or self.new_culprits or self.new_below_floor or self.missing:
             return "regressed"
         if not self.newest or not self.judgement.judged:
             return "too few runs"

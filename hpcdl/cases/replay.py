@@ -24,6 +24,7 @@ from hpcdl.cases.parts.stage_balance import balanced, check_stages
 from hpcdl.cases.parts.stand_ins import Session, replica
 from hpcdl.fabric.modelled_compute import ModelledCompute, oversleep
 from hpcdl.nn.volumes import FLOAT_BYTES, volumes
+from hpcdl.training.parts.mesh import Mesh, placed
 from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class ReplaySpec:
     aggregation: Choice = key(Choice("aggregation", "ring"), folder="aggregation")
     ranks: int = key(least=1, most=MOST_RANKS)
     batch_per_rank: int = key(least=1, most=MOST_IMAGES)
+    mesh: Mesh | None = key(None, table=Mesh)
     steps: int = key(20, least=1, most=MOST_STEPS)
     warmup: int = key(2, least=0)
     device: str | None = key(None, choices=tuple(DEVICES))
@@ -74,7 +76,7 @@ class ReplaySpec:
     @property
     def stages(self) -> int:
         """Ranks among which the layers are divided; 1: each rank has all of them."""
-        return self.strategy.stages(self.ranks, self.training.in_full)
+        return 1 if self.mesh is None else self.mesh.pipeline
 
     @cached_property
     def parts(self) -> tuple[slice, ...]:
@@ -110,6 +112,11 @@ def check(spec: ReplaySpec, _given: Collection[str]) -> None:
         raise ValueError(f"warmup: {spec.warmup} of {spec.steps} steps leave none to measure")
     with about("training"):
         _check_strategy(spec)
+    if spec.mesh is not None:
+        with about("mesh"):
+            if spec.stages == 1 or not spec.strategy.pipelines:
+                raise ValueError('a replay has no split layers; give pipeline, with training = "pipeline"')
+            spec.mesh.groups(spec.ranks)
     with about("model"):
         shape, layers = spec.architecture
         check_layers(layers, shape)
@@ -120,7 +127,7 @@ def check(spec: ReplaySpec, _given: Collection[str]) -> None:
                 f"{spec.aggregation.name!r} sums vectors on GPUs, and a replay's are in the host's memory"
             )
         try_out(spec.aggregation, spec.ranks // spec.stages)
-    with about("training"):
+    with about("training" if spec.stages == 1 else "mesh"):
         check_stages(spec, len(layers), spec.batch_per_rank)
     with about(source[0]):
         seconds = spec.steps * spec.compute_times.step_seconds(spec.batch_per_rank)
@@ -145,7 +152,8 @@ def memory_bytes(spec: ReplaySpec) -> int:
 def identity(spec: ReplaySpec) -> list[str]:
     """See :class:`hpcdl.suite.Kind`."""
     choices = [str(spec.model), str(spec.training), str(spec.aggregation)]
-    return [*choices, f"p{spec.ranks}", f"b{spec.batch_per_rank}each", f"{spec.steps}st"]
+    mesh = [str(spec.mesh)] if spec.mesh is not None else []
+    return [*choices, *mesh, f"p{spec.ranks}", f"b{spec.batch_per_rank}each", f"{spec.steps}st"]
 
 
 def fields(spec: ReplaySpec) -> dict[str, Scalar]:
@@ -165,6 +173,7 @@ def fields(spec: ReplaySpec) -> dict[str, Scalar]:
         "warmup_steps": spec.warmup,
         **{name: getattr(spec, name) for name in (*TIMES, "time_scale", "scale_to_batch")},
         "modelled_compute_seconds": spec.compute_times.step_seconds(spec.batch_per_rank),
+        "parallelism": None if spec.mesh is None else str(spec.mesh),
         "stages": spec.stages if spec.stages > 1 else None,
         "microbatches": spec.strategy.microbatches(spec.training.in_full) if spec.stages > 1 else None,
         "lockstep": spec.strategy.lockstep,
@@ -179,16 +188,17 @@ def program(spec: ReplaySpec, journal: Journal) -> Callable[[Comm], Coroutine[An
 
     async def play(comm: Comm) -> dict[str, Scalar]:
         summed = traits_of(spec.aggregation).sums
-        pipeline, stage = divmod(comm.rank, spec.stages)
-        pipelines, part = comm.size // spec.stages, spec.parts[stage]
-        times = spec.compute_times.of_stage(layers[part]) if spec.stages > 1 else spec.compute_times
-        stand_in, marks = replica(layers, shape, pipeline, pipelines, summed=summed, part=part)
+        place = await placed(comm, spec.stages)
+        pipelines, part = place.data.size, spec.parts[place.model.rank]
+        times = spec.compute_times.of_stages(layers, spec.parts)[place.model.rank]
+        stand_in, marks = replica(layers, shape, place.group, pipelines, summed=summed, part=part)
         session = Session(
             stand_in,
             aggregate=spec.aggregation.bind(),
             journal=journal,
             batch_per_rank=spec.batch_per_rank,
             global_batch=spec.batch_per_rank * pipelines,
+            place=place,
             steps=spec.steps,
             bucket_bytes=await fitted_bucket_bytes(comm, sleep),
         )

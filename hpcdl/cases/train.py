@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hpcdl import registry
 from hpcdl.analysis.record_fields import OWN
 from hpcdl.cases.parts.autotune import tune
+from hpcdl.cases.parts.compression_record import compression_fields
 from hpcdl.cases.parts.compute_times import TIMES, shape_text
 from hpcdl.cases.parts.link_probes import fitted_bucket_bytes, multiply, one_host
 from hpcdl.cases.parts.scheme import traits_of
@@ -62,7 +63,7 @@ def fields(spec: TrainSpec) -> dict[str, Scalar]:
         **{key: getattr(spec, key) for key in plain},
         "aggregation": str(spec.aggregation) if spec.strategy.aggregates else OWN,
         "global_batch": spec.images_per_step,
-        "parallelism": None if spec.mesh is None else str(spec.mesh),
+        "parallelism": str(spec.mesh) if spec.mesh is not None and spec.mesh.group_ranks(spec.ranks) > 1 else None,
         "shares": None if spec.sharing == EQUAL else str(spec.sharing),
         "scaling": "strong" if spec.batch_per_rank is None else "weak",
         "threads_per_rank": spec.threads,
@@ -92,12 +93,15 @@ def program(spec: TrainSpec, journal: Journal) -> Callable[[Comm], Coroutine[Any
         chosen = await _choose(comm, mine, spec) if adaptive and not spec.network else None
         if has_buckets and not spec.network and not await one_host(comm):
             mine.bucket_bytes = await fitted_bucket_bytes(comm, multiply)
+        before = mine.journal.read().bytes
         try:
             await run(comm, mine)
         finally:
             mine.close()
         mine.journal.memory(mine.memory_bytes)
+        sent = mine.journal.read().bytes - before
         return {
+            **await compression_fields(comm, mine, sent, WARMUP_STEPS),
             "parameters": volumes(spec.layers, spec.data.shape, 1).parameters,
             "bucket_bytes": mine.bucket_bytes,
             "chosen": chosen,
@@ -111,7 +115,8 @@ def program(spec: TrainSpec, journal: Journal) -> Callable[[Comm], Coroutine[Any
     async def train_here(comm: Comm) -> dict[str, Scalar]:
         if straggler is not None and comm.rank == straggler.rank:
             comm = Slowed(comm, Delays(straggler, spec.seed), pause=accurate_sleep())
-        place = await placed(comm, spec.model_ranks) if spec.model_ranks > 1 else None
+        group = spec.stages * spec.model_ranks
+        place = await placed(comm, group) if group > 1 else None
         return await train(comm, spec.session(journal, comm.memory.allocate, place, rank=comm.rank))
 
     return train_here

@@ -82,7 +82,6 @@ def predicted_steps(
         farthest = most or max((p for p in known if _measured(known[p], "step_seconds")), default=None)
         for p in ranks or sorted(known):
             try:
-                spec_of(first).strategy.check(p, spec_of(first).training.in_full)
                 check_messages(training.aggregate.func, p, training.gradient_bytes, training.aggregate.keywords)
                 check_hosts(first, network, p)
                 work = times(first, p, training.layers, training.shape)
@@ -129,6 +128,8 @@ def _training(record: Mapping[str, Any]) -> Training:
     spec = spec_of(record)
     strategy, scheme = spec.training, spec.aggregation
     cycle = _cycle(strategy)
+    if spec.mesh is not None and spec.stages == 1:
+        raise ValueError("mesh: exchanges of split layers are not predicted")
     for key in ("straggler", "failure", "jitter", "shares"):
         if record.get(key):
             raise ValueError(f"{key}: ranks or steps of the case differ")
@@ -178,7 +179,9 @@ def _row(
     certainty: Certainty | None,
 ) -> Record:
     like = here[0] if here else like
-    workers = ranks // len(training.parts)
+    workers, rest = divmod(ranks, len(training.parts))
+    if rest:
+        raise ValueError(f"they make no whole pipelines of {len(training.parts)} stages")
     images = _images(like, workers)
     began = perf_counter()
     seconds = virtual_step(training, ranks, images, network, work, bucket).seconds

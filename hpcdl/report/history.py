@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.analysis.change_points import AFTER, BEFORE, MIN_EFFECT
+from hpcdl.analysis.nominal_rate import FLOOR
 from hpcdl.analysis.slow_drift import SLOWER
 from hpcdl.launch.environment import differences
 from hpcdl.report.document import Document, Section, Table
-from hpcdl.report.formatting import NONE, digits, interval, plural
+from hpcdl.report.formatting import NONE, digits, interval, plural, rate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from hpcdl.analysis.calibration import Calibration
     from hpcdl.analysis.findings_over_time import Event
     from hpcdl.analysis.history import History, Job
+    from hpcdl.analysis.nominal_rate import BelowFloor
     from hpcdl.analysis.suspects import Named
     from hpcdl.analysis.verdict_over_time import Judged
 
@@ -69,6 +71,16 @@ def sentence(history: History, event: Event) -> str:
     return f"{text} {_no_culprit(history, event)}" if event.verdict == "regressed" else text
 
 
+def below_floor(history: History, one: BelowFloor) -> str:
+    """Return in words that a collective is below the floor."""
+    case = history.case(one.series)
+    return (
+        f"{case.collective}, {plural(case.ranks, 'rank')}: the best algorithm, {case.case}, has a bus bandwidth "
+        f"of {rate(one.rate)} since {day(history.jobs[one.first])}, below {100 * FLOOR:g} % of the link's nominal "
+        f"{rate(one.nominal)}."
+    )
+
+
 def _size(ratio: Sequence[float]) -> str:
     value, low, high = ratio
     return f"{change(value)} ({interval(100 * (low - 1), 100 * (high - 1), lambda one: f'{one:+.1f}')} %)"
@@ -96,6 +108,7 @@ def _verdict(found: Judged) -> list[str]:
         f"{day(history.jobs[one.first])}, beyond {100 * SLOWER:g} %."
         for one in found.new_drifts
     ]
+    points += [f"REGRESSED: {below_floor(history, one)}" for one in found.new_below_floor]
     points += [f"MISSING in the newest run: {case}: {reason}" for case, reason in found.missing]
     disturbed = history.jobs[-1].disturbed
     if disturbed:

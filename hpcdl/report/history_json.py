@@ -48,6 +48,16 @@ def _suite(found: Judged, calibration: Calibration | None) -> dict[str, Any]:
             for one in judgement.drifts
         ],
         "slow": [{**_named(history, one), "new": one in found.new_culprits} for one in judgement.culprits],
+        "below_floor": [
+            {
+                **_series(history, one.series),
+                **_runs(history, one.first, one.found),
+                "busbw_bytes_per_second": one.rate,
+                "nominal_bytes_per_second": one.nominal,
+                "new": one in found.new_below_floor,
+            }
+            for one in found.below_floor
+        ],
         "missing": [{"case": case, "reason": reason} for case, reason in found.missing],
         "environment_changes": [history.jobs[one].path for one in history.environment_changes()],
         "measures": [_measure(history, one) for one in range(len(history.keys))],

@@ -10,7 +10,7 @@ import numpy as np
 
 from hpcdl.analysis.change_points import BEFORE
 from hpcdl.report.escaping import visible
-from hpcdl.report.history import change, label, sentence
+from hpcdl.report.history import below_floor, change, label, sentence
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -35,6 +35,7 @@ def _suite(found: Judged, number: int, now: dt.datetime) -> ET.Element:
     failures = {group: _failures(found, rows) for group, rows in groups.items()}
     whole = [f"{case}: missing: {reason}" for case, reason in found.missing]
     whole += [f"{one.kind} {one.name} is slow" for one in found.new_culprits]
+    whole += [below_floor(found.history, one) for one in found.new_below_floor]
     failures["hosts, links and cases"] = whole
     short = [group for group, rows in groups.items() if not failures[group] and not _enough(found, rows)]
     suite = ET.Element(

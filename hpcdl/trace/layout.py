@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcdl.trace.recorder import EVALUATION, EVENT, STEP, UPDATE
 
-SCHEMA: Final = 4
+SCHEMA: Final = 5
 
 RANK: Final = np.dtype(
     [
@@ -60,6 +60,7 @@ _TEXTS: Final = (
         "process_failure",
         "error",
         "shares",
+        "parallelism",
         "chosen",
         "dataset_source",
         "dataset_digest",
@@ -74,7 +75,16 @@ _COUNTS: Final = (
 )
 _NUMBERS: Final = (
     *("learning_rate", "epochs", "target_accuracy", "predicted_seconds", "compression_ratio", "staleness_mean"),
-    *("staleness_max", "jitter", "flops", "time_scale", "modelled_compute_seconds", "straggler_factor"),
+    *(
+        "staleness_max",
+        "jitter",
+        "encode_seconds",
+        "decode_seconds",
+        "flops",
+        "time_scale",
+        "modelled_compute_seconds",
+        "straggler_factor",
+    ),
     *(
         "straggler_pause_seconds",
         "straggler_pause_share",

@@ -55,6 +55,9 @@ EVALUATION: Final = np.dtype(
         ("accuracy", np.float64),
         ("samples", np.int64),
         ("consensus", np.float64),
+        ("residual_norm", np.float64),
+        ("gradient_cosine", np.float64),
+        ("gradient_error", np.float64),
     ]
 )
 
@@ -122,6 +125,12 @@ class Evaluation(NamedTuple):
     consensus: float = math.nan
     """Root mean square over ranks of the distance between a rank's parameters and their average. NaN where all
     ranks hold equal parameters by construction, or none of their own."""
+    residual_norm: float = math.nan
+    """Root mean square over ranks of the norm of what compression has not sent. NaN without residuals."""
+    gradient_cosine: float = math.nan
+    """Cosine of the angle between the last sum of compressed gradients and the dense sum. NaN if dense."""
+    gradient_error: float = math.nan
+    """Norm of the difference of these sums, divided by the norm of the dense one. NaN if dense."""
 
 
 class Update(NamedTuple):

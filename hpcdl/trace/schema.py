@@ -1,7 +1,7 @@
 """HDF5 files of a run: one closed file (part) per finished case, and ``run.h5``, which holds all cases.
 
 Only rank 0 uses this module. Times are integer nanoseconds on the clock of the recording rank; sizes are bytes.
-Schema version 4::
+Schema version 5::
 
     /                       attributes  format "hpcdl", schema (int), content "part" or "run", complete (bool)
     /environment            JSON text: hpcdl.launch.environment.describe_job, and the runner's additions
@@ -17,7 +17,7 @@ Schema version 4::
     /cases/000000/labels    (labels,) UTF-8; events.label is an index into it
     /cases/000000/evaluations  (rows,) rank int32, then the columns of EVALUATION:
                             step int32; epoch, training_seconds, loss, accuracy float64; samples int64;
-                            consensus float64
+                            consensus, residual_norm, gradient_cosine, gradient_error float64
     /cases/000000/updates   (rows,) rank int32, then the columns of UPDATE:
                             time int64 [ns]; worker int32; version, staleness int64; learning_rate float64
     /cases/000000/ranks     (ranks,) rank int32; dropped, dropped_updates int64;

@@ -246,6 +246,7 @@ def _check_columns(table: npt.NDArray[Any], name: str, recorded: int, ranks: int
         **dict.fromkeys(COUNTERS, (-1, MAX_TIME)),
     }
     free = {"loss", "learning_rate", "accuracy", "consensus"}
+    free |= {"residual_norm", "gradient_cosine", "gradient_error"}
     for column in table.dtype.names or ():
         least, most = ranges.get(column, (0, np.inf))
         if column not in free and not ((table[column] >= least) & (table[column] <= most)).all():

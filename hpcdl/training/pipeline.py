@@ -5,15 +5,17 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from hpcdl.data.parts.sharding import bounds
 from hpcdl.fabric.comm import INPUT
 from hpcdl.registry import nearest
 from hpcdl.training.parts.bucketing import check_bucket_bytes
+from hpcdl.training.parts.mesh import placed
 from hpcdl.training.parts.pipeline.auxiliary_losses import stages_with_heads, total_loss
 from hpcdl.training.parts.pipeline.evaluation import test
 from hpcdl.training.parts.pipeline.neighbours import Images, Loss, stage_after, stage_before
 from hpcdl.training.parts.pipeline.passes import run_passes
-from hpcdl.training.parts.pipeline.place import placed
 from hpcdl.training.parts.pipeline.schedules import SCHEDULES, in_flight
 from hpcdl.training.parts.traits import Strategy
 
@@ -31,7 +33,6 @@ async def pipeline(
     comm: Comm,
     session: Session,
     *,
-    stages: int = 2,
     microbatches: int = 4,
     schedule: str = "1f1b",
     bucket_bytes: int | None = None,
@@ -47,23 +48,24 @@ async def pipeline(
     the update, so that training equals that of the undivided network. Exceptions: batch normalisation uses the
     statistics of each microbatch, and on GPUs dropout draws other masks.
 
-    Each microbatch in flight has its own activations: all of them with ``gpipe``, at most ``stages`` with
+    Each microbatch in flight has its own activations: all of them with ``gpipe``, at most as many as stages with
     ``1f1b``. No activation is computed twice, unlike in GPipe with recomputation: a third forward would cost more
     time than the bubble of most cases, and hide the difference of memory between the schedules.
 
-    ``stages`` consecutive ranks make a pipeline. With several pipelines each has its share of the batch; gradients
-    are summed over the ranks of the same stage, in buckets of about ``bucket_bytes`` as in ``synchronous``, while
-    the last microbatch's backward goes on.
+    A pipeline is a group of the mesh, ``mesh = {pipeline = 4}``. With several, each has its share of the batch,
+    and gradients are summed over the ranks of the same stage, in buckets of about ``bucket_bytes`` as in
+    ``synchronous``, while the last microbatch's backward goes on. Without a mesh each rank has all layers.
     """
     replica, gradients = session.replica, session.replica.gradients
-    place = await placed(comm, stages)
-    pipeline, pipelines = place.replicas.rank, place.replicas.size
-    order = SCHEDULES[schedule](place.pipe.rank, stages, microbatches)
+    place = session.place or await placed(comm, 1)
+    pipe, replicas = place.model, place.data
+    order = SCHEDULES[schedule](pipe.rank, pipe.size, microbatches)
     bindings = replica.bindings(in_flight(order))
-    most = -(-session.most_images(pipelines) // microbatches)
-    before = None if replica.is_first else stage_before(place.pipe, replica, most, len(bindings))
-    after = None if replica.is_last else stage_after(place.pipe, replica, most, len(bindings))
-    with_heads = await stages_with_heads(place.pipe, bool(bindings[0].heads))
+    largest = int(np.diff(bounds(session.global_batch, replicas.size, session.shares)).max())
+    most = -(-largest // microbatches)
+    before = None if replica.is_first else stage_before(pipe, replica, most, len(bindings))
+    after = None if replica.is_last else stage_after(pipe, replica, most, len(bindings))
+    with_heads = await stages_with_heads(pipe, bool(bindings[0].heads))
 
     smallest = (session.bucket_bytes if bucket_bytes is None else bucket_bytes) or gradients.nbytes
     elements = max(1, smallest // gradients.itemsize)
@@ -73,32 +75,34 @@ async def pipeline(
 
     def send_complete(stage: AccumulatingStage) -> None:
         while len(unsent) > 1 and unsent[0].start >= stage.span.start:
-            under_way.append(place.replicas.start(session.reduce(place.replicas, unsent.popleft())))
+            under_way.append(replicas.start(session.reduce(replicas, unsent.popleft())))
 
     for step in range(session.steps):
         rate = session.learning_rate(step)
         with session.journal.step(session.epoch(step), rate) as outcome:
             unsent.extend(pieces)
             if before is None:
-                images, labels = await comm.compute(INPUT, partial(session.input, step, pipeline, pipelines))
+                images, labels = await comm.compute(
+                    INPUT, partial(session.input, step, replicas.rank, replicas.size)
+                )
                 source: Neighbour = Images(_divided(images, microbatches))
             else:
-                labels = await comm.compute(INPUT, partial(session.labels, step, pipeline, pipelines))
+                labels = await comm.compute(INPUT, partial(session.labels, step, replicas.rank, replicas.size))
                 source = before
             parts = _divided(labels, microbatches)
             sink = Loss(comm, session, parts, outcome) if after is None else after
             own = await run_passes(comm, session, order, bindings, parts, source, sink, send_complete)
             while unsent:
-                await session.reduce(place.replicas, unsent.popleft())
+                await session.reduce(replicas, unsent.popleft())
             while under_way:
                 await under_way.popleft()
             await comm.compute("update", partial(session.optimizer.update, replica.parameters, gradients, rate))
-            auxiliary = await total_loss(place.pipe, with_heads, own)
+            auxiliary = await total_loss(pipe, with_heads, own)
             if after is None:
                 outcome.loss = (outcome.loss + auxiliary) / max(1, outcome.images)
         if session.evaluation_due(step + 1):
-            through = partial(test, comm, session, place, before, after, most)
-            if await session.evaluate(comm, step + 1, replicas=place.replicas, through=through):
+            through = partial(test, comm, session, replicas, before, after, most)
+            if await session.evaluate(comm, step + 1, replicas=replicas, through=through):
                 return
 
 
@@ -107,44 +111,30 @@ def _divided(batch: Array, microbatches: int) -> list[Array]:
     return [batch[begin:end] for begin, end in pairwise(bounds(len(batch), microbatches))]
 
 
-def check(ranks: int, settings: Mapping[str, Any]) -> None:
-    """Raise ValueError for an unknown schedule, no microbatch, and ranks that make no whole pipelines."""
+def check(_ranks: int, settings: Mapping[str, Any]) -> None:
+    """Raise ValueError for an unknown schedule, and for less than one microbatch."""
     check_bucket_bytes(settings["bucket_bytes"])
-    stages, microbatches, schedule = (settings[name] for name in ("stages", "microbatches", "schedule"))
+    microbatches, schedule = settings["microbatches"], settings["schedule"]
     if schedule not in SCHEDULES:
         raise ValueError(f"schedule: unknown {schedule!r}{nearest(schedule, SCHEDULES)}")
     if microbatches < 1:
         raise ValueError(f"microbatches: must be at least 1, not {microbatches}")
-    if stages < 1 or ranks % stages:
-        raise ValueError(f"stages: {ranks} ranks make no whole pipelines of {stages} stages")
-
-
-def _stages(_ranks: int, settings: Mapping[str, Any]) -> int:
-    return int(settings["stages"])
 
 
 def _microbatches(settings: Mapping[str, Any]) -> int:
     return int(settings["microbatches"])
 
 
-def _in_flight(stage: int, settings: Mapping[str, Any]) -> int:
-    order = SCHEDULES[settings["schedule"]](stage, settings["stages"], settings["microbatches"])
-    return in_flight(order)
-
-
-def _workers(ranks: int, settings: Mapping[str, Any]) -> range:
-    """Return the ranks with the first stage."""
-    return range(0, ranks, settings["stages"])
+def _in_flight(stage: int, stages: int, settings: Mapping[str, Any]) -> int:
+    return in_flight(SCHEDULES[settings["schedule"]](stage, stages, settings["microbatches"]))
 
 
 TRAITS: Final = Strategy(
     lockstep=True,
     scales_loss=False,
     weighs_images=True,
-    compresses=True,
     check=check,
-    workers=_workers,
-    stages=_stages,
+    pipelines=True,
     microbatches=_microbatches,
     in_flight=_in_flight,
 )

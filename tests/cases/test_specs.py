@@ -32,6 +32,7 @@ WHOLE = {
     "failure": {"rank": 1, "step": 2},
     "shares": {"weights": [3, 1]},
     "quantization": {"weights": 8, "activations": 4},
+    "pruning": {"sparsity": 0.5},
 }
 
 
@@ -94,6 +95,11 @@ def test_quantization_rounds_the_network():
     images = np.random.default_rng(1).standard_normal((3, 8, 8, 1)).astype("float32")
     np.testing.assert_array_equal(plain.parameters, rounded.parameters)
     assert not np.allclose(plain.predict(images), rounded.predict(images))
+
+
+def test_pruning_removes_weights():
+    replica = restored(TrainSpec, {**LEAST, "pruning": {"sparsity": 0.9}}).session(journal=None).replica
+    assert np.count_nonzero(replica.parameters) < 0.11 * replica.parameters.size
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def omega(x):
 
 @pytest.mark.parametrize("name", CODES)
 @given(sequences)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 def test_messages_give_the_integers_back(name, integers):
     assert decoded(CODES[name], encoded(CODES[name], integers), len(integers)) == integers
 
@@ -92,14 +92,14 @@ def test_messages_give_the_integers_back(name, integers):
     ids=["gamma", "delta", "omega"],
 )
 @given(sequences)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 def test_elias_writes_the_bits_of_a_plain_coder(name, word, integers):
     expected = in_bytes("".join(word(one + 1) for one in integers))
     assert encoded(CODES[name], integers).tolist() == expected
 
 
 @given(sequences)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 def test_rice_writes_the_bits_of_a_plain_coder(integers):
     message = encoded(CODES["rice"], integers).tolist()
     expected = in_bytes("".join(rice(one, message[0]) for one in integers))
@@ -182,7 +182,7 @@ def test_bounds_hold_for_less(name):
 
 @pytest.mark.parametrize("name", CODES)
 @given(st.binary(max_size=80), st.integers(0, 40))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 def test_any_bytes_are_integers_or_refused(name, data, count):
     try:
         decoded(CODES[name], np.frombuffer(data, np.uint8), count)
@@ -192,7 +192,7 @@ def test_any_bytes_are_integers_or_refused(name, data, count):
 
 @pytest.mark.parametrize("name", CODES)
 @given(sequences, st.data())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 def test_messages_cut_off_or_lengthened_are_refused(name, integers, data):
     code, message = CODES[name], encoded(CODES[name], integers)
     with pytest.raises(ValueError):
@@ -204,7 +204,7 @@ def test_messages_cut_off_or_lengthened_are_refused(name, integers, data):
 
 @pytest.mark.parametrize("name", CODES)
 @given(sequences.filter(len), st.data())
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 def test_flipped_bits_never_reach_beyond_the_integers(name, integers, data):
     message = encoded(CODES[name], integers)
     if not len(message):

@@ -7,14 +7,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as some
 from hypothesis.extra.numpy import arrays
 
-from hpcdl.compression.deep_compression import DeepCompression
-from hpcdl.compression.ef_sign import EFSign
-from hpcdl.compression.one_bit import OneBit
+from hpcdl import registry
 from hpcdl.compression.qsgd import QSGD
-from hpcdl.compression.sign import Sign
 from hpcdl.compression.terngrad import TernGrad
 
-ENCODERS = [Sign, EFSign, OneBit, TernGrad, QSGD, DeepCompression]
+COMPRESSORS = [registry.find("compression", name) for name in registry.names("compression")]
+ENCODERS = [one for one in COMPRESSORS if hasattr(one, "encode")]
 RANDOM = [TernGrad, QSGD]
 SHAPES = [(5, 7), (11,), (3, 2, 2, 4), (1,), (257,)]
 """Of a gradient of 352 entries; no tensor begins at a multiple of 8 but the first."""

@@ -36,7 +36,7 @@ def placed(found, length, dtype="float32"):
 
 @pytest.mark.parametrize("name", SELECTORS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(vector=VECTORS)
 @example(vector=np.empty(0, "float32"))
 @example(vector=np.full(1, 1e-45, "float32"))

@@ -63,7 +63,7 @@ def encoded(messages, length):
 
 @pytest.mark.parametrize("code", CODES)
 @given(selections(), st.integers(0, 50))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 def test_entries_come_back_bit_for_bit(code, selection, more):
     length, found, dtype = selection
     most = min(length, len(found.indices) + more)
@@ -88,7 +88,7 @@ def test_decoding_adds(code, selection):
 
 @pytest.mark.parametrize("code", CODES)
 @given(selections(), st.data())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 def test_a_message_cut_off_lengthened_or_of_another_length_is_refused(code, selection, data):
     length, found, dtype = selection
     coder = messages(code, found, length, dtype)
@@ -108,7 +108,7 @@ def test_a_message_cut_off_lengthened_or_of_another_length_is_refused(code, sele
 
 @pytest.mark.parametrize("code", CODES)
 @given(st.one_of(st.binary(max_size=60), selections()), st.integers(0, 100), st.data())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 def test_any_bytes_are_finite_entries_or_change_nothing(code, source, length, data):
     if isinstance(source, bytes):
         message = np.frombuffer(source, np.uint8)

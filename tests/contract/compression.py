@@ -64,7 +64,13 @@ class Side:
         self._size = size
         self._dtype = dtype
         self.compressed = Compressed(
-            chosen, tensors_of(size) if tensors is None else tensors, size, dtype, self._vector, seed=5
+            chosen,
+            tensors_of(size) if tensors is None else tensors,
+            size,
+            dtype,
+            self._vector,
+            lambda _step: False,
+            seed=5,
         )
         self.aggregate = lambda comm, *operands: chosen.scheme(comm, *operands, **chosen.scheme_settings)
 

@@ -8,6 +8,7 @@ from hpcdl import registry
 from hpcdl.nn.backend import backend
 from hpcdl.nn.replica import Replica
 from hpcdl.trace.recorder import Recorder, Step
+from hpcdl.training.parts.mesh import placed
 from hpcdl.training.parts.pipeline.partition import partition
 from hpcdl.training.parts.pipeline.schedules import SCHEDULES
 from hpcdl.training.pipeline import pipeline
@@ -27,7 +28,8 @@ def test_training_equals_that_of_the_undivided_network(schedule, mpi, difference
         part, recorder = cuts[mpi.comm.rank % stages], Recorder(events=False)
         replica = Replica(layers, digits().shape, backend=backend("numpy"), dtype="float64", seed=SEED, part=part)
         mine = session("ring", "float64", recorder, replica=replica)
-        mpi.run(pipeline(mpi.comm, mine, stages=stages, microbatches=5, schedule=schedule))
+        mine.place = mpi.run(placed(mpi.comm, stages))
+        mpi.run(pipeline(mpi.comm, mine, microbatches=5, schedule=schedule))
         found = mpi.comm.library.allgather(replica.parameters)
         for first in range(0, ranks, stages):
             whole = np.concatenate(found[first : first + stages])

@@ -2,73 +2,99 @@
 
 import pytest
 
-PIPELINE = {"name": "pipeline", "microbatches": 4}
+PIPELINE = {"training": {"name": "pipeline", "microbatches": 4}, "mesh": {"pipeline": 2}}
+
+
+def microbatches(number):
+    return {"training": {"name": "pipeline", "microbatches": number}}
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"training": {**PIPELINE, "stages": 3}}, "training: stages: 2 ranks make no whole pipelines of 3 stages"),
-        ({"training": {**PIPELINE, "stages": 0}}, "training: stages: 2 ranks make no whole pipelines of 0 stages"),
+        ({"mesh": {"pipeline": 3}}, "mesh: 2 ranks do not fit pipeline 3; data x pipeline must be 2"),
         (
-            {"training": {**PIPELINE, "stages": 12}, "ranks": 12},
-            "training: stages: lenet5 has 7 layers, too few for 12 stages",
+            {"mesh": {"pipeline": 2, "data": 2}},
+            "mesh: 2 ranks do not fit data 2 pipeline 2; data x pipeline must be 2",
+        ),
+        ({"mesh": {"pipeline": 0}}, "mesh: pipeline: must be at least 1, not 0"),
+        (
+            {"mesh": {"pipeline": 2, "model": 2}, "ranks": 4},
+            "mesh: model 2 pipeline 2: layers of a pipeline are not split; leave out model",
+        ),
+        ({"mesh": {"pipeline": 12}, "ranks": 12}, "mesh: lenet5 has 7 layers, too few for 12 stages"),
+        (
+            {"training": "layerwise"},
+            "mesh: 'layerwise' has all layers on every rank; training = \"pipeline\" has not",
+        ),
+        (microbatches(65), "mesh: 65 microbatches of 64 images would leave some without any"),
+        (
+            {**microbatches(9), "ranks": 4, "shares": {"weights": [7, 1]}},
+            "mesh: 9 microbatches of 8 images would leave some without any",
         ),
         (
-            {"training": {**PIPELINE, "microbatches": 65}},
-            "training: microbatches: 65 of 64 images would leave some without any",
+            {**microbatches(33), "mesh": None},
+            "training: 33 microbatches of 32 images would leave some without any",
         ),
+        (microbatches(0), "training: microbatches: must be at least 1, not 0"),
         (
-            {"training": {**PIPELINE, "microbatches": 9}, "ranks": 4, "shares": {"weights": [7, 1]}},
-            "training: microbatches: 9 of 8 images would leave some without any",
-        ),
-        ({"training": {**PIPELINE, "microbatches": 0}}, "training: microbatches: must be at least 1, not 0"),
-        (
-            {"training": {**PIPELINE, "schedule": "1fb1"}},
+            {"training": {"name": "pipeline", "schedule": "1fb1"}},
             "training: schedule: unknown '1fb1'; did you mean '1f1b'?",
         ),
+        ({"aggregation": "auto"}, "mesh: 'auto' measures sums over all ranks; name another scheme"),
         (
-            {"training": PIPELINE, "aggregation": "auto"},
-            "training: stages: 'auto' measures sums over all ranks; name another scheme",
-        ),
-        (
-            {"training": PIPELINE, "ranks": 6, "global_batch": 64},
+            {"ranks": 6, "global_batch": 64},
             "global_batch: 64 is not divisible by the 3 workers among 6 ranks; 63 and 66 are",
         ),
         (
-            {"training": PIPELINE, "dtype": "float16"},
+            {"dtype": "float16"},
             "dtype: 'pipeline' has no loss scaling, which float16 needs; bfloat16 and float32 need none",
         ),
     ],
 )
 def test_impossible_pipelines_are_refused(refused, written, changed, message):
-    assert refused(written(**changed)) == f"[[case]] 1: {message}"
+    assert refused(written(**{**PIPELINE, **changed})) == f"[[case]] 1: {message}"
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"microbatches": 9}, "microbatches: 9 of 8 images would leave some without any"),
-        ({"stages": 3}, "stages: 2 ranks make no whole pipelines of 3 stages"),
+        (microbatches(9), "mesh: 9 microbatches of 8 images would leave some without any"),
+        ({"mesh": {"pipeline": 3}}, "mesh: 2 ranks do not fit pipeline 3; data x pipeline must be 2"),
+        ({"mesh": {"model": 2}}, 'mesh: a replay has no split layers; give pipeline, with training = "pipeline"'),
+        (
+            {"training": "layerwise"},
+            'mesh: a replay has no split layers; give pipeline, with training = "pipeline"',
+        ),
     ],
 )
 def test_impossible_replays_are_refused(refused, written, changed, message):
-    assert refused(written("replay", training={**PIPELINE, **changed})) == f"[[case]] 1: training: {message}"
+    assert refused(written("replay", **{**PIPELINE, **changed})) == f"[[case]] 1: {message}"
 
 
 def test_a_batch_per_rank_is_that_of_a_pipeline(parsed):
-    (case,) = parsed(training=PIPELINE, ranks=6, global_batch=None, batch_per_rank=16)
+    (case,) = parsed(**PIPELINE, ranks=6, global_batch=None, batch_per_rank=16)
     fields = case.fields()
     assert (fields["global_batch"], fields["stages"], fields["microbatches"]) == (48, 2, 4)
+    assert fields["parallelism"] == "pipeline(pipeline=2)"
 
 
 def test_activations_in_flight_are_stated(parsed):
     """The first of three stages has 8 microbatches in flight with gpipe, 3 with 1f1b; alone it has whole batches."""
 
-    def stated(**training):
-        (case,) = parsed(training=training, model="nin_cifar", dataset="synthetic", ranks=3, global_batch=96)
+    def stated(**changed):
+        (case,) = parsed(model="nin_cifar", dataset="synthetic", ranks=3, global_batch=96, **changed)
         return case.fields()["activation_bytes_per_rank"]
 
-    keys = {"name": "pipeline", "stages": 3, "microbatches": 8}
-    assert stated(**keys, schedule="gpipe") == pytest.approx(8 / 3 * stated(**keys, schedule="1f1b"))
-    assert stated(**keys, schedule="gpipe") < 3 * stated(name="synchronous")
+    def pipeline(schedule):
+        training = {"name": "pipeline", "microbatches": 8, "schedule": schedule}
+        return stated(training=training, mesh={"pipeline": 3})
+
+    assert pipeline("gpipe") == pytest.approx(8 / 3 * pipeline("1f1b"))
+    assert pipeline("gpipe") < 3 * stated()
+
+
+def test_gradients_of_stages_are_not_compressed(refused, written):
+    """The record of a compression would count activations, and compare stages of different lengths."""
+    message = refused(written(**PIPELINE, compression="fp16"))
+    assert message.startswith("[[case]] 1: compression: 'pipeline' compresses no gradients; these do: ")

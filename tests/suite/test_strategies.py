@@ -157,7 +157,6 @@ NOT_ALL_TRAIN = [
     ({"name": "asynchronous", "dedicated": True, "servers": 2}, 7, 5),
     ({"name": "elastic_averaging", "dedicated": True}, 4, 3),
     ({"name": "sandblaster", "servers": 1}, 5, 3),
-    ({"name": "pipeline", "stages": 3}, 6, 2),
     ({"name": "asynchronous", "servers": 2}, 4, 4),
     ({"name": "elastic_averaging"}, 4, 4),
     ({"name": "sandblaster"}, 5, 5),

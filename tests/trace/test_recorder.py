@@ -14,7 +14,7 @@ def test_packs_what_was_recorded():
     recorder.steps.append(
         Step(0, 0, 5, 50, loss=1.5, correct=3, images=4, compute_ns=7, messages=2, bytes=128, input_ns=3)
     )
-    recorder.evaluations.append(Evaluation(1, 0.5, 0.25, 1.25, 0.75, 32, 0.125))
+    recorder.evaluations.append(Evaluation(1, 0.5, 0.25, 1.25, 0.75, 32, 0.125, 2.0, 0.5, 0.75))
     recorder.updates.append(Update(60, 3, 10, 4, 0.5))
     recorder.clock_offset_ns = -17
     packed = recorder.pack()
@@ -22,7 +22,7 @@ def test_packs_what_was_recorded():
     assert [packed["labels"][i].decode() for i in packed["events"]["label"]] == ["send", "größe", "send"]
     assert packed["steps"][["loss", "correct", "bytes", "input_ns"]].tolist() == [(1.5, 3, 128, 3)]
     assert np.isnan(packed["steps"]["learning_rate"][0])
-    assert packed["evaluations"].tolist() == [(1, 0.5, 0.25, 1.25, 0.75, 32, 0.125)]
+    assert packed["evaluations"].tolist() == [(1, 0.5, 0.25, 1.25, 0.75, 32, 0.125, 2.0, 0.5, 0.75)]
     assert packed["updates"].tolist() == [(60, 3, 10, 4, 0.5)]
     assert (packed["dropped"], packed["clock_offset_ns"]) == (0, -17)
 

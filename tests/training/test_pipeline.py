@@ -22,6 +22,7 @@ from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.pooling import MaxPooling
 from hpcdl.nn.replica import Replica
 from hpcdl.trace.recorder import Evaluation, Recorder, Step
+from hpcdl.training.parts.mesh import Place, placed
 from hpcdl.training.parts.pipeline.partition import partition
 from hpcdl.training.parts.pipeline.schedules import SCHEDULES, bubble_share
 from hpcdl.training.pipeline import pipeline
@@ -78,7 +79,8 @@ def train(network, ranks, stages, *, seed=0, microbatches=4, schedule="1f1b", bu
         keys = {"replica": replica, "dataset": images(), **settings}
         mine = session("ring", "float64", recorders[comm.rank], **keys)
         keys = {"microbatches": microbatches, "schedule": schedule, "bucket_bytes": bucket_bytes}
-        await pipeline(comm, mine, stages=stages, **keys)
+        mine.place = await placed(comm, stages)
+        await pipeline(comm, mine, **keys)
         return replica.parameters, replica.state
 
     found = in_process(ranks, seed).run(program)
@@ -204,7 +206,8 @@ def test_the_bubble_of_equal_stages_is_that_of_the_formula(stages, microbatches,
         part = slice(comm.rank + (comm.rank > 0), comm.rank + 2)
         replica = Replica(layers, images().shape, backend=backend("numpy"), part=part)
         mine = session("ring", "float32", replica=replica, dataset=images(), steps=3)
-        await pipeline(comm, mine, stages=stages, microbatches=microbatches, schedule=schedule)
+        mine.place = await placed(comm, stages)
+        await pipeline(comm, mine, microbatches=microbatches, schedule=schedule)
 
     world = simulated(stages, NETWORKS["ethernet-10g"], compute=compute)
     world.run(program)
@@ -223,7 +226,8 @@ def test_messages_are_activations_and_their_gradients():
         replica = Replica(layers, images().shape, backend=backend("numpy"), dtype="float64", part=part)
         mine = session("ring", "float64", replica=replica, dataset=images(), steps=2, evaluate_every=1000)
         mine.evaluation_due = lambda _steps: False
-        await pipeline(comm, mine, stages=2, microbatches=7)
+        mine.place = Place(0, data=await comm.split(comm.rank), model=comm)
+        await pipeline(comm, mine, microbatches=7)
         return replica
 
     first, second = world.run(program)
@@ -250,7 +254,8 @@ def test_activations_in_flight_take_the_memory_that_the_schedules_differ_in():
             part = slice(comm.rank, comm.rank + 1 if comm.rank < 3 else None)
             replica = Replica(layers, images().shape, backend=backend("numpy"), part=part)
             mine = session("ring", "float32", replica=replica, dataset=images(), steps=2, global_batch=64)
-            await pipeline(comm, mine, stages=4, microbatches=16, schedule=schedule)
+            mine.place = await placed(comm, 4)
+            await pipeline(comm, mine, microbatches=16, schedule=schedule)
 
         simulated(4, NETWORKS["ethernet-10g"], compute=compute).run(program)
         peaks[schedule] = most

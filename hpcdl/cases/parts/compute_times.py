@@ -94,10 +94,13 @@ class ComputeTimes:
         updates = {"update": whole, **shares} if self.per_call else {}
         return ComputeTimes(self.per_image, {"evaluation": 0.0, **updates, **self.per_call}, self.source)
 
-    def of_stage(self, layers: Sequence[Layer]) -> ComputeTimes:
-        """Return these times with an update of ``layers`` only; see :meth:`of_network`."""
-        update = sum(self.per_call.get(f"update {layer.name}", 0.0) for layer in layers)
-        return ComputeTimes(self.per_image, {**self.per_call, "update": update}, self.source)
+    def of_stages(self, layers: Sequence[Layer], parts: Sequence[slice]) -> tuple[ComputeTimes, ...]:
+        """Return the times of ranks that update only a part of ``layers`` each; see :meth:`of_network`."""
+        if len(parts) == 1:
+            return (self,)
+        known = self.per_call
+        updates = [sum(known.get(f"update {layer.name}", 0.0) for layer in layers[part]) for part in parts]
+        return tuple(ComputeTimes(self.per_image, {**known, "update": one}, self.source) for one in updates)
 
     def scaled(self, factor: float) -> ComputeTimes:
         """All of them times ``factor``."""

@@ -91,4 +91,4 @@ def _side(plan: Plan | None, tensors: Sequence[Tensor], elements: int) -> Compre
     def vector(name: str, size: int | None = None) -> Array:  # noqa: ARG001
         return np.zeros(elements if size is None else size, np.float32)
 
-    return Compressed(plan, tensors, elements, "float32", vector, seed=0)
+    return Compressed(plan, tensors, elements, "float32", vector, lambda _step: False, seed=0)

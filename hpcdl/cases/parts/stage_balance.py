@@ -68,12 +68,10 @@ class Divided(Protocol):
 
 def check_stages(spec: Divided, layers: int, images: int) -> None:
     """Raise ValueError if ``layers``, or the ``images`` of a worker's batch, are too few for the strategy."""
-    if spec.stages == 1:
-        return
     microbatches = spec.strategy.microbatches(spec.training.in_full)
     if microbatches > images:
-        raise ValueError(f"microbatches: {microbatches} of {images} images would leave some without any")
+        raise ValueError(f"{microbatches} microbatches of {images} images would leave some without any")
     if spec.stages > layers:
-        raise ValueError(f"stages: {spec.model} has {layers} layers, too few for {spec.stages} stages")
-    if traits_of(spec.aggregation).adaptive:
-        raise ValueError(f"stages: {spec.aggregation.name!r} measures sums over all ranks; name another scheme")
+        raise ValueError(f"{spec.model} has {layers} layers, too few for {spec.stages} stages")
+    if spec.stages > 1 and traits_of(spec.aggregation).adaptive:
+        raise ValueError(f"{spec.aggregation.name!r} measures sums over all ranks; name another scheme")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpcdl.cases.parts.stand_in_stages import Marks, Microbatched, Outline, Stage
+from hpcdl.data.parts.sharding import EQUAL, Shares
 from hpcdl.fabric.vectors import Phantom, phantom
 from hpcdl.nn.volumes import volumes
 from hpcdl.training.parts.bucketing import between, buckets
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from hpcdl.nn.split.layout import Range
     from hpcdl.training.parts.compressed.compressed import Compressed
     from hpcdl.training.parts.journal import Journal
+    from hpcdl.training.parts.mesh import Place
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,9 @@ class Session:
     optimizer: Updates = field(default_factory=Updates)
     compressed: Compressed | None = None
     """Exchange of compressed gradients; None: they are dense."""
+    shares: Shares = EQUAL
+    place: Place | None = None
+    """Place of the rank among pipelines."""
     images: int = 0
     """Images of the work under way."""
     flow: Flow = WHOLE
@@ -201,10 +206,6 @@ class Session:
         """Return the labels of a batch."""
         self.images = 0
         return np.empty(self.batch_per_rank, np.int64)
-
-    def most_images(self, _ranks: int) -> int:
-        """Return the images of a batch: all are equal."""
-        return self.batch_per_rank
 
     def evaluation_due(self, step: int) -> bool:
         """At the end, when the last sums are there."""

@@ -17,6 +17,7 @@ from hpcdl.data.parts.dataset import Dataset
 from hpcdl.data.parts.sharding import EQUAL, bounds
 from hpcdl.launch.memory import node_memory_bytes, shortage
 from hpcdl.nn.precision import HALF
+from hpcdl.nn.volumes import volumes
 from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
             raise ValueError(f"{one}: give exactly one of {one} and {other}")
     with about("training"):
         spec.strategy.check(spec.ranks, spec.training.in_full)
+    if spec.mesh is not None:
+        with about("mesh"):
+            spec.mesh.groups(spec.ranks)
     _check_divisible(spec)
     if spec.target_accuracy is None and spec.stop_at_target:
         raise ValueError("stop_at_target: there is no target_accuracy to stop at")
@@ -55,14 +59,12 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
     _check_supported(spec, given)
     with about("dtype"):
         kernels.check_precision(spec.dtype)
-    if spec.quantization is not None and not kernels.on_host:
-        raise ValueError(f"quantization: is done in the host's memory, and backend {kernels.name!r} is not there")
+    for key, asked in (("quantization", spec.quantization), ("pruning", spec.pruning)):
+        if asked is not None and not kernels.on_host:
+            raise ValueError(f"{key}: is done in the host's memory, and backend {kernels.name!r} is not there")
     with about("model"):
         if (shape := check_layers(spec.layers, spec.data.shape)) != (spec.data.classes,):
             raise ValueError(f"ends in {shape}, but {spec.data.name} has {spec.data.classes} classes")
-    with about("training"):
-        shares = np.diff(bounds(spec.images_per_step, len(spec.workers), spec.sharing))
-        check_stages(spec, len(spec.layers), int(shares.min()))
     with about("optimizer"):
         rule = spec.optimizer.make()
         if lacking := ", ".join(name for name in OPTIMIZER if not hasattr(rule, name)):
@@ -73,6 +75,9 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
     with about("training"):
         spec.strategy.check_rates(spec.rate, spec.planned_steps, spec.training.in_full)
     _check_shares(spec)
+    with about("training" if spec.stages == 1 else "mesh"):
+        shares = np.diff(bounds(spec.images_per_step, len(spec.workers), spec.sharing))
+        check_stages(spec, len(spec.layers), int(shares.min()))
     if spec.mesh is not None:
         with about("mesh"):
             _check_mesh(spec)
@@ -104,6 +109,10 @@ def memory_bytes(spec: TrainSpec) -> int:
     if spec.network:
         pipelines, training = spec.ranks // spec.stages, len(spec.workers)
         return sum(pipelines * 2 * weights + training * outputs for weights, outputs in spec.stage_bytes)
+    if (division := spec.division(0)) is not None:
+        ((weights, outputs),) = spec.stage_bytes
+        whole = volumes(spec.layers, spec.data.shape, 1).parameters
+        return 2 * weights * division.parameters // whole + outputs
     return max(2 * weights + outputs for weights, outputs in spec.stage_bytes)
 
 
@@ -139,8 +148,9 @@ def _check_shares(spec: TrainSpec) -> None:
 
 def _check_mesh(spec: TrainSpec) -> None:
     """Raise ValueError for a mesh that does not fit the ranks, and for layers that cannot be split so."""
-    if spec.model_ranks == 1:
+    if spec.mesh is None or spec.model_ranks == 1:
         return
+    exchange = spec.mesh.exchange
     if spec.network:
         raise ValueError("layers are split on real ranks only; leave out network or mesh")
     if spec.independent:
@@ -149,8 +159,13 @@ def _check_mesh(spec: TrainSpec) -> None:
         raise ValueError(f"compression = {spec.compression.name!r} needs layers that are whole on every rank")
     if spec.dtype in HALF:
         raise ValueError(f"gradients of activations are summed over ranks; use float32, not {spec.dtype}")
+    for key in ("quantization", "pruning"):
+        if getattr(spec, key) is not None:
+            raise ValueError(f"{key} needs layers that are whole on every rank")
     for rank in range(spec.model_ranks):
-        spec.division(rank)
+        division = spec.division(rank)
+        if exchange != "all" and division is not None and not 0 < division.first_split < len(division.parts):
+            raise ValueError(f"exchange: {exchange!r} needs data-parallel layers before fully connected ones")
 
 
 def _check_supported(spec: TrainSpec, given: Collection[str]) -> None:
@@ -196,11 +211,17 @@ def _check_supported(spec: TrainSpec, given: Collection[str]) -> None:
         ("failure", spec.failure, traits.may_fail is not None, "does not go on when a rank fails"),
         (
             "mesh",
-            spec.mesh,
+            spec.mesh and spec.stages == 1,
             traits.splits_layers,
             f"does not split layers among ranks; these do: {', '.join(splitting)}",
         ),
-        ("shares", spec.shares, spec.mesh is None, "has equal shares on a mesh; leave one of the keys out"),
+        ("mesh", spec.stages > 1, traits.pipelines, 'has all layers on every rank; training = "pipeline" has not'),
+        (
+            "shares",
+            spec.shares,
+            spec.mesh is None or spec.stages > 1,
+            "has equal shares on a mesh; leave one of the keys out",
+        ),
     ):
         if asked and not able:
             raise ValueError(f"{key}: {name!r} {why}")

@@ -22,6 +22,7 @@ from hpcdl.fabric.faults import Failure, Straggler
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.nn.backend import backend
 from hpcdl.nn.precision import HALF, master, storage_dtype
+from hpcdl.nn.pruning import Pruning, pruned
 from hpcdl.nn.quantization import Quantization, quantized
 from hpcdl.nn.replica import Replica
 from hpcdl.nn.split.division import divide
@@ -85,6 +86,7 @@ class TrainSpec:
     straggler: Straggler | None = key(None, table=Straggler)
     failure: Failure | None = key(None, table=Failure)
     quantization: Quantization | None = key(None, table=Quantization)
+    pruning: Pruning | None = key(None, table=Pruning)
     network: str | None = key(None, choices=tuple(NETWORKS))
     ranks_per_host: int = key(1, least=1, most=MOST_RANKS)
     device: str | None = key(None, choices=tuple(DEVICES))
@@ -101,6 +103,12 @@ class TrainSpec:
     def layers(self) -> Sequence[Layer]:
         """The model for images of the dataset."""
         return self.model.make(self.data.shape, self.data.classes)  # type: ignore[no-any-return]
+
+    @property
+    def trained_layers(self) -> Sequence[Layer]:
+        """The model with rounded and pruned weights, where the case wants them."""
+        layers = self.layers if self.quantization is None else quantized(self.layers, self.quantization)
+        return layers if self.pruning is None else pruned(layers, self.pruning)
 
     @property
     def kernels(self) -> Backend:
@@ -120,7 +128,7 @@ class TrainSpec:
     @property
     def stages(self) -> int:
         """Ranks among which the layers are divided; 1: each rank has all of them."""
-        return self.strategy.stages(self.ranks, self.training.in_full)
+        return 1 if self.mesh is None else self.mesh.pipeline
 
     @cached_property
     def parts(self) -> tuple[slice, ...]:
@@ -136,7 +144,7 @@ class TrainSpec:
         found, shape = [], tuple(self.data.shape)
         for stage, part in enumerate(self.parts):
             weight = volumes(self.layers[part], shape, images)
-            flying = self.strategy.in_flight(stage, settings)
+            flying = self.strategy.in_flight(stage, self.stages, settings)
             found.append((size * weight.parameters, flying * own * weight.activation_bytes // FLOAT_BYTES))
             for layer in self.layers[part]:
                 shape = layer.output(shape)
@@ -150,6 +158,8 @@ class TrainSpec:
     @cached_property
     def workers(self) -> range:
         """Ranks that share a batch."""
+        if self.stages > 1:
+            return range(0, self.ranks, self.stages)
         return self.strategy.workers(self.ranks, self.training.in_full)
 
     @cached_property
@@ -197,9 +207,7 @@ class TrainSpec:
     @cached_property
     def stage_times(self) -> tuple[ComputeTimes, ...]:
         """:attr:`compute_times` of each stage."""
-        if self.stages == 1:
-            return (self.compute_times,)
-        return tuple(self.compute_times.of_stage(self.layers[part]) for part in self.parts)
+        return self.compute_times.of_stages(self.layers, self.parts)
 
     @property
     def cluster(self) -> Network:
@@ -228,24 +236,27 @@ class TrainSpec:
     ) -> Session:
         """Return the side of ``rank`` of the training; ``allocate`` makes the host's vectors, see Replica.
 
-        ``place``: the rank's place in a mesh that splits layers.
+        ``place``: the rank's place in a mesh that divides layers. Without it, groups are consecutive ranks.
         """
         kernels = self.kernels
         division = None if place is None else self.division(place.model.rank)
+        stage = rank % self.stages if place is None or self.stages == 1 else place.model.rank
         replica = Replica(
-            self.layers if self.quantization is None else quantized(self.layers, self.quantization),
+            self.trained_layers,
             self.data.shape,
             backend=kernels,
             dtype=self.dtype,
             seed=self.seed,
             allocate=allocate if kernels.on_host else None,
             division=division,
-            part=self.parts[rank % self.stages],
+            part=self.parts[stage] if division is None else slice(None),
         )
         update: Any = self.optimizer.make()
         if self.dtype == "float16":  # bfloat16 has float32's exponents
             update = LossScaling(update, replica)
-        group = None if place is None or division is None else ModelGroup(place, division, replica)
+        group = None
+        if place is not None and division is not None and self.mesh is not None:
+            group = ModelGroup(place, division, replica, self.mesh.exchange)
         return Session(
             replica=replica,
             optimizer=update,
@@ -264,4 +275,5 @@ class TrainSpec:
             prefetch=self.prefetch,
             compression=self.plan,
             group=group,
+            place=place if self.stages > 1 else None,
         )

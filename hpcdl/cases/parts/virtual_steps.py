@@ -15,6 +15,7 @@ from hpcdl.nn.volumes import volumes
 from hpcdl.trace.recorder import Recorder, Step
 from hpcdl.training.parts.compressed.compressed import Compressed
 from hpcdl.training.parts.journal import Journal
+from hpcdl.training.parts.mesh import placed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -76,7 +77,9 @@ class Training:
         def vector(name: str, size: int | None = None) -> Array:  # noqa: ARG001
             return phantom(elements if size is None else size, dtype)
 
-        return Compressed(self.plan, tensors_of(self.layers, self.shape), elements, dtype, vector, seed=0)
+        return Compressed(
+            self.plan, tensors_of(self.layers, self.shape), elements, dtype, vector, _unwatched, seed=0
+        )
 
 
 class VirtualStep(NamedTuple):
@@ -88,6 +91,10 @@ class VirtualStep(NamedTuple):
     """By the rank that sends most."""
     touched: Mapping[str, float]
     """Bytes that the arithmetic of rank 0 touches, by its label; empty unless asked for."""
+
+
+def _unwatched(_step: int) -> bool:
+    return False
 
 
 def tensors_of(layers: Sequence[Layer], shape: Shape) -> list[Tensor]:
@@ -121,7 +128,7 @@ def virtual_step(
     recorders = [Recorder(events=False) for _ in range(ranks)]
     sessions: dict[int, Session] = {}
     parts, stages = training.parts, len(training.parts)
-    own = [times] if stages == 1 else [times.of_stage(training.layers[part]) for part in parts]
+    own = times.of_stages(training.layers, parts)
     steps = CYCLES * training.cycle
 
     def seconds(rank: int, label: str) -> float:
@@ -140,6 +147,7 @@ def virtual_step(
             journal=Journal(recorders[comm.rank], counters),
             batch_per_rank=images,
             global_batch=images * (ranks // stages),
+            place=await placed(comm, stages) if stages > 1 else None,
             steps=steps,
             bucket_bytes=bucket,
             independent=training.independent,

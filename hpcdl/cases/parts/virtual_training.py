@@ -19,6 +19,7 @@ from hpcdl.fabric.comm import INPUT, Counters
 from hpcdl.fabric.faults import Delays, RankFailed, Straggler
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.training.parts.bucketing import bucket_bytes
+from hpcdl.training.parts.mesh import placed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -148,6 +149,13 @@ async def simulate(
     sessions += [at_once.session(one, rank=rank) for rank, one in enumerate(journals)]
     for mine in sessions:
         mine.bucket_bytes = bucket_bytes(cluster.link.alpha, cluster.link.beta, ranks)
-    first, *_ = world.run(lambda comm: train(comm, sessions[comm.rank]))
+
+    async def take_part(comm: Comm) -> dict[str, Scalar]:
+        mine = sessions[comm.rank]
+        if spec.stages > 1:
+            mine.place = await placed(comm, spec.stages)
+        return await train(comm, mine)
+
+    first, *_ = world.run(take_part)
     failures = {"process_failure": ", ".join(failed)} if failure else {}
     return {**first, "nodes": -(-ranks // cluster.ranks_per_host), **failures}

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numba import njit
 
 from hpcdl.compression.kernels.bit_stream import ends_here, finish, logarithm, put, put_long, window
-
-LONGEST: Final = 15
-"""Most bits of a symbol; a length is half a byte of the table."""
 
 
 @njit(nogil=True, cache=True)
@@ -53,7 +50,7 @@ def decode(wire: Any, size: Any, direct: Any, look_up: Any, integers: Any) -> An
     largest = 1 << direct
     for i in range(len(integers)):
         word = window(wire, bit)
-        found = look_up[np.int64(word & np.uint64((1 << LONGEST) - 1))]
+        found = look_up[np.int64(word & np.uint64(len(look_up) - 1))]
         length = np.uint64(found & 15)
         symbol = np.int64(found >> 4)
         bit += length

@@ -69,6 +69,18 @@ class Division:
         taken = [*(part.takes for part in self.parts), by_images(self.output)]
         return tuple(zip(given, taken, strict=True))
 
+    @property
+    def parameters(self) -> int:
+        """Number of trained parameters on this rank."""
+        declared = [part.declare(shape) for part, shape in zip(self.parts, self.shapes, strict=True)]
+        return sum(math.prod(one.shape) for variables in declared for one in variables if one.trained)
+
+    @property
+    def first_split(self) -> int:
+        """Number of the first part that takes images of other ranks; the number of parts if none does."""
+        taken = [part.takes.by_images for part in self.parts]
+        return taken.index(False) if False in taken else len(taken)
+
 
 def divide(layers: Sequence[Layer], shape: Shape, *, split: str, linear: str, rank: int, ranks: int) -> Division:
     """Return ``rank``'s division of ``layers`` for images of ``shape``.

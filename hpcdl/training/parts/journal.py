@@ -48,6 +48,15 @@ class Journal:
         """List to which the interpreter appends traced events; None: events are not traced."""
         return self._recorder.events
 
+    def events_from(self, step: int) -> list[Event] | None:
+        """Return this rank's events from the beginning of ``step`` on; None if some are not traced, or dropped."""
+        self._recorder.trim()
+        events, steps = self._recorder.events, self._recorder.steps
+        if events is None or self._recorder.dropped or step >= len(steps):
+            return None
+        begin = Step(*steps[step]).begin
+        return [event for event in events if event[2] >= begin]
+
     def virtual(
         self, read: Callable[[], Counters], ranks: int = 1, before_step: Callable[[int], None] = lambda _step: None
     ) -> Journal:
@@ -116,15 +125,18 @@ class Journal:
         samples: int,
         *,
         consensus: float = math.nan,
+        fidelity: tuple[float, float, float] = (math.nan, math.nan, math.nan),
         at: Moment | None = None,
     ) -> None:
         """Record a test of the present parameters, or of those ``at`` a moment.
+
+        ``fidelity``: residual norm, cosine and error of the gradients; see :class:`Evaluation`.
 
         Without a moment the training time is the sum of the steps.
         """
         steps, training_ns = at or (self._steps, self._training_ns)
         self._recorder.evaluations.append(
-            Evaluation(steps, epoch, training_ns * 1e-9, loss, accuracy, samples, consensus)
+            Evaluation(steps, epoch, training_ns * 1e-9, loss, accuracy, samples, consensus, *fidelity)
         )
 
     def update(self, worker: int, version: int, staleness: int, learning_rate: float) -> None:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from hpcdl.data.parts.prefetch import Prefetch
-from hpcdl.data.parts.sharding import EQUAL, Shares, bounds, epoch_order, share, steps_per_epoch
+from hpcdl.data.parts.sharding import EQUAL, Shares, epoch_order, share, steps_per_epoch
 from hpcdl.optim.parts.per_tensor import Multipliers
 from hpcdl.training.parts.bucketing import between, buckets
-from hpcdl.training.parts.compressed.compressed import Compressed
+from hpcdl.training.parts.compressed.compressed import NO_FIDELITY, Compressed
 from hpcdl.training.parts.flow import WHOLE, Flow
 from hpcdl.training.parts.testing import test
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from hpcdl.optim.parts.protocol import Optimizer
     from hpcdl.training.parts.compressed.plan import Plan
     from hpcdl.training.parts.journal import Journal, Moment
+    from hpcdl.training.parts.mesh import Place
     from hpcdl.training.parts.model_group import ModelGroup
 
 
@@ -70,6 +71,8 @@ class Session:
     """Compressor and residual of this rank."""
     group: ModelGroup | None = None
     """This rank of a model group; None: every rank has all layers."""
+    place: Place | None = None
+    """Place of the rank among pipelines; None: every rank has all layers."""
     vectors: dict[str, Array] = field(default_factory=dict, init=False)
     """Vectors of the strategy besides the replica's, by name; see :meth:`vector`."""
     multipliers: Multipliers = field(init=False)
@@ -92,6 +95,7 @@ class Session:
                 replica.gradients.size,
                 str(replica.gradients.dtype),
                 self.vector,
+                self._evaluated_after,
                 self.seed,
             )
 
@@ -104,7 +108,7 @@ class Session:
     def memory_bytes(self) -> int:
         """Bytes of this rank's vectors: parameters, gradients, state, those of the optimizer and the strategy."""
         replica = self.replica
-        own = (replica.parameters, replica.gradients, replica.state)
+        own = (replica.parameters, replica.gradients, replica.layer_gradient, replica.state)
         states = [vector for one in (self.optimizer, *self._parts) for vector in one.state.values()]
         states += self.compressed.state.values() if self.compressed is not None else ()
         return sum(vector.nbytes for vector in (*own, *states, *self.vectors.values()))
@@ -179,10 +183,6 @@ class Session:
         images, labels = self.batch(step, rank, ranks)
         return self.replica.backend.asarray(images), self.replica.backend.asarray(labels)
 
-    def most_images(self, ranks: int) -> int:
-        """Return the images of the largest share of a batch."""
-        return int(np.diff(bounds(self.global_batch, ranks, self.shares)).max())
-
     def labels(self, step: int, rank: int, ranks: int) -> Array:
         """Return the labels of :meth:`input` alone, for a rank whose layers take no images."""
         self.replica.reseed(self.seed, rank, step)
@@ -218,6 +218,10 @@ class Session:
         due = within > self._evaluated or steps == self.steps
         self._evaluated = within
         return due
+
+    def _evaluated_after(self, step: int) -> bool:
+        """Return whether an evaluation follows ``step``."""
+        return step + 1 == self.steps or self.evaluations_within(step + 1) > self.evaluations_within(step)
 
     async def evaluate(
         self,
@@ -256,7 +260,10 @@ class Session:
         await comm.native("allreduce", sums)
         loss, accuracy = (float(total) / len(self.dataset.test) for total in sums)
         epochs, samples = steps / self.steps_per_epoch, round(steps * self.global_batch)
-        self.journal.evaluation(epochs, loss, accuracy, samples, consensus=consensus, at=at)
+        fidelity = NO_FIDELITY
+        if self.compressed is not None:
+            fidelity = await self.compressed.fidelity(comm, replica.gradients)
+        self.journal.evaluation(epochs, loss, accuracy, samples, consensus=consensus, fidelity=fidelity, at=at)
         reached = self.target_accuracy is not None and accuracy >= self.target_accuracy
         return bool(self.stop_at_target and reached)
 

@@ -38,6 +38,11 @@ def _one(_number: int, _settings: Settings) -> int:
     return 1
 
 
+def _alone(_stage: int, _stages: int, _settings: Settings) -> int:
+    """Return 1."""
+    return 1
+
+
 def _whole(_settings: Settings) -> int:
     """Return 1."""
     return 1
@@ -60,6 +65,8 @@ class Strategy:
     """Can train in float16, by loss scaling."""
     weighs_images: bool = False
     """A rank is weighted by its images, so that shares of a batch need not be equal."""
+    pipelines: bool = False
+    """Passes microbatches through ranks that have consecutive layers."""
     splits_layers: bool = False
     """Moves gradients by the session's ``reduce``, so that layers may be split among ranks."""
     served: bool = False
@@ -77,12 +84,10 @@ class Strategy:
     """``workers(ranks, settings)``: the ranks that share a batch."""
     may_fail: Callable[[int, Settings], range] | None = None
     """``may_fail(ranks, settings)``: the ranks of which one may fail without ending training; None: no rank."""
-    stages: Callable[[int, Settings], int] = _one
-    """``stages(ranks, settings)``: consecutive ranks among which the layers are divided."""
     microbatches: Callable[[Settings], int] = _whole
     """``microbatches(settings)``: parts of a worker's share of a batch that pass through the layers in turn."""
-    in_flight: Callable[[int, Settings], int] = _one
-    """``in_flight(stage, settings)``: microbatches whose activations a stage holds at a time, at most."""
+    in_flight: Callable[[int, int, Settings], int] = _alone
+    """``in_flight(stage, stages, settings)``: microbatches whose activations a stage holds at a time, at most."""
     most_steps: Callable[[int, Settings], int] = _one
     """``most_steps(ranks, settings)``: the most steps that one rank takes of a global batch."""
     gradients_in_flight: Callable[[Settings], int | None] = _unknown

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+import numpy as np
+
+from hpcdl.aggregation.ring import ring
 from hpcdl.compression.parts.protocol import Layout
 from hpcdl.compression.parts.sparse_messages import SparseMessages
+from hpcdl.fabric.vectors import Phantom
 from hpcdl.training.parts.compressed.exchanges import by_messages, by_sums
 from hpcdl.training.parts.compressed.piece import Courier, Piece
 from hpcdl.training.parts.compressed.serving import Answers, by_servers, shards
-from hpcdl.training.parts.compressed.sparse_sums import SparseSums, sum_all
+from hpcdl.training.parts.compressed.sparse_sums import SparseSums
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -20,6 +25,20 @@ if TYPE_CHECKING:
     from hpcdl.training.parts.compressed.plan import Plan
 
     Sum = Callable[..., Coroutine[Any, Any, Any]]
+
+
+class Fidelity(NamedTuple):
+    """Loss of information by compression; not a number where it is not defined."""
+
+    residual_norm: float
+    """Root mean square over ranks of the residuals' norms."""
+    cosine: float
+    """Of the angle between the compressed and the dense sum of the gradients."""
+    error: float
+    """Norm of the difference of these sums, by the norm of the dense one."""
+
+
+NO_FIDELITY: Final = Fidelity(math.nan, math.nan, math.nan)
 
 
 class Vectors(Protocol):
@@ -34,13 +53,21 @@ class Compressed:
     """Exchange of compressed gradients by one rank.
 
     With error feedback (Seide et al. 2014; Stich et al. 2018) a compressor gets gradient plus residual, and the
-    residual becomes what it has not sent.
+    residual becomes what it has not sent. Dense first steps use the case's aggregation; a ring if that is sparse.
 
     ``tensors``: tensors of the flat gradient of ``size`` elements. ``vector`` makes the residuals.
+    ``watched(step)``: whether :meth:`fidelity` follows a step.
     """
 
     def __init__(
-        self, plan: Plan, tensors: Sequence[Tensor], size: int, dtype: str, vector: Vectors, seed: int
+        self,
+        plan: Plan,
+        tensors: Sequence[Tensor],
+        size: int,
+        dtype: str,
+        vector: Vectors,
+        watched: Callable[[int], bool],
+        seed: int,
     ) -> None:
         self.plan = plan
         self.tensors = tensors
@@ -49,8 +76,13 @@ class Compressed:
         self._size = size
         self._dtype = dtype
         self._seed = seed
-        self._steps: dict[tuple[int, int], int] = {}
-        """Exchanges so far, by the bounds of the part."""
+        self._watched = watched
+        self._dense: Array | None = None
+        """This rank's gradient of the last watched step."""
+        self.exchanges: dict[tuple[int, int], int] = {}
+        """Number of exchanges so far, dense ones included, by the bounds of the part."""
+        self.compressor: Any = None
+        """Compressor of this rank, from the first exchange on."""
         self._residuals: dict[tuple[int, int], Array] = {}
         self._exchange: Callable[[Comm, Piece, Sum], Coroutine[Any, Any, None]] | None = None
         self.state: dict[str, Array] = {}
@@ -64,15 +96,36 @@ class Compressed:
         """
         if self._exchange is None:
             self._exchange = self._begin(comm)
-        step = self._steps.get((span.start, span.stop), 0)
-        self._steps[span.start, span.stop] = step + 1
+        step = self.exchanges.get((span.start, span.stop), 0)
+        self.exchanges[span.start, span.stop] = step + 1
+        if self._watched(step):
+            await comm.apply("copy", partial(self._keep, span, gradient), gradient.nbytes)
         if step < self.plan.settings.warmup_steps:
-            await (
-                sum_all(comm, gradient, aggregate) if self.plan.aggregation.sparse else aggregate(comm, gradient)
-            )
+            await (ring if self.plan.aggregation.sparse else aggregate)(comm, gradient)
             return
         residual = None if self.residual is None else self.residual[span]
         await self._exchange(comm, Piece(span, gradient, residual, step), aggregate)
+
+    async def fidelity(self, comm: Comm, exchanged: Array) -> Fidelity:
+        """Compare ``exchanged``, the last sum of the whole gradient, with the dense sum. Collective."""
+        residual = self.residual
+        if residual is None and self.plan.traits.own_residual:
+            residual = self.state.get(self.plan.traits.own_residual)
+        square = np.array([math.nan if residual is None else float(residual @ residual)])
+        await comm.native("allreduce", square)
+        norm = math.sqrt(float(square[0]) / comm.size)
+        if self._dense is None:
+            return NO_FIDELITY._replace(residual_norm=norm)
+        await comm.native("allreduce", self._dense)
+        return await comm.compute("evaluation", partial(_compared, exchanged, self._dense, norm))
+
+    def _keep(self, span: slice, gradient: Array) -> None:
+        """Keep this rank's gradient of a watched step."""
+        if type(gradient) is Phantom:
+            return
+        if self._dense is None:
+            self._dense = np.zeros(self._size, self._dtype)
+        self._dense[span] = gradient
 
     def _begin(self, comm: Comm) -> Callable[[Comm, Piece, Sum], Coroutine[Any, Any, None]]:
         """Make the compressor of this rank; return the exchange."""
@@ -82,6 +135,7 @@ class Compressed:
             size=self._size, tensors=tensors, dtype=self._dtype, rank=comm.rank, ranks=comm.size, seed=self._seed
         )
         compressor = plan.make(layout)
+        self.compressor = compressor
         self.state.update(compressor.state)
         if plan.kind == "vectors":
             return lambda comm, piece, aggregate: by_sums(comm, compressor, piece, aggregate, tensors)
@@ -117,3 +171,11 @@ class Compressed:
             name = f"residual of sums {span.start}"
             self._residuals[bounds] = self._vector(name, span.stop - span.start)
         return self._residuals[bounds]
+
+
+def _compared(exchanged: Array, dense: Array, residual_norm: float) -> Fidelity:
+    lengths = [float(np.linalg.norm(vector)) for vector in (exchanged, dense)]
+    if not all(lengths):
+        return NO_FIDELITY._replace(residual_norm=residual_norm)
+    cosine = float(np.vdot(exchanged, dense)) / math.prod(lengths)
+    return Fidelity(residual_norm, cosine, float(np.linalg.norm(exchanged - dense)) / lengths[1])

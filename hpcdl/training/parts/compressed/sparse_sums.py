@@ -70,14 +70,6 @@ class SparseSums:
             raise refused(error, piece, vector, self._tensors) from None
 
 
-async def sum_all(comm: Comm, gradient: Array, scheme: SparseSum) -> None:
-    """Sum whole vectors by a sparse scheme, in place, as entries at all positions: exact, and twice the bytes."""
-    size = len(gradient)
-    positions = phantom(size, np.int32) if type(gradient) is Phantom else np.arange(size, dtype=np.int32)
-    total, rest = await scheme(comm, Sparse(positions, gradient), Series(size, size))
-    await comm.apply("decode", partial(_write, total, rest, gradient, None), gradient.nbytes)
-
-
 def _write(total: Sparse, rest: Sparse, gradient: Array, residual: Array | None) -> None:
     if type(gradient) is Phantom:
         return

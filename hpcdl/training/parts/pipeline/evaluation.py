@@ -14,19 +14,18 @@ if TYPE_CHECKING:
 
     from hpcdl.fabric.comm import Comm
     from hpcdl.training.parts.pipeline.neighbours import Stage
-    from hpcdl.training.parts.pipeline.place import Place
     from hpcdl.training.parts.session import Session
 
 
 async def test(
-    comm: Comm, session: Session, place: Place, before: Stage | None, after: Stage | None, most: int
+    comm: Comm, session: Session, replicas: Comm, before: Stage | None, after: Stage | None, most: int
 ) -> NDArray[np.float64]:
     """Return the summed loss and the number of correct answers of this pipeline's share of the test set, (2,).
 
     They are zeros on all ranks but the last of each pipeline. At most ``most`` images pass at a time.
     """
     replica, split = session.replica, session.dataset.test
-    begin, end = bounds(len(split), place.replicas.size)[place.replicas.rank :][:2]
+    begin, end = bounds(len(split), replicas.size)[replicas.rank :][:2]
     parts = [np.arange(first, min(first + most, end)) for first in range(begin, end, most)]
     sums = np.zeros(2)
     for number, mine in enumerate(parts):

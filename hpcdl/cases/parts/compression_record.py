@@ -1,0 +1,89 @@
+"""Record of a case's compression: bytes with and without it, and the time of its arithmetic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpcdl.aggregation.parts.cost import cost, costs
+from hpcdl.aggregation.ring import ring
+from hpcdl.cases.parts.scheme import MOST_TRIED
+from hpcdl.fabric.network import NETWORKS
+from hpcdl.fabric.vectors import phantom
+from hpcdl.fabric.virtual.simulated import simulated
+
+if TYPE_CHECKING:
+    from hpcdl.fabric.comm import Comm
+    from hpcdl.trace.record import Scalar
+    from hpcdl.training.parts.compressed.compressed import Compressed
+    from hpcdl.training.parts.compressed.plan import Plan
+    from hpcdl.training.parts.session import Session
+
+
+async def compression_fields(comm: Comm, session: Session, sent_bytes: int, warmup: int) -> dict[str, Scalar]:
+    """Return the record's fields of the compression; empty without one. Collective.
+
+    ``sent_bytes``: sent by this rank in the whole training. ``warmup``: first steps whose times are not counted.
+    """
+    compressed = session.compressed
+    if compressed is None:
+        return {}
+    sent = np.array([float(sent_bytes)])
+    await comm.native("allreduce", sent)
+    if comm.rank:
+        return {}  # rank 0's fields are recorded
+    return {
+        "compression_ratio": _ratio(compressed, comm.size, session.replica.gradients.dtype, float(sent[0])),
+        **{f"{label}_seconds": _seconds(session, label, warmup) for label in ("encode", "decode")},
+    }
+
+
+def _ratio(compressed: Compressed, ranks: int, dtype: np.dtype[np.float32], sent: float) -> float | None:
+    """Return bytes of a dense exchange by bytes sent, of all ranks; None if ranks send nothing.
+
+    The bytes of a library's collectives are not counted: their ratio is that of the vectors' lengths.
+    """
+    plan, warmup = compressed.plan, compressed.plan.settings.warmup_steps
+    counted = not (plan.aggregation.native or plan.aggregation.adaptive)
+    dense = others = 0.0
+    if not counted:
+        sent = 0.0
+    for (start, stop), steps in compressed.exchanges.items():
+        first = min(steps, warmup)
+        if counted:
+            whole = _dense_bytes(plan, ranks, stop - start, dtype)
+            others += first * whole
+        else:
+            whole = (stop - start) * dtype.itemsize
+            lengths = compressed.compressor.lengths(slice(start, stop)) if steps else []
+            sent += (steps - first) * sum(size * np.dtype(kind).itemsize for size, kind in lengths)
+        dense += (steps - first) * whole
+    return dense / (sent - others) if sent > others and dense else None
+
+
+def _dense_bytes(plan: Plan, ranks: int, size: int, dtype: np.dtype[np.float32]) -> float:
+    """Return the bytes that all ranks send to sum ``size`` elements; by a ring if the scheme is sparse."""
+    scheme, settings = (ring, {}) if plan.aggregation.sparse else (plan.scheme, plan.scheme_settings)
+    if ranks <= MOST_TRIED:
+        world = simulated(ranks, next(iter(NETWORKS.values())))
+        world.run(lambda comm: scheme(comm, phantom(size, dtype), **settings))
+        return float(sum(world.bytes))
+    stated = costs(scheme, settings)
+    if "Bytes, all ranks" in stated:
+        return cost(stated["Bytes, all ranks"], ranks, size * dtype.itemsize)
+    return ranks * cost(stated["Bytes, busiest rank"], ranks, size * dtype.itemsize)
+
+
+def _seconds(session: Session, label: str, warmup: int) -> float | None:
+    """Return the seconds per step of this rank in work with this label; None unless all of it was traced.
+
+    Compressors are compiled in their first step, which is not counted, nor are the steps before it.
+    """
+    assert session.compression is not None
+    first = min(warmup + session.compression.settings.warmup_steps, session.steps - 1)
+    events = session.journal.events_from(first)
+    if events is None:
+        return None
+    spent = sum(end - begin for _, of, begin, end, _, _ in events if of == label)
+    return spent / 1e9 / (session.steps - first)

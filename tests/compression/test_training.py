@@ -1,0 +1,73 @@
+"""Trainings with compressed gradients: they learn, and their records tell bytes and loss of information."""
+
+from math import isnan
+
+import numpy as np
+import pytest
+from contract.compression import COMPRESSORS, SCHEMES, fits, planned
+from contract.tiny import replicas, tiny_session
+
+from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.trace.recorder import Evaluation, Recorder
+from hpcdl.training.layerwise import layerwise
+from hpcdl.training.synchronous import synchronous
+
+RANKS = 3
+
+
+def trained(chosen, strategy=synchronous, steps=6, **settings):
+    """Return the ranks' sessions and recorders after a training."""
+    recorders = [Recorder(events=False) for _ in range(RANKS)]
+    keys = {"steps": steps, "compression": chosen, "evaluate_every": 1.0}
+    start = np.random.default_rng(2).standard_normal(15)
+    sessions = [
+        tiny_session(recorder, replica=replica, start=start, **keys)
+        for recorder, replica in zip(recorders, replicas(RANKS), strict=True)
+    ]
+    if chosen is not None and not chosen.aggregation.sparse:
+        for one in sessions:
+            one.aggregate = chosen.scheme
+    in_process(RANKS, 1).run(lambda comm: strategy(comm, sessions[comm.rank], **settings))
+    return sessions, [[Evaluation(*row) for row in one.evaluations] for one in recorders]
+
+
+@pytest.mark.parametrize("compressor", COMPRESSORS)
+def test_replicas_stay_equal_with_every_compressor(compressor):
+    able = [scheme for scheme in SCHEMES if fits(compressor, scheme)]
+    settings = {"density": 0.2} if compressor in ("top_k", "threshold", "dgc", "random_k") else {}
+    for number, strategy in enumerate((synchronous, layerwise)):
+        chosen = planned(compressor, able[number % len(able)], **settings)
+        sessions, evaluations = trained(chosen, strategy)
+        first = sessions[0].replica.parameters
+        assert all((one.replica.parameters == first).all() for one in sessions)
+        seen = evaluations[0][-1]
+        assert 0 < seen.gradient_cosine <= 1 + 1e-9
+        assert seen.gradient_error >= 0
+        assert isnan(seen.residual_norm) == (not (chosen.feeds_back or chosen.traits.own_residual))
+
+
+def test_dense_steps_lose_nothing_and_compressed_ones_are_measured_at_every_evaluation():
+    chosen = planned("top_k", "allgather", density=0.2, warmup_steps=3)
+    _, (evaluations, *_) = trained(chosen)
+    early = [one for one in evaluations if one.step <= 3]
+    late = [one for one in evaluations if one.step > 3]
+    assert early
+    assert late
+    for one in early:
+        assert (one.residual_norm, one.gradient_error) == (0, 0)
+        assert one.gradient_cosine == pytest.approx(1)
+    for one in late:
+        assert one.residual_norm > 0
+        assert 0.1 < one.gradient_cosine < 1
+        assert 0 < one.gradient_error < 2
+    _, (dense, *_) = trained(None)
+    assert all(isnan(one.gradient_cosine) and isnan(one.residual_norm) for one in dense)
+
+
+def test_memory_counts_residuals_and_vectors_of_compressors():
+    sizes = {}
+    for name in ("none", "top_k", "dgc"):
+        chosen = None if name == "none" else planned(name, "bruck", density=0.2)
+        sizes[name] = trained(chosen)[0][0].memory_bytes
+    assert sizes["top_k"] - sizes["none"] == 15 * 8
+    assert sizes["dgc"] - sizes["none"] == 2 * 15 * 8
