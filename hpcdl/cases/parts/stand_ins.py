@@ -160,6 +160,8 @@ class Session:
     shares: Shares = EQUAL
     place: Place | None = None
     """Place of the rank among pipelines."""
+    group: None = None
+    """Model group: layers of a stand-in are not split."""
     images: int = 0
     """Images of the work under way."""
     flow: Flow = WHOLE
