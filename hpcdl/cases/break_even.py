@@ -24,7 +24,7 @@ from hpcdl.cases.parts.compute_times import DEVICES, TIMES, ComputeSource, shape
 from hpcdl.cases.parts.exchange_prices import exchange_prices
 from hpcdl.cases.parts.keys import MOST_RANKS, MOST_THREADS, about, key
 from hpcdl.cases.parts.scheme import check_dense, check_hosts, try_out
-from hpcdl.cases.parts.virtual_steps import Training, VirtualStep, tensors_of, virtual_step
+from hpcdl.cases.parts.step_simulation import Training, VirtualStep, tensors_of, virtual_step
 from hpcdl.fabric.network import NETWORKS, Link
 from hpcdl.nn.volumes import FLOAT_BYTES, volumes
 from hpcdl.training.parts.bucketing import bucket_bytes

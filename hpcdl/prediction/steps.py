@@ -15,7 +15,7 @@ from hpcdl.aggregation.parts.cost import check_messages
 from hpcdl.analysis.record_fields import configuration
 from hpcdl.cases.parts.architecture import architecture
 from hpcdl.cases.parts.stand_ins import outline
-from hpcdl.cases.parts.virtual_steps import Training, virtual_step
+from hpcdl.cases.parts.step_simulation import Training, virtual_step
 from hpcdl.data.parts.dataset import DataError
 from hpcdl.fabric.vectors import phantom
 from hpcdl.prediction.certainty import DOUBTFUL
@@ -43,7 +43,7 @@ STEPPING: Final = ("train", "replay")
 
 KEPT: Final = (
     *("suite", "case", "kind", "model", "dataset", "backend", "dtype", "training", "aggregation", "compression"),
-    *("optimizer", "threads_per_rank", "scaling"),
+    *("optimizer", "threads_per_rank", "scaling", "parallelism"),
 )
 """Fields of a case that its prediction repeats."""
 
@@ -128,8 +128,6 @@ def _training(record: Mapping[str, Any]) -> Training:
     spec = spec_of(record)
     strategy, scheme = spec.training, spec.aggregation
     cycle = _cycle(strategy)
-    if spec.mesh is not None and spec.stages == 1:
-        raise ValueError("mesh: exchanges of split layers are not predicted")
     for key in ("straggler", "failure", "jitter", "shares"):
         if record.get(key):
             raise ValueError(f"{key}: ranks or steps of the case differ")
@@ -147,6 +145,7 @@ def _training(record: Mapping[str, Any]) -> Training:
         {"bfloat16": "float16"}.get(str(record["dtype"]), str(record["dtype"])),
         cycle=cycle,
         independent=not traits.sums,
+        mesh=spec.mesh,
         parts=spec.parts,
     )
 
@@ -159,10 +158,13 @@ def _cycle(strategy: Choice) -> int:
     return traits.cycle(strategy.in_full) if traits.cycle else 1
 
 
-def _images(record: Mapping[str, Any], workers: int) -> int:
-    """Return the most images of a worker, in the case's scaling. ValueError: fewer images than workers."""
+def _images(record: Mapping[str, Any], workers: int, ranks: int) -> int:
+    """Return the most images of a worker, in the case's scaling. ValueError: fewer images than workers.
+
+    A worker has a copy of the network: on ``ranks`` ranks that are its model group, or on a pipeline or one rank.
+    """
     if record.get("scaling") == "weak":
-        return int(record.get("batch_per_rank") or record["global_batch"] // record["ranks"])
+        return ranks * int(record.get("batch_per_rank") or record["global_batch"] // record["ranks"])
     if workers > record["global_batch"]:
         raise ValueError(f"a global batch of {record['global_batch']} images is less than one per rank")
     return -(-int(record["global_batch"]) // workers)
@@ -179,10 +181,8 @@ def _row(
     certainty: Certainty | None,
 ) -> Record:
     like = here[0] if here else like
-    workers, rest = divmod(ranks, len(training.parts))
-    if rest:
-        raise ValueError(f"they make no whole pipelines of {len(training.parts)} stages")
-    images = _images(like, workers)
+    workers = ranks // training.group_ranks(ranks)
+    images = _images(like, workers, ranks // workers // len(training.parts))
     began = perf_counter()
     seconds = virtual_step(training, ranks, images, network, work, bucket).seconds
     weak = like.get("scaling") == "weak"
@@ -195,7 +195,7 @@ def _row(
         "images_per_second": _measured(here, "images_per_second"),
         "predicted_seconds": seconds,
         "predicted_images_per_second": batch / seconds if seconds else None,
-        "compute_seconds": work.step_seconds(images),
+        "compute_seconds": _compute_seconds(training, work, ranks, images),
         "compute_times": work.source or None,
         "bucket_bytes": bucket,
         "undetermined": _is_undetermined(training, ranks, network, certainty, bucket, seconds),
@@ -203,6 +203,13 @@ def _row(
         "library_decides": scheme_traits(like).native,
         "simulation_seconds": perf_counter() - began,
     }
+
+
+def _compute_seconds(training: Training, work: ComputeTimes, ranks: int, images: int) -> float:
+    """Return the time of a rank's work in a step; in a pipeline, that of all stages together."""
+    if training.mesh is None or not training.divisions(ranks):
+        return work.step_seconds(images)
+    return max(one.step_seconds(images) for one in training.rank_times(work, ranks, images))
 
 
 def _is_undetermined(

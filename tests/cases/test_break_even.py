@@ -14,7 +14,7 @@ from hpcdl.cases.parts.choice import Choice
 from hpcdl.cases.parts.compression import plan
 from hpcdl.cases.parts.compute_times import at_rate
 from hpcdl.cases.parts.exchange_prices import exchange_prices
-from hpcdl.cases.parts.virtual_steps import CYCLES, Training, tensors_of, virtual_step
+from hpcdl.cases.parts.step_simulation import CYCLES, Training, tensors_of, virtual_step
 from hpcdl.fabric.network import Link, Network
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.models.lenet5 import lenet5

@@ -12,6 +12,7 @@ from contract.records import with_settings
 from hpcdl import registry, suite
 from hpcdl.analysis.launches import launches
 from hpcdl.analysis.scaling import records as reduced
+from hpcdl.cases.parts import step_simulation
 from hpcdl.cases.parts.compute_times import Recorded
 from hpcdl.cli import main
 from hpcdl.fabric.network import NETWORKS, Link
@@ -286,8 +287,8 @@ def test_a_step_is_predicted_as_it_is_when_the_order_of_its_pieces_has_settled(t
         for training in ("synchronous", "layerwise(bucket_bytes=0)", "layerwise")
     )
     assert first < 0.95 * whole < 0.95 * buckets
-    monkeypatch.setattr(predicted_steps, "UNSETTLED", 6)
-    monkeypatch.setattr(predicted_steps, "CYCLES", 8)
+    monkeypatch.setattr(step_simulation, "UNSETTLED", 6)
+    monkeypatch.setattr(step_simulation, "CYCLES", 8)
     later, _ = steps(file, network="ethernet-1g")
     assert first == pytest.approx(later["layerwise", "ring", 4]["predicted_seconds"], rel=0.01)
 
