@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hpcdl.cases.parts.compute_times import ComputeTimes
+    from hpcdl.cases.parts.step_simulation import Training
     from hpcdl.fabric.network import Link, Network
     from hpcdl.nn.split.division import Division
     from hpcdl.nn.split.layout import Layout, Range
-    from hpcdl.prediction.step_simulation import Training
 
 MICROBATCHES: Final = 4
 """Microbatches of a candidate pipeline: the default of ``pipeline``."""

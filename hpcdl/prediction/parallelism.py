@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl import registry
 from hpcdl.cases.parts.architecture import architecture
+from hpcdl.cases.parts.step_simulation import Training, virtual_step
 from hpcdl.data.parts.dataset import DataError
 from hpcdl.prediction.mesh_choice import candidates, closed_form_seconds, label, with_mesh
 from hpcdl.prediction.programs import scheme_traits, spec_of
 from hpcdl.prediction.split_volumes import splits
-from hpcdl.prediction.step_simulation import Training, step_seconds
 from hpcdl.prediction.steps import STEPPING
 from hpcdl.training.parts.bucketing import bucket_bytes
 
@@ -116,7 +116,7 @@ def _of(
             training = with_mesh(base, mesh, work)
             images = batch // (ranks // training.group_ranks(ranks))
             stated = closed_form_seconds(training, ranks, images, network, work)
-            predicted = step_seconds(training, ranks, images, network, work, bucket)
+            predicted = virtual_step(training, ranks, images, network, work, bucket).seconds
         except ValueError as error:
             reasons.append(f"{like['model']}, mesh {name}: {error}")
             continue
