@@ -86,6 +86,8 @@ class Compressed:
         """Number of exchanges so far, dense ones included, by the bounds of the part."""
         self.compressor: Any = None
         """Compressor of this rank, from the first exchange on."""
+        self.messages: SparseMessages | None = None
+        """Encoder of this rank's entries; None if it sends none as messages."""
         self._residuals: dict[tuple[int, int], Array] = {}
         self._exchange: Callable[[Comm, Piece, Sum], Coroutine[Any, Any, None]] | None = None
         self.state: dict[str, Array] = {}
@@ -161,9 +163,16 @@ class Compressed:
         return lambda comm, piece, _: by_servers(comm, courier, piece, shards(piece.span, servers, whole), answers)
 
     def _courier(self, compressor: Any, layout: Layout) -> Courier:
-        entries = self.plan.kind == "entries"
-        encoder = SparseMessages(layout, compressor, self.plan.make_code()) if entries else compressor
-        return Courier(encoder, self.tensors, layout.rank, sparse=entries)
+        if self.plan.kind != "entries":
+            return Courier(compressor, self.tensors, layout.rank, sparse=False)
+        self.messages = SparseMessages(layout, compressor, self.plan.make_code())
+        return Courier(self.messages, self.tensors, layout.rank, sparse=True)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of this rank's residuals and of the compressor's vectors."""
+        held = [*self.state.values(), *self._residuals.values()]
+        return sum(one.nbytes for one in held) + (0 if self.residual is None else self.residual.nbytes)
 
     def _residual_of_sums(self, span: slice) -> Array | None:
         """Return what this server's answers for the shard ``span`` have not sent; None without error feedback."""
