@@ -44,11 +44,17 @@ def check(spec: TrainSpec) -> None:
         )
     chosen = spec.plan
     assert chosen is not None
-    check_exchange(spec.compression, chosen)
+    check_exchange(spec.compression, chosen, aggregates=spec.strategy.aggregates)
 
 
-def check_exchange(compression: Choice, chosen: Plan) -> None:
-    """Raise ValueError for a plan that its aggregation cannot exchange, and for settings out of range."""
-    chosen.check()
+def check_exchange(compression: Choice, chosen: Plan, *, aggregates: bool = True) -> None:
+    """Raise ValueError for a plan that cannot be exchanged, and for settings out of range.
+
+    ``aggregates``: the aggregation exchanges it; otherwise messages between two ranks do.
+    """
+    if aggregates:
+        chosen.check()
+    else:
+        chosen.check_messages()
     if ":" not in compression.name:
         chosen.make(TRIED)
