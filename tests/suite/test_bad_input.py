@@ -35,6 +35,21 @@ WRONG_VALUES = [
     ("train", {"compression": {"name": "fp16", "code": "rice"}}, "compression: code: FP16 selects no entries"),
     (
         "train",
+        {"compression": "power_sgd", "training": "asynchronous"},
+        "compression: PowerSGD needs sums over all ranks; these make messages between two: bf16, deep_compression, ",
+    ),
+    (
+        "train",
+        {"compression": {"name": "one_bit", "code": "rice"}, "training": "asynchronous"},
+        "compression: code: OneBit selects no entries",
+    ),
+    (
+        "train",
+        {"compression": {"name": "top_k", "warmup_steps": -1}, "training": "asynchronous"},
+        "compression: warmup_steps: must be at least 0",
+    ),
+    (
+        "train",
         {"compression": "fp16", "training": "d_psgd"},
         "compression: 'd_psgd' compresses no gradients; these do: ",
     ),

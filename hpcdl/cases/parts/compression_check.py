@@ -42,6 +42,9 @@ def check(spec: TrainSpec) -> None:
         )
     chosen = spec.plan
     assert chosen is not None
-    chosen.check()
+    if spec.strategy.aggregates:
+        chosen.check()
+    else:
+        chosen.check_messages()
     if ":" not in spec.compression.name:
         chosen.make(TRIED)

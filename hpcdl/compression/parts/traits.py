@@ -21,6 +21,8 @@ class Compression:
     """Decoded values are about as large as those encoded; False: only their signs matter."""
     own_sums: bool = False
     """Its vectors have a type that only their own addition sums, and no library."""
+    rounds_values: bool = False
+    """Rounds each value to a narrower type, so that parameters can be sent so as well."""
     own_residual: str = ""
     """Vector in its ``state`` that holds what is not sent; for compressors without other error feedback."""
     title: str = ""
