@@ -46,5 +46,9 @@ def check(spec: TrainSpec) -> None:
         chosen.check()
     else:
         chosen.check_messages()
+    if spec.strategy.compresses_updates and not chosen.traits.scaled:
+        raise ValueError(
+            f"{chosen.name} sends signs without a size, and {spec.training.name!r} sends changes of parameters"
+        )
     if ":" not in spec.compression.name:
         chosen.make(TRIED)
