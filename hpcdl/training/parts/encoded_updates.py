@@ -41,8 +41,8 @@ class EncodedUpdates:
     async def replace(self, comm: Comm, x: Array, before: Array, number: int) -> Array:
         """Replace the update ``x`` by ``before`` + what its message says; return the message.
 
-        The residual keeps the rest. Raises FloatingPointError, naming step and tensor, for a value that is infinite
-        or not a number.
+        The residual keeps the rest. Raises FloatingPointError, naming step and tensor, for a value that is
+        infinite or not a number.
         """
         piece = Piece(self._span, x, self._compressed.residual, number)
         length = await comm.apply("encode", partial(self._courier.encode, piece, self._outgoing), 2 * x.nbytes)

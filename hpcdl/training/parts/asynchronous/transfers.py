@@ -107,8 +107,13 @@ class Transfers:
     async def answer(self, worker: int, message: Array, shard: Array) -> None:
         """Send the message of the parameters, written by :meth:`write`, to rank ``worker``."""
         await self._comm.send(message, worker, PARAMETERS)
-        if self._compressed is not None:
-            self._compressed.saved_bytes += shard.nbytes - message.nbytes
+        compressed = self._compressed
+        if compressed is None:
+            return
+        if self._parameters is not None:
+            compressed.saved_bytes += shard.nbytes - message.nbytes
+        elif 0 < self._received[worker] <= compressed.plan.settings.warmup_steps:
+            compressed.warmup_bytes += message.nbytes
 
     async def fetch(self, server: int, parameters: Array) -> None:
         """Set ``parameters``, (shard length,), to those that rank ``server`` has sent."""

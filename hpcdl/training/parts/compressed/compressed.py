@@ -94,7 +94,7 @@ class Compressed:
         self.saved_bytes = 0
         """Bytes that messages to single ranks are shorter than dense ones."""
         self.warmup_bytes = 0
-        """Bytes of the dense messages to single ranks before them."""
+        """Bytes of dense messages to single ranks in the first steps."""
 
     async def reduce(self, comm: Comm, span: slice, gradient: Array, aggregate: Sum) -> None:
         """Replace ``gradient``, the part ``span`` of the flat gradient, by its compressed sum over all ranks.
