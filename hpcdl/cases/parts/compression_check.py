@@ -10,7 +10,9 @@ from hpcdl.compression.parts.protocol import Layout
 from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
+    from hpcdl.cases.parts.choice import Choice
     from hpcdl.cases.parts.train_spec import TrainSpec
+    from hpcdl.training.parts.compressed.plan import Plan
 
 
 class _Tensor(NamedTuple):
@@ -42,6 +44,21 @@ def check(spec: TrainSpec) -> None:
         )
     chosen = spec.plan
     assert chosen is not None
-    chosen.check()
-    if ":" not in spec.compression.name:
+    if spec.strategy.compresses_updates and not chosen.traits.scaled:
+        raise ValueError(
+            f"{chosen.name} sends signs without a size, and {spec.training.name!r} sends changes of parameters"
+        )
+    check_exchange(spec.compression, chosen, aggregates=spec.strategy.aggregates)
+
+
+def check_exchange(compression: Choice, chosen: Plan, *, aggregates: bool = True) -> None:
+    """Raise ValueError for a plan that cannot be exchanged, and for settings out of range.
+
+    ``aggregates``: the aggregation exchanges it; otherwise messages between two ranks do.
+    """
+    if aggregates:
+        chosen.check()
+    else:
+        chosen.check_messages()
+    if ":" not in compression.name:
         chosen.make(TRIED)
