@@ -35,11 +35,10 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
     for one, other in (("global_batch", "batch_per_rank"), ("epochs", "steps")):
         if (getattr(spec, one) is None) == (getattr(spec, other) is None):
             raise ValueError(f"{one}: give exactly one of {one} and {other}")
+    with about("mesh"):
+        replicas = spec.replicas
     with about("training"):
-        spec.strategy.check(spec.ranks, spec.training.in_full)
-    if spec.mesh is not None:
-        with about("mesh"):
-            spec.mesh.groups(spec.ranks)
+        spec.strategy.check(replicas, spec.training.in_full)
     _check_divisible(spec)
     if spec.target_accuracy is None and spec.stop_at_target:
         raise ValueError("stop_at_target: there is no target_accuracy to stop at")
@@ -157,7 +156,14 @@ def _check_mesh(spec: TrainSpec) -> None:
         if getattr(spec, key) is not None:
             raise ValueError(f"{key} needs layers that are whole on every rank")
     for rank in range(spec.model_ranks):
-        spec.division(rank)
+        division = spec.division(rank)
+        assert division is not None, "the layers are split"
+        for part, shape in zip(division.parts, division.shapes, strict=True):
+            if not (spec.strategy.aggregates or part.cuts) and part.declare(shape):
+                name = spec.training.name
+                raise ValueError(
+                    f"{name!r} has one shard for each parameter, but all ranks have {part.name} whole"
+                )
 
 
 def _check_supported(spec: TrainSpec, given: Collection[str]) -> None:
@@ -201,6 +207,7 @@ def _check_supported(spec: TrainSpec, given: Collection[str]) -> None:
             "moves its messages itself; leave this key out",
         ),
         ("failure", spec.failure, traits.may_fail is not None, "does not go on when a rank fails"),
+        ("failure", spec.failure, spec.model_ranks == 1, "does not go on when a rank of a model group fails"),
         (
             "mesh",
             spec.mesh and spec.stages == 1,

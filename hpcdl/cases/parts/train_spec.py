@@ -160,7 +160,8 @@ class TrainSpec:
         """Ranks that share a batch."""
         if self.stages > 1:
             return range(0, self.ranks, self.stages)
-        return self.strategy.workers(self.ranks, self.training.in_full)
+        replicas = self.strategy.workers(self.replicas, self.training.in_full)
+        return range(replicas.start * self.model_ranks, replicas.stop * self.model_ranks)
 
     @cached_property
     def images_per_step(self) -> int:
@@ -218,6 +219,11 @@ class TrainSpec:
     def model_ranks(self) -> int:
         """Ranks among which the layers are split; 1 if they are whole."""
         return 1 if self.mesh is None else self.mesh.groups(self.ranks)[1]
+
+    @property
+    def replicas(self) -> int:
+        """Ranks, or model groups that train as one, of the strategy."""
+        return self.ranks // self.model_ranks
 
     def division(self, rank: int) -> Division | None:
         """Return the parts of the layers of a rank of a model group; None if the layers are not split."""

@@ -75,6 +75,22 @@ class ModelGroup:
             if ranks.size > 1:
                 await aggregate(ranks, gradients[piece])
 
+    async def complete(self, aggregate: Callable[[Comm, Array], Coroutine[Any, Any, None]]) -> None:
+        """Sum the gradients of layers that are whole on all ranks of the group, so that they are the replica's."""
+        gradients = self._replica.gradients
+        spans = [(one.span, one.divided) for one in self._replica.stages]
+        for piece, divided in segments(spans, slice(0, gradients.size)):
+            if not divided:
+                await aggregate(self.place.model, gradients[piece])
+
+    def square_distance(self, one: Array, other: Array) -> float:
+        """Return this rank's summand of the squared distance of two replicas' parameters."""
+        found = 0.0
+        for stage in self._replica.stages:
+            square = float(((one[stage.span] - other[stage.span]) ** 2).sum())
+            found += square if stage.divided else square / self.place.model.size
+        return found
+
     async def average_statistics(self, comm: Comm) -> None:
         """Average the running statistics over the ranks of ``comm`` that have the same ones."""
         stages, state = self._replica.stages, self._replica.state
@@ -83,12 +99,18 @@ class ModelGroup:
             await ranks.native("allreduce", state[piece])
             await comm.compute("evaluation", partial(itruediv, state[piece], ranks.size))
 
-    async def test(self, comm: Comm, split: Split, global_batch: int) -> NDArray[np.float64]:
+    async def test(
+        self, comm: Comm, split: Split, global_batch: int, parameters: Array | None = None
+    ) -> NDArray[np.float64]:
         """Return the sum of losses and the number of correct answers over this rank's share of a test set.
 
-        The group tests its part of the set together, in batches no larger than in training.
+        The group tests its part of the set together, in batches no larger than in training, with the replica's
+        ``parameters`` by default.
         """
         replica, place, groups = self._replica, self.place, self.place.data.size
+        own = replica.parameters.copy() if parameters is not None else None
+        if parameters is not None:
+            replica.parameters[:] = parameters
         first, end = (one * len(split) // groups for one in (place.group, place.group + 1))
         length = math.ceil(global_batch / groups)
         sums = np.zeros(2)
@@ -105,4 +127,6 @@ class ModelGroup:
             loss, correct, _ = await comm.compute("evaluation", work)
             sums += (loss, correct)
         replica.release_predictions()
+        if own is not None:
+            replica.parameters[:] = own
         return sums
