@@ -15,6 +15,7 @@ from hpcdl.trace.recorder import Evaluation, Recorder, Step
 from hpcdl.training.asynchronous import asynchronous
 from hpcdl.training.parameter_averaging import parameter_averaging
 from hpcdl.training.parts.mesh import Mesh, placed
+from hpcdl.training.sandblaster import sandblaster
 
 LINEAR = [
     Flatten("flatten"),
@@ -149,3 +150,37 @@ def test_averaging_equals_undivided_replicas(layers, shape, split, ranks, optimi
             assert Evaluation(*one).consensus == pytest.approx(
                 Evaluation(*other).consensus, nan_ok=True, abs=1e-12
             )
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize(
+    ("replicas", "servers", "layers", "shape"),
+    [(1, 0, LINEAR, SMALL), (3, 1, LINEAR, SMALL), (2, 0, LOCAL, SHAPE)],
+)
+def test_sandblaster_equals_undivided_replicas(replicas, servers, layers, shape, ranks):
+    """Dot products are sums over the shards of all parts. The order of a batch's portions changes sums by rounding."""
+    strategy = partial(sandblaster, servers=servers, portions_per_worker=3, history=4)
+    lengths = {"steps": 12, "evaluate_every": 1, "learning_rate": lambda _step: 1.0}
+    alone, records = undivided(replicas, layers, shape, strategy, **lengths)
+    found, recorders = divided(replicas, ranks, layers, shape, strategy, seed=ranks, **lengths)
+    for (mine, division), recorder in zip(found, recorders, strict=True):
+        assert furthest(mine, division, alone[0]) < 1e-8
+        check_evaluations(recorder, records[0])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_schedule_of_sandblaster_deadlocks(seed):
+    """All ranks of a replica compute the same portions, backup tasks too, and every portion counts once."""
+    ranks, replicas, servers = 2 + seed % 2, 2 + seed % 3, seed % 4 // 3
+    if servers and replicas < 3:
+        servers = 0
+    numbers = {"servers": servers, "portions_per_worker": 5, "push_every": 1 + seed % 3, "backup": seed % 2 == 0}
+    lengths = {"steps": 5, "evaluate_every": 0.5, "learning_rate": lambda _step: 1.0}
+    found, recorders = divided(replicas, ranks, LINEAR, SMALL, partial(sandblaster, **numbers), seed, **lengths)
+    steps = [[Step(*row) for row in one.steps] for one in recorders]
+    assert sum(one.images for rows in steps for one in rows) == 5 * 24
+    for group in range(replicas):
+        assert len({len(rows) for rows in steps[group * ranks : (group + 1) * ranks]}) == 1
+    for position in range(ranks):
+        one, *others = found[position::ranks]
+        assert all(np.array_equal(other[0].replica.parameters, one[0].replica.parameters) for other in others)

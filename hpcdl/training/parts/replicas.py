@@ -32,6 +32,11 @@ def place_among(comm: Comm, session: Session) -> tuple[int, int]:
     return among.rank, among.size
 
 
+def members(comm: Comm, session: Session) -> tuple[tuple[int, ...], ...]:
+    """Return the ranks of each replica, in the order of their parts of the layers."""
+    return tuple((rank,) for rank in range(comm.size)) if session.group is None else session.group.place.ranks
+
+
 def leads(session: Session) -> bool:
     """Return whether this rank decides for its replica."""
     return session.group is None or session.group.place.model.rank == 0
