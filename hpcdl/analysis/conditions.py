@@ -23,6 +23,7 @@ STATED: Final = frozenset(
             "aggregation",
             "compression",
             "optimizer",
+            "mesh",
         ),
         *("schedule", "learning_rate", "ranks", "global_batch", "batch_per_rank", "epochs", "steps", "seed"),
         *("target_accuracy", "collective", "message_bytes", "exchange", "pattern"),

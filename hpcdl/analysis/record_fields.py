@@ -42,7 +42,9 @@ CONTRACT: Final = (
 )
 """Fields of ``--json``, in its order."""
 
-METHOD: Final = ("training", "aggregation", "compression", "optimizer", "schedule", "learning_rate")
+METHOD: Final = (
+    *("training", "parallelism", "aggregation", "compression", "optimizer", "schedule", "learning_rate"),
+)
 """Fields that may differ between two rows of a table."""
 
 PROBLEM: Final = (
@@ -100,7 +102,7 @@ def planned_steps(fields: Mapping[str, Any]) -> int | None:
 
 
 def method(fields: Mapping[str, Any]) -> Key:
-    """Return the method: strategy, aggregation, compression, optimizer, schedule and rate.
+    """Return the method: strategy, parallelism, aggregation, compression, optimizer, schedule and rate.
 
     One rank exchanges nothing, so that every aggregation is the same program there; a compressor may still
     cost time and lose digits.

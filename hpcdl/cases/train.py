@@ -63,7 +63,7 @@ def fields(spec: TrainSpec) -> dict[str, Scalar]:
         **{key: getattr(spec, key) for key in plain},
         "aggregation": str(spec.aggregation) if spec.strategy.aggregates else OWN,
         "global_batch": spec.images_per_step,
-        "parallelism": None if spec.mesh is None else str(spec.mesh),
+        "parallelism": str(spec.mesh) if spec.mesh is not None and spec.mesh.group_ranks(spec.ranks) > 1 else None,
         "shares": None if spec.sharing == EQUAL else str(spec.sharing),
         "scaling": "strong" if spec.batch_per_rank is None else "weak",
         "threads_per_rank": spec.threads,

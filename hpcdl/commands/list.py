@@ -28,6 +28,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N,...",
         help="with models: weight bytes |W|, data bytes |D|, FLOP and activations of a step on N images",
     )
+    parser.add_argument(
+        "--layers", action="store_true", help="with models: |W|, |D| and FLOP of each layer with parameters"
+    )
 
 
 def _subject(word: str) -> str:
@@ -47,14 +50,18 @@ def _batches(text: str) -> list[int]:
 
 def execute(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
-    from hpcdl.commands.parts.listing import USUAL_BATCH, catalogue, described, settings
+    from hpcdl.commands.parts.listing import USUAL_BATCH, catalogue, described, layer_lines, settings
     from hpcdl.suite import UsageError
 
     if options.batch and options.subject != "models":
         raise UsageError("--batch: only for `hpcdl list models`")
+    if options.layers and options.subject != "models":
+        raise UsageError("--layers: only for `hpcdl list models`")
     subjects = [options.subject] if options.subject else list(SUBJECTS)
     batches = options.batch or [USUAL_BATCH]
-    found: dict[str, list[dict[str, Any]]] = {subject: catalogue(subject, batches) for subject in subjects}
+    found: dict[str, list[dict[str, Any]]] = {
+        subject: catalogue(subject, batches, layers=options.layers) for subject in subjects
+    }
     if options.json:
         print(json.dumps({"schema": 1, **found}, indent=1))
         return OK
@@ -62,8 +69,10 @@ def execute(options: argparse.Namespace) -> int:
         print(f"{subject}:")
         width = max((len(entry["name"]) for entry in entries), default=0)
         for entry in entries:
-            print(f"  {entry['name']:{width}}  {described(entry, volumes=bool(options.batch))}")
-            if options.subject and not options.batch and (line := settings(entry)):
+            print(f"  {entry['name']:{width}}  {described(entry, volumes=bool(options.batch or options.layers))}")
+            for line in layer_lines(entry):
+                print(f"  {'':{width}}  {line}")
+            if options.subject and not (options.batch or options.layers) and (line := settings(entry)):
                 print(f"  {'':{width}}  {line}")
     return OK
 

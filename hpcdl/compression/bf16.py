@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from hpcdl.compression.parts import bfloat16
+from hpcdl.compression.parts.checks import check_finite
 from hpcdl.compression.parts.traits import Compression
 
 if TYPE_CHECKING:
@@ -24,6 +25,10 @@ class BF16:
     """
 
     def __init__(self, layout: Layout) -> None:
+        from hpcdl.compression.kernels import halves  # late: listing compressors must not load numba
+
+        self._narrow = halves.narrow_bfloat16
+        self._widen = halves.widen_bfloat16
         self.state: dict[str, Array] = {"bfloat16": bfloat16.vector(layout.size)}
 
     def rounds(self, span: slice, vector: Array, residual: Array | None, _step: int) -> Iterator[Array]:
@@ -32,15 +37,18 @@ class BF16:
         Raises FloatingPointError for a value that is infinite or not a number, or a sum that is.
         """
         sent = self.state["bfloat16"][span]
-        bfloat16.assign(sent, vector)
-        if not (np.isfinite(vector).all() and np.isfinite(bfloat16.widened(sent)).all()):
-            raise FloatingPointError("a value that is infinite, too large, or not a number")
+        bits = np.asarray(sent)
+        numbers = vector.astype(np.float32, copy=False)
+        check_finite(self._narrow(numbers.view(np.uint32), bits))
         if residual is not None:
-            np.subtract(vector, bfloat16.widened(sent), out=residual)
+            self._widen(bits, (rounded := np.empty(len(bits), np.float32)).view(np.uint32))
+            np.subtract(vector, rounded, out=residual)
         yield sent
-        vector[:] = bfloat16.widened(sent)
-        if not np.isfinite(vector).all():
+        finite = self._widen(bits, numbers.view(np.uint32))
+        if not finite:
             raise FloatingPointError("the sum exceeds the largest number of bfloat16")
+        if numbers is not vector:
+            vector[:] = numbers
 
     def lengths(self, span: slice) -> list[tuple[int, str]]:
         """Return the length and the type of the vector."""

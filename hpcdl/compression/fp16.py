@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from hpcdl.compression.parts.checks import check_finite
 from hpcdl.compression.parts.traits import Compression
 
 if TYPE_CHECKING:
@@ -14,9 +15,6 @@ if TYPE_CHECKING:
 
 TRAITS: Final = Compression(error_feedback=False)
 
-LARGEST: Final = 65504.0
-"""Largest number of float16."""
-
 
 class FP16:
     """float16 on the wire: 5 bits of exponent, 11 of significand; sums and parameters stay float32.
@@ -26,6 +24,11 @@ class FP16:
     """
 
     def __init__(self, layout: Layout) -> None:
+        from hpcdl.compression.kernels import halves  # late: listing compressors must not load numba
+
+        self._narrow = halves.narrow_float16
+        self._widen = halves.widen_float16
+        self._table = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
         self.state: dict[str, Array] = {"float16": np.zeros(layout.size, np.float16)}
 
     def rounds(self, span: slice, vector: Array, residual: Array | None, _step: int) -> Iterator[Array]:
@@ -34,15 +37,16 @@ class FP16:
         Raises FloatingPointError for a value that is infinite or not a number, or a sum that is.
         """
         sent = self.state["float16"][span]
-        if not np.isfinite(vector).all():
-            raise FloatingPointError("a value that is infinite or not a number")
-        np.clip(vector, -LARGEST, LARGEST, out=sent, casting="unsafe")
+        numbers = vector.astype(np.float32, copy=False)
+        check_finite(self._narrow(numbers.view(np.uint32), numbers, sent.view(np.uint16)))
         if residual is not None:
             np.subtract(vector, sent, out=residual)
         yield sent
-        vector[:] = sent
-        if not np.isfinite(vector).all():
-            raise FloatingPointError(f"the sum exceeds {LARGEST:g}, the largest number of float16")
+        finite = self._widen(sent.view(np.uint16), self._table, numbers)
+        if not finite:
+            raise FloatingPointError("the sum exceeds 65504, the largest number of float16")
+        if numbers is not vector:
+            vector[:] = numbers
 
     def lengths(self, span: slice) -> list[tuple[int, str]]:
         """Return the length and the type of the vector."""

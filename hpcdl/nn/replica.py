@@ -117,6 +117,8 @@ class Replica:
             elsewhere = allocate(self.parameters.size, self.dtype)
             elsewhere[:] = self.parameters
             self.parameters = elsewhere
+        self.layer_gradient = backend.zeros(0, self.dtype)
+        """Gradient of one layer for one microbatch; empty without :meth:`bindings`."""
         self.state = backend.asarray(_drawn(untrained, self.dtype, seed))
         """Running statistics; training forwards update them, evaluation reads them; may be empty."""
 
@@ -194,8 +196,8 @@ class Replica:
         gradient is added to ``gradients`` at once.
         """
         longest = max(stage.span.stop - stage.span.start for stage in self.stages)
-        shared = self.backend.zeros(longest, self.dtype)
-        return tuple(self._bound_again(shared) for _ in range(count))
+        self.layer_gradient = self.backend.zeros(longest, self.dtype)
+        return tuple(self._bound_again(self.layer_gradient) for _ in range(count))
 
     def _bound_again(self, shared: Array) -> Binding:
         stages, heads = list[AccumulatingStage](), list[AuxiliaryLoss]()

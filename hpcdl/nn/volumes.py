@@ -87,6 +87,20 @@ def volumes(layers: Sequence[Layer], shape: Shape, batch: int) -> Volumes:
     )
 
 
+def by_layer(layers: Sequence[Layer], shape: Shape, batch: int) -> list[tuple[str, Shape, Volumes]]:
+    """Return the name, the output shape and the sizes of each layer with parameters, in order.
+
+    A layer with branches is one entry. The sizes add up to those of :func:`volumes`, except the activations.
+    """
+    found = []
+    for layer in layers:
+        sizes, output = volumes([layer], shape, batch), layer.output(shape)
+        if sizes.parameters:
+            found.append((layer.name, output, sizes))
+        shape = output
+    return found
+
+
 def _walk(
     layers: Sequence[Layer], shape: Shape, *, auxiliary: bool = False
 ) -> Iterator[tuple[Layer, Shape, bool]]:

@@ -52,6 +52,9 @@ class Names:
         known = {label: one.pop() for label, one in titles.items() if len(one) == 1}
         self._brief = {
             "training": _brief({label: known.get(label) or parts(label)[0] for label in titles}),
+            "parallelism": _brief(
+                {label: parts(label)[0] or "data-parallel" for label in self._all("parallelism")}
+            ),
             "optimizer": _brief({label: parts(label)[0] for label in self._all("optimizer")}),
             "schedule": _brief({label: parts(label)[0] for label in self._all("schedule")}),
             "learning_rate": {rate: f"rate {rate}" for rate in self._all("learning_rate")},

@@ -60,6 +60,7 @@ _TEXTS: Final = (
         "process_failure",
         "error",
         "shares",
+        "parallelism",
         "chosen",
         "dataset_source",
         "dataset_digest",

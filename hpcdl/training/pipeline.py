@@ -133,7 +133,6 @@ TRAITS: Final = Strategy(
     lockstep=True,
     scales_loss=False,
     weighs_images=True,
-    compresses=True,
     check=check,
     pipelines=True,
     microbatches=_microbatches,

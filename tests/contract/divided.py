@@ -94,7 +94,7 @@ def images(shape):
     return in_memory_dataset("noise", split(96), split(19), classes=CLASSES, source="")
 
 
-def session_of(layers, shape, recorder=None, place=None, division=None, **settings):
+def session_of(layers, shape, recorder=None, place=None, division=None, exchange="all", **settings):
     dtype = settings.pop("dtype", "float64")
     replica = Replica(layers, shape, backend=backend("numpy"), dtype=dtype, seed=SEED, division=division)
     defaults = {
@@ -107,7 +107,7 @@ def session_of(layers, shape, recorder=None, place=None, division=None, **settin
         "steps": STEPS,
         "seed": SEED,
         "evaluate_every": 1000,  # only at the end
-        "group": None if place is None else ModelGroup(place, division, replica),
+        "group": None if place is None else ModelGroup(place, division, replica, exchange),
     }
     return Session(replica=replica, **defaults | settings)
 
@@ -116,7 +116,9 @@ async def train_divided(comm, layers, shape, mesh, *, strategy=synchronous, reco
     """Train on one rank of a mesh; return its session and its parts."""
     place = await placed(comm, mesh.model)
     division = divide(layers, shape, split=mesh.split, linear=mesh.linear, rank=place.model.rank, ranks=mesh.model)
-    mine = session_of(layers, shape, recorders and recorders[comm.rank], place, division, **settings)
+    mine = session_of(
+        layers, shape, recorders and recorders[comm.rank], place, division, mesh.exchange, **settings
+    )
     await strategy(comm, mine)
     return mine, division
 

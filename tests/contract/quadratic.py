@@ -35,7 +35,7 @@ class QuadraticLoss:
         self.loss_scale = 1.0
         self.parameters = np.linspace(-1, 1, size).astype(dtype)
         self.gradients = np.zeros(size, dtype)
-        self.state = np.zeros(0, dtype)
+        self.state = self.layer_gradient = np.zeros(0, dtype)
         self.stages = self.tensors = ()
 
     def reseed(self, *key):

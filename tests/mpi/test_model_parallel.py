@@ -25,3 +25,11 @@ def test_gradients_overlap_with_activations(mpi):
     settings = {"steps": 5, "global_batch": 24 if 24 % size == 0 else 4 * size}
     mine, division = mpi.run(train_divided(mpi.comm, layers, SHAPE, mesh, strategy=layerwise, **settings))
     assert furthest(mine, division, by_one_rank(layers, SHAPE, **settings)) < TOLERANCE
+
+
+@pytest.mark.parametrize("exchange", ["turns", "slices"])
+def test_passes_overlap_messages_with_work(exchange, mpi):
+    mesh = Mesh(model=mpi.comm.size, split="hybrid", exchange=exchange)
+    layers = [layer for layer in CONVOLUTIONAL if not isinstance(layer, Dropout)]
+    mine, division = mpi.run(train_divided(mpi.comm, layers, SHAPE, mesh, steps=5))
+    assert furthest(mine, division, by_one_rank(layers, SHAPE, steps=5)) < TOLERANCE

@@ -102,3 +102,10 @@ def test_microbatches_add_up_to_the_batch(data, kernels, bounds, order):
         first = False
     np.testing.assert_allclose(loss, expected, rtol=1e-13)
     np.testing.assert_allclose(split.gradients, whole.gradients, rtol=0, atol=1e-14)
+
+
+def test_bindings_share_the_gradient_of_the_longest_layer():
+    replica = made()
+    assert not replica.layer_gradient.size
+    replica.bindings(3)
+    assert replica.layer_gradient.size == max(stage.span.stop - stage.span.start for stage in replica.stages)

@@ -76,7 +76,7 @@ def test_a_batch_per_rank_is_that_of_a_pipeline(parsed):
     (case,) = parsed(**PIPELINE, ranks=6, global_batch=None, batch_per_rank=16)
     fields = case.fields()
     assert (fields["global_batch"], fields["stages"], fields["microbatches"]) == (48, 2, 4)
-    assert fields["parallelism"] == "pipeline 2"
+    assert fields["parallelism"] == "pipeline(pipeline=2)"
 
 
 def test_activations_in_flight_are_stated(parsed):
@@ -92,3 +92,9 @@ def test_activations_in_flight_are_stated(parsed):
 
     assert pipeline("gpipe") == pytest.approx(8 / 3 * pipeline("1f1b"))
     assert pipeline("gpipe") < 3 * stated()
+
+
+def test_gradients_of_stages_are_not_compressed(refused, written):
+    """The record of a compression would count activations, and compare stages of different lengths."""
+    message = refused(written(**PIPELINE, compression="fp16"))
+    assert message.startswith("[[case]] 1: compression: 'pipeline' compresses no gradients; these do: ")

@@ -54,7 +54,7 @@ def settings_within(key, value):
     if key == "shares":
         return ("weights",)
     if key == "mesh":
-        return ("data", "model", "split", "linear")
+        return ("data", "model", "split", "linear", "exchange")
     if key == "schedule":
         names = itertools.chain(*(function.__kwdefaults__ or () for function in SCHEDULES.values()))
         return (*names, "warmup", "warmup_steps", "warmup_from", "base_batch")
@@ -65,6 +65,7 @@ def settings_within(key, value):
 USUAL = {
     "aggregation": {"name": "ring"},
     "backend": {"name": "numpy"},
+    "compression": {"name": "none"},
     "dataset": {"name": "digits"},
     "optimizer": {"name": "sgd"},
     "schedule": {"name": "constant"},

@@ -60,13 +60,15 @@ def check_evaluations(mine, expected):
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize(("replicas", "servers", "dedicated"), [(1, 1, False), (2, 2, False), (3, 1, True)])
-@pytest.mark.parametrize(("layers", "shape"), [(LINEAR, SMALL), (LOCAL, SHAPE), (NORMALISED, SHAPE)])
+@pytest.mark.parametrize(
+    ("replicas", "servers", "dedicated", "layers", "shape"),
+    [(1, 1, False, NORMALISED, SHAPE), (2, 2, False, LOCAL, SHAPE), (3, 1, True, LINEAR, SMALL)],
+)
 def test_bsp_equals_undivided_workers(layers, shape, replicas, servers, dedicated, ranks):
     """With all gradients and bound 0 the order of updates is fixed."""
     settings = {"collect": "all", "bound": 0, "servers": servers, "dedicated": dedicated}
     strategy = partial(asynchronous, **settings)
-    lengths = {"steps": 5, "evaluate_every": 0.5}
+    lengths = {"steps": 4, "evaluate_every": 0.5}
     alone, records = undivided(replicas, layers, shape, strategy, **lengths)
     found, recorders = divided(replicas, ranks, layers, shape, strategy, seed=ranks, **lengths)
     for (mine, division), recorder in zip(found, recorders, strict=True):
@@ -131,10 +133,14 @@ def test_parameters_and_gradients_go_to_their_holders_only():
     assert len(in_process(replicas * ranks, 3).run(program)) == replicas * ranks
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("optimizer_state", ["kept", "averaged", "reset"])
 @pytest.mark.parametrize(
-    ("layers", "shape", "split"), [(LINEAR, SMALL, "model"), (LOCAL, SHAPE, "space"), (LOCAL, SHAPE, "hybrid")]
+    ("layers", "shape", "split", "ranks", "optimizer_state"),
+    [
+        (LINEAR, SMALL, "model", 2, "kept"),
+        (LINEAR, SMALL, "model", 3, "averaged"),
+        (LOCAL, SHAPE, "space", 3, "reset"),
+        (LOCAL, SHAPE, "hybrid", 2, "averaged"),
+    ],
 )
 def test_averaging_equals_undivided_replicas(layers, shape, split, ranks, optimizer_state):
     """An evaluation between two averages tests the average, and records the replicas' distance from it."""
@@ -153,14 +159,11 @@ def test_averaging_equals_undivided_replicas(layers, shape, split, ranks, optimi
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize(
-    ("replicas", "servers", "layers", "shape"),
-    [(1, 0, LINEAR, SMALL), (3, 1, LINEAR, SMALL), (2, 0, LOCAL, SHAPE)],
-)
+@pytest.mark.parametrize(("replicas", "servers", "layers", "shape"), [(1, 0, LOCAL, SHAPE), (3, 1, LINEAR, SMALL)])
 def test_sandblaster_equals_undivided_replicas(replicas, servers, layers, shape, ranks):
-    """Dot products are sums over the shards of all parts. The order of a batch's portions changes sums by rounding."""
+    """Dot products are sums over the shards of all parts. The order of portions changes sums by rounding."""
     strategy = partial(sandblaster, servers=servers, portions_per_worker=3, history=4)
-    lengths = {"steps": 12, "evaluate_every": 1, "learning_rate": lambda _step: 1.0}
+    lengths = {"steps": 6, "evaluate_every": 0.5, "learning_rate": lambda _step: 1.0}
     alone, records = undivided(replicas, layers, shape, strategy, **lengths)
     found, recorders = divided(replicas, ranks, layers, shape, strategy, seed=ranks, **lengths)
     for (mine, division), recorder in zip(found, recorders, strict=True):
@@ -168,17 +171,17 @@ def test_sandblaster_equals_undivided_replicas(replicas, servers, layers, shape,
         check_evaluations(recorder, records[0])
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_no_schedule_of_sandblaster_deadlocks(seed):
     """All ranks of a replica compute the same portions, backup tasks too, and every portion counts once."""
     ranks, replicas, servers = 2 + seed % 2, 2 + seed % 3, seed % 4 // 3
     if servers and replicas < 3:
         servers = 0
-    numbers = {"servers": servers, "portions_per_worker": 5, "push_every": 1 + seed % 3, "backup": seed % 2 == 0}
-    lengths = {"steps": 5, "evaluate_every": 0.5, "learning_rate": lambda _step: 1.0}
+    numbers = {"servers": servers, "portions_per_worker": 3, "push_every": 1 + seed % 3, "backup": seed % 2 == 0}
+    lengths = {"steps": 4, "evaluate_every": 0.5, "learning_rate": lambda _step: 1.0}
     found, recorders = divided(replicas, ranks, LINEAR, SMALL, partial(sandblaster, **numbers), seed, **lengths)
     steps = [[Step(*row) for row in one.steps] for one in recorders]
-    assert sum(one.images for rows in steps for one in rows) == 5 * 24
+    assert sum(one.images for rows in steps for one in rows) == 4 * 24
     for group in range(replicas):
         assert len({len(rows) for rows in steps[group * ranks : (group + 1) * ranks]}) == 1
     for position in range(ranks):

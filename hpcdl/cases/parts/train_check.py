@@ -17,6 +17,7 @@ from hpcdl.data.parts.dataset import Dataset
 from hpcdl.data.parts.sharding import EQUAL, bounds
 from hpcdl.launch.memory import node_memory_bytes, shortage
 from hpcdl.nn.precision import HALF
+from hpcdl.nn.volumes import volumes
 from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
@@ -107,6 +108,10 @@ def memory_bytes(spec: TrainSpec) -> int:
     if spec.network:
         pipelines, training = spec.ranks // spec.stages, len(spec.workers)
         return sum(pipelines * 2 * weights + training * outputs for weights, outputs in spec.stage_bytes)
+    if (division := spec.division(0)) is not None:
+        ((weights, outputs),) = spec.stage_bytes
+        whole = volumes(spec.layers, spec.data.shape, 1).parameters
+        return 2 * weights * division.parameters // whole + outputs
     return max(2 * weights + outputs for weights, outputs in spec.stage_bytes)
 
 
@@ -142,8 +147,9 @@ def _check_shares(spec: TrainSpec) -> None:
 
 def _check_mesh(spec: TrainSpec) -> None:
     """Raise ValueError for a mesh that does not fit the ranks, and for layers that cannot be split so."""
-    if spec.model_ranks == 1:
+    if spec.mesh is None or spec.model_ranks == 1:
         return
+    exchange = spec.mesh.exchange
     if spec.network:
         raise ValueError("layers are split on real ranks only; leave out network or mesh")
     if spec.independent:
@@ -157,13 +163,11 @@ def _check_mesh(spec: TrainSpec) -> None:
             raise ValueError(f"{key} needs layers that are whole on every rank")
     for rank in range(spec.model_ranks):
         division = spec.division(rank)
-        assert division is not None, "the layers are split"
-        for part, shape in zip(division.parts, division.shapes, strict=True):
-            if not (spec.strategy.aggregates or part.cuts) and part.declare(shape):
-                name = spec.training.name
-                raise ValueError(
-                    f"{name!r} has one shard for each parameter, but all ranks have {part.name} whole"
-                )
+        if exchange != "all" and division is not None and not 0 < division.first_split < len(division.parts):
+            raise ValueError(f"exchange: {exchange!r} needs data-parallel layers before fully connected ones")
+        if division is not None and division.whole and not spec.strategy.aggregates:
+            shards = f"{spec.training.name!r} has one shard for each parameter"
+            raise ValueError(f"{shards}, but every rank of a model group has all of {division.whole[0]}")
 
 
 def _check_supported(spec: TrainSpec, given: Collection[str]) -> None:

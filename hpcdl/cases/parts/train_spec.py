@@ -255,12 +255,14 @@ class TrainSpec:
             seed=self.seed,
             allocate=allocate if kernels.on_host else None,
             division=division,
-            part=self.parts[stage],
+            part=self.parts[stage] if division is None else slice(None),
         )
         update: Any = self.optimizer.make()
         if self.dtype == "float16":  # bfloat16 has float32's exponents
             update = LossScaling(update, replica)
-        group = None if place is None or division is None else ModelGroup(place, division, replica)
+        group = None
+        if place is not None and division is not None and self.mesh is not None:
+            group = ModelGroup(place, division, replica, self.mesh.exchange)
         return Session(
             replica=replica,
             optimizer=update,

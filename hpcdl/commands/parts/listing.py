@@ -17,10 +17,13 @@ if TYPE_CHECKING:
 USUAL_BATCH: Final = 256
 
 
-def catalogue(subject: str, batches: Sequence[int] = (USUAL_BATCH,)) -> list[dict[str, Any]]:
+def catalogue(
+    subject: str, batches: Sequence[int] = (USUAL_BATCH,), *, layers: bool = False
+) -> list[dict[str, Any]]:
     """Return the entries of a subject: ``name``, ``summary`` and further fields.
 
-    A model has one entry per batch size in ``batches``, with the volumes of a step.
+    A model has one entry per batch size in ``batches``, with the volumes of a step, and with those of each layer
+    if ``layers``.
     """
     if subject == "networks":
         return _networks()
@@ -43,7 +46,8 @@ def catalogue(subject: str, batches: Sequence[int] = (USUAL_BATCH,)) -> list[dic
             from hpcdl.aggregation.parts.cost import costs
 
             entry["costs"] = costs(thing)
-        found += [entry | one for one in _volumes(thing, batches)] if subject == "models" else [entry]
+        volumes = _volumes(thing, batches, layers=layers) if subject == "models" else [{}]
+        found += [entry | one for one in volumes]
     return found
 
 
@@ -64,6 +68,18 @@ def described(entry: dict[str, Any], *, volumes: bool) -> str:
     )
 
 
+def layer_lines(entry: dict[str, Any]) -> list[str]:
+    """Return a table of the layers of a model, one line each; empty for entries without layers."""
+    layers = entry.get("layers", [])
+    width = max((len(one["name"]) for one in layers), default=0)
+    return [
+        f"{one['name']:{width}}  {'x'.join(map(str, one['output'])):12}"
+        f"  |W|{one['weight_bytes'] / 1e6:10,.3f} MB  |D|{one['data_bytes'] / 1e6:10,.1f} MB"
+        f"  {one['forward_backward_flop'] / 1e9:12,.3f} GFLOP"
+        for one in layers
+    ]
+
+
 def settings(entry: dict[str, Any]) -> str:
     """Return one line with the settings of an entry and their defaults; empty without settings."""
     known = entry.get("defaults", {})
@@ -73,13 +89,21 @@ def settings(entry: dict[str, Any]) -> str:
     )
 
 
-def _volumes(model: Callable[..., Any], batches: Sequence[int]) -> list[dict[str, Any]]:
+def _volumes(model: Callable[..., Any], batches: Sequence[int], *, layers: bool) -> list[dict[str, Any]]:
     """Return the volumes of a model per batch size, for images of the model's default shape."""
-    from hpcdl.nn.volumes import volumes
+    from hpcdl.nn.volumes import by_layer, volumes
 
     shape, classes = (p.default for p in list(inspect.signature(model).parameters.values())[:2])
-    layers = model(shape, classes)
-    return [{"shape": shape, "classes": classes, **asdict(volumes(layers, shape, batch))} for batch in batches]
+    network, found = model(shape, classes), []
+    for batch in batches:
+        entry = {"shape": shape, "classes": classes, **asdict(volumes(network, shape, batch))}
+        if layers:
+            entry["layers"] = [
+                {"name": name, "output": output, **asdict(one)}
+                for name, output, one in by_layer(network, shape, batch)
+            ]
+        found.append(entry)
+    return found
 
 
 def _networks() -> list[dict[str, Any]]:

@@ -60,6 +60,12 @@ class Division:
     """Shape of a whole output."""
 
     @property
+    def whole(self) -> tuple[str, ...]:
+        """Names of the layers with parameters that are whole on every rank."""
+        parts = zip(self.parts, self.shapes, strict=True)
+        return tuple(part.name for part, shape in parts if not part.cuts and part.declare(shape))
+
+    @property
     def boundaries(self) -> tuple[tuple[Layout, Layout], ...]:
         """Layouts (given, taken) before each part and, at the end, before the loss, which is data-parallel.
 
@@ -68,6 +74,18 @@ class Division:
         given = [self.parts[0].takes, *(part.gives for part in self.parts)]
         taken = [*(part.takes for part in self.parts), by_images(self.output)]
         return tuple(zip(given, taken, strict=True))
+
+    @property
+    def parameters(self) -> int:
+        """Number of trained parameters on this rank."""
+        declared = [part.declare(shape) for part, shape in zip(self.parts, self.shapes, strict=True)]
+        return sum(math.prod(one.shape) for variables in declared for one in variables if one.trained)
+
+    @property
+    def first_split(self) -> int:
+        """Number of the first part that takes images of other ranks; the number of parts if none does."""
+        taken = [part.takes.by_images for part in self.parts]
+        return taken.index(False) if False in taken else len(taken)
 
 
 def divide(layers: Sequence[Layer], shape: Shape, *, split: str, linear: str, rank: int, ranks: int) -> Division:

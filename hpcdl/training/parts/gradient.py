@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hpcdl.fabric.comm import INPUT
+from hpcdl.training.parts.gradient_in_passes import gradient_in_passes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -32,6 +33,10 @@ async def gradient(
     images. ``before(stage)`` is awaited before a layer's forward, ``after(stage)`` is called after its backward.
     Between layers, the session's flow moves activations and their gradients.
     """
+    if session.group is not None and session.group.passes is not None:
+        passes = session.group.passes
+        await gradient_in_passes(comm, session, passes, inputs, outcome, scale=scale, before=before, after=after)
+        return
     replica, flow = session.replica, session.flow
     x, labels = await comm.compute(INPUT, inputs)
     outcome.images = len(labels)

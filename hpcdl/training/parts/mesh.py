@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hpcdl.nn.split.division import LINEAR, SPLITS
 from hpcdl.registry import nearest
+from hpcdl.training.parts.passes import EXCHANGES
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Comm
@@ -24,7 +25,9 @@ class Mesh:
     ``split`` names the division of the layers. ``model``: convolutions by filters, locally connected layers by
     rows, fully connected layers by features. ``space``: layers of images by rows, fully connected ones by
     features. ``hybrid``: layers of images data-parallel, fully connected ones by features (Krizhevsky 2014).
-    ``linear``: the features are ``outputs`` or ``inputs``.
+    ``linear``: the features are ``outputs`` or ``inputs``. ``exchange``: in a hybrid, the fully connected layers
+    get ``all`` images at once, those of one rank in ``turns``, or ``slices`` of all ranks' images
+    (:mod:`hpcdl.training.parts.passes`).
 
     ValueError: a name that is none of these, a number below 1, or no number.
     """
@@ -34,6 +37,7 @@ class Mesh:
     pipeline: int = 1
     split: str = "model"
     linear: str = "outputs"
+    exchange: str = "all"
 
     def __post_init__(self) -> None:
         numbers = {name: getattr(self, name) for name in ("data", "model") if getattr(self, name) is not None}
@@ -42,16 +46,29 @@ class Mesh:
         for name, number in (*numbers.items(), ("pipeline", self.pipeline)):
             if number < 1:
                 raise ValueError(f"{name}: must be at least 1, not {number}")
-        for name, valid in (("split", SPLITS), ("linear", LINEAR)):
+        for name, valid in (("split", SPLITS), ("linear", LINEAR), ("exchange", EXCHANGES)):
             if (given := getattr(self, name)) not in valid:
                 raise ValueError(f"{name}: unknown {given!r}{nearest(given, valid)}")
+        if self.exchange != "all" and self.split != "hybrid":
+            raise ValueError(f"exchange: {self.exchange!r} is for split = 'hybrid'")
 
     def __str__(self) -> str:
-        size = [f"{name} {getattr(self, name)}" for name in ("data", "model") if getattr(self, name) is not None]
-        size += [f"pipeline {self.pipeline}"] if self.pipeline > 1 else []
-        split = [] if self.split == "model" else [self.split]
-        linear = [] if self.linear == "outputs" else [f"linear {self.linear}"]
-        return " ".join(size + split + linear)
+        given = [
+            f"{one.name}={getattr(self, one.name)}"
+            for one in fields(self)
+            if one.name != "split" and getattr(self, one.name) != one.default
+        ]
+        return f"{'pipeline' if self.pipeline > 1 else self.split}({','.join(given)})"
+
+    @property
+    def _sizes(self) -> str:
+        """The given numbers, in words."""
+        numbers = {
+            "data": self.data,
+            "model": self.model,
+            "pipeline": self.pipeline if self.pipeline > 1 else None,
+        }
+        return " ".join(f"{name} {number}" for name, number in numbers.items() if number is not None)
 
     def groups(self, ranks: int) -> tuple[int, int]:
         """Return the number of model groups among ``ranks``, and their size.
@@ -60,17 +77,21 @@ class Mesh:
         """
         if self.pipeline > 1:
             if self.model not in {None, 1}:
-                raise ValueError(f"{self}: layers of a pipeline are not split; leave out model")
+                raise ValueError(f"{self._sizes}: layers of a pipeline are not split; leave out model")
             data, rest = divmod(ranks, self.pipeline)
             if rest or self.data not in {None, data}:
-                raise ValueError(f"{ranks} ranks do not fit {self}; data x pipeline must be {ranks}")
+                raise ValueError(f"{ranks} ranks do not fit {self._sizes}; data x pipeline must be {ranks}")
             return data, 1
         data = self.data or ranks // (self.model or 1)
         model = self.model or ranks // data if data else 0
         if data * model != ranks:
             fit = ", ".join(f"{one} x {ranks // one}" for one in range(1, ranks + 1) if ranks % one == 0)
-            raise ValueError(f"{ranks} ranks do not fit {self}; data x model can be {fit}")
+            raise ValueError(f"{ranks} ranks do not fit {self._sizes}; data x model can be {fit}")
         return data, model
+
+    def group_ranks(self, ranks: int) -> int:
+        """Return the ranks that share a copy of the network: 1 with data parallelism alone."""
+        return ranks // self.groups(ranks)[0]
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import numpy as np
 from hpcdl.data.parts.sharding import bounds
 from hpcdl.nn.split.layout import extents, intersection, within
 from hpcdl.training.parts.flow import ModelParallel
+from hpcdl.training.parts.passes import EXCHANGES, Passes
 from hpcdl.training.parts.segments import segments
 
 if TYPE_CHECKING:
@@ -31,9 +32,15 @@ if TYPE_CHECKING:
 class ModelGroup:
     """One rank of a model group: its parts of the layers, its share of the group's batch, and its sums."""
 
-    def __init__(self, place: Place, division: Division, replica: Replica) -> None:
+    def __init__(self, place: Place, division: Division, replica: Replica, exchange: str = "all") -> None:
         self.place = place
-        self.flow = ModelParallel(place.model, division, replica.stages)
+        flows = [ModelParallel(place.model, division, replica.stages) for _ in range(2)]
+        self.flow = flows[0]
+        self.passes: Passes | None = None
+        """Schedule of the split layers; None: they work on the whole batch at once."""
+        if EXCHANGES[exchange] is not None:
+            stages = replica.bindings(1)[0].stages[division.first_split :]
+            self.passes = Passes(exchange, division.first_split, (flows[0], flows[1]), stages, place.model)
         self._takes = division.parts[0].takes
         self._replica = replica
 

@@ -109,7 +109,7 @@ class Session:
     def memory_bytes(self) -> int:
         """Bytes of this rank's vectors: parameters, gradients, state, those of the optimizer and the strategy."""
         replica = self.replica
-        own = (replica.parameters, replica.gradients, replica.state)
+        own = (replica.parameters, replica.gradients, replica.layer_gradient, replica.state)
         states = [vector for one in (self.optimizer, *self._parts) for vector in one.state.values()]
         states += self.compressed.state.values() if self.compressed is not None else ()
         return sum(vector.nbytes for vector in (*own, *states, *self.vectors.values()))

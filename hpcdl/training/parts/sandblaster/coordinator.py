@@ -71,8 +71,8 @@ class Order(NamedTuple):
 class LbfgsCoordinator:
     """Minimise the training loss by L-BFGS, with workers' gradients and servers' vectors.
 
-    ``new_portions()`` returns the portions of one gradient. The replicas in ``workers`` compute; all replicas test.
-    Of a replica that spans ranks, the first rank reports and gets the orders. ``servers`` are those of all parts.
+    ``new_portions()`` returns the portions of one gradient. ``replicas`` are ranks that report and get orders, the
+    first one of each replica. Those in ``workers`` compute; all test. ``servers`` are those of all parts.
     """
 
     def __init__(

@@ -1,0 +1,86 @@
+"""Settings of meshes that split layers, checked before anything runs."""
+
+import pytest
+
+from hpcdl.cases.parts.train_check import memory_bytes
+from hpcdl.cases.train import program
+from hpcdl.fabric.comm import Counters
+from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.nn.volumes import volumes
+from hpcdl.trace.recorder import Evaluation, Recorder
+from hpcdl.training.parts.journal import Journal
+
+SPEECH = {"model": "distbelief_speech", "dataset": {"name": "synthetic", "shape": [11, 40, 1], "classes": 8192}}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"mesh": {"data": 2, "model": 2}, "ranks": 6, "global_batch": 60},
+            "mesh: 6 ranks do not fit data 2 model 2; data x model can be 1 x 6, 2 x 3, 3 x 2, 6 x 1",
+        ),
+        ({"mesh": {"modle": 2}}, "mesh: unknown setting 'modle'; did you mean 'model'?"),
+        ({"mesh": {"model": 0}}, "mesh: model: must be at least 1, not 0"),
+        ({"mesh": {}}, "mesh: give data, the number of groups, model, their ranks, or pipeline, their stages"),
+        ({"mesh": {"model": 2, "split": "modle"}}, "mesh: split: unknown 'modle'; did you mean 'model'?"),
+        ({"mesh": {"model": 2, "linear": "output"}}, "mesh: linear: unknown 'output'; did you mean 'outputs'?"),
+        ({"mesh": {"model": 2, "exchange": "turns"}}, "mesh: exchange: 'turns' is for split = 'hybrid'"),
+        (
+            {"mesh": {"model": 16, "split": "space"}, "ranks": 16},
+            "mesh: conv1: 8 rows of outputs cannot be split among 16 ranks",
+        ),
+        (
+            {"mesh": {"model": 2}, "aggregation": "none"},
+            "mesh: ranks share parameters, and 'none' sums nothing",
+        ),
+        (
+            {"mesh": {"model": 2}, "compression": "sign"},
+            "mesh: compression = 'sign' needs layers that are whole on every rank",
+        ),
+        (
+            {"mesh": {"model": 2}, "network": "ethernet-10g", "flops": 1e9},
+            "mesh: layers are split on real ranks only; leave out network or mesh",
+        ),
+        (
+            {"mesh": {"model": 2}, "shares": {"weights": [3, 1]}},
+            "shares: 'synchronous' has equal shares on a mesh; leave one of the keys out",
+        ),
+    ],
+)
+def test_impossible_meshes_are_refused(refused, written, changed, message):
+    assert refused(written(**changed)) == f"[[case]] 1: {message}"
+
+
+def test_each_rank_needs_memory_for_its_parts_only(parsed):
+    """Half a network and its gradients, and the outputs of the rank's images."""
+    whole, half = (memory_bytes(parsed(**SPEECH, **changed)[0].spec) for changed in ({}, {"mesh": {"model": 2}}))
+    assert whole - half == 4 * 41_777_152
+
+
+def test_parallelism_is_a_field_of_the_record(parsed):
+    fields = [
+        parsed(mesh=mesh)[0].fields()["parallelism"]
+        for mesh in ({"model": 1}, {"data": 1}, {"data": 1, "split": "hybrid", "exchange": "turns"})
+    ]
+    assert fields == [None, "model(data=1)", "hybrid(data=1,exchange=turns)"]
+
+
+@pytest.mark.parametrize("linear", ["outputs", "inputs"])
+def test_a_case_trains_the_whole_network(parsed, linear):
+    """Layers split by inputs have one part more than the network has layers."""
+    (case,) = parsed(mesh={"model": 3, "linear": linear}, ranks=3, global_batch=60, steps=2, epochs=None)
+    recorders = [Recorder(events=False) for _ in range(3)]
+
+    async def rank(comm):
+        journal = Journal(recorders[comm.rank], lambda: Counters(0, 0, 0, 0, 0))
+        return await program(case.spec, journal)(comm)
+
+    found = in_process(3).run(rank)
+    assert [one["parameters"] for one in found] == [
+        volumes(case.spec.layers, case.spec.data.shape, 1).parameters
+    ] * 3
+    assert all(recorder.memory_bytes < 2 * 4 * found[0]["parameters"] / 2 for recorder in recorders)
+    losses = {Evaluation(*recorder.evaluations[-1]).loss for recorder in recorders}
+    assert len(losses) == 1
+    assert losses.pop() < 10
