@@ -157,6 +157,8 @@ class Session:
     shares: Shares = EQUAL
     place: Place | None = None
     """Place of the rank among pipelines."""
+    group: None = None
+    """No layers are split."""
     images: int = 0
     """Images of the work under way."""
     flow: Flow = WHOLE
@@ -191,6 +193,10 @@ class Session:
         """Return a batch of images without pixels."""
         self.images = self.batch_per_rank
         return np.empty((self.batch_per_rank, 0), np.float32), np.empty(self.batch_per_rank, np.int64)
+
+    def images_of(self, _rank: int, _ranks: int) -> int:
+        """Return the images of a share of a batch."""
+        return self.batch_per_rank
 
     def labels(self, _step: int, _rank: int, _ranks: int) -> Array:
         """Return the labels of a batch."""
