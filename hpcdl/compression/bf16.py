@@ -39,13 +39,13 @@ class BF16:
         sent = self.state["bfloat16"][span]
         bits = np.asarray(sent)
         numbers = vector.astype(np.float32, copy=False)
-        check_finite(self._narrow(numbers.view(np.uint32), bits))
-        if residual is not None:
-            self._widen(bits, (rounded := np.empty(len(bits), np.float32)).view(np.uint32))
-            np.subtract(vector, rounded, out=residual)
+        fused = residual is not None and residual.dtype == np.float32
+        check_finite(self._narrow(numbers, bits, residual if fused else None))
+        if residual is not None and not fused:
+            self._widen(bits, numbers)
+            np.subtract(vector, numbers, out=residual)
         yield sent
-        finite = self._widen(bits, numbers.view(np.uint32))
-        if not finite:
+        if not self._widen(bits, numbers):
             raise FloatingPointError("the sum exceeds the largest number of bfloat16")
         if numbers is not vector:
             vector[:] = numbers

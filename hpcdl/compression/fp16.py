@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from hpcdl.compression.parts import float16
 from hpcdl.compression.parts.checks import check_finite
 from hpcdl.compression.parts.traits import Compression
 
@@ -28,8 +29,7 @@ class FP16:
 
         self._narrow = halves.narrow_float16
         self._widen = halves.widen_float16
-        self._table = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
-        self.state: dict[str, Array] = {"float16": np.zeros(layout.size, np.float16)}
+        self.state: dict[str, Array] = {"float16": float16.vector(layout.size)}
 
     def rounds(self, span: slice, vector: Array, residual: Array | None, _step: int) -> Iterator[Array]:
         """See :class:`hpcdl.compression.parts.protocol.Summable`.
@@ -37,13 +37,14 @@ class FP16:
         Raises FloatingPointError for a value that is infinite or not a number, or a sum that is.
         """
         sent = self.state["float16"][span]
+        bits = np.asarray(sent).view(np.uint16)
         numbers = vector.astype(np.float32, copy=False)
-        check_finite(self._narrow(numbers.view(np.uint32), numbers, sent.view(np.uint16)))
-        if residual is not None:
-            np.subtract(vector, sent, out=residual)
+        fused = residual is not None and residual.dtype == np.float32
+        check_finite(self._narrow(numbers, bits, residual if fused else None))
+        if residual is not None and not fused:
+            np.subtract(vector, np.asarray(sent), out=residual)
         yield sent
-        finite = self._widen(sent.view(np.uint16), self._table, numbers)
-        if not finite:
+        if not self._widen(bits, numbers):
             raise FloatingPointError("the sum exceeds 65504, the largest number of float16")
         if numbers is not vector:
             vector[:] = numbers

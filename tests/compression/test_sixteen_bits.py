@@ -5,7 +5,7 @@ import pytest
 
 from hpcdl.compression.bf16 import BF16
 from hpcdl.compression.fp16 import FP16
-from hpcdl.compression.parts import bfloat16
+from hpcdl.compression.parts import bfloat16, float16
 from hpcdl.compression.parts.protocol import Layout
 
 EDGES = [0, -0.0, 65504, 65519.9, 65520, 1e30, 2.0**-14, 2.0**-24, 2.0**-25, 2.0**-25 * 1.0001, 1e-40, 3e38]
@@ -67,12 +67,35 @@ def test_bfloat16_adds_in_float32():
     assert (total == x + y)[np.abs(x + y) <= 256].all()
 
 
+def test_float16_adds_as_numpy_and_infinity_stays():
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    other = np.random.default_rng(1).permutation(every)
+    with np.errstate(all="ignore"):
+        expected = every + other
+    found = float16.vector(len(every))
+    found[:] = every
+    found += other
+    finite = np.isfinite(expected)
+    assert (found[finite].view(np.uint16) == expected[finite].view(np.uint16)).all()
+    assert not np.isfinite(found[~finite]).any()
+    assert (np.isfinite(every) & np.isfinite(other) & ~finite).any()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("compressor", [FP16, BF16])
+def test_residuals_are_what_rounding_loses(compressor, dtype):
+    x = numbers()[:50_000].astype(dtype) * dtype(1.0000001)
+    for size in (0, 1, 63, len(x)):
+        vector, residual = x[:size].copy(), np.full(size, 7, dtype)
+        sent(compressor(Layout(size=size, dtype=np.dtype(dtype).name)), vector, residual)
+        assert (residual == x[:size] - vector).all()
+
+
 @pytest.mark.parametrize(("compressor", "largest"), [(FP16, np.float16(65504)), (BF16, np.uint16(0x7F7F))])
 def test_a_sum_that_overflows_is_refused(compressor, largest):
     rounds = compressor(Layout(size=3)).rounds(slice(0, 3), np.ones(3, np.float32), None, 0)
     vector = next(rounds)
     vector[1] = largest
-    with np.errstate(over="ignore"):
-        vector += vector.copy()
+    vector += vector.copy()
     with pytest.raises(FloatingPointError, match="the sum exceeds"):
         next(rounds)
