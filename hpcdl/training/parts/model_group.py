@@ -15,6 +15,7 @@ from hpcdl.nn.split.layout import extents, intersection, within
 from hpcdl.training.parts.flow import ModelParallel
 from hpcdl.training.parts.passes import EXCHANGES, Passes
 from hpcdl.training.parts.segments import segments
+from hpcdl.training.parts.testing import using
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -115,25 +116,21 @@ class ModelGroup:
         ``parameters`` by default.
         """
         replica, place, groups = self._replica, self.place, self.place.data.size
-        own = replica.parameters.copy() if parameters is not None else None
-        if parameters is not None:
-            replica.parameters[:] = parameters
         first, end = (one * len(split) // groups for one in (place.group, place.group + 1))
         length = math.ceil(global_batch / groups)
         sums = np.zeros(2)
-        for begin in range(first, end, length):
-            indices = np.arange(begin, min(begin + length, end))
-            images = self.shares(len(indices))
-            read, labels = await comm.compute("evaluation", partial(self.read, split, indices))
-            x, labels = replica.backend.asarray(read), replica.backend.asarray(labels)
-            for boundary, stage in enumerate(replica.stages):
-                x = await self.flow.forward(boundary, x, images)
-                x = await comm.compute("evaluation", partial(stage.forward, x, train=False))
-            x = await self.flow.forward(len(replica.stages), x, images)
-            work = partial(replica.loss, x, labels, 1.0, train=False)
-            loss, correct, _ = await comm.compute("evaluation", work)
-            sums += (loss, correct)
+        with using(replica, parameters):
+            for begin in range(first, end, length):
+                indices = np.arange(begin, min(begin + length, end))
+                images = self.shares(len(indices))
+                read, labels = await comm.compute("evaluation", partial(self.read, split, indices))
+                x, labels = replica.backend.asarray(read), replica.backend.asarray(labels)
+                for boundary, stage in enumerate(replica.stages):
+                    x = await self.flow.forward(boundary, x, images)
+                    x = await comm.compute("evaluation", partial(stage.forward, x, train=False))
+                x = await self.flow.forward(len(replica.stages), x, images)
+                work = partial(replica.loss, x, labels, 1.0, train=False)
+                loss, correct, _ = await comm.compute("evaluation", work)
+                sums += (loss, correct)
         replica.release_predictions()
-        if own is not None:
-            replica.parameters[:] = own
         return sums

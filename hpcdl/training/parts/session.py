@@ -17,7 +17,7 @@ from hpcdl.optim.parts.per_tensor import Multipliers
 from hpcdl.training.parts.bucketing import between, buckets
 from hpcdl.training.parts.compressed.compressed import NO_FIDELITY, Compressed
 from hpcdl.training.parts.flow import WHOLE, Flow
-from hpcdl.training.parts.testing import test
+from hpcdl.training.parts.testing import test, using
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -292,13 +292,8 @@ class Session:
 
     def _test_with(self, parameters: Array | None, rank: int, ranks: int) -> NDArray[np.float64]:
         """Return :meth:`_test` with ``parameters``, or with the replica's own if None."""
-        if parameters is None:
+        with using(self.replica, parameters):
             return self._test(rank, ranks)
-        own = self.replica.parameters.copy()
-        self.replica.parameters[:] = parameters
-        sums = self._test(rank, ranks)
-        self.replica.parameters[:] = own
-        return sums
 
     def _test(self, rank: int, ranks: int) -> NDArray[np.float64]:
         """Return :func:`hpcdl.training.parts.testing.test` of this rank's share of the test set.
