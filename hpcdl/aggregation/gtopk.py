@@ -49,7 +49,7 @@ async def gtopk(comm: Comm, entries: Sparse, series: Series) -> Reduced:
         while below < comm.size and not comm.rank & below:
             if comm.rank + below < comm.size:
                 status = await comm.recv(inbox, comm.rank + below, tag=0)
-                theirs = opened(inbox[: status.count], entries)
+                theirs = opened(inbox[: status.count], entries, comm.rank + below, series.size)
                 add = partial(_largest_of_sum, kept, theirs)
                 kept, others = await comm.apply("add", add, PASSES * nbytes(kept, theirs))
                 dropped.append(others)
@@ -57,7 +57,7 @@ async def gtopk(comm: Comm, entries: Sparse, series: Series) -> Reduced:
         if comm.rank:
             await comm.send(message(kept), comm.rank - below)
             status = await comm.recv(inbox, comm.rank - below, tag=0)
-            kept = opened(inbox[: status.count], entries)
+            kept = opened(inbox[: status.count], entries, comm.rank - below, series.size)
     while below > 1:
         below //= 2
         if comm.rank + below < comm.size:

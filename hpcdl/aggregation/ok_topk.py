@@ -73,8 +73,8 @@ async def ok_topk(
     renew = step[0] % threshold_steps == 0
     step += 1
     kept, shares = await _select(comm, mine, len(entries.values), state, renew=bool(renew))
-    kept, shares = await _balance(comm, kept, shares)
-    total = await _gather(comm, kept, shares)
+    kept, shares = await _balance(comm, kept, shares, series.size)
+    total = await _gather(comm, kept, shares, series.size)
     rest = await comm.apply("rest", partial(absent, entries, total), nbytes(entries))
     return Reduced(total, rest)
 
@@ -104,7 +104,7 @@ async def _region_sum(comm: Comm, entries: Sparse, bounds: list[int], most: int)
         for distance in range(1, size):
             to, source = (rank + distance) % size, (rank - distance) % size
             status = await comm.exchange(message(parts[to]), to, inbox, source)
-            theirs[source] = opened(inbox[: status.count], entries)
+            theirs[source] = opened(inbox[: status.count], entries, source, bounds[-1])
     return await comm.apply("add", partial(summed, theirs), PASSES * nbytes(*theirs))
 
 
@@ -156,20 +156,20 @@ async def _threshold(comm: Comm, mine: Sparse, k: int) -> Array:
     return np.array([found], size.dtype)
 
 
-async def _balance(comm: Comm, kept: Sparse, shares: list[int]) -> tuple[Sparse, list[int]]:
+async def _balance(comm: Comm, kept: Sparse, shares: list[int], size: int) -> tuple[Sparse, list[int]]:
     """Return equal shares of the sums, in their order, if one share is much longer than the mean."""
-    size, rank = comm.size, comm.rank
-    if max(shares) * size <= UNEVEN * sum(shares):
+    ranks, rank = comm.size, comm.rank
+    if max(shares) * ranks <= UNEVEN * sum(shares):
         return kept, shares
     begins = list(accumulate(shares, initial=0))
-    edges = [begins[-1] * place // size for place in range(size + 1)]
+    edges = [begins[-1] * place // ranks for place in range(ranks + 1)]
     places = [min(max(edge - begins[rank], 0), shares[rank]) for edge in edges]
     parts = [between(kept, begin, end) for begin, end in pairwise(places)]
     arriving = [max(0, min(end, edges[rank + 1]) - max(begin, edges[rank])) for begin, end in pairwise(begins)]
-    theirs = [parts[rank]] * size
+    theirs = [parts[rank]] * ranks
     with comm.scratch(max(arriving) * entry_bytes(kept), message(parts[rank])) as inbox:
-        for distance in range(1, size):
-            to, source = (rank + distance) % size, (rank - distance) % size
+        for distance in range(1, ranks):
+            to, source = (rank + distance) % ranks, (rank - distance) % ranks
             sent, received = message(parts[to]), inbox[: arriving[source] * entry_bytes(kept)]
             if len(sent) and len(received):
                 await comm.exchange(sent, to, received, source)
@@ -177,13 +177,14 @@ async def _balance(comm: Comm, kept: Sparse, shares: list[int]) -> tuple[Sparse,
                 await comm.send(sent, to)
             elif len(received):
                 await comm.recv(received, source, tag=0)
-            theirs[source] = opened(received, kept)
+            theirs[source] = opened(received, kept, source, size)
     return joined(theirs), [end - begin for begin, end in pairwise(edges)]
 
 
-async def _gather(comm: Comm, kept: Sparse, shares: list[int]) -> Sparse:
+async def _gather(comm: Comm, kept: Sparse, shares: list[int], size: int) -> Sparse:
     """Return all shares, in the order of the ranks: positions rise."""
     lengths = [entry_bytes(kept) * share for share in shares]
     whole = await concatenated(comm, message(kept), lengths)
     ends = list(accumulate(lengths, initial=0))
-    return joined([opened(whole[begin:end], kept) for begin, end in pairwise(ends)])
+    parts = enumerate(pairwise(ends))
+    return joined([opened(whole[begin:end], kept, sender, size) for sender, (begin, end) in parts])

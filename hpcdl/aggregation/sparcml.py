@@ -57,16 +57,16 @@ async def sparcml(comm: Comm, entries: Sparse, series: Series) -> Reduced:
         if comm.rank >= power:
             await comm.send(_sent(mine), comm.rank - power)
             status = await comm.recv(inbox, comm.rank - power, tag=0)
-            mine = _received(inbox[: status.count], entries, size)
+            mine = _received(inbox[: status.count], entries, comm.rank - power, size)
         else:
             guest, distance = comm.rank + power, 1
             if guest < comm.size:
                 status = await comm.recv(inbox, guest, tag=0)
-                mine = await _add(comm, mine, _received(inbox[: status.count], entries, size), size)
+                mine = await _add(comm, mine, _received(inbox[: status.count], entries, guest, size), size)
             while distance < power:
                 partner = comm.rank ^ distance
                 status = await comm.exchange(_sent(mine), partner, inbox, partner)
-                mine = await _add(comm, mine, _received(inbox[: status.count], entries, size), size)
+                mine = await _add(comm, mine, _received(inbox[: status.count], entries, partner, size), size)
                 distance *= 2
             if guest < comm.size:
                 await comm.send(_sent(mine), guest)
@@ -87,10 +87,10 @@ def _sent(part: Sparse | Array) -> Array:
     return phantom(part.nbytes, np.uint8) if type(part) is Phantom else part.view(np.uint8)
 
 
-def _received(message: Array, like: Sparse, size: int) -> Sparse | Array:
+def _received(message: Array, like: Sparse, sender: int, size: int) -> Sparse | Array:
     """Return the sum of a message, which is a dense vector if it has that length: entries are always shorter."""
     if len(message) < size * like.values.itemsize:
-        return opened(message, like)
+        return opened(message, like, sender, size)
     return dense(like, size) if type(message) is Phantom else message.copy().view(like.values.dtype)
 
 

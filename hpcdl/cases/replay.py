@@ -17,6 +17,8 @@ from hpcdl import registry
 from hpcdl.cases.parts.architecture import architecture, check_layers
 from hpcdl.cases.parts.choice import Choice
 from hpcdl.cases.parts.compute_times import DEVICES, TIMES, ComputeSource, ComputeTimes, shape_text
+from hpcdl.cases.parts.divided_stand_ins import divided_replica
+from hpcdl.cases.parts.division_times import times_of_ranks
 from hpcdl.cases.parts.keys import MOST_RANKS, MOST_STEPS, MOST_THREADS, about, key
 from hpcdl.cases.parts.link_probes import fitted_bucket_bytes
 from hpcdl.cases.parts.scheme import check_dense, traits_of, try_out
@@ -25,6 +27,7 @@ from hpcdl.cases.parts.stand_ins import Session, replica
 from hpcdl.fabric.modelled_compute import ModelledCompute, oversleep
 from hpcdl.nn.volumes import FLOAT_BYTES, volumes
 from hpcdl.training.parts.mesh import Mesh, placed
+from hpcdl.training.parts.model_group import ModelGroup
 from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from hpcdl.fabric.comm import Comm
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer
+    from hpcdl.nn.split.division import Division
     from hpcdl.trace.record import Scalar
     from hpcdl.training.parts.journal import Journal
 
@@ -51,7 +55,8 @@ class ReplaySpec:
     training: Choice = key(Choice("training", "synchronous"), folder="training")
     aggregation: Choice = key(Choice("aggregation", "ring"), folder="aggregation")
     ranks: int = key(least=1, most=MOST_RANKS)
-    batch_per_rank: int = key(least=1, most=MOST_IMAGES)
+    batch_per_rank: int | None = key(None, least=1, most=MOST_IMAGES)
+    global_batch: int | None = key(None, least=1, most=MOST_IMAGES)
     mesh: Mesh | None = key(None, table=Mesh)
     steps: int = key(20, least=1, most=MOST_STEPS)
     warmup: int = key(2, least=0)
@@ -85,6 +90,37 @@ class ReplaySpec:
         return balanced(layers, shape, self.stages, self.compute_times)
 
     @property
+    def model_ranks(self) -> int:
+        """Ranks among which each layer is split; 1 if layers are whole."""
+        return 1 if self.mesh is None else self.mesh.groups(self.ranks)[1]
+
+    @property
+    def copies(self) -> int:
+        """Number of copies of the network; each is on one rank, or on a pipeline or a model group."""
+        return self.ranks // (self.stages * self.model_ranks)
+
+    @property
+    def images(self) -> int:
+        """Images of a copy's batch."""
+        if self.global_batch is not None:
+            return self.global_batch // self.copies
+        return (self.batch_per_rank or 0) * self.model_ranks
+
+    @cached_property
+    def divisions(self) -> tuple[Division, ...]:
+        """Parts of the layers of each rank of a model group; empty if layers are not split."""
+        shape, layers = self.architecture
+        return () if self.mesh is None else self.mesh.divisions(layers, shape, self.ranks)
+
+    @property
+    def rank_times(self) -> tuple[ComputeTimes, ...]:
+        """Times of each rank of a pipeline or of a model group, by its place in it."""
+        _, layers = self.architecture
+        if self.mesh is not None and self.divisions:
+            return times_of_ranks(self.compute_times, layers, self.divisions, self.images, self.mesh.exchange)
+        return self.compute_times.of_stages(layers, self.parts)
+
+    @property
     def compute_source(self) -> ComputeSource:
         """Source of the times of work."""
         return ComputeSource(self.device, self.flops, self.times)
@@ -93,7 +129,7 @@ class ReplaySpec:
     def compute_times(self) -> ComputeTimes:
         """Times of the work of a rank."""
         shape, layers = self.architecture
-        images = None if self.scale_to_batch else self.batch_per_rank
+        images = None if self.scale_to_batch else self.images
         found = self.compute_source.compute_times(str(self.model), layers, shape, images)
         return found.scaled(self.time_scale)
 
@@ -114,9 +150,8 @@ def check(spec: ReplaySpec, _given: Collection[str]) -> None:
         _check_strategy(spec)
     if spec.mesh is not None:
         with about("mesh"):
-            if spec.stages == 1 or not spec.strategy.pipelines:
-                raise ValueError('a replay has no split layers; give pipeline, with training = "pipeline"')
-            spec.mesh.groups(spec.ranks)
+            _check_mesh(spec)
+    _check_batch(spec)
     with about("model"):
         shape, layers = spec.architecture
         check_layers(layers, shape)
@@ -128,9 +163,12 @@ def check(spec: ReplaySpec, _given: Collection[str]) -> None:
             )
         try_out(spec.aggregation, spec.ranks // spec.stages)
     with about("training" if spec.stages == 1 else "mesh"):
-        check_stages(spec, len(layers), spec.batch_per_rank)
+        check_stages(spec, len(layers), spec.images)
+    if spec.mesh is not None and spec.model_ranks > 1:
+        with about("mesh"):
+            spec.mesh.check_passes(spec.divisions)
     with about(source[0]):
-        seconds = spec.steps * spec.compute_times.step_seconds(spec.batch_per_rank)
+        seconds = spec.steps * spec.compute_times.step_seconds(spec.images)
         if not seconds <= MOST_SECONDS:
             raise ValueError(f"the steps would sleep for {seconds:.3g} s, and may for {MOST_SECONDS} s at most")
 
@@ -143,6 +181,25 @@ def _check_strategy(spec: ReplaySpec) -> None:
     spec.strategy.check(spec.ranks, spec.training.in_full)
 
 
+def _check_batch(spec: ReplaySpec) -> None:
+    """Raise ValueError for a batch that is not given once, or cannot be shared equally."""
+    given, copies = spec.global_batch, spec.copies
+    if (given is None) == (spec.batch_per_rank is None):
+        raise ValueError("global_batch: give exactly one of global_batch, batch_per_rank")
+    if given is not None and given % copies:
+        raise ValueError(f"global_batch: {given} images are not divisible by the {copies} copies of the network")
+
+
+def _check_mesh(spec: ReplaySpec) -> None:
+    """Raise ValueError for a mesh that does not fit the ranks, or that the strategy does not support."""
+    assert spec.mesh is not None, "the caller checks"
+    spec.mesh.groups(spec.ranks)
+    if spec.stages > 1 and not spec.strategy.pipelines:
+        raise ValueError(f'{spec.training.name!r} has all layers on every rank; training = "pipeline" has not')
+    if spec.stages == 1 and not spec.strategy.splits_layers:
+        raise ValueError(f"{spec.training.name!r} does not split layers among ranks")
+
+
 def memory_bytes(spec: ReplaySpec) -> int:
     """See :class:`hpcdl.suite.Kind`: gradients, and as much again for a scheme's inbox."""
     shape, layers = spec.architecture
@@ -153,7 +210,8 @@ def identity(spec: ReplaySpec) -> list[str]:
     """See :class:`hpcdl.suite.Kind`."""
     choices = [str(spec.model), str(spec.training), str(spec.aggregation)]
     mesh = [str(spec.mesh)] if spec.mesh is not None else []
-    return [*choices, *mesh, f"p{spec.ranks}", f"b{spec.batch_per_rank}each", f"{spec.steps}st"]
+    batch = f"b{spec.global_batch}" if spec.batch_per_rank is None else f"b{spec.batch_per_rank}each"
+    return [*choices, *mesh, f"p{spec.ranks}", batch, f"{spec.steps}st"]
 
 
 def fields(spec: ReplaySpec) -> dict[str, Scalar]:
@@ -166,14 +224,14 @@ def fields(spec: ReplaySpec) -> dict[str, Scalar]:
         "dtype": "float32",
         "compression": "none",
         "batch_per_rank": spec.batch_per_rank,
-        "global_batch": spec.batch_per_rank * (spec.ranks // spec.stages),
-        "scaling": "weak",
+        "global_batch": spec.images * spec.copies,
+        "scaling": "strong" if spec.batch_per_rank is None else "weak",
         "threads_per_rank": spec.threads,
         "steps": spec.steps,
         "warmup_steps": spec.warmup,
         **{name: getattr(spec, name) for name in (*TIMES, "time_scale", "scale_to_batch")},
-        "modelled_compute_seconds": spec.compute_times.step_seconds(spec.batch_per_rank),
-        "parallelism": None if spec.mesh is None else str(spec.mesh),
+        "modelled_compute_seconds": spec.compute_times.step_seconds(spec.images),
+        "parallelism": str(spec.mesh) if spec.copies < spec.ranks else None,
         "stages": spec.stages if spec.stages > 1 else None,
         "microbatches": spec.strategy.microbatches(spec.training.in_full) if spec.stages > 1 else None,
         "lockstep": spec.strategy.lockstep,
@@ -188,27 +246,35 @@ def program(spec: ReplaySpec, journal: Journal) -> Callable[[Comm], Coroutine[An
 
     async def play(comm: Comm) -> dict[str, Scalar]:
         summed = traits_of(spec.aggregation).sums
-        place = await placed(comm, spec.stages)
-        pipelines, part = place.data.size, spec.parts[place.model.rank]
-        times = spec.compute_times.of_stages(layers, spec.parts)[place.model.rank]
-        stand_in, marks = replica(layers, shape, place.group, pipelines, summed=summed, part=part)
+        place = await placed(comm, spec.ranks // spec.copies)
+        times, group = spec.rank_times[place.model.rank], None
+        stand_in: Any
+        if spec.mesh is not None and spec.divisions:
+            division = spec.divisions[place.model.rank]
+            stand_in, marks = divided_replica(division, place, comm.rank, comm.size, summed=summed)
+            group = ModelGroup(place, division, stand_in, spec.mesh.exchange)
+        else:
+            part = spec.parts[place.model.rank]
+            stand_in, one = replica(layers, shape, place.group, spec.copies, summed=summed, part=part)
+            marks = [one]
         session = Session(
             stand_in,
             aggregate=spec.aggregation.bind(),
             journal=journal,
-            batch_per_rank=spec.batch_per_rank,
-            global_batch=spec.batch_per_rank * pipelines,
+            batch_per_rank=spec.images,
+            global_batch=spec.images * spec.copies,
             place=place,
+            group=group,
             steps=spec.steps,
             bucket_bytes=await fitted_bucket_bytes(comm, sleep),
         )
 
         def seconds(label: str) -> float:
-            return times.seconds(label, session.images)
+            return times.seconds(label, session.group_shares[-1][1])
 
         await train(ModelledCompute(comm, seconds, oversleep()), session)
         journal.memory(stand_in.gradients.nbytes)
-        wrong = np.array([float(marks.wrong)])
+        wrong = np.array([float(sum(one.wrong for one in marks))])
         await comm.native("allreduce", wrong)
         parameters = volumes(layers, shape, 1).parameters
         found = {"parameters": parameters, "bucket_bytes": session.bucket_bytes}

@@ -24,6 +24,9 @@ class Phantom(np.ndarray[Any, np.dtype[Any]]):
 
     __iadd__ = __isub__ = __imul__ = __itruediv__ = _unchanged
 
+    def __setitem__(self, _index: object, _values: object) -> None:
+        """Do nothing: there are no elements to write."""
+
 
 def phantom(size: int, dtype: npt.DTypeLike = np.float32) -> Array:
     """Return a size-only vector of ``size`` elements (stride 0, read-only)."""
@@ -87,7 +90,8 @@ def operand_and_result(vector: Any) -> tuple[Array | None, Array]:
     return vector if isinstance(vector, OutOfPlace) else (None, vector)
 
 
-def _empty(size: int, like: Array) -> Array:
+def empty(size: int, like: Array) -> Array:
+    """Return an uninitialised vector of the type of ``like``, size-only if ``like`` is."""
     if type(like) is Phantom:
         return phantom(size, like.dtype)
     return np.empty_like(like, shape=size)  # dispatched to the array's own library
@@ -96,7 +100,7 @@ def _empty(size: int, like: Array) -> Array:
 class BufferPool:
     """Pool of arrays by type and size; ``make(size, like)`` makes a new one."""
 
-    def __init__(self, make: Callable[[int, Array], Array] = _empty) -> None:
+    def __init__(self, make: Callable[[int, Array], Array] = empty) -> None:
         self._make = make
         self._free: dict[tuple[str, str, int], list[Array]] = {}
 

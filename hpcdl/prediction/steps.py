@@ -6,35 +6,26 @@ Input, forward and backward scale with the images per rank, so times of one batc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
-
-import numpy as np
 
 from hpcdl import registry
 from hpcdl.aggregation.parts.cost import check_messages
 from hpcdl.analysis.record_fields import configuration
 from hpcdl.cases.parts.architecture import architecture
-from hpcdl.cases.parts.stand_ins import Session, outline
+from hpcdl.cases.parts.stand_ins import outline
 from hpcdl.data.parts.dataset import DataError
-from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.vectors import phantom
-from hpcdl.fabric.virtual.simulated import simulated
-from hpcdl.nn.volumes import volumes
 from hpcdl.prediction.certainty import DOUBTFUL
 from hpcdl.prediction.fitting import predicted_time
 from hpcdl.prediction.programs import check_hosts, scheme_traits, spec_of
-from hpcdl.trace.recorder import Recorder, Step
+from hpcdl.prediction.step_simulation import Training, step_seconds
 from hpcdl.training.parts.bucketing import bucket_bytes
-from hpcdl.training.parts.journal import Journal
-from hpcdl.training.parts.mesh import placed
 from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from functools import partial
 
     from hpcdl.analysis.scaling import Record
     from hpcdl.cases.parts.choice import Choice
@@ -50,39 +41,11 @@ if TYPE_CHECKING:
 STEPPING: Final = ("train", "replay")
 """Kinds of case that consist of training steps."""
 
-CYCLES: Final = 4
-"""Number of simulated cycles of steps."""
-
-UNSETTLED: Final = 2
-"""Number of cycles at the beginning that are not counted, because the first one has no predecessor."""
-
 KEPT: Final = (
     *("suite", "case", "kind", "model", "dataset", "backend", "dtype", "training", "aggregation", "compression"),
-    *("optimizer", "threads_per_rank", "scaling"),
+    *("optimizer", "threads_per_rank", "scaling", "parallelism"),
 )
 """Fields of a case that its prediction repeats."""
-
-
-@dataclass(frozen=True)
-class Training:
-    """Everything that determines the time of a step."""
-
-    strategy: Callable[..., Any]
-    aggregate: partial[Any]
-    layers: Sequence[Layer]
-    shape: Shape
-    dtype: str
-    cycle: int = 1
-    """Number of steps after which the pattern repeats."""
-    independent: bool = False
-    """True if ranks exchange nothing."""
-    parts: Sequence[slice] = (slice(None),)
-    """Layers of each stage of a pipeline; by default each rank has all."""
-
-    @property
-    def gradient_bytes(self) -> int:
-        """Return the size of the vector that ranks exchange (bytes)."""
-        return volumes(self.layers, self.shape, 1).parameters * np.dtype(self.dtype).itemsize
 
 
 def predicted_steps(
@@ -131,45 +94,6 @@ def predicted_steps(
     return rows, left_out
 
 
-def step_seconds(
-    training: Training, ranks: int, images: int, network: Network, times: ComputeTimes, bucket: int | None = None
-) -> float:
-    """Return the slowest rank's time per step (s), mean over steps, with ``images`` on each rank or pipeline.
-
-    ``bucket`` is the smallest size of a bucket (bytes); None if buckets do not depend on the links, within a host.
-    """
-    recorders = [Recorder(events=False) for _ in range(ranks)]
-    sessions: dict[int, Session] = {}
-    parts, stages = training.parts, len(training.parts)
-    own = times.of_stages(training.layers, parts)
-
-    def seconds(rank: int, label: str) -> float:
-        return own[rank % stages].seconds(label, sessions[rank].images)
-
-    world = simulated(ranks, network, compute=seconds)
-
-    async def train(comm: Any) -> None:
-        def counters() -> Counters:
-            return Counters(round(world.running.time * 1e9), 0, 0, 0, 0)
-
-        session = sessions[comm.rank] = Session(
-            outline(training.layers, training.shape, training.dtype, parts[comm.rank % stages]),
-            aggregate=training.aggregate,
-            journal=Journal(recorders[comm.rank], counters),
-            batch_per_rank=images,
-            global_batch=images * (ranks // stages),
-            place=await placed(comm, stages) if stages > 1 else None,
-            steps=CYCLES * training.cycle,
-            bucket_bytes=bucket,
-            independent=training.independent,
-        )
-        await training.strategy(comm, session)
-
-    world.run(train)
-    spans = np.array([[step.end - step.begin for step in map(Step._make, one.steps)] for one in recorders])
-    return float(spans[:, UNSETTLED * training.cycle :].max(axis=0).mean()) * 1e-9
-
-
 def _bucket(
     here: Sequence[Record], like: Record, ranks: int, network: Network, measured: Mapping[int, int]
 ) -> int | None:
@@ -204,8 +128,6 @@ def _training(record: Mapping[str, Any]) -> Training:
     spec = spec_of(record)
     strategy, scheme = spec.training, spec.aggregation
     cycle = _cycle(strategy)
-    if spec.mesh is not None and spec.stages == 1:
-        raise ValueError("mesh: exchanges of split layers are not predicted")
     for key in ("straggler", "failure", "jitter", "shares"):
         if record.get(key):
             raise ValueError(f"{key}: ranks or steps of the case differ")
@@ -223,6 +145,7 @@ def _training(record: Mapping[str, Any]) -> Training:
         {"bfloat16": "float16"}.get(str(record["dtype"]), str(record["dtype"])),
         cycle=cycle,
         independent=not traits.sums,
+        mesh=spec.mesh,
         parts=spec.parts,
     )
 
@@ -235,10 +158,13 @@ def _cycle(strategy: Choice) -> int:
     return traits.cycle(strategy.in_full) if traits.cycle else 1
 
 
-def _images(record: Mapping[str, Any], workers: int) -> int:
-    """Return the most images of a worker, in the case's scaling. ValueError: fewer images than workers."""
+def _images(record: Mapping[str, Any], workers: int, ranks: int) -> int:
+    """Return the most images of a worker, in the case's scaling. ValueError: fewer images than workers.
+
+    A worker has a copy of the network: on ``ranks`` ranks that are its model group, or on a pipeline or one rank.
+    """
     if record.get("scaling") == "weak":
-        return int(record.get("batch_per_rank") or record["global_batch"] // record["ranks"])
+        return ranks * int(record.get("batch_per_rank") or record["global_batch"] // record["ranks"])
     if workers > record["global_batch"]:
         raise ValueError(f"a global batch of {record['global_batch']} images is less than one per rank")
     return -(-int(record["global_batch"]) // workers)
@@ -255,10 +181,8 @@ def _row(
     certainty: Certainty | None,
 ) -> Record:
     like = here[0] if here else like
-    workers, rest = divmod(ranks, len(training.parts))
-    if rest:
-        raise ValueError(f"they make no whole pipelines of {len(training.parts)} stages")
-    images = _images(like, workers)
+    workers = ranks // training.group_ranks(ranks)
+    images = _images(like, workers, ranks // workers // len(training.parts))
     began = perf_counter()
     seconds = step_seconds(training, ranks, images, network, work, bucket)
     weak = like.get("scaling") == "weak"
@@ -271,7 +195,7 @@ def _row(
         "images_per_second": _measured(here, "images_per_second"),
         "predicted_seconds": seconds,
         "predicted_images_per_second": batch / seconds if seconds else None,
-        "compute_seconds": work.step_seconds(images),
+        "compute_seconds": _compute_seconds(training, work, ranks, images),
         "compute_times": work.source or None,
         "bucket_bytes": bucket,
         "undetermined": _is_undetermined(training, ranks, network, certainty, bucket, seconds),
@@ -279,6 +203,13 @@ def _row(
         "library_decides": scheme_traits(like).native,
         "simulation_seconds": perf_counter() - began,
     }
+
+
+def _compute_seconds(training: Training, work: ComputeTimes, ranks: int, images: int) -> float:
+    """Return the time of a rank's work in a step; in a pipeline, that of all stages together."""
+    if training.mesh is None or not training.divisions(ranks):
+        return work.step_seconds(images)
+    return max(one.step_seconds(images) for one in training.rank_times(work, ranks, images))
 
 
 def _is_undetermined(

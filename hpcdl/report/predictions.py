@@ -147,7 +147,7 @@ def steps(rows: Sequence[Record], *, compared: bool) -> Section:
 def _step(row: Record) -> tuple[str, ...]:
     measured = row["step_seconds"]
     return (
-        row["training"],
+        ", ".join(filter(None, (row["training"], row.get("parallelism")))),
         row["aggregation"] + (" (a library's)" if row["library_decides"] else ""),
         str(row["ranks"]),
         seconds(row["predicted_seconds"]),

@@ -65,7 +65,8 @@ def test_a_prediction_for_ranks_without_whole_pipelines_is_left_out():
     _, left_out = predicted_steps(
         [dict(one.fields())], lambda *_: one.spec.compute_times, NETWORKS[NETWORK], ranks=[4]
     )
-    assert left_out == ["pipeline(microbatches=4) with ring on 4 ranks: they make no whole pipelines of 3 stages"]
+    reason = "4 ranks do not fit pipeline 3; data x pipeline must be 4"
+    assert left_out == [f"pipeline(microbatches=4) with ring on 4 ranks: {reason}"]
 
 
 def test_a_replay_sums_the_gradients_of_each_stage():

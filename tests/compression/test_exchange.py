@@ -1,6 +1,7 @@
 """Exchanges: equal bits on all ranks, nothing lost, and corrupt messages refused; for every compressor and scheme."""
 
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -199,6 +200,44 @@ def test_a_corrupt_message_is_refused_and_names_its_sender(scheme, change):
 
     with pytest.raises(ValueError, match=r"message (of|from) rank 1: (corrupt|truncated)"):
         in_process(3).run(program)
+
+
+@pytest.mark.parametrize("scheme", ["sparcml", "gtopk", "ok_topk"])
+@pytest.mark.parametrize("change", [flipped(-1), flipped(-2), *(lambda m, n=n: m[:n] for n in (-1, -4, 3))])
+def test_a_corrupt_message_of_entries_is_refused_and_names_its_sender(scheme, change):
+    """A message ends with positions."""
+    rows = gradients(1, 3, 203)[0]
+    whole = lambda m: change(m) if m.dtype == np.uint8 else m  # not the few numbers that ranks agree on
+
+    async def program(comm):
+        side = Side(planned("top_k", scheme, density=0.2), 203)
+        await side.reduce(Tampering(comm, whole) if comm.rank == 1 else comm, rows[comm.rank])
+
+    with pytest.raises(ValueError, match=r"message (of|from) rank 1: (corrupt|truncated)"):
+        in_process(3).run(program)
+
+
+class Seeded:
+    """A compressor that remembers the seeds it is made with."""
+
+    seeds: ClassVar[list[int]] = []
+
+    def __init__(self, layout):
+        self._largest = Largest(layout)
+        self.seeds.append(layout.seed)
+
+    def __getattr__(self, name):
+        return getattr(self._largest, name)
+
+    def encode(self, *operands):
+        return self._largest.encode(*operands)
+
+
+def test_answers_of_servers_draw_other_numbers_than_gradients():
+    Seeded.seeds.clear()
+    exchanged(planned(Seeded, "sharded_parameter_server", traits=TWO_WAYS), gradients(1, 2, 40))
+    assert len(Seeded.seeds) == 4
+    assert len(set(Seeded.seeds)) == 2
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -17,6 +17,7 @@ from hpcdl.cli import main
 from hpcdl.fabric.network import NETWORKS, Link
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.prediction import step_simulation
 from hpcdl.prediction import steps as predicted_steps
 from hpcdl.prediction.predict import _times, predict
 from hpcdl.trace.record import CaseRecord
@@ -286,8 +287,8 @@ def test_a_step_is_predicted_as_it_is_when_the_order_of_its_pieces_has_settled(t
         for training in ("synchronous", "layerwise(bucket_bytes=0)", "layerwise")
     )
     assert first < 0.95 * whole < 0.95 * buckets
-    monkeypatch.setattr(predicted_steps, "UNSETTLED", 6)
-    monkeypatch.setattr(predicted_steps, "CYCLES", 8)
+    monkeypatch.setattr(step_simulation, "UNSETTLED", 6)
+    monkeypatch.setattr(step_simulation, "CYCLES", 8)
     later, _ = steps(file, network="ethernet-1g")
     assert first == pytest.approx(later["layerwise", "ring", 4]["predicted_seconds"], rel=0.01)
 

@@ -39,10 +39,6 @@ SPEECH = {"model": "distbelief_speech", "dataset": {"name": "synthetic", "shape"
             "mesh: compression = 'sign' needs layers that are whole on every rank",
         ),
         (
-            {"mesh": {"model": 2}, "network": "ethernet-10g", "flops": 1e9},
-            "mesh: layers are split on real ranks only; leave out network or mesh",
-        ),
-        (
             {"mesh": {"model": 2}, "shares": {"weights": [3, 1]}},
             "shares: 'synchronous' has equal shares on a mesh; leave one of the keys out",
         ),

@@ -61,10 +61,10 @@ def test_impossible_pipelines_are_refused(refused, written, changed, message):
     [
         (microbatches(9), "mesh: 9 microbatches of 8 images would leave some without any"),
         ({"mesh": {"pipeline": 3}}, "mesh: 2 ranks do not fit pipeline 3; data x pipeline must be 2"),
-        ({"mesh": {"model": 2}}, 'mesh: a replay has no split layers; give pipeline, with training = "pipeline"'),
+        ({"mesh": {"model": 2}}, "mesh: 'pipeline' does not split layers among ranks"),
         (
             {"training": "layerwise"},
-            'mesh: a replay has no split layers; give pipeline, with training = "pipeline"',
+            "mesh: 'layerwise' has all layers on every rank; training = \"pipeline\" has not",
         ),
     ],
 )

@@ -16,7 +16,7 @@ from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.optim.parts.loss_scaling import LossScaling
 from hpcdl.optim.sgd import SGD
-from hpcdl.prediction.steps import Training, step_seconds
+from hpcdl.prediction.step_simulation import Training, step_seconds
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.layerwise import layerwise
 from hpcdl.training.parts.bucketing import bucket_bytes as fitted_bucket_bytes

@@ -2,7 +2,7 @@
 
 Such a scheme is called as ``scheme(comm, entries, series)`` and returns :class:`Reduced`. It sums the entries that
 each rank's compressor has selected. A message holds the values, then the positions: 4 bytes more than a value for
-each entry, and no header.
+each entry, and no header. Positions are checked; values have no checksum, as those of dense sums have none.
 
 Size-only entries (:class:`hpcdl.fabric.vectors.Phantom`) have no positions: they count as disjoint, spread evenly.
 """
@@ -57,13 +57,23 @@ def message(entries: Sparse) -> Array:
     return np.concatenate((entries.values.view(np.uint8), entries.indices.view(np.uint8)))
 
 
-def opened(received: Array, like: Sparse) -> Sparse:
-    """Return the entries of a message, copied out of it; ``like`` has the type of the values."""
+def opened(received: Array, like: Sparse, sender: int, size: int) -> Sparse:
+    """Return the entries of a message of rank ``sender``, copied out of it; ``like`` has the type of the values.
+
+    Raises ValueError, naming the sender, unless it has whole entries, at rising positions below ``size``.
+    """
     count = len(received) // entry_bytes(like)
     if _size_only(like):
         return _phantoms(count, like)
+    if len(received) != count * entry_bytes(like):
+        raise ValueError(
+            f"message of rank {sender}: truncated to {len(received)} bytes, which are no whole entries"
+        )
     values, positions = np.split(received, [count * like.values.itemsize])
-    return Sparse(positions.copy().view(np.int32), values.copy().view(like.values.dtype))
+    indices = positions.copy().view(np.int32)
+    if count and not (indices[0] >= 0 and indices[-1] < size and (indices[1:] > indices[:-1]).all()):
+        raise ValueError(f"message of rank {sender}: corrupt: positions do not rise from 0 to {size - 1}")
+    return Sparse(indices, values.copy().view(like.values.dtype))
 
 
 def entry_bytes(entries: Sparse) -> int:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hpcdl.fabric.comm import Array
+    from hpcdl.nn.geometry import Shape
+    from hpcdl.nn.split.part import Part
 
 APART: Final = 65_521
 """Elements between numbers within a stage: a prime, so that they meet the parts of no partition alike."""
@@ -111,3 +113,29 @@ class Microbatched:
         if first:
             self._stage.backward(dy)
         return dy if self.returned is None else self.returned(len(dy))
+
+
+class Divided:
+    """A rank's part of a layer without arithmetic; ``zeros(shape)`` makes its outputs and input gradients."""
+
+    def __init__(self, stage: Stage | Outline, part: Part, shape: Shape, zeros: Callable[[Shape], Array]) -> None:
+        self.name, self.span = stage.name, stage.span
+        self.divided = bool(part.cuts)
+        self.shape = shape
+        self.output = part.output(shape)
+        self._stage = stage
+        self._zeros = zeros
+
+    def forward(self, x: Array) -> Array:
+        """Return outputs of as many images."""
+        return self._zeros((len(x), *self.output))
+
+    def backward(self, dy: Array, *, first: bool = True) -> Array:
+        """Mark the gradients with the first images of a step; return input gradients of as many images."""
+        if first:
+            self._stage.backward(dy)
+        return self._zeros((len(dy), *self.shape))
+
+    def look(self) -> None:
+        """Look at the last marks."""
+        self._stage.look()

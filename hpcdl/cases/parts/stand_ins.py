@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpcdl.cases.parts.stand_in_stages import Marks, Microbatched, Outline, Stage
+from hpcdl.cases.parts.stand_in_stages import Divided, Marks, Microbatched, Outline, Stage
 from hpcdl.data.parts.sharding import EQUAL, Shares
 from hpcdl.fabric.vectors import Phantom, phantom
 from hpcdl.nn.volumes import volumes
@@ -32,13 +32,14 @@ if TYPE_CHECKING:
     from hpcdl.nn.split.layout import Range
     from hpcdl.training.parts.journal import Journal
     from hpcdl.training.parts.mesh import Place
+    from hpcdl.training.parts.model_group import ModelGroup
 
 
 @dataclass(frozen=True)
 class Microbatch:
     """Layers with activations of one microbatch."""
 
-    stages: Sequence[Microbatched]
+    stages: Sequence[Microbatched | Divided]
     heads: tuple[()] = ()
 
 
@@ -46,7 +47,7 @@ class Microbatch:
 class Replica:
     """Stages that share a vector of gradients; parameters are there where they are exchanged."""
 
-    stages: Sequence[Stage | Outline]
+    stages: Sequence[Stage | Outline | Divided]
     gradients: Array
     held: Held
     parameters: Array = field(default_factory=lambda: np.empty(0, np.float32))
@@ -70,7 +71,10 @@ class Replica:
         return float("nan"), 0, x
 
     def _microbatch(self) -> Microbatch:
-        stages = [Microbatched(stage) for stage in self.stages]
+        split = [stage for stage in self.stages if isinstance(stage, Divided)]
+        if split:
+            return Microbatch(split)
+        stages = [Microbatched(stage) for stage in self.stages if not isinstance(stage, Divided)]
         if not self.is_last:
             stages[-1].sent = partial(self._images, self.output)
         if not self.is_first:
@@ -148,6 +152,7 @@ class Session:
     aggregate: Callable[[Comm, Array], Coroutine[Any, Any, None]]
     journal: Journal
     batch_per_rank: int
+    """Images of a rank with all layers, or of a group of ranks that share them."""
     global_batch: int
     steps: int
     bucket_bytes: int | None = None
@@ -157,17 +162,20 @@ class Session:
     shares: Shares = EQUAL
     place: Place | None = None
     """Place of the rank among pipelines."""
-    group: None = None
-    """No layers are split."""
     images: int = 0
     """Images of the work under way."""
-    flow: Flow = WHOLE
-    """Nothing moves between layers: a replayed network is not divided."""
+    group: ModelGroup | None = None
+    """This rank of a model group; None: every rank has all layers of its stage."""
+
+    @property
+    def flow(self) -> Flow:
+        """Movement of activations between the layers."""
+        return WHOLE if self.group is None else self.group.flow
 
     @property
     def group_shares(self) -> tuple[Range, ...]:
-        """Return the rank's own batch."""
-        return ((0, self.batch_per_rank),)
+        """Return the shares of the model group's ranks in its batch; the images of the rank alone without one."""
+        return ((0, self.images),) if self.group is None else self.group.shares(self.batch_per_rank)
 
     def optimizer_of(self, _span: slice) -> Updates:
         """Return an optimizer that changes nothing."""
@@ -175,11 +183,14 @@ class Session:
 
     def buckets(self, spans: Sequence[slice], smallest: int) -> list[slice]:
         """See :class:`hpcdl.training.parts.session.Session`."""
-        return buckets(spans, smallest)
+        return buckets(spans, smallest) if self.group is None else self.group.buckets(smallest)
 
     async def reduce(self, comm: Comm, span: slice) -> None:
         """See :class:`hpcdl.training.parts.session.Session`; dense."""
-        await self.aggregate(comm, self.replica.gradients[span])
+        if self.group is not None:
+            await self.group.reduce(comm, span, self.aggregate)
+        else:
+            await self.aggregate(comm, self.replica.gradients[span])
 
     def learning_rate(self, _step: int) -> float:
         """Return 0: nothing is learned."""
@@ -190,9 +201,12 @@ class Session:
         return 0
 
     def input(self, _step: int, _rank: int, _ranks: int) -> tuple[Array, Array]:
-        """Return a batch of images without pixels."""
-        self.images = self.batch_per_rank
-        return np.empty((self.batch_per_rank, 0), np.float32), np.empty(self.batch_per_rank, np.int64)
+        """Return a batch of images without pixels: those of the first layer, and the own labels."""
+        self.images = taken = self.batch_per_rank
+        if self.group is not None:
+            low, high = self.group.shares(taken)[self.group.place.model.rank]
+            self.images, taken = high - low, taken if self.group.takes_all else high - low
+        return np.empty((taken, 0), np.float32), np.empty(self.images, np.int64)
 
     def images_of(self, _rank: int, _ranks: int) -> int:
         """Return the images of a share of a batch."""

@@ -149,9 +149,6 @@ def _check_mesh(spec: TrainSpec) -> None:
     """Raise ValueError for a mesh that does not fit the ranks, and for layers that cannot be split so."""
     if spec.mesh is None or spec.model_ranks == 1:
         return
-    exchange = spec.mesh.exchange
-    if spec.network:
-        raise ValueError("layers are split on real ranks only; leave out network or mesh")
     if spec.independent:
         raise ValueError(f"ranks share parameters, and {spec.aggregation.name!r} sums nothing")
     if spec.plan is not None:
@@ -161,13 +158,11 @@ def _check_mesh(spec: TrainSpec) -> None:
     for key in ("quantization", "pruning"):
         if getattr(spec, key) is not None:
             raise ValueError(f"{key} needs layers that are whole on every rank")
-    for rank in range(spec.model_ranks):
-        division = spec.division(rank)
-        if exchange != "all" and division is not None and not 0 < division.first_split < len(division.parts):
-            raise ValueError(f"exchange: {exchange!r} needs data-parallel layers before fully connected ones")
-        if division is not None and division.whole and not spec.strategy.aggregates:
-            shards = f"{spec.training.name!r} has one shard for each parameter"
-            raise ValueError(f"{shards}, but every rank of a model group has all of {division.whole[0]}")
+    spec.mesh.check_passes(spec.divisions)
+    whole = [name for division in spec.divisions for name in division.whole]
+    if whole and not spec.strategy.aggregates:
+        shards = f"{spec.training.name!r} has one shard for each parameter"
+        raise ValueError(f"{shards}, but every rank of a model group has all of {whole[0]}")
 
 
 def _check_supported(spec: TrainSpec, given: Collection[str]) -> None:

@@ -14,6 +14,7 @@ from hpcdl.cases.parts.architecture import opened
 from hpcdl.cases.parts.choice import Choice
 from hpcdl.cases.parts.compression import plan
 from hpcdl.cases.parts.compute_times import DEVICES, ComputeSource
+from hpcdl.cases.parts.division_times import times_of_ranks
 from hpcdl.cases.parts.keys import MOST_RANKS, MOST_STEPS, MOST_THREADS, key
 from hpcdl.cases.parts.scheme import traits_of
 from hpcdl.cases.parts.stage_balance import balanced
@@ -25,7 +26,6 @@ from hpcdl.nn.precision import HALF, master, storage_dtype
 from hpcdl.nn.pruning import Pruning, pruned
 from hpcdl.nn.quantization import Quantization, quantized
 from hpcdl.nn.replica import Replica
-from hpcdl.nn.split.division import divide
 from hpcdl.nn.volumes import FLOAT_BYTES, volumes
 from hpcdl.optim.parts.loss_scaling import LossScaling
 from hpcdl.optim.parts.schedules import schedule
@@ -207,7 +207,10 @@ class TrainSpec:
 
     @cached_property
     def stage_times(self) -> tuple[ComputeTimes, ...]:
-        """:attr:`compute_times` of each stage."""
+        """:attr:`compute_times` of each rank of a pipeline or of a model group, by its place in it."""
+        if self.mesh is not None and self.divisions:
+            images = self.images_per_step * self.model_ranks // len(self.workers)
+            return times_of_ranks(self.compute_times, self.layers, self.divisions, images, self.mesh.exchange)
         return self.compute_times.of_stages(self.layers, self.parts)
 
     @property
@@ -225,12 +228,14 @@ class TrainSpec:
         """Ranks, or model groups that train as one, of the strategy."""
         return self.ranks // self.model_ranks
 
+    @cached_property
+    def divisions(self) -> tuple[Division, ...]:
+        """Parts of the layers of each rank of a model group; empty if the layers are not split."""
+        return () if self.mesh is None else self.mesh.divisions(self.layers, self.data.shape, self.ranks)
+
     def division(self, rank: int) -> Division | None:
         """Return the parts of the layers of a rank of a model group; None if the layers are not split."""
-        if self.mesh is None or self.model_ranks == 1:
-            return None
-        split, linear, ranks = self.mesh.split, self.mesh.linear, self.model_ranks
-        return divide(self.layers, self.data.shape, split=split, linear=linear, rank=rank, ranks=ranks)
+        return self.divisions[rank] if self.divisions else None
 
     def session(
         self,

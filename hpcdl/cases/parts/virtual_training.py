@@ -65,7 +65,8 @@ def _check_duration(spec: TrainSpec) -> None:
 class Pace:
     """Model compute time of the simulated ranks and accumulate totals.
 
-    ``times`` are those of the stages of a pipeline in turn, or one for all ranks.
+    ``times`` are those of the ranks of a pipeline or of a model group in turn, or one for all ranks.
+    ``images(rank)`` returns the images of a rank's work; in a model group, those of the group.
 
     The times of a batch, its input being where it begins, vary by a common factor of mean 1 and standard deviation
     ``jitter``, lognormal. Each rank draws from its own random numbers, so that no interleaving changes them.
@@ -115,10 +116,10 @@ async def simulate(
 ) -> dict[str, Scalar]:
     """Run ``train`` on all ranks of the case in virtual time; return rank 0's findings and the simulation's."""
     ranks, failure, cluster = spec.ranks, spec.failure, spec.cluster
-    sessions: list[Session] = []
+    sessions: dict[int, Session] = {}
     pace = Pace(
         spec.stage_times,
-        lambda rank: sessions[rank].images,
+        lambda rank: sessions[rank].group_shares[-1][1],
         ranks,
         jitter=spec.jitter,
         straggler=spec.straggler,
@@ -146,14 +147,12 @@ async def simulate(
     world = simulated(ranks, cluster, compute=pace.seconds, events=events or None)
     # a thread for each rank that makes its batches ahead would gain nothing here
     at_once = replace(spec, prefetch=0)
-    sessions += [at_once.session(one, rank=rank) for rank, one in enumerate(journals)]
-    for mine in sessions:
-        mine.bucket_bytes = bucket_bytes(cluster.link.alpha, cluster.link.beta, ranks)
+    group = spec.stages * spec.model_ranks
 
     async def take_part(comm: Comm) -> dict[str, Scalar]:
-        mine = sessions[comm.rank]
-        if spec.stages > 1:
-            mine.place = await placed(comm, spec.stages)
+        place = await placed(comm, group) if group > 1 else None
+        mine = sessions[comm.rank] = at_once.session(journals[comm.rank], place=place, rank=comm.rank)
+        mine.bucket_bytes = bucket_bytes(cluster.link.alpha, cluster.link.beta, ranks)
         return await train(comm, mine)
 
     first, *_ = world.run(take_part)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-import numpy as np
-
+from hpcdl.fabric.vectors import empty
 from hpcdl.training.parts.redistribution import redistribute
 
 if TYPE_CHECKING:
@@ -89,5 +88,5 @@ class ModelParallel:
         """Return memory that is valid until the next pass over the boundary in this direction."""
         key = (boundary, forward, size)
         if key not in self._buffers:
-            self._buffers[key] = np.empty_like(like, shape=size)
+            self._buffers[key] = empty(size, like)
         return self._buffers[key]

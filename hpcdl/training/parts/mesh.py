@@ -7,12 +7,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcdl.nn.split.division import LINEAR, SPLITS
+from hpcdl.nn.split.division import LINEAR, SPLITS, divide
 from hpcdl.registry import nearest
 from hpcdl.training.parts.passes import EXCHANGES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hpcdl.fabric.comm import Comm
+    from hpcdl.nn.geometry import Shape
+    from hpcdl.nn.layer import Layer
+    from hpcdl.nn.split.division import Division
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +93,25 @@ class Mesh:
             fit = ", ".join(f"{one} x {ranks // one}" for one in range(1, ranks + 1) if ranks % one == 0)
             raise ValueError(f"{ranks} ranks do not fit {self._sizes}; data x model can be {fit}")
         return data, model
+
+    def divisions(self, layers: Sequence[Layer], shape: Shape, ranks: int) -> tuple[Division, ...]:
+        """Return the divisions of ``layers`` of each rank of a model group, with ``ranks`` in all; empty if whole.
+
+        ValueError, naming the layer, for one that cannot be split so.
+        """
+        _, model = self.groups(ranks)
+        of = range(model) if model > 1 else ()
+        return tuple(
+            divide(layers, shape, split=self.split, linear=self.linear, rank=rank, ranks=model) for rank in of
+        )
+
+    def check_passes(self, divisions: Sequence[Division]) -> None:
+        """Raise ValueError for an exchange in passes without data-parallel layers before split ones."""
+        for division in divisions:
+            if self.exchange != "all" and not 0 < division.first_split < len(division.parts):
+                raise ValueError(
+                    f"exchange: {self.exchange!r} needs data-parallel layers before fully connected ones"
+                )
 
     def group_ranks(self, ranks: int) -> int:
         """Return the ranks that share a copy of the network: 1 with data parallelism alone."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from operator import itruediv
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from hpcdl.data.parts.sharding import bounds
 from hpcdl.nn.split.layout import extents, intersection, within
+from hpcdl.training.parts.bucketing import buckets
 from hpcdl.training.parts.flow import ModelParallel
 from hpcdl.training.parts.passes import EXCHANGES, Passes
 from hpcdl.training.parts.segments import segments
@@ -42,8 +43,14 @@ class ModelGroup:
         if EXCHANGES[exchange] is not None:
             stages = replica.bindings(1)[0].stages[division.first_split :]
             self.passes = Passes(exchange, division.first_split, (flows[0], flows[1]), stages, place.model)
+        self._parts = division.parts
         self._takes = division.parts[0].takes
         self._replica = replica
+
+    @property
+    def takes_all(self) -> bool:
+        """True if the first layer's part takes images of the whole group's batch."""
+        return not self._takes.by_images
 
     def shares(self, images: int) -> tuple[Range, ...]:
         """Return the ranks' shares of a batch of the group; sizes differ by at most one image."""
@@ -69,6 +76,32 @@ class ModelGroup:
         part = np.full(extents(box), takes.fill, images.dtype)
         part[within(inside, box)] = images[within(inside, origin)]
         return part, labels[own]
+
+    def buckets(self, smallest: int) -> list[slice]:
+        """Return :func:`hpcdl.training.parts.bucketing.buckets` of this rank's gradients, on all ranks as many.
+
+        They are cut in a vector in which a divided layer has the mean size of its parts. So parts of unequal sizes
+        move no cut of a layer that is whole on every rank.
+        """
+        ranks, stages = self.place.model.size, self._replica.stages
+        whole = [
+            sum(math.prod(cut.whole.shape) for cut in part.cuts.values() if cut.whole.trained)
+            for part in self._parts
+        ]
+        sizes = [
+            -(-size // ranks) if size else one.span.stop - one.span.start
+            for size, one in zip(whole, stages, strict=True)
+        ]
+        spans = [slice(low, high) for low, high in pairwise(accumulate(sizes, initial=0))]
+
+        def own(cut: int) -> int:
+            for mean, one in zip(spans, stages, strict=True):
+                if cut < mean.stop:
+                    length = one.span.stop - one.span.start
+                    return int(one.span.start + (cut - mean.start) * length // (mean.stop - mean.start))
+            return int(stages[-1].span.stop)
+
+        return [slice(own(one.start), own(one.stop)) for one in buckets(spans, smallest)]
 
     async def reduce(
         self, comm: Comm, span: slice, aggregate: Callable[[Comm, Array], Coroutine[Any, Any, None]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -38,6 +39,8 @@ class Fidelity(NamedTuple):
     """Norm of the difference of these sums, by the norm of the dense one."""
 
 
+SEED_OF_SUMS: Final = 1 << 32
+"""Added to the seed of a server's answers, so that they do not repeat the draws of its gradient's message."""
 NO_FIDELITY: Final = Fidelity(math.nan, math.nan, math.nan)
 
 
@@ -152,7 +155,7 @@ class Compressed:
         whole = tensors if plan.traits.whole_tensors else None
         answers = Answers(None, lambda _: None, comm.rank)
         if plan.traits.both_ways:
-            back = plan.make(layout)
+            back = plan.make(replace(layout, seed=layout.seed + SEED_OF_SUMS))
             self.state.update({f"{name} of sums": vector for name, vector in back.state.items()})
             answers = Answers(self._courier(back, layout), self._residual_of_sums, comm.rank)
         return lambda comm, piece, _: by_servers(comm, courier, piece, shards(piece.span, servers, whole), answers)

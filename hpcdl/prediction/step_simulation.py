@@ -1,0 +1,123 @@
+"""One training step in virtual time: the strategy itself, with size-only gradients and activations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hpcdl.cases.parts.divided_stand_ins import divided_outline
+from hpcdl.cases.parts.division_times import times_of_ranks
+from hpcdl.cases.parts.stand_ins import Session, outline
+from hpcdl.fabric.comm import Counters
+from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.nn.volumes import volumes
+from hpcdl.trace.recorder import Recorder, Step
+from hpcdl.training.parts.journal import Journal
+from hpcdl.training.parts.mesh import placed
+from hpcdl.training.parts.model_group import ModelGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from functools import partial
+
+    from hpcdl.cases.parts.compute_times import ComputeTimes
+    from hpcdl.fabric.network import Network
+    from hpcdl.nn.geometry import Shape
+    from hpcdl.nn.layer import Layer
+    from hpcdl.nn.split.division import Division
+    from hpcdl.training.parts.mesh import Mesh
+
+CYCLES: Final = 4
+"""Number of simulated cycles of steps."""
+
+UNSETTLED: Final = 2
+"""Number of cycles at the beginning that are not counted, because the first one has no predecessor."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """Everything that determines the time of a step."""
+
+    strategy: Callable[..., Any]
+    aggregate: partial[Any]
+    layers: Sequence[Layer]
+    shape: Shape
+    dtype: str
+    cycle: int = 1
+    """Number of steps after which the pattern repeats."""
+    independent: bool = False
+    """True if ranks exchange nothing."""
+    mesh: Mesh | None = None
+    """Mesh that divides the layers; None: each rank has all."""
+    parts: Sequence[slice] = (slice(None),)
+    """Layers of each stage of a pipeline."""
+
+    def rank_times(self, times: ComputeTimes, ranks: int, images: int) -> tuple[ComputeTimes, ...]:
+        """Return the times of each rank that shares a copy of the network; ``images`` are those of the copy."""
+        if self.mesh is None or not (divisions := self.divisions(ranks)):
+            return times.of_stages(self.layers, self.parts)
+        return times_of_ranks(times, self.layers, divisions, images, self.mesh.exchange)
+
+    def divisions(self, ranks: int) -> tuple[Division, ...]:
+        """Return the parts of the layers of each rank of a model group; empty if layers are not split."""
+        return () if self.mesh is None else self.mesh.divisions(self.layers, self.shape, ranks)
+
+    def group_ranks(self, ranks: int) -> int:
+        """Return the ranks that share a copy of the network. ValueError if ``ranks`` do not fit the mesh."""
+        return 1 if self.mesh is None else self.mesh.group_ranks(ranks)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Return the size of the vector that ranks exchange (bytes)."""
+        return volumes(self.layers, self.shape, 1).parameters * np.dtype(self.dtype).itemsize
+
+
+def step_seconds(
+    training: Training, ranks: int, images: int, network: Network, times: ComputeTimes, bucket: int | None = None
+) -> float:
+    """Return the slowest rank's time per step (s), mean over steps, with ``images`` for each copy of the network.
+
+    A copy is on one rank, or on a pipeline or a model group. ``bucket`` is the smallest size of a bucket (bytes);
+    None if buckets do not depend on the links, within a host.
+    """
+    recorders = [Recorder(events=False) for _ in range(ranks)]
+    sessions: dict[int, Session] = {}
+    parts, mesh, together = training.parts, training.mesh, training.group_ranks(ranks)
+    divisions, own = training.divisions(ranks), training.rank_times(times, ranks, images)
+
+    def seconds(rank: int, label: str) -> float:
+        return own[rank % together].seconds(label, sessions[rank].group_shares[-1][1])
+
+    world = simulated(ranks, network, compute=seconds)
+
+    async def train(comm: Any) -> None:
+        def counters() -> Counters:
+            return Counters(round(world.running.time * 1e9), 0, 0, 0, 0)
+
+        place = await placed(comm, together) if together > 1 else None
+        group = None
+        if mesh is not None and place is not None and divisions:
+            division = divisions[place.model.rank]
+            stand_in: Any = divided_outline(division, training.dtype)
+            group = ModelGroup(place, division, stand_in, mesh.exchange)
+        else:
+            stand_in = outline(training.layers, training.shape, training.dtype, parts[comm.rank % together])
+        session = sessions[comm.rank] = Session(
+            stand_in,
+            aggregate=training.aggregate,
+            journal=Journal(recorders[comm.rank], counters),
+            batch_per_rank=images,
+            global_batch=images * (ranks // together),
+            place=place if group is None else None,
+            group=group,
+            steps=CYCLES * training.cycle,
+            bucket_bytes=bucket,
+            independent=training.independent,
+        )
+        await training.strategy(comm, session)
+
+    world.run(train)
+    spans = np.array([[step.end - step.begin for step in map(Step._make, one.steps)] for one in recorders])
+    return float(spans[:, UNSETTLED * training.cycle :].max(axis=0).mean()) * 1e-9
