@@ -127,6 +127,8 @@ ANOTHER = {
         "aggregation": "tree",
         "ranks": 4,
         "batch_per_rank": 16,
+        "global_batch": None,
+        "mesh": {"model": 2},
         "steps": 7,
         "warmup": 3,
         "device": "k20",

@@ -183,7 +183,7 @@ class Session:
 
     def buckets(self, spans: Sequence[slice], smallest: int) -> list[slice]:
         """See :class:`hpcdl.training.parts.session.Session`."""
-        return buckets(spans, smallest) if self.group is None else self.group.buckets(smallest)
+        return buckets(spans, smallest) if self.group is None else self.group.buckets(spans, smallest)
 
     async def reduce(self, comm: Comm, span: slice) -> None:
         """See :class:`hpcdl.training.parts.session.Session`; dense."""

@@ -19,7 +19,7 @@ from hpcdl.training.parts.segments import segments
 from hpcdl.training.parts.testing import using
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
 
     from numpy.typing import NDArray
 
@@ -77,31 +77,37 @@ class ModelGroup:
         part[within(inside, box)] = images[within(inside, origin)]
         return part, labels[own]
 
-    def buckets(self, smallest: int) -> list[slice]:
-        """Return :func:`hpcdl.training.parts.bucketing.buckets` of this rank's gradients, on all ranks as many.
+    def buckets(self, spans: Sequence[slice], smallest: int) -> list[slice]:
+        """Return :func:`hpcdl.training.parts.bucketing.buckets` of the layers at ``spans``, on all ranks as many.
 
         They are cut in a vector in which a divided layer has the mean size of its parts. So parts of unequal sizes
         move no cut of a layer that is whole on every rank.
         """
-        ranks, stages = self.place.model.size, self._replica.stages
+        ranks = self.place.model.size
+        layers = [
+            (part, one)
+            for part, one in zip(self._parts, self._replica.stages, strict=True)
+            if one.span in spans and one.span.stop > one.span.start
+        ]
+        stages = [one for _, one in layers]
         whole = [
             sum(math.prod(cut.whole.shape) for cut in part.cuts.values() if cut.whole.trained)
-            for part in self._parts
+            for part, _ in layers
         ]
         sizes = [
             -(-size // ranks) if size else one.span.stop - one.span.start
             for size, one in zip(whole, stages, strict=True)
         ]
-        spans = [slice(low, high) for low, high in pairwise(accumulate(sizes, initial=0))]
+        means = [slice(low, high) for low, high in pairwise(accumulate(sizes, initial=0))]
 
         def own(cut: int) -> int:
-            for mean, one in zip(spans, stages, strict=True):
+            for mean, one in zip(means, stages, strict=True):
                 if cut < mean.stop:
                     length = one.span.stop - one.span.start
                     return int(one.span.start + (cut - mean.start) * length // (mean.stop - mean.start))
             return int(stages[-1].span.stop)
 
-        return [slice(own(one.start), own(one.stop)) for one in buckets(spans, smallest)]
+        return [slice(own(one.start), own(one.stop)) for one in buckets(means, smallest)]
 
     async def reduce(
         self, comm: Comm, span: slice, aggregate: Callable[[Comm, Array], Coroutine[Any, Any, None]]

@@ -129,7 +129,7 @@ class Session:
 
     def buckets(self, spans: Sequence[slice], smallest: int) -> list[slice]:
         """Return :func:`hpcdl.training.parts.bucketing.buckets`, cut between tensors if the compressor must."""
-        found = buckets(spans, smallest) if self.group is None else self.group.buckets(smallest)
+        found = buckets(spans, smallest) if self.group is None else self.group.buckets(spans, smallest)
         if self.compression is not None and self.compression.traits.whole_tensors:
             return between(found, [one.span for one in self.replica.tensors])
         return found
