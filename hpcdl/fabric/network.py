@@ -86,6 +86,12 @@ NETWORKS: Final[dict[str, Network]] = {
     n.name: n
     for n in (
         _network(
+            "ethernet-100m",
+            50e-6,
+            0.094 * GIGABIT,
+            "IEEE 802.3u, TCP payload 94 % at MTU 1500; typical kernel-TCP half round trip",
+        ),
+        _network(
             "ethernet-1g",
             30e-6,
             0.94 * GIGABIT,

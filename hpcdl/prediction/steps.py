@@ -15,12 +15,12 @@ from hpcdl.aggregation.parts.cost import check_messages
 from hpcdl.analysis.record_fields import configuration
 from hpcdl.cases.parts.architecture import architecture
 from hpcdl.cases.parts.stand_ins import outline
+from hpcdl.cases.parts.step_simulation import Training, virtual_step
 from hpcdl.data.parts.dataset import DataError
 from hpcdl.fabric.vectors import phantom
 from hpcdl.prediction.certainty import DOUBTFUL
 from hpcdl.prediction.fitting import predicted_time
 from hpcdl.prediction.programs import check_hosts, scheme_traits, spec_of
-from hpcdl.prediction.step_simulation import Training, step_seconds
 from hpcdl.training.parts.bucketing import bucket_bytes
 from hpcdl.training.parts.traits import Strategy
 
@@ -184,7 +184,7 @@ def _row(
     workers = ranks // training.group_ranks(ranks)
     images = _images(like, workers, ranks // workers // len(training.parts))
     began = perf_counter()
-    seconds = step_seconds(training, ranks, images, network, work, bucket)
+    seconds = virtual_step(training, ranks, images, network, work, bucket).seconds
     weak = like.get("scaling") == "weak"
     batch = images * workers if weak else int(like["global_batch"])
     return {

@@ -12,12 +12,12 @@ from contract.records import with_settings
 from hpcdl import registry, suite
 from hpcdl.analysis.launches import launches
 from hpcdl.analysis.scaling import records as reduced
+from hpcdl.cases.parts import step_simulation
 from hpcdl.cases.parts.compute_times import Recorded
 from hpcdl.cli import main
 from hpcdl.fabric.network import NETWORKS, Link
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated
-from hpcdl.prediction import step_simulation
 from hpcdl.prediction import steps as predicted_steps
 from hpcdl.prediction.predict import _times, predict
 from hpcdl.trace.record import CaseRecord

@@ -10,13 +10,13 @@ from contract.training import TOLERANCE, by_one_rank, difference, session
 from hpcdl import registry
 from hpcdl.aggregation.halving_doubling import halving_doubling
 from hpcdl.cases.parts.compute_times import DEVICES, at_rate
+from hpcdl.cases.parts.step_simulation import Training, virtual_step
 from hpcdl.data.parts.sharding import Shares
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.optim.parts.loss_scaling import LossScaling
 from hpcdl.optim.sgd import SGD
-from hpcdl.prediction.step_simulation import Training, step_seconds
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.layerwise import layerwise
 from hpcdl.training.parts.bucketing import bucket_bytes as fitted_bucket_bytes
@@ -125,7 +125,7 @@ def test_priority_of_the_first_layers_shortens_a_step(model, network, images):
         training = Training(strategy, halving_doubling, layers, shape, "float32")
         link = NETWORKS[network].link
         bucket = fitted_bucket_bytes(link.alpha, link.beta, 8)
-        return step_seconds(training, 8, images, NETWORKS[network], times, bucket)
+        return virtual_step(training, 8, images, NETWORKS[network], times, bucket).seconds
 
     whole = seconds(partial(layerwise, bucket_bytes=0))
     assert seconds(layerwise) < 0.97 * whole

@@ -10,7 +10,9 @@ from hpcdl.compression.parts.protocol import Layout
 from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
+    from hpcdl.cases.parts.choice import Choice
     from hpcdl.cases.parts.train_spec import TrainSpec
+    from hpcdl.training.parts.compressed.plan import Plan
 
 
 class _Tensor(NamedTuple):
@@ -42,6 +44,11 @@ def check(spec: TrainSpec) -> None:
         )
     chosen = spec.plan
     assert chosen is not None
+    check_exchange(spec.compression, chosen)
+
+
+def check_exchange(compression: Choice, chosen: Plan) -> None:
+    """Raise ValueError for a plan that its aggregation cannot exchange, and for settings out of range."""
     chosen.check()
-    if ":" not in spec.compression.name:
+    if ":" not in compression.name:
         chosen.make(TRIED)

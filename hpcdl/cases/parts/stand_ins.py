@@ -20,7 +20,7 @@ from hpcdl.cases.parts.stand_in_stages import Divided, Marks, Microbatched, Outl
 from hpcdl.data.parts.sharding import EQUAL, Shares
 from hpcdl.fabric.vectors import Phantom, phantom
 from hpcdl.nn.volumes import volumes
-from hpcdl.training.parts.bucketing import buckets
+from hpcdl.training.parts.bucketing import between, buckets
 from hpcdl.training.parts.flow import WHOLE, Flow
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer
     from hpcdl.nn.split.layout import Range
+    from hpcdl.training.parts.compressed.compressed import Compressed
     from hpcdl.training.parts.journal import Journal
     from hpcdl.training.parts.mesh import Place
     from hpcdl.training.parts.model_group import ModelGroup
@@ -159,6 +160,8 @@ class Session:
     independent: bool = False
     """True if replicas are never combined."""
     optimizer: Updates = field(default_factory=Updates)
+    compressed: Compressed | None = None
+    """Exchange of compressed gradients; None: they are dense."""
     shares: Shares = EQUAL
     place: Place | None = None
     """Place of the rank among pipelines."""
@@ -183,12 +186,19 @@ class Session:
 
     def buckets(self, spans: Sequence[slice], smallest: int) -> list[slice]:
         """See :class:`hpcdl.training.parts.session.Session`."""
-        return buckets(spans, smallest) if self.group is None else self.group.buckets(spans, smallest)
+        if self.group is not None:
+            return self.group.buckets(spans, smallest)
+        found = buckets(spans, smallest)
+        if self.compressed is not None and self.compressed.plan.traits.whole_tensors:
+            return between(found, [one.span for one in self.compressed.tensors])
+        return found
 
     async def reduce(self, comm: Comm, span: slice) -> None:
-        """See :class:`hpcdl.training.parts.session.Session`; dense."""
+        """See :class:`hpcdl.training.parts.session.Session`."""
         if self.group is not None:
             await self.group.reduce(comm, span, self.aggregate)
+        elif self.compressed is not None:
+            await self.compressed.reduce(comm, span, self.replica.gradients[span], self.aggregate)
         else:
             await self.aggregate(comm, self.replica.gradients[span])
 

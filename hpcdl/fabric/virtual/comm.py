@@ -115,7 +115,7 @@ class VirtualComm:
         task = world.running
         begin = task.time
         # other ranks cannot see this arithmetic: the task's time goes ahead, the world's stays
-        task.time = world.clock.apply(begin, self._me, touched_bytes)
+        task.time = world.clock.apply(begin, self._me, label, touched_bytes)
         if world.events is not None:
             self._record(label, begin, -1, touched_bytes)
         return result

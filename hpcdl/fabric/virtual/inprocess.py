@@ -25,7 +25,7 @@ class _Chance:
     def native(self, now: float, _collective: str, _ranks: int, _size: int) -> float:
         return now + self._random.paretovariate(1)
 
-    def apply(self, now: float, _rank: int, _touched_bytes: int) -> float:
+    def apply(self, now: float, _rank: int, _label: str, _touched_bytes: int) -> float:
         return now
 
     def compute(self, now: float, _rank: int, _label: str) -> float:

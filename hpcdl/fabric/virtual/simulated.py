@@ -11,6 +11,7 @@ from bisect import bisect_right
 from heapq import heappop, heappush
 from itertools import chain
 from math import inf
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.fabric.virtual.collectives import seconds
@@ -18,7 +19,7 @@ from hpcdl.fabric.virtual.comm import VirtualComm
 from hpcdl.fabric.virtual.world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from hpcdl.fabric.comm import Event
     from hpcdl.fabric.network import Network
@@ -94,7 +95,9 @@ def _first_moment(now: float, enough: float, one: _Port, other: _Port) -> tuple[
 
 
 class _VirtualTime:
-    def __init__(self, ranks: int, network: Network, compute: Callable[[int, str], float]) -> None:
+    def __init__(
+        self, ranks: int, network: Network, compute: Callable[[int, str], float], prices: Mapping[str, float]
+    ) -> None:
         self._host = [network.host(rank) for rank in range(ranks)]
         hosts = max(self._host) + 1
         self._slow = network.slow
@@ -102,6 +105,7 @@ class _VirtualTime:
         self._link = network.link
         self._inside = network.inside
         self._compute = compute
+        self._prices = prices
         # ports 0..hosts-1 lead to the network, the others to a rank's neighbours on its host
         self._hosts = hosts
         links = [network.link] * hosts + [network.inside] * ranks
@@ -139,8 +143,9 @@ class _VirtualTime:
     def native(self, now: float, collective: str, ranks: int, size: int) -> float:
         return now + seconds(collective, ranks, size, self._network)
 
-    def apply(self, now: float, rank: int, touched_bytes: int) -> float:
-        end = max(now, self._applying[rank]) + touched_bytes * self._network.gamma
+    def apply(self, now: float, rank: int, label: str, touched_bytes: int) -> float:
+        price = self._prices.get(label, self._network.gamma)
+        end = max(now, self._applying[rank]) + touched_bytes * price
         self._applying[rank] = end
         return end
 
@@ -159,11 +164,13 @@ def simulated(
     network: Network,
     *,
     compute: Callable[[int, str], float] = _no_time,
+    prices: Mapping[str, float] = MappingProxyType({}),
     events: list[list[Event]] | None = None,
 ) -> World:
     """Return a world of ``ranks`` ranks on ``network``; ``world.now`` is the virtual time in seconds.
 
     ``compute(rank, label)`` returns the time of a piece of local work (s), and raises ValueError for an unknown
-    label; for a straggler it returns more.
+    label; for a straggler it returns more. ``prices``: time of arithmetic between messages, by its label (s per
+    byte that it touches); the network's gamma for other labels.
     """
-    return World(ranks, _VirtualTime(ranks, network, compute), VirtualComm, events)
+    return World(ranks, _VirtualTime(ranks, network, compute, prices), VirtualComm, events)

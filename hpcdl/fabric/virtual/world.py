@@ -50,8 +50,8 @@ class Clock(Protocol):
         """
         ...
 
-    def apply(self, now: float, rank: int, touched_bytes: int) -> float:
-        """Return when ``rank`` completes arithmetic on so many bytes that begins at ``now``."""
+    def apply(self, now: float, rank: int, label: str, touched_bytes: int) -> float:
+        """Return when ``rank`` completes arithmetic called ``label`` on so many bytes that begins at ``now``."""
         ...
 
     def compute(self, now: float, rank: int, label: str) -> float:

@@ -25,11 +25,12 @@ async def by_sums(
 ) -> None:
     """Sum the vectors that a compressor makes of a piece, one after the other, by any aggregation."""
     gradient, residual = piece.gradient, piece.residual
+    passes = 1 if residual is None else 3
     if type(gradient) is Phantom:
+        await comm.apply("encode", _nothing, passes * gradient.nbytes)
         for size, dtype in compressor.lengths(piece.span):
-            await comm.apply("encode", _nothing, gradient.nbytes)
             await aggregate(comm, phantom(size, dtype))
-        await comm.apply("decode", _nothing, gradient.nbytes)
+            await comm.apply("decode", _nothing, gradient.nbytes)
         return
 
     def begin() -> tuple[Iterator[Array], Array | None]:
@@ -39,7 +40,6 @@ async def by_sums(
         rounds = compressor.rounds(piece.span, gradient, residual, piece.step)
         return rounds, _next(rounds, piece, tensors)
 
-    passes = 1 if residual is None else 3
     rounds, vector = await comm.apply("encode", begin, passes * gradient.nbytes)
     while vector is not None:
         await aggregate(comm, vector)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -11,22 +11,26 @@ from hpcdl.cases.parts.divided_stand_ins import divided_outline
 from hpcdl.cases.parts.division_times import times_of_ranks
 from hpcdl.cases.parts.stand_ins import Session, outline
 from hpcdl.fabric.comm import Counters
+from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.nn.volumes import volumes
 from hpcdl.trace.recorder import Recorder, Step
+from hpcdl.training.parts.compressed.compressed import Compressed
 from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.mesh import placed
 from hpcdl.training.parts.model_group import ModelGroup
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from functools import partial
 
     from hpcdl.cases.parts.compute_times import ComputeTimes
+    from hpcdl.fabric.comm import Array, Event
     from hpcdl.fabric.network import Network
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer
     from hpcdl.nn.split.division import Division
+    from hpcdl.training.parts.compressed.plan import Plan
     from hpcdl.training.parts.mesh import Mesh
 
 CYCLES: Final = 4
@@ -34,6 +38,28 @@ CYCLES: Final = 4
 
 UNSETTLED: Final = 2
 """Number of cycles at the beginning that are not counted, because the first one has no predecessor."""
+
+
+class Tensor(NamedTuple):
+    """Position of a parameter in the flat gradient."""
+
+    name: str
+    span: slice
+    shape: tuple[int, ...]
+
+
+def tensors_of(layers: Sequence[Layer], shape: Shape) -> list[Tensor]:
+    """Return the parameters of a network in the order of its flat gradient."""
+    found: list[Tensor] = []
+    begin = 0
+    for layer in layers:
+        for one in layer.declare(shape):
+            if one.trained:
+                end = begin + int(np.prod(one.shape))
+                found.append(Tensor(f"{layer.name}.{one.name}", slice(begin, end), tuple(one.shape)))
+                begin = end
+        shape = layer.output(shape)
+    return found
 
 
 @dataclass(frozen=True)
@@ -53,6 +79,22 @@ class Training:
     """Mesh that divides the layers; None: each rank has all."""
     parts: Sequence[slice] = (slice(None),)
     """Layers of each stage of a pipeline."""
+    plan: Plan | None = None
+    """Compression of the gradients."""
+    prices: Mapping[str, float] = field(default_factory=dict)
+    """Time of arithmetic between messages, by its label (s per byte that it touches); others take gamma."""
+
+    def compressed(self) -> Compressed | None:
+        """Return one rank's exchange of compressed gradients; None without compression."""
+        if self.plan is None:
+            return None
+        elements, dtype = volumes(self.layers, self.shape, 1).parameters, self.dtype
+
+        def vector(name: str, size: int | None = None) -> Array:  # noqa: ARG001
+            return phantom(elements if size is None else size, dtype)
+
+        tensors = tensors_of(self.layers, self.shape)
+        return Compressed(self.plan, tensors, elements, dtype, vector, lambda _step: False, seed=0)
 
     def rank_times(self, times: ComputeTimes, ranks: int, images: int) -> tuple[ComputeTimes, ...]:
         """Return the times of each rank that shares a copy of the network; ``images`` are those of the copy."""
@@ -74,10 +116,28 @@ class Training:
         return volumes(self.layers, self.shape, 1).parameters * np.dtype(self.dtype).itemsize
 
 
-def step_seconds(
-    training: Training, ranks: int, images: int, network: Network, times: ComputeTimes, bucket: int | None = None
-) -> float:
-    """Return the slowest rank's time per step (s), mean over steps, with ``images`` for each copy of the network.
+class VirtualStep(NamedTuple):
+    """Time and traffic of a step, mean over steps."""
+
+    seconds: float
+    """Of the slowest rank."""
+    bytes_sent: float
+    """By the rank that sends most."""
+    touched: Mapping[str, float]
+    """Bytes that the arithmetic of rank 0 touches between messages, by its label; empty unless traced."""
+
+
+def virtual_step(
+    training: Training,
+    ranks: int,
+    images: int,
+    network: Network,
+    times: ComputeTimes,
+    bucket: int | None = None,
+    *,
+    traced: bool = False,
+) -> VirtualStep:
+    """Simulate steps with ``images`` for each copy of the network.
 
     A copy is on one rank, or on a pipeline or a model group. ``bucket`` is the smallest size of a bucket (bytes);
     None if buckets do not depend on the links, within a host.
@@ -90,7 +150,9 @@ def step_seconds(
     def seconds(rank: int, label: str) -> float:
         return own[rank % together].seconds(label, sessions[rank].group_shares[-1][1])
 
-    world = simulated(ranks, network, compute=seconds)
+    steps = CYCLES * training.cycle
+    events: list[list[Event]] | None = [[] for _ in range(ranks)] if traced else None
+    world = simulated(ranks, network, compute=seconds, prices=training.prices, events=events)
 
     async def train(comm: Any) -> None:
         def counters() -> Counters:
@@ -112,12 +174,18 @@ def step_seconds(
             global_batch=images * (ranks // together),
             place=place if group is None else None,
             group=group,
-            steps=CYCLES * training.cycle,
+            steps=steps,
             bucket_bytes=bucket,
             independent=training.independent,
+            compressed=training.compressed(),
         )
         await training.strategy(comm, session)
 
     world.run(train)
     spans = np.array([[step.end - step.begin for step in map(Step._make, one.steps)] for one in recorders])
-    return float(spans[:, UNSETTLED * training.cycle :].max(axis=0).mean()) * 1e-9
+    touched: dict[str, float] = {}
+    for _, label, _, _, peer, size in events[0] if events else ():
+        if peer < 0 and size:
+            touched[label] = touched.get(label, 0.0) + size / steps
+    mean = float(spans[:, UNSETTLED * training.cycle :].max(axis=0).mean()) * 1e-9
+    return VirtualStep(mean, max(world.bytes) / steps, touched)

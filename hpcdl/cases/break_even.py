@@ -1,0 +1,274 @@
+"""``kind = "break_even"``: a compressor against the overlapped 16-bit ring, in virtual time.
+
+Encoders, decoders and sums have the prices that they are measured at on this machine; messages those of the
+network; work that of a device. The baseline is what practitioners use: float16, a ring, and the strategy's overlap
+(Agarwal et al. 2022).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from time import thread_time
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from hpcdl import registry
+from hpcdl.analysis.break_even import crossing
+from hpcdl.cases.parts.architecture import architecture, check_layers
+from hpcdl.cases.parts.choice import Choice
+from hpcdl.cases.parts.compression import NONE, plan
+from hpcdl.cases.parts.compression_check import TRIED, check_exchange
+from hpcdl.cases.parts.compute_times import DEVICES, TIMES, ComputeSource, shape_text
+from hpcdl.cases.parts.exchange_prices import exchange_prices
+from hpcdl.cases.parts.keys import MOST_RANKS, MOST_THREADS, about, key
+from hpcdl.cases.parts.scheme import check_dense, check_hosts, try_out
+from hpcdl.cases.parts.step_simulation import Training, VirtualStep, tensors_of, virtual_step
+from hpcdl.fabric.network import NETWORKS, Link
+from hpcdl.nn.volumes import FLOAT_BYTES, volumes
+from hpcdl.training.parts.bucketing import bucket_bytes
+from hpcdl.training.parts.compressed.plan import ExchangeSettings
+from hpcdl.training.parts.traits import Strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Coroutine, Sequence
+
+    from hpcdl.cases.parts.compute_times import ComputeTimes
+    from hpcdl.fabric.comm import Comm
+    from hpcdl.fabric.network import Network
+    from hpcdl.nn.geometry import Shape
+    from hpcdl.nn.layer import Layer
+    from hpcdl.trace.record import Scalar
+    from hpcdl.training.parts.journal import Journal
+
+RING: Final = Choice("aggregation", "ring")
+HALF: Final = tuple((Choice("compression", name), RING) for name in ("fp16", "bf16"))
+"""Compression and aggregation of the baseline: the faster of the two."""
+DENSE: Final = tuple(
+    (Choice("compression", NONE), one) for one in (RING, Choice("aggregation", "halving_doubling"))
+)
+"""Dense exchanges of which the best is compared, too."""
+RANGE: Final = 10**0.5
+"""Break-even bandwidths are searched from the network's divided by this to the network's times this."""
+SQUARE: Final = 1024
+"""Rows of the matrices whose product gives this processor's rate."""
+CALLS: Final = 5
+"""Products; the fastest counts."""
+MOST_IMAGES: Final = 10**6
+"""Images of a rank's batch, at most."""
+COPIES: Final = 6
+"""Gradients in memory while prices are measured: of two ranks the gradient, the residual and a copy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BreakEvenSpec:
+    """Keys of a set-up; properties raise ValueError for settings that cannot be."""
+
+    model: Choice = key(folder="models")
+    dataset: Choice | None = key(None, folder="datasets")
+    training: Choice = key(Choice("training", "synchronous"), folder="training")
+    aggregation: Choice = key(Choice("aggregation", "ring"), folder="aggregation")
+    compression: Choice = key(folder="compression", around=ExchangeSettings)
+    ranks: int = key(least=2, most=MOST_RANKS)
+    batch_per_rank: int = key(least=1, most=MOST_IMAGES)
+    network: str = key(choices=tuple(NETWORKS))
+    ranks_per_host: int = key(1, least=1, most=MOST_RANKS)
+    device: str | None = key(None, choices=tuple(DEVICES))
+    flops: float | None = key(None, above=0)
+    times: str | None = key(None)
+    threads: int = key(1, least=1, most=MOST_THREADS)
+    trace: str = key("steps", choices=("steps",))
+
+    @cached_property
+    def architecture(self) -> tuple[Shape, Sequence[Layer]]:
+        """The shape of images, and the layers."""
+        return architecture(self.model, self.dataset)
+
+    @cached_property
+    def strategy(self) -> Strategy:
+        """Traits of the strategy."""
+        return registry.traits("training", self.training.name, Strategy)
+
+    @property
+    def compute_source(self) -> ComputeSource:
+        """Source of the times of work: without one the rate of this processor."""
+        given = ComputeSource(self.device, self.flops, self.times)
+        return given if given.given else ComputeSource(None, processor_flops(), None)
+
+    @cached_property
+    def compute_times(self) -> ComputeTimes:
+        """Times of the work of a rank."""
+        shape, layers = self.architecture
+        return self.compute_source.compute_times(str(self.model), layers, shape)
+
+    @property
+    def cluster(self) -> Network:
+        """The network, with its ranks on hosts."""
+        return NETWORKS[self.network].on(self.ranks_per_host)
+
+    def exchange(self, compression: Choice, aggregation: Choice) -> Exchange:
+        """Return an exchange of this set-up's gradient."""
+        return Exchange(
+            self.model, self.dataset, self.training, compression, aggregation, self.ranks, self.batch_per_rank
+        )
+
+
+SPEC: Final = BreakEvenSpec
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What determines a step, apart from the network and the times of work."""
+
+    model: Choice
+    dataset: Choice | None
+    training: Choice
+    compression: Choice
+    aggregation: Choice
+    ranks: int
+    images: int
+
+    @cached_property
+    def program(self) -> Training:
+        """The program, with measured prices."""
+        shape, layers = architecture(self.model, self.dataset)
+        prices = _prices(self.model, self.dataset, self.compression, self.aggregation)
+        chosen = plan(self.compression, self.aggregation)
+        return Training(
+            self.training.bind(), self.aggregation.bind(), layers, shape, "float32", plan=chosen, prices=prices
+        )
+
+
+@cache
+def processor_flops() -> float:
+    """Return the rate of this processor in float32: the fastest of some matrix products, in FLOP/s."""
+    a = np.ones((SQUARE, SQUARE), np.float32)
+    out, spent = np.empty_like(a), []
+    for _ in range(CALLS):
+        began = thread_time()
+        np.matmul(a, a, out=out)
+        spent.append(thread_time() - began)
+    return 2 * SQUARE**3 / min(spent)
+
+
+@cache
+def _prices(model: Choice, dataset: Choice | None, compression: Choice, aggregation: Choice) -> dict[str, float]:
+    shape, layers = architecture(model, dataset)
+    return exchange_prices(plan(compression, aggregation), aggregation.bind(), tensors_of(layers, shape))
+
+
+_steps: dict[tuple[Exchange, Link, int, object], VirtualStep] = {}
+"""Simulated steps: cases share their baselines."""
+
+
+def _step(spec: BreakEvenSpec, exchange: Exchange, network: Network) -> VirtualStep:
+    place = exchange, network.link, spec.ranks_per_host, (spec.device, spec.flops, spec.times)
+    if place not in _steps:
+        bucket = bucket_bytes(network.link.alpha, network.link.beta, spec.ranks)
+        _steps[place] = virtual_step(
+            exchange.program, spec.ranks, spec.batch_per_rank, network, spec.compute_times, bucket, traced=True
+        )
+    return _steps[place]
+
+
+def check(spec: BreakEvenSpec, _given: Collection[str]) -> None:
+    """See :class:`hpcdl.suite.Kind`."""
+    source = ComputeSource(spec.device, spec.flops, spec.times).given
+    if len(source) > 1:
+        raise ValueError(f"{source[1]}: give at most one of {', '.join(TIMES)}")
+    if spec.compression.name == NONE:
+        raise ValueError("compression: name a compressor; dense exchanges are compared with it")
+    with about("training"):
+        if not (spec.strategy.lockstep and spec.strategy.aggregates and spec.strategy.compresses):
+            names = registry.names("training")
+            every = {one: registry.traits("training", one, Strategy) for one in names}
+            able = [one for one, its in every.items() if its.lockstep and its.aggregates and its.compresses]
+            raise ValueError(f"{spec.training.name!r} has no steps of its own; these have: {', '.join(able)}")
+        spec.strategy.check(spec.ranks, spec.training.in_full)
+    with about("model"):
+        shape, layers = spec.architecture
+        check_layers(layers, shape)
+    with about("aggregation"):
+        check_hosts(spec.aggregation, spec.ranks, spec.ranks_per_host)
+    with about("compression"):
+        chosen = plan(spec.compression, spec.aggregation)
+        assert chosen is not None
+        check_exchange(spec.compression, chosen)
+        if chosen.kind != "vectors" and chosen.make(TRIED).expected(slice(0, TRIED.size)) is None:
+            raise ValueError("lengths of its messages depend on values, which a simulation lacks")
+    if source:
+        with about(source[0]):
+            spec.compute_times.step_seconds(spec.batch_per_rank)
+    for _, aggregation in DENSE:
+        check_dense(aggregation)
+        try_out(aggregation, spec.ranks)
+
+
+def memory_bytes(spec: BreakEvenSpec) -> int:
+    """See :class:`hpcdl.suite.Kind`: gradients of the ranks whose exchange is measured."""
+    shape, layers = spec.architecture
+    return COPIES * FLOAT_BYTES * volumes(layers, shape, 1).parameters
+
+
+def identity(spec: BreakEvenSpec) -> list[str]:
+    """See :class:`hpcdl.suite.Kind`."""
+    choices = [str(one) for one in (spec.model, spec.training, spec.aggregation, spec.compression)]
+    work = [str(spec.device)] if spec.device else []
+    return [*choices, spec.network, *work, f"p{spec.ranks}", f"b{spec.batch_per_rank}each"]
+
+
+def fields(spec: BreakEvenSpec) -> dict[str, Scalar]:
+    """See :class:`hpcdl.suite.Kind`."""
+    choices = ("model", "training", "aggregation", "compression")
+    return {
+        **{name: str(getattr(spec, name)) for name in choices},
+        "dataset": str(spec.dataset) if spec.dataset else shape_text(spec.architecture[0]),
+        "dtype": "float32",
+        "batch_per_rank": spec.batch_per_rank,
+        "global_batch": spec.batch_per_rank * spec.ranks,
+        "scaling": "weak",
+        "threads_per_rank": spec.threads,
+        **{name: getattr(spec, name) for name in ("network", "ranks_per_host", "device", "times")},
+    }
+
+
+def program(
+    spec: BreakEvenSpec, _journal: Journal
+) -> Callable[[Comm], Coroutine[object, object, dict[str, Scalar]]]:
+    """See :class:`hpcdl.suite.Kind`."""
+    own = spec.exchange(spec.compression, spec.aggregation)
+    half, dense = ([spec.exchange(*one) for one in every] for every in (HALF, DENSE))
+
+    def fastest(exchanges: Sequence[Exchange], rate: float) -> VirtualStep:
+        network = replace(spec.cluster, link=Link(spec.cluster.link.alpha, 1 / rate))
+        return min((_step(spec, one, network) for one in exchanges), key=lambda step: step.seconds)
+
+    async def simulate(_comm: Comm) -> dict[str, Scalar]:
+        rate = 1 / spec.cluster.link.beta
+        prices, step, baseline, plain = own.program.prices, *(fastest(one, rate) for one in ([own], half, dense))
+
+        def crossed(others: Sequence[Exchange]) -> float | None:
+            return crossing(
+                lambda one: fastest(others, one).seconds - fastest([own], one).seconds, rate / RANGE, rate * RANGE
+            )
+
+        shape, layers = spec.architecture
+        return {
+            "parameters": volumes(layers, shape, 1).parameters,
+            "modelled_compute_seconds": spec.compute_times.step_seconds(spec.batch_per_rank),
+            "bandwidth_bytes_per_second": rate,
+            "compressed_seconds": step.seconds,
+            "half_precision_seconds": baseline.seconds,
+            "dense_seconds": plain.seconds,
+            "step_bytes": step.bytes_sent,
+            "dense_bytes": plain.bytes_sent,
+            **{
+                f"{label}_seconds": step.touched.get(label, 0.0) * prices.get(label, 0.0)
+                for label in ("encode", "decode")
+            },
+            "break_even_bytes_per_second": crossed(half),
+            "break_even_dense_bytes_per_second": crossed(dense),
+        }
+
+    return simulate

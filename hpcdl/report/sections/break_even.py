@@ -1,0 +1,122 @@
+"""Break-even: simulated set-ups in which compression beats the overlapped 16-bit ring."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hpcdl.report.declaration import Answer, Declaration
+from hpcdl.report.document import Section, Table
+from hpcdl.report.formatting import digits, interval, percent, plural, rate, seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hpcdl.analysis.scaling import Record
+    from hpcdl.report.findings import Findings
+
+KIND: Final = "break_even"
+LINES: Final = ("model", "device", "compression", "aggregation", "ranks")
+"""Fields of one line of the table; its set-ups differ in bandwidth."""
+LEAST: Final = 1.05
+"""A set-up is won if the step is so many times as fast."""
+NOTE: Final = (
+    f"Won: faster by {100 * LEAST - 100:.0f} % or more. "
+    "Simulated: encoders, decoders and sums at the prices measured on this machine, messages at those of "
+    "the network. Arithmetic of an exchange has a core of its own. 16-bit ring: float16 or bfloat16, the faster "
+    "one, overlapped with backward as the strategy does it. Break-even: bandwidth below which the compressed step "
+    "is the faster one; a dash: none in the range of the networks."
+)
+
+
+def page(found: Findings) -> Section:
+    """Return the share of winning set-ups by bandwidth, and a line per model, compressor and number of ranks."""
+    section, records = terminal(found), _records(found)
+    return replace(section, tables=[*section.tables, _by_compressor(records)]) if records else section
+
+
+def terminal(found: Findings) -> Section:
+    """Return the share of winning set-ups by bandwidth."""
+    records = _records(found)
+    if not records:
+        return Section("Break-even")
+    networks = {record["network"]: record for record in sorted(records, key=_bandwidth)}
+    rows = [
+        (name, rate(_bandwidth(record)), *_counts([one for one in records if one["network"] == name]))
+        for name, record in networks.items()
+    ]
+    header = ("network", "bandwidth", "set-ups", "won over 16-bit ring", "won over dense", "best speed-up")
+    return Section("Break-even", [_line(records), NOTE], tables=[Table("By bandwidth", header, rows)])
+
+
+def _by_compressor(records: Sequence[Record]) -> Table:
+    by_line: dict[tuple[Any, ...], list[Record]] = {}
+    for record in records:
+        by_line.setdefault(tuple(record.get(name) for name in LINES), []).append(record)
+    header = (
+        *("model", "compute", "compression", "aggregation", "ranks", "bytes saved", "encode", "decode"),
+        *("won over 16-bit", "speed-up", "break-even with 16-bit", "with dense"),
+    )
+    rows = [_row(key, alike) for key, alike in by_line.items()]
+    return Table("By compressor", header, rows)
+
+
+def answer(found: Findings) -> Answer | None:
+    """Return in how many set-ups compression wins, and by how much."""
+    records = _records(found)
+    return Answer(_line(records)) if records else None
+
+
+def _records(found: Findings) -> list[Record]:
+    return [one for one in found.records if one.get("kind") == KIND and one.get("compressed_seconds")]
+
+
+def _bandwidth(record: Mapping[str, Any]) -> float:
+    return float(record["bandwidth_bytes_per_second"])
+
+
+def _gains(records: Sequence[Record], other: str) -> list[float]:
+    """Return the speed-up of each set-up over another exchange."""
+    return [one[other] / one["compressed_seconds"] for one in records]
+
+
+def _line(records: Sequence[Record]) -> str:
+    gains = _gains(records, "half_precision_seconds")
+    won = [gain for gain in gains if gain >= LEAST]
+    line = (
+        f"Compression beats the overlapped 16-bit ring in {len(won)} of {plural(len(gains), 'simulated set-up')}"
+    )
+    if not won:
+        return f"{line}; the best has {digits(max(gains))} times its speed."
+    middle = digits(float(np.median(won)))
+    return f"{line}: {middle} times as fast in the median of these, {digits(max(won))} at most."
+
+
+def _counts(records: Sequence[Record]) -> tuple[str, ...]:
+    half, dense = (_gains(records, name) for name in ("half_precision_seconds", "dense_seconds"))
+    won = (str(sum(gain >= LEAST for gain in one)) for one in (half, dense))
+    return (str(len(records)), *won, digits(max(half)))
+
+
+def _row(key: Sequence[Any], alike: Sequence[Record]) -> tuple[str, ...]:
+    model, device, compression, aggregation, ranks = key
+    gains = _gains(alike, "half_precision_seconds")
+    one = alike[0]
+    return (
+        *(str(model), str(device or "this processor"), str(compression), str(aggregation), str(ranks)),
+        percent(one["dense_bytes"] - one["step_bytes"], one["dense_bytes"]),
+        *(seconds(one[f"{name}_seconds"]) for name in ("encode", "decode")),
+        f"{sum(gain >= LEAST for gain in gains)} of {len(gains)}",
+        interval(min(gains), max(gains)),
+        *(_level(alike, name) for name in ("break_even_bytes_per_second", "break_even_dense_bytes_per_second")),
+    )
+
+
+def _level(alike: Sequence[Record], name: str) -> str:
+    """Return the break-even bandwidth found near one of the networks."""
+    return rate(next((one[name] for one in alike if one.get(name)), None))
+
+
+SECTION: Final = Declaration(88, page, terminal=terminal, answer=answer)
