@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Layout
     from hpcdl.fabric.comm import Array
 
-TRAITS: Final = Compression(error_feedback=False, own_sums=True)
+TRAITS: Final = Compression(error_feedback=False, own_sums=True, rounds_values=True)
 
 
 class BF16:
@@ -45,7 +45,12 @@ class BF16:
             self._widen(bits, numbers)
             np.subtract(vector, numbers, out=residual)
         yield sent
-        if not self._widen(bits, numbers):
+        self.restore(span, bits, vector, _step, fed_back=residual is not None)
+
+    def restore(self, span: slice, sent: Array, vector: Array, step: int, *, fed_back: bool) -> None:  # noqa: ARG002
+        """See :class:`hpcdl.compression.parts.protocol.PointToPoint`."""
+        numbers = vector if vector.dtype == np.float32 else np.empty(len(vector), np.float32)
+        if not self._widen(np.asarray(sent), numbers):
             raise FloatingPointError("the sum exceeds the largest number of bfloat16")
         if numbers is not vector:
             vector[:] = numbers

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Layout
     from hpcdl.fabric.comm import Array
 
-TRAITS: Final = Compression(error_feedback=False)
+TRAITS: Final = Compression(error_feedback=False, rounds_values=True)
 
 
 class FP16:
@@ -44,7 +44,12 @@ class FP16:
         if residual is not None and not fused:
             np.subtract(vector, np.asarray(sent), out=residual)
         yield sent
-        if not self._widen(bits, numbers):
+        self.restore(span, sent, vector, _step, fed_back=residual is not None)
+
+    def restore(self, span: slice, sent: Array, vector: Array, step: int, *, fed_back: bool) -> None:  # noqa: ARG002
+        """See :class:`hpcdl.compression.parts.protocol.PointToPoint`."""
+        numbers = vector if vector.dtype == np.float32 else np.empty(len(vector), np.float32)
+        if not self._widen(np.asarray(sent).view(np.uint16), numbers):
             raise FloatingPointError("the sum exceeds 65504, the largest number of float16")
         if numbers is not vector:
             vector[:] = numbers

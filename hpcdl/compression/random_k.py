@@ -44,12 +44,20 @@ class RandomK:
         Raises FloatingPointError for a value that is infinite or not a number.
         """
         check_finite(np.isfinite(vector).all())
-        count = entries(self._density, len(vector))
-        positions = subset(count, len(vector), draw_seed(self._layout, span.start, step))
+        positions = self._positions(span, step)
         values = vector[positions]
         if residual is not None:
             residual[:] = vector
             residual[positions] = 0
         yield values
+        self.restore(span, values, vector, step, fed_back=residual is not None)
+
+    def restore(self, span: slice, sent: Array, vector: Array, step: int, *, fed_back: bool) -> None:
+        """See :class:`hpcdl.compression.parts.protocol.PointToPoint`."""
+        factor = 1 if fed_back else len(vector) / max(1, len(sent))
         vector[:] = 0
-        vector[positions] = values if residual is not None else values * vector.dtype.type(len(vector) / count)
+        vector[self._positions(span, step)] = sent * vector.dtype.type(factor)
+
+    def _positions(self, span: slice, step: int) -> Array:
+        length = span.stop - span.start
+        return subset(entries(self._density, length), length, draw_seed(self._layout, span.start, step))

@@ -13,6 +13,7 @@ from hpcdl.training.parts.asynchronous.delay_compensation import (
 )
 from hpcdl.training.parts.asynchronous.messages import Layout
 from hpcdl.training.parts.asynchronous.server import Rules, Server
+from hpcdl.training.parts.asynchronous.transfers import Transfers
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.replicas import holders, place_among
 from hpcdl.training.parts.snapshots import Snapshots
@@ -94,7 +95,8 @@ async def asynchronous(
     that its servers grant, and the group follows it. A failed rank ends the training.
 
     Messages per exchange and server: a request, V / ``servers`` bytes with a push; an answer and V / ``servers``
-    bytes with a fetch.
+    bytes with a fetch. With a compressor a push has its message for each shard. A fetch has 16 bits per parameter
+    with fp16 and bf16 (:mod:`hpcdl.training.parts.asynchronous.transfers`).
     """
     if session.replica.loss_scale != 1:
         raise ValueError("asynchronous training has no loss scaling; float32 and bfloat16 need none")
@@ -109,14 +111,14 @@ async def asynchronous(
         scale_rate=scale_rate == "staleness",
         warm_start=warm_start,
     )
-    snapshots = Snapshots(session)
+    snapshots, transfers = Snapshots(session), Transfers(ranks, session, layout)
 
     async def serve() -> None:
         compensation = _compensation(ranks, session, layout, delay_compensation, strength)
-        await Server(ranks, session, layout, rules, snapshots, compensation).serve()
+        await Server(ranks, session, layout, transfers, rules, snapshots, compensation).serve()
 
     async def work() -> None:
-        client = Client(ranks, session, layout, warm_start if ranks.rank else 0, overlap=overlap)
+        client = Client(ranks, session, layout, transfers, warm_start if ranks.rank else 0, overlap=overlap)
         await _work(comm, session, client, rules, snapshots, n_fetch=n_fetch, n_push=n_push, ahead=int(overlap))
 
     if not layout.works(ranks.rank):
@@ -269,6 +271,7 @@ TRAITS: Final = Strategy(
     weighs_images=True,
     served=True,
     splits_layers=True,
+    compresses=True,
     check=check,
     title=title,
     workers=workers,

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 from contract import quadratic
+from contract.compression import planned
 from contract.training import STEPS, TOLERANCE, session
 
+from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.registry import in_full
 from hpcdl.trace.recorder import Recorder, Update
 from hpcdl.training.asynchronous import asynchronous, check
@@ -34,6 +36,29 @@ def test_all_gradients_and_bound_0_is_one_rank_with_the_whole_batch(servers, ded
     assert difference(mine.replica.parameters, "float64") < TOLERANCE["float64"]
     assert len(updates) == servers * STEPS * (ranks - servers * dedicated)
     assert {update.staleness for update in updates} == {0}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("top_k", {"density": 0.01, "code": "rice"}), ("fp16", {}), ("one_bit", {"warmup_steps": 3})],
+)
+def test_compressed_messages_are_those_of_one_process(name, settings, mpi):
+    """Parameters and bytes, with two dedicated servers."""
+    ranks = mpi.comm.size
+    if ranks < 3:
+        pytest.skip("too few ranks")
+    numbers = {"collect": "all", "bound": 0, "servers": 2, "dedicated": True}
+    make = lambda **rest: quadratic.session(
+        size=20_001, dtype="float32", compression=planned(name, "ring", **settings), **rest
+    )
+    alone = [make() for _ in range(ranks)]
+    world = in_process(ranks)
+    world.run(lambda comm: asynchronous(comm, alone[comm.rank], **numbers))
+    before = mpi.counters()
+    mine, _, _ = train(mpi, make, **numbers)
+    assert np.array_equal(mine.replica.parameters, alone[mpi.comm.rank].replica.parameters)
+    assert mpi.counters().bytes - before.bytes == world.bytes[mpi.comm.rank]
+    assert mine.compressed.saved_bytes == alone[mpi.comm.rank].compressed.saved_bytes
 
 
 @pytest.mark.parametrize(("collect", "dedicated"), [(1, True), (2, False)])

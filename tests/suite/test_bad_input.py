@@ -35,6 +35,31 @@ WRONG_VALUES = [
     ("train", {"compression": {"name": "fp16", "code": "rice"}}, "compression: code: FP16 selects no entries"),
     (
         "train",
+        {"compression": "sign", "training": "update_broadcast"},
+        "compression: Sign sends signs without a size, and 'update_broadcast' sends changes of parameters",
+    ),
+    (
+        "train",
+        {"training": {"name": "update_broadcast", "ramp_steps": -1}},
+        "ramp_steps: must be at least 0, not -1",
+    ),
+    (
+        "train",
+        {"compression": "power_sgd", "training": "asynchronous"},
+        "compression: PowerSGD needs sums over all ranks; these make messages between two: bf16, deep_compression, ",
+    ),
+    (
+        "train",
+        {"compression": {"name": "one_bit", "code": "rice"}, "training": "asynchronous"},
+        "compression: code: OneBit selects no entries",
+    ),
+    (
+        "train",
+        {"compression": {"name": "top_k", "warmup_steps": -1}, "training": "asynchronous"},
+        "compression: warmup_steps: must be at least 0",
+    ),
+    (
+        "train",
         {"compression": "fp16", "training": "d_psgd"},
         "compression: 'd_psgd' compresses no gradients; these do: ",
     ),
@@ -217,7 +242,7 @@ WRONG_VALUES = [
     ("pairwise", {"exchange": "row"}, "exchange: unknown 'row'; did you mean 'raw'?"),
     ("pairwise", {"kind": "pairwize"}, "kind: unknown 'pairwize'; did you mean 'pairwise'?"),
     ("pairwise", {"kind": 3}, "kind: must be a word, not 3"),
-    ("pairwise", {"kind": None}, "kind: every case needs one of: collective, pairwise, replay, train"),
+    ("pairwise", {"kind": None}, "kind: every case needs one of: break_even, collective, pairwise, replay, train"),
     ("replay", {"flops": None}, "device: give exactly one of device, flops, times"),
     ("replay", {"device": "k20"}, "flops: give exactly one of device, flops, times"),
     ("replay", {"flops": None, "device": "k2"}, "device: unknown 'k2'; did you mean 'k20'?"),

@@ -44,11 +44,21 @@ def check(spec: TrainSpec) -> None:
         )
     chosen = spec.plan
     assert chosen is not None
-    check_exchange(spec.compression, chosen)
+    if spec.strategy.compresses_updates and not chosen.traits.scaled:
+        raise ValueError(
+            f"{chosen.name} sends signs without a size, and {spec.training.name!r} sends changes of parameters"
+        )
+    check_exchange(spec.compression, chosen, aggregates=spec.strategy.aggregates)
 
 
-def check_exchange(compression: Choice, chosen: Plan) -> None:
-    """Raise ValueError for a plan that its aggregation cannot exchange, and for settings out of range."""
-    chosen.check()
+def check_exchange(compression: Choice, chosen: Plan, *, aggregates: bool = True) -> None:
+    """Raise ValueError for a plan that cannot be exchanged, and for settings out of range.
+
+    ``aggregates``: the aggregation exchanges it; otherwise messages between two ranks do.
+    """
+    if aggregates:
+        chosen.check()
+    else:
+        chosen.check_messages()
     if ":" not in compression.name:
         chosen.make(TRIED)

@@ -29,14 +29,23 @@ async def compression_fields(comm: Comm, session: Session, sent_bytes: int, warm
     compressed = session.compressed
     if compressed is None:
         return {}
-    sent = np.array([float(sent_bytes)])
+    comm = await comm.survivors()
+    sent = np.array([float(one) for one in (sent_bytes, compressed.saved_bytes, compressed.warmup_bytes)])
     await comm.native("allreduce", sent)
     if comm.rank:
         return {}  # rank 0's fields are recorded
     return {
-        "compression_ratio": _ratio(compressed, comm.size, session.replica.gradients.dtype, float(sent[0])),
+        "compression_ratio": _ratio_of_messages(*map(float, sent))
+        if not compressed.exchanges
+        else _ratio(compressed, comm.size, session.replica.gradients.dtype, float(sent[0])),
         **{f"{label}_seconds": _seconds(session, label, warmup) for label in ("encode", "decode")},
     }
+
+
+def _ratio_of_messages(sent: float, saved: float, warmup: float) -> float | None:
+    """Return bytes of dense messages by bytes sent, of all ranks, without those of the first steps."""
+    counted = sent - warmup
+    return (counted + saved) / counted if counted > 0 else None
 
 
 def _ratio(compressed: Compressed, ranks: int, dtype: np.dtype[np.float32], sent: float) -> float | None:
@@ -81,9 +90,10 @@ def _seconds(session: Session, label: str, warmup: int) -> float | None:
     Compressors are compiled in their first step, which is not counted, nor are the steps before it.
     """
     assert session.compression is not None
-    first = min(warmup + session.compression.settings.warmup_steps, session.steps - 1)
+    steps = session.journal.steps
+    first = max(0, min(warmup + session.compression.settings.warmup_steps, steps - 1))
     events = session.journal.events_from(first)
     if events is None:
         return None
     spent = sum(end - begin for _, of, begin, end, _, _ in events if of == label)
-    return spent / 1e9 / (session.steps - first)
+    return spent / 1e9 / (steps - first)

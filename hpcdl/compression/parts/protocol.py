@@ -91,6 +91,17 @@ class Summable(Protocol):
         ...
 
 
+class PointToPoint(Summable, Protocol):
+    """A :class:`Summable` of one vector, which a receiver can read without a sum."""
+
+    def restore(self, span: slice, sent: Array, vector: Array, step: int, *, fed_back: bool) -> None:
+        """Set ``vector`` to the values that :meth:`rounds` made ``sent`` of, in the same step.
+
+        ``fed_back``: what is not sent is in a residual. Raises FloatingPointError for an infinite value.
+        """
+        ...
+
+
 class Selector(Protocol):
     """A compressor that sends some entries."""
 

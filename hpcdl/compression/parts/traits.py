@@ -17,8 +17,12 @@ class Compression:
     """Takes whole tensors: buckets are cut between tensors only."""
     both_ways: bool = False
     """A server encodes the sum again for the way back, with a residual of its own."""
+    scaled: bool = True
+    """Decoded values are about as large as those encoded; False: only their signs matter."""
     own_sums: bool = False
     """Its vectors have a type that only their own addition sums, and no library."""
+    rounds_values: bool = False
+    """Rounds each value to a narrower type, so that parameters can be sent so as well."""
     own_residual: str = ""
     """Vector in its ``state`` that holds what is not sent; for compressors without other error feedback."""
     title: str = ""

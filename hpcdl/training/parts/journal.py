@@ -48,6 +48,11 @@ class Journal:
         """List to which the interpreter appends traced events; None: events are not traced."""
         return self._recorder.events
 
+    @property
+    def steps(self) -> int:
+        """Steps of this rank so far."""
+        return len(self._recorder.steps)
+
     def events_from(self, step: int) -> list[Event] | None:
         """Return this rank's events from the beginning of ``step`` on; None if some are not traced, or dropped."""
         self._recorder.trim()

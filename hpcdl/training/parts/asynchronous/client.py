@@ -11,10 +11,8 @@ from hpcdl.fabric.comm import PeerLost
 from hpcdl.fabric.vectors import assign
 from hpcdl.training.parts.asynchronous.messages import (
     ANSWER,
-    GRADIENT,
     LEAVE,
     LOST_SHARD,
-    PARAMETERS,
     REQUEST,
     Answer,
     Request,
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.fabric.task import Task
     from hpcdl.training.parts.asynchronous.messages import Layout
+    from hpcdl.training.parts.asynchronous.transfers import Transfers
     from hpcdl.training.parts.session import Session
 
 
@@ -38,7 +37,16 @@ class Client:
     way does not change; with ``overlap`` 1 for parameters that arrive while the old ones are in use.
     """
 
-    def __init__(self, comm: Comm, session: Session, layout: Layout, clock: int, *, overlap: bool) -> None:
+    def __init__(
+        self,
+        comm: Comm,
+        session: Session,
+        layout: Layout,
+        transfers: Transfers,
+        clock: int,
+        *,
+        overlap: bool,
+    ) -> None:
         self.clock = clock
         """Mini-batches finished; for workers other than 0 it starts at the length of the warm start."""
         self.left = 0
@@ -48,6 +56,7 @@ class Client:
         self._comm = comm
         self._session = session
         self._layout = layout
+        self._transfers = transfers
         self._parameters = session.replica.parameters
         self._incoming = session.vector("incoming") if overlap else self._parameters
         self._accrued = session.vector("accrued")
@@ -119,12 +128,12 @@ class Client:
         try:
             await self._comm.send(np.array(request), server, REQUEST)
             if request.batches:
-                await self._comm.send(gradient, server, GRADIENT)
+                await self._transfers.push(server, gradient)
             if request.wanted <= 0:
                 return None
             header = Answer.buffer()
             await self._comm.recv(header, server, ANSWER)
-            await self._comm.recv(parameters, server, PARAMETERS)
+            await self._transfers.fetch(server, parameters)
         except PeerLost as lost:
             raise PeerLost(lost.rank, LOST_SHARD) from None
         return Answer(*header.tolist())

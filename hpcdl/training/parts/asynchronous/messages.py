@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from hpcdl.fabric.vectors import partition
+from hpcdl.fabric.vectors import partition, phantom
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -105,7 +105,7 @@ class Layout:
         """Return views of all servers' parts of a vector as long as the parameters."""
         return partition(vector, self.servers)
 
-    def start(self, vector: Array, rank: int) -> int:
-        """Return the first element of the shard of server ``rank``."""
-        bounds = accumulate((shard.size for shard in self.shards(vector)), initial=0)
-        return [begin for begin, _ in pairwise(bounds)][rank - self.first]
+    def spans(self, size: int) -> list[slice]:
+        """Return the slices of :meth:`shards` in a vector of ``size`` elements."""
+        bounds = accumulate((shard.size for shard in self.shards(phantom(size, np.uint8))), initial=0)
+        return [slice(begin, end) for begin, end in pairwise(bounds)]

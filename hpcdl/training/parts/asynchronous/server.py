@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from hpcdl.fabric.comm import ANY, PeerLost
-from hpcdl.fabric.vectors import assign, partition
+from hpcdl.fabric.vectors import partition
 from hpcdl.training.parts.asynchronous.delay_compensation import PASSES
 from hpcdl.training.parts.asynchronous.messages import (
     ANSWER,
-    GRADIENT,
     LEAVE,
     LOST_SHARD,
-    PARAMETERS,
     REQUEST,
     Answer,
     Request,
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
     from hpcdl.fabric.task import Task
     from hpcdl.training.parts.asynchronous.delay_compensation import DelayCompensation
     from hpcdl.training.parts.asynchronous.messages import Layout
+    from hpcdl.training.parts.asynchronous.transfers import Transfers
     from hpcdl.training.parts.session import Session
     from hpcdl.training.parts.snapshots import Snapshots
 
@@ -94,6 +93,7 @@ class Server:
         comm: Comm,
         session: Session,
         layout: Layout,
+        transfers: Transfers,
         rules: Rules,
         snapshots: Snapshots,
         compensation: DelayCompensation | None,
@@ -101,16 +101,19 @@ class Server:
         self._comm = comm
         self._session = session
         self._layout = layout
+        self._transfers = transfers
         self._rules = rules
         self._snapshots = snapshots
         self._compensation = compensation
         initial = session.replica.parameters
-        self._start = layout.start(initial, comm.rank)
-        mine = layout.shards(initial)[comm.rank - layout.first]
-        self._optimizer = session.optimizer_of(slice(self._start, self._start + mine.size))
+        span = layout.spans(initial.size)[comm.rank - layout.first]
+        mine = initial[span]
+        self._start = span.start
+        self._optimizer = session.optimizer_of(span)
         self._shard = session.vector("shard", mine.size)
         self._shard[:] = mine
-        self._copy = session.vector("copy", mine.size)
+        self._copy = self._message = transfers.copy(mine)
+        """Memory of the copy that answers are sent from, and the copy."""
         self._copied = -1
         """Version of the shard in the copy."""
         self._answering: Task[None] | None = None
@@ -173,7 +176,7 @@ class Server:
     async def _receive_gradient(self, worker: int, request: Request) -> None:
         """Receive a gradient and correct it by the delay compensation."""
         gradient = self._inboxes[len(self._collected)]
-        await self._comm.recv(gradient, worker, GRADIENT)
+        await self._transfers.receive_push(worker, gradient)
         weight = self._rules.weights[worker]
         if self._compensation is not None:
             share = self._rules.parts / weight  # converts the part of the global mean to the worker's own mean
@@ -265,8 +268,7 @@ class Server:
             await self._comm.apply("copy", remember, self._shard.nbytes)
         if self._copied != self._version:
             await self._finish_answers()
-            copy = partial(assign, self._copy, self._shard)
-            await self._comm.apply("copy", copy, self._copy.nbytes)
+            self._message = await self._transfers.write(self._shard, self._copy)
             self._copied = self._version
         answer = Answer(granted, self._version, self._applied)
         self._answering = self._comm.start(self._send(worker, answer, self._answering), shared_tags=True)
@@ -277,7 +279,7 @@ class Server:
             await previous
         try:
             await self._comm.send(np.array(answer), worker, ANSWER)
-            await self._comm.send(self._copy, worker, PARAMETERS)
+            await self._transfers.answer(worker, self._message, self._shard)
         except PeerLost as lost:
             if self._layout.serves(lost.rank):
                 raise PeerLost(lost.rank, LOST_SHARD) from None

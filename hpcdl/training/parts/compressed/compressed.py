@@ -11,7 +11,7 @@ import numpy as np
 
 from hpcdl.aggregation.ring import ring
 from hpcdl.compression.parts.protocol import Layout
-from hpcdl.compression.parts.sparse_messages import SparseMessages
+from hpcdl.compression.parts.vector_messages import VectorMessages
 from hpcdl.fabric.vectors import Phantom
 from hpcdl.training.parts.compressed.exchanges import by_messages, by_sums
 from hpcdl.training.parts.compressed.piece import Courier, Piece
@@ -32,7 +32,7 @@ class Fidelity(NamedTuple):
     """Loss of information by compression; not a number where it is not defined."""
 
     residual_norm: float
-    """Root mean square over ranks of the residuals' norms."""
+    """Root mean square of the residuals' norms over the ranks that have one."""
     cosine: float
     """Of the angle between the compressed and the dense sum of the gradients."""
     error: float
@@ -74,7 +74,8 @@ class Compressed:
     ) -> None:
         self.plan = plan
         self.tensors = tensors
-        self.residual = vector("residual") if plan.feeds_back else None
+        self.residual: Array | None = None
+        """Values not sent yet, from the first exchange on; None without error feedback."""
         self._vector = vector
         self._size = size
         self._dtype = dtype
@@ -90,6 +91,10 @@ class Compressed:
         self._exchange: Callable[[Comm, Piece, Sum], Coroutine[Any, Any, None]] | None = None
         self.state: dict[str, Array] = {}
         """Vectors of the compressor."""
+        self.saved_bytes = 0
+        """Bytes that messages to single ranks are shorter than dense ones."""
+        self.warmup_bytes = 0
+        """Bytes of dense messages to single ranks in the first steps."""
 
     async def reduce(self, comm: Comm, span: slice, gradient: Array, aggregate: Sum) -> None:
         """Replace ``gradient``, the part ``span`` of the flat gradient, by its compressed sum over all ranks.
@@ -111,12 +116,11 @@ class Compressed:
 
     async def fidelity(self, comm: Comm, exchanged: Array) -> Fidelity:
         """Compare ``exchanged``, the last sum of the whole gradient, with the dense sum. Collective."""
-        residual = self.residual
-        if residual is None and self.plan.traits.own_residual:
-            residual = self.state.get(self.plan.traits.own_residual)
-        square = np.array([math.nan if residual is None else float(residual @ residual)])
+        name = self.plan.traits.own_residual
+        residual = self.state.get(name) if name else self.residual
+        square = np.array([0.0, 0.0] if residual is None else [float(residual @ residual), 1.0])
         await comm.native("allreduce", square)
-        norm = math.sqrt(float(square[0]) / comm.size)
+        norm = math.sqrt(square[0] / square[1]) if square[1] else math.nan
         if self._dense is None:
             return NO_FIDELITY._replace(residual_norm=norm)
         await comm.native("allreduce", self._dense)
@@ -134,12 +138,9 @@ class Compressed:
         """Make the compressor of this rank; return the exchange."""
         plan, tensors = self.plan, self.tensors
         scheme, settings = plan.aggregation, plan.scheme_settings
-        layout = Layout(
-            size=self._size, tensors=tensors, dtype=self._dtype, rank=comm.rank, ranks=comm.size, seed=self._seed
-        )
-        compressor = plan.make(layout)
-        self.compressor = compressor
-        self.state.update(compressor.state)
+        layout = self._layout(comm.rank, comm.size)
+        self._make(layout)
+        compressor = self.compressor
         if plan.kind == "vectors":
             return lambda comm, piece, aggregate: by_sums(comm, compressor, piece, aggregate, tensors)
         if scheme.sparse:
@@ -160,10 +161,39 @@ class Compressed:
             answers = Answers(self._courier(back, layout), self._residual_of_sums, comm.rank)
         return lambda comm, piece, _: by_servers(comm, courier, piece, shards(piece.span, servers, whole), answers)
 
+    def courier(self, rank: int, ranks: int, *, sends: bool) -> Courier:
+        """Return the writer and reader of messages between two ranks, of which ``ranks`` send gradients.
+
+        ``sends``: this rank sends gradients, so that it has a residual.
+        """
+        layout = self._layout(rank, ranks)
+        if not sends:
+            return self._courier(self.plan.make(layout), layout)
+        self._make(layout)
+        return self._courier(self.compressor, layout)
+
+    def courier_of_values(self, rank: int) -> Courier | None:
+        """Return the writer and reader of parameters; None unless the compressor rounds values."""
+        if not self.plan.traits.rounds_values:
+            return None
+        compressor = self.plan.make(self._layout(rank, 1))
+        self.state.update({f"{name} of parameters": vector for name, vector in compressor.state.items()})
+        return Courier(VectorMessages(compressor, fed_back=False), self.tensors, rank, sparse=False)
+
+    def _make(self, layout: Layout) -> None:
+        """Make the compressor of this rank, and its residual."""
+        self.compressor = self.plan.make(layout)
+        self.state.update(self.compressor.state)
+        self.residual = self._vector("residual") if self.plan.feeds_back else None
+
+    def _layout(self, rank: int, ranks: int) -> Layout:
+        return Layout(
+            size=self._size, tensors=self.tensors, dtype=self._dtype, rank=rank, ranks=ranks, seed=self._seed
+        )
+
     def _courier(self, compressor: Any, layout: Layout) -> Courier:
-        entries = self.plan.kind == "entries"
-        encoder = SparseMessages(layout, compressor, self.plan.make_code()) if entries else compressor
-        return Courier(encoder, self.tensors, layout.rank, sparse=entries)
+        encoder = self.plan.encoder(compressor, layout)
+        return Courier(encoder, self.tensors, layout.rank, sparse=self.plan.kind == "entries")
 
     def _residual_of_sums(self, span: slice) -> Array | None:
         """Return what this server's answers for the shard ``span`` have not sent; None without error feedback."""

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 from hpcdl import registry
 from hpcdl.aggregation.parts.collectives import own
 from hpcdl.aggregation.parts.traits import Aggregation
+from hpcdl.compression.parts.sparse_messages import SparseMessages
+from hpcdl.compression.parts.vector_messages import VectorMessages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from hpcdl.compression.parts.code import Code
+    from hpcdl.compression.parts.protocol import Encoder, Layout
     from hpcdl.compression.parts.traits import Compression
 
 
@@ -77,10 +80,7 @@ class Plan:
         name, scheme, traits = self.name, self.scheme.__name__, self.aggregation
         if not traits.sums:
             raise ValueError(f"{scheme!r} exchanges nothing that could be compressed")
-        if self.settings.warmup_steps < 0:
-            raise ValueError(f"warmup_steps: must be at least 0, not {self.settings.warmup_steps}")
-        if self.settings.error_feedback and self.traits.own_residual:
-            raise ValueError(f"error_feedback: {name} holds itself what is not sent")
+        self._check_settings()
         if not able(self.kind, traits):
             declared = {
                 one: registry.traits("aggregation", one, Aggregation) for one in registry.names("aggregation")
@@ -91,12 +91,36 @@ class Plan:
             )
         if self.kind == "vectors" and self.traits.own_sums and (traits.native or traits.adaptive):
             raise ValueError(f"{name} makes vectors of a type that a library cannot sum, as {scheme} lets it")
-        if self.settings.code is not None:
-            if self.kind != "entries":
-                raise ValueError(f"code: {name} selects no entries, whose positions a code shortens")
-            if traits.sparse:
-                raise ValueError(f"code: {scheme!r} sums positions and values, not messages in a code")
+        if self.settings.code is not None and traits.sparse:
+            raise ValueError(f"code: {scheme!r} sums positions and values, not messages in a code")
+
+    def check_messages(self) -> None:
+        """Raise ValueError if a receiver cannot read what the compressor makes without a sum over all ranks."""
+        self._check_settings()
+        if not readable(getattr(self.make, "func", self.make)):
+            compressors = {one: registry.find("compression", one) for one in registry.names("compression")}
+            those = [one for one, found in compressors.items() if readable(found)]
+            raise ValueError(
+                f"{self.name} needs sums over all ranks; these make messages between two: {', '.join(those)}"
+            )
+
+    def _check_settings(self) -> None:
+        """Raise ValueError for settings that do not fit the compressor."""
+        if self.settings.warmup_steps < 0:
+            raise ValueError(f"warmup_steps: must be at least 0, not {self.settings.warmup_steps}")
+        if self.settings.error_feedback and self.traits.own_residual:
+            raise ValueError(f"error_feedback: {self.name} holds itself what is not sent")
+        if self.settings.code is not None and self.kind != "entries":
+            raise ValueError(f"code: {self.name} selects no entries, whose positions a code shortens")
         self.make_code()
+
+    def encoder(self, compressor: Any, layout: Layout) -> Encoder:
+        """Return the encoder of messages that one rank can read; :meth:`check` or ``check_messages`` allows it."""
+        if self.kind == "entries":
+            return SparseMessages(layout, compressor, self.make_code())
+        if self.kind == "vectors":
+            return VectorMessages(compressor, fed_back=self.feeds_back)
+        return compressor  # type: ignore[no-any-return]
 
     def make_code(self) -> Code:
         """Return the entropy code of positions. Raises ValueError for an unknown one."""
@@ -116,6 +140,11 @@ class Plan:
     def name(self) -> str:
         """Name of the compressor's class."""
         return str(getattr(self.make, "func", self.make).__name__)
+
+
+def readable(compressor: Callable[..., Any]) -> bool:
+    """Return True if one rank can read what a compressor makes, without a sum over all ranks."""
+    return any(hasattr(compressor, method) for method in ("select", "encode", "restore"))
 
 
 def able(kind: str, aggregation: Aggregation) -> bool:

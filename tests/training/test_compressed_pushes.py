@@ -1,0 +1,206 @@
+"""Compressed pushes and fetches of asynchronous training: nothing is lost, and bytes are those of the wire."""
+
+import math
+
+import numpy as np
+import pytest
+from contract import quadratic
+from contract.compression import COMPRESSORS, planned
+
+from hpcdl.aggregation.parts.messages import padded
+from hpcdl.compression.parts.vector_messages import HEADER
+from hpcdl.fabric.faults import RankFailed
+from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.registry import in_full
+from hpcdl.trace.recorder import Evaluation, Recorder
+from hpcdl.training.asynchronous import asynchronous, check
+
+RATE = 0.25
+MESSAGES = [name for name in COMPRESSORS if name != "power_sgd"]
+BSP = {"collect": "all", "bound": 0}
+PLACES = [
+    (1, {"servers": 3, "dedicated": True, "n_fetch": 3, "n_push": 2, "overlap": True}),
+    (1, {"servers": 1, "warm_start": 3, "delay_compensation": "adaptive"}),
+    (2, {**BSP, "servers": 2}),
+    (3, {**BSP, "servers": 1}),
+    (5, {**BSP, "servers": 3, "dedicated": True, "scale_rate": "staleness"}),
+]
+"""Workers and settings whose results do not depend on the schedule."""
+SCHEDULES = [(2, {}), (3, {"servers": 3}), (5, {"servers": 2, "dedicated": True, "n_push": 3, "overlap": True})]
+SCHEDULES += [(5, {"collect": 2, "n_fetch": 2, "scale_rate": "staleness"}), (7, {"bound": 1, "warm_start": 4})]
+"""Ranks and settings of several kinds of asynchronous training."""
+
+
+class Accrued(quadratic.QuadraticLoss):
+    """A quadratic loss that sums the gradients of its mini-batches."""
+
+    def __init__(self, size, dtype):
+        super().__init__(size, dtype)
+        self.total = np.zeros(size, dtype)
+
+    def loss(self, images, labels, scale, train=True):
+        found = super().loss(images, labels, scale, train)
+        if train:
+            self.total += self.gradients
+        return found
+
+
+class Run:
+    """Asynchronous training of all ranks in this process."""
+
+    def __init__(self, ranks, chosen, numbers, seed=0, size=5, dtype="float64", failure=None, **settings):
+        check(ranks, in_full(asynchronous, numbers))
+        self.recorders = [Recorder(events=False) for _ in range(ranks)]
+        self.sessions = [
+            quadratic.session(
+                size,
+                dtype,
+                recorder,
+                before_step=self._failing(failure if failure and failure[0] == rank else None),
+                replica=Accrued(size, dtype),
+                compression=chosen,
+                **settings,
+            )
+            for rank, recorder in enumerate(self.recorders)
+        ]
+        self.world = in_process(ranks, seed)
+        self.world.run(lambda comm: asynchronous(comm, self.sessions[comm.rank], **numbers))
+        left = [post for group in self.world.groups for box in group.mailboxes.values() for post in box.posts()]
+        assert not left
+
+    @staticmethod
+    def _failing(failure):
+        def before_step(step):
+            if failure is not None and step == failure[1]:
+                raise RankFailed
+
+        return before_step
+
+    @property
+    def parameters(self):
+        """Parameters, which must be equal on all ranks."""
+        first, *others = (session.replica.parameters for session in self.sessions)
+        assert all(np.array_equal(first, other) for other in others)
+        return first
+
+    def of(self, name):
+        """Return the sum over ranks of a counter of the compression."""
+        return sum(getattr(session.compressed, name) for session in self.sessions)
+
+    @property
+    def gradients(self):
+        return sum(len(recorder.steps) for recorder in self.recorders)
+
+
+def few(name, **settings):
+    """Return the plan of a compressor that sends some of 5 or 29 elements."""
+    density = {"density": 0.3} if name in ("top_k", "threshold", "dgc", "random_k") else {}
+    return planned(name, "ring", **density, **settings)
+
+
+@pytest.mark.parametrize(("workers", "numbers"), PLACES, ids=str)
+def test_lossless_messages_change_no_bit(workers, numbers):
+    """Shards of 2, 1 and 0 elements."""
+    ranks = workers + numbers["servers"] * numbers.get("dedicated", False)
+    for seed in range(2):
+        dense = Run(ranks, None, numbers, seed, size=4)
+        for code in ("words", "rice"):
+            sparse = Run(ranks, planned("top_k", "ring", density=1.0, code=code), numbers, seed, size=4)
+            assert np.array_equal(sparse.parameters, dense.parameters)
+            assert not np.any([one.compressed.residual for one in sparse.sessions[:workers]])
+
+
+@pytest.mark.parametrize(("ranks", "numbers"), SCHEDULES, ids=str)
+@pytest.mark.parametrize("name", MESSAGES)
+def test_sent_and_residual_are_the_gradients(name, ranks, numbers):
+    """Every update subtracts rate x workers x (the decoded gradient), without scaled rates and means."""
+    if numbers.get("collect") or numbers.get("scale_rate"):
+        numbers = {**numbers, "collect": 1, "scale_rate": "none"}
+    chosen = few(name, **({} if name == "dgc" else {"error_feedback": True}))
+    if name == "dgc":
+        chosen = few(name, momentum=0.0)
+    workers = ranks - numbers.get("servers", 1) * numbers.get("dedicated", False)
+    dtype, most = ("float32", 1e-4) if chosen.traits.rounds_values else ("float64", 1e-9)
+    rate = lambda _step: RATE / workers
+    run = Run(ranks, chosen, numbers, seed=ranks, size=29, dtype=dtype, learning_rate=rate)
+    residual = sum(
+        one.compressed.state["accumulated"] if name == "dgc" else one.compressed.residual
+        for one in run.sessions[:workers]
+    )
+    accrued = sum(one.replica.total for one in run.sessions)
+    sent = (np.linspace(-1, 1, 29) - run.parameters) / RATE
+    np.testing.assert_allclose(sent + residual, accrued, rtol=most, atol=most)
+    assert run.gradients == 6 * workers
+
+
+@pytest.mark.parametrize(("ranks", "numbers"), SCHEDULES, ids=str)
+@pytest.mark.parametrize("name", MESSAGES)
+def test_all_mini_batches_are_trained_on_in_all_schedules(name, ranks, numbers):
+    for seed in range(2):
+        run = Run(ranks, few(name, warmup_steps=seed), numbers, seed, learning_rate=lambda _step: 0.01)
+        workers = ranks - numbers.get("servers", 1) * numbers.get("dedicated", False)
+        assert run.gradients == 6 * workers
+        assert np.isfinite(run.parameters).all()
+        seen = Evaluation(*run.recorders[0].evaluations[-1])
+        chosen = run.sessions[0].compressed.plan
+        assert math.isnan(seen.residual_norm) == (not (chosen.feeds_back or chosen.traits.own_residual))
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_saved_bytes_are_those_of_the_wire(name):
+    numbers = {"collect": "all", "bound": 0, "servers": 2, "dedicated": True}
+    for warmup in (0, 2):
+        dense, small = (Run(5, one, numbers, size=801) for one in (None, few(name, warmup_steps=warmup)))
+        assert sum(dense.world.bytes) - sum(small.world.bytes) == small.of("saved_bytes") > 0
+        directions = 1 if small.sessions[0].compressed.plan.traits.rounds_values else 2
+        assert small.of("warmup_bytes") == directions * warmup * 3 * 801 * 8
+
+
+@pytest.mark.parametrize("name", ["fp16", "bf16"])
+def test_16_bits_are_sent_both_ways(name):
+    numbers = {"servers": 1, "dedicated": True}
+    dense, narrow = (Run(2, one, numbers, size=801, dtype="float32") for one in (None, planned(name, "ring")))
+    saved = 801 * 4 - padded(HEADER + 801 * 2)
+    assert [mine - other for mine, other in zip(dense.world.bytes, narrow.world.bytes, strict=True)] == [
+        6 * saved,
+        7 * saved,  # the last one ends the training
+    ]
+
+
+def test_parameters_of_servers_are_not_rounded():
+    """Even with a residual of gradients: the server's own vector is the exact sum of its updates."""
+    numbers = {"servers": 1, "dedicated": True}
+    dense = Run(2, None, numbers, size=801, dtype="float32")
+    narrow = Run(2, planned("fp16", "ring", error_feedback=True), numbers, size=801, dtype="float32")
+    found = narrow.parameters
+    assert (found.astype(np.float16) != found).mean() > 0.9
+    np.testing.assert_allclose(found, dense.parameters, atol=2e-3)
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_first_pushes_are_dense(name):
+    numbers = {"collect": "all", "bound": 0, "servers": 2}
+    run = Run(3, few(name, warmup_steps=100), numbers)
+    if run.sessions[0].compressed.plan.traits.rounds_values:
+        assert run.of("saved_bytes") < 0  # fetches of five numbers are shorter than their headers
+    else:
+        assert np.array_equal(run.parameters, Run(3, None, numbers).parameters)
+        assert run.of("saved_bytes") == 0
+
+
+@pytest.mark.parametrize("name", ["top_k", "fp16", "one_bit"])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_others_train_on_when_a_worker_fails(name, seed):
+    run = Run(5, few(name), {"servers": 2, "n_push": 2}, seed, failure=(3, 2))
+    alive = [one.replica.parameters for rank, one in enumerate(run.sessions) if rank != 3]
+    assert all(np.array_equal(alive[0], one) for one in alive)
+    assert run.gradients >= 30
+
+
+def test_values_that_are_not_finite_are_refused():
+    for name, error in (
+        ("bf16", "^parameters: a value is"),
+        ("top_k", r"^step \d+: gradient of elements 0 to 5: "),
+    ):
+        with np.errstate(all="ignore"), pytest.raises(FloatingPointError, match=error):
+            Run(3, planned(name, "ring"), {}, steps=400, dtype="float32", learning_rate=lambda _step: 1e3)
