@@ -128,7 +128,7 @@ ANOTHER = {
         "ranks": 4,
         "batch_per_rank": 16,
         "global_batch": None,
-        "mesh": {"model": 2},
+        "mesh": None,
         "steps": 7,
         "warmup": 3,
         "device": "k20",
