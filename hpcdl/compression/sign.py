@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Bytes, Layout
     from hpcdl.fabric.comm import Array
 
-TRAITS: Final = Compression(error_feedback=False, both_ways=True, title="Bernstein 2018")
+TRAITS: Final = Compression(error_feedback=False, both_ways=True, scaled=False, title="Bernstein 2018")
 
 
 class Sign:

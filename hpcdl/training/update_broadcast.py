@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from hpcdl.training.parts.encoded_updates import EncodedUpdates
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.snapshots import Snapshots
 from hpcdl.training.parts.step_counter import COUNTER_RANK, assign_steps, evaluations_due, numbered_steps
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.fabric.task import Task
     from hpcdl.training.parts.session import Session
+    from hpcdl.training.parts.traits import Settings
 
 _HEADER: Final = 1
 _UPDATE: Final = 2
@@ -27,6 +29,8 @@ class ReceivedUpdates:
         self.session = session
         self.total = session.vector("received")
         self.incoming = session.vector("incoming")
+        self.received = np.zeros(ranks, np.int64)
+        """Number of updates of each rank that have arrived."""
         self.applied = np.zeros(ranks, np.int64)
         """Number of updates of each rank, this one included, that are in the parameters."""
         self.waiting: list[tuple[int, Array]] = []
@@ -54,7 +58,7 @@ class ReceivedUpdates:
         self.applied[source] += 1
 
 
-async def update_broadcast(comm: Comm, session: Session) -> None:
+async def update_broadcast(comm: Comm, session: Session, *, ramp_steps: int = 0) -> None:
     """Every rank sends its updates to all others and does not wait for theirs (Strom 2015, section 3).
 
     There are no servers and no common steps. A rank repeats:
@@ -68,18 +72,27 @@ async def update_broadcast(comm: Comm, session: Session) -> None:
     the end the parameters of all ranks differ only by the order of the sums. An update's staleness on a rank is
     the number of updates applied there that were not in the parameters of its gradient.
 
-    The steps x p steps of all ranks are assigned on request; a rank takes its own shares in order. Evaluations,
-    after the end, test the average of the ranks' snapshots.
+    With a compressor u is encoded with the residual of earlier ones, and x changes by what the others decode too:
+    the paper sends u at its threshold and entropy-codes the positions. The first ``warmup_steps`` updates of a
+    rank are dense.
 
-    Messages per step: to each other rank a header, V bytes (the parameters) and an acknowledgement in return. A
-    rank sends an update after all ranks have acknowledged its last one. So at most p - 1 updates are on their way
-    to a rank. Memory: four vectors, ``outgoing``, ``before``, ``incoming`` and ``received``.
+    The steps x p steps of all ranks are assigned on request; a rank takes its own shares in order. In the first
+    ``ramp_steps`` steps of all ranks together the number of ranks that train rises from 1 to p, because early
+    gradients change fast and tolerate little staleness; the others apply updates only. Evaluations, after the
+    end, test the average of the ranks' snapshots.
+
+    Messages per step: to each other rank a header, V bytes (the parameters) or the encoded update, and an
+    acknowledgement in return. A rank sends an update after all ranks have acknowledged its last one. So at most
+    p - 1 updates are on their way to a rank. Memory: four vectors, ``outgoing``, ``before``, ``incoming`` and
+    ``received``; with a compressor two messages and a residual besides.
     """
     received, snapshots = ReceivedUpdates(session, comm.size), Snapshots(session)
-    tasks = [comm.start(receive(comm, received), shared_tags=True)]
+    encoded = None if session.compressed is None else EncodedUpdates(comm, session, session.compressed)
+    tasks = [comm.start(receive(comm, received, encoded), shared_tags=True)]
     if comm.rank == COUNTER_RANK:
-        tasks.append(comm.start(assign_steps(comm, session.steps * comm.size, comm.size), shared_tags=True))
-    evaluated = await work(comm, session, received, snapshots)
+        steps = session.steps * comm.size
+        tasks.append(comm.start(assign_steps(comm, steps, comm.size, ramp=ramp_steps), shared_tags=True))
+    evaluated = await work(comm, session, received, snapshots, encoded)
     for task in tasks:
         await task
     await received.apply(comm)
@@ -88,7 +101,13 @@ async def update_broadcast(comm: Comm, session: Session) -> None:
     await snapshots.evaluate(comm)
 
 
-async def work(comm: Comm, session: Session, received: ReceivedUpdates, snapshots: Snapshots) -> int:
+async def work(
+    comm: Comm,
+    session: Session,
+    received: ReceivedUpdates,
+    snapshots: Snapshots,
+    encoded: EncodedUpdates | None,
+) -> int:
     """Train until all steps are assigned; return the step up to which snapshots were taken."""
     replica = session.replica
     x = replica.parameters
@@ -109,10 +128,16 @@ async def work(comm: Comm, session: Session, received: ReceivedUpdates, snapshot
             await comm.compute("update", partial(make_update, session, rate, share, before))
             while under_way:
                 await under_way.pop()
-            await comm.apply("encode", partial(encode, x, outgoing), outgoing.nbytes)
-            await comm.add(x, before)
+            if encoded is None or encoded.is_dense(own):
+                await comm.apply("encode", partial(encode, x, outgoing), outgoing.nbytes)
+                await comm.add(x, before)
+                payload = outgoing
+            else:
+                payload = await encoded.replace(comm, x, before, own)
+            if encoded is not None:
+                encoded.count(x.nbytes, payload.nbytes, own, len(others))
             header = np.array([number, *received.applied])
-            under_way = [comm.start(deliver(comm, header, outgoing, other), shared_tags=True) for other in others]
+            under_way = [comm.start(deliver(comm, header, payload, other), shared_tags=True) for other in others]
             received.record(comm.rank, 0, number)
         own += 1
     while under_way:
@@ -129,8 +154,11 @@ async def deliver(comm: Comm, header: Array, payload: Array, other: int) -> None
     await comm.recv(np.empty(0, np.int64), other, _ACKNOWLEDGEMENT)
 
 
-async def receive(comm: Comm, received: ReceivedUpdates) -> None:
-    """Receive updates until every other rank has sent an empty header."""
+async def receive(comm: Comm, received: ReceivedUpdates, encoded: EncodedUpdates | None) -> None:
+    """Receive updates until every other rank has sent an empty header.
+
+    Raises ValueError, naming the sender, for a corrupt message.
+    """
     header = np.zeros(1 + comm.size, np.int64)
     training = comm.size - 1
     while training:
@@ -138,9 +166,15 @@ async def receive(comm: Comm, received: ReceivedUpdates) -> None:
         if not sender.count:
             training -= 1
             continue
-        update = await comm.recv(received.incoming, sender.source, _UPDATE)
-        payload = received.incoming[: update.count]
-        await comm.apply("decode", partial(decode, payload, received.total), payload.nbytes)
+        dense = encoded is None or encoded.is_dense(int(received.received[sender.source]))
+        received.received[sender.source] += 1
+        incoming = received.incoming if encoded is None or dense else encoded.incoming
+        update = await comm.recv(incoming, sender.source, _UPDATE)
+        payload = incoming[: update.count]
+        if encoded is None or dense:
+            await comm.apply("decode", partial(decode, payload, received.total), payload.nbytes)
+        else:
+            await encoded.add(comm, payload, sender.source, received.total)
         received.waiting.append((sender.source, header.copy()))
         await comm.send(header[:0], sender.source, _ACKNOWLEDGEMENT)
 
@@ -164,4 +198,12 @@ def decode(payload: Array, into: Array) -> None:
     into += payload
 
 
-TRAITS: Final = Strategy(aggregates=False, stops_at_target=False)
+def check(_ranks: int, settings: Settings) -> None:
+    """Raise ValueError for a negative number of steps."""
+    if settings["ramp_steps"] < 0:
+        raise ValueError(f"ramp_steps: must be at least 0, not {settings['ramp_steps']}")
+
+
+TRAITS: Final = Strategy(
+    aggregates=False, compresses=True, compresses_updates=True, stops_at_target=False, check=check
+)

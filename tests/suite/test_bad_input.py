@@ -35,6 +35,16 @@ WRONG_VALUES = [
     ("train", {"compression": {"name": "fp16", "code": "rice"}}, "compression: code: FP16 selects no entries"),
     (
         "train",
+        {"compression": "sign", "training": "update_broadcast"},
+        "compression: Sign sends signs without a size, and 'update_broadcast' sends changes of parameters",
+    ),
+    (
+        "train",
+        {"training": {"name": "update_broadcast", "ramp_steps": -1}},
+        "ramp_steps: must be at least 0, not -1",
+    ),
+    (
+        "train",
         {"compression": "power_sgd", "training": "asynchronous"},
         "compression: PowerSGD needs sums over all ranks; these make messages between two: bf16, deep_compression, ",
     ),

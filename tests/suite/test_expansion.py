@@ -127,6 +127,8 @@ ANOTHER = {
         "aggregation": "tree",
         "ranks": 4,
         "batch_per_rank": 16,
+        "global_batch": None,
+        "mesh": None,
         "steps": 7,
         "warmup": 3,
         "device": "k20",

@@ -44,6 +44,10 @@ def check(spec: TrainSpec) -> None:
         )
     chosen = spec.plan
     assert chosen is not None
+    if spec.strategy.compresses_updates and not chosen.traits.scaled:
+        raise ValueError(
+            f"{chosen.name} sends signs without a size, and {spec.training.name!r} sends changes of parameters"
+        )
     check_exchange(spec.compression, chosen, aggregates=spec.strategy.aggregates)
 
 

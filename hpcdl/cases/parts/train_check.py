@@ -75,6 +75,7 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
     with about("training"):
         spec.strategy.check_rates(spec.rate, spec.planned_steps, spec.training.in_full)
     _check_shares(spec)
+    virtual_training.check(spec)
     with about("training" if spec.stages == 1 else "mesh"):
         shares = np.diff(bounds(spec.images_per_step, len(spec.workers), spec.sharing))
         check_stages(spec, len(spec.layers), int(shares.min()))
@@ -95,7 +96,6 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
                 try_out(spec.aggregation, spec.ranks // spec.stages)
     with about("compression"):
         compression_check.check(spec)
-    virtual_training.check(spec)
     fault_injection.check(spec)
 
 

@@ -17,6 +17,8 @@ class Compression:
     """Takes whole tensors: buckets are cut between tensors only."""
     both_ways: bool = False
     """A server encodes the sum again for the way back, with a residual of its own."""
+    scaled: bool = True
+    """Decoded values are about as large as those encoded; False: only their signs matter."""
     own_sums: bool = False
     """Its vectors have a type that only their own addition sums, and no library."""
     rounds_values: bool = False

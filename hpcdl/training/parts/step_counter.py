@@ -20,15 +20,20 @@ COUNTER_RANK: Final = 0
 """Rank that runs :func:`assign_steps`."""
 
 
-async def assign_steps(comm: Comm, steps: int, workers: int) -> None:
+async def assign_steps(comm: Comm, steps: int, workers: int, *, ramp: int = 0) -> None:
     """Answer requests with the step numbers 0 to ``steps`` - 1, then send -1 once to each of ``workers`` ranks.
 
-    Rank :data:`COUNTER_RANK` starts this program with shared tags.
+    In the first ``ramp`` steps the number of ranks that get steps rises evenly from 1, rank 0, to ``workers``. The
+    requests of the others wait. Rank :data:`COUNTER_RANK` starts this program with shared tags.
     """
     nothing = np.empty(0, np.int64)
+    waiting: list[int] = []
     for number in [*range(steps), *[-1] * workers]:
-        request = await comm.recv(nothing, tag=_REQUEST)
-        await comm.send(np.array([number]), request.source, _ANSWER)
+        admitted = workers if number < 0 or number >= ramp else 1 + number * (workers - 1) // ramp
+        while not (ready := [rank for rank in waiting if rank < admitted or admitted == workers]):
+            waiting.append((await comm.recv(nothing, tag=_REQUEST)).source)
+        waiting.remove(ready[0])
+        await comm.send(np.array([number]), ready[0], _ANSWER)
 
 
 async def numbered_steps(comm: Comm) -> AsyncIterator[int]:

@@ -56,6 +56,8 @@ class Strategy:
     """Sums vectors by the case's aggregation; False: moves its messages itself."""
     compresses: bool = False
     """Sums gradients by :meth:`hpcdl.training.parts.session.Session.reduce`, which may compress them."""
+    compresses_updates: bool = False
+    """Compresses changes of parameters, not gradients: a compressor must keep the size of its values."""
     lockstep: bool = False
     """All ranks take every step together, all steps cost the same, and messages depend on sizes only. Such a
     strategy can be replayed and predicted."""
