@@ -70,5 +70,18 @@ def kept(launches: Sequence[Launch]) -> dict[str, Any]:
     }
 
 
+def fidelity(launches: Sequence[Launch]) -> dict[str, Any]:
+    """Return norms of residuals, and the gradient's cosine and error by compression; None if dense."""
+    columns: dict[str, list[float]] = {}
+    largest: list[float] = []
+    for seen in (launch.evaluations for launch in launches if len(launch.evaluations.get("step", ()))):
+        last = int(np.argmax(seen["step"]))
+        for name in ("residual_norm", "gradient_cosine", "gradient_error"):
+            columns.setdefault(name, []).append(float(seen[name][last]))
+        largest.append(float(np.max(seen["residual_norm"])))
+    columns["residual_norm_largest"] = largest
+    return {name: _median(list(filter(math.isfinite, values))) for name, values in columns.items()}
+
+
 def _median(values: Sequence[float]) -> float | None:
     return float(np.median(values)) if len(values) else None

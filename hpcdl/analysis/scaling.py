@@ -29,7 +29,7 @@ import numpy as np
 
 from hpcdl.analysis.bandwidth import bus_factor
 from hpcdl.analysis.near_linear import judge, p_value, steps_by_launch, steps_of
-from hpcdl.analysis.outcome import kept, learned
+from hpcdl.analysis.outcome import fidelity, kept, learned
 from hpcdl.analysis.points import Point, points_of
 from hpcdl.analysis.record_fields import (
     ANY,
@@ -146,6 +146,7 @@ def _training(point: Point, points: Sequence[Point]) -> Record:
         "bubble_share": _middle(point, _idle_share) if point.fields.get("stages") else None,
         **learned(point.launches),
         **kept(point.launches),
+        **fidelity(point.launches),
     }
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Layout
     from hpcdl.fabric.comm import Array
 
-TRAITS: Final = Compression(error_feedback=False, own_residual="accumulated", title="Lin 2018")
+TRAITS: Final = Compression(error_feedback=False, own_momentum=True, own_residual="accumulated", title="Lin 2018")
 
 STAGES: Final = 4
 """Stages of the warm-up: densities 1/4, 1/16, 1/64, 1/256, then that of the setting (Lin 2018, section 3.3)."""

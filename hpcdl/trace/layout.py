@@ -71,7 +71,7 @@ _TEXTS: Final = (
 _COUNTS: Final = (
     *("ranks", "nodes", "threads_per_rank", "global_batch", "batch_per_rank", "steps", "planned_steps"),
     *("warmup_steps", "warmup", "message_bytes", "seed", "launch", "parameters", "bucket_bytes"),
-    *("ranks_per_host", "straggler_rank"),
+    *("residual_bytes", "ranks_per_host", "straggler_rank"),
 )
 _NUMBERS: Final = (
     *("learning_rate", "epochs", "target_accuracy", "predicted_seconds", "compression_ratio", "staleness_mean"),
@@ -80,6 +80,16 @@ _NUMBERS: Final = (
         "jitter",
         "encode_seconds",
         "decode_seconds",
+        "bits_per_entry",
+        "entropy_bits_per_entry",
+        "bandwidth_bytes_per_second",
+        "compressed_seconds",
+        "half_precision_seconds",
+        "dense_seconds",
+        "step_bytes",
+        "dense_bytes",
+        "break_even_bytes_per_second",
+        "break_even_dense_bytes_per_second",
         "flops",
         "time_scale",
         "modelled_compute_seconds",

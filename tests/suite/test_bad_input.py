@@ -35,6 +35,12 @@ WRONG_VALUES = [
     ("train", {"compression": {"name": "fp16", "code": "rice"}}, "compression: code: FP16 selects no entries"),
     (
         "train",
+        {"compression": "dgc", "aggregation": "bruck", "optimizer": {"name": "sgd", "momentum": 0.9}},
+        "compression: DGC has a momentum of its own; the optimizer's must be 0",
+    ),
+    ("train", {"compression": "dgc", "aggregation": "bruck", "optimizer": "nesterov"}, "compression: DGC has a"),
+    (
+        "train",
         {"compression": "sign", "training": "update_broadcast"},
         "compression: Sign sends signs without a size, and 'update_broadcast' sends changes of parameters",
     ),

@@ -44,6 +44,8 @@ def check(spec: TrainSpec) -> None:
         )
     chosen = spec.plan
     assert chosen is not None
+    if chosen.traits.own_momentum and getattr(spec.optimizer.make(), "momentum", None):
+        raise ValueError(f"{chosen.name} has a momentum of its own; the optimizer's must be 0")
     if spec.strategy.compresses_updates and not chosen.traits.scaled:
         raise ValueError(
             f"{chosen.name} sends signs without a size, and {spec.training.name!r} sends changes of parameters"

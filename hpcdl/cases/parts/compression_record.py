@@ -34,7 +34,10 @@ async def compression_fields(comm: Comm, session: Session, sent_bytes: int, warm
     await comm.native("allreduce", sent)
     if comm.rank:
         return {}  # rank 0's fields are recorded
+    bits = compressed.messages.bits_per_entry() if compressed.messages else None
     return {
+        "residual_bytes": compressed.memory_bytes,
+        **(dict(zip(("bits_per_entry", "entropy_bits_per_entry"), bits, strict=True)) if bits else {}),
         "compression_ratio": _ratio_of_messages(*map(float, sent))
         if not compressed.exchanges
         else _ratio(compressed, comm.size, session.replica.gradients.dtype, float(sent[0])),

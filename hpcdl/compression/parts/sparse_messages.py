@@ -44,6 +44,8 @@ class SparseMessages:
         """Entries encoded so far."""
         self.wire_bytes = 0
         """Bytes of their messages: 8 x wire_bytes / entries are the bits per entry."""
+        self.last: tuple[slice, Bytes] | None = None
+        """Span and message of the last encoding."""
         self._dtype = np.dtype(layout.dtype)
 
     def bound(self, span: slice) -> int:
@@ -81,6 +83,7 @@ class SparseMessages:
         wire[: len(message)] = message
         self.entries += len(found.indices)
         self.wire_bytes += len(message)
+        self.last = span, message
         return len(message)
 
     def decode(self, span: slice, message: Bytes, into: Array) -> None:
@@ -93,6 +96,12 @@ class SparseMessages:
         if not len(found.indices):
             return 0.0
         return entropy(gaps(found.indices)) + (8 * self._dtype.itemsize if message[0] & VALUES else 1)
+
+    def bits_per_entry(self) -> tuple[float, float] | None:
+        """Return bits per entry of all messages, and of an ideal code of the last one; None without entries."""
+        if not self.entries or self.last is None:
+            return None
+        return 8 * self.wire_bytes / self.entries, self.entropy(*self.last)
 
     def write(self, found: Sparse, length: int) -> Bytes:
         """Return the message of these entries of a vector of ``length``."""

@@ -23,6 +23,8 @@ class Compression:
     """Its vectors have a type that only their own addition sums, and no library."""
     rounds_values: bool = False
     """Rounds each value to a narrower type, so that parameters can be sent so as well."""
+    own_momentum: bool = False
+    """Has the momentum in its state, so that the optimizer must have none."""
     own_residual: str = ""
     """Vector in its ``state`` that holds what is not sent; for compressors without other error feedback."""
     title: str = ""

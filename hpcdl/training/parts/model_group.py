@@ -96,7 +96,7 @@ class ModelGroup:
         def own(cut: int) -> int:
             for mean, one in zip(spans, stages, strict=True):
                 if cut < mean.stop:
-                    length = one.span.stop - one.span.start
+                    length = int(one.span.stop - one.span.start)
                     return int(one.span.start) + (cut - mean.start) * length // (mean.stop - mean.start)
             return int(stages[-1].span.stop)
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from hpcdl.aggregation.ring import ring
 from hpcdl.compression.parts.protocol import Layout
+from hpcdl.compression.parts.sparse_messages import SparseMessages
 from hpcdl.compression.parts.vector_messages import VectorMessages
 from hpcdl.fabric.vectors import Phantom
 from hpcdl.training.parts.compressed.exchanges import by_messages, by_sums
@@ -87,6 +88,8 @@ class Compressed:
         """Number of exchanges so far, dense ones included, by the bounds of the part."""
         self.compressor: Any = None
         """Compressor of this rank, from the first exchange on."""
+        self.messages: SparseMessages | None = None
+        """Encoder of this rank's entries; None if it sends none as messages."""
         self._residuals: dict[tuple[int, int], Array] = {}
         self._exchange: Callable[[Comm, Piece, Sum], Coroutine[Any, Any, None]] | None = None
         self.state: dict[str, Array] = {}
@@ -193,7 +196,15 @@ class Compressed:
 
     def _courier(self, compressor: Any, layout: Layout) -> Courier:
         encoder = self.plan.encoder(compressor, layout)
+        if self.messages is None and isinstance(encoder, SparseMessages):
+            self.messages = encoder
         return Courier(encoder, self.tensors, layout.rank, sparse=self.plan.kind == "entries")
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of this rank's residuals and of the compressor's vectors."""
+        held = [*self.state.values(), *self._residuals.values()]
+        return sum(one.nbytes for one in held) + (0 if self.residual is None else self.residual.nbytes)
 
     def _residual_of_sums(self, span: slice) -> Array | None:
         """Return what this server's answers for the shard ``span`` have not sent; None without error feedback."""
