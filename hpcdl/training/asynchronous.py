@@ -15,6 +15,7 @@ from hpcdl.training.parts.asynchronous.messages import Layout
 from hpcdl.training.parts.asynchronous.server import Rules, Server
 from hpcdl.training.parts.asynchronous.transfers import Transfers
 from hpcdl.training.parts.gradient import gradient
+from hpcdl.training.parts.replicas import holders, place_among
 from hpcdl.training.parts.snapshots import Snapshots
 from hpcdl.training.parts.traits import Strategy
 
@@ -89,13 +90,18 @@ async def asynchronous(
     Servers do not agree with each other, as in DistBelief: the last push of a failed worker may reach only some of
     them. The first server decides whether its mini-batches are repeated. If a server fails PeerLost is raised.
 
+    On a mesh each model group is one worker. Every part of the layers has ``servers`` of its own, among the ranks
+    that hold the part; ``dedicated`` ones are whole model groups. The first rank of a group takes the mini-batches
+    that its servers grant, and the group follows it. A failed rank ends the training.
+
     Messages per exchange and server: a request, V / ``servers`` bytes with a push; an answer and V / ``servers``
     bytes with a fetch. With a compressor a push has its message for each shard. A fetch has 16 bits per parameter
     with fp16 and bf16 (:mod:`hpcdl.training.parts.asynchronous.transfers`).
     """
     if session.replica.loss_scale != 1:
         raise ValueError("asynchronous training has no loss scaling; float32 and bfloat16 need none")
-    layout = Layout.of(comm.size, servers, dedicated=dedicated)
+    ranks = holders(comm, session)
+    layout = Layout.of(ranks.size, servers, dedicated=dedicated)
     weights = session.shares.among(layout.workers)
     warm_start = min(warm_start, -(-session.steps * sum(weights) // weights[0]))
     rules = Rules(
@@ -105,26 +111,26 @@ async def asynchronous(
         scale_rate=scale_rate == "staleness",
         warm_start=warm_start,
     )
-    snapshots, transfers = Snapshots(session), Transfers(comm, session, layout)
+    snapshots, transfers = Snapshots(session), Transfers(ranks, session, layout)
 
     async def serve() -> None:
-        compensation = _compensation(comm, session, layout, delay_compensation, strength)
-        await Server(comm, session, layout, transfers, rules, snapshots, compensation).serve()
+        compensation = _compensation(ranks, session, layout, delay_compensation, strength)
+        await Server(ranks, session, layout, transfers, rules, snapshots, compensation).serve()
 
     async def work() -> None:
-        client = Client(comm, session, layout, transfers, warm_start if comm.rank else 0, overlap=overlap)
+        client = Client(ranks, session, layout, transfers, warm_start if ranks.rank else 0, overlap=overlap)
         await _work(comm, session, client, rules, snapshots, n_fetch=n_fetch, n_push=n_push, ahead=int(overlap))
 
-    if not layout.works(comm.rank):
+    if not layout.works(ranks.rank):
         await serve()
-    elif layout.serves(comm.rank):
-        serving = comm.start(serve(), shared_tags=True)
+    elif layout.serves(ranks.rank):
+        serving = ranks.start(serve(), shared_tags=True)
         await work()
         await serving
     else:
         await work()
     survivors = await comm.survivors()
-    session.replica.parameters[:] = await snapshots.evaluate(survivors, "sum", worked=layout.works(comm.rank))
+    session.replica.parameters[:] = await snapshots.evaluate(survivors, "sum", worked=layout.works(ranks.rank))
 
 
 async def _work(
@@ -140,6 +146,7 @@ async def _work(
 ) -> None:
     """Train while the servers grant mini-batches; start a fetch when ``ahead`` of them are left."""
     replica, workers = session.replica, len(rules.weights)
+    number, _ = place_among(comm, session)
     client.begin(push=False, wanted=n_fetch + ahead)
     await client.finish()
     step = 0
@@ -148,7 +155,7 @@ async def _work(
         snapshots.note_progress(applied)
         rate = session.learning_rate(min(applied, session.steps - 1))
         with session.journal.step(session.epoch(client.clock), rate) as outcome:
-            inputs = partial(session.input, client.clock, comm.rank, workers)
+            inputs = partial(session.input, client.clock, number, workers)
             await gradient(comm, session, inputs, outcome, scale=1 / session.global_batch)
             await client.accrue(replica.gradients)
             if n_fetch + ahead > 1:  # otherwise the fetch replaces these parameters before their next use
@@ -263,6 +270,7 @@ TRAITS: Final = Strategy(
     stops_at_target=False,
     weighs_images=True,
     served=True,
+    splits_layers=True,
     compresses=True,
     check=check,
     title=title,

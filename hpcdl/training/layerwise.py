@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hpcdl.training.parts.bucketing import check_bucket_bytes
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.priority import WIDTH, PrioritySchedule
+from hpcdl.training.parts.replicas import place_among
 from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ async def layerwise(comm: Comm, session: Session, *, bucket_bytes: int | None = 
 
     for step in range(session.steps):
         with session.journal.step(session.epoch(step), session.learning_rate(step)) as outcome:
-            share = partial(session.input, step, comm.rank, comm.size)
+            share = partial(session.input, step, *place_among(comm, session))
             scale = 1 / session.global_batch
             await gradient(comm, session, share, outcome, scale=scale, before=wait_for, after=complete)
             schedule.end()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hpcdl.fabric.vectors import assign
 from hpcdl.registry import nearest
 from hpcdl.training.parts.gradient import gradient
+from hpcdl.training.parts.replicas import holders, place_among
 from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
@@ -46,25 +47,32 @@ async def parameter_averaging(
     Before step ``local_from`` the period is 1; with ``post_local`` also before the first step at which the
     learning rate falls. Use ``local_from`` with rates that never fall, or fall at every step.
 
+    On a mesh the ranks with the same parts of the layers average them; a replica's gradient is that of its group.
+
     Messages: one allreduce of V bytes (the parameters) per average, one more per averaged state vector. Memory: no
     further vector.
     """
     replica, optimizer = session.replica, session.optimizer
+    among, place = holders(comm, session), place_among(comm, session)
+    share = session.images_of(*place)
     begin = max(local_from, _first_drop(session.learning_rate, session.steps) if post_local else 0)
     since = images = 0
     for step in range(session.steps):
         rate = session.learning_rate(step)
         with session.journal.step(session.epoch(step), rate) as outcome:
-            await gradient(comm, session, partial(session.input, step, comm.rank, comm.size), outcome)
+            inputs = partial(session.input, step, *place)
+            await gradient(comm, session, inputs, outcome, scale=1 / max(1, share))
+            if session.group is not None:
+                await session.group.complete(session.aggregate)
             await comm.compute("update", partial(optimizer.update, replica.parameters, replica.gradients, rate))
-            since, images = since + 1, images + outcome.images
+            since, images = since + 1, images + share
             if since >= period or step < begin or step + 1 == session.steps:
                 # without an aggregation (the no-communication ceiling) each rank averages with itself only
                 weight = 1.0 if session.independent else images / (since * session.global_batch)
-                await _average(comm, session, replica.parameters, weight)
+                await _average(among, session, replica.parameters, weight)
                 if optimizer_state == "averaged":
                     for vector in optimizer.state.values():
-                        await _average(comm, session, vector, weight)
+                        await _average(among, session, vector, weight)
                 if optimizer_state == "reset":
                     for vector in optimizer.state.values():
                         await comm.apply("reset", partial(assign, vector, 0), vector.nbytes)
@@ -72,13 +80,13 @@ async def parameter_averaging(
                 since = images = 0
         if session.evaluation_due(step + 1):
             if since and not session.independent:
-                weight = comm.size * images / (since * session.global_batch)
+                weight = among.size * images / (since * session.global_batch)
                 stop = await session.evaluate_average(comm, step + 1, replica.parameters, weight=weight)
             else:
                 stop = await session.evaluate(comm, step + 1)
             if stop:
                 if since and not session.independent:
-                    await _average(comm, session, replica.parameters, images / (since * session.global_batch))
+                    await _average(among, session, replica.parameters, images / (since * session.global_batch))
                 return
 
 
@@ -126,4 +134,4 @@ def _first_drop(rate: Callable[[int], float], steps: int) -> int:
     return next((step for step in range(1, steps) if rate(step) < rate(step - 1)), steps)
 
 
-TRAITS: Final = Strategy(weighs_images=True, check=check, check_rates=check_rates, cycle=cycle)
+TRAITS: Final = Strategy(weighs_images=True, splits_layers=True, check=check, check_rates=check_rates, cycle=cycle)

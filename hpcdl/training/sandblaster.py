@@ -9,6 +9,7 @@ import numpy as np
 from hpcdl.fabric.vectors import assign, partition
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.journal import Moment
+from hpcdl.training.parts.replicas import contribute, follow, holders, leads, members, place_among
 from hpcdl.training.parts.running_statistics import share_statistics
 from hpcdl.training.parts.sandblaster.coordinator import ORDER, REPORT, Command, LbfgsCoordinator, Order, Report
 from hpcdl.training.parts.sandblaster.portions import Portions
@@ -16,7 +17,7 @@ from hpcdl.training.parts.sandblaster.vector_shards import WEIGHTS, Shard, fetch
 from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.training.parts.session import Session
@@ -65,24 +66,37 @@ async def sandblaster(
     The case's optimizer and weight decay are not used. The learning rate is the first length of the line search,
     usually 1. If a worker fails other workers compute its unpushed portions. If a server fails PeerLost is raised.
 
+    On a mesh each model group is one worker, and ``servers`` counts model groups. Every part of the layers has its
+    own shards, among the ranks that hold the part; a dot product is the sum over all of them. The first rank of a
+    group reports for the group, and the others follow. A failed rank ends the training.
+
     Memory: 6 + 2 ``history`` vectors on each server, as long as its shard; on a worker 1 vector.
     """
     if session.replica.loss_scale != 1:
         raise ValueError("sandblaster's line search compares losses with gradients and cannot use loss scaling")
     session.prefetch = 0  # the next portion is not known ahead
-    holders, workers = _roles(comm.size, servers)
-    portions = min(portions_per_worker * len(workers), session.global_batch)
-    rank = _Participant(comm, session, holders, portions)
+    replicas, (number, _) = members(comm, session), place_among(comm, session)
+    serving, working = _roles(len(replicas), servers)
+    portions = min(portions_per_worker * len(working), session.global_batch)
+    part = replicas[number].index(comm.rank)
+    rank = _Participant(comm, session, [replicas[one][part] for one in serving], portions)
     session.journal.begin()
     tasks = []
     if comm.rank == COORDINATOR:
         new_portions = partial(Portions, portions, push_every=push_every, backup=backup)
-        coordinator = LbfgsCoordinator(comm, session, workers=workers, servers=holders, new_portions=new_portions)
+        coordinator = LbfgsCoordinator(
+            comm,
+            session,
+            replicas=[ranks[0] for ranks in replicas],
+            workers=[replicas[one][0] for one in working],
+            servers=[one for replica in serving for one in replicas[replica]],
+            new_portions=new_portions,
+        )
         tasks.append(comm.start(coordinator.minimise(history, search), shared_tags=True))
-    if comm.rank in holders:
+    if number in serving:
         rank.shard = Shard(session, rank.spans[comm.rank], history, portions)
         tasks.append(comm.start(rank.shard.serve(comm, COORDINATOR), shared_tags=True))
-    is_worker = comm.rank in workers
+    is_worker = number in working
     last = await (work(rank) if is_worker else only_test(rank))
     for task in tasks:
         await task
@@ -130,36 +144,48 @@ def _roles(ranks: int, servers: int) -> tuple[range, range]:
 class _Participant:
     """State and actions of a rank: report to the coordinator, and test."""
 
-    def __init__(self, comm: Comm, session: Session, holders: range, portions: int) -> None:
+    def __init__(self, comm: Comm, session: Session, servers: Sequence[int], portions: int) -> None:
         self.comm = comm
         self.session = session
         self.portions = portions
         self.shard: Shard | None = None
-        sizes = map(len, partition(session.replica.parameters, len(holders)))
+        sizes = map(len, partition(session.replica.parameters, len(servers)))
         bounds = pairwise(accumulate(sizes, initial=0))
-        self.spans = {holder: slice(*span) for holder, span in zip(holders, bounds, strict=True)}
-        """Elements of the parameters that each rank holds."""
+        self.spans = {holder: slice(*span) for holder, span in zip(servers, bounds, strict=True)}
+        """Elements of this rank's parameters that each server of them has."""
 
     def parts(self, vector: Array) -> list[tuple[int, Array]]:
-        """Return (server, its part) for each part of a vector as long as the parameters."""
-        return [(server, vector[span]) for server, span in self.spans.items()]
+        """Return (server, its part) for each part of a vector as long as the parameters.
+
+        Workers begin at different servers.
+        """
+        parts = [(server, vector[span]) for server, span in self.spans.items()]
+        begin = place_among(self.comm, self.session)[0] % len(parts)
+        return [*parts[begin:], *parts[:begin]]
 
     async def report(self, report: Report) -> Order:
-        """Report to the coordinator and wait for the next order."""
-        words = np.zeros(len(Order._fields))
-        await self.comm.send(np.array(report, float), COORDINATOR, REPORT)
-        await self.comm.recv(words, COORDINATOR, ORDER)
+        """Report to the coordinator and wait for the next order.
+
+        The first rank of a replica that spans ranks reports when all its ranks do, with the sum of their losses.
+        """
+        words, loss = np.zeros(len(Order._fields)), np.array([report.loss])
+        await contribute(self.session, loss)
+        if leads(self.session):
+            report = report._replace(loss=float(loss[0]))
+            await self.comm.send(np.array(report, float), COORDINATOR, REPORT)
+            await self.comm.recv(words, COORDINATOR, ORDER)
+        await follow(self.session, words)
         command, accepted, number, batch, portion = (int(word) for word in words[:5])
         return Order(Command(command), bool(accepted), number, batch, portion, *map(float, words[5:]))
 
     async def test(self, comm: Comm, order: Order, *, is_worker: bool) -> bool:
         """Gather the parameters and test them on all ranks; return whether training may stop."""
-        replica = self.session.replica
+        replica, ranks = self.session.replica, holders(comm, self.session)
         replica.parameters[:] = 0
         if self.shard is not None:
             replica.parameters[self.shard.span] = self.shard.vectors[WEIGHTS]
-        await comm.native("allreduce", replica.parameters)
-        await share_statistics(comm, self.session, worked=is_worker)
+        await ranks.native("allreduce", replica.parameters)
+        await share_statistics(ranks, self.session, worked=is_worker)
         return await self.session.evaluate(comm, order.number, at=Moment(order.number, int(order.training_ns)))
 
 
@@ -213,6 +239,7 @@ async def work(rank: _Participant) -> Order:
 TRAITS: Final = Strategy(
     aggregates=False,
     scales_loss=False,
+    splits_layers=True,
     optimizer="L-BFGS",
     check=check,
     workers=workers,

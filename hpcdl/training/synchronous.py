@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.training.parts.bucketing import check_bucket_bytes
 from hpcdl.training.parts.gradient import gradient
+from hpcdl.training.parts.replicas import place_among
 from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ async def synchronous(comm: Comm, session: Session, *, bucket_bytes: int | None 
         rate = session.learning_rate(step)
         with session.journal.step(session.epoch(step), rate) as outcome:
             unsent.extend(pieces)
-            share = partial(session.input, step, comm.rank, comm.size)
+            share = partial(session.input, step, *place_among(comm, session))
             await gradient(comm, session, share, outcome, scale=1 / session.global_batch, after=send_complete)
             await session.reduce(comm, unsent.popleft())
             while under_way:

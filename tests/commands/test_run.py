@@ -42,6 +42,17 @@ def finished(ended, code=0):
     return ended
 
 
+def test_compressed_pushes_have_a_ratio_and_times(each):
+    lines = 'ranks = 3\nsteps = 4\ntraining = {name = "asynchronous", servers = 2}\n'
+    compression = 'compression = ["fp16", {name = "top_k", density = 0.01, warmup_steps = 2}]\n'
+    finished(each("run", each.suite(TRAIN, lines + compression), "-o", "o"))
+    sixteen, few = report(each)
+    assert 1.9 < sixteen["compression_ratio"] < 2
+    assert 1.5 < few["compression_ratio"] < 2  # fetched parameters are dense
+    assert sixteen["encode_seconds"] > 0
+    assert sixteen["decode_seconds"] > 0
+
+
 def test_a_run_of_one_rank(each):
     ended = finished(each("run", each.suite(TRAIN, "steps = 3\nranks = 1"), "-o", "o"))
     assert "[1/1] train-lenet5-digits-synchronous-ring-p1-b48-3st: " in ended.stdout

@@ -149,6 +149,28 @@ WRONG_VALUES = [
     ("train", {"seed": 1 << 63}, "seed: 9223372036854775808 is out of range"),
     ("train", {"pruning": {"sparsity": 1}}, "pruning: sparsity: must be more than 0 and less than 1, not 1"),
     ("train", {"pruning": {"sparsity": 0.5}, "mesh": {"model": 2}}, "mesh: pruning needs layers that are whole"),
+    (
+        "train",
+        {"ranks": 4, "mesh": {"model": 2}, "training": {"name": "asynchronous", "servers": 3}},
+        "training: servers: 3 on 2 ranks, at most 2 fit",
+    ),
+    ("train", {"ranks": 4, "mesh": {"model": 3}, "training": "asynchronous"}, "mesh: 4 ranks do not fit model"),
+    (
+        "train",
+        {"ranks": 4, "mesh": {"model": 2, "split": "hybrid"}, "training": "sandblaster"},
+        "mesh: 'sandblaster' has one shard for each parameter, but every rank of a model group has all of conv1",
+    ),
+    (
+        "train",
+        {
+            "ranks": 4,
+            "mesh": {"model": 2},
+            "training": "asynchronous",
+            "failure": {"rank": 3, "step": 2},
+        },
+        "failure: 'asynchronous' does not go on when a rank of a model group fails",
+    ),
+    ("train", {"mesh": {"model": 2}, "training": "ad_psgd"}, "mesh: 'ad_psgd' does not split layers among ranks"),
     ("train", {"pruning": {}}, "pruning: needs a setting 'sparsity'"),
     ("train", {"quantization": {"weights": 32}}, "quantization: weights: must be 2 to 16 bits, not 32"),
     ("train", {"quantization": {"weight": 8}}, "quantization: unknown setting 'weight'; did you mean 'weights'?"),

@@ -226,7 +226,7 @@ def test_messages_are_activations_and_their_gradients():
         replica = Replica(layers, images().shape, backend=backend("numpy"), dtype="float64", part=part)
         mine = session("ring", "float64", replica=replica, dataset=images(), steps=2, evaluate_every=1000)
         mine.evaluation_due = lambda _steps: False
-        mine.place = Place(0, data=await comm.split(comm.rank), model=comm)
+        mine.place = Place(0, data=await comm.split(comm.rank), model=comm, ranks=((0, 1),))
         await pipeline(comm, mine, microbatches=7)
         return replica
 

@@ -141,7 +141,7 @@ def test_a_rejected_pair_replaces_no_other(history):
         mine = quartic.session()
         shard = Shard(mine, slice(0, quartic.SIZE), history, 1)
         serving = comm.start(shard.serve(comm, 0), shared_tags=True)
-        coordinator = LbfgsCoordinator(comm, mine, workers=[0], servers=[0], new_portions=None)
+        coordinator = LbfgsCoordinator(comm, mine, replicas=[0], workers=[0], servers=[0], new_portions=None)
         coordinator._free.extend((PAIRS + 2 * i, PAIRS + 2 * i + 1) for i in range(history))
         for size in (1.0, 2.0, 3.0, 4.0, 5.0, -1.0):
             shard.vectors[DIRECTION][:] = size

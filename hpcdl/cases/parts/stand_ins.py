@@ -187,7 +187,7 @@ class Session:
     def buckets(self, spans: Sequence[slice], smallest: int) -> list[slice]:
         """See :class:`hpcdl.training.parts.session.Session`."""
         if self.group is not None:
-            return self.group.buckets(smallest)
+            return self.group.buckets(spans, smallest)
         found = buckets(spans, smallest)
         if self.compressed is not None and self.compressed.plan.traits.whole_tensors:
             return between(found, [one.span for one in self.compressed.tensors])
@@ -217,6 +217,10 @@ class Session:
             low, high = self.group.shares(taken)[self.group.place.model.rank]
             self.images, taken = high - low, taken if self.group.takes_all else high - low
         return np.empty((taken, 0), np.float32), np.empty(self.images, np.int64)
+
+    def images_of(self, _rank: int, _ranks: int) -> int:
+        """Return the images of a share of a batch."""
+        return self.batch_per_rank
 
     def labels(self, _step: int, _rank: int, _ranks: int) -> Array:
         """Return the labels of a batch."""

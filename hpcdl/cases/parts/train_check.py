@@ -36,11 +36,10 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
     for one, other in (("global_batch", "batch_per_rank"), ("epochs", "steps")):
         if (getattr(spec, one) is None) == (getattr(spec, other) is None):
             raise ValueError(f"{one}: give exactly one of {one} and {other}")
+    with about("mesh"):
+        replicas = spec.replicas
     with about("training"):
-        spec.strategy.check(spec.ranks, spec.training.in_full)
-    if spec.mesh is not None:
-        with about("mesh"):
-            spec.mesh.groups(spec.ranks)
+        spec.strategy.check(replicas, spec.training.in_full)
     _check_divisible(spec)
     if spec.target_accuracy is None and spec.stop_at_target:
         raise ValueError("stop_at_target: there is no target_accuracy to stop at")
@@ -160,6 +159,10 @@ def _check_mesh(spec: TrainSpec) -> None:
         if getattr(spec, key) is not None:
             raise ValueError(f"{key} needs layers that are whole on every rank")
     spec.mesh.check_passes(spec.divisions)
+    whole = [name for division in spec.divisions for name in division.whole]
+    if whole and not spec.strategy.aggregates:
+        shards = f"{spec.training.name!r} has one shard for each parameter"
+        raise ValueError(f"{shards}, but every rank of a model group has all of {whole[0]}")
 
 
 def _check_supported(spec: TrainSpec, given: Collection[str]) -> None:
@@ -203,6 +206,7 @@ def _check_supported(spec: TrainSpec, given: Collection[str]) -> None:
             "moves its messages itself; leave this key out",
         ),
         ("failure", spec.failure, traits.may_fail is not None, "does not go on when a rank fails"),
+        ("failure", spec.failure, spec.model_ranks == 1, "does not go on when a rank of a model group fails"),
         (
             "mesh",
             spec.mesh and spec.stages == 1,

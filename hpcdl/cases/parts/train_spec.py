@@ -160,7 +160,8 @@ class TrainSpec:
         """Ranks that share a batch."""
         if self.stages > 1:
             return range(0, self.ranks, self.stages)
-        return self.strategy.workers(self.ranks, self.training.in_full)
+        replicas = self.strategy.workers(self.replicas, self.training.in_full)
+        return range(replicas.start * self.model_ranks, replicas.stop * self.model_ranks)
 
     @cached_property
     def images_per_step(self) -> int:
@@ -208,7 +209,7 @@ class TrainSpec:
     def stage_times(self) -> tuple[ComputeTimes, ...]:
         """:attr:`compute_times` of each rank of a pipeline or of a model group, by its place in it."""
         if self.mesh is not None and self.divisions:
-            images = self.images_per_step // self.mesh.groups(self.ranks)[0]
+            images = self.images_per_step * self.model_ranks // len(self.workers)
             return times_of_ranks(self.compute_times, self.layers, self.divisions, images, self.mesh.exchange)
         return self.compute_times.of_stages(self.layers, self.parts)
 
@@ -221,6 +222,11 @@ class TrainSpec:
     def model_ranks(self) -> int:
         """Ranks among which the layers are split; 1 if they are whole."""
         return 1 if self.mesh is None else self.mesh.groups(self.ranks)[1]
+
+    @property
+    def replicas(self) -> int:
+        """Ranks, or model groups that train as one, of the strategy."""
+        return self.ranks // self.model_ranks
 
     @cached_property
     def divisions(self) -> tuple[Division, ...]:

@@ -60,6 +60,12 @@ class Division:
     """Shape of a whole output."""
 
     @property
+    def whole(self) -> tuple[str, ...]:
+        """Names of the layers with parameters that are whole on every rank."""
+        parts = zip(self.parts, self.shapes, strict=True)
+        return tuple(part.name for part, shape in parts if not part.cuts and part.declare(shape))
+
+    @property
     def boundaries(self) -> tuple[tuple[Layout, Layout], ...]:
         """Layouts (given, taken) before each part and, at the end, before the loss, which is data-parallel.
 

@@ -128,6 +128,8 @@ class Place:
     """Ranks with the same parts of the layers, one of each model group."""
     model: Comm
     """Ranks of the model group."""
+    ranks: tuple[tuple[int, ...], ...]
+    """Ranks of each model group, in the order of their parts."""
 
 
 async def placed(comm: Comm, ranks: int) -> Place:
@@ -139,7 +141,8 @@ async def placed(comm: Comm, ranks: int) -> Place:
     hosts = (await comm.allgather_words(comm.memory.place(np.empty(0))))[:, 0]
     first = {int(host): rank for rank, host in reversed([*enumerate(hosts)])}
     order = sorted(range(comm.size), key=lambda rank: (first[int(hosts[rank])], rank))
+    groups = tuple(tuple(order[begin : begin + ranks]) for begin in range(0, comm.size, ranks))
     group, position = divmod(order.index(comm.rank), ranks)
     model = await comm.split(group, order.index(comm.rank))
     data = await comm.split(position, group)
-    return Place(group, data, model)
+    return Place(group, data, model, groups)

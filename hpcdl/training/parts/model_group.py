@@ -16,9 +16,10 @@ from hpcdl.training.parts.bucketing import buckets
 from hpcdl.training.parts.flow import ModelParallel
 from hpcdl.training.parts.passes import EXCHANGES, Passes
 from hpcdl.training.parts.segments import segments
+from hpcdl.training.parts.testing import using
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
 
     from numpy.typing import NDArray
 
@@ -76,31 +77,37 @@ class ModelGroup:
         part[within(inside, box)] = images[within(inside, origin)]
         return part, labels[own]
 
-    def buckets(self, smallest: int) -> list[slice]:
-        """Return :func:`hpcdl.training.parts.bucketing.buckets` of this rank's gradients, on all ranks as many.
+    def buckets(self, spans: Sequence[slice], smallest: int) -> list[slice]:
+        """Return :func:`hpcdl.training.parts.bucketing.buckets` of the layers at ``spans``, on all ranks as many.
 
         They are cut in a vector in which a divided layer has the mean size of its parts. So parts of unequal sizes
         move no cut of a layer that is whole on every rank.
         """
-        ranks, stages = self.place.model.size, self._replica.stages
+        ranks = self.place.model.size
+        layers = [
+            (part, one)
+            for part, one in zip(self._parts, self._replica.stages, strict=True)
+            if one.span in spans and one.span.stop > one.span.start
+        ]
+        stages = [one for _, one in layers]
         whole = [
             sum(math.prod(cut.whole.shape) for cut in part.cuts.values() if cut.whole.trained)
-            for part in self._parts
+            for part, _ in layers
         ]
         sizes = [
             -(-size // ranks) if size else one.span.stop - one.span.start
             for size, one in zip(whole, stages, strict=True)
         ]
-        spans = [slice(low, high) for low, high in pairwise(accumulate(sizes, initial=0))]
+        means = [slice(low, high) for low, high in pairwise(accumulate(sizes, initial=0))]
 
         def own(cut: int) -> int:
-            for mean, one in zip(spans, stages, strict=True):
+            for mean, one in zip(means, stages, strict=True):
                 if cut < mean.stop:
-                    length = int(one.span.stop - one.span.start)
-                    return int(one.span.start) + (cut - mean.start) * length // (mean.stop - mean.start)
+                    length = one.span.stop - one.span.start
+                    return int(one.span.start + (cut - mean.start) * length // (mean.stop - mean.start))
             return int(stages[-1].span.stop)
 
-        return [slice(own(one.start), own(one.stop)) for one in buckets(spans, smallest)]
+        return [slice(own(one.start), own(one.stop)) for one in buckets(means, smallest)]
 
     async def reduce(
         self, comm: Comm, span: slice, aggregate: Callable[[Comm, Array], Coroutine[Any, Any, None]]
@@ -115,6 +122,22 @@ class ModelGroup:
             if ranks.size > 1:
                 await aggregate(ranks, gradients[piece])
 
+    async def complete(self, aggregate: Callable[[Comm, Array], Coroutine[Any, Any, None]]) -> None:
+        """Sum the gradients of layers that are whole on all ranks of the group, so that they are the replica's."""
+        gradients = self._replica.gradients
+        spans = [(one.span, one.divided) for one in self._replica.stages]
+        for piece, divided in segments(spans, slice(0, gradients.size)):
+            if not divided:
+                await aggregate(self.place.model, gradients[piece])
+
+    def square_distance(self, one: Array, other: Array) -> float:
+        """Return this rank's summand of the squared distance of two replicas' parameters."""
+        found = 0.0
+        for stage in self._replica.stages:
+            square = float(((one[stage.span] - other[stage.span]) ** 2).sum())
+            found += square if stage.divided else square / self.place.model.size
+        return found
+
     async def average_statistics(self, comm: Comm) -> None:
         """Average the running statistics over the ranks of ``comm`` that have the same ones."""
         stages, state = self._replica.stages, self._replica.state
@@ -123,26 +146,30 @@ class ModelGroup:
             await ranks.native("allreduce", state[piece])
             await comm.compute("evaluation", partial(itruediv, state[piece], ranks.size))
 
-    async def test(self, comm: Comm, split: Split, global_batch: int) -> NDArray[np.float64]:
+    async def test(
+        self, comm: Comm, split: Split, global_batch: int, parameters: Array | None = None
+    ) -> NDArray[np.float64]:
         """Return the sum of losses and the number of correct answers over this rank's share of a test set.
 
-        The group tests its part of the set together, in batches no larger than in training.
+        The group tests its part of the set together, in batches no larger than in training, with the replica's
+        ``parameters`` by default.
         """
         replica, place, groups = self._replica, self.place, self.place.data.size
         first, end = (one * len(split) // groups for one in (place.group, place.group + 1))
         length = math.ceil(global_batch / groups)
         sums = np.zeros(2)
-        for begin in range(first, end, length):
-            indices = np.arange(begin, min(begin + length, end))
-            images = self.shares(len(indices))
-            read, labels = await comm.compute("evaluation", partial(self.read, split, indices))
-            x, labels = replica.backend.asarray(read), replica.backend.asarray(labels)
-            for boundary, stage in enumerate(replica.stages):
-                x = await self.flow.forward(boundary, x, images)
-                x = await comm.compute("evaluation", partial(stage.forward, x, train=False))
-            x = await self.flow.forward(len(replica.stages), x, images)
-            work = partial(replica.loss, x, labels, 1.0, train=False)
-            loss, correct, _ = await comm.compute("evaluation", work)
-            sums += (loss, correct)
+        with using(replica, parameters):
+            for begin in range(first, end, length):
+                indices = np.arange(begin, min(begin + length, end))
+                images = self.shares(len(indices))
+                read, labels = await comm.compute("evaluation", partial(self.read, split, indices))
+                x, labels = replica.backend.asarray(read), replica.backend.asarray(labels)
+                for boundary, stage in enumerate(replica.stages):
+                    x = await self.flow.forward(boundary, x, images)
+                    x = await comm.compute("evaluation", partial(stage.forward, x, train=False))
+                x = await self.flow.forward(len(replica.stages), x, images)
+                work = partial(replica.loss, x, labels, 1.0, train=False)
+                loss, correct, _ = await comm.compute("evaluation", work)
+                sums += (loss, correct)
         replica.release_predictions()
         return sums

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from hpcdl.data.parts.prefetch import Prefetch
-from hpcdl.data.parts.sharding import EQUAL, Shares, epoch_order, share, steps_per_epoch
+from hpcdl.data.parts.sharding import EQUAL, Shares, bounds, epoch_order, share, steps_per_epoch
 from hpcdl.optim.parts.per_tensor import Multipliers
 from hpcdl.training.parts.bucketing import between, buckets
 from hpcdl.training.parts.compressed.compressed import NO_FIDELITY, Compressed
 from hpcdl.training.parts.flow import WHOLE, Flow
-from hpcdl.training.parts.testing import test
+from hpcdl.training.parts.testing import test, using
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -79,6 +79,7 @@ class Session:
     """Parameters without weight decay or with a multiple of the learning rate."""
     images: int = field(default=0, init=False)
     """Images of the last batch; simulated compute times scale with it."""
+    _replica_images: int = field(default=0, init=False)
     _ahead: tuple[tuple[int, int], Prefetch[_Batch]] | None = field(default=None, init=False)
     _evaluated: int = field(default=0, init=False)
     _parts: list[Optimizer] = field(default_factory=list, init=False)
@@ -128,7 +129,7 @@ class Session:
 
     def buckets(self, spans: Sequence[slice], smallest: int) -> list[slice]:
         """Return :func:`hpcdl.training.parts.bucketing.buckets`, cut between tensors if the compressor must."""
-        found = buckets(spans, smallest) if self.group is None else self.group.buckets(smallest)
+        found = buckets(spans, smallest) if self.group is None else self.group.buckets(spans, smallest)
         if self.compression is not None and self.compression.traits.whole_tensors:
             return between(found, [one.span for one in self.replica.tensors])
         return found
@@ -153,10 +154,15 @@ class Session:
 
     @property
     def group_shares(self) -> tuple[Range, ...]:
-        """Shares of the model group's ranks in its batch of a step; of the rank alone without a group."""
+        """Shares of the model group's ranks in its last batch; of the rank alone without a group."""
         if self.group is None:
             return ((0, self.images),)
-        return self.group.shares(self.global_batch // self.group.place.data.size)
+        return self.group.shares(self._replica_images)
+
+    def images_of(self, rank: int, ranks: int) -> int:
+        """Return the number of images of ``rank``'s share of a batch."""
+        ends = bounds(self.global_batch, ranks, self.shares)
+        return ends[rank + 1] - ends[rank]
 
     def epoch(self, step: int) -> int:
         """Return the epoch of ``step``."""
@@ -165,10 +171,10 @@ class Session:
     def batch(self, step: int, rank: int, ranks: int) -> _Batch:
         """Return images and labels of ``rank``'s share of the global batch, which does not depend on ``ranks``.
 
-        In a divided network, the images are those that the first layer's part takes, of its model group's batch.
+        In a divided network, ``rank`` is the number of a replica, and the images are those that the first layer's
+        part takes, of the replica's share.
         """
-        if self.group is not None:
-            rank, ranks = self.group.place.group, self.group.place.data.size
+        self._replica_images = self.images_of(rank, ranks)
         self.replica.reseed(self.seed, rank, step)
         if self._ahead is None or self._ahead[0] != (rank, ranks):
             self.close()
@@ -246,7 +252,7 @@ class Session:
         replica = self.replica
         if self.group is not None:
             await self.group.average_statistics(comm)
-            sums = await self.group.test(comm, self.dataset.test, self.global_batch)
+            sums = await self.group.test(comm, self.dataset.test, self.global_batch, parameters)
         else:
             if replica.state.size and not self.independent:
                 alike = replicas or comm
@@ -270,27 +276,24 @@ class Session:
     async def evaluate_average(
         self, comm: Comm, steps: float, mine: Array, *, weight: float = 1, at: Moment | None = None
     ) -> bool:
-        """Test the average over ranks of ``mine``, which does not change; record the ranks' distance from it.
+        """Test the average over replicas of ``mine``, which does not change; record their distance from it.
 
-        ``weight``: weight of this rank in the average; the weights of all ranks add up to their number.
+        ``weight``: weight of this rank's replica in the average; the weights of all add up to their number.
         """
+        ranks = comm if self.group is None else self.group.place.data
+        square = _square_distance if self.group is None else self.group.square_distance
         average = await comm.compute("evaluation", partial(mul, mine, weight))
-        await comm.native("allreduce", average)
-        await comm.compute("evaluation", partial(itruediv, average, comm.size))
-        squares = np.array([await comm.compute("evaluation", partial(_square_distance, mine, average))])
+        await ranks.native("allreduce", average)
+        await comm.compute("evaluation", partial(itruediv, average, ranks.size))
+        squares = np.array([await comm.compute("evaluation", partial(square, mine, average))])
         await comm.native("allreduce", squares)
-        distance = float(squares[0] / comm.size) ** 0.5
+        distance = float(squares[0] / ranks.size) ** 0.5
         return await self.evaluate(comm, steps, parameters=average, consensus=distance, at=at)
 
     def _test_with(self, parameters: Array | None, rank: int, ranks: int) -> NDArray[np.float64]:
         """Return :meth:`_test` with ``parameters``, or with the replica's own if None."""
-        if parameters is None:
+        with using(self.replica, parameters):
             return self._test(rank, ranks)
-        own = self.replica.parameters.copy()
-        self.replica.parameters[:] = parameters
-        sums = self._test(rank, ranks)
-        self.replica.parameters[:] = own
-        return sums
 
     def _test(self, rank: int, ranks: int) -> NDArray[np.float64]:
         """Return :func:`hpcdl.training.parts.testing.test` of this rank's share of the test set.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 from hpcdl.training.parts.journal import Moment
+from hpcdl.training.parts.replicas import holders
 from hpcdl.training.parts.running_statistics import share_statistics
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class Snapshots:
         over the ranks that ``worked``; the last snapshot is tested with the present ones. Collective; at least
         one rank must have a snapshot.
         """
-        session = self._session
+        session, ranks = self._session, holders(comm, self._session)
         taken = np.zeros(comm.size, np.int64)
         taken[comm.rank] = len(self._taken)
         await comm.native("allreduce", taken)
@@ -85,7 +86,7 @@ class Snapshots:
         for one, (steps, training_ns) in zip(mine, moments.max(axis=0), strict=True):
             number -= 1
             state[:] = self._statistics_of(steps, now) if number else now
-            await share_statistics(comm, session, worked=worked)
+            await share_statistics(ranks, session, worked=worked)
             parameters[:] = 0
             if one is not None:
                 parameters[one.start : one.start + one.vector.size] = one.vector
@@ -93,7 +94,7 @@ class Snapshots:
             if combine == "average":
                 await session.evaluate_average(comm, moment.steps, parameters, at=moment)
             else:
-                await comm.native("allreduce", parameters)
+                await ranks.native("allreduce", parameters)
                 await session.evaluate(comm, moment.steps, parameters=parameters, at=moment)
         if combine == "average":
             await comm.native("allreduce", parameters)

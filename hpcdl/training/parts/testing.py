@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,11 +10,24 @@ import numpy as np
 from hpcdl.data.parts.prefetch import Prefetch
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from hpcdl.data.parts.dataset import Split
     from hpcdl.fabric.comm import Array
     from hpcdl.nn.replica import Replica
+
+
+@contextmanager
+def using(replica: Replica, parameters: Array | None) -> Iterator[None]:
+    """Use ``parameters`` in place of the replica's own, which return afterwards; None: its own."""
+    own = None if parameters is None else replica.parameters.copy()
+    if parameters is not None:
+        replica.parameters[:] = parameters
+    yield
+    if own is not None:
+        replica.parameters[:] = own
 
 
 def test(

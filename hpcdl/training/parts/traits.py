@@ -70,7 +70,7 @@ class Strategy:
     pipelines: bool = False
     """Passes microbatches through ranks that have consecutive layers."""
     splits_layers: bool = False
-    """Moves gradients by the session's ``reduce``, so that layers may be split among ranks."""
+    """Trains replicas of model groups, too: ranks exchange parameters and gradients of the same parts only."""
     served: bool = False
     """Servers apply the gradients that workers push."""
     optimizer: str | None = None

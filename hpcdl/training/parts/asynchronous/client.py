@@ -17,6 +17,7 @@ from hpcdl.training.parts.asynchronous.messages import (
     Answer,
     Request,
 )
+from hpcdl.training.parts.replicas import follow
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
 
 
 class Client:
-    """Exchanges of a worker with all servers, one at a time, concurrently with its gradients.
+    """Exchanges of a worker with all servers of its parameters, one at a time, concurrently with its gradients.
+
+    ``comm``: the ranks that hold the same parameters. The ranks of a model group exchange their parts at the same
+    steps. They all continue with the mini-batches that the servers have granted to the first one.
 
     Memory, in vectors as long as the parameters: 2 for the accrued and the sent gradients, so that a vector under
     way does not change; with ``overlap`` 1 for parameters that arrive while the old ones are in use.
@@ -50,6 +54,7 @@ class Client:
         self.applied = 0
         """Parts of global batches that were applied to the parameters when the server sent them."""
         self._comm = comm
+        self._session = session
         self._layout = layout
         self._transfers = transfers
         self._parameters = session.replica.parameters
@@ -109,8 +114,10 @@ class Client:
             copy = partial(assign, self._parameters, self._incoming)
             await self._comm.apply("copy", copy, self._parameters.nbytes)
         self._versions = [answer.version for answer in answers]
-        self.applied = answers[0].applied
-        self.left += answers[0].granted
+        decision = np.array([answers[0].granted, answers[0].applied])
+        await follow(self._session, decision)
+        granted, self.applied = (int(number) for number in decision)
+        self.left += granted
 
     async def leave(self) -> None:
         """Push the remaining gradients and leave."""

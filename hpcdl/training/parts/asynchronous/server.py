@@ -21,6 +21,7 @@ from hpcdl.training.parts.asynchronous.messages import (
     Answer,
     Request,
 )
+from hpcdl.training.parts.replicas import leads
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
@@ -123,7 +124,8 @@ class Server:
         self._applied = 0
         self._evaluated = -1
         # only the first server grants mini-batches, because two servers could disagree
-        self._budget = session.steps * rules.parts if comm.rank == layout.first else sys.maxsize
+        grants = comm.rank == layout.first and leads(session)
+        self._budget = session.steps * rules.parts if grants else sys.maxsize
         clocks = [0, *[rules.warm_start] * (layout.workers - 1)]
         self._running = {worker: _Worker(clock, clock, clock, clock) for worker, clock in enumerate(clocks)}
         self._waiting: list[tuple[int, Request]] = []

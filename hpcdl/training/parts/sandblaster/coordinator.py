@@ -71,7 +71,8 @@ class Order(NamedTuple):
 class LbfgsCoordinator:
     """Minimise the training loss by L-BFGS, with workers' gradients and servers' vectors.
 
-    ``new_portions()`` returns the portions of one gradient. The ranks in ``workers`` compute; all ranks test.
+    ``new_portions()`` returns the portions of one gradient. ``replicas`` are ranks that report and get orders, the
+    first one of each replica. Those in ``workers`` compute; all test. ``servers`` are those of all parts.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class LbfgsCoordinator:
         comm: Comm,
         session: Session,
         *,
+        replicas: Sequence[int],
         workers: Sequence[int],
         servers: Sequence[int],
         new_portions: Callable[[], Portions],
@@ -89,7 +91,8 @@ class LbfgsCoordinator:
         self._shards = Shards(comm, servers)
         self._new_portions = new_portions
         self._portions = Portions(0, push_every=1, backup=False)
-        self._running = set(range(comm.size))
+        self._replicas = len(replicas)
+        self._running = set(replicas)
         self._idle: set[int] = set()
         """Ranks that wait for an order."""
         self._number = 0
@@ -115,7 +118,7 @@ class LbfgsCoordinator:
             going = await self._iterate(search)
             last = not going or self._number == steps
             # after a failure the survivors test only at the end
-            if self._session.evaluation_due(self._number) and not last and len(self._running) == self._comm.size:
+            if self._session.evaluation_due(self._number) and not last and len(self._running) == self._replicas:
                 await self._test()
                 going = not self._target_reached
         ending = self._test_order(Command.STOP)._replace(number=0 if self._target_reached else self._number)
@@ -266,6 +269,7 @@ class LbfgsCoordinator:
         """Let all ranks test the parameters: a collective operation, so all ranks must be idle before."""
         order = self._test_order(Command.TEST)
         await self._all_idle()
+        await self._shards.counted()  # else a shard could be read before its last command
         for rank in sorted(self._idle, reverse=True):  # this rank last: the test stops its coordinator
             await self._send_order(rank, order)
         await self._all_idle()

@@ -136,7 +136,7 @@ class Shards:
         await self._answers()
 
     async def counted(self) -> None:
-        """Wait until the sum contains every portion on every server."""
+        """Wait until the sum contains every portion on every server, and all earlier commands are complete."""
         await self._request(_COUNT)
         await self._answers()
 
@@ -159,7 +159,7 @@ class Shards:
 
 async def fetch(comm: Comm, parts: Sequence[tuple[int, Array]]) -> None:
     """Receive the parameters on trial; ``parts`` are (server, buffer of its part)."""
-    for server, part in _rotated(comm.rank, parts):
+    for server, part in parts:
         await comm.send(np.array([_FETCH, 0, 0, 0], float), server, REQUEST)
         await comm.recv(part, server, PARAMETERS)
 
@@ -167,12 +167,6 @@ async def fetch(comm: Comm, parts: Sequence[tuple[int, Array]]) -> None:
 async def push(comm: Comm, parts: Sequence[tuple[int, Array]], number: int, portions: Array) -> None:
     """Send a worker's gradient of ``portions`` (a flag for each) for the sum ``number``."""
     request = np.concatenate([[_PUSH, number, 0, 0], portions])
-    for server, part in _rotated(comm.rank, parts):
+    for server, part in parts:
         await comm.send(request, server, REQUEST)
         await comm.send(part, server, GRADIENT)
-
-
-def _rotated(rank: int, parts: Sequence[tuple[int, Array]]) -> Sequence[tuple[int, Array]]:
-    """Return ``parts`` from another one on each rank, so that workers begin at different servers."""
-    begin = rank % len(parts)
-    return [*parts[begin:], *parts[:begin]]

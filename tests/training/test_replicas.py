@@ -1,0 +1,189 @@
+"""Replicas that span ranks train as undivided ones do, and exchange their own parameters only."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from contract.divided import LOCAL, NORMALISED, SHAPE, TOLERANCE, furthest, session_of, train_divided
+
+from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.nn.layers.flatten import Flatten
+from hpcdl.nn.layers.linear import Linear
+from hpcdl.nn.split.division import divide
+from hpcdl.optim.adagrad import Adagrad
+from hpcdl.trace.recorder import Evaluation, Recorder, Step
+from hpcdl.training.asynchronous import asynchronous
+from hpcdl.training.parameter_averaging import parameter_averaging
+from hpcdl.training.parts.mesh import Mesh, placed
+from hpcdl.training.sandblaster import sandblaster
+
+LINEAR = [
+    Flatten("flatten"),
+    Linear("fc1", 13, relu=True),
+    Linear("fc2", 9, relu=True),
+    Linear("fc3", 7),
+]
+SMALL = (3, 5, 1)
+
+
+def undivided(replicas, layers, shape, strategy, **settings):
+    """Return the sessions and recorders of the same training by whole replicas."""
+    recorders = [Recorder(events=False) for _ in range(replicas)]
+    sessions = [session_of(layers, shape, recorder, **settings) for recorder in recorders]
+    in_process(replicas).run(lambda comm: strategy(comm, sessions[comm.rank]))
+    return sessions, recorders
+
+
+def divided(replicas, ranks, layers, shape, strategy, seed=0, mesh=None, **settings):
+    """Return the sessions and divisions of all ranks, and their recorders."""
+    mesh = mesh or Mesh(data=replicas, model=ranks)
+    recorders = [Recorder(events=False) for _ in range(replicas * ranks)]
+    world = in_process(replicas * ranks, seed)
+    found = world.run(
+        lambda comm: train_divided(comm, layers, shape, mesh, strategy=strategy, recorders=recorders, **settings)
+    )
+    assert not [post for group in world.groups for box in group.mailboxes.values() for post in box.posts()]
+    return found, recorders
+
+
+def of_the_same_replica(found, recorders, replicas, ranks):
+    """Yield (sessions, divisions, recorders) by replica: groups are consecutive ranks in one process."""
+    for group in range(replicas):
+        own = slice(group * ranks, (group + 1) * ranks)
+        yield found[own], recorders[own]
+
+
+def check_evaluations(mine, expected):
+    for one, other in zip(mine.evaluations, expected.evaluations, strict=True):
+        assert Evaluation(*one).loss == pytest.approx(Evaluation(*other).loss)
+        assert Evaluation(*one).accuracy == pytest.approx(Evaluation(*other).accuracy)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize(
+    ("replicas", "servers", "dedicated", "layers", "shape"),
+    [(1, 1, False, NORMALISED, SHAPE), (2, 2, False, LOCAL, SHAPE), (3, 1, True, LINEAR, SMALL)],
+)
+def test_bsp_equals_undivided_workers(layers, shape, replicas, servers, dedicated, ranks):
+    """With all gradients and bound 0 the order of updates is fixed."""
+    settings = {"collect": "all", "bound": 0, "servers": servers, "dedicated": dedicated}
+    strategy = partial(asynchronous, **settings)
+    lengths = {"steps": 4, "evaluate_every": 0.5}
+    alone, records = undivided(replicas, layers, shape, strategy, **lengths)
+    found, recorders = divided(replicas, ranks, layers, shape, strategy, seed=ranks, **lengths)
+    for (mine, division), recorder in zip(found, recorders, strict=True):
+        assert furthest(mine, division, alone[0]) < TOLERANCE
+        check_evaluations(recorder, records[0])
+
+
+SETTINGS = [
+    {},
+    {"collect": 2, "servers": 2},
+    {"bound": 1, "dedicated": True},
+    {"collect": "all", "bound": 3, "n_fetch": 2, "n_push": 2},
+    {"n_fetch": 3, "n_push": 2, "overlap": True, "servers": 3, "warm_start": 2},
+    {"overlap": True, "scale_rate": "staleness"},
+    {"delay_compensation": "adaptive"},
+]
+
+
+@pytest.mark.parametrize("seed", range(21))
+def test_no_schedule_deadlocks_and_replicas_never_disagree(seed):
+    """Three model groups: all mini-batches are trained on, at the same clock by all ranks of a group."""
+    ranks, replicas = 2 + seed % 2, 3
+    settings = {"servers": 1, **SETTINGS[seed % len(SETTINGS)]}
+    workers = replicas - settings["servers"] if settings.get("dedicated") else replicas
+    found, recorders = divided(
+        replicas, ranks, LINEAR, SMALL, partial(asynchronous, **settings), seed, steps=4, optimizer=Adagrad()
+    )
+    steps = [[Step(*row) for row in one.steps] for one in recorders]
+    assert sum(one.images for rows in steps for one in rows) == 4 * 24
+    for group in range(replicas):
+        one, *others = steps[group * ranks : (group + 1) * ranks]
+        assert all(len(other) == len(one) for other in others)
+        assert all(sum(row.images for row in rows) == 24 // workers for rows in zip(one, *others, strict=True))
+    # all ranks with the same part end with the same parameters, those of the servers
+    for position in range(ranks):
+        one, *others = found[position::ranks]
+        assert all(np.array_equal(other[0].replica.parameters, one[0].replica.parameters) for other in others)
+
+
+def test_parameters_and_gradients_go_to_their_holders_only():
+    """Outside a model group, all messages are within the ranks with the same parts; activations stay in the group."""
+    replicas, ranks = 3, 2
+
+    class Refuses:
+        """Communicator of all ranks, on which nothing but the tests' sums may move."""
+
+        def __init__(self, comm):
+            self._comm = comm
+
+        def __getattr__(self, name):
+            assert name not in {"send", "recv", "exchange", "get"}, name
+            return getattr(self._comm, name)
+
+    async def program(comm):
+        place = await placed(comm, ranks)
+        assert (place.data.size, place.data.rank, place.model.size) == (replicas, comm.rank // ranks, ranks)
+        division = divide(LINEAR, SMALL, split="model", linear="outputs", rank=place.model.rank, ranks=ranks)
+        mine = session_of(LINEAR, SMALL, None, place, division, steps=3)
+        await asynchronous(Refuses(comm), mine, servers=2, dedicated=True)
+        return mine.replica.parameters
+
+    assert len(in_process(replicas * ranks, 3).run(program)) == replicas * ranks
+
+
+@pytest.mark.parametrize(
+    ("layers", "shape", "split", "ranks", "optimizer_state"),
+    [
+        (LINEAR, SMALL, "model", 2, "kept"),
+        (LINEAR, SMALL, "model", 3, "averaged"),
+        (LOCAL, SHAPE, "space", 3, "reset"),
+        (LOCAL, SHAPE, "hybrid", 2, "averaged"),
+    ],
+)
+def test_averaging_equals_undivided_replicas(layers, shape, split, ranks, optimizer_state):
+    """An evaluation between two averages tests the average, and records the replicas' distance from it."""
+    strategy = partial(parameter_averaging, period=3, optimizer_state=optimizer_state)
+    lengths = {"steps": 7, "evaluate_every": 0.5}
+    alone, records = undivided(2, layers, shape, strategy, **lengths)
+    mesh = Mesh(data=2, model=ranks, split=split)
+    found, recorders = divided(2, ranks, layers, shape, strategy, mesh=mesh, **lengths)
+    for (mine, division), recorder in zip(found, recorders, strict=True):
+        assert furthest(mine, division, alone[0]) < TOLERANCE
+        check_evaluations(recorder, records[0])
+        for one, other in zip(recorder.evaluations, records[0].evaluations, strict=True):
+            assert Evaluation(*one).consensus == pytest.approx(
+                Evaluation(*other).consensus, nan_ok=True, abs=1e-12
+            )
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize(("replicas", "servers", "layers", "shape"), [(1, 0, LOCAL, SHAPE), (3, 1, LINEAR, SMALL)])
+def test_sandblaster_equals_undivided_replicas(replicas, servers, layers, shape, ranks):
+    """Dot products are sums over the shards of all parts. The order of portions changes sums by rounding."""
+    strategy = partial(sandblaster, servers=servers, portions_per_worker=3, history=4)
+    lengths = {"steps": 6, "evaluate_every": 0.5, "learning_rate": lambda _step: 1.0}
+    alone, records = undivided(replicas, layers, shape, strategy, **lengths)
+    found, recorders = divided(replicas, ranks, layers, shape, strategy, seed=ranks, **lengths)
+    for (mine, division), recorder in zip(found, recorders, strict=True):
+        assert furthest(mine, division, alone[0]) < 1e-8
+        check_evaluations(recorder, records[0])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_schedule_of_sandblaster_deadlocks(seed):
+    """All ranks of a replica compute the same portions, backup tasks too, and every portion counts once."""
+    ranks, replicas, servers = 2 + seed % 2, 2 + seed % 3, seed % 4 // 3
+    if servers and replicas < 3:
+        servers = 0
+    numbers = {"servers": servers, "portions_per_worker": 3, "push_every": 1 + seed % 3, "backup": seed % 2 == 0}
+    lengths = {"steps": 4, "evaluate_every": 0.5, "learning_rate": lambda _step: 1.0}
+    found, recorders = divided(replicas, ranks, LINEAR, SMALL, partial(sandblaster, **numbers), seed, **lengths)
+    steps = [[Step(*row) for row in one.steps] for one in recorders]
+    assert sum(one.images for rows in steps for one in rows) == 4 * 24
+    for group in range(replicas):
+        assert len({len(rows) for rows in steps[group * ranks : (group + 1) * ranks]}) == 1
+    for position in range(ranks):
+        one, *others = found[position::ranks]
+        assert all(np.array_equal(other[0].replica.parameters, one[0].replica.parameters) for other in others)
