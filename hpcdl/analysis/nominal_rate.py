@@ -46,7 +46,7 @@ class BelowFloor(NamedTuple):
 def nominal_rate(environment: Mapping[str, Any]) -> float | None:
     """Return the rate of the fastest link of the host (bytes/s); None if unknown."""
     emulated = environment.get("emulated")
-    if emulated:  # slow hosts of a testbed stand for a defect
+    if emulated:  # slow hosts of a testbed emulate a defect
         return float(max(emulated["bytes_per_second"].values()))
     cards = environment.get("network"), environment.get("infiniband")
     rates = [

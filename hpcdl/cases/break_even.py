@@ -119,7 +119,7 @@ SPEC: Final = BreakEvenSpec
 
 @dataclass(frozen=True)
 class Exchange:
-    """What determines a step, apart from the network and the times of work."""
+    """Settings that determine a step, apart from the network and the times of work."""
 
     model: Choice
     dataset: Choice | None

@@ -106,7 +106,7 @@ def environment_key(env: Mapping[str, Any]) -> str:
     number of nodes; file names of the loaded transports (UCX, libfabric, verbs, xpmem, NCCL) and BLAS; network and
     InfiniBand drivers and rates, without interface names; GPU models and driver; versions of Python (first two
     numbers), numpy, mpi4py, numba and cupy; number and usual rate of emulated hosts.
-    Not hashed: slow hosts of a testbed, which stand for a defect; dates, process and job ids, host names, paths,
+    Not hashed: slow hosts of a testbed, which emulate a defect; dates, process and job ids, host names, paths,
     free memory, counters, environment variables, clock frequencies and governor, git state and the version of
     hpcdl, which comparisons are about.
     """

@@ -12,4 +12,4 @@ class Finding(NamedTuple):
     subject: str
     detail: str
     advice: str = ""
-    """What to do about it; empty if the verdict is ``ok``."""
+    """Advice; empty if the verdict is ``ok``."""

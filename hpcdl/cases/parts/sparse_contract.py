@@ -51,7 +51,7 @@ def drawn(ranks: int, size: int, count: int, *seed: int) -> list[Sparse]:
 
 
 def fault(found: Sequence[Reduced], given: Sequence[Sparse], size: int) -> str:
-    """Return what is wrong with the ranks' results of one sum of whole numbers; empty if nothing is."""
+    """Return the errors in the ranks' results of one sum of whole numbers; empty if there are none."""
     total = found[0].total
     for rank, one in enumerate(found):
         for entries in one:

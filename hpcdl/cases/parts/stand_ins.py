@@ -54,7 +54,7 @@ class Replica:
     parameters: Array = field(default_factory=lambda: np.empty(0, np.float32))
 
     def __post_init__(self) -> None:
-        """Take over what the program of a strategy asks for."""
+        """Set the attributes that a program of a strategy reads."""
         self.is_first, self.is_last = self.held.is_first, self.held.is_last
         self.shape, self.output = self.held.shape, self.held.output
 

@@ -52,7 +52,7 @@ def _bits(_context: Any, _number: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _to_float16(number: Any, most: np.uint32) -> Any:
-    """Return the bits of the nearest float16, of magnitudes cut at that with the bits ``most``."""
+    """Return the bits of the nearest float16; magnitudes above the one with the bits ``most`` become that one."""
     bits = _bits(number)
     least = min(bits & _MAGNITUDE, most)
     normal = (least + (((least >> _13) & _1) + _HALF13) - _REBIAS) >> _13

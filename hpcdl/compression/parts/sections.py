@@ -34,7 +34,7 @@ class Writer:
         self._code = code
 
     def raw(self, array: Array) -> None:
-        """Write an array as it is."""
+        """Write an array unchanged."""
         self._wire[self.used : self.used + array.nbytes] = array.view(np.uint8)
         self.used += array.nbytes
 

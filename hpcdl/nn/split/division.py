@@ -38,7 +38,7 @@ SPLITS: Final[dict[str, dict[type, Splitter]]] = {
     "space": {Convolution: convolution.by_rows, LocallyConnected: locally_connected.by_rows},
     "hybrid": {},
 }
-"""Ways to split, and what they do with layers of images; the others are data-parallel."""
+"""Ways to split, and the axis along which each splits layers of images; the others are data-parallel."""
 
 LINEAR: Final[dict[str, Splitter]] = {"outputs": linear.by_outputs, "inputs": linear.by_inputs}
 """Ways to split fully connected layers."""

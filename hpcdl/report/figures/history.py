@@ -26,7 +26,7 @@ TICKS: Final = 4
 FIRST: Final = 10
 """Runs that are the first of a series."""
 SLOWEST: Final = 0.9
-"""Quantile of the measures that stands for the slow ones."""
+"""Quantile of the measures that represents the slow ones."""
 NOTE: Final = "Dashed: the median between changes. Another environment begins a new line."
 
 

@@ -36,7 +36,7 @@ class ExchangeSettings:
 
 
 def kind_of(compressor: Callable[..., Any]) -> str:
-    """Return ``"vectors"``, ``"entries"`` or ``"messages"``: what a compressor makes.
+    """Return ``"vectors"``, ``"entries"`` or ``"messages"``: the product of a compressor.
 
     Raises ValueError for a class that follows none of the protocols.
     """
