@@ -25,6 +25,12 @@ EVERY_KIND = (
     ),
     '[[case]]\nkind = "collective"\naggregation = "ring"\nranks = 2\nmessage_bytes = 64\nnetwork = "gemini"\n',
     '[[case]]\nkind = "pairwise"\nmessage_bytes = 64\nrepetitions = 8\n',
+    f'{TRAIN}compression = {{name = "top_k", density = 0.5}}\naggregation = "allgather"\nranks = 2\nsteps = 3\n',
+    f'{TRAIN}training = "pipeline"\nmesh = {{pipeline = 2}}\nranks = 2\nsteps = 3\n',
+    (
+        '[[case]]\nkind = "break_even"\nmodel = "lenet5"\ncompression = "random_k"\nranks = 2\n'
+        'batch_per_rank = 8\nnetwork = "ethernet-1g"\n'
+    ),
     '[[case]]\nkind = "replay"\nmodel = "lenet5"\nranks = 2\nbatch_per_rank = 8\ndevice = "k20"\nsteps = 3\n',
 )
 
