@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpcdl.aggregation.parts.folding import folded
+from hpcdl.aggregation.parts.recursive_doubling import doubled
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
@@ -24,14 +25,4 @@ async def butterfly(comm: Comm, buffer: Array) -> None:
     Time, p a power of two: log2(p)*(alpha + n*beta + n*gamma)
     Time, p not a power of two: (floor(log2(p)) + 2)*(alpha + n*beta) + (floor(log2(p)) + 1)*n*gamma
     """
-    await folded(comm, buffer, _double)
-
-
-async def _double(comm: Comm, ranks: int, buffer: Array) -> None:
-    distance = 1
-    with comm.scratch(len(buffer), buffer) as inbox:
-        while distance < ranks:
-            partner = comm.rank ^ distance
-            await comm.exchange(buffer, partner, inbox, partner)
-            await comm.add(buffer, inbox)
-            distance *= 2
+    await folded(comm, buffer, doubled)

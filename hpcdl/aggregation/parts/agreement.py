@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcdl.aggregation.parts.folding import folded
+from hpcdl.aggregation.parts.recursive_doubling import doubled
 from hpcdl.fabric.vectors import Phantom, phantom
 
 if TYPE_CHECKING:
@@ -18,17 +19,7 @@ if TYPE_CHECKING:
 
 async def sum_counts(comm: Comm, counts: Array) -> None:
     """Sum a short vector over all ranks, in place: recursive doubling, equal bits on all ranks."""
-    await folded(comm, counts, _double)
-
-
-async def _double(comm: Comm, ranks: int, counts: Array) -> None:
-    distance = 1
-    with comm.scratch(len(counts), counts) as inbox:
-        while distance < ranks:
-            partner = comm.rank ^ distance
-            await comm.exchange(counts, partner, inbox, partner)
-            await comm.add(counts, inbox)
-            distance *= 2
+    await folded(comm, counts, doubled)
 
 
 async def table(comm: Comm, *numbers: int) -> Array:
