@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from hpcdl.compression.parts.checks import check_finite, check_length, check_padding, check_values
+from hpcdl.compression.parts.device import kernels
 from hpcdl.compression.parts.segments import rows
 from hpcdl.compression.parts.traits import Compression
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Bytes, Layout
     from hpcdl.fabric.comm import Array
 
-TRAITS: Final = Compression(both_ways=True, title="Seide 2014")
+TRAITS: Final = Compression(both_ways=True, on_device=True, title="Seide 2014")
 
 
 class OneBit:
@@ -26,9 +27,7 @@ class OneBit:
     """
 
     def __init__(self, layout: Layout) -> None:
-        from hpcdl.compression.kernels import two_values  # late: listing compressors must not load numba
-
-        self._kernels = two_values
+        self._kernels = kernels(layout.device, "two_values")
         self.state: dict[str, Array] = {}
         self._dtype = np.dtype(layout.dtype)
         self._segments = rows(layout)
