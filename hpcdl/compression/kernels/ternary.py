@@ -10,6 +10,7 @@ from numba import njit
 from hpcdl.compression.kernels.bits import BLOCK, pack_pairs, unpack_pairs
 from hpcdl.compression.kernels.draws import UNIT, draw
 from hpcdl.compression.kernels.lanes import LANES, total
+from hpcdl.compression.kernels.pieces import piece
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
@@ -51,9 +52,7 @@ def encode(vector: Array, cuts: Array, scalers: Array, packed: Array, stream: np
         draws = words.view(np.uint32)[(position + start) & 1 :]
         at = start
         while at < stop:
-            while cuts[s + 1] <= at:
-                s += 1
-            end = min(stop, cuts[s + 1])
+            s, end = piece(cuts, s, at, stop)
             scaler = scalers[s]
             unit = scaler * UNIT
             part, code, dice = vector[at:end], codes[at - start : end - start], draws[at - start : end - start]
@@ -78,9 +77,7 @@ def decode(packed: Array, cuts: Array, scalers: Array, into: Array) -> None:
         unpack_pairs(packed[start >> 2 : (stop + 3) >> 2], codes)
         at = start
         while at < stop:
-            while cuts[s + 1] <= at:
-                s += 1
-            end = min(stop, cuts[s + 1])
+            s, end = piece(cuts, s, at, stop)
             scaler = scalers[s]
             part, code = into[at:end], codes[at - start : end - start]
             for i in range(len(part)):

@@ -9,6 +9,7 @@ from numba import njit
 
 from hpcdl.compression.kernels.bits import BLOCK, pack_bits, unpack_bits
 from hpcdl.compression.kernels.lanes import LANES, total
+from hpcdl.compression.kernels.pieces import piece
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
@@ -50,9 +51,7 @@ def encode(vector: Array, cuts: Array, values: Array, packed: Array) -> None:
         stop = min(start + BLOCK, len(vector))
         at = start
         while at < stop:
-            while cuts[s + 1] <= at:
-                s += 1
-            end = min(stop, cuts[s + 1])
+            s, end = piece(cuts, s, at, stop)
             low, high = values[s, 0], values[s, 1]
             part, code = vector[at:end], codes[at - start : end - start]
             for i in range(len(part)):
@@ -75,9 +74,7 @@ def decode(packed: Array, cuts: Array, values: Array, into: Array) -> None:
         unpack_bits(packed[start >> 3 : (stop + 7) >> 3], codes)
         at = start
         while at < stop:
-            while cuts[s + 1] <= at:
-                s += 1
-            end = min(stop, cuts[s + 1])
+            s, end = piece(cuts, s, at, stop)
             low, high = values[s, 0], values[s, 1]
             part, code = into[at:end], codes[at - start : end - start]
             for i in range(len(part)):

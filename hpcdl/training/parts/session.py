@@ -98,6 +98,7 @@ class Session:
                 self.vector,
                 self._evaluated_after,
                 self.seed,
+                self.steps,
             )
 
     @property
