@@ -98,7 +98,7 @@ RESIDUAL = [
         [Convolution("project", 7, 1, stride=2, bias=None), BatchNorm("project_bn", momentum=0.7)],
     ),
     Residual(
-        "block3", [Convolution("conv1", 9, 3, stride=2, padding=1)], [Subsampling("subsample", 9)], relu=True
+        "block3", [Convolution("conv1", 9, 3, padding=1)], [Subsampling("subsample", 9, stride=1)], relu=True
     ),
     BatchNorm("bn2"),
     GlobalAverage("pool"),
@@ -112,7 +112,7 @@ INCEPTION = [
         "inception1",
         [
             [Convolution("1x1", 5, 1)],
-            [Convolution("3x3_reduce", 4, 1, relu=True), Convolution("3x3", 6, 3, padding=1), BatchNorm("bn")],
+            [Convolution("3x3_reduce", 5, 1, relu=True), Convolution("3x3", 6, 3, padding=1), BatchNorm("bn")],
             [MaxPooling("pool", 3, stride=1, padding=1), Convolution("project", 5, 1)],
         ],
     ),
@@ -120,8 +120,8 @@ INCEPTION = [
     Auxiliary(
         "loss1",
         [
-            AveragePooling("pool", 5, stride=3),
-            Convolution("conv", 4, 1, relu=True),
+            AveragePooling("pool", 3, stride=2),
+            Convolution("conv", 5, 1, relu=True),
             Flatten("flatten"),
             Linear("fc", 8),
             Dropout("drop", 0.5),
