@@ -28,10 +28,10 @@ def page(found: Findings) -> Section:
             title = found.settings.title(methods[0].scales[0].records[0])
             tables.append(Table(title, header, cells).without_empty())
     note = (
-        "Bubble: share of a step in which a rank does not compute, mean over ranks. Of these stages: the bubble of "
-        "S stages of these times and M microbatches without messages: 1 - M b/(M - 1 + S b), where b is the mean "
+        "Bubble: share of a step in which a rank does not compute, mean over ranks. Of these stages: bubble of "
+        "S stages of these times and M microbatches without messages, 1 - M b/(M - 1 + S b), where b is the mean "
         "compute time of the stages by the longest; 1F1B may have less. (S-1)/(M+S-1): the bubble of equal stages "
-        "(Huang et al. 2019). The rest of the bubble is messages, sums of gradients and waiting. Activations: outputs of a "
+        "(Huang et al. 2019). The rest is messages, sums of gradients and waiting. Activations: outputs of a "
         "stage's layers for all microbatches in flight, of the rank with most; vectors: parameters, gradients and "
         "optimizer state of the rank with most."
     )
