@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Bytes, Layout
     from hpcdl.fabric.comm import Array
 
-TRAITS: Final = Compression(both_ways=True, title="Karimireddy 2019")
+TRAITS: Final = Compression(both_ways=True, on_device=True, title="Karimireddy 2019")
 
 
 class EFSign:
@@ -24,7 +24,7 @@ class EFSign:
 
     def __init__(self, layout: Layout) -> None:
         self.state: dict[str, Array] = {}
-        self._messages = TwoValueMessages(tensors(layout), layout.dtype, 1, _magnitudes)
+        self._messages = TwoValueMessages(tensors(layout), layout, 1, _magnitudes)
 
     def bound(self, span: slice) -> int:
         """Return the bytes of a message."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Bytes, Layout
     from hpcdl.fabric.comm import Array
 
-TRAITS: Final = Compression(both_ways=True, title="Seide 2014")
+TRAITS: Final = Compression(both_ways=True, on_device=True, title="Seide 2014")
 
 
 class OneBit:
@@ -27,7 +27,7 @@ class OneBit:
 
     def __init__(self, layout: Layout) -> None:
         self.state: dict[str, Array] = {}
-        self._messages = TwoValueMessages(rows(layout), layout.dtype, 2, _means)
+        self._messages = TwoValueMessages(rows(layout), layout, 2, _means)
 
     def bound(self, span: slice) -> int:
         """Return the bytes of a message."""

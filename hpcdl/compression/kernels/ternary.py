@@ -9,7 +9,7 @@ from numba import njit
 
 from hpcdl.compression.kernels.bits import BLOCK, pack_pairs, unpack_pairs
 from hpcdl.compression.kernels.draws import UNIT, draw
-from hpcdl.compression.kernels.lanes import LANES, total
+from hpcdl.compression.kernels.lanes import CHUNK, LANES, total
 from hpcdl.compression.kernels.pieces import piece
 
 if TYPE_CHECKING:
@@ -24,15 +24,32 @@ def moments(vector: Array, cuts: Array, totals: Array) -> None:
     """
     squares, largest = np.empty(LANES), np.empty(LANES)
     for s in range(len(cuts) - 1):
-        used = min(LANES, cuts[s + 1] - cuts[s])
-        squares[:used], largest[:used] = 0, 0
-        for first in range(cuts[s], cuts[s + 1], LANES):
-            part = vector[first : min(first + LANES, cuts[s + 1])]
-            for i in range(len(part)):
-                x = np.float64(abs(part[i]))
-                squares[i] += x * x
-                largest[i] = max(largest[i], x)
-        totals[s, 0], totals[s, 1] = total(squares, used), np.max(largest[:used])
+        totals[s] = 0
+        for begin in range(cuts[s], cuts[s + 1], CHUNK):
+            end = min(begin + CHUNK, cuts[s + 1])
+            used = min(LANES, end - begin)
+            squares[:used], largest[:used] = 0, 0
+            for first in range(begin, end, LANES):
+                part = vector[first : min(first + LANES, end)]
+                for i in range(len(part)):
+                    x = np.float64(abs(part[i]))
+                    squares[i] += x * x
+                    largest[i] = max(largest[i], x)
+            totals[s, 0] += total(squares, used)
+            totals[s, 1] = max(totals[s, 1], np.max(largest[:used]))
+
+
+@njit(nogil=True, cache=True)
+def join(moments: Array, firsts: Array, totals: Array) -> None:
+    """Write the moments of segments to ``totals`` (segments, 2), of those of their chunks (chunks, 2).
+
+    ``firsts`` (segments + 1,): first chunk of each segment.
+    """
+    totals[:] = 0
+    for s in range(len(firsts) - 1):
+        for c in range(firsts[s], firsts[s + 1]):
+            totals[s, 0] += moments[c, 0]
+            totals[s, 1] = max(totals[s, 1], moments[c, 1])
 
 
 @njit(nogil=True, cache=True)

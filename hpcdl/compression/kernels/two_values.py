@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 
 from hpcdl.compression.kernels.bits import BLOCK, pack_bits, unpack_bits
-from hpcdl.compression.kernels.lanes import LANES, total
+from hpcdl.compression.kernels.lanes import CHUNK, LANES, total
 from hpcdl.compression.kernels.pieces import piece
 
 if TYPE_CHECKING:
@@ -25,17 +25,22 @@ def sums(vector: Array, cuts: Array, totals: Array) -> None:
     zero = vector.dtype.type(0)
     below, above, count = np.empty(LANES), np.empty(LANES), np.empty(LANES)
     for s in range(len(cuts) - 1):
-        used = min(LANES, cuts[s + 1] - cuts[s])
-        below[:used], above[:used], count[:used] = 0, 0, 0
-        for first in range(cuts[s], cuts[s + 1], LANES):
-            part = vector[first : min(first + LANES, cuts[s + 1])]
-            for i in range(len(part)):
-                x = part[i]
-                negative = x < zero
-                below[i] += x if negative else zero
-                above[i] += zero if negative else x
-                count[i] += negative
-        totals[s, 0], totals[s, 1], totals[s, 2] = total(below, used), total(above, used), total(count, used)
+        totals[s] = 0
+        for begin in range(cuts[s], cuts[s + 1], CHUNK):
+            end = min(begin + CHUNK, cuts[s + 1])
+            used = min(LANES, end - begin)
+            below[:used], above[:used], count[:used] = 0, 0, 0
+            for first in range(begin, end, LANES):
+                part = vector[first : min(first + LANES, end)]
+                for i in range(len(part)):
+                    x = part[i]
+                    negative = x < zero
+                    below[i] += x if negative else zero
+                    above[i] += zero if negative else x
+                    count[i] += negative
+            totals[s, 0] += total(below, used)
+            totals[s, 1] += total(above, used)
+            totals[s, 2] += total(count, used)
 
 
 @njit(nogil=True, cache=True)

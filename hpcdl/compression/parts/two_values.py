@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcdl.compression.parts.checks import check_finite, check_length, check_padding, check_values
+from hpcdl.compression.parts.device import kernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hpcdl.compression.parts.protocol import Bytes
+    from hpcdl.compression.parts.protocol import Bytes, Layout
     from hpcdl.compression.parts.segments import Segments
     from hpcdl.fabric.comm import Array
 
@@ -25,13 +26,11 @@ class TwoValueMessages:
     """
 
     def __init__(
-        self, segments: Segments, dtype: str, values: int, choose: Callable[[Array, Array], Array]
+        self, segments: Segments, layout: Layout, values: int, choose: Callable[[Array, Array], Array]
     ) -> None:
-        from hpcdl.compression.kernels import two_values  # late: listing compressors must not load numba
-
-        self._kernels = two_values
+        self._kernels = kernels(layout.device, "two_values")
         self._segments = segments
-        self._dtype = np.dtype(dtype)
+        self._dtype = np.dtype(layout.dtype)
         self._values = values
         self._choose = choose
 

@@ -99,6 +99,7 @@ class Session:
                 self._evaluated_after,
                 self.seed,
                 self.steps,
+                replica.backend.device,
             )
 
     @property

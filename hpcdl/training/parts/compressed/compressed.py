@@ -23,6 +23,7 @@ from hpcdl.training.parts.compressed.sparse_sums import SparseSums
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
+    from hpcdl.compression.parts.device import Device
     from hpcdl.compression.parts.protocol import Tensor
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.training.parts.compressed.plan import Plan
@@ -62,7 +63,7 @@ class Compressed:
 
     ``tensors``: tensors of the flat gradient of ``size`` elements. ``vector`` makes the residuals.
     ``watched(step)``: whether :meth:`fidelity` follows a step. ``steps``: of training, in some of which the norm
-    of the residual is computed.
+    of the residual is computed. ``device`` holds the gradient; None: the host.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Compressed:
         watched: Callable[[int], bool],
         seed: int,
         steps: int = 0,
+        device: Device | None = None,
     ) -> None:
         self.plan = plan
         self.tensors = tensors
@@ -84,6 +86,7 @@ class Compressed:
         self._size = size
         self._dtype = dtype
         self._seed = seed
+        self._device = device
         self._watched = watched
         self.norms = ResidualNorms(steps)
         self._dense: Array | None = None
@@ -158,7 +161,7 @@ class Compressed:
         if type(gradient) is Phantom:
             return
         if self._dense is None:
-            self._dense = np.zeros(self._size, self._dtype)
+            self._dense = np.zeros_like(gradient, shape=self._size)
         self._dense[span] = gradient
 
     def _begin(self, comm: Comm) -> Callable[[Comm, Piece, Sum], Coroutine[Any, Any, None]]:
@@ -181,11 +184,11 @@ class Compressed:
         assert scheme.servers is not None, "Plan.check"
         servers = scheme.servers(comm.size, settings)
         whole = tensors if plan.traits.whole_tensors else None
-        answers = Answers(None, lambda _: None, comm.rank)
+        answers = Answers(None, lambda _: None, comm.rank, self._device)
         if plan.traits.both_ways:
             back = plan.make(replace(layout, seed=layout.seed + SEED_OF_SUMS))
             self.state.update({f"{name} of sums": vector for name, vector in back.state.items()})
-            answers = Answers(self._courier(back, layout), self._residual_of_sums, comm.rank)
+            answers = Answers(self._courier(back, layout), self._residual_of_sums, comm.rank, self._device)
         return lambda comm, piece, _: by_servers(comm, courier, piece, shards(piece.span, servers, whole), answers)
 
     def courier(self, rank: int, ranks: int, *, sends: bool) -> Courier:
@@ -197,6 +200,13 @@ class Compressed:
         if not sends:
             return self._courier(self.plan.make(layout), layout)
         self._make(layout)
+        return self._courier(self.compressor, layout)
+
+    def courier_of_differences(self, rank: int, ranks: int) -> Courier:
+        """Return the writer and reader of differences from copies, which hold what is not sent: no residual."""
+        layout = self._layout(rank, ranks)
+        self.compressor = self.plan.make(layout)
+        self.state.update(self.compressor.state)
         return self._courier(self.compressor, layout)
 
     def courier_of_values(self, rank: int) -> Courier | None:
@@ -215,7 +225,13 @@ class Compressed:
 
     def _layout(self, rank: int, ranks: int) -> Layout:
         return Layout(
-            size=self._size, tensors=self.tensors, dtype=self._dtype, rank=rank, ranks=ranks, seed=self._seed
+            size=self._size,
+            tensors=self.tensors,
+            dtype=self._dtype,
+            rank=rank,
+            ranks=ranks,
+            seed=self._seed,
+            device=self._device,
         )
 
     def _courier(self, compressor: Any, layout: Layout) -> Courier:
