@@ -206,6 +206,13 @@ class Compressed:
         self._make(layout)
         return self._courier(self.compressor, layout)
 
+    def courier_of_differences(self, rank: int, ranks: int) -> Courier:
+        """Return the writer and reader of differences from copies, which hold what is not sent: no residual."""
+        layout = self._layout(rank, ranks)
+        self.compressor = self.plan.make(layout)
+        self.state.update(self.compressor.state)
+        return self._courier(self.compressor, layout)
+
     def courier_of_values(self, rank: int) -> Courier | None:
         """Return the writer and reader of parameters; None unless the compressor rounds values."""
         if not self.plan.traits.rounds_values:
