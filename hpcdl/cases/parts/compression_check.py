@@ -36,7 +36,7 @@ def check(spec: TrainSpec) -> None:
         return
     if not spec.strategy.compresses:
         able = [one for one in registry.names("training") if registry.traits("training", one, Strategy).compresses]
-        raise ValueError(f"{spec.training.name!r} compresses no gradients; these do: {', '.join(able)}")
+        raise ValueError(f"{spec.training.name!r} compresses nothing; these do: {', '.join(able)}")
     if not spec.kernels.on_host:
         _check_device(spec)
     if spec.dtype == "float16":
@@ -47,10 +47,7 @@ def check(spec: TrainSpec) -> None:
     assert chosen is not None
     if chosen.traits.own_momentum and getattr(spec.optimizer.make(), "momentum", None):
         raise ValueError(f"{chosen.name} has a momentum of its own; the optimizer's must be 0")
-    if spec.strategy.compresses_updates and not chosen.traits.scaled:
-        raise ValueError(
-            f"{chosen.name} sends signs without a size, and {spec.training.name!r} sends changes of parameters"
-        )
+    spec.strategy.check_compression(chosen, spec.training.in_full)
     check_exchange(spec.compression, chosen, aggregates=spec.strategy.aggregates)
 
 
