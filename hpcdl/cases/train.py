@@ -99,6 +99,7 @@ def program(spec: TrainSpec, journal: Journal) -> Callable[[Comm], Coroutine[Any
         finally:
             mine.close()
         mine.journal.memory(mine.memory_bytes)
+        mine.journal.residuals(mine.compressed.norms.rows() if mine.compressed is not None else ())
         sent = mine.journal.read().bytes - before
         return {
             **await compression_fields(comm, mine, sent, WARMUP_STEPS),

@@ -98,6 +98,8 @@ class Session:
                 self.vector,
                 self._evaluated_after,
                 self.seed,
+                self.steps,
+                replica.backend.device,
             )
 
     @property
