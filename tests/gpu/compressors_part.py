@@ -1,6 +1,7 @@
 """Compressors on the device: numba's bits, and the time of an encoder beside that of a copy of the gradient."""
 
 import statistics
+from functools import partial
 
 import numpy as np
 from gpu.timing import times
@@ -42,9 +43,8 @@ def compressors(results, name, tiny):
         found = made(there, other, device)
         exact = found.tobytes() == expected.tobytes()
         near = found.dtype == "float32" and np.linalg.norm(found - expected) <= ERROR * np.linalg.norm(expected)
-        taken = statistics.median(
-            times(lambda: made(there, other, device), repetitions, on_gpu=device is not None)
-        )  # noqa: B023
+        work = partial(made, there, other, device)
+        taken = statistics.median(times(work, repetitions, on_gpu=device is not None))
         shown = f"encoder {taken:.3f} ms, {taken / copied:.1f} copies{'' if exact else ', not bit by bit'}"
         results.put(one, ok=bool(exact or near), encode_ms=taken, copy_ms=copied, shown=shown)
 
