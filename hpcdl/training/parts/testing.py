@@ -51,3 +51,13 @@ def test(
             sums += (loss, correct)
     replica.release_predictions()
     return sums
+
+
+def test_share(
+    replica: Replica, split: Split, own: tuple[int, int], most: int, prefetch: int, parameters: Array | None
+) -> NDArray[np.float64]:
+    """Return :func:`test` of the share ``own`` (rank, ranks), with ``parameters`` or the replica's."""
+    rank, ranks = own
+    mine = np.arange(rank * len(split) // ranks, (rank + 1) * len(split) // ranks)
+    with using(replica, parameters):
+        return test(replica, split, mine, most, prefetch)
