@@ -40,7 +40,13 @@ async def compression_fields(comm: Comm, session: Session, sent_bytes: int, warm
         **(dict(zip(("bits_per_entry", "entropy_bits_per_entry"), bits, strict=True)) if bits else {}),
         "compression_ratio": _ratio_of_messages(*map(float, sent))
         if not compressed.exchanges
-        else _ratio(compressed, comm.size, session.replica.gradients.dtype, float(sent[0])),
+        else _ratio(
+            compressed,
+            comm.size,
+            session.replica.gradients.dtype,
+            float(sent[0]),
+            among_activations=session.group is not None,
+        ),
         **{f"{label}_seconds": _seconds(session, label, warmup) for label in ("encode", "decode")},
     }
 
@@ -51,13 +57,18 @@ def _ratio_of_messages(sent: float, saved: float, warmup: float) -> float | None
     return (counted + saved) / counted if counted > 0 else None
 
 
-def _ratio(compressed: Compressed, ranks: int, dtype: np.dtype[np.float32], sent: float) -> float | None:
+def _ratio(
+    compressed: Compressed, ranks: int, dtype: np.dtype[np.float32], sent: float, *, among_activations: bool
+) -> float | None:
     """Return bytes of a dense exchange by bytes sent, of all ranks; None if ranks send nothing.
 
-    The bytes of a library's collectives are not counted: their ratio is that of the vectors' lengths.
+    The bytes of a library's collectives are not counted, nor those of gradients ``among_activations``: their ratio
+    is that of the vectors' lengths, and None for messages, which vary.
     """
     plan, warmup = compressed.plan, compressed.plan.settings.warmup_steps
-    counted = not (plan.aggregation.native or plan.aggregation.adaptive)
+    counted = not (plan.aggregation.native or plan.aggregation.adaptive or among_activations)
+    if not counted and plan.kind != "vectors":
+        return None
     dense = others = 0.0
     if not counted:
         sent = 0.0

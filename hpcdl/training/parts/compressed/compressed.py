@@ -120,11 +120,15 @@ class Compressed:
             await comm.apply("copy", partial(self._keep, span, gradient), gradient.nbytes)
         await self.before(comm, step, gradient)
         if step < self.plan.settings.warmup_steps:
-            await (ring if self.plan.aggregation.sparse else aggregate)(comm, gradient)
+            await self.dense(aggregate)(comm, gradient)
             return
         residual = None if self.residual is None else self.residual[span]
         await self._exchange(comm, Piece(span, gradient, residual, step), aggregate)
         await self.after(comm, span, step)
+
+    def dense(self, aggregate: Sum) -> Sum:
+        """Return the scheme of dense sums: ``aggregate``, or a ring if that is sparse."""
+        return ring if self.plan.aggregation.sparse else aggregate
 
     async def before(self, comm: Comm, step: int, gradient: Array) -> None:
         """Record the norm of a part of this rank's gradient before its exchange.
