@@ -262,9 +262,8 @@ class Session:
                 await alike.native("allreduce", replica.state)
                 await comm.compute("evaluation", partial(itruediv, replica.state, alike.size))
             if through is None:
-                most = math.ceil(self.global_batch / comm.size)  # tests need no more memory than training
-                own = comm.rank, comm.size
-                work = partial(test_share, replica, self.dataset.test, own, most, self.prefetch, parameters)
+                own, batch = (comm.rank, comm.size), self.global_batch
+                work = partial(test_share, replica, self.dataset.test, own, batch, self.prefetch, parameters)
                 sums = await comm.compute("evaluation", work)
             else:
                 sums = await through()
