@@ -22,7 +22,7 @@ from hpcdl.cases.parts.division_times import times_of_ranks
 from hpcdl.cases.parts.keys import MOST_RANKS, MOST_STEPS, MOST_THREADS, about, key
 from hpcdl.cases.parts.link_probes import fitted_bucket_bytes
 from hpcdl.cases.parts.scheme import check_dense, traits_of, try_out
-from hpcdl.cases.parts.stage_balance import balanced, check_stages
+from hpcdl.cases.parts.stage_balance import balanced, check_microbatches, check_stages
 from hpcdl.cases.parts.stand_ins import Session, replica
 from hpcdl.fabric.modelled_compute import ModelledCompute, oversleep
 from hpcdl.nn.volumes import FLOAT_BYTES, volumes
@@ -162,8 +162,10 @@ def check(spec: ReplaySpec, _given: Collection[str]) -> None:
                 f"{spec.aggregation.name!r} sums vectors on GPUs, and a replay's are in the host's memory"
             )
         try_out(spec.aggregation, spec.ranks // spec.stages)
-    with about("training" if spec.stages == 1 else "mesh"):
-        check_stages(spec, len(layers), spec.images)
+    with about("training"):
+        check_microbatches(spec, spec.images)
+    with about("mesh"):
+        check_stages(spec, len(layers))
     if spec.mesh is not None and spec.model_ranks > 1:
         with about("mesh"):
             spec.mesh.check_passes(spec.divisions)
