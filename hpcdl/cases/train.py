@@ -101,7 +101,7 @@ def program(spec: TrainSpec, journal: Journal) -> Callable[[Comm], Coroutine[Any
         mine.journal.memory(mine.memory_bytes)
         sent = mine.journal.read().bytes - before
         return {
-            **await compression_fields(comm, mine, sent, WARMUP_STEPS),
+            **await compression_fields(comm, mine.compressed, mine.journal, sent, WARMUP_STEPS),
             "parameters": volumes(spec.layers, spec.data.shape, 1).parameters,
             "bucket_bytes": mine.bucket_bytes,
             "chosen": chosen,

@@ -79,7 +79,8 @@ class Compressed:
         """Values not sent yet, from the first exchange on; None without error feedback."""
         self._vector = vector
         self._size = size
-        self._dtype = dtype
+        self.dtype = dtype
+        """Type of the gradient."""
         self._seed = seed
         self._watched = watched
         self._dense: Array | None = None
@@ -134,7 +135,7 @@ class Compressed:
         if type(gradient) is Phantom:
             return
         if self._dense is None:
-            self._dense = np.zeros(self._size, self._dtype)
+            self._dense = np.zeros(self._size, self.dtype)
         self._dense[span] = gradient
 
     def _begin(self, comm: Comm) -> Callable[[Comm, Piece, Sum], Coroutine[Any, Any, None]]:
@@ -191,7 +192,7 @@ class Compressed:
 
     def _layout(self, rank: int, ranks: int) -> Layout:
         return Layout(
-            size=self._size, tensors=self.tensors, dtype=self._dtype, rank=rank, ranks=ranks, seed=self._seed
+            size=self._size, tensors=self.tensors, dtype=self.dtype, rank=rank, ranks=ranks, seed=self._seed
         )
 
     def _courier(self, compressor: Any, layout: Layout) -> Courier:
