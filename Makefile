@@ -22,7 +22,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 OPENMPI_RUN := $(OTHER)/bin/mpirun --map-by :OVERSUBSCRIBE --bind-to none
 MPI_TESTS := -m pytest -q --with-mpi tests/mpi
 
-.PHONY: help quickstart test test-quick test-unit test-mpich test-openmpi test-slurm check format clean peers peers-collectives peers-compression peers-training nights break-even gpu-check gpu-plans
+.PHONY: help quickstart test test-quick test-unit test-grids test-mpich test-openmpi test-slurm check format clean peers peers-collectives peers-compression peers-training nights break-even gpu-check gpu-plans
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -33,13 +33,17 @@ quickstart: $(VENV)/ready  ## train LeNet with every aggregation on 1 and 2 rank
 test: test-unit test-mpich test-openmpi  ## everything, the MPI tests under mpirun with MPICH and Open MPI
 
 test-quick: $(VENV)/ready-to-test  ## all tests that run in one process, without a launcher and a GPU compiler
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'not slow' \
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'not slow and not grid' \
 	  tests --ignore=tests/mpi --ignore=tests/commands --ignore=tests/testbed --ignore=tests/slurm --ignore=tests/gpu
 
 # one worker more than above: tests that start ranks wait for them, often asleep
 test-unit: $(VENV)/ready-to-test $(OTHER)/ready-to-test  ## all tests that start their own ranks or need none
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 HPCDL_OTHER_PYTHON=$(OTHER)/bin/python \
-	  $(BIN)/python -m pytest -q --reruns $(RERUNS) -n $$(($(WORKERS) + 1)) --dist worksteal tests --ignore=tests/mpi --ignore=tests/slurm
+	  $(BIN)/python -m pytest -q --reruns $(RERUNS) -n $$(($(WORKERS) + 1)) --dist worksteal -m 'not grid' tests --ignore=tests/mpi --ignore=tests/slurm
+
+test-grids: $(VENV)/ready-to-test $(OTHER)/ready-to-test  ## all combinations of parameters of which the others test a sample
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 HPCDL_OTHER_PYTHON=$(OTHER)/bin/python \
+	  $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m grid tests --ignore=tests/mpi --ignore=tests/slurm
 
 test-mpich: $(VENV)/ready-to-test  ## the contract tests under MPICH's mpirun
 	@set -e; for ranks in $(RANKS); do echo "MPICH, $$ranks ranks"; \

@@ -159,7 +159,7 @@ class _Draft:
         return self.case
 
 
-def load(path: Path, overrides: Sequence[str] = (), glob: str | None = None, *, check: bool = True) -> Suite:
+def load(path: Path, overrides: Sequence[str] = (), globs: Sequence[str] = (), *, check: bool = True) -> Suite:
     """Read a suite: a file, or one that comes with hpcdl, by name.
 
     Raises UsageError if it cannot be read or does not :func:`parse`.
@@ -173,16 +173,16 @@ def load(path: Path, overrides: Sequence[str] = (), glob: str | None = None, *, 
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise UsageError(str(error)) from None
-    return parse(text, str(path), overrides, glob, check=check)
+    return parse(text, str(path), overrides, globs, check=check)
 
 
 def parse(
-    text: str, source: str, overrides: Sequence[str] = (), glob: str | None = None, *, check: bool = True
+    text: str, source: str, overrides: Sequence[str] = (), globs: Sequence[str] = (), *, check: bool = True
 ) -> Suite:
     """Turn the text of the suite file ``source`` into cases.
 
     ``overrides`` are the arguments of ``--set``: ``case.KEY=VALUE`` or ``suite.KEY=VALUE``, as in TOML. With
-    ``glob`` only the cases are chosen, and checked, whose name is ``glob`` or matches it.
+    ``globs`` only the cases of :func:`matching` names are chosen and checked.
     Raises UsageError for anything that could not run to its end: unknown keys and names, values out of range,
     missing data, impossible shapes. Of a case that is not chosen only the keys, and what names it, must be right;
     without ``check`` that holds for all cases, for a suite that runs on another machine.
@@ -192,11 +192,7 @@ def parse(
         name, question, drafts = _drafts(text, source, overrides)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    chosen = [
-        draft for draft in drafts if glob is None or draft.case.name == glob or fnmatch(draft.case.name, glob)
-    ]
-    if not chosen:
-        raise UsageError(f"--case {glob!r} matches none of the cases, such as {drafts[0].case.name!r}")
+    chosen = [drafts[place] for place in matching([draft.case.name for draft in drafts], globs)]
     checked = tuple(draft.check() if check else draft.case for draft in chosen)
     seen = set()
     for case in checked:
@@ -207,6 +203,20 @@ def parse(
         seen.add(case.name)
     others = tuple(one.case for one in drafts if one.complaint is None and one.case.name not in seen)
     return Suite(name, question, text, checked, others)
+
+
+def matching(names: Sequence[str], globs: Sequence[str]) -> list[int]:
+    """Return the places of the ``names`` that are one of ``globs`` or match one; all without ``globs``.
+
+    Raises UsageError for a pattern that matches no name.
+    """
+    found = set(() if globs else range(len(names)))
+    for glob in globs:
+        here = {place for place, name in enumerate(names) if name == glob or fnmatch(name, glob)}
+        if not here:
+            raise UsageError(f"--case {glob!r} matches none of the cases, such as {names[0]!r}")
+        found |= here
+    return sorted(found)
 
 
 def _drafts(text: str, source: str, overrides: Sequence[str]) -> tuple[str, str, list[_Draft]]:

@@ -6,6 +6,31 @@ from hpcdl.trace.recorder import Evaluation, Recorder, Step
 from hpcdl.trace.schema import merge, read, write_part
 from hpcdl.training.parts.traits import Strategy
 
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark tests with ``sampled``, except those of the sample, with ``grid``.
+
+    The sample has each value of each parameter twice, beside different values of the others: test k of n, the
+    length of the longest parameter, has value k of each, and test n + k has value k + j of parameter j.
+    """
+    grids = {}
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            grids.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for grid in grids.values():
+        ids = [item.callspec._idlist for item in grid]  # one per list of parameters
+        axes = [list(dict.fromkeys(axis)) for axis in zip(*ids, strict=True)]
+        sample = {
+            tuple(axis[(k + shift * j) % len(axis)] for j, axis in enumerate(axes))
+            for k in range(max(map(len, axes)))
+            for shift in (0, 1)
+        }
+        for item, place in zip(grid, ids, strict=True):
+            if tuple(place) not in sample:
+                item.add_marker("grid")
+
+
 TRAINING = {
     "suite": "s",
     "case": "c",
@@ -72,6 +97,7 @@ class Hand:
         memory=None,
         dropped=(0, 0),
         events=None,
+        residuals=None,
         counters=None,
         **fields,
     ):
@@ -82,6 +108,7 @@ class Hand:
             recorder.memory_bytes = memory[rank] if memory else 0
             recorder.dropped, recorder.dropped_updates = dropped
             recorder.events += events[rank] if events else []
+            recorder.residuals += residuals[rank] if residuals else []
             clock = 10**9 * (1 if common_clock else rank + 1)
             for step, ms in enumerate(durations):
                 end = clock + round(ms * 1e6)

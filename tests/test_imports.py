@@ -4,6 +4,7 @@ import ast
 import fnmatch
 import subprocess
 import sys
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -50,8 +51,13 @@ OFFERED = {
 """Folders whose files a suite can name; they must not import each other."""
 
 
+@cache
 def imports(path):
-    """Yield the absolute names that ``path`` imports, such as ``hpcdl.fabric.comm.Array``."""
+    """Return the absolute names that ``path`` imports, such as ``hpcdl.fabric.comm.Array``."""
+    return frozenset(imported(path))
+
+
+def imported(path):
     package = ["hpcdl", *path.relative_to(ROOT).with_suffix("").parts[:-1]]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

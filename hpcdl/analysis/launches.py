@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from hpcdl.trace.run import Run
 
 Columns = dict[str, npt.NDArray[Any]]
+
+REDUCED: Final = ("steps", "evaluations", "updates", "residuals", "ranks")
+"""Tables of a run that are reduced over its ranks."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,8 @@ class Launch:
     """Ranks that take steps."""
     updates: Columns = field(default_factory=dict)
     """Gradients applied to parameters that were kept for others."""
+    residuals: Columns = field(default_factory=dict)
+    """Norms of residuals and of gradients by step, root mean squares over ranks; empty unless compressed."""
     memory_bytes: int = 0
     """Vectors of the rank that holds most; 0 where it was not stated."""
     disturbed: str | None = None
@@ -98,8 +103,7 @@ def warmup_of(fields: Mapping[str, Any]) -> int:
 
 def launches(run: Run) -> list[Launch]:
     """All cases of a run, in its order, each reduced over ranks."""
-    frames = {"steps": run.steps, "evaluations": run.evaluations, "updates": run.updates, "ranks": run.ranks}
-    tables = {name: _by_case(frame) for name, frame in frames.items()}
+    tables = {name: _by_case(getattr(run, name)) for name in REDUCED}
     return [
         _reduce(fields, **{name: table.get(index, {}) for name, table in tables.items()})
         for index, fields in enumerate(run.described)
@@ -118,7 +122,12 @@ def _by_case(frame: pd.DataFrame) -> dict[int, Columns]:
 
 
 def _reduce(
-    fields: Mapping[str, Any], steps: Columns, evaluations: Columns, updates: Columns, ranks: Columns
+    fields: Mapping[str, Any],
+    steps: Columns,
+    evaluations: Columns,
+    updates: Columns,
+    residuals: Columns,
+    ranks: Columns,
 ) -> Launch:
     warmup = warmup_of(fields)
     if not steps or fields.get("error"):  # what broke half-way has no step time
@@ -131,6 +140,7 @@ def _reduce(
         "evaluations": _latest(evaluations),
         "workers": len(np.unique(steps["rank"])),
         "updates": updates,
+        "residuals": _over_ranks(residuals),
         "memory_bytes": int(ranks["memory_bytes"].max(initial=0)) if ranks else 0,
         "disturbed": None if fields.get("network") else disturbance(ranks),
     }
@@ -196,6 +206,18 @@ def _latest(evaluations: Columns) -> Columns:
         times[own] = np.maximum(times[own], times[others])
     return {
         name: (times if name == "training_seconds" else column)[by_rank[0]] for name, column in evaluations.items()
+    }
+
+
+def _over_ranks(residuals: Columns) -> Columns:
+    """Return the root mean square of each norm over the ranks that recorded a step."""
+    if not residuals:
+        return {}
+    steps, place, count = np.unique(residuals["step"], return_inverse=True, return_counts=True)
+    norms = ("residual_norm", "gradient_norm")
+    return {
+        "step": steps,
+        **{name: np.sqrt(np.bincount(place, residuals[name] ** 2, len(count)) / count) for name in norms},
     }
 
 

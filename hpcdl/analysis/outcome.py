@@ -80,7 +80,24 @@ def fidelity(launches: Sequence[Launch]) -> dict[str, Any]:
             columns.setdefault(name, []).append(float(seen[name][last]))
         largest.append(float(np.max(seen["residual_norm"])))
     columns["residual_norm_largest"] = largest
+    for launch in launches:
+        for number, value in enumerate(residual_to_gradient(launch), 1):
+            columns.setdefault(f"residual_to_gradient_q{number}", []).append(value)
     return {name: _median(list(filter(math.isfinite, values))) for name, values in columns.items()}
+
+
+def residual_to_gradient(launch: Launch) -> list[float]:
+    """Return the norm of the residual by that of the gradient, means over each quarter of the exchanges.
+
+    Not a number for a quarter in which none was recorded; empty without residuals.
+    """
+    seen = launch.residuals
+    if not len(seen.get("step", ())):
+        return []
+    known = seen["gradient_norm"] > 0
+    ratio = seen["residual_norm"][known] / seen["gradient_norm"][known]
+    quarter = 4 * seen["step"][known] // (int(seen["step"].max()) + 1)
+    return [float(ratio[quarter == one].mean()) if (quarter == one).any() else math.nan for one in range(4)]
 
 
 def _median(values: Sequence[float]) -> float | None:

@@ -43,6 +43,7 @@ def pool(runs: Sequence[Run]) -> Run:
         steps=_joined([run.steps for run in runs], begins),
         evaluations=_joined([run.evaluations for run in runs], begins),
         updates=_joined([run.updates for run in runs], begins),
+        residuals=_joined([run.residuals for run in runs], begins),
         ranks=_joined([run.ranks for run in runs], begins),
         environment={
             **first.environment,

@@ -116,6 +116,8 @@ def of_events(events: pd.DataFrame, steps: pd.DataFrame, fields: Mapping[str, An
 
     ``events`` and ``steps`` have the columns of :class:`hpcdl.trace.run.Run`.
     """
+    if not len(events):
+        return None
     steps = steps[steps["step"] >= warmup_of(fields)]
     if len(events) > MOST_EVENTS:
         until = np.partition(events["begin"].to_numpy(), MOST_EVENTS)[MOST_EVENTS]

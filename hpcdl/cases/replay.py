@@ -100,7 +100,7 @@ def _check_compression(spec: ReplaySpec) -> None:
     """Raise ValueError for a compression that the strategy, the mesh or the aggregation does not allow."""
     if spec.plan is None:
         return
-    if not spec.strategy.compresses or spec.mesh is not None:
+    if not (spec.strategy.compresses and spec.strategy.aggregates) or spec.mesh is not None:
         where = "a mesh" if spec.mesh is not None else repr(spec.training.name)
         raise ValueError(f"a replay with {where} compresses no gradients")
     check_exchange(spec.compression, spec.plan)

@@ -99,9 +99,12 @@ def program(spec: TrainSpec, journal: Journal) -> Callable[[Comm], Coroutine[Any
         finally:
             mine.close()
         mine.journal.memory(mine.memory_bytes)
+        mine.journal.residuals(mine.compressed.norms.rows() if mine.compressed is not None else ())
         sent = mine.journal.read().bytes - before
         return {
-            **await compression_fields(comm, mine.compressed, mine.journal, sent, WARMUP_STEPS),
+            **await compression_fields(
+                comm, mine.compressed, mine.journal, sent, WARMUP_STEPS, among_activations=mine.group is not None
+            ),
             "parameters": volumes(spec.layers, spec.data.shape, 1).parameters,
             "bucket_bytes": mine.bucket_bytes,
             "chosen": chosen,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.command import Command
 from hpcdl.commands.parts.output_file import write_output
-from hpcdl.commands.parts.parser import path, whole_number
+from hpcdl.commands.parts.parser import case_patterns, path, whole_number
 from hpcdl.exit_codes import OK
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ranks-per-host", type=whole_number, metavar="N", help="ranks per host (default: one, or as in the run)"
     )
-    parser.add_argument("--case", metavar="GLOB", help="select cases by name; others are not checked")
+    case_patterns(parser, "select cases by name; others are not checked")
     parser.add_argument(
         "--parallelism",
         action="store_true",
@@ -42,7 +42,7 @@ def execute(options: argparse.Namespace) -> int:
         options.source,
         options.network,
         prediction.ascending(options.ranks),
-        glob=options.case,
+        globs=options.case,
         ranks_per_host=options.ranks_per_host,
         meshes=options.parallelism,
     )

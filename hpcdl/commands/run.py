@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from hpcdl.commands.parts.command import Command
 from hpcdl.commands.parts.folder import folder_of, load_suite, writable
 from hpcdl.commands.parts.job import in_job
-from hpcdl.commands.parts.parser import path, whole_number
+from hpcdl.commands.parts.parser import case_patterns, path, whole_number
 from hpcdl.exit_codes import FAILED, OK
 
 if TYPE_CHECKING:
@@ -38,11 +38,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", dest="folder", type=path, metavar="DIR", help="run folder (default: runs/SUITE-TIME)"
     )
-    parser.add_argument(
-        "--case",
-        metavar="GLOB",
-        help="select cases by name; data and sizes of others are not checked",
-    )
+    case_patterns(parser, "select cases by name; data and sizes of others are not checked")
     parser.add_argument(
         "--set",
         action="append",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.command import Command
 from hpcdl.commands.parts.output_file import write_output
-from hpcdl.commands.parts.parser import path, whole_number
+from hpcdl.commands.parts.parser import case_patterns, path, whole_number
 from hpcdl.exit_codes import FAILED, OK
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--launches", type=whole_number, default=1, metavar="N", help="a job array of N independent launches"
     )
-    parser.add_argument("--case", metavar="GLOB", help="as of hpcdl run")
+    case_patterns(parser, "as of hpcdl run")
     parser.add_argument(
         "--set", action="append", default=[], dest="overrides", metavar="case.KEY=VALUE", help="as of hpcdl run"
     )
@@ -130,8 +130,8 @@ def _without_actions(given: list[str]) -> list[str]:
 
 
 def _options_of_run(options: argparse.Namespace) -> tuple[str, ...]:
-    case = () if options.case is None else ("--case", options.case)
-    return (*case, *(word for override in options.overrides for word in ("--set", override)))
+    given = [("--case", glob) for glob in options.case] + [("--set", override) for override in options.overrides]
+    return tuple(word for pair in given for word in pair)
 
 
 def _submit(job: BatchJob, site: SiteProfile, script: Path) -> int:

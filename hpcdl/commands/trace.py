@@ -6,10 +6,12 @@ import argparse
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.command import Command
-from hpcdl.commands.parts.parser import path, whole_number
+from hpcdl.commands.parts.parser import case_patterns, path, whole_number
 from hpcdl.exit_codes import OK
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hpcdl.trace.run import Run
 
 FORMATS: Final = ("perfetto", "goal")
@@ -22,7 +24,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=path, metavar="RUN", help="a run folder or a run.h5")
     parser.add_argument("-o", dest="file", type=path, required=True, metavar="FILE", help="such as run.pftrace")
     parser.add_argument("--format", choices=FORMATS, default="perfetto", help="(default: perfetto)")
-    parser.add_argument("--case", metavar="GLOB", help="the case, if the run has several")
+    case_patterns(parser, "the case, if the run has several")
     parser.add_argument("--ranks", type=_numbers, metavar="N-M,...", help="only these ranks (default: all)")
     parser.add_argument("--steps", type=_numbers, metavar="N-M,...", help="only these steps (default: all)")
 
@@ -65,16 +67,14 @@ def execute(options: argparse.Namespace) -> int:
     return OK
 
 
-def _case(run: Run, glob: str | None) -> int:
-    """Return the index of the only case that ``glob`` matches. Raises ValueError if it is none or several."""
-    from fnmatch import fnmatch
+def _case(run: Run, globs: Sequence[str]) -> int:
+    """Return the index of the only case that ``globs`` select. Raises ValueError if it is none or several."""
+    from hpcdl.suite import matching
 
     names = [str(one["case"]) for one in run.described]
-    chosen = [index for index, name in enumerate(names) if glob is None or fnmatch(name, glob) or name == glob]
+    chosen = matching(names, globs)
     if len(chosen) == 1:
         return chosen[0]
-    if not chosen:
-        raise ValueError(f"--case {glob!r} matches none of the cases, such as {names[0]!r}")
     raise ValueError(f"--case: choose one of {len(chosen)} cases, such as {names[chosen[0]]!r}")
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from hpcdl.compression.parts import float16
 from hpcdl.compression.parts.checks import check_finite
+from hpcdl.compression.parts.device import kernels
 from hpcdl.compression.parts.traits import Compression
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Layout
     from hpcdl.fabric.comm import Array
 
-TRAITS: Final = Compression(error_feedback=False, rounds_values=True)
+TRAITS: Final = Compression(error_feedback=False, rounds_values=True, on_device=True)
 
 
 class FP16:
@@ -25,11 +26,10 @@ class FP16:
     """
 
     def __init__(self, layout: Layout) -> None:
-        from hpcdl.compression.kernels import halves  # late: listing compressors must not load numba
-
+        halves = kernels(layout.device, "halves")
         self._narrow = halves.narrow_float16
         self._widen = halves.widen_float16
-        self.state: dict[str, Array] = {"float16": float16.vector(layout.size)}
+        self.state: dict[str, Array] = {"float16": float16.vector(layout.size, layout.device)}
 
     def rounds(self, span: slice, vector: Array, residual: Array | None, _step: int) -> Iterator[Array]:
         """See :class:`hpcdl.compression.parts.protocol.Summable`.
@@ -37,19 +37,19 @@ class FP16:
         Raises FloatingPointError for a value that is infinite or not a number, or a sum that is.
         """
         sent = self.state["float16"][span]
-        bits = np.asarray(sent).view(np.uint16)
+        bits = float16.bits(sent)
         numbers = vector.astype(np.float32, copy=False)
         fused = residual is not None and residual.dtype == np.float32
         check_finite(self._narrow(numbers, bits, residual if fused else None))
         if residual is not None and not fused:
-            np.subtract(vector, np.asarray(sent), out=residual)
+            np.subtract(vector, sent, out=residual)
         yield sent
         self.restore(span, sent, vector, _step, fed_back=residual is not None)
 
     def restore(self, span: slice, sent: Array, vector: Array, step: int, *, fed_back: bool) -> None:  # noqa: ARG002
         """See :class:`hpcdl.compression.parts.protocol.PointToPoint`."""
-        numbers = vector if vector.dtype == np.float32 else np.empty(len(vector), np.float32)
-        if not self._widen(np.asarray(sent).view(np.uint16), numbers):
+        numbers = vector if vector.dtype == np.float32 else np.empty_like(vector, dtype=np.float32)
+        if not self._widen(float16.bits(sent), numbers):
             raise FloatingPointError("the sum exceeds 65504, the largest number of float16")
         if numbers is not vector:
             vector[:] = numbers

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from hpcdl.compression.parts.checks import check_finite, check_length, check_padding, check_values
 from hpcdl.compression.parts.segments import rows
 from hpcdl.compression.parts.traits import Compression
+from hpcdl.compression.parts.two_values import TwoValueMessages
 
 if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Bytes, Layout
     from hpcdl.fabric.comm import Array
 
-TRAITS: Final = Compression(both_ways=True, title="Seide 2014")
+TRAITS: Final = Compression(both_ways=True, on_device=True, title="Seide 2014")
 
 
 class OneBit:
@@ -26,41 +26,28 @@ class OneBit:
     """
 
     def __init__(self, layout: Layout) -> None:
-        from hpcdl.compression.kernels import two_values  # late: listing compressors must not load numba
-
-        self._kernels = two_values
         self.state: dict[str, Array] = {}
-        self._dtype = np.dtype(layout.dtype)
-        self._segments = rows(layout)
+        self._messages = TwoValueMessages(rows(layout), layout, 2, _means)
 
     def bound(self, span: slice) -> int:
         """Return the bytes of a message."""
-        return self._header(span) + int(span.stop - span.start + 7) // 8
+        return self._messages.bound(span)
 
     def expected(self, span: slice) -> int:
         """Return the bytes of a message."""
-        return self.bound(span)
+        return self._messages.bound(span)
 
     def encode(self, span: slice, vector: Array, wire: Bytes, step: int) -> int:  # noqa: ARG002
         """See :class:`hpcdl.compression.parts.protocol.Encoder`."""
-        cuts, header, length = self._segments.cuts(span), self._header(span), self.bound(span)
-        totals = np.empty((len(cuts) - 1, 3))
-        self._kernels.sums(vector, cuts, totals)
-        check_finite(np.isfinite(totals).all())
-        counts = np.stack([totals[:, 2], np.diff(cuts) - totals[:, 2]], axis=1)
-        values = (totals[:, :2] / np.maximum(counts, 1)).astype(self._dtype)
-        wire[:header] = values.reshape(-1).view(np.uint8)
-        self._kernels.encode(vector, cuts, values, wire[header:length])
-        return length
+        return self._messages.encode(span, vector, wire)
 
     def decode(self, span: slice, message: Bytes, into: Array) -> None:
         """See :class:`hpcdl.compression.parts.protocol.Encoder`."""
-        header = self._header(span)
-        check_length(message, self.bound(span))
-        check_padding(message, len(into))
-        values = message[:header].copy().view(self._dtype).reshape(-1, 2)
-        check_values(np.isfinite(values) & (values * [-1, 1] >= 0))
-        self._kernels.decode(message[header:], self._segments.cuts(span), values, into)
+        self._messages.decode(span, message, into)
 
-    def _header(self, span: slice) -> int:
-        return self._segments.count(span) * 2 * self._dtype.itemsize
+
+def _means(totals: Array, lengths: Array) -> Array:
+    """Return the means of negative and of other entries of each segment, (segments, 2)."""
+    counts = np.stack([totals[:, 2], lengths - totals[:, 2]], axis=1)
+    means: Array = totals[:, :2] / np.maximum(counts, 1)
+    return means

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from hpcdl.compression.parts.checks import check_finite
+from hpcdl.compression.parts.device import kernels, to_device
 from hpcdl.compression.parts.traits import Compression
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Layout
     from hpcdl.fabric.comm import Array
 
-TRAITS: Final = Compression(whole_tensors=True, title="Vogels et al. 2019")
+TRAITS: Final = Compression(whole_tensors=True, on_device=True, title="Vogels et al. 2019")
 
 
 class Matrix(NamedTuple):
@@ -44,11 +45,9 @@ class PowerSGD:
 
     def __init__(self, layout: Layout, *, rank: int = 2) -> None:
         """Raise ValueError unless ``rank`` is at least 1."""
-        from hpcdl.compression.kernels import low_rank  # late: listing compressors must not load numba
-
         if rank < 1:
             raise ValueError(f"rank must be at least 1, not {rank}")
-        self._kernels = low_rank
+        self._kernels = kernels(layout.device, "low_rank")
         self._rank = rank
         self._ranks = layout.ranks
         self._dtype = layout.dtype
@@ -60,7 +59,8 @@ class PowerSGD:
                 self._matrices.append(Matrix(tensor.span, rows, columns, slice(size, size + rank * columns)))
                 size += rank * columns
         random = np.random.default_rng(layout.seed)
-        self.state: dict[str, Array] = {"Q": random.standard_normal(size).astype(layout.dtype)}
+        first = random.standard_normal(size).astype(layout.dtype)
+        self.state: dict[str, Array] = {"Q": to_device(layout.device, first)}
 
     def rounds(self, span: slice, vector: Array, residual: Array | None, _step: int) -> Iterator[Array]:
         """Yield all P with the uncompressed elements, then all Q.

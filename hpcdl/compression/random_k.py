@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from hpcdl.compression.parts.checks import check_finite
+from hpcdl.compression.parts.device import to_device
 from hpcdl.compression.parts.drawing import subset
 from hpcdl.compression.parts.selection import check_density, draw_seed, entries
 from hpcdl.compression.parts.traits import Compression
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Layout
     from hpcdl.fabric.comm import Array
 
-TRAITS: Final = Compression(unbiased=True, title="Stich 2018")
+TRAITS: Final = Compression(unbiased=True, on_device=True, title="Stich 2018")
 
 
 class RandomK:
@@ -60,4 +61,5 @@ class RandomK:
 
     def _positions(self, span: slice, step: int) -> Array:
         length = span.stop - span.start
-        return subset(entries(self._density, length), length, draw_seed(self._layout, span.start, step))
+        positions = subset(entries(self._density, length), length, draw_seed(self._layout, span.start, step))
+        return to_device(self._layout.device, positions)

@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.compression.parts.checks import check_finite, check_length, check_padding
+from hpcdl.compression.parts.device import kernels
 from hpcdl.compression.parts.traits import Compression
 
 if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Bytes, Layout
     from hpcdl.fabric.comm import Array
 
-TRAITS: Final = Compression(error_feedback=False, both_ways=True, scaled=False, title="Bernstein 2018")
+TRAITS: Final = Compression(
+    error_feedback=False, both_ways=True, on_device=True, scaled=False, title="Bernstein 2018"
+)
 
 
 class Sign:
@@ -24,10 +27,8 @@ class Sign:
     gradient stays where it is.
     """
 
-    def __init__(self, layout: Layout) -> None:  # noqa: ARG002
-        from hpcdl.compression.kernels import signs  # late: listing compressors must not load numba
-
-        self._kernels = signs
+    def __init__(self, layout: Layout) -> None:
+        self._kernels = kernels(layout.device, "signs")
         self.state: dict[str, Array] = {}
 
     def bound(self, span: slice) -> int:

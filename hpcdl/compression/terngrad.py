@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from hpcdl.compression.parts.checks import check_finite, check_length, check_padding, check_values
+from hpcdl.compression.parts.device import kernels
 from hpcdl.compression.parts.segments import tensors
 from hpcdl.compression.parts.traits import Compression
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Bytes, Layout
     from hpcdl.fabric.comm import Array
 
-TRAITS: Final = Compression(error_feedback=False, title="Wen 2017")
+TRAITS: Final = Compression(error_feedback=False, on_device=True, title="Wen 2017")
 _PLUS_AND_MINUS: Final = 0b01010101
 
 
@@ -31,9 +32,9 @@ class TernGrad:
     def __init__(self, layout: Layout, *, clip: float = 2.5) -> None:
         if clip < 0:
             raise ValueError(f"clip is {clip}, below 0")
-        from hpcdl.compression.kernels import draws, ternary  # late: listing compressors must not load numba
+        from hpcdl.compression.kernels import draws  # late: listing compressors must not load numba
 
-        self._kernels = ternary
+        self._kernels = kernels(layout.device, "ternary")
         self._key = draws.key
         self.state: dict[str, Array] = {}
         self._clip = clip

@@ -177,10 +177,16 @@ def on_terminal() -> bool:
     return os.environ.get(TERMINAL) == "1"
 
 
+def status_folder() -> Path | None:
+    """Return the folder of the ``hpcdl run`` that started the ranks, on its host; None under another launcher."""
+    place = os.environ.get(STATUS)
+    return None if place is None else Path(place).parent
+
+
 def heartbeat_file() -> Path | None:
     """Return the file that rank 0 touches regularly; None if another launcher started the ranks."""
-    place = os.environ.get(STATUS)
-    return None if place is None else Path(place).with_name("alive")
+    folder = status_folder()
+    return None if folder is None else folder / "alive"
 
 
 def write_status(code: int, rank: int) -> int:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from hpcdl.fabric.comm import Array
     from hpcdl.nn.bound import Bound
+    from hpcdl.nn.kernels.cupy.device import Device
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,16 @@ class Backend:
     record: Callable[[Bound], Bound] | None = field(default=None, kw_only=True)
     """Return a bound layer that records its kernel launches in the first step and replays them afterwards."""
 
-    on_host: bool = field(default=True, kw_only=True)
-    """True if arrays are in host memory."""
+    device: Device | None = field(default=None, kw_only=True)
+    """Device whose memory holds the arrays; None: the host."""
 
     prepare: Callable[[str], None] | None = field(default=None, kw_only=True)
     """Compile or load the kernels of a dtype. Call it before anything is timed."""
+
+    @property
+    def on_host(self) -> bool:
+        """True if arrays are in host memory."""
+        return self.device is None
 
     def check_precision(self, dtype: str) -> None:
         """Raise ValueError if this backend has no kernels for activations of ``dtype``."""

@@ -72,6 +72,8 @@ class Site:
     """Losses of auxiliary classifiers; each classifier appends its own."""
     continued: Mapping[str, Noise] = field(default_factory=dict)
     """Ops of an earlier binding by path; layers that draw random numbers continue theirs."""
+    stashes: dict[str, list[Array]] = field(default_factory=dict)
+    """Arrays that one part of a divided layer leaves for a later one, by the layer's path."""
 
     def inside(self, name: str) -> Site:
         """Return the site of the layer ``name`` within this layer."""
@@ -84,3 +86,7 @@ class Site:
     def gradient(self, name: str) -> Array:
         """Return the view of a declared parameter's gradient."""
         return self.gradients[f"{self.path}.{name}"]
+
+    def stash(self, path: str) -> list[Array]:
+        """Return the stack of arrays that the parts of the divided layer at ``path`` share."""
+        return self.stashes.setdefault(path, [])

@@ -201,11 +201,12 @@ class Replica:
 
     def _bound_again(self, shared: Array) -> Binding:
         stages, heads = list[AccumulatingStage](), list[AuxiliaryLoss]()
+        stashes: dict[str, list[Array]] = {}
         for stage in self.stages:
             begin, end = stage.span.start, stage.span.stop
             own = [one for one in self.tensors if begin <= one.offset < end]
             views = _views(shared, [replace(one, offset=one.offset - begin) for one in own])
-            again = stage.again(views, heads)
+            again = stage.again(views, heads, stashes)
             stages.append(AccumulatingStage(again, self.gradients[stage.span], shared[: end - begin]))
         return Binding(tuple(stages), tuple(heads))
 

@@ -42,22 +42,25 @@ class Stage:
         """Dtypes of the arrays of outputs and inputs."""
         heads = len(site.heads)
         bound = layer.bind(shape, site)
-        if site.backend.record is not None and len(site.heads) == heads:
-            # an auxiliary classifier passes its logits to the loss in each forward; a recording would skip that
+        stashing = isinstance(layer, Part) and layer.stashes
+        if site.backend.record is not None and len(site.heads) == heads and not stashing:
+            # an auxiliary classifier passes its logits to the loss in each forward; a recording would skip that,
+            # as it would skip the arrays that a part leaves for another
             bound = site.backend.record(bound)
         self._training = bound
         self._evaluation: Bound | None = None
         self._batch: int | None = None
 
     def forward(self, x: Array, train: bool = True) -> Array:
-        """Return the outputs (N, *output); N may differ between calls.
+        """Return the outputs (N, *output), or (1, *output) of a whole batch; N may differ between calls.
 
         ValueError: an input of the wrong shape or dtype.
         """
         self._check("input", x, self.shape, self.input_dtype)
         if train:
-            self._batch = len(x)
-            return self._training.forward(self._narrow(_contiguous(x)), train=True)
+            y = self._training.forward(self._narrow(_contiguous(x)), train=True)
+            self._batch = len(y)
+            return y
         if self._evaluation is None:
             self._evaluation = self._layer.bind(self.shape, replace(self._site, seeded=[], heads=[]))
         return self._evaluation.forward(self._narrow(_contiguous(x)), train=False)
@@ -78,13 +81,16 @@ class Stage:
         self._batch = None
         return self._training.backward(_contiguous(dy), needs_dx=not self._first)
 
-    def again(self, gradients: dict[str, Array], heads: list[AuxiliaryLoss]) -> Stage:
+    def again(
+        self, gradients: dict[str, Array], heads: list[AuxiliaryLoss], stashes: dict[str, list[Array]]
+    ) -> Stage:
         """Bind the layer once more to the same parameters and state, with activations of its own.
 
         Backward writes to ``gradients``, views by full name. Losses of auxiliary classifiers are appended to
-        ``heads``. Random numbers continue those of this binding.
+        ``heads``; ``stashes`` is that of all stages of the binding. Random numbers continue those of this one.
         """
-        own = replace(self._site, gradients=gradients, seeded=[], heads=heads, continued=dict(self._site.seeded))
+        site = replace(self._site, stashes=stashes, continued=dict(self._site.seeded))
+        own = replace(site, gradients=gradients, seeded=[], heads=heads)
         return Stage(self._layer, self.shape, (self.span, self.state), own, first=self._first)
 
     def _narrow(self, x: Array) -> Array:

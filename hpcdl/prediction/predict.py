@@ -6,7 +6,6 @@ The network is a preset, in a file, or fitted to a run's measurements; see :mod:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -86,7 +85,7 @@ def predict(
     network: str,
     ranks: Sequence[int] = (),
     *,
-    glob: str | None = None,
+    globs: Sequence[str] = (),
     ranks_per_host: int | None = None,
     meshes: bool = False,
 ) -> Prediction:
@@ -95,7 +94,7 @@ def predict(
     ``ranks`` default to each case's own. With ``meshes``, only the parallelism of trainings is predicted. Raises
     UsageError, one line.
     """
-    subject, run = _records(what, glob)
+    wanted, run = _records(what, globs)
     cluster, explained, most, source, certainty = _network(network)
     if ranks_per_host is not None:
         if cluster.is_one_host:
@@ -104,7 +103,6 @@ def predict(
             cluster = cluster.on(ranks_per_host)
         except ValueError as error:
             raise UsageError(f"--ranks-per-host: {error}") from None
-    wanted = [record for record in subject if glob is None or fnmatch(str(record.get("case")), glob)]
     times = partial(_times, [Recorded(one) for one in (run, source) if one])
     if meshes:
         compared, reasons = parallelism(wanted, times, cluster, ranks)
@@ -202,12 +200,13 @@ def _row(
     }
 
 
-def _records(what: Path, glob: str | None) -> tuple[list[Record], Run | None]:
-    """Return the cases of a suite, or the records of a run and the run."""
+def _records(what: Path, globs: Sequence[str]) -> tuple[list[Record], Run | None]:
+    """Return the selected cases of a suite, or the records of a run and the run."""
     if what.suffix == ".toml" or (not what.exists() and str(what) in suites()):
-        return [dict(case.fields()) for case in suite.load(what, glob=glob).cases], None
+        return [dict(case.fields()) for case in suite.load(what, globs=globs).cases], None
     run = _read(what)
-    return _reduced(run), run
+    records = _reduced(run)
+    return [records[place] for place in suite.matching([str(one.get("case")) for one in records], globs)], run
 
 
 def _network(name: str) -> tuple[Network, Fitted | None, int | None, Run | None, Certainty | None]:

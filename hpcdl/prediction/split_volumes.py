@@ -16,7 +16,7 @@ from hpcdl.aggregation.parts.cost import evaluate
 from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.locally_connected import LocallyConnected
-from hpcdl.nn.split import convolution, linear, locally_connected
+from hpcdl.nn.split import batch_norm, convolution, linear, locally_connected
 from hpcdl.nn.split.layout import by_images, cut
 from hpcdl.nn.volumes import FLOAT_BYTES, Volumes, by_layer
 
@@ -78,7 +78,7 @@ def variables(
     if isinstance(layer, Linear):
         return {**numbers, "d": layer.outputs if splitter is linear.by_inputs else shape[0]}
     numbers |= dict(zip("HWC", shape, strict=True))
-    if splitter is convolution.by_filters:
+    if splitter in {convolution.by_filters, batch_norm.by_positions}:
         return numbers
     takes = parts[0][0].takes  # type: ignore[index]
     owned = cut(shape, 1, ranks, layer=layer.name, noun="rows").ranges

@@ -141,6 +141,8 @@ def _training(record: Mapping[str, Any]) -> Training:
     traits = scheme_traits(record)
     if traits.adaptive:
         raise ValueError(f"{scheme.name} chooses its scheme by measurements at run time")
+    if spec.plan is not None and spec.mesh is not None:
+        raise ValueError(f"compression {spec.compression}: its arithmetic on a mesh has no price")
     shape, layers = architecture(spec.model, spec.dataset)
     return Training(
         strategy.bind(),

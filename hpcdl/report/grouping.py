@@ -164,7 +164,7 @@ def best(shown: Sequence[Row], name: str, most: int) -> list[Row]:
     return [*base, *ceilings, *kept]
 
 
-def left_out(every: Sequence[Row], shown: Sequence[Row], best_by: str) -> str:
+def left_out(every: Sequence[object], shown: Sequence[object], best_by: str) -> str:
     """Return a line with the number of rows of a shortened table; empty for a whole one."""
     if shown == every:
         return ""

@@ -16,9 +16,11 @@ from hpcdl.launch.mpirun import STATUS
 from hpcdl.trace import run_files
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
 _JOB_ENDED: Final = "the job ended during this case"
+_RANK_ENDED: Final = "its process ended during this case, and the job with it"
 
 
 class CaseFailedError(Exception):
@@ -111,6 +113,17 @@ def read(parts: Path) -> dict[str, Failure]:
 def of_command(parts: Path, command: str) -> dict[str, Failure]:
     """Return the failures of unfinished cases that ``command`` ran, by digest."""
     return {digest: failure for digest, failure in read(parts).items() if failure.command == command}
+
+
+def blame(parts: Path, command: str, rank: int, known: Collection[str]) -> None:
+    """Name ``rank``, whose process ended first, in the new failure of ``command`` that no rank recorded.
+
+    ``known``: digests of cases that failed in earlier jobs.
+    """
+    for digest, failure in of_command(parts, command).items():
+        if failure.error == _JOB_ENDED and digest not in known:
+            named = replace(failure, rank=rank, error=_RANK_ENDED)
+            run_files.write_text(parts / f"{digest}.failed", json.dumps(asdict(named)))
 
 
 def any_since(parts: Path, begin_ns: int) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from hpcdl.exit_codes import FAILED
 from hpcdl.launch.mpirun import RELAUNCH, self_launch
+from hpcdl.launch.rank_processes import RankProcesses
 from hpcdl.run import failed_cases
 from hpcdl.run.supervision import modified, supervise
 
@@ -29,13 +30,17 @@ def run_cases(ranks: int, given: Sequence[str], parts: Path, *, fault_tolerant: 
         while True:
             status.unlink(missing_ok=True)
             alive.touch()
-            wait = partial(
-                supervise,
-                heartbeat=partial(modified, alive, status),
-                is_ending=partial(_is_ending, status, parts, time.time_ns()),
-            )
-            code = self_launch(ranks, given, status, fault_tolerant=fault_tolerant, typed=typed, wait=wait)
+            with RankProcesses(Path(place)) as processes:
+                wait = partial(
+                    supervise,
+                    heartbeat=partial(_heartbeat, processes, alive, status),
+                    is_ending=partial(_is_ending, status, parts, time.time_ns()),
+                )
+                code = self_launch(ranks, given, status, fault_tolerant=fault_tolerant, typed=typed, wait=wait)
+                first = processes.first_ended()
             if code is None:
+                if first is not None:
+                    failed_cases.blame(parts, str(status), first, known)
                 found = failed_cases.of_command(parts, str(status))
                 new = [failure for digest, failure in found.items() if digest not in known]
                 known |= found.keys()
@@ -50,6 +55,12 @@ def run_cases(ranks: int, given: Sequence[str], parts: Path, *, fault_tolerant: 
                 return code
             if "--resume" not in given:
                 given = [*given, "--resume"]
+
+
+def _heartbeat(processes: RankProcesses, *files: Path) -> tuple[int, ...]:
+    """Return a value that changes while rank 0 runs, and watch new processes."""
+    processes.watch()
+    return modified(*files)
 
 
 def _is_ending(status: Path, parts: Path, began: int) -> bool:

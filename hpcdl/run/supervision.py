@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-PERIOD: Final = 1.0
+PERIOD: Final = 0.25
 """Seconds between two checks."""
 HEARTBEAT_TIMEOUT: Final = 900.0
 """Seconds without a heartbeat of rank 0, which has one every 15 s unless it writes a long trace."""

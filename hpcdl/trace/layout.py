@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from hpcdl.trace.recorder import EVALUATION, EVENT, STEP, UPDATE
+from hpcdl.trace.recorder import EVALUATION, EVENT, RESIDUAL, STEP, UPDATE
 
 SCHEMA: Final = 5
 
@@ -47,6 +47,9 @@ TABLES: Final = {
     "ranks": RANK,
 }
 """Columns of each dataset, by name."""
+
+OPTIONAL: Final = {"residuals": _of_ranks(RESIDUAL)}
+"""Columns of datasets that a case has only if there are rows."""
 
 REQUIRED: Final = ("kind", "ranks")
 """Fields that every case must have."""

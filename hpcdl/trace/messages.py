@@ -17,8 +17,11 @@ def matched(events: pd.DataFrame) -> pd.DataFrame:
     If the tasks of both ranks have sent and received alike, only ends of equal task numbers match. Events that
     were dropped leave their partner unmatched.
     """
-    sends = _side(events[events["label"] == "send"], "rank", "peer").rename(columns={"row": "send"})
-    receives = _side(events[events["label"] == "recv"], "peer", "rank").rename(columns={"row": "recv"})
+    sent, received = (events["label"] == label for label in ("send", "recv"))
+    if not (sent.any() and received.any()):
+        return events[[]].iloc[:0].assign(send=events.index[:0], recv=events.index[:0])
+    sends = _side(events[sent], "rank", "peer").rename(columns={"row": "send"})
+    receives = _side(events[received], "peer", "rank").rename(columns={"row": "recv"})
     key = [*_LINK, "bytes", "task"]
     counts = (
         sends.groupby(key).size().to_frame("sent").join(receives.groupby(key).size().to_frame("got"), how="outer")

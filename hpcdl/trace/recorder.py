@@ -71,6 +71,14 @@ UPDATE: Final = np.dtype(
     ]
 )
 
+RESIDUAL: Final = np.dtype(
+    [
+        ("step", np.int32),
+        ("residual_norm", np.float64),
+        ("gradient_norm", np.float64),
+    ]
+)
+
 EVENT_LIMIT: Final = 200_000
 """Default limit of events per rank and case (7.2 MB packed)."""
 
@@ -147,12 +155,24 @@ class Update(NamedTuple):
     learning_rate: float
 
 
+class Residual(NamedTuple):
+    """Norms of one rank after the exchange of one compressed gradient."""
+
+    step: int
+    """Exchanges of this rank before it."""
+    residual_norm: float
+    """Of what this rank has not sent."""
+    gradient_norm: float
+    """Of this rank's own gradient."""
+
+
 class Recorder:
     """Lists that grow while a case runs.
 
     ``events`` (None if events are not traced) holds :data:`Event` tuples; interpreters append to it directly,
     because a call would cost more than the event. ``steps`` holds :class:`Step`, ``evaluations``
-    :class:`Evaluation`, ``updates`` :class:`Update`, or plain tuples in the same order.
+    :class:`Evaluation`, ``updates`` :class:`Update`, ``residuals`` :class:`Residual`, or plain tuples in the same
+    order.
     """
 
     def __init__(self, *, events: bool = True, limit: int = EVENT_LIMIT, update_limit: int = UPDATE_LIMIT) -> None:
@@ -160,6 +180,7 @@ class Recorder:
         self.steps: list[tuple[Any, ...]] = []
         self.evaluations: list[tuple[Any, ...]] = []
         self.updates: list[tuple[Any, ...]] = []
+        self.residuals: list[tuple[Any, ...]] = []
         self.limit = limit
         self.update_limit = update_limit
         self.dropped = 0
@@ -190,8 +211,9 @@ class Recorder:
         """Return the trace as arrays.
 
         Keys: ``events`` (n, :data:`EVENT`), ``labels`` (m, UTF-8 bytes), ``steps`` (s, :data:`STEP`),
-        ``evaluations`` (e, :data:`EVALUATION`), ``updates`` (u, :data:`UPDATE`), and the int64 scalars of shape ()
-        ``dropped``, ``dropped_updates``, ``clock_offset_ns`` and ``memory_bytes``.
+        ``evaluations`` (e, :data:`EVALUATION`), ``updates`` (u, :data:`UPDATE`), ``residuals`` (r,
+        :data:`RESIDUAL`), and the int64 scalars of shape () ``dropped``, ``dropped_updates``,
+        ``clock_offset_ns`` and ``memory_bytes``.
         """
         self.trim()
         numbers: dict[str, int] = {}
@@ -206,6 +228,7 @@ class Recorder:
             "steps": np.array([Step(*row) for row in self.steps], STEP),
             "evaluations": np.array([Evaluation(*row) for row in self.evaluations], EVALUATION),
             "updates": np.array([Update(*row) for row in self.updates], UPDATE),
+            "residuals": np.array([Residual(*row) for row in self.residuals], RESIDUAL),
             "dropped": np.array(self.dropped, np.int64),
             "dropped_updates": np.array(self.dropped_updates, np.int64),
             "memory_bytes": np.array(self.memory_bytes, np.int64),

@@ -38,6 +38,8 @@ class Run:
     """case_index, rank, and the columns of :data:`hpcdl.trace.recorder.EVALUATION`."""
     updates: pd.DataFrame
     """case_index, rank, and the columns of :data:`hpcdl.trace.recorder.UPDATE`."""
+    residuals: pd.DataFrame
+    """case_index, rank, and the columns of :data:`hpcdl.trace.recorder.RESIDUAL`."""
     ranks: pd.DataFrame
     """case_index, and the columns of :data:`hpcdl.trace.layout.RANK`."""
     environment: dict[str, Any]
@@ -66,8 +68,8 @@ class Run:
     ) -> Run:
         """Build the frames.
 
-        ``described[i]`` are the fields of case i, ``tables[name][i]`` its steps, evaluations, updates and ranks;
-        ``load(i)`` returns its events and their labels.
+        ``described[i]`` are the fields of case i, ``tables[name][i]`` its steps, evaluations, updates, residuals
+        and ranks; ``load(i)`` returns its events and their labels.
         """
         import pandas as pd
 
@@ -79,6 +81,7 @@ class Run:
             steps=_frame(tables["steps"]),
             evaluations=_frame(tables["evaluations"]),
             updates=_frame(tables["updates"]),
+            residuals=_frame(tables["residuals"]),
             ranks=_frame(tables["ranks"]),
             environment=environment,
             environments=environments,

@@ -20,6 +20,8 @@ Schema version 5::
                             consensus, residual_norm, gradient_cosine, gradient_error float64
     /cases/000000/updates   (rows,) rank int32, then the columns of UPDATE:
                             time int64 [ns]; worker int32; version, staleness int64; learning_rate float64
+    /cases/000000/residuals (rows,), only of compressed training: rank int32, then the columns of RESIDUAL:
+                            step int32; residual_norm, gradient_norm float64
     /cases/000000/ranks     (ranks,) rank int32; dropped, dropped_updates int64;
                             clock_offset_ns int64 (added to this rank's clock it gives rank 0's);
                             memory_bytes int64 (held in vectors; 0: not recorded);
@@ -27,7 +29,7 @@ Schema version 5::
                             steal_ns, involuntary_switches int64; load float64;
                             frequency_begin_khz, frequency_end_khz, retransmissions int64 (-1: unknown)
 
-Steps, events, evaluations and updates are chunked and compressed (shuffle, gzip).
+Steps, events, evaluations, updates and residuals are chunked and compressed (shuffle, gzip).
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ import numpy as np
 from hpcdl.trace import validation
 from hpcdl.trace.atomic_write import atomic_write
 from hpcdl.trace.checksum import SIZE, write_checksum
-from hpcdl.trace.layout import RANK, SCHEMA, TABLES
+from hpcdl.trace.layout import OPTIONAL, RANK, SCHEMA, TABLES
 from hpcdl.trace.opening import open_trace
 from hpcdl.trace.record import CaseRecord, Scalar, TraceError
 from hpcdl.trace.run import Run, Table
@@ -58,6 +60,8 @@ __all__ = ["SCHEMA", "CaseRecord", "Run", "TraceError", "merge", "read", "write_
 
 UNKNOWN: Final = -1
 """Of a rank's counters that were not recorded."""
+READ: Final = ("steps", "evaluations", "updates", "residuals", "ranks")
+"""Tables that are read with the file; events are read later."""
 CHUNK: Final = 1 << 15
 """Rows per compressed chunk: 1.3 MB of events."""
 
@@ -132,7 +136,7 @@ def read(path: str | Path) -> Run:
             raise TraceError(f"{path}: no run.h5 and no finished case in parts/")
     described: list[dict[str, Scalar]] = []
     places: list[tuple[Path, str]] = []
-    tables: dict[str, list[Table]] = {"steps": [], "evaluations": [], "updates": [], "ranks": []}
+    tables: dict[str, list[Table]] = {name: [] for name in READ}
     context = _Context({}, "", {})
     for file in files:
         with open_trace(file) as source:
@@ -164,7 +168,7 @@ def read_part(path: Path) -> tuple[dict[str, Scalar], dict[str, Any]]:
     """
     with open_trace(path) as source:
         group = validation.check_case(source, validation.check_file(source)[0])
-        for table in TABLES:
+        for table in group.keys() & {**TABLES, **OPTIONAL}:
             for begin in range(0, len(group[table]), CHUNK):
                 validation.rows(group, table, slice(begin, begin + CHUNK))
         return validation.fields(group), _context(source).environment
@@ -194,6 +198,10 @@ def _write_case(group: h5py.Group, record: CaseRecord) -> None:
     _write(group, "events", _with_rank(events, TABLES["events"]))
     for name in ("steps", "evaluations", "updates"):
         _write(group, name, _with_rank([packed[name] for packed in record.ranks], TABLES[name]))
+    for name, columns in OPTIONAL.items():
+        found = _with_rank([packed[name] for packed in record.ranks], columns)
+        if len(found):
+            _write(group, name, found)
     group["labels"] = np.array(list(numbers), f"S{max(map(len, numbers), default=1)}")
     names = RANK.names or ()
     rows = [(rank, *(one.get(name, UNKNOWN) for name in names[1:])) for rank, one in enumerate(record.ranks)]
@@ -243,7 +251,7 @@ def _context(source: h5py.File) -> _Context:
 
 
 def _on_common_clock(group: h5py.Group, name: str) -> Table:
-    table = validation.rows(group, name)
+    table = validation.rows(group, name) if name in group else np.empty(0, OPTIONAL[name])
     moments = [column for column in ("begin", "end", "time") if column in (table.dtype.names or ())]
     if moments and len(table):
         offset = validation.rows(group, "ranks")["clock_offset_ns"]

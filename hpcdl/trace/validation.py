@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import h5py
 import numpy as np
 
-from hpcdl.trace.layout import CHOICES, ENVIRONMENT, FIELDS, IMPLIED, REQUIRED, TABLES, Complete
+from hpcdl.trace.layout import CHOICES, ENVIRONMENT, FIELDS, IMPLIED, OPTIONAL, REQUIRED, TABLES, Complete
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -71,8 +71,8 @@ def check_file(file: h5py.File) -> list[str]:
 def check_case(file: h5py.File, name: str) -> h5py.Group:
     """Check the datasets and fields of a case and return its group; :func:`rows` checks the rows."""
     group = member(member(file, "cases", h5py.Group), name, h5py.Group)
-    _check_members(group, (*TABLES, "labels"))
-    for table, columns in TABLES.items():
+    _check_members(group, (*TABLES, "labels"), OPTIONAL)
+    for table, columns in (*TABLES.items(), *((name, one) for name, one in OPTIONAL.items() if name in group)):
         found = dataset(group, table)
         if found.dtype != columns:
             raise DamageError(f"{found.name}: has the columns {found.dtype}, not {columns}")
@@ -246,7 +246,7 @@ def _check_columns(table: npt.NDArray[Any], name: str, recorded: int, ranks: int
         **dict.fromkeys(COUNTERS, (-1, MAX_TIME)),
     }
     free = {"loss", "learning_rate", "accuracy", "consensus"}
-    free |= {"residual_norm", "gradient_cosine", "gradient_error"}
+    free |= {"residual_norm", "gradient_cosine", "gradient_error", "gradient_norm"}
     for column in table.dtype.names or ():
         least, most = ranges.get(column, (0, np.inf))
         if column not in free and not ((table[column] >= least) & (table[column] <= most)).all():

@@ -4,22 +4,34 @@ from functools import partial
 from operator import imul, isub
 from typing import TYPE_CHECKING, Any, Final
 
+from hpcdl import registry
+from hpcdl.compression.parts.traits import Compression
 from hpcdl.fabric.vectors import assign
 from hpcdl.registry import nearest
+from hpcdl.training.parts.compressed.plan import readable
+from hpcdl.training.parts.compressed_gossip import CompressedGossip
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.topologies import check_graph, metropolis, neighbours
 from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from hpcdl.fabric.comm import Array, Comm
+    from hpcdl.training.parts.compressed.plan import Plan
     from hpcdl.training.parts.session import Session
 
 _MIXINGS = ("overlap", "after")
 
 
-async def d_psgd(comm: Comm, session: Session, *, graph: str = "ring", mixing: str = "overlap") -> None:
+async def d_psgd(
+    comm: Comm,
+    session: Session,
+    *,
+    graph: str = "ring",
+    mixing: str = "overlap",
+    consensus_step: float | None = None,
+) -> None:
     """Decentralised parallel SGD: average parameters with the neighbours (Lian et al. 2017, algorithm 1).
 
         x_i  <-  sum over j of W_ij x_j  -  rate * gradient(old x_i)
@@ -32,24 +44,48 @@ async def d_psgd(comm: Comm, session: Session, *, graph: str = "ring", mixing: s
 
     On the complete graph that is synchronous training, for optimizers that are linear in the gradient.
 
+    ``consensus_step``, gamma, replaces W by (1 - gamma) I + gamma W; default: 1.
+
+    With a compressor C it is CHOCO-SGD: Koloskova et al. 2019, algorithm 2, with ``mixing`` = ``"after"``; 2020,
+    algorithm 1, with ``"overlap"``. Each rank keeps a copy c_j of its own and its neighbours' parameters, 0 at
+    first, and sends C(x_i - c_i). All add it to their c_i. In the formulas above the sum of W_ij x_j becomes
+
+        x_i  +  gamma * sum over j of W_ij (c_j - c_i)
+
+    The average over ranks does not change. The gamma that converges depends on the compressor and the graph, so
+    that it is required: 1 for 16 bits, and the less, the fewer entries are sent. The error of a message must be
+    less than the difference, so that quantisers that are right only on average are refused. The first
+    ``warmup_steps`` messages are dense.
+
     ``graph``: see :func:`hpcdl.training.parts.topologies.neighbours`. A rank's gradient is the mean over its own
     share of the batch. Evaluations test the average over ranks.
 
-    Messages per rank and step: V bytes (the parameters) to each neighbour. A rank waits for its neighbours'
-    messages, so at most two messages are under way on a link in each direction. Memory: two vectors, ``mixed`` and
-    ``incoming``.
+    Messages per rank and step: V bytes (the parameters), or the compressor's message, to each neighbour. A rank
+    waits for its neighbours' messages, so at most two messages are under way on a link in each direction. Memory:
+    two vectors, ``mixed`` and ``incoming``; with a compressor the copies besides.
     """
     replica = session.replica
     x = replica.parameters
-    weights = metropolis(neighbours(graph, comm.size, session.seed), comm.rank)
+    gamma = 1.0 if consensus_step is None else consensus_step
+    row = metropolis(neighbours(graph, comm.size, session.seed), comm.rank)
+    weights = {rank: gamma * weight + (1 - gamma) * (rank == comm.rank) for rank, weight in row.items()}
     mixed, incoming = session.vector("mixed"), session.vector("incoming")
+    compressed = session.compressed
+    gossip = None if compressed is None else CompressedGossip(comm, session, compressed, weights)
+
+    async def mix(step: int) -> None:
+        if gossip is None:
+            await _mix(comm, x, mixed, incoming, weights)
+        else:
+            await gossip.mix(comm, x, mixed, incoming, step)
+
     for step in range(session.steps):
         rate = session.learning_rate(step)
         with session.journal.step(session.epoch(step), rate) as outcome:
             share = partial(session.input, step, comm.rank, comm.size)
             update = partial(session.optimizer.update, x, replica.gradients, rate)
             if mixing == "overlap":
-                mixing_task = comm.start(_mix(comm, x, mixed, incoming, weights))
+                mixing_task = comm.start(mix(step))
                 await gradient(comm, session, share, outcome)
                 await mixing_task
                 await comm.apply("mix", partial(isub, mixed, x), x.nbytes)
@@ -58,18 +94,47 @@ async def d_psgd(comm: Comm, session: Session, *, graph: str = "ring", mixing: s
             else:
                 await gradient(comm, session, share, outcome)
                 await comm.compute("update", update)
-                await _mix(comm, x, mixed, incoming, weights)
+                await mix(step)
                 await comm.apply("mix", partial(assign, x, mixed), x.nbytes)
         if session.evaluation_due(step + 1) and await session.evaluate_average(comm, step + 1, x):
             return
 
 
 def check(_ranks: int, settings: Mapping[str, Any]) -> None:
-    """Raise ValueError for an unknown graph or mixing."""
+    """Raise ValueError for an unknown graph or mixing, or a consensus step out of range."""
     check_graph(settings["graph"])
     mixing = settings["mixing"]
     if mixing not in _MIXINGS:
         raise ValueError(f"mixing: unknown {mixing!r}{nearest(mixing, _MIXINGS)}")
+    gamma = settings["consensus_step"]
+    if gamma is not None and not 0 < gamma <= 1:
+        raise ValueError(f"consensus_step: must be above 0 and at most 1, not {gamma}")
+
+
+def check_compression(plan: Plan, settings: Mapping[str, Any]) -> None:
+    """Raise ValueError for a compressor whose error may exceed the difference, and without a consensus step."""
+    if not _contracts(plan.make, plan.traits):
+        those = [name for name in registry.names("compression") if _contracts(*_declared(name))]
+        raise ValueError(
+            f"the error of {plan.name} may exceed the difference that 'd_psgd' sends; "
+            f"these have smaller errors: {', '.join(those)}"
+        )
+    if plan.settings.error_feedback is not None:
+        raise ValueError("error_feedback: the copies that 'd_psgd' keeps already hold what is not sent")
+    if settings["consensus_step"] is None:
+        raise ValueError(
+            "'d_psgd' then needs its setting consensus_step, above 0 and at most 1: 1 for 16 bits, and the less, "
+            "the fewer entries are sent"
+        )
+
+
+def _contracts(make: Callable[..., Any], traits: Compression) -> bool:
+    """Return True if the error of a message between two ranks is less than the vector, as error feedback needs."""
+    return readable(getattr(make, "func", make)) and (traits.error_feedback or traits.rounds_values)
+
+
+def _declared(compressor: str) -> tuple[Callable[..., Any], Compression]:
+    return registry.find("compression", compressor), registry.traits("compression", compressor, Compression)
 
 
 async def _mix(comm: Comm, x: Array, mixed: Array, incoming: Array, weights: Mapping[int, float]) -> None:
@@ -86,4 +151,4 @@ async def _mix(comm: Comm, x: Array, mixed: Array, incoming: Array, weights: Map
         await sent
 
 
-TRAITS: Final = Strategy(aggregates=False, check=check)
+TRAITS: Final = Strategy(aggregates=False, compresses=True, check=check, check_compression=check_compression)

@@ -31,9 +31,11 @@ async def synchronous(comm: Comm, session: Session, *, bucket_bytes: int | None 
     """
     replica = session.replica
     gradients = replica.gradients
-    smallest = (session.bucket_bytes if bucket_bytes is None else bucket_bytes) or gradients.nbytes
-    elements = max(1, smallest // gradients.itemsize)
-    pieces = session.buckets([stage.span for stage in replica.stages], elements) or [slice(0, gradients.size)]
+    smallest = session.bucket_bytes if bucket_bytes is None else bucket_bytes
+    pieces = [slice(0, gradients.size)]
+    if smallest and gradients.size:
+        elements = max(1, smallest // gradients.itemsize)
+        pieces = session.buckets([stage.span for stage in replica.stages], elements)
     unsent: deque[slice] = deque()
     under_way: deque[Task[Any]] = deque()
 

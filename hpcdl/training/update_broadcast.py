@@ -14,6 +14,7 @@ from hpcdl.training.parts.traits import Strategy
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.fabric.task import Task
+    from hpcdl.training.parts.compressed.plan import Plan
     from hpcdl.training.parts.session import Session
     from hpcdl.training.parts.traits import Settings
 
@@ -204,6 +205,14 @@ def check(_ranks: int, settings: Settings) -> None:
         raise ValueError(f"ramp_steps: must be at least 0, not {settings['ramp_steps']}")
 
 
+def check_compression(plan: Plan, _settings: Settings) -> None:
+    """Raise ValueError for a compressor that does not keep the size of its values."""
+    if not plan.traits.scaled:
+        raise ValueError(
+            f"{plan.name} sends signs without a size, and 'update_broadcast' sends changes of parameters"
+        )
+
+
 TRAITS: Final = Strategy(
-    aggregates=False, compresses=True, compresses_updates=True, stops_at_target=False, check=check
+    aggregates=False, compresses=True, stops_at_target=False, check=check, check_compression=check_compression
 )

@@ -77,6 +77,7 @@ def test_all_ranks_get_the_same_bits(name, ranks, seed):
     assert (bits == bits[0, 0]).all()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["float64", "int64"])
 @pytest.mark.parametrize("name", SCHEMES)
 def test_sums_other_types(name, dtype):
@@ -180,6 +181,7 @@ def test_segments_of_any_length(name, ranks, length, segment_bytes, seed):
 PLAIN = [name for name in SCHEMES if name not in {"hierarchical", "leader", "torus"}]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("scheme", PLAIN)
 @pytest.mark.parametrize("name", ["hierarchical", "leader"])
 def test_any_scheme_across_nodes_and_inside(name, scheme):

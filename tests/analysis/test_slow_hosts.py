@@ -60,6 +60,7 @@ def traced(scheme, ranks, slow, noise=0.0, length=1 << 22, steps=8, probes=0):
     return of_events(frame, {}, [f"host{rank}" for rank in range(ranks)])
 
 
+@pytest.mark.sampled
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize(("ranks", "culprit"), [(4, 1), (4, 3), (5, 2), (8, 6), (13, 4), (16, 9)])
@@ -77,6 +78,7 @@ def test_the_probes_of_a_training_do_not_hide_it(scheme):
     assert found.value == pytest.approx(0.6, rel=0.1)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("ranks", [3, 4, 7, 16])
 def test_nobody_is_named_where_all_are_equal(scheme, ranks):
@@ -123,6 +125,7 @@ def trained(scheme, strategy, ranks, slow, *, change=lambda frame: frame, names=
 TRAININGS = [("synchronous", {"bucket_bytes": 0}), ("layerwise", {})]
 
 
+@pytest.mark.sampled
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize(("strategy", "settings"), TRAININGS)
@@ -133,6 +136,7 @@ def test_pieces_beside_each_other_do_not_blur_the_factor(scheme, strategy, setti
     assert found.value == pytest.approx(0.6, rel=0.1)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize(("strategy", "settings"), TRAININGS)
 @pytest.mark.parametrize("ranks", [3, 4, 8])

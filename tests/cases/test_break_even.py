@@ -42,6 +42,7 @@ def test_outlined_tensors_are_those_of_the_replica():
     assert [(one.name, one.span, one.shape) for one in replica.tensors] == [tuple(one) for one in TENSORS]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("ranks", [2, 3, 5])
 @pytest.mark.parametrize("compression, aggregation", EXCHANGES, ids=str)
 def test_sizes_alone_send_and_touch_the_bytes_of_a_real_exchange(compression, aggregation, ranks):

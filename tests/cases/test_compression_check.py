@@ -4,17 +4,45 @@ from dataclasses import replace
 
 import pytest
 
+from hpcdl import registry
 from hpcdl.cases.parts import compression_check
 from hpcdl.cases.parts.keys import restored
 from hpcdl.cases.parts.train_spec import TrainSpec
+from hpcdl.compression.parts.traits import Compression
 from hpcdl.nn.backend import backend
 
 
-@pytest.mark.parametrize("compressor", ["fp16", "top_k", "power_sgd"])
-def test_a_device_backend_takes_no_compression(compressor, monkeypatch):
-    on_device = replace(backend("numpy"), on_host=False)
+def of(compressor):
+    return registry.traits("compression", compressor, Compression)
+
+
+GATHERED = [one for one in registry.names("compression") if hasattr(registry.find("compression", one), "encode")]
+
+
+@pytest.fixture
+def checked(monkeypatch):
+    on_device = replace(backend("numpy"), device=object())
     monkeypatch.setattr(TrainSpec, "kernels", property(lambda _spec: on_device))
-    keys = {"model": "lenet5", "dataset": "digits", "backend": "cupy", "compression": compressor}
-    spec = restored(TrainSpec, {**keys, "learning_rate": 0.1, "ranks": 2, "global_batch": 64, "steps": 3})
-    with pytest.raises(ValueError, match="compressors work in the host's memory, and backend 'cupy' is not there"):
+
+    def check(**changed):
+        keys = {"model": "lenet5", "dataset": "digits", "backend": "cupy", **changed}
+        spec = restored(TrainSpec, {**keys, "learning_rate": 0.1, "ranks": 2, "global_batch": 64, "steps": 3})
         compression_check.check(spec)
+
+    return check
+
+
+@pytest.mark.parametrize("compressor", registry.names("compression"))
+def test_a_device_takes_the_compressors_that_declare_it(compressor, checked):
+    scheme = {"compression": compressor, "aggregation": "allgather" if compressor in GATHERED else "ring"}
+    if compressor == "none" or of(compressor).on_device:
+        checked(**scheme)
+        return
+    able = ".*".join(one for one in registry.names("compression") if of(one).on_device)
+    with pytest.raises(ValueError, match=f"{compressor!r} computes in the host's memory.*{able}$"):
+        checked(**scheme)
+
+
+def test_a_device_compresses_only_what_an_aggregation_sums(checked):
+    with pytest.raises(ValueError, match="'asynchronous' sends messages between pairs of ranks"):
+        checked(compression="fp16", training="asynchronous")

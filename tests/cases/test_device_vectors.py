@@ -36,7 +36,7 @@ class DeviceArray(np.ndarray):
 DEVICE = replace(
     backend("numpy"),
     name="device",
-    on_host=False,
+    device=object(),
     zeros=lambda size, dtype: np.zeros(size, dtype).view(DeviceArray),
     asarray=lambda array: array.copy().view(DeviceArray),
     to_host=lambda array: np.array(array.view(np.ndarray)),

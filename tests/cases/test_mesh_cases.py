@@ -12,12 +12,13 @@ from hpcdl.training.parts.journal import Journal
 
 NETWORK, FLOPS = "ethernet-10g", 1e9
 MESHES = [
-    (2, "{data = 1}"),
-    (3, '{data = 1, linear = "inputs"}'),
-    (3, '{data = 1, split = "space"}'),
-    (4, '{data = 2, model = 2, split = "hybrid"}'),
-    (3, '{data = 1, split = "hybrid", exchange = "turns"}'),
-    (4, '{data = 2, split = "hybrid", exchange = "slices"}'),
+    (2, "{data = 1}", "lenet5"),
+    (3, '{data = 1, linear = "inputs"}', "lenet5"),
+    (3, '{data = 1, split = "space"}', "lenet5"),
+    (2, '{data = 1, split = "space"}', "resnet20"),
+    (4, '{data = 2, model = 2, split = "hybrid"}', "lenet5"),
+    (3, '{data = 1, split = "hybrid", exchange = "turns"}', "lenet5"),
+    (4, '{data = 2, split = "hybrid", exchange = "slices"}', "lenet5"),
 ]
 
 
@@ -28,8 +29,8 @@ OF_KIND = {
 }
 
 
-def case(kind, ranks, mesh, steps=4, bucket_bytes=0):
-    text = f'[suite]\nname = "s"\n[[case]]\n{OF_KIND[kind]}model = "lenet5"\ndataset = "digits"\n'
+def case(kind, ranks, mesh, steps=4, bucket_bytes=0, model="lenet5"):
+    text = f'[suite]\nname = "s"\n[[case]]\n{OF_KIND[kind]}model = "{model}"\ndataset = "digits"\n'
     text += f'training = {{name = "synchronous", bucket_bytes = {bucket_bytes}}}\nglobal_batch = 48\n'
     (only,) = suite.parse(f"{text}steps = {steps}\nranks = {ranks}\nmesh = {mesh}\n", "s.toml").cases
     return only
@@ -40,9 +41,9 @@ def step_times(recorders):
     return [max(step) * 1e-9 for step in zip(*spans, strict=True)]
 
 
-@pytest.mark.parametrize(("ranks", "mesh"), MESHES)
-def test_a_prediction_is_the_simulation_of_a_training(ranks, mesh):
-    one = case("simulated", ranks, mesh)
+@pytest.mark.parametrize(("ranks", "mesh", "model"), MESHES)
+def test_a_prediction_is_the_simulation_of_a_training(ranks, mesh, model):
+    one = case("simulated", ranks, mesh, model=model)
     recorder = Recorder()
     silent = Journal(recorder, lambda: Counters(0, 0, 0, 0, 0))
     in_process(1).run(one.module.program(one.spec, silent))
@@ -52,12 +53,12 @@ def test_a_prediction_is_the_simulation_of_a_training(ranks, mesh):
     assert rows[0]["parallelism"] == str(one.spec.mesh)
 
 
-@pytest.mark.parametrize(("ranks", "mesh"), MESHES)
-def test_a_replay_sends_the_bytes_of_the_training(ranks, mesh):
+@pytest.mark.parametrize(("ranks", "mesh", "model"), MESHES)
+def test_a_replay_sends_the_bytes_of_the_training(ranks, mesh, model):
     """Split layers exchange activations; each part of the gradient is summed over the ranks that have it."""
 
     def sent(kind, steps):
-        one, world = case(kind, ranks, mesh, steps), in_process(ranks)
+        one, world = case(kind, ranks, mesh, steps, model=model), in_process(ranks)
 
         async def program(comm):
             silent = Journal(Recorder(), lambda: Counters(0, 0, 0, 0, 0))

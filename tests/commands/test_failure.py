@@ -42,6 +42,36 @@ repetitions = 3
 """
 
 
+MODEL_GROUPS = """
+[[case]]
+kind = "train"
+model = "lenet5"
+dataset = "digits"
+learning_rate = 0.05
+global_batch = 16
+steps = 20
+ranks = 4
+mesh = {model = 2}
+training = "mine:dies"
+"""
+DIES = """
+import os
+from hpcdl.training.parts.traits import Strategy
+from hpcdl.training.synchronous import synchronous
+
+TRAITS = Strategy(lockstep=True, splits_layers=True)
+
+async def dies(comm, session):
+    rates = session.learning_rate
+    def rate(step):
+        if step == 3 and comm.rank == 2:
+            os.kill(os.getpid(), 9)
+        return rates(step)
+    session.learning_rate = rate
+    await synchronous(comm, session)
+"""
+
+
 def log(install):
     return (install.folder / "o/log.txt").read_text()
 
@@ -90,6 +120,15 @@ def test_l_bfgs_continues_after_a_worker_failed(each):
     assert set(run.evaluations["rank"]) == {0, 1, 2}
     assert run.evaluations["step"].max() == 20
     assert run.evaluations["accuracy"].iloc[-1] > 0.5
+
+
+def test_a_failed_rank_of_a_model_group_is_named_and_ends_the_case(each):
+    (each.folder / "mine.py").write_text(DIES)
+    done = each("run", each.suite(MODEL_GROUPS), "-o", "o")
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("hpcdl: FAILED")]
+    assert line.endswith(": rank 2: its process ended during this case, and the job with it")
+    assert line.removeprefix("hpcdl: FAILED ") in log(each)
 
 
 def test_without_fault_tolerance_the_case_does_not_run(each):

@@ -51,8 +51,8 @@ def test_a_site_profile_is_in_the_script(script, tmp_path):
 
 
 def test_options_for_the_run_are_quoted(script):
-    shown = script("--nodes", "2", "--case", "*ring*", "--set", "case.steps=[1, 2]")
-    assert "hpcdl run quickstart --case '*ring*' --set 'case.steps=[1, 2]' --resume" in shown
+    shown = script("--nodes", "2", "--case", "*ring*", "--case", "*tree*", "--set", "case.steps=[1, 2]")
+    assert "hpcdl run quickstart --case '*ring*' --case '*tree*' --set 'case.steps=[1, 2]' --resume" in shown
 
 
 def test_the_folder_whose_cases_are_counted_is_the_runs_own(script):

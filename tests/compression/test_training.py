@@ -10,6 +10,7 @@ from contract.tiny import replicas, tiny_session
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.trace.recorder import Evaluation, Recorder
 from hpcdl.training.layerwise import layerwise
+from hpcdl.training.parts.compressed.residual_norms import ResidualNorms
 from hpcdl.training.synchronous import synchronous
 
 RANKS = 3
@@ -71,3 +72,28 @@ def test_memory_counts_residuals_and_vectors_of_compressors():
         sizes[name] = trained(chosen)[0][0].memory_bytes
     assert sizes["top_k"] - sizes["none"] == 15 * 8
     assert sizes["dgc"] - sizes["none"] == 2 * 15 * 8
+
+
+@pytest.mark.parametrize("strategy", [synchronous, layerwise])
+def test_norms_of_residuals_are_those_of_the_vectors(strategy):
+    """The last exchange is always recorded: its norm is that of the vector that is left."""
+    sessions, _ = trained(planned("top_k", "allgather", density=0.2), strategy, steps=7)
+    for one in sessions:
+        rows = one.compressed.norms.rows()
+        assert [row.step for row in rows] == [0, 4, 6]
+        assert rows[-1].residual == pytest.approx(np.linalg.norm(one.compressed.residual))
+        assert all(row.gradient > 0 for row in rows)
+
+
+def test_what_keeps_nothing_has_no_norms():
+    sessions, _ = trained(planned("top_k", "allgather", density=0.2, error_feedback=False))
+    assert not any(one.compressed.norms.rows() for one in sessions)
+
+
+def test_gradients_and_residuals_of_several_parts_are_one_vector():
+    norms = ResidualNorms(9)
+    assert [step for step in range(12) if norms.due(step)] == [0, 4, 8]
+    for part in ([3.0, 0.0], [], [4.0]):
+        norms.add_gradient(4, np.array(part))
+        norms.add_residual(4, 2 * np.array(part))
+    assert norms.rows() == [(4, 10, 5)]

@@ -9,6 +9,7 @@ from hpcdl import registry
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.cases.parts.choice import Choice
 from hpcdl.cases.parts.compression import plan
+from hpcdl.compression.parts.device import to_device, to_host
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.training.parts.compressed.compressed import Compressed
 
@@ -59,10 +60,11 @@ def fits(compressor, scheme):
 class Side:
     """One rank's compressed gradient of ``size`` elements."""
 
-    def __init__(self, chosen, size, dtype="float32", tensors=None):
+    def __init__(self, chosen, size, dtype="float32", tensors=None, device=None):
         self.vectors = {}
         self._size = size
         self._dtype = dtype
+        self._zeros = np.zeros if device is None else device.zeros
         self.compressed = Compressed(
             chosen,
             tensors_of(size) if tensors is None else tensors,
@@ -71,11 +73,12 @@ class Side:
             self._vector,
             lambda _step: False,
             seed=5,
+            device=device,
         )
         self.aggregate = lambda comm, *operands: chosen.scheme(comm, *operands, **chosen.scheme_settings)
 
     def _vector(self, name, size=None):
-        self.vectors[name] = np.zeros(self._size if size is None else size, self._dtype)
+        self.vectors[name] = self._zeros((self._size if size is None else size,), self._dtype)
         return self.vectors[name]
 
     async def reduce(self, comm, gradient, begin=0, end=None):
@@ -84,15 +87,20 @@ class Side:
         await self.compressed.reduce(comm, span, gradient[span], self.aggregate)
 
 
-def exchanged(chosen, steps, seed=0):
-    """Return the sums (steps, ranks, size) of rows (steps, ranks, size) and the sides of the ranks."""
+def exchanged(chosen, steps, seed=0, device=None):
+    """Return the sums (steps, ranks, size) of rows (steps, ranks, size) and the sides of the ranks.
+
+    The rows are on ``device`` meanwhile, unless it is None.
+    """
     _, ranks, size = steps.shape
-    sides = [Side(chosen, size, str(steps.dtype)) for _ in range(ranks)]
+    sides = [Side(chosen, size, str(steps.dtype), device=device) for _ in range(ranks)]
     sums = steps.copy()
 
     async def program(comm):
         for step in sums:
-            await sides[comm.rank].reduce(comm, step[comm.rank])
+            row = to_device(device, step[comm.rank])
+            await sides[comm.rank].reduce(comm, row)
+            step[comm.rank] = to_host(device, row)
 
     in_process(ranks, seed).run(program)
     return sums, sides

@@ -11,7 +11,9 @@ from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.backend import backend
 from hpcdl.nn.initial import gaussian
+from hpcdl.nn.layers.auxiliary import Auxiliary
 from hpcdl.nn.layers.batch_norm import BatchNorm
+from hpcdl.nn.layers.concat import Concat
 from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.dropout import Dropout
 from hpcdl.nn.layers.flatten import Flatten
@@ -20,7 +22,9 @@ from hpcdl.nn.layers.locally_connected import LocallyConnected
 from hpcdl.nn.layers.lrn import LRN
 from hpcdl.nn.layers.pooling import AveragePooling, GlobalAverage, MaxPooling
 from hpcdl.nn.layers.relu import ReLU
+from hpcdl.nn.layers.residual import Residual
 from hpcdl.nn.layers.sigmoid import Sigmoid
+from hpcdl.nn.layers.subsampling import Subsampling
 from hpcdl.nn.replica import Replica
 from hpcdl.nn.split.division import divide
 from hpcdl.optim.sgd import SGD
@@ -74,12 +78,76 @@ LOCAL = [
     Linear("fc", CLASSES),
 ]
 
+RESIDUAL = [
+    Convolution("conv1", 5, 3, padding=1, bias=None),
+    BatchNorm("bn1", gamma=gaussian(1.0), relu=True),
+    Residual(
+        "block1",
+        [
+            Convolution("conv1", 5, 3, padding=1, bias=None),
+            BatchNorm("bn1", gamma=gaussian(1.0), relu=True),
+            Dropout("drop", 0.2),
+            Convolution("conv2", 5, 3, padding=1),
+            BatchNorm("bn2", gamma=gaussian(1.0)),
+        ],
+        relu=True,
+    ),
+    Residual(
+        "block2",
+        [Convolution("conv1", 7, 3, stride=2, padding=1), BatchNorm("bn1"), ReLU("relu1")],
+        [Convolution("project", 7, 1, stride=2, bias=None), BatchNorm("project_bn", momentum=0.7)],
+    ),
+    Residual(
+        "block3", [Convolution("conv1", 9, 3, padding=1)], [Subsampling("subsample", 9, stride=1)], relu=True
+    ),
+    BatchNorm("bn2"),
+    GlobalAverage("pool"),
+    Residual("block4", [Linear("fc1", 9, relu=True), BatchNorm("bn1"), Linear("fc2", 9)]),
+    Linear("fc", CLASSES),
+]
+
+INCEPTION = [
+    Convolution("conv1", 5, 3, padding=1, relu=True),
+    Concat(
+        "inception1",
+        [
+            [Convolution("1x1", 5, 1)],
+            [Convolution("3x3_reduce", 5, 1, relu=True), Convolution("3x3", 6, 3, padding=1), BatchNorm("bn")],
+            [MaxPooling("pool", 3, stride=1, padding=1), Convolution("project", 5, 1)],
+        ],
+    ),
+    BatchNorm("bn1", gamma=gaussian(0.5)),
+    Auxiliary(
+        "loss1",
+        [
+            AveragePooling("pool", 3, stride=2),
+            Convolution("conv", 5, 1, relu=True),
+            Flatten("flatten"),
+            Linear("fc", 8),
+            Dropout("drop", 0.5),
+            Linear("classifier", CLASSES),
+        ],
+    ),
+    MaxPooling("pool1", 3, stride=2),
+    Concat(
+        "inception2", [[Residual("block", [Convolution("conv", 16, 3, padding=1)])], [Convolution("1x1", 5, 1)]]
+    ),
+    BatchNorm("bn2", gamma=gaussian(0.5)),
+    Flatten("flatten"),
+    Linear("fc1", 9),
+    Linear("fc2", CLASSES),
+]
+
 CASES = [
     (CONVOLUTIONAL, "model", "outputs"),
     (CONVOLUTIONAL, "space", "inputs"),
     (NORMALISED, "model", "inputs"),
     (LOCAL, "model", "outputs"),
     (LOCAL, "space", "inputs"),
+    (RESIDUAL, "model", "outputs"),
+    (RESIDUAL, "space", "inputs"),
+    (INCEPTION, "model", "inputs"),
+    (INCEPTION, "space", "outputs"),
 ]
 
 

@@ -49,6 +49,7 @@ def message_of(call, *arguments, **settings):
     return text
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", CODES)
 @pytest.mark.parametrize("shape", [(7,), (3, 4), (2, 3, 5), (0, 4)])
 @pytest.mark.parametrize("suffix", ["", ".gz"])

@@ -31,6 +31,7 @@ def test_places_are_uniform():
     assert np.abs(np.bincount(first, minlength=10) - 500).max() < 100  # 4.7 standard deviations
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("global_batch", [1, 2, 7, 32, 63, 64, 100])
 def test_shares_of_all_ranks_are_the_batch(ranks, global_batch):
@@ -50,6 +51,7 @@ def test_shares_of_all_ranks_are_the_batch(ranks, global_batch):
     assert len(set(seen)) == len(seen) == steps * global_batch
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("weights", [(1,), (7,), (3, 1), (1, 5, 2), (1, 100, 1)])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8, 64])
 def test_unequal_shares_are_the_batch_and_proportional_to_weights(ranks, weights):

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcdl.nn.kernels.cupy import sources
+from hpcdl.nn.kernels.cupy.device import grid_over
 from hpcdl.nn.precision import master, storage_dtype
 
 SHIM = Path(__file__).with_name("shim.h")
@@ -61,7 +62,7 @@ def library(source, dtype):
     text = sources.text(source)
     whole = SHIM.read_text() + text + "".join(runner(*kernel) for kernel in parameters(text).items())
     digest = hashlib.sha256((whole + dtype + " ".join(FLAGS)).encode()).hexdigest()[:16]
-    built = BUILT / f"{source}-{dtype}-{digest}.so"
+    built = BUILT / f"{Path(source).name}-{dtype}-{digest}.so"
     if not built.exists():
         BUILT.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=BUILT) as folder:
@@ -86,6 +87,7 @@ def as_argument(kind, value):
 
 
 ELEMENT = {
+    "Index": "int64",
     "int": "int32",
     "long long": "int64",
     "unsigned int": "uint32",
@@ -141,6 +143,7 @@ class Processor:
         for kind, value in zip(types, arguments, strict=True):
             if kind.endswith("*"):
                 check_element(kind, value, dtype)
+        grid = grid_over(grid) if isinstance(grid, int) else grid
         assert grid.x * grid.y <= 1024
         assert grid.blocks >= 1
         sizes = (ctypes.c_uint(size) for size in grid)

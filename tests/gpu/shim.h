@@ -27,6 +27,10 @@ static inline unsigned int __float_as_uint(float value) {
     return bits;
 }
 
+static inline float __fmul_rn(float a, float b) { return a * b; }
+
+static inline double __dmul_rn(double a, double b) { return a * b; }
+
 static inline float float_of_half(unsigned short stored) {
     _Float16 value;
     std::memcpy(&value, &stored, 2);

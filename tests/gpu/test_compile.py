@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcdl.compression.kernels import cuda
 from hpcdl.nn.kernels.cupy import sources
 
 ARCHITECTURES = ["sm_80", "sm_90", "sm_100"]
@@ -28,7 +29,15 @@ def compiler():
     return found
 
 
-PRECISIONS = [(name, dtype) for name in sources.names() for dtype in sources.NUMBERS]
+COMPRESSORS = {str(path.with_suffix("")) for path in Path(cuda.__file__).parent.glob("*.cu")}
+"""Their arithmetic is in the precision of the gradient, but for conversions to float16."""
+
+PRECISIONS = [(name, dtype) for name in sources.names() for dtype in sources.NUMBERS] + [
+    (name, dtype)
+    for name in sorted(COMPRESSORS)
+    for dtype in (("float16",) if name.endswith("halves") else ("float32", "float64"))
+    for _ in ARCHITECTURES
+]
 
 
 @pytest.mark.parametrize(
@@ -39,7 +48,10 @@ def test_a_source_compiles(name, dtype, architecture, compiler):
     """In every precision; for every GPU, too, and each precision meets each GPU."""
     program = ctypes.c_void_p()
     text = sources.text(name).encode()
-    assert compiler.nvrtcCreateProgram(ctypes.byref(program), text, f"{name}.cu".encode(), 0, None, None) == 0
+    assert (
+        compiler.nvrtcCreateProgram(ctypes.byref(program), text, f"{Path(name).name}.cu".encode(), 0, None, None)
+        == 0
+    )
     options = [*sources.options(dtype), f"-arch={architecture}", "-Werror=all-warnings"]
     listed = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
     failed = compiler.nvrtcCompileProgram(program, len(options), listed)
@@ -54,10 +66,11 @@ def test_a_source_compiles(name, dtype, architecture, compiler):
 
 def test_there_are_sources():
     assert {"pooling", "batch_norm", "dropout"} <= set(sources.names())
+    assert {"halves", "signs"} <= {Path(name).name for name in COMPRESSORS}
 
 
 def test_kernels_use_no_barriers_and_no_atomics():
     """Then results do not depend on timing, and the kernels also run on a CPU."""
-    for name in sources.names():
+    for name in {*sources.names(), *COMPRESSORS}:
         assert "__syncthreads" not in sources.text(name)
         assert not re.search(r"\batomic[A-Z]", sources.text(name))

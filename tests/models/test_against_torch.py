@@ -138,7 +138,15 @@ def build(title, kernels, dtype):
     return Replica(model(shape, classes, **settings, **dropout), shape, backend=kernels, dtype=dtype, seed=1)
 
 
-@pytest.fixture(scope="module", params=NETWORKS)
+LARGE = {"alexnet", "googlenet", "vgg11 on 19x17", "vgg16 on 19x17", "vgg19 on 19x17", "resnet56 on 16x16"}
+"""Networks of large images, matrices of 4096 x 4096, or many equal blocks; smaller ones have the same layers."""
+
+
+def marked(title):
+    return pytest.param(title, marks=[pytest.mark.slow] if title in LARGE else [])
+
+
+@pytest.fixture(scope="module", params=map(marked, NETWORKS))
 def title(request):
     return request.param
 

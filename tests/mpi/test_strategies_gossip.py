@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from contract.compression import planned
 from contract.tiny import starts, tiny_session
 from contract.training import GLOBAL_BATCH, TOLERANCE, session
 
@@ -52,6 +53,21 @@ def test_d_psgd_keeps_the_mean(graph, mixing, mpi):
     own, found, _ = moved(mpi, d_psgd, {"steps": 50, **STILL}, graph=graph, mixing=mixing)
     np.testing.assert_allclose(found.mean(axis=0), own.mean(axis=0), rtol=0, atol=1e-12)
     np.testing.assert_allclose(found - found.mean(axis=0), 0, atol=1e-3)
+
+
+@pytest.mark.parametrize("mixing", ["overlap", "after"])
+@pytest.mark.parametrize(("compressor", "graph"), [("top_k", "ring"), ("one_bit", "random"), ("fp16", "torus")])
+def test_compressed_d_psgd_agrees_with_the_in_process_run(compressor, graph, mixing, mpi):
+    own = starts(mpi.comm.size, 1)
+
+    async def train(comm):
+        mine = tiny_session(start=own[comm.rank], steps=10, compression=planned(compressor, "allgather"))
+        await d_psgd(comm, mine, graph=graph, mixing=mixing, consensus_step=0.1)
+        return mine.replica.parameters
+
+    expected = np.array(in_process(mpi.comm.size).run(train))
+    found = together(mpi, mpi.run(train(mpi.comm)))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("graph", GRAPHS)

@@ -37,6 +37,7 @@ PAIRS = {
 SHAPE = (7, 6, 16)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("images", "train", "dtype"),
     [

@@ -36,6 +36,7 @@ def agree(tried, x, oracle):
     np.testing.assert_allclose(dx, nhwc(theirs_x.grad), **CLOSE)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("shape", "n", "arguments"),
     [
@@ -82,6 +83,7 @@ POOLS = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mode", ["floor", "ceil"])
 @pytest.mark.parametrize(("shape", "kernel", "stride", "padding"), POOLS)
 def test_max_pooling(shape, kernel, stride, padding, mode, probe):
@@ -91,6 +93,7 @@ def test_max_pooling(shape, kernel, stride, padding, mode, probe):
     agree(tried, x, lambda t: functional.max_pool2d(t, kernel, stride, padding, ceil_mode=mode == "ceil"))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mode", ["floor", "ceil"])
 @pytest.mark.parametrize(("shape", "kernel", "stride", "padding"), POOLS)
 def test_average_pooling(shape, kernel, stride, padding, mode, probe):

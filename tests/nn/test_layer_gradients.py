@@ -158,6 +158,7 @@ def test_backward_is_the_derivative_of_forward(case, probe, kernels):
         np.testing.assert_allclose(gradient, slope[name], rtol=1e-6, atol=1e-7, err_msg=name)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", CASES)
 def test_float32_agrees_with_float64(case, probe):
     layer, shape, n = CASES[case]
@@ -173,6 +174,7 @@ def test_float32_agrees_with_float64(case, probe):
         np.testing.assert_allclose(single.gradients[name], gradient, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", CASES)
 def test_first_stage_has_the_same_gradients_and_returns_none(case, probe, kernels):
     layer, shape, n = CASES[case]
@@ -189,6 +191,7 @@ def test_first_stage_has_the_same_gradients_and_returns_none(case, probe, kernel
     np.testing.assert_array_equal(kernels.to_host(first.gradients), kernels.to_host(second.replica.gradients))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", CASES)
 def test_arguments_are_not_changed(case, probe, kernels):
     layer, shape, n = CASES[case]
@@ -204,6 +207,7 @@ def test_arguments_are_not_changed(case, probe, kernels):
     np.testing.assert_array_equal(kernels.to_host(gradient), dy)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "case", [c for c in CASES if "batch norm" not in c and "residual" not in c and c != "dropout"]
 )

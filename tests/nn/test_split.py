@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hpcdl.nn.layers.batch_norm import BatchNorm
+from hpcdl.nn.layers.concat import Concat
 from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.flatten import Flatten
 from hpcdl.nn.layers.linear import Linear
@@ -22,14 +22,14 @@ from hpcdl.nn.split.rows import windowed
         ([LocallyConnected("local1", 8, 6)], "model", "local1: 2 rows of outputs cannot be split among 4 ranks"),
         ([Flatten("flatten"), Linear("fc", 3)], "hybrid", "fc: 3 outputs cannot be split among 4 ranks"),
         (
-            [Residual("block", [Convolution("conv1", 4, 1)])],
+            [Residual("block", [Convolution("conv1", 3, 1)], [Convolution("conv2", 3, 1)])],
             "model",
-            "block: a layer with branches cannot be split",
+            "block.conv1: 3 filters cannot be split among 4 ranks",
         ),
         (
-            [Convolution("conv1", 8, 3, padding=1), BatchNorm("bn1")],
-            "space",
-            "bn1: split = 'space' cuts the images whose statistics it needs",
+            [Concat("block", [[Convolution("conv1", 4, 1), Flatten("flatten1")], [Flatten("flatten2")]])],
+            "model",
+            "block: a branch that ends in a flattened image cannot be split",
         ),
     ],
 )

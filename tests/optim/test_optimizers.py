@@ -158,6 +158,7 @@ def test_whole_vector_equals_its_shards(make, dtype):
     np.testing.assert_array_equal(np.concatenate(shards), whole)
 
 
+@pytest.mark.sampled
 @each_optimizer
 @each_dtype
 @pytest.mark.parametrize("piece_bytes", [8, 24, 100, 808, 1 << 20])

@@ -50,10 +50,13 @@ function next() {
 next();
 </script>"""
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: apt-get install chromium")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: apt-get install chromium"),
+]
 
 
-@pytest.fixture(params=["mine", "a_long_name_of_a_model" * 8, HOSTILE], ids=["usual", "long", "hostile"])
+@pytest.fixture(params=["a_long_name_of_a_model" * 8, HOSTILE], ids=["long", "hostile"])
 def name(request):
     return request.param
 

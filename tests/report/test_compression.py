@@ -1,7 +1,13 @@
 """Section Compression: the verdict, the rival of each row, and the break-even bandwidth."""
 
+from math import nan
+
 import pytest
 
+from hpcdl.report import summary
+from hpcdl.report.document import Document
+from hpcdl.report.figures import residual
+from hpcdl.report.findings import findings
 from hpcdl.report.grouping import Row, Scale
 from hpcdl.report.sections import break_even, compression
 
@@ -11,7 +17,14 @@ def row(name, **fields):
     return Row(name, Scale(records))
 
 
-DENSE = row("dense", step_seconds=0.1, bytes_sent_per_rank=1e6, final_accuracy=0.9, compression="none")
+DENSE = row(
+    "dense",
+    step_seconds=0.1,
+    step_seconds_low=0.09,
+    bytes_sent_per_rank=1e6,
+    final_accuracy=0.9,
+    compression="none",
+)
 SPARSE = row(
     "sparse",
     step_seconds=0.04,
@@ -39,15 +52,64 @@ def test_accuracies_are_compared_seed_by_seed():
     assert compression._difference(SPARSE, None) == "-"
 
 
-@pytest.mark.parametrize("step, words", [(0.099, "does not pay here"), (0.04, "pays in 1 of 1 cases")])
-def test_the_verdict_says_whether_it_pays(monkeypatch, step, words):
-    fast = row("sparse", step_seconds=step, compression="top_k")
+@pytest.mark.parametrize(
+    "fields, words",
+    [
+        ({"step_seconds": 0.099}, "does not pay here: its fastest step has 1.01 times the dense speed."),
+        ({"step_seconds": 0.099, "nodes": 1}, "does not pay here, where all ranks share the memory of one host"),
+        ({"step_seconds": 0.04}, "pays in 1 of 1 cases"),
+        ({"step_seconds": 0.04, "step_seconds_high": 0.08}, "pays in 1 of 1 cases"),
+        ({"step_seconds": 0.04, "step_seconds_high": 0.095}, "is inconclusive"),
+        ({"step_seconds": 0.04, "disturbed": "load"}, "is inconclusive"),
+        ({"step_seconds": 0.2, "disturbed": "load"}, "were disturbed"),
+    ],
+)
+def test_the_verdict_says_whether_it_pays(monkeypatch, fields, words):
+    fast = row("sparse", compression="top_k", **fields)
     monkeypatch.setattr(compression, "rows", lambda _: [DENSE, fast])
 
     class Found:
         problems = ([],)
 
     assert words in compression.answer(Found()).headline
+
+
+def compressed_run(hand):
+    """Dense and compressed training on 2 ranks; residuals of 1, 2, 3 and 4 times the gradient."""
+    names = ("dense", "one", "two", "three", "four", "five", "six")
+    for number, name in enumerate(names):
+        compression = f"top_k(density=0.0{number},code=rice)" if number else "none"
+        residuals = [[(4 * step, 2.0 * (step + 1), 2.0) for step in range(4)]] * 2 if number else None
+        hand.train(
+            [[10.0 + number] * 8] * 2,
+            case=name,
+            aggregation="sharded_parameter_server",
+            compression=compression,
+            compression_ratio=2.0 if number else None,
+            residual_bytes=4000 if number else None,
+            residuals=residuals,
+            evaluations=[(8, 1.0, 0.1, 0.5, 0.9, 8, nan, 3.0, 0.5, 0.5)],
+        )
+    return hand.read()
+
+
+def test_residuals_are_shown_by_quarters_and_as_a_curve(hand):
+    found = findings([compressed_run(hand)])[0]
+    assert found.records[1]["residual_to_gradient_q3"] == pytest.approx(3)
+    table = compression.page(found).tables[-1]
+    assert table.header[-4:] == compression.QUARTERS
+    assert table.rows[0][-4:] == ("1.00", "2.00", "3.00", "4.00")
+    (chart,) = residual.charts(found)
+    assert [(point.x, point.y) for point in chart.series[0].points] == [(0, 1), (4, 2), (8, 3), (12, 4)]
+
+
+def test_words_of_a_terminal_are_not_broken(hand):
+    found = findings([compressed_run(hand)])[0]
+    text = summary.plain([Document("t", [compression.terminal(found)])])
+    assert max(map(len, text.splitlines())) <= 80
+    assert "5 of 6 rows" in text
+    assert text.count("sharded_parameter_server") == 15
+    assert "speed-up" in text
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,7 @@ def test_no_run_is_a_page_too():
     assert "TOO FEW RUNS" in render([], {})
 
 
+@pytest.mark.slow
 def test_200_cases_of_365_nights_fit_into_a_page(monkeypatch):
     """Findings are made up: finding them takes longer than this test may."""
     changes = [Change(row, 300, 302, 1e-9, Interval(1.2, 1.15, 1.25)) for row in range(100)]

@@ -22,12 +22,17 @@ def run(tmp_path_factory):
     return all_figures(Hand(tmp_path_factory.mktemp("run")))
 
 
+@pytest.fixture(scope="module")
+def text(run):
+    return render([run], "html")
+
+
 def kinds(run):
     return {type(chart) for _, charts in illustrated(findings([run])[0])[1] for chart in charts}
 
 
-def test_a_page_is_well_formed_and_needs_nothing_else(run):
-    page = Page(render([run], "html"))
+def test_a_page_is_well_formed_and_needs_nothing_else(text):
+    page = Page(text)
     assert not page.open
     assert not {"script", "link", "iframe", "object", "embed", "base", "form"} & {tag for tag, _ in page.seen}
     for tag, attributes in page.seen:
@@ -41,17 +46,15 @@ def test_a_page_is_well_formed_and_needs_nothing_else(run):
     assert links <= set(ids)
 
 
-def test_css_fetches_nothing(run):
-    text = render([run], "html")
+def test_css_fetches_nothing(text):
     style = text[text.index("<style>") : text.index("</style>")]
     assert "@import" not in style
     assert "url(" not in style
     assert "default-src &#39;none&#39;" in text or "default-src 'none'" in text
 
 
-def test_every_figure_has_its_numbers(run):
+def test_every_figure_has_its_numbers(run, text):
     assert kinds(run) == {Bars, Columns, HeatMap, Lines, Tiles}
-    text = render([run], "html")
     figures = re.findall(r"<figure.*?</figure>", text, flags=re.DOTALL)
     titles = [re.search("<figcaption>(.*?)<", one)[1] for one in figures]
     for beginning in (
@@ -73,8 +76,7 @@ def test_every_figure_has_its_numbers(run):
         assert one.count("<td") > 1
 
 
-def test_text_of_a_figure_is_text_and_its_colours_follow_the_theme(run):
-    text = render([run], "html")
+def test_text_of_a_figure_is_text_and_its_colours_follow_the_theme(text):
     charts = re.findall(r'<svg class="chart".*?</svg>', text, flags=re.DOTALL)
     assert any(">ranks</text>" in one for one in charts)
     for one in charts:
@@ -83,12 +85,11 @@ def test_text_of_a_figure_is_text_and_its_colours_follow_the_theme(run):
         assert "<style" not in one
 
 
-def test_a_page_is_the_same_each_time(run):
-    assert render([run], "html") == render([run], "html")
+def test_a_page_is_the_same_each_time(run, text):
+    assert render([run], "html") == text
 
 
-def test_the_first_line_answers(run):
-    text = render([run], "html")
+def test_the_first_line_answers(run, text):
     heading = re.search(r"<h1[^>]*>(.*?)</h1>", text)[1]
     verdict = render([run], "md").partition("## Verdict")[2]
     assert verdict.strip().startswith(html.unescape(heading))
@@ -120,6 +121,7 @@ def test_several_runs_are_on_one_page(run, tmp_path):
     assert sum(tag == "article" for tag, _ in page.seen) == 2
 
 
+@pytest.mark.slow
 def test_two_hundred_cases_fit_into_a_page(hand):
     for scheme in range(25):
         for ranks in (1, 2):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from conftest import Hand
 from report_runs import all_figures
 
 import hpcdl
@@ -18,9 +19,14 @@ SCHEMA = json.loads((FOLDER / "schema.json").read_text(encoding="utf-8"))
 COLUMNS = SCHEMA["properties"]["cases"]["items"]["properties"]
 
 
-@pytest.fixture
-def run(hand):
-    return all_figures(hand)
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return all_figures(Hand(tmp_path_factory.mktemp("run")))
+
+
+@pytest.fixture(scope="module")
+def text(run):
+    return render([run], "json")
 
 
 def test_the_schema_has_the_columns_of_the_readme():
@@ -30,23 +36,23 @@ def test_the_schema_has_the_columns_of_the_readme():
     assert {*CONTRACT, *ORIGIN} <= set(COLUMNS)
 
 
-def test_a_document_is_valid(run):
-    document = json.loads(render([run], "json"))
+def test_a_document_is_valid(text):
+    document = json.loads(text)
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     jsonschema.validate(document, SCHEMA)
     assert {"train", "collective", "pairwise"} == {case["kind"] for case in document["cases"]}
 
 
 @pytest.mark.parametrize(("column", "value"), [("ranks", "4"), ("kind", "other"), ("step_seconds", "1 s")])
-def test_a_wrong_type_is_not_valid(run, column, value):
-    document = json.loads(render([run], "json"))
+def test_a_wrong_type_is_not_valid(text, column, value):
+    document = json.loads(text)
     document["cases"][0][column] = value
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(document, SCHEMA)
 
 
-def test_a_frame_has_the_rows_of_the_document(run):
-    cases = json.loads(render([run], "json"))["cases"]
+def test_a_frame_has_the_rows_of_the_document(run, text):
+    cases = json.loads(text)["cases"]
     for frame in (hpcdl.summary(run), hpcdl.summary(run.path)):
         assert set(frame.columns) == {name for case in cases for name in case}
         assert list(frame["case"]) == [case["case"] for case in cases]

@@ -66,8 +66,36 @@ WRONG_VALUES = [
     ),
     (
         "train",
-        {"compression": "fp16", "training": "d_psgd"},
-        "compression: 'd_psgd' compresses no gradients; these do: ",
+        {"compression": "fp16", "training": "ad_psgd"},
+        "compression: 'ad_psgd' compresses nothing; these do: asynchronous, d_psgd, ",
+    ),
+    (
+        "train",
+        {"compression": "top_k", "training": "d_psgd"},
+        "compression: 'd_psgd' then needs its setting consensus_step, above 0 and at most 1: ",
+    ),
+    (
+        "train",
+        {"compression": "qsgd", "training": {"name": "d_psgd", "consensus_step": 0.1}},
+        "compression: the error of QSGD may exceed the difference that 'd_psgd' sends; these have smaller errors: bf16, ",
+    ),
+    (
+        "train",
+        {"compression": "power_sgd", "training": {"name": "d_psgd", "consensus_step": 0.1}},
+        "compression: the error of PowerSGD may exceed the difference that 'd_psgd' sends; these have ",
+    ),
+    (
+        "train",
+        {
+            "compression": {"name": "top_k", "error_feedback": True},
+            "training": {"name": "d_psgd", "consensus_step": 0.1},
+        },
+        "compression: error_feedback: the copies that 'd_psgd' keeps already hold what is not sent",
+    ),
+    (
+        "train",
+        {"training": {"name": "d_psgd", "consensus_step": 0.0}},
+        "training: consensus_step: must be above 0 and at most 1, not 0.0",
     ),
     (
         "train",

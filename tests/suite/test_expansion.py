@@ -263,18 +263,19 @@ def test_cases_are_selected_by_pattern_or_by_name(written):
     text = written(dataset=dataset, aggregation=["ring", "tree"], ranks=[1, 2])
     whole = suite.parse(text, "s.toml")
 
-    def matching(glob):
-        found = suite.parse(text, "s.toml", glob=glob)
+    def matching(*globs):
+        found = suite.parse(text, "s.toml", globs=globs)
         assert [case for case in whole.cases if case not in found.cases] == [*found.others]
         return found.cases
 
     assert matching("*ring*") == whole.cases[::2]
     assert matching("*-p2-*") == whole.cases[2:]
+    assert matching("*-p2-*", "*ring*") == (whole.cases[0], *whole.cases[2:])
     for case in whole.cases:
         assert matching(case.name) == (case,)
     for glob in ("*RING*", ""):
         with pytest.raises(suite.UsageError, match="matches none of the cases, such as 'train-lenet5-"):
-            matching(glob)
+            matching("*ring*", glob)
 
 
 def test_a_simulation_needs_one_process(parsed):

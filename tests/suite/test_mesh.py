@@ -35,8 +35,12 @@ SPEECH = {"model": "distbelief_speech", "dataset": {"name": "synthetic", "shape"
             "mesh: ranks share parameters, and 'none' sums nothing",
         ),
         (
-            {"mesh": {"model": 2}, "compression": "sign"},
-            "mesh: compression = 'sign' needs layers that are whole on every rank",
+            {"mesh": {"model": 2}, "compression": "fp16", "training": "asynchronous"},
+            "mesh: compression = 'fp16': messages of replicas that span ranks are not compressed",
+        ),
+        (
+            {"mesh": {"data": 1}, "compression": "fp16"},
+            "mesh: compression = 'fp16': one model group sums nothing; data must be at least 2",
         ),
         (
             {"mesh": {"model": 2}, "shares": {"weights": [3, 1]}},
@@ -80,3 +84,19 @@ def test_a_case_trains_the_whole_network(parsed, linear):
     losses = {Evaluation(*recorder.evaluations[-1]).loss for recorder in recorders}
     assert len(losses) == 1
     assert losses.pop() < 10
+
+
+@pytest.mark.parametrize(
+    ("compression", "aggregation", "ratio"), [("fp16", "ring", 2), ("top_k", "allgather", None)]
+)
+def test_the_ratio_of_compression_counts_no_activations(parsed, compression, aggregation, ratio):
+    """Messages of varying length are not counted apart from activations, so that they have no ratio."""
+    keys = {"compression": compression, "aggregation": aggregation, "steps": 2, "epochs": None}
+    (case,) = parsed(mesh={"data": 2, "model": 2}, ranks=4, global_batch=60, **keys)
+    recorders = [Recorder() for _ in range(4)]
+
+    async def rank(comm):
+        journal = Journal(recorders[comm.rank], lambda: Counters(0, 0, 0, 0, 0))
+        return await program(case.spec, journal)(comm)
+
+    assert in_process(4).run(rank)[0]["compression_ratio"] == ratio

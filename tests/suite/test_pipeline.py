@@ -97,4 +97,4 @@ def test_activations_in_flight_are_stated(parsed):
 def test_gradients_of_stages_are_not_compressed(refused, written):
     """The record of a compression would count activations, and compare stages of different lengths."""
     message = refused(written(**PIPELINE, compression="fp16"))
-    assert message.startswith("[[case]] 1: compression: 'pipeline' compresses no gradients; these do: ")
+    assert message.startswith("[[case]] 1: compression: 'pipeline' compresses nothing; these do: ")

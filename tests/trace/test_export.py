@@ -63,6 +63,7 @@ def selection(events):
     return Selection("case", frame, steps, 0)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("overlapped", [False, True])
 @pytest.mark.parametrize("ranks", [2, 3, 5, 8])
 @pytest.mark.parametrize("name", SCHEMES)
@@ -171,6 +172,7 @@ def simulated_goal(text):
     return last
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("overlapped", [False, True])
 @pytest.mark.parametrize("ranks", [2, 3, 5, 8])
 @pytest.mark.parametrize("name", [name for name in SCHEMES if name != "direct"])

@@ -110,6 +110,7 @@ def test_lossless_messages_change_no_bit(workers, numbers):
             assert not np.any([one.compressed.residual for one in sparse.sessions[:workers]])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("ranks", "numbers"), SCHEDULES, ids=str)
 @pytest.mark.parametrize("name", MESSAGES)
 def test_sent_and_residual_are_the_gradients(name, ranks, numbers):
@@ -133,6 +134,7 @@ def test_sent_and_residual_are_the_gradients(name, ranks, numbers):
     assert run.gradients == 6 * workers
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("ranks", "numbers"), SCHEDULES, ids=str)
 @pytest.mark.parametrize("name", MESSAGES)
 def test_all_mini_batches_are_trained_on_in_all_schedules(name, ranks, numbers):

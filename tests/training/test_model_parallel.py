@@ -28,6 +28,7 @@ from hpcdl.training.parts.mesh import Mesh, placed
 from hpcdl.training.synchronous import synchronous
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 @pytest.mark.parametrize(("layers", "split", "linear"), CASES)
 def test_equals_the_undivided_network(layers, split, linear, ranks):
@@ -53,6 +54,7 @@ def test_equals_the_undivided_network_on_a_mesh(split, linear):
 HYBRID = [Convolution("conv1", 5, 3, relu=True), *CONVOLUTIONAL[-6:]]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("strategy", [synchronous, layerwise])
 @pytest.mark.parametrize(("exchange", "linear"), [("turns", "outputs"), ("slices", "inputs")])
 @pytest.mark.parametrize("ranks", [2, 3])

@@ -46,6 +46,7 @@ def distance_from_synchronous(ranks, optimizer, **settings):
     return max(np.abs(mine - alone).max() for mine in found)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("optimizer_state", ["kept", "averaged"])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 7, 9])
 @pytest.mark.parametrize("optimizer", LINEAR)
@@ -71,6 +72,7 @@ def test_a_rank_without_images_does_not_count():
     assert np.abs(alone - many).max() < 1e-12
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("weights", [(3, 1), (1, 2, 7), (1, 40, 1)])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 @pytest.mark.parametrize("optimizer", LINEAR)
@@ -105,6 +107,7 @@ def by_hand(ranks, steps, averaged_after, shares=EQUAL):
     return sessions[0].replica.parameters
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("weights", [(1,), (5, 1), (1, 3)])
 @pytest.mark.parametrize("ranks", [2, 5, 7])
 @pytest.mark.parametrize(

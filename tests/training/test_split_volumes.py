@@ -4,11 +4,12 @@ import pytest
 from contract.divided import session_of
 
 from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.nn.layers.batch_norm import BatchNorm
 from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.flatten import Flatten
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.locally_connected import LocallyConnected
-from hpcdl.nn.split import convolution, linear, locally_connected
+from hpcdl.nn.split import batch_norm, convolution, linear, locally_connected
 from hpcdl.nn.split.division import divide
 from hpcdl.prediction.split_volumes import stated, variables
 from hpcdl.training.parts.flow import ModelParallel
@@ -32,6 +33,7 @@ INSTANCES = [
     (linear.by_outputs, "model", [Flatten("flatten"), Linear("first", 19)], Linear("fc", 9), "d"),
     (linear.by_outputs, "hybrid", [Convolution("first", 5, 1), Flatten("flatten")], Linear("fc", 9), "d"),
     (linear.by_inputs, "space", [Convolution("first", 5, 1), Flatten("flatten")], Linear("fc", 17), "d"),
+    (batch_norm.by_positions, "space", [Convolution("first", 5, 1)], BatchNorm("bn"), "C"),
 ]
 
 
@@ -55,8 +57,8 @@ def test_counted_bytes_are_the_closed_form(splitter, split, before, layer, names
         replica = session_of((), IMAGE, division=division).replica
         flow = ModelParallel(place.model, division, replica.stages)
         images = ModelGroup(place, division, replica).shares(BATCH)
-        # the boundary where the layer takes its inputs, or gives its sums
-        number = len(before) + (by == "inputs")
+        # the boundary where the layer takes its inputs, or gives its sums or its moments
+        number = len(before) + (splitter in {linear.by_inputs, batch_norm.by_positions})
         box = division.boundaries[number][0].boxes(images)[comm.rank]
         x = replica.backend.zeros(_volume(box), "float64")
         start = world.bytes[comm.rank]

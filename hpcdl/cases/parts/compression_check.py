@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from hpcdl import registry
 from hpcdl.cases.parts.compression import NONE
 from hpcdl.compression.parts.protocol import Layout
+from hpcdl.compression.parts.traits import Compression
 from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
@@ -35,9 +36,9 @@ def check(spec: TrainSpec) -> None:
         return
     if not spec.strategy.compresses:
         able = [one for one in registry.names("training") if registry.traits("training", one, Strategy).compresses]
-        raise ValueError(f"{spec.training.name!r} compresses no gradients; these do: {', '.join(able)}")
+        raise ValueError(f"{spec.training.name!r} compresses nothing; these do: {', '.join(able)}")
     if not spec.kernels.on_host:
-        raise ValueError(f"compressors work in the host's memory, and backend {spec.backend.name!r} is not there")
+        _check_device(spec)
     if spec.dtype == "float16":
         raise ValueError(
             "loss scaling of float16 lets gradients overflow, which no compressor sends; use bfloat16"
@@ -46,11 +47,25 @@ def check(spec: TrainSpec) -> None:
     assert chosen is not None
     if chosen.traits.own_momentum and getattr(spec.optimizer.make(), "momentum", None):
         raise ValueError(f"{chosen.name} has a momentum of its own; the optimizer's must be 0")
-    if spec.strategy.compresses_updates and not chosen.traits.scaled:
-        raise ValueError(
-            f"{chosen.name} sends signs without a size, and {spec.training.name!r} sends changes of parameters"
-        )
+    spec.strategy.check_compression(chosen, spec.training.in_full)
     check_exchange(spec.compression, chosen, aggregates=spec.strategy.aggregates)
+
+
+def _check_device(spec: TrainSpec) -> None:
+    """Raise ValueError unless the compressor, and its messages, can be those of a gradient on a device."""
+    assert spec.plan is not None
+    if not spec.plan.traits.on_device:
+        traits = {one: registry.traits("compression", one, Compression) for one in registry.names("compression")}
+        able = [one for one, its in traits.items() if its.on_device]
+        raise ValueError(
+            f"{spec.compression.name!r} computes in the host's memory, not in that of backend"
+            f" {spec.backend.name!r}; these compute there: {', '.join(able)}"
+        )
+    if not spec.strategy.aggregates:
+        raise ValueError(
+            f"{spec.training.name!r} sends messages between pairs of ranks, which are compressed on the host only;"
+            f" backend {spec.backend.name!r} compresses what an aggregation sums"
+        )
 
 
 def check_exchange(compression: Choice, chosen: Plan, *, aggregates: bool = True) -> None:

@@ -22,11 +22,18 @@ if TYPE_CHECKING:
 
 
 async def compression_fields(
-    comm: Comm, compressed: Compressed | None, journal: Journal, sent_bytes: int, warmup: int
+    comm: Comm,
+    compressed: Compressed | None,
+    journal: Journal,
+    sent_bytes: int,
+    warmup: int,
+    *,
+    among_activations: bool = False,
 ) -> dict[str, Scalar]:
     """Return the record's fields of the compression; empty without one. Collective.
 
     ``sent_bytes``: sent by this rank in all steps. ``warmup``: first steps whose times are not counted.
+    ``among_activations``: ranks send activations, too.
     """
     if compressed is None:
         return {}
@@ -42,7 +49,7 @@ async def compression_fields(
         **(dict(zip(("bits_per_entry", "entropy_bits_per_entry"), bits, strict=True)) if bits else {}),
         "compression_ratio": _ratio_of_messages(*map(float, sent))
         if not compressed.exchanges
-        else _ratio(compressed, comm.size, float(sent[0])),
+        else _ratio(compressed, comm.size, float(sent[0]), among_activations=among_activations),
         **{f"{label}_seconds": _seconds(journal, label, first) for label in ("encode", "decode")},
     }
 
@@ -53,13 +60,16 @@ def _ratio_of_messages(sent: float, saved: float, warmup: float) -> float | None
     return (counted + saved) / counted if counted > 0 else None
 
 
-def _ratio(compressed: Compressed, ranks: int, sent: float) -> float | None:
+def _ratio(compressed: Compressed, ranks: int, sent: float, *, among_activations: bool) -> float | None:
     """Return bytes of a dense exchange by bytes sent, of all ranks; None if ranks send nothing.
 
-    The bytes of a library's collectives are not counted: their ratio is that of the vectors' lengths.
+    The bytes of a library's collectives are not counted, nor those of gradients ``among_activations``: their ratio
+    is that of the vectors' lengths, and None for messages, which vary.
     """
     plan, warmup, dtype = compressed.plan, compressed.plan.settings.warmup_steps, np.dtype(compressed.dtype)
-    counted = not (plan.aggregation.native or plan.aggregation.adaptive)
+    counted = not (plan.aggregation.native or plan.aggregation.adaptive or among_activations)
+    if not counted and plan.kind != "vectors":
+        return None
     dense = others = 0.0
     if not counted:
         sent = 0.0

@@ -13,6 +13,8 @@ from hpcdl.cases.parts.stand_ins import Held, Replica
 from hpcdl.fabric.vectors import phantom
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from hpcdl.fabric.comm import Array
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.split.division import Division
@@ -44,10 +46,10 @@ def divided_replica(
     whole = Marks(gradients, rank, ranks, summed)
     divided = Marks(gradients, place.group, place.data.size, summed)
     stages = [
-        Divided(Stage(part.name, span, divided if part.cuts else whole), part, shape, zeros)
-        for part, span, shape in zip(division.parts, spans, division.shapes, strict=True)
+        Stage(part.name, span, divided if part.cuts else whole)
+        for part, span in zip(division.parts, spans, strict=True)
     ]
-    return Replica(stages, gradients, _held(division, spans)), [whole, divided]
+    return Replica(_divided(stages, division, zeros), gradients, _held(division, spans)), [whole, divided]
 
 
 def divided_outline(division: Division, dtype: str) -> Replica:
@@ -57,12 +59,18 @@ def divided_outline(division: Division, dtype: str) -> Replica:
     def zeros(shape: Shape) -> Array:
         return phantom(math.prod(shape), dtype).reshape(shape)
 
-    stages = [
-        Divided(Outline(part.name, span), part, shape, zeros)
-        for part, span, shape in zip(division.parts, spans, division.shapes, strict=True)
-    ]
+    stages = [Outline(part.name, span) for part, span in zip(division.parts, spans, strict=True)]
     vector = phantom(spans[-1].stop, dtype)
-    return Replica(stages, vector, _held(division, spans), vector)
+    return Replica(_divided(stages, division, zeros), vector, _held(division, spans), vector)
+
+
+def _divided(
+    stages: Sequence[Stage | Outline], division: Division, zeros: Callable[[Shape], Array]
+) -> list[Divided]:
+    found: list[Divided] = []
+    for stage, part, shape in zip(stages, division.parts, division.shapes, strict=True):
+        found.append(Divided(stage, part, shape, zeros, found[-1] if found else None))
+    return found
 
 
 def _spans(division: Division) -> list[slice]:

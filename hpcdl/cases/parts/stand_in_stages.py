@@ -138,25 +138,41 @@ class Microbatched:
 
 
 class Divided:
-    """A rank's part of a layer without arithmetic; ``zeros(shape)`` makes its outputs and input gradients."""
+    """A rank's part of a layer without arithmetic; ``zeros(shape)`` makes its outputs and input gradients.
 
-    def __init__(self, stage: Stage | Outline, part: Part, shape: Shape, zeros: Callable[[Shape], Array]) -> None:
+    ``before`` is the part before it: an array of a whole batch has one row, and does not tell the images.
+    """
+
+    def __init__(
+        self,
+        stage: Stage | Outline,
+        part: Part,
+        shape: Shape,
+        zeros: Callable[[Shape], Array],
+        before: Divided | None,
+    ) -> None:
         self.name, self.span = stage.name, stage.span
         self.divided = bool(part.cuts)
         self.shape = shape
         self.output = part.output(shape)
+        self.images = 0
+        """Rows of the input in the last forward."""
         self._stage = stage
         self._zeros = zeros
+        self._before = before if part.takes.of_batch else None
+        self._to_batch = part.gives.of_batch
 
     def forward(self, x: Array) -> Array:
-        """Return outputs of as many images."""
-        return self._zeros((len(x), *self.output))
+        """Return outputs of as many images, or of the batch."""
+        self.images = len(x)
+        rows = self.images if self._before is None else self._before.images
+        return self._zeros((1 if self._to_batch else rows, *self.output))
 
     def backward(self, dy: Array, *, first: bool = True) -> Array:
         """Mark the gradients with the first images of a step; return input gradients of as many images."""
         if first:
             self._stage.backward(dy)
-        return self._zeros((len(dy), *self.shape))
+        return self._zeros((self.images, *self.shape))
 
     def look(self) -> None:
         """Look at the last marks."""

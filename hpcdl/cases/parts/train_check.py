@@ -151,8 +151,14 @@ def _check_mesh(spec: TrainSpec) -> None:
         return
     if spec.independent:
         raise ValueError(f"ranks share parameters, and {spec.aggregation.name!r} sums nothing")
-    if spec.plan is not None:
-        raise ValueError(f"compression = {spec.compression.name!r} needs layers that are whole on every rank")
+    if spec.plan is not None and not spec.strategy.aggregates:
+        raise ValueError(
+            f"compression = {spec.compression.name!r}: messages of replicas that span ranks are not compressed"
+        )
+    if spec.plan is not None and spec.replicas == 1:
+        raise ValueError(
+            f"compression = {spec.compression.name!r}: one model group sums nothing; data must be at least 2"
+        )
     if spec.dtype in HALF:
         raise ValueError(f"gradients of activations are summed over ranks; use float32, not {spec.dtype}")
     for key in ("quantization", "pruning"):

@@ -22,6 +22,7 @@ def in_job(options: argparse.Namespace) -> int:
     from hpcdl.launch.launcher_check import incompatibility, is_first, mismatch
     from hpcdl.launch.library import abort_on_error, load, start
     from hpcdl.launch.mpirun import STATUS, write_status
+    from hpcdl.launch.rank_processes import announce
     from hpcdl.run.failed_cases import CaseFailedError
 
     library = load()
@@ -33,6 +34,7 @@ def in_job(options: argparse.Namespace) -> int:
             from hpcdl.fabric.mpi.interpreter import Mpi
 
             mpi = Mpi()
+            announce(mpi.comm.rank)
             complaint = mismatch(mpi.comm.size, os.environ, library.name)
     if complaint:
         if not is_first(os.environ):

@@ -83,3 +83,14 @@ def chosen(word: str, names: Sequence[str]) -> str:
     if word not in names:
         raise argparse.ArgumentTypeError(f"unknown {word!r}{nearest(word, names)}")
     return word
+
+
+def case_patterns(parser: argparse.ArgumentParser, effect: str) -> None:
+    """Declare ``--case``, which may be repeated; ``effect`` is its help."""
+    parser.add_argument(
+        "--case",
+        action="append",
+        default=[],
+        metavar="GLOB",
+        help=f"{effect}; repeated, any of the patterns must match",
+    )

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 LANES: Final = 64
 """Partial sums: lane i adds entries i, i + 64, i + 128, ..."""
+CHUNK: Final = 1 << 14
+"""Entries of which lanes are summed; longer segments add their chunks in order. A GPU sums chunks concurrently."""
 
 
 @njit(nogil=True, cache=True)
@@ -28,3 +30,16 @@ def total(lanes: Array, used: int) -> float:
         for i in range(width):
             lower[i] += upper[i]
     return float(lanes[0])
+
+
+@njit(nogil=True, cache=True)
+def add_chunks(sums: Array, firsts: Array, totals: Array) -> None:
+    """Write the sums of segments to ``totals`` (segments, k), of those of their chunks (chunks, k).
+
+    ``firsts`` (segments + 1,): first chunk of each segment.
+    """
+    totals[:] = 0
+    for s in range(len(firsts) - 1):
+        for c in range(firsts[s], firsts[s + 1]):
+            for k in range(totals.shape[1]):
+                totals[s, k] += sums[c, k]

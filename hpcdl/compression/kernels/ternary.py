@@ -9,7 +9,8 @@ from numba import njit
 
 from hpcdl.compression.kernels.bits import BLOCK, pack_pairs, unpack_pairs
 from hpcdl.compression.kernels.draws import UNIT, draw
-from hpcdl.compression.kernels.lanes import LANES, total
+from hpcdl.compression.kernels.lanes import CHUNK, LANES, total
+from hpcdl.compression.kernels.pieces import piece
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
@@ -23,15 +24,32 @@ def moments(vector: Array, cuts: Array, totals: Array) -> None:
     """
     squares, largest = np.empty(LANES), np.empty(LANES)
     for s in range(len(cuts) - 1):
-        used = min(LANES, cuts[s + 1] - cuts[s])
-        squares[:used], largest[:used] = 0, 0
-        for first in range(cuts[s], cuts[s + 1], LANES):
-            part = vector[first : min(first + LANES, cuts[s + 1])]
-            for i in range(len(part)):
-                x = np.float64(abs(part[i]))
-                squares[i] += x * x
-                largest[i] = max(largest[i], x)
-        totals[s, 0], totals[s, 1] = total(squares, used), np.max(largest[:used])
+        totals[s] = 0
+        for begin in range(cuts[s], cuts[s + 1], CHUNK):
+            end = min(begin + CHUNK, cuts[s + 1])
+            used = min(LANES, end - begin)
+            squares[:used], largest[:used] = 0, 0
+            for first in range(begin, end, LANES):
+                part = vector[first : min(first + LANES, end)]
+                for i in range(len(part)):
+                    x = np.float64(abs(part[i]))
+                    squares[i] += x * x
+                    largest[i] = max(largest[i], x)
+            totals[s, 0] += total(squares, used)
+            totals[s, 1] = max(totals[s, 1], np.max(largest[:used]))
+
+
+@njit(nogil=True, cache=True)
+def join(moments: Array, firsts: Array, totals: Array) -> None:
+    """Write the moments of segments to ``totals`` (segments, 2), of those of their chunks (chunks, 2).
+
+    ``firsts`` (segments + 1,): first chunk of each segment.
+    """
+    totals[:] = 0
+    for s in range(len(firsts) - 1):
+        for c in range(firsts[s], firsts[s + 1]):
+            totals[s, 0] += moments[c, 0]
+            totals[s, 1] = max(totals[s, 1], moments[c, 1])
 
 
 @njit(nogil=True, cache=True)
@@ -51,9 +69,7 @@ def encode(vector: Array, cuts: Array, scalers: Array, packed: Array, stream: np
         draws = words.view(np.uint32)[(position + start) & 1 :]
         at = start
         while at < stop:
-            while cuts[s + 1] <= at:
-                s += 1
-            end = min(stop, cuts[s + 1])
+            s, end = piece(cuts, s, at, stop)
             scaler = scalers[s]
             unit = scaler * UNIT
             part, code, dice = vector[at:end], codes[at - start : end - start], draws[at - start : end - start]
@@ -78,9 +94,7 @@ def decode(packed: Array, cuts: Array, scalers: Array, into: Array) -> None:
         unpack_pairs(packed[start >> 2 : (stop + 3) >> 2], codes)
         at = start
         while at < stop:
-            while cuts[s + 1] <= at:
-                s += 1
-            end = min(stop, cuts[s + 1])
+            s, end = piece(cuts, s, at, stop)
             scaler = scalers[s]
             part, code = into[at:end], codes[at - start : end - start]
             for i in range(len(part)):

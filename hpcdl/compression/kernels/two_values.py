@@ -8,7 +8,8 @@ import numpy as np
 from numba import njit
 
 from hpcdl.compression.kernels.bits import BLOCK, pack_bits, unpack_bits
-from hpcdl.compression.kernels.lanes import LANES, total
+from hpcdl.compression.kernels.lanes import CHUNK, LANES, total
+from hpcdl.compression.kernels.pieces import piece
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
@@ -24,17 +25,22 @@ def sums(vector: Array, cuts: Array, totals: Array) -> None:
     zero = vector.dtype.type(0)
     below, above, count = np.empty(LANES), np.empty(LANES), np.empty(LANES)
     for s in range(len(cuts) - 1):
-        used = min(LANES, cuts[s + 1] - cuts[s])
-        below[:used], above[:used], count[:used] = 0, 0, 0
-        for first in range(cuts[s], cuts[s + 1], LANES):
-            part = vector[first : min(first + LANES, cuts[s + 1])]
-            for i in range(len(part)):
-                x = part[i]
-                negative = x < zero
-                below[i] += x if negative else zero
-                above[i] += zero if negative else x
-                count[i] += negative
-        totals[s, 0], totals[s, 1], totals[s, 2] = total(below, used), total(above, used), total(count, used)
+        totals[s] = 0
+        for begin in range(cuts[s], cuts[s + 1], CHUNK):
+            end = min(begin + CHUNK, cuts[s + 1])
+            used = min(LANES, end - begin)
+            below[:used], above[:used], count[:used] = 0, 0, 0
+            for first in range(begin, end, LANES):
+                part = vector[first : min(first + LANES, end)]
+                for i in range(len(part)):
+                    x = part[i]
+                    negative = x < zero
+                    below[i] += x if negative else zero
+                    above[i] += zero if negative else x
+                    count[i] += negative
+            totals[s, 0] += total(below, used)
+            totals[s, 1] += total(above, used)
+            totals[s, 2] += total(count, used)
 
 
 @njit(nogil=True, cache=True)
@@ -50,9 +56,7 @@ def encode(vector: Array, cuts: Array, values: Array, packed: Array) -> None:
         stop = min(start + BLOCK, len(vector))
         at = start
         while at < stop:
-            while cuts[s + 1] <= at:
-                s += 1
-            end = min(stop, cuts[s + 1])
+            s, end = piece(cuts, s, at, stop)
             low, high = values[s, 0], values[s, 1]
             part, code = vector[at:end], codes[at - start : end - start]
             for i in range(len(part)):
@@ -75,9 +79,7 @@ def decode(packed: Array, cuts: Array, values: Array, into: Array) -> None:
         unpack_bits(packed[start >> 3 : (stop + 7) >> 3], codes)
         at = start
         while at < stop:
-            while cuts[s + 1] <= at:
-                s += 1
-            end = min(stop, cuts[s + 1])
+            s, end = piece(cuts, s, at, stop)
             low, high = values[s, 0], values[s, 1]
             part, code = into[at:end], codes[at - start : end - start]
             for i in range(len(part)):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from hpcdl.compression.parts.device import Device
+    from hpcdl.fabric.comm import Array
 
 
 class Float16(np.ndarray[Any, np.dtype[np.float16]]):
@@ -21,6 +25,12 @@ class Float16(np.ndarray[Any, np.dtype[np.float16]]):
         return self
 
 
-def vector(size: int) -> Float16:
-    """Return a vector of ``size`` zeros."""
-    return np.zeros(size, np.float16).view(Float16)
+def vector(size: int, device: Device | None = None) -> Array:
+    """Return a vector of ``size`` zeros; a GPU's own vectors of float16 add so."""
+    return np.zeros(size, np.float16).view(Float16) if device is None else device.zeros((size,), "float16")
+
+
+def bits(numbers: Array) -> Array:
+    """Return a view of float16 numbers as uint16, without :class:`Float16`."""
+    view = numbers.view(np.uint16)
+    return np.asarray(view) if isinstance(view, Float16) else view

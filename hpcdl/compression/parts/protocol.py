@@ -24,6 +24,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from hpcdl.compression.parts.device import Device
     from hpcdl.fabric.comm import Array
 
 Bytes = npt.NDArray[np.uint8]
@@ -61,6 +62,8 @@ class Layout:
     rank: int = 0
     ranks: int = 1
     seed: int = 0
+    device: Device | None = None
+    """Device whose memory holds the gradient; None: the host's."""
 
 
 class Sparse(NamedTuple):

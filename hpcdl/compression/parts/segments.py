@@ -26,7 +26,8 @@ class Segments:
         place = (span.start, span.stop)
         if place not in self._cuts:
             inner = self._starts[(self._starts > span.start) & (self._starts < span.stop)] - span.start
-            self._cuts[place] = np.concatenate([[0], inner, [span.stop - span.start][: span.stop > span.start]])
+            end = [span.stop - span.start][: span.stop > span.start]
+            self._cuts[place] = np.concatenate([[0], inner, end], dtype=np.int64, casting="unsafe")
         return self._cuts[place]
 
     def count(self, span: slice) -> int:

@@ -27,5 +27,7 @@ class Compression:
     """Has the momentum in its state, so that the optimizer must have none."""
     own_residual: str = ""
     """Vector in its ``state`` that holds what is not sent; for compressors without other error feedback."""
+    on_device: bool = False
+    """Computes where the gradient is, also in the memory of a GPU."""
     title: str = ""
     """Source in the literature, author and year."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.nn.layers.auxiliary import Auxiliary
@@ -20,7 +21,7 @@ from hpcdl.nn.layers.pooling import AveragePooling, GlobalAverage, MaxPooling
 from hpcdl.nn.layers.relu import ReLU
 from hpcdl.nn.layers.residual import Residual
 from hpcdl.nn.layers.sigmoid import Sigmoid
-from hpcdl.nn.split import convolution, linear, locally_connected, pooling
+from hpcdl.nn.split import batch_norm, branches, convolution, linear, locally_connected, pooling
 from hpcdl.nn.split.layout import Layout, by_images
 from hpcdl.nn.split.part import Part, along
 
@@ -47,6 +48,17 @@ _EACH_ELEMENT: Final = (ReLU, Sigmoid, Dropout, Flatten)
 _EACH_CHANNEL: Final = (MaxPooling, AveragePooling, GlobalAverage, BatchNorm)
 _EACH_ROW: Final = (LRN,)
 _BRANCHED: Final = (Auxiliary, Concat, Residual)
+_Placed = list[tuple[Part, "Shape"]]
+
+
+@dataclass(frozen=True)
+class _Way:
+    """Split of the layers, and a rank of the model group."""
+
+    split: str
+    linear: str
+    rank: int
+    ranks: int
 
 
 @dataclass(frozen=True)
@@ -56,6 +68,8 @@ class Division:
     parts: tuple[Part, ...]
     shapes: tuple[Shape, ...]
     """Shape of each part's input on this rank."""
+    layers: tuple[str, ...]
+    """Name of the layer of the whole network that each part belongs to."""
     output: Shape
     """Shape of a whole output."""
 
@@ -93,36 +107,50 @@ def divide(layers: Sequence[Layer], shape: Shape, *, split: str, linear: str, ra
 
     ``split`` is one of :data:`SPLITS`, ``linear`` one of :data:`LINEAR`. Layers without parameters follow the
     layout of their input where that is possible. Otherwise they are data-parallel, as are all layers that the
-    split does not divide.
+    split does not divide. A hybrid keeps layers with branches whole, and batch normalisation within each rank's
+    images; other splits normalise by the batch of the whole group.
 
     ValueError, naming the layer, for one that cannot be split so.
     """
-    parts: list[Part] = []
-    shapes: list[Shape] = []
+    way = _Way(split, linear, rank, ranks)
+    found: list[tuple[Part, Shape, str]] = []
     have = by_images(shape)
     for layer in layers:
-        for part in _parts(layer, shape, have, split, linear, rank, ranks):
-            local = part.takes.local(rank)
-            parts.append(part)
-            shapes.append((math.prod(local),) if len(shape) == 1 else local)
-            have = part.gives
+        placed, have = _chain([layer], shape, have, way)
+        found += [(part, local, layer.name) for part, local in placed]
         shape = layer.output(shape)
-    return Division(tuple(parts), tuple(shapes), shape)
+    parts, shapes, names = zip(*found, strict=True)
+    return Division(parts, shapes, names, shape)
 
 
-def _parts(layer: Layer, shape: Shape, have: Layout, split: str, linear: str, rank: int, ranks: int) -> list[Part]:
-    """Return the parts of one layer with inputs of ``shape`` in the layout ``have``."""
+def _chain(layers: Sequence[Layer], shape: Shape, have: Layout, way: _Way) -> tuple[_Placed, Layout]:
+    """Return the parts of consecutive ``layers`` with their input shapes, and the layout of the outputs."""
+    placed: _Placed = []
+    for layer in layers:
+        if isinstance(layer, _BRANCHED) and way.split != "hybrid":
+            inside = partial(_chain, way=way)
+            parts, have = branches.divided(layer, shape, have, way.rank, inside)
+            placed += parts
+        else:
+            for part in _parts(layer, shape, have, way):
+                placed.append((part, part.takes.array(way.rank, shape)))
+                have = part.gives
+        shape = layer.output(shape)
+    return placed, have
+
+
+def _parts(layer: Layer, shape: Shape, have: Layout, way: _Way) -> list[Part]:
+    """Return the parts of a layer without branches for inputs of ``shape`` in the layout ``have``."""
+    rank, ranks = way.rank, way.ranks
     if isinstance(layer, Linear):
-        return LINEAR[linear](layer, shape, have, rank, ranks)
-    if (divided := SPLITS[split].get(type(layer))) is not None:
+        return LINEAR[way.linear](layer, shape, have, rank, ranks)
+    if (divided := SPLITS[way.split].get(type(layer))) is not None:
         return divided(layer, shape, have, rank, ranks)
-    if isinstance(layer, _BRANCHED) and split != "hybrid":
-        raise ValueError(f"{layer.name}: a layer with branches cannot be split; split = 'hybrid' keeps it whole")
+    by_features = not have.by_images and (len(shape) == 1 or have.axis == len(have.shape))
+    if isinstance(layer, BatchNorm) and way.split != "hybrid" and not by_features:
+        return batch_norm.by_positions(layer, shape, have, rank, ranks)
     if have.by_images:
         return [_data_parallel(layer, shape, have, rank)]
-    by_features = len(shape) == 1 or have.axis == len(have.shape)
-    if isinstance(layer, BatchNorm) and not by_features:
-        raise ValueError(f"{layer.name}: split = {split!r} cuts the images whose statistics it needs")
     if isinstance(layer, (*_EACH_ELEMENT, *(_EACH_CHANNEL if by_features else _EACH_ROW))):
         return [_following(layer, shape, have, rank)]
     if isinstance(layer, (MaxPooling, AveragePooling)) and layer.output(shape)[0] >= ranks:

@@ -38,6 +38,8 @@ class Layout:
     """Each rank's positions; empty for axis 0, where they follow from the batch."""
     fill: float = 0.0
     """Value of positions outside the image."""
+    of_batch: bool = False
+    """True for numbers of a whole batch, such as statistics: one row, not one per image."""
 
     @property
     def by_images(self) -> bool:
@@ -56,12 +58,17 @@ class Layout:
         low, high = self.ranges[rank]
         return (*self.shape[: self.axis - 1], high - low, *self.shape[self.axis :])
 
+    def array(self, rank: int, shape: Shape) -> Shape:
+        """Return the shape of ``rank``'s array of one image; activations of a vector ``shape`` are flat."""
+        local = self.local(rank)
+        return (math.prod(local),) if len(shape) == 1 else local
+
     def boxes(self, images: Sequence[Range]) -> list[Box]:
         """Return each rank's box; ``images`` are the ranks' shares of the group's batch."""
         inside = [(0, extent) for extent in self.shape]
         if self.by_images:
             return [(share, *inside) for share in images]
-        batch = (0, images[-1][1])
+        batch = (0, 1) if self.of_batch else (0, images[-1][1])
         return [(batch, *inside[: self.axis - 1], own, *inside[self.axis :]) for own in self.ranges]
 
 

@@ -47,6 +47,8 @@ class Part:
     """Cuts of all variables by name; empty if they are whole on every rank."""
     of: str = ""
     """Name of the whole layer, if it is not that of ``layer``."""
+    stashes: bool = False
+    """True if it leaves arrays for another part of the same layer, or takes them (:class:`Site`)."""
 
     @property
     def name(self) -> str:

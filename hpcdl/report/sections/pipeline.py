@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 def page(found: Findings) -> Section:
     """Return one table per problem with pipelines."""
-    header = ("method", "ranks", "stages", "microbatches", "bubble", "(S-1)/(M+S-1)", "activations", "vectors")
+    header = (
+        *("method", "ranks", "stages", "microbatches", "bubble", "of these stages", "(S-1)/(M+S-1)"),
+        *("mean/longest stage", "activations", "vectors"),
+    )
     tables = []
     for methods in found.problems:
         cells = [_row(row) for row in rows(methods) if row.scale["stages"]]
@@ -25,9 +28,10 @@ def page(found: Findings) -> Section:
             title = found.settings.title(methods[0].scales[0].records[0])
             tables.append(Table(title, header, cells).without_empty())
     note = (
-        "Bubble: share of a step in which a rank does not compute, mean over ranks; besides the bubble of the "
-        "schedule it contains stages of unequal times, messages and sums of gradients. (S-1)/(M+S-1): the bubble "
-        "of S equal stages and M microbatches without messages (Huang et al. 2019). Activations: outputs of a "
+        "Bubble: share of a step in which a rank does not compute, mean over ranks. Of these stages: bubble of "
+        "S stages of these times and M microbatches without messages, 1 - M b/(M - 1 + S b), where b is the mean "
+        "compute time of the stages by the longest; 1F1B may have less. (S-1)/(M+S-1): the bubble of equal stages "
+        "(Huang et al. 2019). The rest is messages, sums of gradients and waiting. Activations: outputs of a "
         "stage's layers for all microbatches in flight, of the rank with most; vectors: parameters, gradients and "
         "optimizer state of the rank with most."
     )
@@ -37,13 +41,16 @@ def page(found: Findings) -> Section:
 def _row(row: Row) -> tuple[str, ...]:
     scale = row.scale
     stages, microbatches = int(scale["stages"]), int(scale["microbatches"])
+    balance = scale.median("load_balance")
     return (
         row.name,
         str(scale["ranks"]),
         str(stages),
         str(microbatches),
         digits(scale.median("bubble_share")),
+        digits(bubble_share(stages, microbatches, balance) if balance else None),
         digits(bubble_share(stages, microbatches)),
+        digits(balance),
         volume(scale["activation_bytes_per_rank"]),
         volume(scale.median("memory_bytes_per_rank")),
     )

@@ -45,7 +45,9 @@ class EncodedUpdates:
         infinite or not a number.
         """
         piece = Piece(self._span, x, self._compressed.residual, number)
+        await self._compressed.before(comm, number, x)
         length = await comm.apply("encode", partial(self._courier.encode, piece, self._outgoing), 2 * x.nbytes)
+        await self._compressed.after(comm, self._span, number)
         message = self._outgoing[:length]
 
         def change() -> None:

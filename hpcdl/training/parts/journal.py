@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hpcdl.trace.recorder import Evaluation, Recorder, Step, Update
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from hpcdl.fabric.comm import Counters, Event
 
@@ -148,6 +148,10 @@ class Journal:
         """Record that this rank applied a gradient of ``worker``; see :class:`hpcdl.trace.recorder.Update`."""
         self._recorder.updates.append(Update(self.read().time_ns, worker, version, staleness, learning_rate))
         self._recorder.trim()
+
+    def residuals(self, rows: Iterable[tuple[int, float, float]]) -> None:
+        """Record norms of this rank's residual and gradient; see :class:`hpcdl.trace.recorder.Residual`."""
+        self._recorder.residuals += rows
 
     def memory(self, size: int) -> None:
         """Record the bytes of this rank's vectors."""

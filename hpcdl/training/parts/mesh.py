@@ -30,6 +30,8 @@ class Mesh:
     ``split`` names the division of the layers. ``model``: convolutions by filters, locally connected layers by
     rows, fully connected layers by features. ``space``: layers of images by rows, fully connected ones by
     features. ``hybrid``: layers of images data-parallel, fully connected ones by features (Krizhevsky 2014).
+    The branches of residual blocks and inception modules are divided alone, and batch normalisation has the
+    statistics of a group's whole batch; in a hybrid they are data-parallel.
     ``linear``: the features are ``outputs`` or ``inputs``. ``exchange``: in a hybrid, the fully connected layers
     get ``all`` images at once, those of one rank in ``turns``, or ``slices`` of all ranks' images
     (:mod:`hpcdl.training.parts.passes`).

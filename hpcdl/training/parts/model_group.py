@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpcdl.data.parts.sharding import bounds
+from hpcdl.fabric.vectors import assign
 from hpcdl.nn.split.layout import extents, intersection, within
-from hpcdl.training.parts.bucketing import buckets
+from hpcdl.training.parts.bucketing import between, buckets
 from hpcdl.training.parts.flow import ModelParallel
 from hpcdl.training.parts.passes import EXCHANGES, Passes
 from hpcdl.training.parts.segments import segments
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from hpcdl.nn.replica import Replica
     from hpcdl.nn.split.division import Division
     from hpcdl.nn.split.layout import Range
+    from hpcdl.training.parts.compressed.compressed import Compressed
     from hpcdl.training.parts.mesh import Place
 
 
@@ -77,11 +79,11 @@ class ModelGroup:
         part[within(inside, box)] = images[within(inside, origin)]
         return part, labels[own]
 
-    def buckets(self, spans: Sequence[slice], smallest: int) -> list[slice]:
+    def buckets(self, spans: Sequence[slice], smallest: int, *, whole_tensors: bool = False) -> list[slice]:
         """Return :func:`hpcdl.training.parts.bucketing.buckets` of the layers at ``spans``, on all ranks as many.
 
         They are cut in a vector in which a divided layer has the mean size of its parts. So parts of unequal sizes
-        move no cut of a layer that is whole on every rank.
+        move no cut of a layer that is whole on every rank. With ``whole_tensors`` cuts are between layers.
         """
         ranks = self.place.model.size
         layers = [
@@ -107,20 +109,42 @@ class ModelGroup:
                     return int(one.span.start + (cut - mean.start) * length // (mean.stop - mean.start))
             return int(stages[-1].span.stop)
 
-        return [slice(own(one.start), own(one.stop)) for one in buckets(means, smallest)]
+        found = buckets(means, smallest)
+        if whole_tensors:
+            found = between(found, means)
+        return [slice(own(one.start), own(one.stop)) for one in found]
 
     async def reduce(
-        self, comm: Comm, span: slice, aggregate: Callable[[Comm, Array], Coroutine[Any, Any, None]]
+        self,
+        comm: Comm,
+        span: slice,
+        aggregate: Callable[[Comm, Array], Coroutine[Any, Any, None]],
+        compressed: Compressed | None = None,
     ) -> None:
         """Sum ``span`` of the gradients over the ranks of ``comm`` that have the same parameters.
 
-        For a divided layer these are a data group (segmented allreduce; Dryden et al. 2019).
+        For a divided layer these are a data group (segmented allreduce; Dryden et al. 2019). With ``compressed``
+        only sums over data groups are. The ranks of a model group first sum the gradient of a whole layer; the
+        data group of the first ranks then sums it compressed, because compressors draw by positions in a rank's
+        own vector, and draws of several data groups would differ.
         """
-        stages, gradients = self._replica.stages, self._replica.gradients
+        stages, gradients, place = self._replica.stages, self._replica.gradients, self.place
         for piece, divided in segments([(one.span, one.divided) for one in stages], span):
-            ranks = self.place.data if divided else comm
-            if ranks.size > 1:
-                await aggregate(ranks, gradients[piece])
+            part = gradients[piece]
+            if compressed is None:
+                ranks = place.data if divided else comm
+                if ranks.size > 1:
+                    await aggregate(ranks, part)
+            elif divided:
+                await compressed.reduce(place.data, piece, part, aggregate)
+            else:
+                dense = compressed.dense(aggregate)
+                await dense(place.model, part)
+                if place.model.rank == 0:
+                    await compressed.reduce(place.data, piece, part, aggregate)
+                else:
+                    await comm.apply("reset", partial(assign, part, 0), part.nbytes)
+                await dense(place.model, part)  # a broadcast: the other summands are zeros
 
     async def complete(self, aggregate: Callable[[Comm, Array], Coroutine[Any, Any, None]]) -> None:
         """Sum the gradients of layers that are whole on all ranks of the group, so that they are the replica's."""

@@ -98,6 +98,8 @@ class Session:
                 self.vector,
                 self._evaluated_after,
                 self.seed,
+                self.steps,
+                replica.backend.device,
             )
 
     @property
@@ -129,10 +131,11 @@ class Session:
 
     def buckets(self, spans: Sequence[slice], smallest: int) -> list[slice]:
         """Return :func:`hpcdl.training.parts.bucketing.buckets`, cut between tensors if the compressor must."""
-        found = buckets(spans, smallest) if self.group is None else self.group.buckets(spans, smallest)
-        if self.compression is not None and self.compression.traits.whole_tensors:
-            return between(found, [one.span for one in self.replica.tensors])
-        return found
+        whole = self.compression is not None and self.compression.traits.whole_tensors
+        if self.group is not None:
+            return self.group.buckets(spans, smallest, whole_tensors=whole)
+        found = buckets(spans, smallest)
+        return between(found, [one.span for one in self.replica.tensors]) if whole else found
 
     async def reduce(self, comm: Comm, span: slice) -> None:
         """Sum the part ``span`` of the gradient over all ranks, in place, with the compression of the case.
@@ -141,7 +144,7 @@ class Session:
         """
         gradient = self.replica.gradients[span]
         if self.group is not None:
-            await self.group.reduce(comm, span, self.aggregate)
+            await self.group.reduce(comm, span, self.aggregate, self.compressed)
         elif self.compressed is None:
             await self.aggregate(comm, gradient)
         else:
@@ -268,7 +271,8 @@ class Session:
         epochs, samples = steps / self.steps_per_epoch, round(steps * self.global_batch)
         fidelity = NO_FIDELITY
         if self.compressed is not None:
-            fidelity = await self.compressed.fidelity(comm, replica.gradients)
+            alike = comm if self.group is None else self.group.place.data
+            fidelity = await self.compressed.fidelity(alike, replica.gradients)
         self.journal.evaluation(epochs, loss, accuracy, samples, consensus=consensus, fidelity=fidelity, at=at)
         reached = self.target_accuracy is not None and accuracy >= self.target_accuracy
         return bool(self.stop_at_target and reached)

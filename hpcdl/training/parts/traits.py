@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hpcdl.training.parts.compressed.plan import Plan
 
 Settings = Mapping[str, Any]
 """All settings of the strategy by name, defaults included."""
@@ -12,6 +15,10 @@ Settings = Mapping[str, Any]
 
 def _accept(_ranks: int, _settings: Settings) -> None:
     """Accept all settings."""
+
+
+def _accept_compression(_plan: Plan, _settings: Settings) -> None:
+    """Accept all compressors."""
 
 
 def _accept_rates(_rate: Callable[[int], float], _steps: int, _settings: Settings) -> None:
@@ -55,9 +62,8 @@ class Strategy:
     aggregates: bool = True
     """Sums vectors by the case's aggregation; False: moves its messages itself."""
     compresses: bool = False
-    """Sums gradients by :meth:`hpcdl.training.parts.session.Session.reduce`, which may compress them."""
-    compresses_updates: bool = False
-    """Compresses changes of parameters, not gradients: a compressor must keep the size of its values."""
+    """Sums gradients by :meth:`hpcdl.training.parts.session.Session.reduce`, which may compress them, or has
+    compressed messages of its own."""
     lockstep: bool = False
     """All ranks take every step together, all steps cost the same, and messages depend on sizes only. Such a
     strategy can be replayed and predicted."""
@@ -78,6 +84,8 @@ class Strategy:
 
     check: Callable[[int, Settings], None] = _accept
     """``check(ranks, settings)`` raises ValueError for settings that cannot run."""
+    check_compression: Callable[[Plan, Settings], None] = _accept_compression
+    """``check_compression(plan, settings)`` raises ValueError for a compressor that the strategy cannot use."""
     check_rates: Callable[[Callable[[int], float], int, Settings], None] = _accept_rates
     """``check_rates(rate, steps, settings)`` raises ValueError for learning rates that contradict the settings."""
     title: Callable[[int, Settings], str | None] = _untitled

@@ -61,7 +61,7 @@ def backend_on(device: Device, *, graphs: bool = False) -> Backend:
         locally_connected=partial(LocallyConnected, device),
         cast=cast,
         record=partial(RecordedBound, device) if graphs else None,
-        on_host=False,
+        device=device,
     )
 
 

@@ -89,8 +89,12 @@ class Device(Protocol):
         """Return the address of the first element."""
         ...
 
-    def launch(self, source: str, kernel: str, dtype: str, grid: Grid, *arguments: Array | float | None) -> None:
-        """Launch ``kernel`` of ``cuda/source.cu``, compiled for ``dtype``.
+    def launch(
+        self, source: str, kernel: str, dtype: str, grid: Grid | int, *arguments: Array | float | None
+    ) -> None:
+        """Launch ``kernel`` of ``source``, compiled for ``dtype``: see :func:`hpcdl.nn.kernels.cupy.sources.text`.
+
+        A number instead of a grid stands for :func:`grid_over` so many elements.
 
         Arrays are passed as addresses, None as null, ints as 64 bits, floats as doubles.
         """

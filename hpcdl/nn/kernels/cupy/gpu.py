@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 
 from hpcdl.nn.kernels.cupy import sources
+from hpcdl.nn.kernels.cupy.device import grid_over
 from hpcdl.nn.precision import master, storage_dtype
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class Gpu:
         self._outgrown: list[Array] = []
         self._recordings = cupy.cuda.MemoryPool()
         self._has_recordings = False
-        self._kernels: dict[tuple[str, str], Any] = {}
+        self._kernels: dict[tuple[str, str, str], Any] = {}
 
     def empty(self, shape: Shape, dtype: str) -> Array:
         """See :class:`hpcdl.nn.kernels.cupy.device.Device`."""
@@ -135,9 +136,12 @@ class Gpu:
         """See :class:`hpcdl.nn.kernels.cupy.device.Device`."""
         return int(array.data.ptr)  # type: ignore[attr-defined]
 
-    def launch(self, source: str, kernel: str, dtype: str, grid: Grid, *arguments: Array | float | None) -> None:
+    def launch(
+        self, source: str, kernel: str, dtype: str, grid: Grid | int, *arguments: Array | float | None
+    ) -> None:
         """See :class:`hpcdl.nn.kernels.cupy.device.Device`."""
-        function = self._kernels.get((kernel, dtype)) or self._compile(source, kernel, dtype)
+        grid = grid_over(grid) if isinstance(grid, int) else grid
+        function = self._kernels.get((source, kernel, dtype)) or self._compile(source, kernel, dtype)
         ready = tuple(_argument(argument) for argument in arguments)
         function((grid.blocks,), (grid.x, grid.y), ready)
 
@@ -199,7 +203,7 @@ class Gpu:
 
     def _compile(self, source: str, kernel: str, dtype: str) -> Any:
         module = self._cupy.RawModule(code=sources.text(source), options=sources.options(dtype))
-        function = self._kernels[kernel, dtype] = module.get_function(kernel)
+        function = self._kernels[source, kernel, dtype] = module.get_function(kernel)
         return function
 
 

@@ -19,8 +19,13 @@ def names() -> list[str]:
 
 @cache
 def text(name: str) -> str:
-    """Return one source with the common header."""
-    return "\n".join((FOLDER / part).read_text(encoding="utf-8") for part in ("number.cuh", f"{name}.cu"))
+    """Return one source with the common header.
+
+    A source elsewhere is given by its absolute path without suffix; it has the headers of its folder too.
+    """
+    source = FOLDER / f"{name}.cu"
+    headers = sorted(source.parent.glob("*.cuh")) if source.parent != FOLDER else []
+    return "\n".join(part.read_text(encoding="utf-8") for part in (FOLDER / "number.cuh", *headers, source))
 
 
 def options(dtype: str) -> tuple[str, ...]:

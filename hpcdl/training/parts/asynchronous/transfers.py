@@ -64,10 +64,12 @@ class Transfers:
         else:
             residual = None if compressed.residual is None else compressed.residual[span]
             piece = Piece(span, gradient, residual, number)
+            await compressed.before(self._comm, number, gradient)
             with self._comm.scratch(self._gradients.bound(span), no_bytes(gradient)) as message:
                 encode = partial(self._gradients.encode, piece, message)
                 length = await self._comm.apply("encode", encode, 2 * gradient.nbytes)
                 await self._comm.send(message[:length], server, GRADIENT)
+            await compressed.after(self._comm, span, number)
             compressed.saved_bytes += gradient.nbytes - length
 
     async def receive_push(self, worker: int, gradient: Array) -> None:

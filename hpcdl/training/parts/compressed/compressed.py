@@ -16,12 +16,14 @@ from hpcdl.compression.parts.vector_messages import VectorMessages
 from hpcdl.fabric.vectors import Phantom
 from hpcdl.training.parts.compressed.exchanges import by_messages, by_sums
 from hpcdl.training.parts.compressed.piece import Courier, Piece
+from hpcdl.training.parts.compressed.residual_norms import ResidualNorms
 from hpcdl.training.parts.compressed.serving import Answers, by_servers, shards
 from hpcdl.training.parts.compressed.sparse_sums import SparseSums
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
+    from hpcdl.compression.parts.device import Device
     from hpcdl.compression.parts.protocol import Tensor
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.training.parts.compressed.plan import Plan
@@ -60,7 +62,8 @@ class Compressed:
     residual becomes what it has not sent. Dense first steps use the case's aggregation; a ring if that is sparse.
 
     ``tensors``: tensors of the flat gradient of ``size`` elements. ``vector`` makes the residuals.
-    ``watched(step)``: whether :meth:`fidelity` follows a step.
+    ``watched(step)``: whether :meth:`fidelity` follows a step. ``steps``: of training, in some of which the norm
+    of the residual is computed. ``device`` holds the gradient; None: the host.
     """
 
     def __init__(
@@ -72,6 +75,8 @@ class Compressed:
         vector: Vectors,
         watched: Callable[[int], bool],
         seed: int,
+        steps: int = 0,
+        device: Device | None = None,
     ) -> None:
         self.plan = plan
         self.tensors = tensors
@@ -82,7 +87,9 @@ class Compressed:
         self.dtype = dtype
         """Type of the gradient."""
         self._seed = seed
+        self._device = device
         self._watched = watched
+        self.norms = ResidualNorms(steps)
         self._dense: Array | None = None
         """This rank's gradient of the last watched step."""
         self.exchanges: dict[tuple[int, int], int] = {}
@@ -112,16 +119,40 @@ class Compressed:
         self.exchanges[span.start, span.stop] = step + 1
         if self._watched(step):
             await comm.apply("copy", partial(self._keep, span, gradient), gradient.nbytes)
+        await self.before(comm, step, gradient)
         if step < self.plan.settings.warmup_steps:
-            await (ring if self.plan.aggregation.sparse else aggregate)(comm, gradient)
+            await self.dense(aggregate)(comm, gradient)
             return
         residual = None if self.residual is None else self.residual[span]
         await self._exchange(comm, Piece(span, gradient, residual, step), aggregate)
+        await self.after(comm, span, step)
+
+    def dense(self, aggregate: Sum) -> Sum:
+        """Return the scheme of dense sums: ``aggregate``, or a ring if that is sparse."""
+        return ring if self.plan.aggregation.sparse else aggregate
+
+    async def before(self, comm: Comm, step: int, gradient: Array) -> None:
+        """Record the norm of a part of this rank's gradient before its exchange.
+
+        In simulation it takes no time, because it is no part of the exchange.
+        """
+        if self._unsent is not None and self.norms.due(step):
+            await comm.apply("norm", partial(self.norms.add_gradient, step, gradient), 0)
+
+    async def after(self, comm: Comm, span: slice, step: int) -> None:
+        """Record the norm of what the exchange of the part ``span`` has not sent."""
+        if (unsent := self._unsent) is not None and self.norms.due(step):
+            await comm.apply("norm", partial(self.norms.add_residual, step, unsent[span]), 0)
+
+    @property
+    def _unsent(self) -> Array | None:
+        """Residual of this rank, or of its compressor; None without error feedback."""
+        name = self.plan.traits.own_residual
+        return self.state.get(name) if name else self.residual
 
     async def fidelity(self, comm: Comm, exchanged: Array) -> Fidelity:
         """Compare ``exchanged``, the last sum of the whole gradient, with the dense sum. Collective."""
-        name = self.plan.traits.own_residual
-        residual = self.state.get(name) if name else self.residual
+        residual = self._unsent
         square = np.array([0.0, 0.0] if residual is None else [float(residual @ residual), 1.0])
         await comm.native("allreduce", square)
         norm = math.sqrt(square[0] / square[1]) if square[1] else math.nan
@@ -135,7 +166,7 @@ class Compressed:
         if type(gradient) is Phantom:
             return
         if self._dense is None:
-            self._dense = np.zeros(self._size, self.dtype)
+            self._dense = np.zeros_like(gradient, shape=self._size)
         self._dense[span] = gradient
 
     def _begin(self, comm: Comm) -> Callable[[Comm, Piece, Sum], Coroutine[Any, Any, None]]:
@@ -158,11 +189,11 @@ class Compressed:
         assert scheme.servers is not None, "Plan.check"
         servers = scheme.servers(comm.size, settings)
         whole = tensors if plan.traits.whole_tensors else None
-        answers = Answers(None, lambda _: None, comm.rank)
+        answers = Answers(None, lambda _: None, comm.rank, self._device)
         if plan.traits.both_ways:
             back = plan.make(replace(layout, seed=layout.seed + SEED_OF_SUMS))
             self.state.update({f"{name} of sums": vector for name, vector in back.state.items()})
-            answers = Answers(self._courier(back, layout), self._residual_of_sums, comm.rank)
+            answers = Answers(self._courier(back, layout), self._residual_of_sums, comm.rank, self._device)
         return lambda comm, piece, _: by_servers(comm, courier, piece, shards(piece.span, servers, whole), answers)
 
     def courier(self, rank: int, ranks: int, *, sends: bool) -> Courier:
@@ -174,6 +205,13 @@ class Compressed:
         if not sends:
             return self._courier(self.plan.make(layout), layout)
         self._make(layout)
+        return self._courier(self.compressor, layout)
+
+    def courier_of_differences(self, rank: int, ranks: int) -> Courier:
+        """Return the writer and reader of differences from copies, which hold what is not sent: no residual."""
+        layout = self._layout(rank, ranks)
+        self.compressor = self.plan.make(layout)
+        self.state.update(self.compressor.state)
         return self._courier(self.compressor, layout)
 
     def courier_of_values(self, rank: int) -> Courier | None:
@@ -192,7 +230,13 @@ class Compressed:
 
     def _layout(self, rank: int, ranks: int) -> Layout:
         return Layout(
-            size=self._size, tensors=self.tensors, dtype=self.dtype, rank=rank, ranks=ranks, seed=self._seed
+            size=self._size,
+            tensors=self.tensors,
+            dtype=self.dtype,
+            rank=rank,
+            ranks=ranks,
+            seed=self._seed,
+            device=self._device,
         )
 
     def _courier(self, compressor: Any, layout: Layout) -> Courier:

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcdl.aggregation.parts.messages import HEADER, no_bytes, opened, padded, seal
+from hpcdl.compression.parts.device import to_device, to_host
 from hpcdl.fabric.vectors import Phantom
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from hpcdl.compression.parts.device import Device
     from hpcdl.compression.parts.protocol import Tensor
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.training.parts.compressed.piece import Courier, Piece
@@ -22,12 +24,16 @@ if TYPE_CHECKING:
 class Answers:
     """Messages of the sums, dense or encoded again."""
 
-    def __init__(self, courier: Courier | None, residual: Callable[[slice], Array | None], rank: int) -> None:
+    def __init__(
+        self, courier: Courier | None, residual: Callable[[slice], Array | None], rank: int, device: Device | None
+    ) -> None:
         self._courier = courier
         """Encoder of the sums; None: sums are sent dense."""
         self._residual = residual
         """Returns the values of a shard that earlier answers of this server have not sent."""
         self._rank = rank
+        self._device = device
+        """Device that holds the gradient; messages are on the host."""
 
     def bound(self, shard: Piece) -> int:
         """Return the most bytes of a message."""
@@ -39,7 +45,7 @@ class Answers:
             return self._courier.encode(shard._replace(residual=self._residual(shard.span)), into)
         if type(into) is Phantom:
             return padded(shard.gradient.nbytes)
-        into[HEADER : HEADER + shard.gradient.nbytes] = shard.gradient.view(np.uint8)
+        into[HEADER : HEADER + shard.gradient.nbytes] = to_host(self._device, shard.gradient).view(np.uint8)
         return seal(into, shard.gradient.nbytes, self._rank)
 
     def decode(self, shard: Piece, message: Array, server: int) -> None:
@@ -50,7 +56,7 @@ class Answers:
             content = opened(message, server)
             if len(content) != shard.gradient.nbytes:
                 raise ValueError(f"message of rank {server}: corrupt: {len(content)} bytes of a sum")
-            shard.gradient[:] = content.view(shard.gradient.dtype)
+            shard.gradient[:] = to_device(self._device, content.view(shard.gradient.dtype))
             return
         shard.gradient[:] = 0
         self._courier.decode(shard.span, message, server, shard.gradient)

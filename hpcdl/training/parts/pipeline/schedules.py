@@ -53,9 +53,11 @@ def in_flight(order: Sequence[Pass]) -> int:
     return most
 
 
-def bubble_share(stages: int, microbatches: int) -> float:
-    """Return the idle share of a step of either schedule, (S - 1) / (M + S - 1), if all stages take equal times.
+def bubble_share(stages: int, microbatches: int, balance: float = 1.0) -> float:
+    """Return the idle share of a step without messages, mean over stages: GPipe's, and at most that of 1F1B.
 
-    Huang et al. 2019, section 2.3: O((K - 1) / (M + K - 1)).
+    ``balance``: mean time of the stages by that of the slowest, b. The slowest stage works on M microbatches, and
+    each other stage delays the first of them: a step takes M - 1 + S b of its times, of which a stage works M b.
+    Equal stages, b = 1, with either schedule: (S - 1) / (M + S - 1) (Huang et al. 2019, section 2.3).
     """
-    return (stages - 1) / (microbatches + stages - 1)
+    return 1 - microbatches * balance / (microbatches - 1 + stages * balance)

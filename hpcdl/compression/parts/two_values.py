@@ -1,0 +1,67 @@
+"""Messages of one bit per entry, negative or not, and the values that both signs have in each segment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpcdl.compression.parts.checks import check_finite, check_length, check_padding, check_values
+from hpcdl.compression.parts.device import kernels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hpcdl.compression.parts.protocol import Bytes, Layout
+    from hpcdl.compression.parts.segments import Segments
+    from hpcdl.fabric.comm import Array
+
+
+class TwoValueMessages:
+    """Values of each segment, or of its part within the span, then one bit per entry, set for negative ones.
+
+    ``values`` (2 or 1): values per segment in a message, those of negative and of other entries, or their common
+    magnitude. ``choose(totals, lengths)`` returns them, (segments, values), from the totals of
+    :func:`hpcdl.compression.kernels.two_values.sums` and the segments' lengths.
+    """
+
+    def __init__(
+        self, segments: Segments, layout: Layout, values: int, choose: Callable[[Array, Array], Array]
+    ) -> None:
+        self._kernels = kernels(layout.device, "two_values")
+        self._segments = segments
+        self._dtype = np.dtype(layout.dtype)
+        self._values = values
+        self._choose = choose
+
+    def bound(self, span: slice) -> int:
+        """Return the bytes of a message."""
+        return self._header(span) + int(span.stop - span.start + 7) // 8
+
+    def encode(self, span: slice, vector: Array, wire: Bytes) -> int:
+        """See :class:`hpcdl.compression.parts.protocol.Encoder`."""
+        cuts, header, length = self._segments.cuts(span), self._header(span), self.bound(span)
+        totals = np.empty((len(cuts) - 1, 3))
+        self._kernels.sums(vector, cuts, totals)
+        check_finite(np.isfinite(totals).all())
+        values = self._choose(totals, np.diff(cuts)).astype(self._dtype)
+        wire[:header] = values.reshape(-1).view(np.uint8)
+        self._kernels.encode(vector, cuts, _both(values), wire[header:length])
+        return length
+
+    def decode(self, span: slice, message: Bytes, into: Array) -> None:
+        """See :class:`hpcdl.compression.parts.protocol.Encoder`."""
+        header = self._header(span)
+        check_length(message, self.bound(span))
+        check_padding(message, len(into))
+        values = _both(message[:header].copy().view(self._dtype).reshape(-1, self._values))
+        check_values(np.isfinite(values) & (values * [-1, 1] >= 0))
+        self._kernels.decode(message[header:], self._segments.cuts(span), values, into)
+
+    def _header(self, span: slice) -> int:
+        return self._segments.count(span) * self._values * self._dtype.itemsize
+
+
+def _both(values: Array) -> Array:
+    """Return the values of negative and of other entries, (segments, 2)."""
+    return values if values.shape[1] == 2 else np.concatenate([-values, values], axis=1)

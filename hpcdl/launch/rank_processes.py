@@ -1,0 +1,62 @@
+"""Processes of the ranks on the host of ``hpcdl run``, and the one of them that ended first.
+
+A rank that is killed cannot record its failure, and the launcher ends the other ranks at once. The kernel keeps
+the order: an epoll instance returns process descriptors in the order in which their processes ended.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Self
+
+from hpcdl.launch.mpirun import status_folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PREFIX: Final = "rank-"
+"""Beginning of the name of a file that contains the process of a rank."""
+
+
+def announce(rank: int) -> None:
+    """Write this rank's process to the folder of the ``hpcdl run`` that started it, if it is on this host."""
+    folder = status_folder()
+    if folder is not None and folder.is_dir():
+        with suppress(OSError):  # it only makes a message clearer
+            (folder / f"{PREFIX}{rank}").write_text(str(os.getpid()))
+
+
+class RankProcesses:
+    """Processes that have announced themselves in ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ended = select.epoll()
+        self._ranks: dict[int, int] = {}
+        """Rank by process descriptor."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._ended.close()
+        for descriptor in self._ranks:
+            os.close(descriptor)
+
+    def watch(self) -> None:
+        """Watch the processes that were announced since the last call."""
+        for path in self._folder.glob(f"{PREFIX}*"):
+            with suppress(OSError, ValueError):  # it has ended, or its number is not written yet
+                descriptor = os.pidfd_open(int(path.read_text()))
+                self._ranks[descriptor] = int(path.name.removeprefix(PREFIX))
+                self._ended.register(descriptor, select.EPOLLIN)
+                path.unlink()
+
+    def first_ended(self) -> int | None:
+        """Return the rank whose process ended first; None if unknown, as if one ended before it was watched."""
+        if any(self._folder.glob(f"{PREFIX}*")):
+            return None
+        found = self._ended.poll(0)
+        return self._ranks[found[0][0]] if found else None

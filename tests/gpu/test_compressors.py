@@ -1,0 +1,126 @@
+"""Compressors on a device: the bits of the numba kernels, without a GPU."""
+
+import numpy as np
+import pytest
+from contract.compression import COMPRESSORS, SCHEMES, exchanged, fits, planned, tensors_of
+from gpu.processor import GXX
+from gpu.strict import Strict, inside
+
+from hpcdl import registry
+from hpcdl.compression.parts.protocol import Layout
+from hpcdl.compression.parts.traits import Compression
+
+pytestmark = pytest.mark.skipif(not GXX, reason="needs g++")
+
+ABLE = [name for name in COMPRESSORS if registry.traits("compression", name, Compression).on_device]
+ENCODERS = [name for name in ABLE if hasattr(registry.find("compression", name), "encode")]
+SUMMABLE = [name for name in ABLE if hasattr(registry.find("compression", name), "rounds")]
+SIZES = [0, 1, 31, 32, 33, 100_003]
+
+
+@pytest.fixture(scope="module")
+def device():
+    return Strict()
+
+
+def both(name, size, dtype, device):
+    """The compressor on the host and on the device."""
+    fields = {"size": size, "tensors": tensors_of(size), "dtype": dtype, "ranks": 3, "seed": 4}
+    make = registry.find("compression", name)
+    return make(Layout(**fields)), make(Layout(**fields, device=device))
+
+
+def gradient(size, dtype, seed=0):
+    """Normal numbers of many magnitudes, zeros of both signs among them."""
+    random = np.random.default_rng(seed)
+    drawn = random.standard_normal(size) * 10.0 ** random.integers(-12, 3, size)
+    drawn[::7], drawn[3::11] = 0, -0.0
+    return drawn.astype(dtype)
+
+
+def bits(array):
+    return np.ascontiguousarray(array).view(np.uint8).tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", ENCODERS)
+def test_messages_are_those_of_the_host(name, size, dtype, device):
+    """Of the whole gradient and of a span that begins at an odd entry; so are what is kept and what is decoded."""
+    for span in (slice(0, size), slice(min(5, size), size)):
+        host, other = both(name, size, dtype, device)
+        vector = gradient(size, dtype)[span]
+        copy = device.asarray(vector)
+        wires = [np.full(one.bound(span), 255, np.uint8) for one in (host, other)]
+        lengths = [
+            one.encode(span, x, wire, 3) for one, x, wire in zip((host, other), (vector, copy), wires, strict=True)
+        ]
+        assert lengths[0] == lengths[1]
+        assert bits(wires[0]) == bits(wires[1])
+        assert bits(vector) == bits(copy.held)
+        into = gradient(size, dtype, 1)[span]
+        copy = device.asarray(into)
+        host.decode(span, wires[0][: lengths[0]], into)
+        other.decode(span, wires[0][: lengths[0]], copy)
+        assert bits(into) == bits(copy.held)
+
+
+@pytest.mark.parametrize("fed_back", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", SUMMABLE)
+def test_vectors_are_those_of_the_host(name, size, dtype, fed_back, device):
+    span, pair = slice(0, size), both(name, size, dtype, device)
+    for step in range(2):
+        vectors = [gradient(size, dtype, step), device.asarray(gradient(size, dtype, step))]
+        residuals = [np.full(size, 7, dtype), device.asarray(np.full(size, 7, dtype))]
+        rounds = [
+            list(map(bits, map(plain, one.rounds(span, vector, residual if fed_back else None, step))))
+            for one, vector, residual in zip(pair, vectors, residuals, strict=True)
+        ]
+        assert rounds[0] == rounds[1]
+        assert bits(vectors[0]) == bits(vectors[1].held)
+        assert bits(residuals[0]) == bits(residuals[1].held)
+
+
+def plain(vector):
+    return vector if isinstance(vector, np.ndarray) else inside(vector)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [0, 40, 99])
+@pytest.mark.parametrize("name", ABLE)
+def test_values_that_are_not_finite_are_refused(name, place, wrong, device):
+    _, compressor = both(name, 100, "float32", device)
+    vector = gradient(100, "float32")
+    vector[place] = wrong
+    vector, span = device.asarray(vector), slice(0, 100)
+    with pytest.raises(FloatingPointError, match=r"infinite|nan"):
+        if name in SUMMABLE:
+            next(compressor.rounds(span, vector, None, 0))
+        else:
+            compressor.encode(span, vector, np.empty(compressor.bound(span), np.uint8), 0)
+
+
+def test_a_sum_beyond_float16_is_refused(device):
+    _, compressor = both("fp16", 3, "float32", device)
+    rounds = compressor.rounds(slice(0, 3), device.asarray(np.full(3, 1e6, "float32")), None, 0)
+    vector = next(rounds)
+    assert (vector.held == 65504).all()
+    with np.errstate(over="ignore"):
+        vector += vector
+    with pytest.raises(FloatingPointError, match="the sum exceeds"):
+        next(rounds)
+
+
+ANYWHERE = [name for name, traits in SCHEMES.items() if traits.memory == "any"]
+PAIRS = [(name, scheme) for name in ABLE for scheme in ANYWHERE if fits(name, scheme)]
+
+
+@pytest.mark.parametrize(("name", "scheme"), PAIRS)
+def test_sums_over_ranks_are_those_of_the_host(name, scheme, device):
+    steps = np.array([[gradient(205, "float32", 10 * step + rank) for rank in range(3)] for step in range(2)])
+    sums, _ = exchanged(planned(name, scheme), steps)
+    others, sides = exchanged(planned(name, scheme), steps, device=device)
+    assert bits(sums) == bits(others)
+    assert {side.compressed.residual is None for side in sides} == {not planned(name, scheme).feeds_back}

@@ -1,0 +1,282 @@
+"""Compressed gossip, CHOCO-SGD: the papers' formulas, a constant average, and a falling consensus distance."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from contract.compression import COMPRESSORS, planned
+from contract.compressors import decoded, encoded, layout
+from contract.schedules import SCHEDULES, ranks_in
+from contract.tiny import PARAMETERS, RATE, replicas, starts, tiny_session
+
+from hpcdl.aggregation.parts.messages import padded
+from hpcdl.compression.parts.sparse_messages import HEADER as ENTRIES_HEADER
+from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.trace.recorder import Recorder
+from hpcdl.training.d_psgd import check_compression, d_psgd
+from hpcdl.training.parts.compressed.piece import Courier
+from hpcdl.training.parts.compressed_gossip import CompressedGossip
+from hpcdl.training.parts.topologies import GRAPHS, metropolis, neighbours
+
+STILL = {"learning_rate": lambda _step: 0.0}
+EXACT = {"density": 1.0}
+"""Settings of a ``top_k`` that sends all entries."""
+
+
+def fits(compressor):
+    try:
+        check_compression(planned(compressor, "allgather"), {"consensus_step": 0.1})
+    except ValueError:
+        return False
+    return True
+
+
+ABLE = [one for one in COMPRESSORS if fits(one)]
+
+
+def train(own, compressor=None, *, seed=0, recorders=None, keys=None, settings=None, **choice):
+    """Return the sessions of ranks that start from the rows of ``own``."""
+    chosen = None if compressor is None else planned(compressor, "allgather", **settings or {})
+    pool = replicas(16)
+
+    async def program(comm):
+        recorder = recorders and recorders[comm.rank]
+        start, replica = own[comm.rank], pool[comm.rank]
+        mine = tiny_session(recorder, start=start, replica=replica, compression=chosen, **keys or {})
+        await d_psgd(comm, mine, **choice)
+        return mine
+
+    world = in_process(len(own), seed)
+    return world.run(program), world
+
+
+def consensus(own, compressor, steps, graph, gamma, settings):
+    """Return the parameters after each step without gradients, (steps + 1, ranks, n), and the sessions."""
+    links = neighbours(graph, len(own), tiny_session().seed)
+    history = np.empty((steps + 1, *own.shape))
+    history[0] = own
+
+    async def program(comm):
+        chosen = planned(compressor, "allgather", **settings)
+        start, replica = own[comm.rank], replicas(16)[comm.rank]
+        mine = tiny_session(start=start, replica=replica, compression=chosen)
+        row = metropolis(links, comm.rank)
+        weights = {other: gamma * weight for other, weight in row.items()}
+        gossip = CompressedGossip(comm, mine, mine.compressed, weights)
+        x, mixed, addend = replica.parameters, mine.vector("mixed"), mine.vector("addend")
+        for step in range(steps):
+            await gossip.mix(comm, x, mixed, addend, step)
+            history[step + 1, comm.rank] = x[:] = mixed
+        return mine
+
+    return history, in_process(len(own)).run(program)
+
+
+def parameters(sessions):
+    return np.array([mine.replica.parameters for mine in sessions])
+
+
+def matrix(graph, ranks):
+    links = neighbours(graph, ranks, tiny_session().seed)
+    rows = [metropolis(links, rank) for rank in range(ranks)]
+    return np.array([[row.get(other, 0.0) for other in range(ranks)] for row in rows])
+
+
+def distance(x):
+    return np.linalg.norm(x - x.mean(axis=0))
+
+
+def test_compressors_whose_errors_are_small_are_accepted():
+    assert {"top_k", "random_k", "one_bit", "ef_sign", "deep_compression", "fp16", "bf16", "threshold"} <= set(
+        ABLE
+    )
+    assert not {"sign", "qsgd", "terngrad", "dgc", "power_sgd"} & set(ABLE)
+
+
+@pytest.mark.parametrize("compressor", ABLE)
+def test_the_error_of_a_message_is_less_than_the_vector(compressor):
+    where = layout([(6, 5), (7,)], dtype="float64")
+    chosen = planned(compressor, "allgather")
+    for seed in range(20):
+        vector = np.random.default_rng(seed).standard_normal(37) * 10.0 ** (seed % 5 - 2)
+        encoder = chosen.encoder(chosen.make(where), where)
+        message, _ = encoded(encoder, vector, step=seed)
+        sent = decoded(encoder, message, slice(0, 37), "float64")
+        assert np.linalg.norm(vector - sent) <= np.linalg.norm(vector)
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("ranks", range(1, 10))
+def test_exact_messages_with_step_1_make_dense_gossip(ranks, graph):
+    own, mixing = starts(ranks), ("overlap", "after")[(ranks + len(graph)) % 2]
+    dense = parameters(train(own, graph=graph, mixing=mixing)[0])
+    choice = {"graph": graph, "mixing": mixing, "consensus_step": 1.0}
+    found = parameters(train(own, "top_k", settings=EXACT, **choice)[0])
+    np.testing.assert_allclose(found, dense, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("mixing", ["overlap", "after"])
+@pytest.mark.parametrize(("ranks", "graph"), [(2, "ring"), (6, "torus"), (7, "random"), (9, "exponential")])
+def test_compressed_gossip_is_the_papers_algorithm(ranks, graph, mixing):
+    """Compare with a loop over all ranks at once; top-k by sorting."""
+    gamma, steps, weights = 0.2, 4, matrix(graph, ranks)
+    x, copies = starts(ranks), np.zeros((ranks, PARAMETERS))
+    sessions = [tiny_session() for _ in range(ranks)]
+
+    def gradients(step):
+        found = np.empty_like(x)
+        for rank, mine in enumerate(sessions):
+            mine.replica.parameters[:] = x[rank]
+            y, labels = mine.batch(step, rank, ranks)
+            for stage in mine.replica.stages:
+                y = stage.forward(y)
+            _, _, dy = mine.replica.loss(y, labels, 1 / max(1, len(labels)))
+            for stage in reversed(mine.replica.stages):
+                dy = stage.backward(dy)
+            found[rank] = mine.replica.gradients
+        return found
+
+    for step in range(steps):
+        update = RATE * gradients(step)
+        if mixing == "after":
+            x = x - update
+        for rank in range(ranks):
+            difference = x[rank] - copies[rank]
+            sent = np.argsort(-np.abs(difference), kind="stable")[:3]
+            copies[rank, sent] += difference[sent]
+        x = x + gamma * (weights @ copies - copies)
+        if mixing == "overlap":
+            x = x - update
+    choice = {"graph": graph, "mixing": mixing, "consensus_step": gamma}
+    sessions, _ = train(starts(ranks), "top_k", keys={"steps": steps}, settings={"density": 0.2}, **choice)
+    np.testing.assert_allclose(parameters(sessions), x, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("compressor", ABLE)
+def test_the_average_is_kept_and_copies_are_equal_in_all_schedules(compressor):
+    for seed in SCHEDULES[:9]:
+        ranks, graph = seed + 1, GRAPHS[seed % len(GRAPHS)]
+        own = starts(ranks, seed)
+        keys = {"steps": 3, **STILL}
+        sessions, _ = train(own, compressor, seed=seed, keys=keys, graph=graph, consensus_step=0.05)
+        found = parameters(sessions)
+        np.testing.assert_allclose(found.mean(axis=0), own.mean(axis=0), rtol=0, atol=1e-13)
+        links = neighbours(graph, ranks, sessions[0].seed)
+        for rank, mine in enumerate(sessions):
+            for other in links[rank]:
+                copy = sessions[other].vectors[f"copy of rank {rank}"]
+                assert np.array_equal(copy, mine.vectors["own copy"])
+        again, _ = train(own, compressor, seed=seed + 1, keys=keys, graph=graph, consensus_step=0.05)
+        assert np.array_equal(parameters(again), found)
+
+
+@pytest.mark.parametrize(
+    ("compressor", "settings", "gamma"),
+    [
+        ("top_k", {"density": 0.2}, 0.2),
+        ("random_k", {"density": 0.2}, 0.1),
+        ("one_bit", {}, 0.4),
+        ("bf16", {}, 1.0),
+    ],
+)
+@pytest.mark.parametrize(("ranks", "graph"), [(3, "ring"), (5, "ring"), (8, "exponential")])
+def test_the_consensus_distance_falls_linearly(compressor, settings, gamma, ranks, graph):
+    """Each block of equally many steps divides the distance by a factor, down to rounding."""
+    history, _ = consensus(starts(ranks), compressor, 240, graph, gamma, settings)
+    for before, after in pairwise([distance(x) for x in history[::80]]):
+        assert after < 0.6 * before or after < 1e-10
+
+
+@pytest.mark.parametrize("graph", ["ring", "complete"])
+@pytest.mark.parametrize("ranks", [2, 4, 7])
+def test_the_error_is_below_the_papers_bound(ranks, graph):
+    """Theorem 2 of Koloskova et al. 2019, for its own step: error <= (1 - delta^2 omega / 82)^t first error."""
+    own, weights, omega, steps = starts(ranks), matrix(graph, ranks), 3 / PARAMETERS, 200
+    values = np.sort(np.linalg.eigvalsh(weights))
+    delta, beta = 1 - np.abs(values[:-1]).max(), 1 - values[0]
+    gamma = delta**2 * omega
+    gamma /= 16 * delta + delta**2 + 4 * beta**2 + 2 * delta * beta**2 - 8 * delta * omega
+    history, sessions = consensus(own, "top_k", steps, graph, gamma, {"density": 0.2})
+    found = history[-1]
+    copies = np.array([mine.vectors["own copy"] for mine in sessions])
+    error = ((found - own.mean(axis=0)) ** 2).sum() + ((found - copies) ** 2).sum()
+    first = ((own - own.mean(axis=0)) ** 2).sum() + (own**2).sum()
+    assert error <= (1 - delta**2 * omega / 82) ** steps * first
+
+
+def test_a_consensus_step_without_compressor_is_a_lazy_walk():
+    """(1 - gamma) I + gamma W mixes."""
+    own, weights = starts(5), matrix("ring", 5)
+    lazy = 0.7 * np.eye(5) + 0.3 * weights
+    found = parameters(train(own, keys={"steps": 3, **STILL}, consensus_step=0.3)[0])
+    np.testing.assert_allclose(found, np.linalg.matrix_power(lazy, 3) @ own, rtol=0, atol=1e-13)
+
+
+def test_dense_messages_come_first_and_others_have_their_true_length():
+    def run(warmup):
+        settings = {"density": 0.2, "warmup_steps": warmup}
+        return train(starts(5), "top_k", keys={"steps": 4}, settings=settings, consensus_step=0.2)
+
+    dense, mixed, sparse = run(4), run(2), run(0)
+    count = 5 * 2 * 4  # messages: two neighbours, four steps
+    message = padded(ENTRIES_HEADER + 3 * 4 + 3 * 8)
+    evaluation = sum(train(starts(5), keys={"steps": 4})[1].bytes) - count * PARAMETERS * 8
+    assert sum(dense[1].bytes) == evaluation + count * PARAMETERS * 8
+    assert sum(sparse[1].bytes) <= evaluation + count * message
+    assert sum(mixed[1].bytes) == (sum(dense[1].bytes) + sum(sparse[1].bytes)) / 2
+    assert sum(mine.compressed.warmup_bytes for mine in mixed[0]) == count / 2 * PARAMETERS * 8
+    saved = sum(mine.compressed.saved_bytes for mine in sparse[0])
+    assert saved == sum(dense[1].bytes) - sum(sparse[1].bytes)
+
+
+def test_training_learns_nearly_as_with_dense_gossip():
+    losses = []
+    for compressor, gamma in ((None, 1.0), ("top_k", 0.3)):
+        recorders = [Recorder(events=False) for _ in range(4)]
+        settings = {"density": 0.2, "warmup_steps": 1}
+        train(
+            starts(4),
+            compressor,
+            recorders=recorders,
+            settings=settings,
+            keys={"steps": 60},
+            consensus_step=gamma,
+        )
+        losses.append(recorders[0].evaluations[-1].loss)
+    assert losses[1] == pytest.approx(losses[0], rel=0.05)
+
+
+@pytest.mark.slow
+def test_no_schedule_deadlocks():
+    for seed in SCHEDULES[::5]:
+        ranks, compressor = ranks_in(seed), ABLE[seed % len(ABLE)]
+        choice = {"graph": GRAPHS[seed % len(GRAPHS)], "mixing": ("overlap", "after")[seed % 2]}
+        sessions, _ = train(starts(ranks), compressor, seed=seed, keys={"steps": 2}, consensus_step=0.05, **choice)
+        assert np.isfinite(parameters(sessions)).all()
+
+
+def test_a_value_that_is_not_finite_is_refused_by_step_and_tensor():
+    keys = {"learning_rate": lambda step: 0.05 if step == 0 else np.inf}
+    with pytest.raises(FloatingPointError, match=r"step 1: .* of fc\.weight: "), np.errstate(all="ignore"):
+        train(starts(3), "top_k", keys=keys, mixing="after", consensus_step=0.1)
+
+
+def test_a_corrupt_message_names_its_sender(monkeypatch):
+    original = Courier.encode
+
+    def corrupted(self, piece, into):
+        length = original(self, piece, into)
+        if self._rank == 1:
+            into[length - 1] ^= 8
+        return length
+
+    monkeypatch.setattr(Courier, "encode", corrupted)
+    with pytest.raises(ValueError, match="message of rank 1: corrupt"):
+        train(starts(3), "top_k", consensus_step=0.1)
+
+
+@pytest.mark.parametrize("graph", ["ring", "complete"])
+def test_memory_is_that_of_the_copies(graph):
+    sessions, _ = train(starts(6), "top_k", graph=graph, consensus_step=0.1)
+    copies = 1 + (2 if graph == "ring" else 5)
+    assert {mine.memory_bytes for mine in sessions} == {(4 + copies) * PARAMETERS * 8}
