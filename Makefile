@@ -12,6 +12,7 @@ PEERS_OPTIONS ?=
 NIGHTS ?= runs/nights
 BREAK_EVEN ?= runs/break-even
 BREAK_EVEN_OPTIONS ?=
+MESHES ?= runs/meshes
 RANKS := 1 2 3 4 5 8
 WORKERS ?= 2
 RERUNS ?= 0
@@ -22,7 +23,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 OPENMPI_RUN := $(OTHER)/bin/mpirun --map-by :OVERSUBSCRIBE --bind-to none
 MPI_TESTS := -m pytest -q --with-mpi tests/mpi
 
-.PHONY: help quickstart test test-quick test-unit test-grids test-mpich test-openmpi test-slurm check format clean peers peers-collectives peers-compression peers-training nights break-even gpu-check gpu-plans
+.PHONY: help quickstart test test-quick test-unit test-grids test-mpich test-openmpi test-slurm check format clean peers peers-collectives peers-compression peers-training nights meshes break-even gpu-check gpu-plans
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -79,6 +80,9 @@ nights: $(VENV)/ready-to-test  ## 18 nights on emulated hosts, one link slow in 
 
 break-even: $(VENV)/ready-to-test  ## predicted and measured break-even bandwidths of compressors, on emulated hosts (as root)
 	$(BIN)/python tests/testbed/break_even.py $(BREAK_EVEN) $(BREAK_EVEN_OPTIONS)
+
+meshes: $(VENV)/ready-to-test  ## steps of all meshes on 2, 4 and 8 emulated hosts beside predictions, 13 minutes (as root)
+	$(BIN)/python tests/testbed/meshes.py $(MESHES)
 
 gpu-check:  ## on a machine with a GPU: all GPU checks, 9 minutes; results in $(GPU_RESULTS)
 	$(GPU_PYTHON) tests/gpu/check.py $(GPU_RESULTS) $(GPU_OPTIONS)

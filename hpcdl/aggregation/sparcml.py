@@ -11,6 +11,7 @@ from hpcdl.aggregation.parts.entries import (
     between,
     dense,
     entry_bytes,
+    finite,
     message,
     nbytes,
     nonzeros,
@@ -91,7 +92,9 @@ def _received(message: Array, like: Sparse, sender: int, size: int) -> Sparse | 
     """Return the sum of a message, which is a dense vector if it has that length: entries are always shorter."""
     if len(message) < size * like.values.itemsize:
         return opened(message, like, sender, size)
-    return dense(like, size) if type(message) is Phantom else message.copy().view(like.values.dtype)
+    if type(message) is Phantom:
+        return dense(like, size)
+    return finite(message.copy().view(like.values.dtype), sender)
 
 
 async def _add(comm: Comm, mine: Any, theirs: Any, size: int) -> Any:

@@ -25,7 +25,7 @@ COUNT: Final = np.dtype("<u4")
 
 
 class DeepCompression:
-    """The largest entries of each tensor, rounded to the centroids of clusters; also for parameters.
+    """The largest entries of each tensor, rounded to the centroids of clusters.
 
     - ``sparsity``: share of a tensor's entries that are not sent: the smallest, and zeros. 0: all are sent.
     - ``clusters``: by k-means from centroids at equal distances between the least and the largest entry.
@@ -35,6 +35,11 @@ class DeepCompression:
     A tensor's message has the number of entries that pruning leaves, the centroids, the numbers of the entries'
     clusters, and positions. A tensor with no more entries than clusters is sent as it is. Without pruning and
     Huffman, 16 weights in 4 clusters take 16 x 2 + 4 x 32 bits: 3.2 times less (section 3).
+
+    A training compresses gradients, updates or gossip by it. No strategy fetches or broadcasts parameters by it,
+    because gradients would be those of rounded parameters. The bytes of such a broadcast are those that
+    :meth:`encode` returns for the parameters: of LeNet-5 with the default settings over 30 times fewer than dense.
+    A message of decoded parameters decodes to the same numbers.
     """
 
     def __init__(self, layout: Layout, *, sparsity: float = 0.9, clusters: int = 16, huffman: bool = True) -> None:

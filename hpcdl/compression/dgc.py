@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from hpcdl.compression.parts.device import kernels, to_device
 from hpcdl.compression.parts.magnitudes import check, largest, quantile, sample
+from hpcdl.compression.parts.positions import put, take
 from hpcdl.compression.parts.protocol import Sparse
 from hpcdl.compression.parts.selection import check_density, draw_seed, entries, trimmed
 from hpcdl.compression.parts.traits import Compression
@@ -15,7 +17,9 @@ if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Layout
     from hpcdl.fabric.comm import Array
 
-TRAITS: Final = Compression(error_feedback=False, own_momentum=True, own_residual="accumulated", title="Lin 2018")
+TRAITS: Final = Compression(
+    error_feedback=False, own_momentum=True, own_residual="accumulated", on_device=True, title="Lin 2018"
+)
 
 STAGES: Final = 4
 """Stages of the warm-up: densities 1/4, 1/16, 1/64, 1/256, then that of the setting (Lin 2018, section 3.3)."""
@@ -49,12 +53,10 @@ class DGC:
             raise ValueError(f"clipping must be above 0, not {clipping}")
         if sparsity_warmup_steps < 0:
             raise ValueError(f"sparsity_warmup_steps must be at least 0, not {sparsity_warmup_steps}")
-        from hpcdl.compression.kernels import momentum_correction  # late: listing compressors must not load numba
-
-        self._correct = momentum_correction.correct
+        self._correct = kernels(layout.device, "momentum_correction").correct
         self.state: dict[str, Array] = {
-            "velocity": np.zeros(layout.size, layout.dtype),
-            "accumulated": np.zeros(layout.size, layout.dtype),
+            name: to_device(layout.device, np.zeros(layout.size, layout.dtype))
+            for name in ("velocity", "accumulated")
         }
         self._layout = layout
         self._density = density
@@ -79,19 +81,21 @@ class DGC:
     def select(self, span: slice, vector: Array, step: int) -> Sparse:
         """See :class:`hpcdl.compression.parts.protocol.Selector`."""
         if not len(vector):
-            return Sparse(np.empty(0, np.int32), vector[:0])
-        check(vector, span.start)
+            return Sparse(np.empty(0, np.int32), np.empty(0, vector.dtype))
+        device = self._layout.device
+        check(vector, span.start, device)
         velocity, accumulated = self.state["velocity"][span], self.state["accumulated"][span]
         dtype = vector.dtype.type
         self._correct(vector, velocity, accumulated, dtype(self._momentum), dtype(self._clip(vector)))
         density = self.density(step)
-        sampled = sample(vector, draw_seed(self._layout, span.start, step), density)
+        sampled = sample(vector, draw_seed(self._layout, span.start, step), density, device)
         threshold = max(quantile(sampled, density), sampled.dtype.type(1))
         k = entries(density, len(vector))
-        positions = trimmed(vector, largest(vector, span.start, threshold, 2 * k), k)
-        values = vector[positions]
+        positions = trimmed(vector, largest(vector, span.start, threshold, 2 * k, device), k, device)
+        values = take(vector, positions, device)
+        zeros = Sparse(positions, np.zeros_like(values))
         for masked in (vector, velocity, accumulated):
-            masked[positions] = 0
+            put(zeros, masked, device)
         return Sparse(positions, values)
 
     def _clip(self, vector: Array) -> Any:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hpcdl.compression.parts.magnitudes import bits, from_bits, largest, quantile, sample
+from hpcdl.compression.parts.positions import add, take
 from hpcdl.compression.parts.protocol import Sparse
 from hpcdl.compression.parts.selection import check_density, draw_seed, entries
 from hpcdl.compression.parts.traits import Compression
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Layout
     from hpcdl.fabric.comm import Array
 
-TRAITS: Final = Compression(title="Strom 2015")
+TRAITS: Final = Compression(on_device=True, title="Strom 2015")
 
 
 class Threshold:
@@ -55,12 +56,14 @@ class Threshold:
     def select(self, span: slice, vector: Array, step: int) -> Sparse:
         """See :class:`hpcdl.compression.parts.protocol.Selector`."""
         if not len(vector):
-            return Sparse(np.empty(0, np.int32), vector[:0])
+            return Sparse(np.empty(0, np.int32), np.empty(0, vector.dtype))
+        device = self._layout.device
         magnitude = self._magnitude(span, vector, step)
         likely = entries(2 * self._density, len(vector))
-        positions = largest(vector, span.start, magnitude + magnitude.dtype.type(1), likely)
-        values = np.copysign(vector.dtype.type(from_bits(magnitude, vector.dtype)), vector[positions])
-        vector[positions] -= values
+        positions = largest(vector, span.start, magnitude + magnitude.dtype.type(1), likely, device)
+        found = take(vector, positions, device)
+        values = np.copysign(vector.dtype.type(from_bits(magnitude, vector.dtype)), found)
+        add(Sparse(positions, -values), vector, device)
         return Sparse(positions, values)
 
     def _magnitude(self, span: slice, vector: Array, step: int) -> Any:
@@ -68,11 +71,12 @@ class Threshold:
         if self._tau is not None:
             fixed = bits(self._tau * self._decay**step, vector.dtype)
             return max(fixed, fixed.dtype.type(1))
-        sampled = sample(vector, draw_seed(self._layout, span.start, step), self._density)
+        device = self._layout.device
+        sampled = sample(vector, draw_seed(self._layout, span.start, step), self._density, device)
         found = quantile(sampled, self._density)
         if found == 0:
-            positions = largest(vector, span.start, found.dtype.type(1), len(vector))
-            mean = np.abs(vector[positions]).mean(dtype=np.float64) if len(positions) else 0
+            positions = largest(vector, span.start, found.dtype.type(1), len(vector), device)
+            mean = np.abs(take(vector, positions, device)).mean(dtype=np.float64) if len(positions) else 0
             found = bits(mean, vector.dtype)
         one = found.dtype.type(1)
         return min(max(one, found - min(found, one)), bits(np.inf, vector.dtype) - one)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
+from hpcdl.compression.parts.positions import put, take
 from hpcdl.compression.parts.protocol import Sparse
 from hpcdl.compression.parts.selection import check_density, draw_seed, entries, top
 from hpcdl.compression.parts.traits import Compression
@@ -12,7 +15,7 @@ if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Layout
     from hpcdl.fabric.comm import Array
 
-TRAITS: Final = Compression(title="Aji and Heafield 2017")
+TRAITS: Final = Compression(on_device=True, title="Aji and Heafield 2017")
 
 
 class TopK:
@@ -37,8 +40,9 @@ class TopK:
 
     def select(self, span: slice, vector: Array, step: int) -> Sparse:
         """See :class:`hpcdl.compression.parts.protocol.Selector`."""
+        device = self._layout.device
         seed = draw_seed(self._layout, span.start, step)
-        positions = top(vector, span.start, self.most(span), seed)
-        values = vector[positions]
-        vector[positions] = 0
+        positions = top(vector, span.start, self.most(span), seed, device)
+        values = take(vector, positions, device)
+        put(Sparse(positions, np.zeros_like(values)), vector, device)
         return Sparse(positions, values)

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl import registry
 from hpcdl.cases.parts.architecture import architecture
+from hpcdl.cases.parts.compute_times import TIMES
 from hpcdl.cases.parts.step_simulation import Training, virtual_step
 from hpcdl.data.parts.dataset import DataError
-from hpcdl.prediction.mesh_choice import candidates, closed_form_seconds, label, with_mesh
+from hpcdl.prediction.mesh_choice import candidates, label, with_mesh
 from hpcdl.prediction.programs import scheme_traits, spec_of
 from hpcdl.prediction.split_volumes import splits
+from hpcdl.prediction.step_formulas import closed_form_seconds
 from hpcdl.prediction.steps import STEPPING
 from hpcdl.training.parts.bucketing import bucket_bytes
+from hpcdl.training.parts.mesh import Mesh
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
     from hpcdl.prediction.split_volumes import LayerSplits
     from hpcdl.prediction.steps import Times
 
-PROBLEM: Final = ("kind", "model", "dataset", "backend", "dtype", "aggregation")
+PROBLEM: Final = ("kind", "model", "dataset", "backend", "dtype", "aggregation", *TIMES, "time_scale")
 """Fields of cases that differ in their parallelism alone, besides the batch."""
 
 
@@ -36,8 +39,10 @@ class MeshTime:
     closed_form_seconds: float
     predicted_seconds: float
     """Of the simulated programs."""
-    step_seconds: float | None
+    step_seconds: float | None = None
     """Measured; None if the run has no such case."""
+    case: str | None = None
+    """Name of the measured case."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,15 @@ class Parallelism:
     def fastest(self) -> MeshTime:
         """The mesh with the shortest simulated step."""
         return min(self.meshes, key=lambda one: one.predicted_seconds)
+
+    @property
+    def best(self) -> MeshTime | None:
+        """The mesh with the shortest measured step; None if none was measured."""
+        return min(
+            (one for one in self.meshes if one.step_seconds is not None),
+            key=lambda one: one.step_seconds or 0.0,
+            default=None,
+        )
 
 
 def parallelism(
@@ -109,18 +123,27 @@ def _of(
     batch = int(like["batch_per_rank"]) * ranks if weak else int(like["global_batch"])
     link = network.link if network.host(ranks - 1) != network.host(0) else network.inside
     bucket = bucket_bytes(link.alpha, link.beta, ranks) if link.beta > 0 else None
+    measured = _measured(here)
     meshes, reasons = [], []
-    for mesh in candidates(ranks):
+    known: set[Any] = set()
+    given = [one.mesh for one in measured]
+    for mesh in {label(one, ranks): one for one in (*given, *candidates(ranks))}.values():
         name = label(mesh, ranks)
         try:
             training = with_mesh(base, mesh, work)
-            images = batch // (ranks // training.group_ranks(ranks))
-            stated = closed_form_seconds(training, ranks, images, network, work)
-            predicted = virtual_step(training, ranks, images, network, work, bucket).seconds
+            if (program := _program(training, ranks)) in known:
+                continue
+            known.add(program)
+            images = _shared(batch, ranks // training.group_ranks(ranks))
+            cases = [one for one in measured if _program(with_mesh(base, one.mesh, work), ranks) == program]
+            buckets = next((one.bucket_bytes for one in cases if one.bucket_bytes), bucket)
+            stated = closed_form_seconds(training, ranks, images, network, work, buckets)
+            predicted = virtual_step(training, ranks, images, network, work, buckets).seconds
         except ValueError as error:
             reasons.append(f"{like['model']}, mesh {name}: {error}")
             continue
-        meshes.append(MeshTime(name, stated, predicted, _measured(here, name, ranks)))
+        took = median(one.step_seconds for one in cases) if cases else None
+        meshes.append(MeshTime(name, stated, predicted, took, cases[0].case if cases else None))
     if not meshes:
         raise ValueError("no mesh fits")
     whole = splits(layers, shape, batch, ranks, link)
@@ -128,11 +151,41 @@ def _of(
     return Parallelism(str(like["model"]), dataset, batch, ranks, network.name, whole, meshes), reasons
 
 
-def _measured(here: Sequence[Record], name: str, ranks: int) -> float | None:
-    """Return the median measured step of the cases with the mesh; None without one."""
-    found = [
-        one["step_seconds"]
-        for one in here
-        if one.get("step_seconds") and not one.get("network") and label(spec_of(one).mesh, ranks) == name
-    ]
-    return median(found) if found else None
+def _shared(batch: int, copies: int) -> int:
+    """Return the images of each copy of the network. ValueError if the shares differ."""
+    images, rest = divmod(batch, copies)
+    if rest:
+        raise ValueError(f"{batch} images are not divisible by {copies} copies of the network")
+    return images
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """Measured steps of a case whose program is that of its mesh here."""
+
+    mesh: Mesh
+    step_seconds: float
+    case: str
+    bucket_bytes: int | None
+
+
+def _measured(here: Sequence[Record]) -> list[_Measured]:
+    """Return the measured cases that :func:`hpcdl.prediction.mesh_choice.with_mesh` predicts."""
+    found = []
+    for one in here:
+        spec = spec_of(one)
+        mesh = spec.mesh or Mesh(model=1)
+        strategy = "synchronous" if mesh.pipeline == 1 else "pipeline"
+        plain = spec.training.in_full == registry.in_full(registry.find("training", strategy), {})
+        if not one.get("step_seconds") or one.get("network") or spec.training.name != strategy or not plain:
+            continue
+        found.append(_Measured(mesh, one["step_seconds"], str(one.get("case")), one.get("bucket_bytes")))
+    return found
+
+
+def _program(training: Training, ranks: int) -> object:
+    """Return a key that is equal for meshes with equal messages and equal work of each rank."""
+    divisions = training.divisions(ranks)
+    exchange = training.mesh.exchange if training.mesh and divisions else ""
+    stages = tuple((one.start, one.stop) for one in training.parts)
+    return training.group_ranks(ranks), exchange, stages, tuple(one.boundaries for one in divisions)

@@ -86,7 +86,7 @@ def variables(
     for (low, high), (first, last) in zip(takes.ranges, owned, strict=True):
         begin, end = max(low, 0), min(high, shape[0])
         halo += end - begin - max(0, min(end, last) - max(begin, first))
-    return {**numbers, "h": halo, "k": layer.kernel[0]}  # type: ignore[attr-defined]
+    return {**numbers, "h": halo, **({"k": layer.kernel[0]} if isinstance(layer, Convolution) else {})}
 
 
 def splits(layers: Sequence[Layer], shape: Shape, batch: int, ranks: int, link: Link) -> list[LayerSplits]:

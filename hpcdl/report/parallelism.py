@@ -29,6 +29,7 @@ def section(found: Sequence[Parallelism]) -> Section:
         points.append(
             f"{what}: choose {one.chosen.mesh}, {seconds(one.chosen.predicted_seconds)} a step"
             + (f"; {one.fastest.mesh} is {100 * slower:.1f} % faster in simulation." if slower > 0 else ".")
+            + _measured(one)
         )
         tables += [Table(f"Meshes: {what}", MESHES, _meshes(one)), Table(f"Layers: {what}", LAYERS, _layers(one))]
     return Section("Parallelism", [NOTE] if tables else [], points, tables)
@@ -41,6 +42,7 @@ def records(found: Sequence[Parallelism]) -> list[dict[str, Any]]:
             **{name: getattr(one, name) for name in ("model", "dataset", "global_batch", "ranks", "network")},
             "chosen": one.chosen.mesh,
             "fastest": one.fastest.mesh,
+            "fastest_measured": one.best.mesh if one.best else None,
             "meshes": [{name: getattr(mesh, name) for name in mesh.__slots__} for mesh in one.meshes],
             "layers": [
                 {
@@ -59,6 +61,16 @@ def records(found: Sequence[Parallelism]) -> list[dict[str, Any]]:
     ]
 
 
+def _measured(one: Parallelism) -> str:
+    """Return the fastest measured mesh beside the chosen one, in a sentence."""
+    if one.best is None:
+        return ""
+    chosen = one.chosen.step_seconds
+    also = f", the chosen one {seconds(chosen)}" if chosen and one.best is not one.chosen else ""
+    missing = "" if chosen else "; the chosen one was not measured"
+    return f" Measured: {one.best.mesh} is the fastest, {seconds(one.best.step_seconds)}{also}{missing}."
+
+
 def _meshes(one: Parallelism) -> list[tuple[str, ...]]:
     return [
         (
@@ -67,7 +79,13 @@ def _meshes(one: Parallelism) -> list[tuple[str, ...]]:
             seconds(mesh.predicted_seconds),
             seconds(mesh.step_seconds),
             "; ".join(
-                word for word, holds in (("chosen", mesh is one.chosen), ("fastest", mesh is one.fastest)) if holds
+                word
+                for word, holds in (
+                    ("chosen", mesh is one.chosen),
+                    ("fastest", mesh is one.fastest),
+                    ("fastest measured", mesh is one.best),
+                )
+                if holds
             ),
         )
         for mesh in one.meshes

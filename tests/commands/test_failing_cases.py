@@ -12,7 +12,7 @@ import hpcdl as library
 from hpcdl import suite
 from hpcdl.run.case_loop import _misplaced
 
-from .conftest import LIMIT
+from .conftest import LIMIT, TRAIN
 
 SCHEMES = """
 import time
@@ -112,6 +112,43 @@ def test_after_a_case_that_fails_on_one_rank_a_new_job_runs_the_others(each):
         "mine:one_ends": (1, "its process ended during this case, and the job with it"),
     }
     assert order(each) == ["mine:one_raises", "mine:one_ends", "ring"]
+
+
+POISONED = """
+from functools import partial
+
+from hpcdl.training.parts.gradient import gradient
+from hpcdl.training.parts.traits import Strategy
+
+TRAITS = Strategy(compresses=True)
+
+async def poisoned(comm, session):
+    replica = session.replica
+    for step in range(session.steps):
+        rate = session.learning_rate(step)
+        with session.journal.step(session.epoch(step), rate) as outcome:
+            await gradient(comm, session, partial(session.input, step, comm.rank, comm.size), outcome)
+            if comm.rank == 1 and step == 2:
+                replica.gradients[7] = float("nan")
+            await session.reduce(comm, slice(0, replica.gradients.size))
+            session.optimizer.update(replica.parameters, replica.gradients, rate)
+"""
+
+
+def test_a_gradient_that_is_not_a_number_on_one_rank_ends_the_case_on_all(each):
+    """A compressor refuses it by step and tensor; no rank waits for the message that is not sent."""
+    (each.folder / "poison.py").write_text(POISONED)
+    case = f'{TRAIN}ranks = 3\nsteps = 4\ntraining = "poison:poisoned"\n'
+    servers = f'{case}aggregation = "sharded_parameter_server"\ncompression = "one_bit"\n'
+    entries = f'{case}aggregation = "ok_topk"\ncompression = "top_k"\n'
+    ended = each("run", each.suite(servers, entries, schemes("ring")), "-o", "o")
+    assert ended.returncode == 1
+    (run,) = each.report()["runs"]
+    assert len(run["failed_cases"]) == 2
+    for failed in run["failed_cases"]:
+        assert failed["rank"] == 1
+        assert failed["error"].startswith("FloatingPointError: step 2: gradient of conv1.weight: ")
+    assert finished(each) == ["ring"]
 
 
 def test_resuming_runs_a_failed_case_after_all_others(hpcdl):

@@ -212,8 +212,8 @@ def furthest(divided, division, alone):
     """Return the largest difference between a rank's parameters and its part of the undivided network's."""
     mine, whole = parameters(divided), parameters(alone)
     differences = [0.0]
-    for part in division.parts:
-        for variable in part.layer.declare(part.takes.shape if not part.cuts else ()) if not part.cuts else ():
+    for part, local in zip(division.parts, division.shapes, strict=True):
+        for variable in part.declare(local) if not part.cuts else ():
             name = f"{part.name}.{variable.name}"
             if variable.trained:
                 differences.append(np.abs(mine[name] - whole[name]).max())

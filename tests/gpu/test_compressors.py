@@ -15,6 +15,7 @@ pytestmark = pytest.mark.skipif(not GXX, reason="needs g++")
 ABLE = [name for name in COMPRESSORS if registry.traits("compression", name, Compression).on_device]
 ENCODERS = [name for name in ABLE if hasattr(registry.find("compression", name), "encode")]
 SUMMABLE = [name for name in ABLE if hasattr(registry.find("compression", name), "rounds")]
+SELECTORS = [name for name in ABLE if hasattr(registry.find("compression", name), "select")]
 SIZES = [0, 1, 31, 32, 33, 100_003]
 
 
@@ -23,11 +24,11 @@ def device():
     return Strict()
 
 
-def both(name, size, dtype, device):
+def both(name, size, dtype, device, **settings):
     """The compressor on the host and on the device."""
     fields = {"size": size, "tensors": tensors_of(size), "dtype": dtype, "ranks": 3, "seed": 4}
     make = registry.find("compression", name)
-    return make(Layout(**fields)), make(Layout(**fields, device=device))
+    return make(Layout(**fields), **settings), make(Layout(**fields, device=device), **settings)
 
 
 def gradient(size, dtype, seed=0):
@@ -87,6 +88,36 @@ def plain(vector):
     return vector if isinstance(vector, np.ndarray) else inside(vector)
 
 
+@pytest.mark.parametrize("settings", [{}, {"density": 0.3}])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", SELECTORS)
+def test_entries_are_those_of_the_host(name, size, dtype, settings, device):
+    """Of some densities more entries than expected are found; the state is the host's too."""
+    span, pair = slice(0, size), both(name, size, dtype, device, **settings)
+    for step in range(3):
+        vectors = [gradient(size, dtype, step), device.asarray(gradient(size, dtype, step))]
+        found = [one.select(span, vector, step) for one, vector in zip(pair, vectors, strict=True)]
+        assert bits(found[0].indices) == bits(found[1].indices)
+        assert bits(found[0].values) == bits(found[1].values)
+        assert bits(vectors[0]) == bits(vectors[1].held)
+        for name_, state in pair[0].state.items():
+            assert bits(state) == bits(pair[1].state[name_].held)
+
+
+def test_a_threshold_that_no_entry_of_the_sample_reaches(device):
+    """The mean of the few entries that are not zero."""
+    pair = both("threshold", 90_000, "float32", device)
+    vector = np.zeros(90_000, "float32")
+    vector[[5, 70_001]] = 1, -3
+    found = [
+        one.select(slice(0, 90_000), x, 0) for one, x in zip(pair, (vector, device.asarray(vector)), strict=True)
+    ]
+    assert bits(found[0].indices) == bits(found[1].indices)
+    assert bits(found[0].values) == bits(found[1].values)
+    np.testing.assert_allclose(found[1].values, [-2], rtol=1e-6)
+
+
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", [0, 40, 99])
 @pytest.mark.parametrize("name", ABLE)
@@ -95,9 +126,11 @@ def test_values_that_are_not_finite_are_refused(name, place, wrong, device):
     vector = gradient(100, "float32")
     vector[place] = wrong
     vector, span = device.asarray(vector), slice(0, 100)
-    with pytest.raises(FloatingPointError, match=r"infinite|nan"):
+    with pytest.raises(FloatingPointError, match=r"infinite|is -?(nan|inf)"):
         if name in SUMMABLE:
             next(compressor.rounds(span, vector, None, 0))
+        elif name in SELECTORS:
+            compressor.select(span, vector, 0)
         else:
             compressor.encode(span, vector, np.empty(compressor.bound(span), np.uint8), 0)
 

@@ -5,21 +5,29 @@ from functools import partial
 
 import pytest
 
+from hpcdl import suite
 from hpcdl.aggregation.ring import ring
 from hpcdl.cases.parts.compute_times import at_rate
 from hpcdl.cases.parts.step_simulation import Training, virtual_step
 from hpcdl.cli import main
-from hpcdl.fabric.network import NETWORKS
+from hpcdl.fabric.network import NETWORKS, Link, Network
+from hpcdl.models.cifar_quick import cifar_quick
 from hpcdl.models.distbelief_speech import distbelief_speech
 from hpcdl.models.lenet5 import lenet5
-from hpcdl.prediction.mesh_choice import candidates, closed_form_seconds, label, with_mesh
+from hpcdl.prediction.mesh_choice import candidates, label, with_mesh
+from hpcdl.prediction.parallelism import parallelism
 from hpcdl.prediction.split_volumes import splits
+from hpcdl.prediction.step_formulas import closed_form_seconds
 from hpcdl.training.parts.bucketing import bucket_bytes
 from hpcdl.training.parts.mesh import Mesh
+from hpcdl.training.parts.passes import EXCHANGES
 from hpcdl.training.synchronous import synchronous
 
 SPEECH = distbelief_speech(), (11, 40, 1)
 LENET = lenet5((28, 28, 1), 10), (28, 28, 1)
+QUICK = cifar_quick(), (32, 32, 3)
+LATE = Network("late", Link(1e-3, 1e-8), source="")
+"""Latencies are most of the time of short messages."""
 
 SUITE = """
 [suite]
@@ -37,35 +45,48 @@ warmup = 1
 """
 
 
-def times(layers, shape, ranks, batch, network, flops):
+def times(layers, shape, ranks, batch, network, flops, meshes=None):
     """Return the closed form and the simulated time of each mesh."""
-    work, found, link = at_rate(layers, shape, flops), {}, NETWORKS[network].link
+    work, found, link = at_rate(layers, shape, flops), {}, network.link
     bucket = bucket_bytes(link.alpha, link.beta, ranks)
-    for mesh in candidates(ranks):
+    for mesh in meshes or candidates(ranks):
         base = Training(synchronous, partial(ring), layers, shape, "float32")
         training = with_mesh(base, mesh, work)
         images = batch // (ranks // training.group_ranks(ranks))
-        arguments = (training, ranks, images, NETWORKS[network])
-        found[label(mesh, ranks)] = (
-            closed_form_seconds(*arguments, work),
-            virtual_step(*arguments, work, bucket).seconds,
-        )
+        arguments = (training, ranks, images, network, work, bucket)
+        found[label(mesh, ranks)] = closed_form_seconds(*arguments), virtual_step(*arguments).seconds
     return found
 
 
 @pytest.mark.parametrize("network", ["ethernet-1g", "ethernet-10g"])
 @pytest.mark.parametrize(("layers", "shape", "batch", "flops"), [(*SPEECH, 32, 1e11), (*LENET, 64, 1e11)])
 def test_the_chosen_mesh_is_nearly_the_fastest_in_simulation(network, layers, shape, batch, flops):
-    found = times(layers, shape, 2, batch, network, flops)
+    found = times(layers, shape, 2, batch, NETWORKS[network], flops)
     chosen = min(found, key=lambda mesh: found[mesh][0])
     assert found[chosen][1] <= 1.1 * min(simulated for _, simulated in found.values())
 
 
 def test_closed_forms_are_near_the_simulation():
-    found = times(*SPEECH, 4, 32, "ethernet-10g", 1e11)
+    found = times(*SPEECH, 4, 32, NETWORKS["ethernet-10g"], 1e11)
     for mesh, (stated, simulated) in found.items():
         if "pipeline" not in mesh:
             assert stated == pytest.approx(simulated, rel=0.1), mesh
+
+
+@pytest.mark.parametrize("network", [NETWORKS["ethernet-1g"], LATE], ids=["ethernet-1g", "late"])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_closed_forms_of_passes_buckets_and_pipelines_are_near_the_simulation(network, ranks):
+    """Passes move images while they compute; buckets join small layers; a pipeline's round trips take time."""
+    meshes = [
+        Mesh(model=1),
+        *(Mesh(data=1, split="hybrid", exchange=exchange) for exchange in EXCHANGES),
+        Mesh(data=1, split="space"),
+        Mesh(pipeline=ranks),
+    ]
+    found = times(*QUICK, ranks, 96, network, 3e10, meshes)
+    assert len(found) == len(meshes)
+    for mesh, (stated, simulated) in found.items():
+        assert stated == pytest.approx(simulated, rel=0.1), mesh
 
 
 def test_the_cheapest_split_of_a_layer_is_that_of_the_smaller_volume():
@@ -110,3 +131,42 @@ def test_a_suite_without_trainings_has_no_parallelism(tmp_path, capsys):
     error = capsys.readouterr().err
     assert "no training whose parallelism can be predicted" in error
     assert error.count("\n") == 1
+
+
+def of_cases(tmp_path, mesh, seconds, *, batch=32):
+    """Return the parallelism of replays with these meshes, measured in so many seconds, and what is left out."""
+    file = tmp_path / "s.toml"
+    file.write_text(
+        SUITE.replace("ranks = [2, 4]", "ranks = 4").replace("{data = 1}", mesh).replace("= 32", f"= {batch}")
+    )
+    cases = suite.load(file).cases
+    measured = [{**case.fields(), "step_seconds": one} for case, one in zip(cases, seconds, strict=True)]
+
+    def work(_like, _ranks, layers, shape):
+        return at_rate(layers, shape, 1e9)
+
+    (found,), left_out = parallelism(measured, work, NETWORKS["ethernet-1g"])
+    return found, left_out
+
+
+def test_measured_meshes_are_beside_the_candidates(tmp_path):
+    mesh = '[{model = 4}, {data = 1, split = "hybrid", exchange = "turns"}, {model = 1}]'
+    found, _ = of_cases(tmp_path, mesh, [0.3, 0.2, 0.1])
+    measured = {one.mesh: one.step_seconds for one in found.meshes if one.step_seconds}
+    assert measured == {"model outputs 1x4": 0.3, "hybrid outputs turns 1x4": 0.2, "data": 0.1}
+    assert found.best.mesh == "data"
+
+
+def test_equal_meshes_are_one(tmp_path):
+    found, _ = of_cases(tmp_path, "[{model = 4}, {data = 1}]", [0.3, 0.1])
+    assert [(one.mesh, one.step_seconds) for one in found.meshes if one.step_seconds] == [
+        ("model outputs 1x4", 0.2)
+    ]
+    names = [one.mesh for one in found.meshes]
+    assert len(names) == len(set(names))
+
+
+def test_meshes_that_cannot_share_the_batch_are_left_out(tmp_path):
+    found, left_out = of_cases(tmp_path, "{data = 1}", [0.1], batch=2)
+    assert "data" not in {one.mesh for one in found.meshes}
+    assert "lenet5, mesh data: 2 images are not divisible by 4 copies of the network" in left_out

@@ -173,6 +173,13 @@ def test_a_run_is_predicted_with_the_buckets_that_it_fitted(trained):
     assert rows["synchronous", "ring", 8]["predicted_seconds"] != rows[given, "ring", 8]["predicted_seconds"]
 
 
+@pytest.mark.parametrize("parallelism", ["hybrid(data=1)", "pipeline(pipeline=2)"])
+def test_times_of_split_layers_are_no_times_of_layers(trained, parallelism):
+    trained.case(2, slower=0.5, parallelism=parallelism).case(1)
+    work = Recorded(read(trained.merged()))({**COMMON, "training": "synchronous"}, 4)
+    assert work.seconds(f"forward {LAYERS[0]}", 64) == pytest.approx(FORWARD * 1e-9)
+
+
 def test_buckets_are_those_of_the_run_that_the_network_is_fitted_to(trained):
     """The fitted latency is 0, which would give empty buckets; the cases used 60 kB on 4 ranks."""
     trained.case(4, training="synchronous", aggregation="ring", bucket_bytes=60_000)

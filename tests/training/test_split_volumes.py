@@ -9,7 +9,8 @@ from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.flatten import Flatten
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.locally_connected import LocallyConnected
-from hpcdl.nn.split import batch_norm, convolution, linear, locally_connected
+from hpcdl.nn.layers.pooling import AveragePooling, MaxPooling
+from hpcdl.nn.split import batch_norm, convolution, linear, locally_connected, pooling
 from hpcdl.nn.split.division import divide
 from hpcdl.prediction.split_volumes import stated, variables
 from hpcdl.training.parts.flow import ModelParallel
@@ -33,6 +34,8 @@ INSTANCES = [
     (linear.by_outputs, "model", [Flatten("flatten"), Linear("first", 19)], Linear("fc", 9), "d"),
     (linear.by_outputs, "hybrid", [Convolution("first", 5, 1), Flatten("flatten")], Linear("fc", 9), "d"),
     (linear.by_inputs, "space", [Convolution("first", 5, 1), Flatten("flatten")], Linear("fc", 17), "d"),
+    (pooling.by_rows, "space", [Convolution("first", 5, 1)], MaxPooling("pool", 3, stride=2), "h W C"),
+    (pooling.by_rows, "space", [Convolution("first", 5, 1)], AveragePooling("pool", 4, padding=1), "h W C"),
     (batch_norm.by_positions, "space", [Convolution("first", 5, 1)], BatchNorm("bn"), "C"),
 ]
 

@@ -2,7 +2,12 @@
 
 Such a scheme is called as ``scheme(comm, entries, series)`` and returns :class:`Reduced`. It sums the entries that
 each rank's compressor has selected. A message holds the values, then the positions: 4 bytes more than a value for
-each entry, and no header. Positions are checked; values have no checksum, as those of dense sums have none.
+each entry, and no header, so that volumes are those of the papers.
+
+A receiver refuses a message without whole entries, positions that do not rise within the piece, and values that
+are infinite or not a number. Finite values have no checksum, like those of dense sums: MPI's transports are
+reliable. Gathered messages have one (:mod:`hpcdl.aggregation.parts.messages`), because in an entropy code a wrong
+bit changes all that follows it.
 
 Size-only entries (:class:`hpcdl.fabric.vectors.Phantom`) have no positions: they count as disjoint, spread evenly.
 """
@@ -60,7 +65,8 @@ def message(entries: Sparse) -> Array:
 def opened(received: Array, like: Sparse, sender: int, size: int) -> Sparse:
     """Return the entries of a message of rank ``sender``, copied out of it; ``like`` has the type of the values.
 
-    Raises ValueError, naming the sender, unless it has whole entries, at rising positions below ``size``.
+    Raises ValueError, naming the sender, unless it has whole entries, at rising positions below ``size``, with
+    finite values.
     """
     count = len(received) // entry_bytes(like)
     if _size_only(like):
@@ -73,7 +79,14 @@ def opened(received: Array, like: Sparse, sender: int, size: int) -> Sparse:
     indices = positions.copy().view(np.int32)
     if count and not (indices[0] >= 0 and indices[-1] < size and (indices[1:] > indices[:-1]).all()):
         raise ValueError(f"message of rank {sender}: corrupt: positions do not rise from 0 to {size - 1}")
-    return Sparse(indices, values.copy().view(like.values.dtype))
+    return Sparse(indices, finite(values.copy().view(like.values.dtype), sender))
+
+
+def finite(values: Array, sender: int) -> Array:
+    """Return ``values``. Raises ValueError, naming the sender, if one is infinite or not a number."""
+    if not np.isfinite(values).all():
+        raise ValueError(f"message of rank {sender}: corrupt, or sums are too large: a value is not finite")
+    return values
 
 
 def entry_bytes(entries: Sparse) -> int:

@@ -233,9 +233,11 @@ def _trainings(run: Run, model: str) -> list[int]:
     return [
         index
         for index, case in enumerate(run.described)
-        if case.get("kind") == "train" and case.get("model") == model and not case.get("network")
-        # a rank of a pipeline has some layers only, and computes on microbatches
-        if not case.get("stages")
+        if case.get("kind") == "train"
+        and case.get("model") == model
+        and not case.get("network")
+        # a rank of a mesh has parts of the layers only, and one of a pipeline computes on microbatches
+        and not case.get("parallelism")
     ]
 
 

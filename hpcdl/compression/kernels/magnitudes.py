@@ -7,8 +7,34 @@ from typing import Any, Final
 import numpy as np
 from numba import njit
 
+from hpcdl.compression.parts.magnitudes import bits, bits_of
+
 BLOCK: Final = 64
 """Entries of which only the largest is looked at first."""
+
+
+def find(vector: Any, threshold: Any, likely: int) -> tuple[Any, bool]:
+    """Return positions, int32, of entries of at least the magnitude ``threshold``, and True if all are finite.
+
+    ``likely``: their probable number.
+    """
+    seen = bits_of(vector)
+    found = np.empty(min(len(seen), likely) + BLOCK, np.int32)
+    count, most = collect(seen, threshold, found)
+    if count > len(found) - BLOCK:
+        found = np.empty(count + BLOCK, np.int32)
+        collect(seen, threshold, found)
+    return found[:count], bool(most < bits(np.inf, vector.dtype))
+
+
+def sample(vector: Any, found: Any, seed: Any) -> None:
+    """Fill ``found`` with the bits of magnitudes, one from each of equal pieces of ``vector``."""
+    sample_bits(bits_of(vector), found, seed)
+
+
+def are_finite(vector: Any) -> bool:
+    """Return True if all entries are finite."""
+    return bool(highest(bits_of(vector)) < bits(np.inf, vector.dtype))
 
 
 @njit(nogil=True, cache=True)
@@ -35,7 +61,7 @@ def collect(seen: Any, threshold: Any, found: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def sample(seen: Any, found: Any, seed: Any) -> None:
+def sample_bits(seen: Any, found: Any, seed: Any) -> None:
     """Fill ``found`` with magnitudes, one from each of equal pieces of ``seen``."""
     mask = ~(seen.dtype.type(1) << seen.dtype.type(8 * seen.itemsize - 1))
     state = seed

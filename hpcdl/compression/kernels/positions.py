@@ -8,6 +8,16 @@ import numpy as np
 from numba import njit
 
 
+def take(vector: Any, indices: Any) -> Any:
+    """Return the entries at ``indices``."""
+    return vector[indices]
+
+
+def put(indices: Any, values: Any, into: Any) -> None:
+    """Write ``values`` at ``indices``."""
+    into[indices] = values
+
+
 @njit(nogil=True, cache=True)
 def add(indices: Any, values: Any, into: Any) -> None:
     """Add ``values`` at ``indices``."""

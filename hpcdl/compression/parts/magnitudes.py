@@ -5,11 +5,14 @@ One integer comparison finds large entries, infinities and NaN; compilers make v
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 
+from hpcdl.compression.parts.device import kernels
+
 if TYPE_CHECKING:
+    from hpcdl.compression.parts.device import Device
     from hpcdl.fabric.comm import Array
 
 SAMPLED: Final = 0.01
@@ -30,14 +33,13 @@ def bits(value: float, dtype: np.dtype[Any]) -> Any:
     return bits_of(np.abs(np.array([value], dtype)))[0]
 
 
-def check(vector: Array, begin: int) -> None:
+def check(vector: Array, begin: int, device: Device | None) -> None:
     """Raise FloatingPointError if a value is infinite or not a number.
 
-    ``begin`` is the position of ``vector`` in the whole gradient.
+    ``begin`` is the position of ``vector`` in the whole gradient; ``device`` holds it.
     """
-    from hpcdl.compression.kernels import magnitudes  # late: listing compressors must not load numba
-
-    refuse(vector, begin, magnitudes.highest(bits_of(vector)))
+    if not kernels(device, "magnitudes").are_finite(vector):
+        refuse(vector, begin)
 
 
 def from_bits(magnitude: Any, dtype: np.dtype[Any]) -> float:
@@ -45,18 +47,15 @@ def from_bits(magnitude: Any, dtype: np.dtype[Any]) -> float:
     return float(np.array([magnitude]).view(dtype)[0])
 
 
-def sample(vector: Array, seed: int, share: float) -> Array:
-    """Return the bits of the magnitudes of 1 % of ``vector``, for the quantile of this ``share``.
+def sample(vector: Array, seed: int, share: float, device: Device | None) -> Array:
+    """Return the bits of the magnitudes of 1 % of ``vector``, on the host, for the quantile of this ``share``.
 
     More are taken if fewer than 50 would reach the quantile, or if they were fewer than 4096. One entry is drawn
     from each of equal pieces of the vector.
     """
-    from hpcdl.compression.kernels import magnitudes  # late: listing compressors must not load numba
-
     size = min(len(vector), max(LEAST, int(REACHING / share), int(SAMPLED * len(vector))))
-    seen = bits_of(vector)
-    found = np.empty(size, seen.dtype)
-    magnitudes.sample(seen, found, np.uint64(seed))
+    found = np.empty(size, f"u{vector.itemsize}")
+    kernels(device, "magnitudes").sample(vector, found, np.uint64(seed))
     return found
 
 
@@ -67,26 +66,19 @@ def quantile(found: Array, share: float) -> Any:
     return found[rank]
 
 
-def largest(vector: Array, begin: int, threshold: Any, expected: int) -> Array:
+def largest(vector: Array, begin: int, threshold: Any, expected: int, device: Device | None) -> Array:
     """Return the positions, int32 (count,), of all entries whose magnitude has at least the bits ``threshold``.
 
     ``expected`` is their likely number. Raises FloatingPointError for a value that is infinite or not a number;
-    ``begin`` is the position of ``vector`` in the whole gradient.
+    ``begin`` is the position of ``vector`` in the whole gradient; ``device`` holds it. Positions are on the host.
     """
-    from hpcdl.compression.kernels import magnitudes  # late: listing compressors must not load numba
-
-    seen = bits_of(vector)
-    found = np.empty(min(len(vector), expected) + magnitudes.BLOCK, np.int32)
-    count, most = magnitudes.collect(seen, threshold, found)
-    refuse(vector, begin, most)
-    if count > len(found) - magnitudes.BLOCK:
-        found = np.empty(count + magnitudes.BLOCK, np.int32)
-        magnitudes.collect(seen, threshold, found)
-    return found[:count]
+    found, finite = kernels(device, "magnitudes").find(vector, threshold, expected)
+    if not finite:
+        refuse(vector, begin)
+    return found  # type: ignore[no-any-return]
 
 
-def refuse(vector: Array, begin: int, most: Any) -> None:
-    """Raise FloatingPointError if ``most``, the bits of the largest magnitude, are those of no finite number."""
-    if most >= bits(np.inf, vector.dtype):
-        position = int(np.flatnonzero(~np.isfinite(vector))[0])
-        raise FloatingPointError(f"element {begin + position} of the flat gradient is {vector[position]}")
+def refuse(vector: Array, begin: int) -> NoReturn:
+    """Raise FloatingPointError, which names the first value that is not finite."""
+    position = int(np.flatnonzero(~np.isfinite(vector))[0])
+    raise FloatingPointError(f"element {begin + position} of the flat gradient is {float(vector[position])}")

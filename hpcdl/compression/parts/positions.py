@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hpcdl.compression.parts.device import kernels
+
 if TYPE_CHECKING:
+    from hpcdl.compression.parts.device import Device
     from hpcdl.compression.parts.protocol import Bytes, Sparse
     from hpcdl.fabric.comm import Array
 
@@ -18,11 +21,19 @@ def gaps(indices: Array) -> Array:
     return ahead
 
 
-def add(found: Sparse, into: Array) -> None:
-    """Add the entries to the vector ``into``."""
-    from hpcdl.compression.kernels import positions  # late: listing compressors must not load numba
+def take(vector: Array, indices: Array, device: Device | None) -> Array:
+    """Return the entries of a vector on ``device``; positions and values are on the host."""
+    return kernels(device, "positions").take(vector, indices)  # type: ignore[no-any-return]
 
-    positions.add(found.indices, found.values, into)
+
+def put(found: Sparse, into: Array, device: Device | None) -> None:
+    """Write the entries, which are on the host, to the vector ``into`` on ``device``."""
+    kernels(device, "positions").put(found.indices, found.values, into)
+
+
+def add(found: Sparse, into: Array, device: Device | None) -> None:
+    """Add the entries, which are on the host, to the vector ``into`` on ``device``."""
+    kernels(device, "positions").add(found.indices, found.values, into)
 
 
 def bitmap_of(indices: Array, length: int) -> Bytes:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcdl.compression.parts.magnitudes import bits_of, largest, quantile, sample
+from hpcdl.compression.parts.positions import take
 
 if TYPE_CHECKING:
+    from hpcdl.compression.parts.device import Device
     from hpcdl.compression.parts.protocol import Layout
     from hpcdl.fabric.comm import Array
 
@@ -32,30 +34,31 @@ def draw_seed(layout: Layout, begin: int, step: int) -> int:
     return int(np.random.SeedSequence([layout.seed, begin, step]).generate_state(1, np.uint64)[0])
 
 
-def top(vector: Array, begin: int, k: int, seed: int) -> Array:
+def top(vector: Array, begin: int, k: int, seed: int, device: Device | None) -> Array:
     """Return the positions, int32, rising, of the ``k`` entries with the largest magnitudes.
 
     Of equal magnitudes the first are taken; zeros never are. A sample gives a threshold that somewhat more entries
     reach; if too few do, all are searched. Raises FloatingPointError for a value that is infinite or not a number.
+    ``device`` holds the vector; positions are on the host.
     """
     if not len(vector):
         return np.empty(0, np.int32)
-    sampled = sample(vector, seed, k / len(vector))
+    sampled = sample(vector, seed, k / len(vector), device)
     wanted = k * len(sampled) / len(vector)
     threshold = max(
         sampled.dtype.type(1), quantile(sampled, (MARGIN * wanted + 3 * wanted**0.5 + 1) / len(sampled))
     )
-    found = largest(vector, begin, threshold, round(1.5 * k))
+    found = largest(vector, begin, threshold, round(1.5 * k), device)
     if len(found) < k and threshold > 1:
-        found = largest(vector, begin, sampled.dtype.type(1), len(vector))
-    return trimmed(vector, found, k)
+        found = largest(vector, begin, sampled.dtype.type(1), len(vector), device)
+    return trimmed(vector, found, k, device)
 
 
-def trimmed(vector: Array, positions: Array, k: int) -> Array:
+def trimmed(vector: Array, positions: Array, k: int, device: Device | None) -> Array:
     """Return those ``k`` of ``positions`` with the largest magnitudes, or all if there are no more."""
     if len(positions) <= k:
         return positions
-    magnitudes = bits_of(np.abs(vector[positions]))
+    magnitudes = bits_of(np.abs(take(vector, positions, device)))
     least = np.partition(magnitudes, len(positions) - k)[len(positions) - k]
     chosen = magnitudes > least
     ties = np.flatnonzero(magnitudes == least)

@@ -47,6 +47,7 @@ class SparseMessages:
         self.last: tuple[slice, Bytes] | None = None
         """Span and message of the last encoding."""
         self._dtype = np.dtype(layout.dtype)
+        self._device = layout.device
 
     def bound(self, span: slice) -> int:
         """See :class:`hpcdl.compression.parts.protocol.Encoder`."""
@@ -88,7 +89,7 @@ class SparseMessages:
 
     def decode(self, span: slice, message: Bytes, into: Array) -> None:
         """See :class:`hpcdl.compression.parts.protocol.Encoder`."""
-        add(self.read(message, span.stop - span.start), into)
+        add(self.read(message, span.stop - span.start), into, self._device)
 
     def entropy(self, span: slice, message: Bytes) -> float:
         """Return the bits per entry of an ideal code: the entropy of the gaps, and the signs or values."""

@@ -25,7 +25,8 @@ def by_positions(layer: BatchNorm, shape: Shape, have: Layout, rank: int, ranks:
 
     Each rank gives the mean, the summed squared deviations and the number of its pixels, which all ranks gather
     and pool (Chan, Golub & LeVeque 1979). In backward each rank receives the sums over all ranks of dz and of dz
-    times the normalised values. C channels, in elements, all p ranks:
+    times the normalised values. For a flow of activations this is a gather of one row for the whole batch
+    (:attr:`Layout.of_batch`), and a reduce-scatter in backward. C channels, in elements, all p ranks:
 
     Forward: (p - 1)*p*(2*C + 1)
     Backward: (p - 1)*p*(2*C + 1)

@@ -154,7 +154,7 @@ def _parts(layer: Layer, shape: Shape, have: Layout, way: _Way) -> list[Part]:
     if isinstance(layer, (*_EACH_ELEMENT, *(_EACH_CHANNEL if by_features else _EACH_ROW))):
         return [_following(layer, shape, have, rank)]
     if isinstance(layer, (MaxPooling, AveragePooling)) and layer.output(shape)[0] >= ranks:
-        return pooling.by_rows(layer, shape, rank, ranks)
+        return pooling.by_rows(layer, shape, have, rank, ranks)
     return [_data_parallel(layer, shape, have, rank)]
 
 

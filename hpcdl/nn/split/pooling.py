@@ -15,12 +15,23 @@ if TYPE_CHECKING:
     from hpcdl.nn.bound import Bound
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Site, Variable
+    from hpcdl.nn.split.layout import Layout
 
 
-def by_rows(layer: MaxPooling | AveragePooling, shape: Shape, rank: int, ranks: int) -> list[Part]:
+def by_rows(
+    layer: MaxPooling | AveragePooling,
+    shape: Shape,
+    have: Layout,  # noqa: ARG001
+    rank: int,
+    ranks: int,
+) -> list[Part]:
     """Split the image by rows, with the halo of a convolution.
 
-    Rows of the padding are never the maximum; in a mean they count as zeros, as in the whole image.
+    Rows of the padding are never the maximum; in a mean they count as zeros, as in the whole image. With h rows of
+    halo in all, B images of width W and C channels, in elements, all p ranks:
+
+    Forward: h*B*W*C
+    Backward: h*B*W*C
     """
     window, output = layer.window, layer.output(shape)
     fill = -math.inf if isinstance(layer, MaxPooling) else 0.0

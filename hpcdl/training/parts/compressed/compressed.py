@@ -180,7 +180,7 @@ class Compressed:
             return lambda comm, piece, aggregate: by_sums(comm, compressor, piece, aggregate, tensors)
         if scheme.sparse:
             own = compressor.state[plan.traits.own_residual] if plan.traits.own_residual else None
-            sums = SparseSums(compressor, partial(plan.scheme, **settings), tensors, own)
+            sums = SparseSums(compressor, partial(plan.scheme, **settings), tensors, own, self._device)
             return lambda comm, piece, _: sums.reduce(comm, piece)
         courier = self._courier(compressor, layout)
         if scheme.gathers:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpcdl.aggregation.parts.entries import Series, nbytes
+from hpcdl.compression.parts.positions import add, put
 from hpcdl.compression.parts.protocol import Sparse
 from hpcdl.fabric.vectors import Phantom, phantom
 from hpcdl.training.parts.compressed.piece import depends, refused
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from hpcdl.aggregation.parts.entries import Reduced
+    from hpcdl.compression.parts.device import Device
     from hpcdl.compression.parts.protocol import Selector, Tensor
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.training.parts.compressed.piece import Piece
@@ -27,16 +29,22 @@ class SparseSums:
     """Sums of the entries that one rank's selector sends, of all pieces of the gradient.
 
     Entries that a sum lacks return to the residual. ``own_residual``: that of the selector itself, if it has one,
-    (size of the gradient,).
+    (size of the gradient,). ``device`` holds gradient and residual; entries are on the host.
     """
 
     def __init__(
-        self, selector: Selector, scheme: SparseSum, tensors: Sequence[Tensor], own_residual: Array | None
+        self,
+        selector: Selector,
+        scheme: SparseSum,
+        tensors: Sequence[Tensor],
+        own_residual: Array | None,
+        device: Device | None,
     ) -> None:
         self._selector = selector
         self._scheme = scheme
         self._tensors = tensors
         self._own_residual = own_residual
+        self._device = device
         self._series: dict[tuple[int, int], Series] = {}
 
     async def reduce(self, comm: Comm, piece: Piece) -> None:
@@ -54,7 +62,7 @@ class SparseSums:
         if residual is None and self._own_residual is not None:
             residual = self._own_residual[span]
         await comm.apply(
-            "decode", partial(_write, total, rest, gradient, residual), gradient.nbytes + nbytes(total, rest)
+            "decode", partial(self._write, total, rest, gradient, residual), gradient.nbytes + nbytes(total, rest)
         )
 
     def _select(self, piece: Piece) -> Sparse:
@@ -69,11 +77,10 @@ class SparseSums:
         except FloatingPointError as error:
             raise refused(error, piece, vector, self._tensors) from None
 
-
-def _write(total: Sparse, rest: Sparse, gradient: Array, residual: Array | None) -> None:
-    if type(gradient) is Phantom:
-        return
-    gradient[:] = 0
-    gradient[total.indices] = total.values
-    if residual is not None:
-        residual[rest.indices] += rest.values
+    def _write(self, total: Sparse, rest: Sparse, gradient: Array, residual: Array | None) -> None:
+        if type(gradient) is Phantom:
+            return
+        gradient[:] = 0
+        put(total, gradient, self._device)
+        if residual is not None:
+            add(rest, residual, self._device)
