@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hpcdl.analysis.bandwidth import bus_factor
+from hpcdl.analysis.baselines import base_of, same_seed, without_communication
 from hpcdl.analysis.near_linear import judge, p_value, steps_by_launch, steps_of
 from hpcdl.analysis.outcome import fidelity, kept, learned
 from hpcdl.analysis.points import Point, points_of
@@ -36,7 +37,6 @@ from hpcdl.analysis.record_fields import (
     CONTRACT,
     batch,
     is_independent,
-    keeps_step,
     planned_steps,
     scaling_of,
 )
@@ -166,24 +166,17 @@ def _exposed(point: Point, points: Sequence[Point]) -> Interval:
         return NOTHING
     if point.ranks == 1 or is_independent(point.fields):
         return Interval(0.0, 0.0, 0.0)
-    ceiling = [
-        other
-        for other in points
-        if is_independent(other.fields)
-        and (other.problem, other.ranks) == (point.problem, point.ranks)
-        and other.middle == point.middle
-    ]
-    ceiling = _nearest(_nearest(ceiling, point, "training"), point, "optimizer")
+    ceiling = without_communication(point, points)
     if not ceiling:
         return NOTHING
-    others = [one.seconds for one in _same_seed(ceiling, point.seed)]
+    others = [one.seconds for one in same_seed(ceiling, point.seed)]
     return difference_interval(point.seconds, others, middles=(point.middle, point.middle))
 
 
 def _scaling(point: Point, points: Sequence[Point]) -> Record:
     scaling = scaling_of(point.fields)
-    base = _base(point, points)
-    of_base = _same_seed(base, point.seed)
+    base = base_of(point, points)
+    of_base = same_seed(base, point.seed)
     if scaling not in {"strong", "weak"} or not of_base or not any(map(len, point.seconds)):
         return dict.fromkeys(("speedup", "efficiency", "efficiency_low", "efficiency_high"))
     simulated = bool(point.fields.get("network"))  # its launches do not vary, but its steps may
@@ -209,37 +202,6 @@ def _scaling(point: Point, points: Sequence[Point]) -> Record:
         "near_linear": None,
         "near_linear_p": math.nan if simulated or itself else p_value(times, own, per_rank),
     }
-
-
-def _base(point: Point, points: Sequence[Point]) -> list[Point]:
-    """All seeds of what ``point`` is compared with: measured, at one scale, one program."""
-    measured = [other for other in points if other.problem == point.problem and any(map(len, other.seconds))]
-    single = [other for other in measured if other.ranks == 1]
-    for name in ("compression", "optimizer", "training"):
-        single = _nearest(single, point, name)
-    if single:
-        return single
-    own = [other for other in measured if other.key == point.key]
-    return [other for other in own if other.ranks == min(one.ranks for one in own)]
-
-
-def _nearest(points: Sequence[Point], to: Point, name: str) -> list[Point]:
-    """Return the points whose field ``name`` is that of ``to``, else that of the usual one, else of any one.
-
-    Usual are no compression, and a strategy in lock-step.
-    """
-    values = [str(point.fields.get(name) or "none") for point in points]
-    in_step = [value for point, value in zip(points, values, strict=True) if keeps_step(point.fields)]
-    usual = {"compression": ["none"], "training": in_step}.get(name, [])
-    wanted = str(to.fields.get(name) or "none")
-    chosen = next((one for one in (wanted, *usual, *values) if one in values), None)
-    return [point for point, value in zip(points, values, strict=True) if value == chosen]
-
-
-def _same_seed(points: Sequence[Point], seed: Any) -> list[Launch]:
-    """Return the launches with step times: those of ``seed`` if it is there, else those of every seed."""
-    same = [point for point in points if point.seed == seed]
-    return [one for point in same or points for one in point.launches if len(one.seconds)]
 
 
 def _collective(point: Point) -> Record:

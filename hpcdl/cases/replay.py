@@ -23,7 +23,7 @@ from hpcdl.cases.parts.link_probes import fitted_bucket_bytes
 from hpcdl.cases.parts.reference_values import alike
 from hpcdl.cases.parts.replay_spec import ReplaySpec
 from hpcdl.cases.parts.scheme import check_dense, traits_of, try_out
-from hpcdl.cases.parts.stage_balance import check_stages
+from hpcdl.cases.parts.stage_balance import check_microbatches, check_stages
 from hpcdl.cases.parts.stand_ins import Session, replica, valued_replica
 from hpcdl.cases.parts.step_simulation import tensors_of
 from hpcdl.fabric.modelled_compute import ModelledCompute, oversleep
@@ -77,8 +77,10 @@ def check(spec: ReplaySpec, _given: Collection[str]) -> None:
         try_out(spec.aggregation, spec.ranks // spec.stages)
     with about("compression"):
         _check_compression(spec)
-    with about("training" if spec.stages == 1 else "mesh"):
-        check_stages(spec, len(layers), spec.images)
+    with about("training"):
+        check_microbatches(spec, spec.images)
+    with about("mesh"):
+        check_stages(spec, len(layers))
     if spec.mesh is not None and spec.model_ranks > 1:
         with about("mesh"):
             spec.mesh.check_passes(spec.divisions)

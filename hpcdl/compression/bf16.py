@@ -21,7 +21,7 @@ class BF16:
     """bfloat16 on the wire: the exponent of float32, 8 bits of significand; sums and parameters stay float32.
 
     A rank's gradient is rounded to the nearest bfloat16. Where a scheme adds, it adds in float32 and rounds the
-    partial sum, because that is what it sends on.
+    partial sum, because it sends 16 bits on.
     """
 
     def __init__(self, layout: Layout) -> None:

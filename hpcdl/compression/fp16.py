@@ -22,7 +22,7 @@ class FP16:
     """float16 on the wire: 5 bits of exponent, 11 of significand; sums and parameters stay float32.
 
     A rank's gradient is rounded to the nearest float16. Where a scheme adds, it adds in float32 and rounds the
-    partial sum, because that is what it sends on. Values beyond 65504 are sent as 65504.
+    partial sum, because it sends 16 bits on. Values beyond 65504 are sent as 65504.
     """
 
     def __init__(self, layout: Layout) -> None:

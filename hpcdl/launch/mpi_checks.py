@@ -63,7 +63,7 @@ def within_host(found: Probe, variables: Mapping[str, str]) -> Finding:
 
 
 def between_hosts(found: Probe, variables: Mapping[str, str], fabric: list[str]) -> Finding:
-    """Return the transports between hosts; TCP beside an unused ``fabric`` is a fallback."""
+    """Return the transports between hosts; TCP with an unused ``fabric`` is a fallback."""
     names, subject = found.transports.between_hosts, "transport between hosts"
     if len(found.nodes) == 1:
         return Finding(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class AccumulatingStage:
     """A stage whose backward adds to the gradients of its replica.
 
-    ``total`` is the layer's part of the replica's gradients; ``part`` is what the layer's backward overwrites.
+    ``total`` is the layer's part of the replica's gradients; ``part``: vector of the layer's backward.
     """
 
     def __init__(self, stage: Stage, total: Array, part: Array) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections import deque
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
@@ -11,6 +10,7 @@ from hpcdl.data.parts.sharding import bounds
 from hpcdl.fabric.comm import INPUT
 from hpcdl.registry import nearest
 from hpcdl.training.parts.bucketing import check_bucket_bytes
+from hpcdl.training.parts.complete_buckets import CompleteBuckets
 from hpcdl.training.parts.mesh import placed
 from hpcdl.training.parts.pipeline.auxiliary_losses import stages_with_heads, total_loss
 from hpcdl.training.parts.pipeline.evaluation import test
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.fabric.task import Task
-    from hpcdl.nn.accumulation import AccumulatingStage
     from hpcdl.training.parts.pipeline.neighbours import Neighbour
     from hpcdl.training.parts.session import Session
 
@@ -67,20 +65,12 @@ async def pipeline(
     after = None if replica.is_last else stage_after(pipe, replica, most, len(bindings))
     with_heads = await stages_with_heads(pipe, bool(bindings[0].heads))
 
-    smallest = (session.bucket_bytes if bucket_bytes is None else bucket_bytes) or gradients.nbytes
-    elements = max(1, smallest // gradients.itemsize)
-    pieces = session.buckets([stage.span for stage in replica.stages], elements)  # none without parameters
-    unsent: deque[slice] = deque()
-    under_way: deque[Task[Any]] = deque()
-
-    def send_complete(stage: AccumulatingStage) -> None:
-        while len(unsent) > 1 and unsent[0].start >= stage.span.start:
-            under_way.append(replicas.start(session.reduce(replicas, unsent.popleft())))
+    buckets = CompleteBuckets(replicas, session, bucket_bytes)
 
     for step in range(session.steps):
         rate = session.learning_rate(step)
         with session.journal.step(session.epoch(step), rate) as outcome:
-            unsent.extend(pieces)
+            buckets.begin()
             if before is None:
                 images, labels = await comm.compute(
                     INPUT, partial(session.input, step, replicas.rank, replicas.size)
@@ -91,11 +81,8 @@ async def pipeline(
                 source = before
             parts = _divided(labels, microbatches)
             sink = Loss(comm, session, parts, outcome) if after is None else after
-            own = await run_passes(comm, session, order, bindings, parts, source, sink, send_complete)
-            while unsent:
-                await session.reduce(replicas, unsent.popleft())
-            while under_way:
-                await under_way.popleft()
+            own = await run_passes(comm, session, order, bindings, parts, source, sink, buckets.start_complete)
+            await buckets.finish()
             await comm.compute("update", partial(session.optimizer.update, replica.parameters, gradients, rate))
             auxiliary = await total_loss(pipe, with_heads, own)
             if after is None:

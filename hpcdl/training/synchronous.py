@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.training.parts.bucketing import check_bucket_bytes
+from hpcdl.training.parts.complete_buckets import CompleteBuckets
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.replicas import place_among
 from hpcdl.training.parts.traits import Strategy
@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hpcdl.fabric.comm import Comm
-    from hpcdl.fabric.task import Task
-    from hpcdl.nn.stage import Stage
     from hpcdl.training.parts.session import Session
 
 
@@ -31,27 +29,16 @@ async def synchronous(comm: Comm, session: Session, *, bucket_bytes: int | None 
     """
     replica = session.replica
     gradients = replica.gradients
-    smallest = session.bucket_bytes if bucket_bytes is None else bucket_bytes
-    pieces = [slice(0, gradients.size)]
-    if smallest and gradients.size:
-        elements = max(1, smallest // gradients.itemsize)
-        pieces = session.buckets([stage.span for stage in replica.stages], elements)
-    unsent: deque[slice] = deque()
-    under_way: deque[Task[Any]] = deque()
-
-    def send_complete(stage: Stage) -> None:
-        while len(unsent) > 1 and unsent[0].start >= stage.span.start:
-            under_way.append(comm.start(session.reduce(comm, unsent.popleft())))
-
+    buckets = CompleteBuckets(comm, session, bucket_bytes)
     for step in range(session.steps):
         rate = session.learning_rate(step)
         with session.journal.step(session.epoch(step), rate) as outcome:
-            unsent.extend(pieces)
+            buckets.begin()
             share = partial(session.input, step, *place_among(comm, session))
-            await gradient(comm, session, share, outcome, scale=1 / session.global_batch, after=send_complete)
-            await session.reduce(comm, unsent.popleft())
-            while under_way:
-                await under_way.popleft()
+            await gradient(
+                comm, session, share, outcome, scale=1 / session.global_batch, after=buckets.start_complete
+            )
+            await buckets.finish()
             await comm.compute("update", partial(session.optimizer.update, replica.parameters, gradients, rate))
         if session.evaluation_due(step + 1) and await session.evaluate(comm, step + 1):
             return

@@ -31,6 +31,7 @@ PARTS = {
     "transports": 120,
     "collectives": 120,
     "training": 120,
+    "compressors": 60,
 }
 """Names and the most seconds of each, in order of what is needed first."""
 

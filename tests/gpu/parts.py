@@ -1,6 +1,7 @@
 """The parts of ``check.py``, by name; each is given where to put results, a backend's name and whether to be tiny."""
 
 from gpu.collectives_part import collectives
+from gpu.compressors_part import compressors
 from gpu.contract_part import contract
 from gpu.exact_part import exact
 from gpu.networks_part import networks
@@ -8,4 +9,4 @@ from gpu.probes_part import probes
 from gpu.training_part import training
 from gpu.transports_part import transports
 
-__all__ = ["collectives", "contract", "exact", "networks", "probes", "training", "transports"]
+__all__ = ["collectives", "compressors", "contract", "exact", "networks", "probes", "training", "transports"]

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from gpu import check, exact_part
+from gpu import check, compressors_part, exact_part
 from gpu.processor import GXX, Processor
 
 from hpcdl.nn.kernels.cupy.backend import backend_on
@@ -30,7 +30,7 @@ def test_without_a_gpu_nothing_is_claimed(tmp_path):
 
 
 def test_its_parts_run(tmp_path):
-    parts = ["probes", "contract", "exact", "networks", "transports", "collectives", "training"]
+    parts = ["probes", "contract", "exact", "networks", "transports", "collectives", "training", "compressors"]
     done = run(tmp_path, "--backend", "numpy", "--tiny", "--parts", *parts)
     assert done.returncode == 0, done.stdout + "".join(
         (tmp_path / f"{part}.txt").read_text()[-2000:] for part in parts
@@ -41,6 +41,18 @@ def test_its_parts_run(tmp_path):
     assert sum(line["ok"] is True for line in lines) > 20
     for part in parts:
         assert f"\n{part} " in f"\n{done.stdout}"
+
+
+@pytest.mark.skipif(not GXX, reason="needs g++")
+def test_compressors_are_compared_with_those_of_the_host(tmp_path, monkeypatch):
+    stand_in = backend_on(Processor())
+    monkeypatch.setattr(compressors_part, "backend", lambda _name: stand_in)
+    monkeypatch.setattr(compressors_part, "times", lambda work, *_, **__: [work() is None, 1])
+    results = check.Results(tmp_path, "compressors", time.time() + 100)
+    compressors_part.compressors(results, "cupy", tiny=True)
+    lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert {"fp16", "top_k", "sign"} <= {line["what"] for line in lines}
+    assert all(line["ok"] and "not bit by bit" not in line["shown"] for line in lines)
 
 
 @pytest.mark.skipif(not GXX, reason="needs g++")

@@ -7,8 +7,12 @@ from gpu.processor import GXX
 from gpu.strict import Strict, inside
 
 from hpcdl import registry
+from hpcdl.aggregation.ring import ring
+from hpcdl.compression.parts.device import to_device
 from hpcdl.compression.parts.protocol import Layout
 from hpcdl.compression.parts.traits import Compression
+from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.training.parts.compressed.compressed import Compressed
 
 pytestmark = pytest.mark.skipif(not GXX, reason="needs g++")
 
@@ -157,3 +161,26 @@ def test_sums_over_ranks_are_those_of_the_host(name, scheme, device):
     others, sides = exchanged(planned(name, scheme), steps, device=device)
     assert bits(sums) == bits(others)
     assert {side.compressed.residual is None for side in sides} == {not planned(name, scheme).feeds_back}
+
+
+@pytest.mark.parametrize("name", ["ef_sign", "dgc"])
+def test_losses_of_compression_are_computed_on_the_device(name, device):
+    """Residual norms and the fidelity of a watched step are those of the host, but for the order of sums."""
+    rows = np.array([gradient(205, "float32", rank) for rank in range(3)])
+
+    def fidelity(where):
+        chosen = planned(name, "allgather")
+
+        async def program(comm):
+            def zeros(_name, size=205):
+                return to_device(where, np.zeros(size, "float32"))
+
+            side = Compressed(chosen, tensors_of(205), 205, "float32", zeros, lambda _: True, 5, 1, where)
+            row = to_device(where, rows[comm.rank])
+            await side.reduce(comm, slice(0, 205), row, ring)
+            found = await side.fidelity(comm, row)
+            return [*found, *side.norms.rows()[0]]
+
+        return in_process(3).run(program)
+
+    np.testing.assert_allclose(fidelity(device), fidelity(None), rtol=1e-5)

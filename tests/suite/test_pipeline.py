@@ -27,14 +27,14 @@ def microbatches(number):
             {"training": "layerwise"},
             "mesh: 'layerwise' has all layers on every rank; training = \"pipeline\" has not",
         ),
-        (microbatches(65), "mesh: 65 microbatches of 64 images would leave some without any"),
+        (microbatches(65), "training: microbatches: must be at most 64, the images of a batch, not 65"),
         (
             {**microbatches(9), "ranks": 4, "shares": {"weights": [7, 1]}},
-            "mesh: 9 microbatches of 8 images would leave some without any",
+            "training: microbatches: must be at most 8, the images of a batch, not 9",
         ),
         (
             {**microbatches(33), "mesh": None},
-            "training: 33 microbatches of 32 images would leave some without any",
+            "training: microbatches: must be at most 32, the images of a batch, not 33",
         ),
         (microbatches(0), "training: microbatches: must be at least 1, not 0"),
         (
@@ -59,7 +59,7 @@ def test_impossible_pipelines_are_refused(refused, written, changed, message):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        (microbatches(9), "mesh: 9 microbatches of 8 images would leave some without any"),
+        (microbatches(9), "training: microbatches: must be at most 8, the images of a batch, not 9"),
         ({"mesh": {"pipeline": 3}}, "mesh: 2 ranks do not fit pipeline 3; data x pipeline must be 2"),
         ({"mesh": {"model": 2}}, "mesh: 'pipeline' does not split layers among ranks"),
         (

@@ -18,7 +18,7 @@ SIMULATED = {"network": "gemini"}
         ({"straggler": {"factor": 5}}, "straggler: needs a setting 'rank'"),
         ({"straggler": {"rank": 1}}, "straggler: give a factor of more than 1, or probability and seconds"),
         ({"straggler": {"rank": 1, "factor": "big"}}, "straggler: setting 'factor' must be float, not 'big'"),
-        ({"straggler": 5}, "straggler: must be dict, not 5"),
+        ({"straggler": 5}, "straggler: must be a table, as {key = value}, not 5"),
         ({"failure": {"rank": 1, "step": 5}}, "failure: 'synchronous' does not go on when a rank fails"),
         ({**ASYNCHRONOUS, "failure": {"rank": 0, "step": 5}}, "failure: rank: rank 0 keeps the record and cannot"),
         ({**ASYNCHRONOUS, "failure": {"rank": 1}}, "failure: needs a setting 'step'"),

@@ -14,6 +14,7 @@ from hpcdl.nn.layers.flatten import Flatten
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.replica import Replica
 from hpcdl.trace.recorder import Recorder
+from hpcdl.training.parts.testing import test_share as share_of_test
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7, 16])
@@ -101,7 +102,7 @@ def test_evaluation_needs_no_more_memory_than_training(global_batch, ranks, monk
     assert sum(sizes) == len(digits().test)
     assert max(sizes) == global_batch
     sizes.clear()
-    mine._test(1, ranks)
+    share_of_test(mine.replica, mine.dataset.test, (1, ranks), mine.global_batch, 0, None)
     assert max(sizes) == math.ceil(global_batch / ranks)
     assert in_use() == idle
 

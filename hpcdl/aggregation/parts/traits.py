@@ -36,7 +36,7 @@ class Aggregation:
     autotuned: bool = True
     """A candidate of ``auto``, with its default settings."""
     sparse: bool = False
-    """Sums entries that a compressor selects; called as :mod:`hpcdl.aggregation.parts.entries` says."""
+    """Sums entries that a compressor selects; called as described in :mod:`hpcdl.aggregation.parts.entries`."""
     gathers: bool = False
     """Its module's ``gather`` gives all ranks the messages of all: see
     :mod:`hpcdl.aggregation.parts.messages`."""

@@ -93,7 +93,7 @@ def _converted(one: Field[Any], value: Any) -> Any:
 
 def _made(table: type, value: Any) -> Any:
     if not isinstance(value, dict):
-        raise TypeError(f"must be dict, not {registry.shortened(value)}")
+        raise TypeError(f"must be a table, as {{key = value}}, not {registry.shortened(value)}")
     registry.check_settings(table, value)
     full = registry.in_full(table, value)
     return table(**{name: tuple(one) if isinstance(one, list) else one for name, one in full.items()})

@@ -66,11 +66,15 @@ class Divided(Protocol):
         ...
 
 
-def check_stages(spec: Divided, layers: int, images: int) -> None:
-    """Raise ValueError if ``layers``, or the ``images`` of a worker's batch, are too few for the strategy."""
+def check_microbatches(spec: Divided, images: int) -> None:
+    """Raise ValueError if the ``images`` of a worker's batch are too few for the microbatches of the strategy."""
     microbatches = spec.strategy.microbatches(spec.training.in_full)
     if microbatches > images:
-        raise ValueError(f"{microbatches} microbatches of {images} images would leave some without any")
+        raise ValueError(f"microbatches: must be at most {images}, the images of a batch, not {microbatches}")
+
+
+def check_stages(spec: Divided, layers: int) -> None:
+    """Raise ValueError if ``layers`` are too few for the stages, or if the aggregation cannot sum over stages."""
     if spec.stages > layers:
         raise ValueError(f"{spec.model} has {layers} layers, too few for {spec.stages} stages")
     if spec.stages > 1 and traits_of(spec.aggregation).adaptive:

@@ -12,7 +12,7 @@ from hpcdl.cases.parts import compression_check, fault_injection, virtual_traini
 from hpcdl.cases.parts.architecture import check_layers
 from hpcdl.cases.parts.keys import MOST_STEPS, about
 from hpcdl.cases.parts.scheme import check_dense, check_hosts, check_memory, traits_of, try_out
-from hpcdl.cases.parts.stage_balance import check_stages
+from hpcdl.cases.parts.stage_balance import check_microbatches, check_stages
 from hpcdl.data.parts.dataset import Dataset
 from hpcdl.data.parts.sharding import EQUAL, bounds
 from hpcdl.launch.memory import node_memory_bytes, shortage
@@ -75,9 +75,11 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
         spec.strategy.check_rates(spec.rate, spec.planned_steps, spec.training.in_full)
     _check_shares(spec)
     virtual_training.check(spec)
-    with about("training" if spec.stages == 1 else "mesh"):
+    with about("training"):
         shares = np.diff(bounds(spec.images_per_step, len(spec.workers), spec.sharing))
-        check_stages(spec, len(spec.layers), int(shares.min()))
+        check_microbatches(spec, int(shares.min()))
+    with about("mesh"):
+        check_stages(spec, len(spec.layers))
     if spec.mesh is not None:
         with about("mesh"):
             _check_mesh(spec)

@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 
 DEPENDENT: Final = 1e-5
-"""Share of a column's norm below which what is left of it is rounding error."""
+"""Share of a column's norm below which its remainder is rounding error."""
 
 
 @njit(nogil=True, cache=True)

@@ -10,7 +10,7 @@ class Compression:
     """Traits of a compressor. A module that declares none has the defaults."""
 
     error_feedback: bool = True
-    """What is not sent is added to the next gradient, unless the case says otherwise."""
+    """The part that is not sent is added to the next gradient; the default of the cases."""
     unbiased: bool = False
     """The mean of its message is the gradient; no error feedback is needed."""
     whole_tensors: bool = False

@@ -1,4 +1,4 @@
-"""A figure as a file of its own: SVG with its title, legend and note, for light and dark."""
+"""A figure as a separate file: SVG with its title, legend and note, for light and dark."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class EncodedUpdates:
             self._compressed.saved_bytes += receivers * (dense - sent)
 
     async def replace(self, comm: Comm, x: Array, before: Array, number: int) -> Array:
-        """Replace the update ``x`` by ``before`` + what its message says; return the message.
+        """Replace the update ``x`` by ``before`` + the decoded message; return the message.
 
         The residual keeps the rest. Raises FloatingPointError, naming step and tensor, for a value that is
         infinite or not a number.

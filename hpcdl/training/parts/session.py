@@ -17,7 +17,7 @@ from hpcdl.optim.parts.per_tensor import Multipliers
 from hpcdl.training.parts.bucketing import between, buckets
 from hpcdl.training.parts.compressed.compressed import NO_FIDELITY, Compressed
 from hpcdl.training.parts.flow import WHOLE, Flow
-from hpcdl.training.parts.testing import test, using
+from hpcdl.training.parts.testing import test_share
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -262,7 +262,8 @@ class Session:
                 await alike.native("allreduce", replica.state)
                 await comm.compute("evaluation", partial(itruediv, replica.state, alike.size))
             if through is None:
-                work = partial(self._test_with, parameters, comm.rank, comm.size)
+                own, batch = (comm.rank, comm.size), self.global_batch
+                work = partial(test_share, replica, self.dataset.test, own, batch, self.prefetch, parameters)
                 sums = await comm.compute("evaluation", work)
             else:
                 sums = await through()
@@ -293,21 +294,6 @@ class Session:
         await comm.native("allreduce", squares)
         distance = float(squares[0] / ranks.size) ** 0.5
         return await self.evaluate(comm, steps, parameters=average, consensus=distance, at=at)
-
-    def _test_with(self, parameters: Array | None, rank: int, ranks: int) -> NDArray[np.float64]:
-        """Return :meth:`_test` with ``parameters``, or with the replica's own if None."""
-        with using(self.replica, parameters):
-            return self._test(rank, ranks)
-
-    def _test(self, rank: int, ranks: int) -> NDArray[np.float64]:
-        """Return :func:`hpcdl.training.parts.testing.test` of this rank's share of the test set.
-
-        Batches are no larger than in training, so that tests need no more memory than training.
-        """
-        images = len(self.dataset.test)
-        mine = np.arange(rank * images // ranks, (rank + 1) * images // ranks)
-        most = math.ceil(self.global_batch / ranks)
-        return test(self.replica, self.dataset.test, mine, most, self.prefetch)
 
 
 def _square_distance(one: Array, other: Array) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -51,3 +52,21 @@ def test(
             sums += (loss, correct)
     replica.release_predictions()
     return sums
+
+
+def test_share(
+    replica: Replica,
+    split: Split,
+    own: tuple[int, int],
+    global_batch: int,
+    prefetch: int,
+    parameters: Array | None,
+) -> NDArray[np.float64]:
+    """Return :func:`test` of the share ``own`` (rank, ranks), with ``parameters`` or the replica's.
+
+    Batches are no larger than in training, so that tests need no more memory than training.
+    """
+    rank, ranks = own
+    mine = np.arange(rank * len(split) // ranks, (rank + 1) * len(split) // ranks)
+    with using(replica, parameters):
+        return test(replica, split, mine, math.ceil(global_batch / ranks), prefetch)
