@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 from contract.compression import COMPRESSORS, SCHEMES, exchanged, fits, planned, tensors_of
-from gpu.processor import GXX
+from contract.training import digits, session
+from gpu.processor import GXX, Processor
 from gpu.strict import Strict, inside
 
 from hpcdl import registry
@@ -12,6 +13,11 @@ from hpcdl.compression.parts.device import to_device
 from hpcdl.compression.parts.protocol import Layout
 from hpcdl.compression.parts.traits import Compression
 from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.nn.kernels.cupy.backend import backend_on
+from hpcdl.nn.layers.flatten import Flatten
+from hpcdl.nn.layers.linear import Linear
+from hpcdl.nn.replica import Replica
+from hpcdl.training.layerwise import layerwise
 from hpcdl.training.parts.compressed.compressed import Compressed
 
 pytestmark = pytest.mark.skipif(not GXX, reason="needs g++")
@@ -184,3 +190,35 @@ def test_losses_of_compression_are_computed_on_the_device(name, device):
         return in_process(3).run(program)
 
     np.testing.assert_allclose(fidelity(device), fidelity(None), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "scheme"), [("top_k", "allgather"), ("fp16", "ring"), ("terngrad", "parameter_server")]
+)
+def test_a_network_on_a_device_trains_compressed(name, scheme, monkeypatch):
+    """Ranks stay equal, and the compressor's kernels are the device's."""
+    data, kernels, launched = digits(), backend_on(Processor()), set()
+    launch = kernels.device.launch
+    monkeypatch.setattr(
+        kernels.device, "launch", lambda source, *rest: (launched.add(source), launch(source, *rest))
+    )
+    sessions = [
+        session(
+            scheme,
+            "float32",
+            replica=Replica(
+                [Flatten("flatten"), Linear("fc", data.classes)],
+                data.shape,
+                backend=kernels,
+                dtype="float32",
+                seed=1,
+            ),
+            compression=planned(name, scheme),
+            steps=3,
+        )
+        for _ in range(2)
+    ]
+    in_process(2).run(lambda comm: layerwise(comm, sessions[comm.rank]))
+    one, other = (side.replica.parameters for side in sessions)
+    assert bits(one) == bits(other)
+    assert any("compression" in source for source in launched)

@@ -134,7 +134,7 @@ def speedups(problems, alone):
             rows.append(
                 (model, batch, rate, kind, *(f"{one:.2f}" for one in found.values()), max(found, key=found.get))
             )
-    header = ("network", "images", "rate", "", *(f"{p} hosts" for p in (1, 2, 4, 8)), "peak")
+    header = ("network", "images", "rate", "", "1 host", *(f"{p} hosts" for p in (2, 4, 8)), "peak")
     return table("Speed-up of model parallelism over one host", header, rows)
 
 
