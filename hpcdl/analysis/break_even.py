@@ -30,8 +30,7 @@ def crossing(gain: Callable[[float], float], low: float, high: float) -> float |
     ``gain(B)``: step time without compression less that with it, for steps that overlap with computing. Of several
     changes of sign one is found.
     """
-    first, last = gain(low), gain(high)
-    if first <= 0 or last > 0:
+    if (first := gain(low)) <= 0 or (last := gain(high)) > 0:
         return None
     for _ in range(HALVINGS):
         middle = math.sqrt(low * high)

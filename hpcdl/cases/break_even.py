@@ -19,7 +19,7 @@ from hpcdl.analysis.break_even import crossing
 from hpcdl.cases.parts.architecture import architecture, check_layers
 from hpcdl.cases.parts.choice import Choice
 from hpcdl.cases.parts.compression import NONE, plan
-from hpcdl.cases.parts.compression_check import TRIED, check_exchange
+from hpcdl.cases.parts.compression_check import check_exchange, check_lengths
 from hpcdl.cases.parts.compute_times import DEVICES, TIMES, ComputeSource, shape_text
 from hpcdl.cases.parts.exchange_prices import exchange_prices
 from hpcdl.cases.parts.keys import MOST_RANKS, MOST_THREADS, about, key
@@ -195,8 +195,7 @@ def check(spec: BreakEvenSpec, _given: Collection[str]) -> None:
         chosen = plan(spec.compression, spec.aggregation)
         assert chosen is not None
         check_exchange(spec.compression, chosen)
-        if chosen.kind != "vectors" and chosen.make(TRIED).expected(slice(0, TRIED.size)) is None:
-            raise ValueError("lengths of its messages depend on values, which a simulation lacks")
+        check_lengths(chosen)
     if source:
         with about(source[0]):
             spec.compute_times.step_seconds(spec.batch_per_rank)

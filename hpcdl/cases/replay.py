@@ -6,132 +6,44 @@ strategy does: an interconnect is tested under the traffic of a training, with n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
 from time import sleep
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from hpcdl import registry
-from hpcdl.cases.parts.architecture import architecture, check_layers
-from hpcdl.cases.parts.choice import Choice
-from hpcdl.cases.parts.compute_times import DEVICES, TIMES, ComputeSource, ComputeTimes, shape_text
+from hpcdl.cases.parts.architecture import check_layers
+from hpcdl.cases.parts.compression import exchange
+from hpcdl.cases.parts.compression_check import check_exchange
+from hpcdl.cases.parts.compression_record import compression_fields
+from hpcdl.cases.parts.compute_times import TIMES, shape_text
 from hpcdl.cases.parts.divided_stand_ins import divided_replica
-from hpcdl.cases.parts.division_times import times_of_ranks
-from hpcdl.cases.parts.keys import MOST_RANKS, MOST_STEPS, MOST_THREADS, about, key
+from hpcdl.cases.parts.keys import about
 from hpcdl.cases.parts.link_probes import fitted_bucket_bytes
+from hpcdl.cases.parts.reference_values import alike
+from hpcdl.cases.parts.replay_spec import ReplaySpec
 from hpcdl.cases.parts.scheme import check_dense, traits_of, try_out
-from hpcdl.cases.parts.stage_balance import balanced, check_microbatches, check_stages
-from hpcdl.cases.parts.stand_ins import Session, replica
+from hpcdl.cases.parts.stage_balance import check_microbatches, check_stages
+from hpcdl.cases.parts.stand_ins import Session, replica, valued_replica
+from hpcdl.cases.parts.step_simulation import tensors_of
 from hpcdl.fabric.modelled_compute import ModelledCompute, oversleep
 from hpcdl.nn.volumes import FLOAT_BYTES, volumes
-from hpcdl.training.parts.mesh import Mesh, placed
+from hpcdl.training.parts.mesh import placed
 from hpcdl.training.parts.model_group import ModelGroup
 from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Sequence
 
+    from hpcdl.cases.parts.stand_in_stages import Marks
     from hpcdl.fabric.comm import Comm
-    from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.layer import Layer
-    from hpcdl.nn.split.division import Division
     from hpcdl.trace.record import Scalar
     from hpcdl.training.parts.journal import Journal
 
 MOST_SECONDS: Final = 10**6
 """Sum of the sleeps of a replay, at most: 11 days."""
-MOST_IMAGES: Final = 10**9
-"""Images of a rank's batch, at most."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReplaySpec:
-    """Keys of a replay; properties raise ValueError for settings that cannot be."""
-
-    model: Choice = key(folder="models")
-    dataset: Choice | None = key(None, folder="datasets")
-    training: Choice = key(Choice("training", "synchronous"), folder="training")
-    aggregation: Choice = key(Choice("aggregation", "ring"), folder="aggregation")
-    ranks: int = key(least=1, most=MOST_RANKS)
-    batch_per_rank: int | None = key(None, least=1, most=MOST_IMAGES)
-    global_batch: int | None = key(None, least=1, most=MOST_IMAGES)
-    mesh: Mesh | None = key(None, table=Mesh)
-    steps: int = key(20, least=1, most=MOST_STEPS)
-    warmup: int = key(2, least=0)
-    device: str | None = key(None, choices=tuple(DEVICES))
-    flops: float | None = key(None, above=0)
-    times: str | None = key(None)
-    time_scale: float = key(1.0, above=0)
-    scale_to_batch: bool = key(default=False)
-    threads: int = key(1, least=1, most=MOST_THREADS)
-    trace: str = key("events", choices=("events", "steps", "alternating"))
-
-    @cached_property
-    def architecture(self) -> tuple[Shape, Sequence[Layer]]:
-        """The shape of images, and the layers."""
-        return architecture(self.model, self.dataset)
-
-    @cached_property
-    def strategy(self) -> Strategy:
-        """Traits of the strategy."""
-        return registry.traits("training", self.training.name, Strategy)
-
-    @property
-    def stages(self) -> int:
-        """Ranks among which the layers are divided; 1: each rank has all of them."""
-        return 1 if self.mesh is None else self.mesh.pipeline
-
-    @cached_property
-    def parts(self) -> tuple[slice, ...]:
-        """Layers of each stage: contiguous, the slowest as fast as possible."""
-        shape, layers = self.architecture
-        return balanced(layers, shape, self.stages, self.compute_times)
-
-    @property
-    def model_ranks(self) -> int:
-        """Ranks among which each layer is split; 1 if layers are whole."""
-        return 1 if self.mesh is None else self.mesh.groups(self.ranks)[1]
-
-    @property
-    def copies(self) -> int:
-        """Number of copies of the network; each is on one rank, or on a pipeline or a model group."""
-        return self.ranks // (self.stages * self.model_ranks)
-
-    @property
-    def images(self) -> int:
-        """Images of a copy's batch."""
-        if self.global_batch is not None:
-            return self.global_batch // self.copies
-        return (self.batch_per_rank or 0) * self.model_ranks
-
-    @cached_property
-    def divisions(self) -> tuple[Division, ...]:
-        """Parts of the layers of each rank of a model group; empty if layers are not split."""
-        shape, layers = self.architecture
-        return () if self.mesh is None else self.mesh.divisions(layers, shape, self.ranks)
-
-    @property
-    def rank_times(self) -> tuple[ComputeTimes, ...]:
-        """Times of each rank of a pipeline or of a model group, by its place in it."""
-        _, layers = self.architecture
-        if self.mesh is not None and self.divisions:
-            return times_of_ranks(self.compute_times, layers, self.divisions, self.images, self.mesh.exchange)
-        return self.compute_times.of_stages(layers, self.parts)
-
-    @property
-    def compute_source(self) -> ComputeSource:
-        """Source of the times of work."""
-        return ComputeSource(self.device, self.flops, self.times)
-
-    @cached_property
-    def compute_times(self) -> ComputeTimes:
-        """Times of the work of a rank."""
-        shape, layers = self.architecture
-        images = None if self.scale_to_batch else self.images
-        found = self.compute_source.compute_times(str(self.model), layers, shape, images)
-        return found.scaled(self.time_scale)
+COMPRESSED_COPIES: Final = 6
+"""Vectors of a compressed exchange: gradient, its values, residual, two of a compressor, messages."""
 
 
 SPEC: Final = ReplaySpec
@@ -156,12 +68,15 @@ def check(spec: ReplaySpec, _given: Collection[str]) -> None:
         shape, layers = spec.architecture
         check_layers(layers, shape)
     with about("aggregation"):
-        check_dense(spec.aggregation)
+        if spec.plan is None:
+            check_dense(spec.aggregation)
         if traits_of(spec.aggregation).memory == "device":
             raise ValueError(
                 f"{spec.aggregation.name!r} sums vectors on GPUs, and a replay's are in the host's memory"
             )
         try_out(spec.aggregation, spec.ranks // spec.stages)
+    with about("compression"):
+        _check_compression(spec)
     with about("training"):
         check_microbatches(spec, spec.images)
     with about("mesh"):
@@ -181,6 +96,16 @@ def _check_strategy(spec: ReplaySpec) -> None:
         able = [one for one in registry.names("training") if registry.traits("training", one, Strategy).lockstep]
         raise ValueError(f"{spec.training.name!r} cannot be replayed{registry.nearest(spec.training.name, able)}")
     spec.strategy.check(spec.ranks, spec.training.in_full)
+
+
+def _check_compression(spec: ReplaySpec) -> None:
+    """Raise ValueError for a compression that the strategy, the mesh or the aggregation does not allow."""
+    if spec.plan is None:
+        return
+    if not (spec.strategy.compresses and spec.strategy.aggregates) or spec.mesh is not None:
+        where = "a mesh" if spec.mesh is not None else repr(spec.training.name)
+        raise ValueError(f"a replay with {where} compresses no gradients")
+    check_exchange(spec.compression, spec.plan)
 
 
 def _check_batch(spec: ReplaySpec) -> None:
@@ -203,14 +128,15 @@ def _check_mesh(spec: ReplaySpec) -> None:
 
 
 def memory_bytes(spec: ReplaySpec) -> int:
-    """See :class:`hpcdl.suite.Kind`: gradients, and as much again for a scheme's inbox."""
+    """See :class:`hpcdl.suite.Kind`: gradients, and as much again for a scheme's inbox, or for compression."""
     shape, layers = spec.architecture
-    return 2 * FLOAT_BYTES * volumes(layers, shape, 1).parameters
+    return (2 if spec.plan is None else COMPRESSED_COPIES) * FLOAT_BYTES * volumes(layers, shape, 1).parameters
 
 
 def identity(spec: ReplaySpec) -> list[str]:
     """See :class:`hpcdl.suite.Kind`."""
     choices = [str(spec.model), str(spec.training), str(spec.aggregation)]
+    choices += [str(spec.compression)] if spec.plan else []
     mesh = [str(spec.mesh)] if spec.mesh is not None else []
     batch = f"b{spec.global_batch}" if spec.batch_per_rank is None else f"b{spec.batch_per_rank}each"
     return [*choices, *mesh, f"p{spec.ranks}", batch, f"{spec.steps}st"]
@@ -224,7 +150,7 @@ def fields(spec: ReplaySpec) -> dict[str, Scalar]:
         "aggregation": str(spec.aggregation),
         "dataset": str(spec.dataset) if spec.dataset else shape_text(spec.architecture[0]),
         "dtype": "float32",
-        "compression": "none",
+        "compression": str(spec.compression),
         "batch_per_rank": spec.batch_per_rank,
         "global_batch": spec.images * spec.copies,
         "scaling": "strong" if spec.batch_per_rank is None else "weak",
@@ -249,9 +175,13 @@ def program(spec: ReplaySpec, journal: Journal) -> Callable[[Comm], Coroutine[An
     async def play(comm: Comm) -> dict[str, Scalar]:
         summed = traits_of(spec.aggregation).sums
         place = await placed(comm, spec.ranks // spec.copies)
-        times, group = spec.rank_times[place.model.rank], None
+        times, group, compressed = spec.rank_times[place.model.rank], None, None
         stand_in: Any
-        if spec.mesh is not None and spec.divisions:
+        marks: Sequence[Marks] = ()
+        if spec.plan is not None:
+            stand_in = valued_replica(layers, shape, comm.rank)
+            compressed = exchange(spec.plan, tensors_of(layers, shape))
+        elif spec.mesh is not None and spec.divisions:
             division = spec.divisions[place.model.rank]
             stand_in, marks = divided_replica(division, place, comm.rank, comm.size, summed=summed)
             group = ModelGroup(place, division, stand_in, spec.mesh.exchange)
@@ -267,6 +197,7 @@ def program(spec: ReplaySpec, journal: Journal) -> Callable[[Comm], Coroutine[An
             global_batch=spec.images * spec.copies,
             place=place,
             group=group,
+            compressed=compressed,
             steps=spec.steps,
             bucket_bytes=await fitted_bucket_bytes(comm, sleep),
         )
@@ -274,12 +205,20 @@ def program(spec: ReplaySpec, journal: Journal) -> Callable[[Comm], Coroutine[An
         def seconds(label: str) -> float:
             return times.seconds(label, session.group_shares[-1][1])
 
+        before = journal.read().bytes
         await train(ModelledCompute(comm, seconds, oversleep()), session)
-        journal.memory(stand_in.gradients.nbytes)
+        sent = journal.read().bytes - before
+        journal.memory(stand_in.gradients.nbytes + (compressed.memory_bytes if compressed else 0))
         wrong = np.array([float(sum(one.wrong for one in marks))])
+        if compressed is not None:
+            wrong[0] = not await alike(comm, stand_in.gradients)
         await comm.native("allreduce", wrong)
         parameters = volumes(layers, shape, 1).parameters
         found = {"parameters": parameters, "bucket_bytes": session.bucket_bytes}
-        return {**found, "correct": not wrong[0]}
+        return {
+            **await compression_fields(comm, compressed, journal, sent, spec.warmup),
+            **found,
+            "correct": not wrong[0],
+        }
 
     return play

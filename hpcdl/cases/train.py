@@ -102,7 +102,9 @@ def program(spec: TrainSpec, journal: Journal) -> Callable[[Comm], Coroutine[Any
         mine.journal.residuals(mine.compressed.norms.rows() if mine.compressed is not None else ())
         sent = mine.journal.read().bytes - before
         return {
-            **await compression_fields(comm, mine, sent, WARMUP_STEPS),
+            **await compression_fields(
+                comm, mine.compressed, mine.journal, sent, WARMUP_STEPS, among_activations=mine.group is not None
+            ),
             "parameters": volumes(spec.layers, spec.data.shape, 1).parameters,
             "bucket_bytes": mine.bucket_bytes,
             "chosen": chosen,

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hpcdl.analysis.scaling import Record
+    from hpcdl.cases.parts.replay_spec import ReplaySpec
     from hpcdl.cases.parts.train_spec import TrainSpec
-    from hpcdl.cases.replay import ReplaySpec
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer
     from hpcdl.prediction.certainty import Certainty

@@ -2,6 +2,7 @@
 
 Compute times come from a measured run, or from arithmetic and a rate; see :mod:`hpcdl.cases.parts.compute_times`.
 Input, forward and backward scale with the images per rank, so times of one batch predict strong and weak scaling.
+Encoders, decoders and sums of compressed gradients have the prices that they are measured at on this machine.
 """
 
 from __future__ import annotations
@@ -10,12 +11,17 @@ from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from hpcdl import registry
 from hpcdl.aggregation.parts.cost import check_messages
+from hpcdl.aggregation.ring import ring
 from hpcdl.analysis.record_fields import configuration
 from hpcdl.cases.parts.architecture import architecture
-from hpcdl.cases.parts.stand_ins import outline
-from hpcdl.cases.parts.step_simulation import Training, virtual_step
+from hpcdl.cases.parts.compression_check import check_lengths
+from hpcdl.cases.parts.exchange_prices import exchange_prices
+from hpcdl.cases.parts.keys import about
+from hpcdl.cases.parts.step_simulation import Training, tensors_of, virtual_step
 from hpcdl.data.parts.dataset import DataError
 from hpcdl.fabric.vectors import phantom
 from hpcdl.prediction.certainty import DOUBTFUL
@@ -34,6 +40,7 @@ if TYPE_CHECKING:
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer
     from hpcdl.prediction.certainty import Certainty
+    from hpcdl.training.parts.compressed.plan import Plan
 
     Times = Callable[[Record, int, Sequence[Layer], Shape], ComputeTimes]
     """Returns the compute times of a case on so many ranks. Raises ValueError if they are unknown."""
@@ -131,11 +138,11 @@ def _training(record: Mapping[str, Any]) -> Training:
     for key in ("straggler", "failure", "jitter", "shares"):
         if record.get(key):
             raise ValueError(f"{key}: ranks or steps of the case differ")
-    if (compression := record.get("compression") or "none") != "none":
-        raise ValueError(f"compression {compression}: predictions have no time of its arithmetic")
     traits = scheme_traits(record)
     if traits.adaptive:
         raise ValueError(f"{scheme.name} chooses its scheme by measurements at run time")
+    if spec.plan is not None and spec.mesh is not None:
+        raise ValueError(f"compression {spec.compression}: its arithmetic on a mesh has no price")
     shape, layers = architecture(spec.model, spec.dataset)
     return Training(
         strategy.bind(),
@@ -147,7 +154,18 @@ def _training(record: Mapping[str, Any]) -> Training:
         independent=not traits.sums,
         mesh=spec.mesh,
         parts=spec.parts,
+        plan=spec.plan,
+        prices=_prices(spec.plan, scheme, layers, shape),
     )
+
+
+def _prices(plan: Plan | None, scheme: Choice, layers: Sequence[Layer], shape: Shape) -> dict[str, float]:
+    """Return measured prices of a compressed exchange's arithmetic; none without compression."""
+    if plan is None:
+        return {}
+    with about("compression"):
+        check_lengths(plan)
+    return exchange_prices(plan, scheme.bind(), tensors_of(layers, shape))
 
 
 def _cycle(strategy: Choice) -> int:
@@ -218,10 +236,12 @@ def _is_undetermined(
     """Return True if the uncertainty of the step's sums, one per bucket, exceeds 10 % of the ``step``."""
     if certainty is None or not certainty.undetermined or ranks == 1 or training.independent:
         return False
-    whole = outline(training.layers, training.shape, training.dtype).gradients
-    pieces = -(-whole.nbytes // min(bucket or whole.nbytes, whole.nbytes))
-    piece = phantom(-(-len(whole) // pieces), training.dtype)
-    took, doubt = predicted_time(lambda comm: training.aggregate(comm, piece), ranks, network, certainty)
+    whole = training.gradient_bytes
+    pieces = -(-whole // min(bucket or whole, whole))
+    piece = phantom(-(-whole // np.dtype(training.dtype).itemsize // pieces), training.dtype)
+    # a sparse scheme sums entries, of which there are fewer
+    aggregate = ring if training.plan is not None and training.plan.aggregation.sparse else training.aggregate
+    took, doubt = predicted_time(lambda comm: aggregate(comm, piece), ranks, network, certainty)
     return pieces * took * doubt > DOUBTFUL * step
 
 

@@ -33,7 +33,8 @@ STEPS: Final = (
 STEPS_NOTE: Final = (
     "Predicted: the strategy itself in virtual time, messages on the model of the network; compute times are "
     "those given to a replay, or measured ones of the next smaller number of ranks if there is one, in "
-    "proportion to a rank's images."
+    "proportion to a rank's images. Encoders, decoders and sums of compressed gradients have the prices that they "
+    "are measured at on this machine."
 )
 ERRORS: Final = {
     "fitted": "the times that the network was fitted to",
@@ -153,7 +154,7 @@ def _step(row: Record) -> tuple[str, ...]:
     measured = row["step_seconds"]
     return (
         ", ".join(filter(None, (row["training"], row.get("parallelism")))),
-        row["aggregation"] + (" (a library's)" if row["library_decides"] else ""),
+        scheme_name(row) + (" (a library's)" if row["library_decides"] else ""),
         str(row["ranks"]),
         seconds(row["predicted_seconds"]),
         seconds(measured),

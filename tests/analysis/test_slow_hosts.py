@@ -12,7 +12,7 @@ from hpcdl.cases.parts.architecture import architecture
 from hpcdl.cases.parts.choice import Choice
 from hpcdl.cases.parts.compute_times import at_rate
 from hpcdl.cases.parts.link_probes import LONG
-from hpcdl.cases.parts.stand_ins import Session, outline
+from hpcdl.cases.parts.stand_ins import Session, held_layers, outline
 from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import phantom
@@ -108,7 +108,7 @@ def trained(scheme, strategy, ranks, slow, *, change=lambda frame: frame, names=
 
     async def train(comm):
         session = Session(
-            outline(layers, shape, "float32"),
+            outline(held_layers(layers, shape, slice(None)), "float32"),
             aggregate=registry.find("aggregation", scheme),
             journal=Journal(Recorder(events=False), lambda: Counters(0, 0, 0, 0, 0)),
             batch_per_rank=64,

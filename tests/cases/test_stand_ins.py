@@ -131,3 +131,60 @@ def test_a_case_runs_is_right_and_says_what_it_models():
     assert fields["modelled_compute_seconds"] == pytest.approx(2 * work.forward_backward_flop / 1e12)
     assert (fields["dataset"], fields["scaling"], fields["global_batch"]) == ("28x28x1", "weak", 12)
     assert words(fields) == {"replayed": "replayed with 1e+12 FLOP/s x 2"}
+
+
+def replayed(text, ranks):
+    """Return the record's fields of rank 0 of a replay in this process, and the case."""
+    (case,) = suite.parse(text, "s.toml").cases
+    ticks = count()
+
+    async def program(comm):
+        journal = Journal(Recorder(), lambda: Counters(next(ticks), 0, 0, 0, 0))
+        return await case.module.program(case.spec, journal)(comm)
+
+    return in_process(ranks).run(program)[0], case
+
+
+COMPRESSED = [
+    ("ring", '"fp16"'),
+    ("ring", '{name = "power_sgd", rank = 1}'),
+    ("allgather", '{name = "top_k", density = 0.01}'),
+    ("sparcml", '{name = "dgc", density = 0.01, warmup_steps = 1}'),
+    ("sharded_parameter_server", '"one_bit"'),
+]
+
+
+@pytest.mark.parametrize("aggregation, compression", COMPRESSED)
+def test_a_compressed_replay_sends_what_a_compressor_makes(aggregation, compression):
+    extra = f"aggregation = '{aggregation}'\ncompression = {compression}\n"
+    found, case = replayed(CASE + extra, 3)
+    assert found["correct"]
+    assert {"encode_seconds", "decode_seconds", "compression_ratio", "residual_bytes"} <= set(found)
+    assert case.fields()["compression"] == str(case.spec.compression)
+
+
+def test_compressed_sums_that_differ_between_ranks_are_noticed(tmp_path, monkeypatch):
+    (tmp_path / "forgetful.py").write_text(
+        "from hpcdl.aggregation.ring import ring\n"
+        "async def forgetful(comm, vector):\n"
+        "    await ring(comm, vector)\n"
+        "    vector[-1] += comm.rank\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    found, _ = replayed(CASE + "aggregation = 'forgetful:forgetful'\ncompression = 'fp16'\n", 3)
+    assert not found["correct"]
+
+
+@pytest.mark.parametrize(
+    "extra, message",
+    [
+        ("compression = 'fp16'\nmesh = {model = 3}", "compression: a replay with a mesh compresses no gradients"),
+        ("compression = {name = 'top_k', density = 2}\naggregation = 'allgather'", "compression: density"),
+        ("compression = 'one_bit'\naggregation = 'ring'", "compression: OneBit makes messages"),
+        ("aggregation = 'sparcml'", "aggregation: 'sparcml' sums entries"),
+    ],
+)
+def test_a_compressed_replay_that_cannot_run_is_refused(extra, message):
+    with pytest.raises(suite.UsageError) as refused:
+        suite.parse(f"{CASE}{extra}\n", "s.toml")
+    assert message in str(refused.value)

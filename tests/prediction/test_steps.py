@@ -15,6 +15,7 @@ from hpcdl.analysis.scaling import records as reduced
 from hpcdl.cases.parts import step_simulation
 from hpcdl.cases.parts.compute_times import Recorded
 from hpcdl.cli import main
+from hpcdl.compression.parts.traits import Compression
 from hpcdl.fabric.network import NETWORKS, Link
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated
@@ -132,6 +133,35 @@ def test_weak_scaling_computes_as_much_on_any_number_of_ranks(trained):
 def test_without_communication_there_is_computing_only(trained):
     rows, _ = steps(trained.case(training=AT_ONCE, aggregation="none").merged(), 4)
     assert rows[AT_ONCE, "none", 4]["predicted_seconds"] == pytest.approx(computing(16), abs=1e-8)
+
+
+def test_a_compressed_step_takes_computing_messages_and_the_prices_of_its_arithmetic(trained, monkeypatch):
+    prices = {"encode": 2e-9, "decode": 1e-9, "add": 3e-9}
+    monkeypatch.setattr(predicted_steps, "exchange_prices", lambda *_: prices)
+    ranks, network = 4, NETWORKS[NETWORK]
+    rows, _ = steps(trained.case(training=AT_ONCE, aggregation="ring", compression="bf16").merged(), ranks)
+    row = rows[AT_ONCE, "ring", ranks]
+    dense, half = parameters() * 4, parameters() * 2
+    passes = 3 if registry.traits("compression", "bf16", Compression).error_feedback else 1
+    exchange = (ranks - 1) * (2 * (network.link.alpha + half / ranks * network.link.beta) + half / ranks * 3e-9)
+    stated = computing(64 // ranks) + exchange + dense * (passes * 2e-9 + 1e-9)
+    assert row["predicted_seconds"] == pytest.approx(stated, abs=1e-8)
+    assert row["compression"] == "bf16"
+
+
+def test_compressed_steps_of_every_kind_of_exchange_are_predicted(trained):
+    for aggregation, compression in (
+        ("ring", "power_sgd(rank=1)"),
+        ("allgather", "dgc(density=0.01)"),
+        ("sharded_parameter_server", "one_bit"),
+        ("allgather", "qsgd"),
+    ):
+        trained.case(training=AT_ONCE, aggregation=aggregation, compression=compression)
+    folder = trained.merged()
+    _, found = steps(folder, 3)
+    assert [row["compression"] for row in found.steps] == ["power_sgd(rank=1)", "dgc(density=0.01)", "one_bit"]
+    assert all(row["predicted_seconds"] > computing(64 // 3) for row in found.steps)
+    assert "compression: lengths of its messages depend on values" in " ".join(found.left_out)
 
 
 def test_a_run_is_predicted_with_the_buckets_that_it_fitted(trained):

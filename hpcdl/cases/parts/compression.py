@@ -1,17 +1,24 @@
-"""Compression of a training case: the plan of its settings."""
+"""Compression of a case: the plan of its settings, and its exchange."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from hpcdl import registry
 from hpcdl.cases.parts.scheme import traits_of
 from hpcdl.compression.parts.traits import Compression
+from hpcdl.training.parts.compressed.compressed import Compressed
 from hpcdl.training.parts.compressed.plan import ExchangeSettings, Plan, kind_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hpcdl.cases.parts.choice import Choice
+    from hpcdl.compression.parts.protocol import Tensor
+    from hpcdl.fabric.comm import Array
 
 NONE: Final = "none"
 """The compression that is none."""
@@ -32,3 +39,13 @@ def plan(compression: Choice, aggregation: Choice) -> Plan | None:
         scheme_settings=aggregation.settings,
         aggregation=traits_of(aggregation),
     )
+
+
+def exchange(plan: Plan, tensors: Sequence[Tensor]) -> Compressed:
+    """Return one rank's exchange of a gradient of ``tensors``, float32, outside a training."""
+    elements = tensors[-1].span.stop
+
+    def vector(name: str, size: int | None = None) -> Array:  # noqa: ARG001
+        return np.zeros(elements if size is None else size, np.float32)
+
+    return Compressed(plan, tensors, elements, "float32", vector, lambda _step: False, seed=0)

@@ -79,3 +79,9 @@ def check_exchange(compression: Choice, chosen: Plan, *, aggregates: bool = True
         chosen.check_messages()
     if ":" not in compression.name:
         chosen.make(TRIED)
+
+
+def check_lengths(chosen: Plan) -> None:
+    """Raise ValueError if lengths of messages depend on the values of the gradient, which simulations lack."""
+    if chosen.kind != "vectors" and chosen.make(TRIED).expected(slice(0, TRIED.size)) is None:
+        raise ValueError("lengths of its messages depend on values, which a simulation lacks")

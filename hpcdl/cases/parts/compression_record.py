@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,15 +18,23 @@ if TYPE_CHECKING:
     from hpcdl.trace.record import Scalar
     from hpcdl.training.parts.compressed.compressed import Compressed
     from hpcdl.training.parts.compressed.plan import Plan
-    from hpcdl.training.parts.session import Session
+    from hpcdl.training.parts.journal import Journal
 
 
-async def compression_fields(comm: Comm, session: Session, sent_bytes: int, warmup: int) -> dict[str, Scalar]:
+async def compression_fields(
+    comm: Comm,
+    compressed: Compressed | None,
+    journal: Journal,
+    sent_bytes: int,
+    warmup: int,
+    *,
+    among_activations: bool = False,
+) -> dict[str, Scalar]:
     """Return the record's fields of the compression; empty without one. Collective.
 
-    ``sent_bytes``: sent by this rank in the whole training. ``warmup``: first steps whose times are not counted.
+    ``sent_bytes``: sent by this rank in all steps. ``warmup``: first steps whose times are not counted.
+    ``among_activations``: ranks send activations, too.
     """
-    compressed = session.compressed
     if compressed is None:
         return {}
     comm = await comm.survivors()
@@ -34,20 +42,15 @@ async def compression_fields(comm: Comm, session: Session, sent_bytes: int, warm
     await comm.native("allreduce", sent)
     if comm.rank:
         return {}  # rank 0's fields are recorded
+    first = max(0, min(warmup + compressed.plan.settings.warmup_steps, journal.steps - 1))
     bits = compressed.messages.bits_per_entry() if compressed.messages else None
     return {
         "residual_bytes": compressed.memory_bytes,
         **(dict(zip(("bits_per_entry", "entropy_bits_per_entry"), bits, strict=True)) if bits else {}),
         "compression_ratio": _ratio_of_messages(*map(float, sent))
         if not compressed.exchanges
-        else _ratio(
-            compressed,
-            comm.size,
-            session.replica.gradients.dtype,
-            float(sent[0]),
-            among_activations=session.group is not None,
-        ),
-        **{f"{label}_seconds": _seconds(session, label, warmup) for label in ("encode", "decode")},
+        else _ratio(compressed, comm.size, float(sent[0]), among_activations=among_activations),
+        **{f"{label}_seconds": _seconds(journal, label, first) for label in ("encode", "decode")},
     }
 
 
@@ -57,15 +60,13 @@ def _ratio_of_messages(sent: float, saved: float, warmup: float) -> float | None
     return (counted + saved) / counted if counted > 0 else None
 
 
-def _ratio(
-    compressed: Compressed, ranks: int, dtype: np.dtype[np.float32], sent: float, *, among_activations: bool
-) -> float | None:
+def _ratio(compressed: Compressed, ranks: int, sent: float, *, among_activations: bool) -> float | None:
     """Return bytes of a dense exchange by bytes sent, of all ranks; None if ranks send nothing.
 
     The bytes of a library's collectives are not counted, nor those of gradients ``among_activations``: their ratio
     is that of the vectors' lengths, and None for messages, which vary.
     """
-    plan, warmup = compressed.plan, compressed.plan.settings.warmup_steps
+    plan, warmup, dtype = compressed.plan, compressed.plan.settings.warmup_steps, np.dtype(compressed.dtype)
     counted = not (plan.aggregation.native or plan.aggregation.adaptive or among_activations)
     if not counted and plan.kind != "vectors":
         return None
@@ -85,7 +86,7 @@ def _ratio(
     return dense / (sent - others) if sent > others and dense else None
 
 
-def _dense_bytes(plan: Plan, ranks: int, size: int, dtype: np.dtype[np.float32]) -> float:
+def _dense_bytes(plan: Plan, ranks: int, size: int, dtype: np.dtype[Any]) -> float:
     """Return the bytes that all ranks send to sum ``size`` elements; by a ring if the scheme is sparse."""
     scheme, settings = (ring, {}) if plan.aggregation.sparse else (plan.scheme, plan.scheme_settings)
     if ranks <= MOST_TRIED:
@@ -98,16 +99,13 @@ def _dense_bytes(plan: Plan, ranks: int, size: int, dtype: np.dtype[np.float32])
     return ranks * cost(stated["Bytes, busiest rank"], ranks, size * dtype.itemsize)
 
 
-def _seconds(session: Session, label: str, warmup: int) -> float | None:
+def _seconds(journal: Journal, label: str, first: int) -> float | None:
     """Return the seconds per step of this rank in work with this label; None unless all of it was traced.
 
     Compressors are compiled in their first step, which is not counted, nor are the steps before it.
     """
-    assert session.compression is not None
-    steps = session.journal.steps
-    first = max(0, min(warmup + session.compression.settings.warmup_steps, steps - 1))
-    events = session.journal.events_from(first)
+    events = journal.events_from(first)
     if events is None:
         return None
     spent = sum(end - begin for _, of, begin, end, _, _ in events if of == label)
-    return spent / 1e9 / (steps - first)
+    return spent / 1e9 / (journal.steps - first)

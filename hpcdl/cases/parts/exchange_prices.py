@@ -8,10 +8,11 @@ from time import thread_time
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
+from hpcdl.cases.parts.compression import exchange as exchange_of
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.wrapper import Wrapper
-from hpcdl.training.parts.compressed.compressed import Compressed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -59,12 +60,12 @@ def exchange_prices(
     """Return the time of each kind of arithmetic, by its label: s per byte that it touches.
 
     Two ranks in this process exchange normally distributed values in the first ``tensors``, of
-    :data:`MOST_ELEMENTS` elements if there are more. Each price is that of the fastest exchange.
+    :data:`MOST_ELEMENTS` elements if there are more. Each price is that of the fastest exchange, on one core.
     """
     shown = [one for one in tensors if one.span.stop <= MOST_ELEMENTS] or [*tensors[:1]]
     size = shown[-1].span.stop
     gradient = np.random.default_rng(0).standard_normal(size, np.float32)
-    sides = [_side(plan, shown, size) for _ in range(RANKS)]
+    sides = [exchange_of(plan, shown) if plan else None for _ in range(RANKS)]
     prices: dict[str, float] = {}
     for call in range(CALLS):
         spent: dict[str, list[float]] = {}
@@ -77,18 +78,9 @@ def exchange_prices(
             else:
                 await side.reduce(timed, slice(0, size), vector, aggregate)
 
-        in_process(RANKS).run(exchange)
+        with threadpool_limits(1):
+            in_process(RANKS).run(exchange)
         for label, (seconds, touched) in spent.items():
             if call and touched:
                 prices[label] = min(prices.get(label, np.inf), seconds / touched)
     return prices
-
-
-def _side(plan: Plan | None, tensors: Sequence[Tensor], elements: int) -> Compressed | None:
-    if plan is None:
-        return None
-
-    def vector(name: str, size: int | None = None) -> Array:  # noqa: ARG001
-        return np.zeros(elements if size is None else size, np.float32)
-
-    return Compressed(plan, tensors, elements, "float32", vector, lambda _step: False, seed=0)

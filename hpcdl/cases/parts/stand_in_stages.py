@@ -52,6 +52,28 @@ class Stage:
             self._marks.wrong += int(np.count_nonzero(found != self._marks.total(self._steps - 1)))
 
 
+class Valued:
+    """A layer without arithmetic: its backward copies a part of ``values`` to ``gradients``, for a compressor."""
+
+    def __init__(self, name: str, span: slice, gradients: Array, values: Array) -> None:
+        self.name = name
+        self.span = span
+        self._gradients = gradients[span]
+        self._values = values[span]
+
+    def forward(self, x: Array) -> Array:
+        """Return ``x``."""
+        return x
+
+    def backward(self, dy: Array) -> Array:
+        """Write this step's gradients; return ``dy``."""
+        self._gradients[:] = self._values
+        return dy
+
+    def look(self) -> None:
+        """See nothing: a compressed sum is not exact."""
+
+
 class Outline:
     """A layer of which only the size is there, for gradients that have no numbers to mark."""
 
@@ -97,7 +119,7 @@ class Marks:
 class Microbatched:
     """A layer of one microbatch; ``sent`` and ``returned`` make what leaves the rank, for so many images."""
 
-    def __init__(self, stage: Stage | Outline) -> None:
+    def __init__(self, stage: Stage | Valued | Outline) -> None:
         self.name = stage.name
         self.span = stage.span
         self.sent: Callable[[int], Array] | None = None

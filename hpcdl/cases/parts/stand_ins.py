@@ -3,7 +3,7 @@
 Stages have the names and the gradients of a network's and do no arithmetic; how long each takes is for the
 communicator to say (:mod:`hpcdl.fabric.modelled_compute`). Gradients are zeros except whole numbers, a rank's
 own in each step, at the ends of every stage and here and there between, so that sums that are wrong or mixed up
-show.
+show. Gradients that are compressed are normally distributed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpcdl.cases.parts.stand_in_stages import Divided, Marks, Microbatched, Outline, Stage
+from hpcdl.cases.parts.stand_in_stages import Divided, Marks, Microbatched, Outline, Stage, Valued
 from hpcdl.data.parts.sharding import EQUAL, Shares
 from hpcdl.fabric.vectors import Phantom, phantom
 from hpcdl.nn.volumes import volumes
@@ -48,7 +48,7 @@ class Microbatch:
 class Replica:
     """Stages that share a vector of gradients; parameters are there where they are exchanged."""
 
-    stages: Sequence[Stage | Outline | Divided]
+    stages: Sequence[Stage | Valued | Outline | Divided]
     gradients: Array
     held: Held
     parameters: Array = field(default_factory=lambda: np.empty(0, np.float32))
@@ -98,15 +98,23 @@ def replica(
 
     ``ranks`` ranks have this part; the stand-in is number ``rank`` of them. ValueError: shapes that do not fit.
     """
-    held = _held(layers, shape, part)
+    held = held_layers(layers, shape, part)
     marks = Marks(np.zeros(held.spans[-1].stop, np.float32), rank, ranks, summed)
     stages = [Stage(name, span, marks) for name, span in zip(held.names, held.spans, strict=True)]
     return Replica(stages, marks.gradients, held), marks
 
 
-def outline(layers: Sequence[Layer], shape: Shape, dtype: str, part: slice = slice(None)) -> Replica:
+def valued_replica(layers: Sequence[Layer], shape: Shape, rank: int) -> Replica:
+    """Make a stand-in whose gradients are normally distributed, others on each ``rank``, equal in all steps."""
+    held = held_layers(layers, shape, slice(None))
+    values = np.random.default_rng(rank).standard_normal(held.spans[-1].stop, np.float32)
+    gradients = np.zeros_like(values)
+    stages = [Valued(name, span, gradients, values) for name, span in zip(held.names, held.spans, strict=True)]
+    return Replica(stages, gradients, held)
+
+
+def outline(held: Held, dtype: str) -> Replica:
     """Make one of sizes only, for as many simulated ranks as there may be: its vectors take no memory."""
-    held = _held(layers, shape, part)
     stages = [Outline(name, span) for name, span in zip(held.names, held.spans, strict=True)]
     vector = phantom(held.spans[-1].stop, dtype)
     return Replica(stages, vector, held, vector)
@@ -125,7 +133,8 @@ class Held:
     output: Shape
 
 
-def _held(layers: Sequence[Layer], shape: Shape, part: slice) -> Held:
+def held_layers(layers: Sequence[Layer], shape: Shape, part: slice) -> Held:
+    """Return the layers of a rank that has ``part`` of a network. ValueError: shapes that do not fit."""
     begin, end, _ = part.indices(len(layers))
     for layer in layers[:begin]:
         shape = layer.output(shape)

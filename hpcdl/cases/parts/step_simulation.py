@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from hpcdl.cases.parts.divided_stand_ins import divided_outline
 from hpcdl.cases.parts.division_times import times_of_ranks
-from hpcdl.cases.parts.stand_ins import Session, outline
+from hpcdl.cases.parts.stand_ins import Session, held_layers, outline
 from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from functools import partial
 
     from hpcdl.cases.parts.compute_times import ComputeTimes
+    from hpcdl.cases.parts.stand_ins import Held
     from hpcdl.fabric.comm import Array, Event
     from hpcdl.fabric.network import Network
     from hpcdl.nn.geometry import Shape
@@ -88,13 +90,23 @@ class Training:
         """Return one rank's exchange of compressed gradients; None without compression."""
         if self.plan is None:
             return None
-        elements, dtype = volumes(self.layers, self.shape, 1).parameters, self.dtype
+        tensors, dtype = self.tensors, self.dtype
+        elements = tensors[-1].span.stop
 
         def vector(name: str, size: int | None = None) -> Array:  # noqa: ARG001
             return phantom(elements if size is None else size, dtype)
 
-        tensors = tensors_of(self.layers, self.shape)
         return Compressed(self.plan, tensors, elements, dtype, vector, lambda _step: False, seed=0)
+
+    @cached_property
+    def tensors(self) -> list[Tensor]:
+        """Parameters of the network."""
+        return tensors_of(self.layers, self.shape)
+
+    @cached_property
+    def held(self) -> list[Held]:
+        """Layers of each stage of a pipeline."""
+        return [held_layers(self.layers, self.shape, part) for part in self.parts]
 
     def rank_times(self, times: ComputeTimes, ranks: int, images: int) -> tuple[ComputeTimes, ...]:
         """Return the times of each rank that shares a copy of the network; ``images`` are those of the copy."""
@@ -144,7 +156,7 @@ def virtual_step(
     """
     recorders = [Recorder(events=False) for _ in range(ranks)]
     sessions: dict[int, Session] = {}
-    parts, mesh, together = training.parts, training.mesh, training.group_ranks(ranks)
+    mesh, together = training.mesh, training.group_ranks(ranks)
     divisions, own = training.divisions(ranks), training.rank_times(times, ranks, images)
 
     def seconds(rank: int, label: str) -> float:
@@ -165,7 +177,7 @@ def virtual_step(
             stand_in: Any = divided_outline(division, training.dtype)
             group = ModelGroup(place, division, stand_in, mesh.exchange)
         else:
-            stand_in = outline(training.layers, training.shape, training.dtype, parts[comm.rank % together])
+            stand_in = outline(training.held[comm.rank % together], training.dtype)
         session = sessions[comm.rank] = Session(
             stand_in,
             aggregate=training.aggregate,

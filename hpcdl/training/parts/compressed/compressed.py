@@ -84,7 +84,8 @@ class Compressed:
         """Values not sent yet, from the first exchange on; None without error feedback."""
         self._vector = vector
         self._size = size
-        self._dtype = dtype
+        self.dtype = dtype
+        """Type of the gradient."""
         self._seed = seed
         self._device = device
         self._watched = watched
@@ -231,7 +232,7 @@ class Compressed:
         return Layout(
             size=self._size,
             tensors=self.tensors,
-            dtype=self._dtype,
+            dtype=self.dtype,
             rank=rank,
             ranks=ranks,
             seed=self._seed,
