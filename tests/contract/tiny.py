@@ -15,6 +15,7 @@ from hpcdl.optim.sgd import SGD
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.session import Session
+from hpcdl.training.parts.testing import test_share as share_of_test
 
 RATE = 0.05
 
@@ -65,3 +66,9 @@ def starts(ranks, seed=0):
 def replicas(ranks):
     """Return cached replicas, because making one takes longer than training it."""
     return [tiny_replica() for _ in range(ranks)]
+
+
+def loss_of_test(session):
+    """The mean loss of a session's network over all test images."""
+    test = session.dataset.test
+    return share_of_test(session.replica, test, (0, 1), session.global_batch, 0, None)[0] / len(test)

@@ -125,6 +125,7 @@ ANOTHER = {
         "dataset": "digits",
         "training": "layerwise",
         "aggregation": "tree",
+        "compression": "fp16",
         "ranks": 4,
         "batch_per_rank": 16,
         "global_batch": None,

@@ -61,7 +61,7 @@ def test_any_value_for_any_key(written, kind):
                     for case in cases
                     for field in case.fields().values()
                 )
-    assert made > len(tried)
+    assert made >= len(tried)
 
 
 def test_any_damage_to_a_file(written):

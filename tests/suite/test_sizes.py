@@ -173,16 +173,16 @@ def test_a_value_that_only_unselected_cases_refuse_is_accepted(refused):
     """Only a tree has an arity, and 6 bytes are not float32; the selected cases can run."""
     overrides = ["case.aggregation.arity=3"]
     assert "unknown setting 'arity'" in refused(TWO, overrides)
-    (tree,) = suite.parse(TWO, "s.toml", overrides, "*tree*").cases
+    (tree,) = suite.parse(TWO, "s.toml", overrides, ("*tree*",)).cases
     assert tree.spec.aggregation.written == {"name": "tree", "arity": 3}
-    (exchange,) = suite.parse(TWO, "s.toml", ["case.message_bytes=6"], "pairwise-*").cases
+    (exchange,) = suite.parse(TWO, "s.toml", ["case.message_bytes=6"], ("pairwise-*",)).cases
     assert exchange.spec.message_bytes == 6
     for glob in ("*ring*", "collective-*"):
         with pytest.raises(suite.UsageError, match="unknown setting 'arity'"):
-            suite.parse(TWO, "s.toml", overrides, glob)
+            suite.parse(TWO, "s.toml", overrides, (glob,))
 
 
 def test_a_case_without_a_valid_name_is_refused_with_a_selection_too():
     """The selection may mean this case."""
     with pytest.raises(suite.UsageError, match="did you mean 'pairwise'"):
-        suite.parse(TWO.replace('"pairwise"', '"pairwize"'), "s.toml", (), "collective-*")
+        suite.parse(TWO.replace('"pairwise"', '"pairwize"'), "s.toml", (), ("collective-*",))

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from contract.tiny import PARAMETERS, RATE, tiny_session
+from contract.tiny import PARAMETERS, RATE, loss_of_test, tiny_session
 
 from hpcdl import registry
 from hpcdl.fabric.virtual.inprocess import in_process
@@ -107,7 +107,7 @@ def test_the_centre_is_evaluated_and_the_workers_do_not_change():
     np.testing.assert_allclose(workers, simulated(3, 6, 1, 0.9)[0], rtol=0, atol=1e-13)
     assert [row.step for row in recorders[0].evaluations] == [2, 4, 6]
     last = tiny_session(start=centre)
-    assert recorders[0].evaluations[-1].loss == pytest.approx(last._test(0, 1)[0] / 4)
+    assert recorders[0].evaluations[-1].loss == pytest.approx(loss_of_test(last))
 
 
 def test_without_an_aggregation_every_rank_has_its_own_centre():
