@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from operator import iadd
+from statistics import median
 from time import thread_time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,8 +26,8 @@ MOST_ELEMENTS: Final = 4 << 20
 """Elements of the gradient that is exchanged, at most: prices per byte no longer depend on the length."""
 RANKS: Final = 2
 """Ranks of the measured exchange: the fewest that add."""
-CALLS: Final = 4
-"""Exchanges; the first compiles kernels, and of the others the fastest counts."""
+CALLS: Final = 6
+"""Exchanges; the first compiles kernels, and the median of the others counts."""
 
 
 class _Timed(Wrapper[Any]):
@@ -60,13 +61,13 @@ def exchange_prices(
     """Return the time of each kind of arithmetic, by its label: s per byte that it touches.
 
     Two ranks in this process exchange normally distributed values in the first ``tensors``, of
-    :data:`MOST_ELEMENTS` elements if there are more. Each price is that of the fastest exchange, on one core.
+    :data:`MOST_ELEMENTS` elements if there are more. Each price is the median over exchanges, on one core.
     """
     shown = [one for one in tensors if one.span.stop <= MOST_ELEMENTS] or [*tensors[:1]]
     size = shown[-1].span.stop
     gradient = np.random.default_rng(0).standard_normal(size, np.float32)
     sides = [exchange_of(plan, shown) if plan else None for _ in range(RANKS)]
-    prices: dict[str, float] = {}
+    measured: dict[str, list[float]] = {}
     for call in range(CALLS):
         spent: dict[str, list[float]] = {}
         vectors = [gradient * np.float32(rank + 1) for rank in range(RANKS)]
@@ -82,5 +83,5 @@ def exchange_prices(
             in_process(RANKS).run(exchange)
         for label, (seconds, touched) in spent.items():
             if call and touched:
-                prices[label] = min(prices.get(label, np.inf), seconds / touched)
-    return prices
+                measured.setdefault(label, []).append(seconds / touched)
+    return {label: median(each) for label, each in measured.items()}
