@@ -4,8 +4,8 @@ A ``break_even`` case predicts the bandwidth below which a compressed step is fa
 16-bit ring. Replays of the same set-up are measured at rates around the prediction. The measured bandwidth is
 interpolated where the two steps take equally long; bandwidths are those that an allgather reaches in the same runs.
 Ranks sleep instead of computing, so that each has a core for encoders, decoders and messages, as in the simulation.
-Both ranks encode at the same time, which takes longer than on one core alone. So two processes predict at the same
-time, and the mean of their bandwidths counts.
+Both ranks encode at the same time; so two processes predict at the same time, and the mean of their bandwidths counts.
+Gradients are one bucket: over TCP no message proceeds while its rank encodes, unlike the messages of a simulation.
 
 Needs root and two idle cores; takes five minutes. A run with disturbed cases is repeated, and marked if they stay
 disturbed. Exit code 1 unless every prediction is within 20 % of the measurement.
@@ -29,7 +29,7 @@ RATES = (0.6, 0.8, 1.0, 1.25, 1.6)
 """Rates of the runs, by the predicted bandwidth."""
 TRAINING = """
 model = "nin_cifar"
-training = {name = "synchronous", bucket_bytes = 1048576}
+training = {name = "synchronous", bucket_bytes = 1073741824}
 ranks = 2
 batch_per_rank = 16
 flops = 2e12
