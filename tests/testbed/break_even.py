@@ -35,9 +35,9 @@ batch_per_rank = 16
 flops = 2e12
 """
 SET_UPS = {
-    "PowerSGD, rank 64": ('{name = "power_sgd", rank = 64}', "ring"),
     "PowerSGD, rank 48": ('{name = "power_sgd", rank = 48}', "ring"),
     "PowerSGD, rank 32": ('{name = "power_sgd", rank = 32}', "ring"),
+    "PowerSGD, rank 24": ('{name = "power_sgd", rank = 24}', "ring"),
     "top-k, 30 %, Huffman": ('{name = "top_k", density = 0.3, code = "huffman"}', "allgather"),
 }
 """Compression and aggregation by title. Compressors are slow enough to break even at rates of emulated links."""
