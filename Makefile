@@ -81,7 +81,7 @@ nights: $(VENV)/ready-to-test  ## 18 nights on emulated hosts, one link slow in 
 break-even: $(VENV)/ready-to-test  ## predicted and measured break-even bandwidths of compressors, on emulated hosts (as root)
 	$(BIN)/python tests/testbed/break_even.py $(BREAK_EVEN) $(BREAK_EVEN_OPTIONS)
 
-meshes: $(VENV)/ready-to-test  ## steps of all meshes on 2, 4 and 8 emulated hosts beside predictions, 13 minutes (as root)
+meshes: $(VENV)/ready-to-test  ## steps of all meshes on 2, 4 and 8 emulated hosts beside predictions, 18 minutes (as root)
 	$(BIN)/python tests/testbed/meshes.py $(MESHES)
 
 gpu-check:  ## on a machine with a GPU: all GPU checks, 9 minutes; results in $(GPU_RESULTS)
