@@ -322,6 +322,14 @@ def test_an_empty_run_is_not_fine(hand):
     assert "INCOMPLETE:" in render([hand.read()], "md")
 
 
+def test_a_run_without_measured_steps_is_complete(hand):
+    """As one of break-even cases is, which have no steps."""
+    hand.train([[20.0] * 2])
+    page = render([hand.read()], "md")
+    assert "INCOMPLETE" not in page
+    assert "Nothing failed." in page
+
+
 def test_json(run):
     document = json.loads(render([run], "json"))
     assert document["schema"] == 1

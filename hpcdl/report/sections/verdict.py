@@ -34,7 +34,7 @@ def _state(found: Findings) -> str:
     failed = len(failures(records)) + broken
     if failed:
         return f"FAILED: {plural(failed, 'case')} of {len(records) + broken}."
-    if found.run.complete and any(record["measured_steps"] for record in records):
+    if found.run.complete and records:
         return "Nothing failed."
     return f"INCOMPLETE: {plural(len(records), 'case')} finished, others are missing."
 
