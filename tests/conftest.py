@@ -1,3 +1,5 @@
+from itertools import combinations
+
 import pytest
 
 from hpcdl import registry
@@ -11,8 +13,7 @@ from hpcdl.training.parts.traits import Strategy
 def pytest_collection_modifyitems(items):
     """Mark tests with ``sampled``, except those of the sample, with ``grid``.
 
-    The sample has each value of each parameter twice, beside different values of the others: test k of n, the
-    length of the longest parameter, has value k of each, and test n + k has value k + j of parameter j.
+    The sample has each pair of values of two parameters: a test is in it that has a pair for the first time.
     """
     grids = {}
     for item in items:
@@ -20,15 +21,12 @@ def pytest_collection_modifyitems(items):
             grids.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for grid in grids.values():
         ids = [item.callspec._idlist for item in grid]  # one per list of parameters
-        axes = [list(dict.fromkeys(axis)) for axis in zip(*ids, strict=True)]
-        sample = {
-            tuple(axis[(k + shift * j) % len(axis)] for j, axis in enumerate(axes))
-            for k in range(max(map(len, axes)))
-            for shift in (0, 1)
-        }
+        seen = set()
         for item, place in zip(grid, ids, strict=True):
-            if tuple(place) not in sample:
+            pairs = {*combinations(enumerate(place), min(2, len(place)))}
+            if pairs <= seen:
                 item.add_marker("grid")
+            seen |= pairs
 
 
 TRAINING = {

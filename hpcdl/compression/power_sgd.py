@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Layout
     from hpcdl.fabric.comm import Array
 
-TRAITS: Final = Compression(whole_tensors=True, on_device=True, title="Vogels et al. 2019")
+TRAITS: Final = Compression(whole_tensors=True, dependent_sums=True, on_device=True, title="Vogels et al. 2019")
 
 
 class Matrix(NamedTuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import select
 from contextlib import suppress
+from socket import gethostname
 from typing import TYPE_CHECKING, Final, Self
 
 from hpcdl.launch.mpirun import status_folder
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PREFIX: Final = "rank-"
-"""Beginning of the name of a file that contains the process of a rank."""
+"""Beginning of the name of a file that contains the host and the process of a rank."""
 
 
 def announce(rank: int) -> None:
@@ -25,14 +26,14 @@ def announce(rank: int) -> None:
     folder = status_folder()
     if folder is not None and folder.is_dir():
         with suppress(OSError):  # it only makes a message clearer
-            (folder / f"{PREFIX}{rank}").write_text(str(os.getpid()))
+            (folder / f"{PREFIX}{rank}").write_text(f"{os.getpid()} {gethostname()}")
 
 
 class RankProcesses:
-    """Processes that have announced themselves in ``folder``."""
+    """Processes of ``ranks`` ranks that have announced themselves in ``folder``."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, ranks: int) -> None:
+        self._folder, self._number = folder, ranks
         self._ended = select.epoll()
         self._ranks: dict[int, int] = {}
         """Rank by process descriptor."""
@@ -44,19 +45,28 @@ class RankProcesses:
         self._ended.close()
         for descriptor in self._ranks:
             os.close(descriptor)
+        for path in self._folder.glob(f"{PREFIX}*"):
+            path.unlink(missing_ok=True)
 
     def watch(self) -> None:
         """Watch the processes that were announced since the last call."""
         for path in self._folder.glob(f"{PREFIX}*"):
             with suppress(OSError, ValueError):  # it has ended, or its number is not written yet
-                descriptor = os.pidfd_open(int(path.read_text()))
+                process, host = path.read_text().split()
+                if host != gethostname():
+                    continue
+                descriptor = os.pidfd_open(int(process))
                 self._ranks[descriptor] = int(path.name.removeprefix(PREFIX))
                 self._ended.register(descriptor, select.EPOLLIN)
                 path.unlink()
 
+    def forget(self) -> None:
+        """Name no rank: the launcher is about to be killed, and its ranks with it."""
+        self._number = len(self._ranks) + 1
+
     def first_ended(self) -> int | None:
-        """Return the rank whose process ended first; None if unknown, as if one ended before it was watched."""
-        if any(self._folder.glob(f"{PREFIX}*")):
+        """Return the rank whose process ended first; None if unknown, as if not all ranks were watched."""
+        if len(self._ranks) < self._number:
             return None
         found = self._ended.poll(0)
         return self._ranks[found[0][0]] if found else None

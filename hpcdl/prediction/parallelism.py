@@ -15,7 +15,7 @@ from hpcdl.prediction.mesh_choice import candidates, label, with_mesh
 from hpcdl.prediction.programs import scheme_traits, spec_of
 from hpcdl.prediction.split_volumes import splits
 from hpcdl.prediction.step_formulas import closed_form_seconds
-from hpcdl.prediction.steps import STEPPING
+from hpcdl.prediction.steps import STEPPING, UNEQUAL
 from hpcdl.training.parts.bucketing import bucket_bytes
 from hpcdl.training.parts.mesh import Mesh
 
@@ -177,7 +177,8 @@ def _measured(here: Sequence[Record]) -> list[_Measured]:
         mesh = spec.mesh or Mesh(model=1)
         strategy = "synchronous" if mesh.pipeline == 1 else "pipeline"
         plain = spec.training.in_full == registry.in_full(registry.find("training", strategy), {})
-        if not one.get("step_seconds") or one.get("network") or spec.training.name != strategy or not plain:
+        unlike = spec.plan is not None or any(one.get(key) for key in ("network", *UNEQUAL))
+        if not one.get("step_seconds") or unlike or spec.training.name != strategy or not plain:
             continue
         found.append(_Measured(mesh, one["step_seconds"], str(one.get("case")), one.get("bucket_bytes")))
     return found

@@ -44,7 +44,7 @@ def closed_form_seconds(
         sizes = _parameters(training, slice(None))
         seconds = _seconds(training, slice(None), times, images)
         work = [(one, size, ranks, 0.0) for one, size in zip(seconds, sizes, strict=True)]
-        done = _overlapped(work, training, network, bucket)
+        done = _overlapped(work, training, ranks, network, bucket)
         return done + _rest(times, images)
     return _divided(training, divisions, ranks, images, network, times, bucket)
 
@@ -106,7 +106,8 @@ def _divided(
         )
         forward += _passes(computing + work.seconds("loss", images), arriving, inner, returning)
         layers[split] = (*layers[split][:3], float(returning[-1].max()))
-    return forward + _overlapped(layers, training, network, bucket) + _rest(work, images)
+    rest = _rest(work, images) - (0.0 if among is None else images * work.per_image.get("loss", 0.0))
+    return forward + _overlapped(layers, training, ranks, network, bucket) + rest
 
 
 def _passes(
@@ -174,7 +175,7 @@ def _pipeline(training: Training, ranks: int, images: int, network: Network, tim
         last = number == len(stages) - 1
         sent.append(0.0 if last else link.alpha + size * microbatch * int(np.prod(shape)) * link.beta)
         gradient = sum(_parameters(training, part))
-        sums = max(sums, _sum_seconds(training, ranks // len(stages), gradient, network))
+        sums = max(sums, _sum_seconds(training, ranks // len(stages), gradient, network, len(stages)))
     ports = [before + after for before, after in pairwise(sent)]
     pace = max(*work, *ports)
     fill = sum(work) + 2 * sum(sent)
@@ -189,6 +190,7 @@ def _pipeline(training: Training, ranks: int, images: int, network: Network, tim
 def _overlapped(
     layers: Sequence[tuple[tuple[float, float], int, int, float]],
     training: Training,
+    ranks: int,
     network: Network,
     bucket: int | None,
 ) -> float:
@@ -206,7 +208,8 @@ def _overlapped(
     def begin_sum() -> None:
         nonlocal free, under_way, waiting
         pieces = max(1, int(waiting // smallest)) if waiting else 0
-        took = pieces * _sum_seconds(training, together, -(-waiting // pieces), network) if pieces else 0.0
+        stride = ranks // together
+        took = pieces * _sum_seconds(training, together, -(-waiting // pieces), network, stride) if pieces else 0.0
         if took:
             free = max(free, now) + took
             under_way = took / pieces / (2 * (together - 1))
@@ -228,10 +231,11 @@ def _overlapped(
     return max(now, free)
 
 
-def _sum_seconds(training: Training, ranks: int, count: int, network: Network) -> float:
+def _sum_seconds(training: Training, ranks: int, count: int, network: Network, stride: int = 1) -> float:
+    """Return the time in which ``ranks`` ranks, each the ``stride``-th, sum ``count`` elements."""
     if ranks < 2 or not count:
         return 0.0
-    link, scheme = _link(network, ranks), training.aggregate
+    link, scheme = _link(network, (ranks - 1) * stride + 1), training.aggregate
     size = count * np.dtype(training.dtype).itemsize
     found = time(scheme.func, ranks, size, link.alpha, link.beta, network.gamma, scheme.keywords)
     if found is None:  # no closed form: that of the best schemes for long vectors

@@ -24,6 +24,7 @@ from hpcdl.cases.parts.keys import about
 from hpcdl.cases.parts.step_simulation import Training, tensors_of, virtual_step
 from hpcdl.data.parts.dataset import DataError
 from hpcdl.fabric.vectors import phantom
+from hpcdl.nn.precision import master
 from hpcdl.prediction.certainty import DOUBTFUL
 from hpcdl.prediction.fitting import predicted_time
 from hpcdl.prediction.programs import check_hosts, scheme_traits, spec_of
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 
 STEPPING: Final = ("train", "replay")
 """Kinds of case that consist of training steps."""
+UNEQUAL: Final = ("straggler", "failure", "jitter", "shares")
+"""Keys with which the ranks or the steps of a case differ."""
 
 KEPT: Final = (
     *("suite", "case", "kind", "model", "dataset", "backend", "dtype", "training", "aggregation", "compression"),
@@ -135,7 +138,7 @@ def _training(record: Mapping[str, Any]) -> Training:
     spec = spec_of(record)
     strategy, scheme = spec.training, spec.aggregation
     cycle = _cycle(strategy)
-    for key in ("straggler", "failure", "jitter", "shares"):
+    for key in UNEQUAL:
         if record.get(key):
             raise ValueError(f"{key}: ranks or steps of the case differ")
     traits = scheme_traits(record)
@@ -149,7 +152,7 @@ def _training(record: Mapping[str, Any]) -> Training:
         scheme.bind(),
         layers,
         shape,
-        {"bfloat16": "float16"}.get(str(record["dtype"]), str(record["dtype"])),
+        master(str(record["dtype"])),
         cycle=cycle,
         independent=not traits.sums,
         mesh=spec.mesh,

@@ -30,11 +30,12 @@ def run_cases(ranks: int, given: Sequence[str], parts: Path, *, fault_tolerant: 
         while True:
             status.unlink(missing_ok=True)
             alive.touch()
-            with RankProcesses(Path(place)) as processes:
+            with RankProcesses(Path(place), ranks) as processes:
                 wait = partial(
                     supervise,
                     heartbeat=partial(_heartbeat, processes, alive, status),
                     is_ending=partial(_is_ending, status, parts, time.time_ns()),
+                    before_kill=processes.forget,
                 )
                 code = self_launch(ranks, given, status, fault_tolerant=fault_tolerant, typed=typed, wait=wait)
                 first = processes.first_ended()

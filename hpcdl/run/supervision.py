@@ -30,6 +30,7 @@ def supervise(
     heartbeat: Callable[[], object],
     is_ending: Callable[[], bool],
     *,
+    before_kill: Callable[[], object] = lambda: None,
     heartbeat_timeout: float = HEARTBEAT_TIMEOUT,
     end_timeout: float = END_TIMEOUT,
 ) -> None:
@@ -51,6 +52,7 @@ def supervise(
             quiet, seen = 0.0, now
         if quiet >= limit:
             print(f"hpcdl: no heartbeat of rank 0 for {quiet:.0f} s; killing {launcher.args!r}", file=sys.stderr)
+            before_kill()
             _kill(launcher)
             return
 

@@ -99,6 +99,11 @@ WRONG_VALUES = [
     ),
     (
         "train",
+        {"compression": "power_sgd", "aggregation": "native"},
+        "compression: PowerSGD makes sums that wait for others; with 'native' ranks may begin ",
+    ),
+    (
+        "train",
         {"compression": "bf16", "aggregation": "native"},
         "compression: BF16 makes vectors of a type that a ",
     ),

@@ -35,6 +35,10 @@ SPEECH = {"model": "distbelief_speech", "dataset": {"name": "synthetic", "shape"
             "mesh: ranks share parameters, and 'none' sums nothing",
         ),
         (
+            {"mesh": {"model": 2}, "aggregation": "native"},
+            "mesh: with 'native' ranks may begin sums of divided and whole layers in different orders",
+        ),
+        (
             {"mesh": {"model": 2}, "compression": "fp16", "training": "asynchronous"},
             "mesh: compression = 'fp16': messages of replicas that span ranks are not compressed",
         ),

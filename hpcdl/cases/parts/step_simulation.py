@@ -96,7 +96,7 @@ class Training:
         def vector(name: str, size: int | None = None) -> Array:  # noqa: ARG001
             return phantom(elements if size is None else size, dtype)
 
-        return Compressed(self.plan, tensors, elements, dtype, vector, lambda _step: False, seed=0)
+        return Compressed(self.plan.without_warmup, tensors, elements, dtype, vector, lambda _step: False, seed=0)
 
     @cached_property
     def tensors(self) -> list[Tensor]:

@@ -153,6 +153,10 @@ def _check_mesh(spec: TrainSpec) -> None:
         return
     if spec.independent:
         raise ValueError(f"ranks share parameters, and {spec.aggregation.name!r} sums nothing")
+    if spec.strategy.aggregates and traits_of(spec.aggregation).native:
+        raise ValueError(
+            f"with {spec.aggregation.name!r} ranks may begin sums of divided and whole layers in different orders"
+        )
     if spec.plan is not None and not spec.strategy.aggregates:
         raise ValueError(
             f"compression = {spec.compression.name!r}: messages of replicas that span ranks are not compressed"

@@ -21,6 +21,8 @@ class Compression:
     """Decoded values are about as large as those encoded; False: only their signs matter."""
     own_sums: bool = False
     """Its vectors have a type that only their own addition sums, and no library."""
+    dependent_sums: bool = False
+    """A sum of its vectors waits for another one."""
     rounds_values: bool = False
     """Rounds each value to a narrower type, so that parameters can be sent so as well."""
     own_momentum: bool = False

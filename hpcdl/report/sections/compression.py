@@ -107,7 +107,8 @@ def answer(found: Findings) -> Answer | None:
     gain, best, _ = max(won or calm or pairs, key=lambda one: one[0])
     times = f"{digits(gain)} times the dense speed"
     if won:
-        return Answer(f"Compression pays in {len(won)} of {len(pairs)} cases here; {best.name} has {times}.")
+        cases = "cases" if len(calm) == len(pairs) else "undisturbed cases"
+        return Answer(f"Compression pays in {len(won)} of {len(calm)} {cases} here; {best.name} has {times}.")
     doubt = "" if calm else "; all cases or their dense rivals were disturbed"
     if gain >= LEAST:
         line = "Whether compression pays is inconclusive: its fastest step has"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl import registry
@@ -68,6 +68,11 @@ class Plan:
         chosen = self.settings.error_feedback
         return self.traits.error_feedback if chosen is None else chosen
 
+    @property
+    def without_warmup(self) -> Plan:
+        """This plan with compression from the first step on."""
+        return replace(self, settings=replace(self.settings, warmup_steps=0))
+
     def part_of_scheme(self, name: str) -> Callable[..., Any]:
         """Return the function ``name`` of the aggregation's module. ValueError: there is none."""
         found = own(self.scheme, name)
@@ -91,6 +96,10 @@ class Plan:
             )
         if self.kind == "vectors" and self.traits.own_sums and (traits.native or traits.adaptive):
             raise ValueError(f"{name} makes vectors of a type that a library cannot sum, as {scheme} lets it")
+        if traits.native and self.traits.dependent_sums:
+            raise ValueError(
+                f"{name} makes sums that wait for others; with {scheme!r} ranks may begin them in different orders"
+            )
         if self.settings.code is not None and traits.sparse:
             raise ValueError(f"code: {scheme!r} sums positions and values, not messages in a code")
 
