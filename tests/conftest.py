@@ -1,4 +1,4 @@
-from itertools import combinations
+import random
 
 import pytest
 
@@ -13,7 +13,8 @@ from hpcdl.training.parts.traits import Strategy
 def pytest_collection_modifyitems(items):
     """Mark tests with ``sampled``, except those of the sample, with ``grid``.
 
-    The sample has each pair of values of two parameters: a test is in it that has a pair for the first time.
+    The sample has each value of each parameter, beside values of the others drawn at random: twice as many tests as
+    the longest parameter has values.
     """
     grids = {}
     for item in items:
@@ -21,12 +22,13 @@ def pytest_collection_modifyitems(items):
             grids.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for grid in grids.values():
         ids = [item.callspec._idlist for item in grid]  # one per list of parameters
-        seen = set()
+        axes = [list(dict.fromkeys(axis)) for axis in zip(*ids, strict=True)]
+        tests = 2 * max(map(len, axes))
+        columns = [random.Random(j).sample((tests * axis)[:tests], tests) for j, axis in enumerate(axes)]
+        sample = {*zip(*columns, strict=True)}
         for item, place in zip(grid, ids, strict=True):
-            pairs = {*combinations(enumerate(place), min(2, len(place)))}
-            if pairs <= seen:
+            if tuple(place) not in sample:
                 item.add_marker("grid")
-            seen |= pairs
 
 
 TRAINING = {
