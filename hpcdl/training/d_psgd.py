@@ -130,7 +130,7 @@ def check_compression(plan: Plan, settings: Mapping[str, Any]) -> None:
 
 def _contracts(make: Callable[..., Any], traits: Compression) -> bool:
     """Return True if the error of a message between two ranks is less than the vector, as error feedback needs."""
-    return readable(getattr(make, "func", make)) and (traits.error_feedback or traits.rounds_values)
+    return readable(make) and (traits.error_feedback or traits.rounds_values)
 
 
 def _declared(compressor: str) -> tuple[Callable[..., Any], Compression]:

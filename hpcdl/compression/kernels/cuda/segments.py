@@ -18,6 +18,7 @@ class Segments:
 
     def __init__(self, device: Device, cuts: Array) -> None:
         self.host_cuts = cuts
+        """Kept so that no other array can get its ``id``, by which :class:`SegmentCache` finds it."""
         self.count = len(cuts) - 1
         counts = -(-np.diff(cuts) // CHUNK)
         self.firsts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])

@@ -106,7 +106,7 @@ class Plan:
     def check_messages(self) -> None:
         """Raise ValueError if a receiver cannot read what the compressor makes without a sum over all ranks."""
         self._check_settings()
-        if not readable(getattr(self.make, "func", self.make)):
+        if not readable(self.make):
             compressors = {one: registry.find("compression", one) for one in registry.names("compression")}
             those = [one for one, found in compressors.items() if readable(found)]
             raise ValueError(
@@ -151,9 +151,9 @@ class Plan:
         return str(getattr(self.make, "func", self.make).__name__)
 
 
-def readable(compressor: Callable[..., Any]) -> bool:
-    """Return True if one rank can read what a compressor makes, without a sum over all ranks."""
-    return any(hasattr(compressor, method) for method in ("select", "encode", "restore"))
+def readable(make: Callable[..., Any]) -> bool:
+    """Return True if one rank can read what a compressor, bound or not, makes without a sum over all ranks."""
+    return any(hasattr(getattr(make, "func", make), method) for method in ("select", "encode", "restore"))
 
 
 def able(kind: str, aggregation: Aggregation) -> bool:
