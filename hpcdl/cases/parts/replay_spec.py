@@ -1,4 +1,4 @@
-"""Specification of a replay: its keys as fields, and what they name as properties."""
+"""Specification of a replay: keys are fields, and the named strategy and compression are properties."""
 
 from __future__ import annotations
 

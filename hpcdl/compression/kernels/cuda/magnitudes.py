@@ -23,7 +23,7 @@ CHUNK: Final = 64
 
 
 class Kernels:
-    """Kernels on a device; what they find is on the host."""
+    """Kernels on a device; their results are on the host."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
