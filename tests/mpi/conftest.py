@@ -1,6 +1,7 @@
-"""The fabric over real MPI: every rank of ``mpirun -n P python -m pytest --with-mpi tests/mpi`` runs every test.
+"""The fabric over real MPI: ``mpirun -n 8 python -m pytest --with-mpi tests/mpi`` tests each number of ranks in one job.
 
-A rank that fails leaves the others waiting, so the first failure, or a test that takes too long, ends the job.
+A test with the fixture ``mpi`` runs on the first 1, 2, 3, 4, 5 and 8 ranks while the others sleep. A rank that fails
+leaves the others waiting, so the first failure, or a test that takes too long, ends the job.
 """
 
 import faulthandler
@@ -13,6 +14,7 @@ import pytest
 from mpi4py import MPI
 from threadpoolctl import threadpool_limits
 
+from hpcdl.fabric.mpi.backoff import sleep_until
 from hpcdl.fabric.mpi.interpreter import Mpi
 
 pytest.register_assert_rewrite("contract")
@@ -20,6 +22,12 @@ pytest.register_assert_rewrite("contract")
 LIMIT = 60
 """Time limit of one test in seconds; tests take a few."""
 
+WORLD = MPI.COMM_WORLD
+
+SIZES = [size for size in (1, 2, 3, 4, 5, 8) if size <= WORLD.size]
+
+PARTS = {size: WORLD.Split(0 if WORLD.rank < size else MPI.UNDEFINED) for size in SIZES}
+"""Communicators of the first ranks of the job, by size."""
 
 STDERR = pytest.StashKey[int]()
 """File descriptor of the uncaptured standard error."""
@@ -29,12 +37,31 @@ STDERR = pytest.StashKey[int]()
 def pytest_configure(config):
     with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         config.stash[STDERR] = os.dup(2)
-    if MPI.COMM_WORLD.rank:  # all ranks report the same
+    if WORLD.rank:  # all ranks report the same
         config.pluginmanager.unregister(name="terminalreporter")
 
 
+def pytest_generate_tests(metafunc):
+    """Parametrize tests with the number of ranks; ``pytest.mark.mpi(min_size=...)`` states the fewest."""
+    if "communicator" in metafunc.fixturenames:
+        fewest = max(mark.kwargs.get("min_size", 1) for mark in metafunc.definition.iter_markers("mpi"))
+        sizes = [size for size in SIZES if size >= fewest]
+        ids = [f"{size}-ranks" for size in sizes]
+        metafunc.parametrize("communicator", sizes, ids=ids, indirect=True, scope="session")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    items.sort(key=ranks_of)
+
+
+def ranks_of(item):
+    """Return the number of ranks that run a test."""
+    return item.callspec.params.get("communicator", WORLD.size) if hasattr(item, "callspec") else WORLD.size
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item):
+def pytest_runtest_protocol(item, nextitem):
     if not item.config.getoption("--with-mpi"):
         return (yield)
     # a watchdog thread, because the main thread may be inside the library and see no signal
@@ -43,16 +70,23 @@ def pytest_runtest_protocol(item):
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
+        if nextitem is not None and ranks_of(nextitem) != ranks_of(item):
+            sleep_until(WORLD.Ibarrier().Test)  # idle ranks wait here, asleep
+
+
+@pytest.hookimpl(specname="pytest_runtest_protocol", tryfirst=True)
+def pytest_leave_out_idle_ranks(item):
+    return True if WORLD.rank >= ranks_of(item) else None
 
 
 def pytest_runtest_logreport(report):
-    if report.failed and MPI.COMM_WORLD.size > 1:
-        print(f"\nrank {MPI.COMM_WORLD.rank}: {report.nodeid}\n{report.longreprtext}", file=sys.stderr, flush=True)
-        MPI.COMM_WORLD.Abort(1)
+    if report.failed and WORLD.size > 1:
+        print(f"\nrank {WORLD.rank}: {report.nodeid}\n{report.longreprtext}", file=sys.stderr, flush=True)
+        WORLD.Abort(1)
 
 
 class OverMpi:
-    """Runner of a program on the ``ranks`` ranks of the job; this process is one of them."""
+    """Runner of a program on all ranks of ``mpi``; this process is one of them."""
 
     def __init__(self, mpi):
         self._mpi = mpi
@@ -68,23 +102,34 @@ class OverMpi:
 
 
 @pytest.fixture(scope="session")
-def mpi():
+def communicator(request):
+    return PARTS[request.param]
+
+
+@pytest.fixture(scope="session")
+def mpi(communicator):
     with threadpool_limits(1):  # the ranks occupy all cores
-        yield Mpi()
+        yield Mpi(communicator)
+
+
+@cache
+def by_one_rank(dtype):
+    from contract import training  # late, so that pytest rewrites its asserts
+
+    return training.by_one_rank(dtype)
 
 
 @pytest.fixture(scope="session")
 def difference(mpi):
     """Return a function: the largest difference from training on rank 0 with the whole batch. Collective."""
-    from contract import training  # late, so that pytest rewrites its asserts
 
     @cache
-    def by_one_rank(dtype):
-        found = training.by_one_rank(dtype) if mpi.comm.rank == 0 else None
+    def expected(dtype):
+        parameters = by_one_rank(dtype) if mpi.comm.rank == 0 else None
         mpi.comm.sleeping_barrier()
-        return mpi.comm.library.bcast(found)
+        return mpi.comm.library.bcast(parameters)
 
-    return lambda parameters, dtype: np.abs(parameters - by_one_rank(dtype)).max()
+    return lambda parameters, dtype: np.abs(parameters - expected(dtype)).max()
 
 
 @pytest.fixture

@@ -185,9 +185,9 @@ class Mistake(Exception):
     pass
 
 
-def test_a_failed_main_program_ends_the_run_while_others_are_in_flight():
+def test_a_failed_main_program_ends_the_run_while_others_are_in_flight(communicator):
     """Its started programs may wait forever, so the error must end the job."""
-    mpi = Mpi()
+    mpi = Mpi(communicator)
     got = np.zeros(1)
 
     async def fail(comm):
@@ -208,9 +208,9 @@ def test_a_failed_main_program_ends_the_run_while_others_are_in_flight():
 
 @pytest.mark.parametrize("wait", ["recv", "compute", "native", "meet", "another"])
 @pytest.mark.parametrize("at_once", [True, False])
-def test_a_failed_started_program_ends_the_run_while_the_main_program_waits_forever(wait, at_once):
+def test_a_failed_started_program_ends_the_run_while_the_main_program_waits_forever(wait, at_once, communicator):
     """Rank 0 fails and waits for messages that no rank sends."""
-    mpi = Mpi()
+    mpi = Mpi(communicator)
 
     async def fail(comm):
         if not at_once:
@@ -238,9 +238,9 @@ def test_a_failed_started_program_ends_the_run_while_the_main_program_waits_fore
     mpi.comm.library.Barrier()
 
 
-def test_a_program_can_catch_the_error_of_a_program_that_it_awaits():
+def test_a_program_can_catch_the_error_of_a_program_that_it_awaits(communicator):
     """Fault-tolerant strategies continue after such errors."""
-    mpi = Mpi()
+    mpi = Mpi(communicator)
 
     async def fail(comm):
         await comm.compute("update", lambda: sleep(0.01))
@@ -272,13 +272,14 @@ def test_the_library_has_a_name():
     assert version["text"]
 
 
-@pytest.mark.skipif(MPI.COMM_WORLD.size <= len(os.sched_getaffinity(0)), reason="needs more ranks than cores")
-def test_ranks_have_own_cores_while_the_others_sleep():
+def test_ranks_have_own_cores_while_the_others_sleep(communicator):
     """As many ranks as cores are awake on one machine; then all are awake again."""
-    mpi = Mpi()
+    cores = len(os.sched_getaffinity(0))
+    if communicator.size <= cores:
+        pytest.skip("needs more ranks than cores")
+    mpi = Mpi(communicator)
     assert mpi.backoff.oversubscribed
     assert not mpi.may_block
-    cores = len(os.sched_getaffinity(0))
     part = mpi.run(mpi.comm.split(mpi.comm.rank < cores))
     if mpi.comm.rank < cores:
         mpi.awake(part)
@@ -345,12 +346,12 @@ class Watched(MPI.Intracomm):
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_exchanges_of_varying_length_between_hosts_leave_no_message(inside):
+def test_exchanges_of_varying_length_between_hosts_leave_no_message(inside, communicator):
     """A short message into a long buffer, then long messages both ways; each rank acts as its own host."""
-    other = MPI.COMM_WORLD.rank ^ 1
-    mpi = Mpi()
-    mpi.memory.host = MPI.COMM_WORLD.rank
-    mpi.comm = MpiComm(mpi, Watched(MPI.COMM_WORLD).Dup(), 0)
+    other = communicator.rank ^ 1
+    mpi = Mpi(communicator)
+    mpi.memory.host = communicator.rank
+    mpi.comm = MpiComm(mpi, Watched(communicator).Dup(), 0)
 
     async def talk(comm):
         for mine, theirs in ((3, 3), (200_000, 3), (3, 200_000), (200_000, 200_000), (0, 200_000)):

@@ -18,8 +18,8 @@ ANYWHERE = [name for name in SCHEMES if name != "native" and TRAITS[name].memory
 
 
 @pytest.fixture(scope="module")
-def staged():
-    mpi = Mpi()
+def staged(communicator):
+    mpi = Mpi(communicator)
     mpi.transport = Staged(SlowCopies(CHUNK))
     return mpi
 
