@@ -14,13 +14,12 @@ from hpcdl.nn import threads as threads_module
 from hpcdl.nn.backend import backend
 from hpcdl.nn.geometry import BatchNormGeometry, ConvolutionGeometry
 from hpcdl.nn.kernels import numba as package
-from hpcdl.nn.kernels.numba.batch_norm import BatchNorm
 from hpcdl.nn.kernels.numba.convolution import Convolution
-from hpcdl.nn.kernels.numba.tile import ROWS, VECTORS, tile
+from hpcdl.nn.kernels.numba.normalization import BatchNorm
 from hpcdl.nn.kernels.numba.toom_cook import SIZE, matrices
-from hpcdl.nn.kernels.numba.vectors import REGISTER_BYTES, lanes
+from hpcdl.nn.kernels.numba.vectors import REGISTER_BYTES, ROWS, VECTORS, lanes, tile
 from hpcdl.nn.kernels.numba.winograd import Winograd
-from hpcdl.nn.kernels.numpy.im2col import Im2col
+from hpcdl.nn.kernels.numpy.affine import Im2col
 from hpcdl.nn.replica import Replica
 from hpcdl.nn.threads import parallel_ranges, threads
 

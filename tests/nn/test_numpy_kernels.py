@@ -5,7 +5,7 @@ import pytest
 
 from hpcdl.nn.backend import backend
 from hpcdl.nn.geometry import ConvolutionGeometry
-from hpcdl.nn.kernels.numpy import im2col
+from hpcdl.nn.kernels.numpy import affine
 from hpcdl.nn.kernels.numpy.activation_pool import ALIGNMENT, _Pool, allocate, in_use
 from hpcdl.nn.layers.pooling import MaxPooling
 from hpcdl.nn.replica import Replica
@@ -14,7 +14,7 @@ GEOMETRY = ConvolutionGeometry((9, 7, 4), (5, 4, 6), (3, 3), (2, 2), (1, 1), 2, 
 
 
 def run(x, dy, weight, bias):
-    op = im2col.Im2col(GEOMETRY)
+    op = affine.Im2col(GEOMETRY)
     dweight, dbias = np.full_like(weight, np.nan), np.full_like(bias, np.nan)
     y = op.forward(x, weight, bias)
     dx = op.backward(dy, weight, dweight, dbias, needs_dx=True)
@@ -27,8 +27,8 @@ def test_chunks_of_any_size_give_the_same(rows, monkeypatch):
     random = np.random.default_rng(1)
     arguments = [random.standard_normal(s) for s in [(3, 9, 7, 4), (3, 5, 4, 6), (6, 3, 3, 2), (6,)]]
     whole = run(*arguments)
-    monkeypatch.setattr(im2col, "CHUNK_BYTES", 1)
-    monkeypatch.setattr(im2col, "CHUNK_ROWS", rows)
+    monkeypatch.setattr(affine, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(affine, "CHUNK_ROWS", rows)
     for ours, expected in zip(run(*arguments), whole, strict=True):
         np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=1e-13)
 

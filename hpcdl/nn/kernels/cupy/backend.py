@@ -6,18 +6,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from hpcdl.nn.backend import Backend
-from hpcdl.nn.kernels.cupy.batch_norm import BatchNorm
-from hpcdl.nn.kernels.cupy.convolution import Convolution
-from hpcdl.nn.kernels.cupy.cross_entropy import CrossEntropy
+from hpcdl.nn.kernels.cupy.affine import Convolution, Linear, Windows
 from hpcdl.nn.kernels.cupy.device import grid_over
-from hpcdl.nn.kernels.cupy.dropout import Dropout
-from hpcdl.nn.kernels.cupy.elementwise import Addition, Concatenation, ReLU, Sigmoid
+from hpcdl.nn.kernels.cupy.elementwise import Addition, Concatenation, CrossEntropy, Dropout, ReLU, Sigmoid
 from hpcdl.nn.kernels.cupy.graph import RecordedBound
-from hpcdl.nn.kernels.cupy.linear import Linear
 from hpcdl.nn.kernels.cupy.locally_connected import LocallyConnected
+from hpcdl.nn.kernels.cupy.normalization import BatchNorm, ResponseNormalization
 from hpcdl.nn.kernels.cupy.pooling import AveragePooling, GlobalAverage, MaxPooling
-from hpcdl.nn.kernels.cupy.response import ResponseNormalization
-from hpcdl.nn.kernels.cupy.windows import Windows
 from hpcdl.nn.precision import master, storage_dtype
 
 if TYPE_CHECKING:

@@ -1,19 +1,22 @@
-"""ReLU, sigmoid, sums and concatenation."""
+"""Element-wise ops, sums per channel, and the loss."""
 
 from __future__ import annotations
 
 import math
+from copy import copy
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from hpcdl.nn.kernels.cupy.device import empty_like, grid_over, grid_over_rows
-from hpcdl.nn.precision import storage_dtype
+from hpcdl.nn.precision import master, storage_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hpcdl.fabric.comm import Array
-    from hpcdl.nn.geometry import Blob, ConcatenationGeometry
+    from hpcdl.nn.geometry import Blob, ConcatenationGeometry, DropoutGeometry
     from hpcdl.nn.kernels.cupy.device import Device
 
 
@@ -142,3 +145,129 @@ class Concatenation:
             to_pitch,
             to_offset,
         )
+
+
+MAX_THREADS: Final = 1 << 18
+"""Threads that saturate the memory of a large GPU: 132 multiprocessors of 2048."""
+
+GROUP: Final = 32
+"""Smallest number of rows per thread."""
+
+
+def groups_of(rows: int, channels: int) -> int:
+    """Return the number of groups that rows are divided into, one thread per group and channel."""
+    return max(1, min(-(-rows // GROUP), MAX_THREADS // channels))
+
+
+def channel_sum(device: Device, x: Array, dtype: str, out: Array) -> None:
+    """Set ``out`` (C,), in master precision, to the sum of ``x`` (..., C) over all axes except channels."""
+    channels = x.shape[-1]
+    rows = x.size // channels
+    groups = groups_of(rows, channels)
+    sums = out if groups == 1 else device.empty((groups, channels), master(dtype))
+    grid = grid_over_rows(groups, channels, dtype)
+    device.launch("sums", "sum_activations", dtype, grid, x, sums, rows, channels, groups)
+    while groups > 1:
+        sums, groups = fold(device, sums, groups, channels, dtype, out)
+
+
+def fold(device: Device, sums: Array, rows: int, channels: int, dtype: str, out: Array) -> tuple[Array, int]:
+    """Sum partial sums (rows, C) to fewer, in the end to ``out``; return them and their number."""
+    groups = 1 if rows <= GROUP else -(-rows // GROUP)
+    folded = out if groups == 1 else device.empty((groups, channels), master(dtype))
+    grid = grid_over_rows(groups, channels, dtype)
+    device.launch("sums", "sum_partial", dtype, grid, sums, folded, rows, channels, groups)
+    return folded, groups
+
+
+class Dropout:
+    """y = x * mask with mask 0 or 1 / (1 - ratio), from a counter-based generator whose key is on the device.
+
+    Each forward increments the counter on the device, so that recorded graphs draw new masks too.
+    """
+
+    def __init__(self, device: Device, geometry: DropoutGeometry) -> None:
+        self._device = device
+        self._dtype = geometry.dtype
+        self._ratio = float(geometry.ratio)
+        self._state = device.zeros((3,), "uint32")
+        self._saved: tuple[Array, ...] = ()
+
+    def reseed(self, key: Sequence[int]) -> None:
+        """See :class:`hpcdl.nn.ops.Noise`."""
+        low, high = np.random.SeedSequence(list(key)).generate_state(2)
+        self._device.launch("dropout", "seed", self._dtype, grid_over(1), self._state, int(low), int(high))
+
+    def continued(self) -> Dropout:
+        """See :class:`hpcdl.nn.ops.Noise`; both increment one counter."""
+        other = copy(self)
+        other._saved = ()  # noqa: SLF001 - of the same class
+        return other
+
+    def forward(self, x: Array) -> Array:
+        """See :class:`hpcdl.nn.ops.Noise`."""
+        self._saved = ()
+        y, mask = empty_like(self._device, x, self._dtype), self._device.empty(x.shape, "uint8")
+        grid = grid_over(-(-x.size // 4))
+        self._device.launch(
+            "dropout", "dropout_forward", self._dtype, grid, x, y, mask, self._state, x.size, self._ratio
+        )
+        self._device.launch("dropout", "advance", self._dtype, grid_over(1), self._state)
+        self._saved = (mask,)
+        return y
+
+    def backward(self, dy: Array) -> Array:
+        """See :class:`hpcdl.nn.ops.Noise`."""
+        (mask,), self._saved = self._saved, ()
+        dx = empty_like(self._device, dy, self._dtype)
+        grid = grid_over(dy.size)
+        self._device.launch("dropout", "dropout_backward", self._dtype, grid, dy, mask, dx, dy.size, self._ratio)
+        return dx
+
+
+LANES: Final = 32
+"""Threads per image, as in ``cross_entropy.cu``."""
+
+
+class CrossEntropy:
+    """loss = log(sum of exp(logits)) - logits[label]; the largest logit is subtracted first."""
+
+    def __init__(self, device: Device, geometry: Blob) -> None:
+        self._device = device
+        self._classes = geometry.shape[0]
+        self._dtype = geometry.dtype
+
+    def __call__(self, logits: Array, labels: Array, scale: float) -> tuple[float, int, Array]:
+        """See :class:`hpcdl.nn.ops.CrossEntropy`; ValueError where a label is out of range.
+
+        The gradient has the precision of ``logits``, which is the parameters' for the output of ``predict``.
+        """
+        dtype = master(self._dtype) if logits.dtype != storage_dtype(self._dtype) else self._dtype
+        images, classes, device, exact = len(logits), self._classes, self._device, master(dtype)
+        labels = labels.astype("int64", copy=False)
+        gradient = device.empty(logits.shape, storage_dtype(dtype))
+        if not images:
+            return 0.0, 0, gradient
+        largest, total = (device.empty((images, LANES), exact) for _ in range(2))
+        place, right = device.empty((images, LANES), "int32"), device.empty((images,), "int32")
+        tops, sums = (device.empty((images,), exact) for _ in range(2))
+        losses, result = device.empty((images,), "float64"), device.empty((3,), "float64")
+
+        def launch(kernel: str, elements: int, *arguments: Array | float) -> None:
+            device.launch("cross_entropy", kernel, dtype, grid_over(elements), *arguments)
+
+        launch("scan_logits", images * LANES, logits, largest, total, place, images, classes)
+        launch(
+            *("join_lanes", images, logits, labels, largest, total, place),
+            *(tops, sums, losses, right, images, classes),
+        )
+        launch("add_losses", 1, losses, right, result, images)
+        launch(
+            *("softmax_gradient", logits.size, logits, labels, tops, sums),
+            *(gradient, images, classes, float(scale)),
+        )
+        loss, correct, unknown = device.to_host(result)
+        if unknown:
+            host = device.to_host(labels)
+            raise ValueError(f"labels from {host.min()} to {host.max()}, but classes are 0 to {classes - 1}")
+        return float(loss), int(correct), gradient

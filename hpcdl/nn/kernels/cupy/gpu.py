@@ -94,8 +94,7 @@ class Gpu:
         import cupy
 
         from hpcdl.nn.kernels.cupy.cudnn_plans import NoEngine, Planner
-        from hpcdl.nn.kernels.cupy.products import Products
-        from hpcdl.nn.kernels.cupy.staging import Uploads
+        from hpcdl.nn.kernels.cupy.libraries import Products, Uploads
 
         self.deterministic = deterministic
         self.has_cudnn = True

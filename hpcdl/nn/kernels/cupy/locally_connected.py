@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from hpcdl.nn.kernels.cupy.affine import ParameterCopy
 from hpcdl.nn.kernels.cupy.device import grid_over, grid_over_rows
-from hpcdl.nn.kernels.cupy.elementwise import rectified_gradient
-from hpcdl.nn.kernels.cupy.parameters import ParameterCopy
-from hpcdl.nn.kernels.cupy.sums import channel_sum
+from hpcdl.nn.kernels.cupy.elementwise import channel_sum, rectified_gradient
 from hpcdl.nn.precision import storage_dtype
 
 if TYPE_CHECKING:

@@ -6,13 +6,17 @@ must assume that the arrays overlap.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+if TYPE_CHECKING:
+    from hpcdl.fabric.comm import Array
+    from hpcdl.nn.geometry import Shape
 
 
 def _register_bytes() -> int:
@@ -130,3 +134,167 @@ def _copy(_context: Any, source: Any, to: Any, count: Any, zero: Any) -> Any:
 def copy(source: int, to: int, count: int, zero: Any) -> None:
     """Copy ``count`` numbers of the type of ``zero`` from one address to another."""
     _copy(source, to, count, zero)
+
+
+VECTORS: Final = 2
+"""Registers per row of a tile."""
+
+ROWS: Final = (REGISTERS - VECTORS - 1) // VECTORS
+"""Most rows of a tile: two registers hold the right factor, one the left factor, all others sums."""
+
+
+@intrinsic
+def _tile(
+    _context: Any, rows: Any, columns: Any, outer: Any, inner: Any,
+    a: Any, a_row: Any, a_outer: Any, a_inner: Any, b: Any, b_outer: Any, b_inner: Any,
+    start: Any, start_row: Any, c: Any, c_row: Any, floor: Any,
+) -> Any:  # fmt: skip
+    """Emit :func:`tile` as LLVM instructions."""
+
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        height, width, *rest = arguments
+        memory = Registers(builder, context.get_value_type(signature.args[-1]))
+        end = builder.append_basic_block("end")
+        shapes = [(VECTORS, False), *((vectors, True) for vectors in range(VECTORS, 0, -1))]
+        for vectors, is_masked in shapes:
+            fits = builder.append_basic_block(f"vectors{vectors}")
+            otherwise = builder.append_basic_block("narrower")
+            edge = INDEX((vectors if not is_masked else vectors - 1) * memory.count)
+            builder.cbranch(builder.icmp_signed("==" if not is_masked else ">", width, edge), fits, otherwise)
+            builder.position_at_end(fits)
+            choice = builder.switch(height, end)
+            for number in range(1, ROWS + 1):
+                case = builder.append_basic_block(f"rows{number}")
+                choice.add_case(INDEX(number), case)
+                builder.position_at_end(case)
+                _emit(memory, number, vectors, width if is_masked else None, rest)
+                builder.branch(end)
+            builder.position_at_end(otherwise)
+        builder.branch(end)
+        builder.position_at_end(end)
+        return context.get_dummy_value()
+
+    arguments = (
+        rows, columns, outer, inner, a, a_row, a_outer, a_inner, b, b_outer, b_inner,
+        start, start_row, c, c_row, floor,
+    )  # fmt: skip
+    return types.void(*arguments), emit
+
+
+def _emit(memory: Registers, height: int, width: int, columns: Any, arguments: Any) -> None:
+    outer, inner, a, a_row, a_outer, a_inner, b, b_outer, b_inner, start, start_row, c, c_row, floor = arguments
+    builder, count = memory.builder, memory.count
+    masks: list[Any] = [None] * width
+    if columns is not None:
+        masks = [memory.mask(builder.sub(columns, INDEX(j * count))) for j in range(width)]
+    sums = [[cgutils.alloca_once(builder, memory.vector) for _ in range(width)] for _ in range(height)]
+    for i in range(height):
+        row = memory.shifted(start, builder.mul(start_row, INDEX(i)))
+        for j in range(width):
+            builder.store(memory.load(memory.shifted(row, j * count), masks[j]), sums[i][j])
+    steps = [builder.mul(a_row, INDEX(i)) for i in range(height)]
+    with cgutils.for_range(builder, outer, intp=INDEX) as over:
+        a_here = memory.shifted(a, builder.mul(over.index, a_outer))
+        b_here = memory.shifted(b, builder.mul(over.index, b_outer))
+        with cgutils.for_range(builder, inner, intp=INDEX) as along:
+            a_at = memory.shifted(a_here, builder.mul(along.index, a_inner))
+            b_at = memory.shifted(b_here, builder.mul(along.index, b_inner))
+            right = [memory.load(memory.shifted(b_at, j * count), masks[j]) for j in range(width)]
+            for i in range(height):
+                left = memory.broadcast(memory.shifted(a_at, steps[i]))
+                for j in range(width):
+                    builder.store(memory.fma(left, right[j], builder.load(sums[i][j])), sums[i][j])
+    least = memory.spread(floor)
+    for i in range(height):
+        row = memory.shifted(c, builder.mul(c_row, INDEX(i)))
+        for j in range(width):
+            total = builder.load(sums[i][j])
+            total = builder.select(builder.fcmp_ordered("<", total, least), least, total)  # propagates NaN
+            memory.store(total, memory.shifted(row, j * count), masks[j])
+
+
+@njit(nogil=True, cache=True, inline="never")
+def tile(
+    rows: int, columns: int, outer: int, inner: int,
+    a: int, a_row: int, a_outer: int, a_inner: int, b: int, b_outer: int, b_inner: int,
+    start: int, start_row: int, c: int, c_row: int, floor: Any,
+) -> None:  # fmt: skip
+    """Set c[i, j] = max(floor, start[i, j] + sum over o, k of a[i, o, k] b[o, k, j]).
+
+    Here i < ``rows`` <= :data:`ROWS`, j < ``columns`` <= :data:`VECTORS` registers, o < ``outer``, k < ``inner``.
+    Arrays are addresses; strides are in elements, along j they are 1. ``floor`` has the elements' type: 0 for a
+    ReLU, otherwise minus infinity. ``start`` may equal ``c``, or be a row of biases with ``start_row`` 0.
+    """
+    _tile(
+        rows, columns, outer, inner, a, a_row, a_outer, a_inner, b, b_outer, b_inner,
+        start, start_row, c, c_row, floor,
+    )  # fmt: skip
+
+
+@njit(nogil=True, cache=True)
+def divide_rows(count: int) -> Any:
+    """Divide rows into tiles of nearly equal height; return (tiles, least height, tiles with one more row)."""
+    pieces = -(-count // ROWS)
+    return pieces, count // pieces, count % pieces
+
+
+def as_pixels(x: Array) -> Array:
+    """Return a view of activations (N, ..., C) as (pixels, C); N may be 0."""
+    return x.reshape(x.size // x.shape[-1], x.shape[-1])
+
+
+def panels(terms: int, outputs: int, like: Array) -> Shape:
+    """Return the shape of packed weights (panels, terms, width); the width is that of a tile."""
+    width = VECTORS * REGISTER_BYTES // like.itemsize
+    return -(-outputs // width), terms, width
+
+
+@njit(nogil=True, cache=True)
+def pack(weight: Any, packed: Any) -> None:
+    """Pack (groups, K, R S, C) to (groups, panels, R S C, width), with zeros beyond the last filter."""
+    groups, filters, taps, channels = weight.shape
+    width = packed.shape[3]
+    for g in range(groups):
+        for panel in range(packed.shape[1]):
+            for t in range(taps):
+                for begin in range(0, channels, 16):  # small blocks stay in the cache
+                    for j in range(width):
+                        k = panel * width + j
+                        for c in range(begin, min(begin + 16, channels)):
+                            packed[g, panel, t * channels + c, j] = weight[g, k, t, c] if k < filters else 0
+
+
+@njit(nogil=True, cache=True)
+def pack_reversed(weight: Any, packed: Any) -> None:
+    """Pack (groups, K, R, S, C) to (a, b, groups, panels, R' S' K, width).
+
+    Entry (a, b) has the taps a, a + stride, ... in reverse order.
+    """
+    groups, filters, kernel_rows, kernel_columns, channels = weight.shape
+    vertical, horizontal, _, count, _, width = packed.shape
+    for a in range(vertical):
+        taps = -(-(kernel_rows - a) // vertical)
+        for b in range(horizontal):
+            others = -(-(kernel_columns - b) // horizontal)
+            for g in range(groups):
+                for panel in range(count):
+                    for i in range(taps):
+                        for j in range(others):
+                            r, s = a + vertical * (taps - 1 - i), b + horizontal * (others - 1 - j)
+                            for k in range(filters):
+                                row = packed[a, b, g, panel, (i * others + j) * filters + k]
+                                for n in range(width):
+                                    c = panel * width + n
+                                    row[n] = weight[g, k, r, s, c] if c < channels else 0
+
+
+@njit(nogil=True, cache=True)
+def copy_to_frame(image: Any, channel: int, frame: Any, top: int, left: int) -> None:
+    """Copy an image's channels from ``channel`` on to the inside of a frame; the border is unchanged."""
+    height, width, _ = image.shape
+    for h in range(height):
+        for w in range(width):
+            # slices, because numba does not vectorise loops over indices that are sums
+            source, to = image[h, w, channel : channel + frame.shape[2]], frame[top + h, left + w]
+            for c in range(frame.shape[2]):
+                to[c] = source[c]

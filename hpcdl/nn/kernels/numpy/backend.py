@@ -8,19 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcdl.nn.backend import Backend
-from hpcdl.nn.kernels.numpy.batch_norm import BatchNorm
-from hpcdl.nn.kernels.numpy.cross_entropy import CrossEntropy
-from hpcdl.nn.kernels.numpy.dropout import Dropout
-from hpcdl.nn.kernels.numpy.im2col import Im2col
-from hpcdl.nn.kernels.numpy.joining import Addition, Concatenation
-from hpcdl.nn.kernels.numpy.linear import Linear
+from hpcdl.nn.kernels.numpy.affine import Im2col, Linear, Pointwise, Rectified
+from hpcdl.nn.kernels.numpy.elementwise import Addition, Concatenation, CrossEntropy, Dropout, ReLU, Sigmoid
 from hpcdl.nn.kernels.numpy.locally_connected import LocallyConnected
-from hpcdl.nn.kernels.numpy.pointwise import Pointwise
+from hpcdl.nn.kernels.numpy.normalization import BatchNorm, ResponseNormalization
 from hpcdl.nn.kernels.numpy.pooling import AveragePooling, GlobalAverage, MaxPooling
-from hpcdl.nn.kernels.numpy.rectified import Rectified
-from hpcdl.nn.kernels.numpy.relu import ReLU
-from hpcdl.nn.kernels.numpy.response_normalization import ResponseNormalization
-from hpcdl.nn.kernels.numpy.sigmoid import Sigmoid
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array

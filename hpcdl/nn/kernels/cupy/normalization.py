@@ -1,4 +1,4 @@
-"""Batch normalisation by cuDNN, or by our own kernels where cuDNN has no engine."""
+"""Batch normalisation by cuDNN, and local response normalisation."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hpcdl.nn.kernels.cupy import tensor_numbers as number
 from hpcdl.nn.kernels.cupy.device import empty_like, grid_over, grid_over_rows, is_aligned
-from hpcdl.nn.kernels.cupy.elementwise import rectified_gradient
-from hpcdl.nn.kernels.cupy.sums import fold, groups_of
+from hpcdl.nn.kernels.cupy.elementwise import fold, groups_of, rectified_gradient
 from hpcdl.nn.precision import master
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
-    from hpcdl.nn.geometry import BatchNormGeometry
+    from hpcdl.nn.geometry import BatchNormGeometry, ResponseGeometry
     from hpcdl.nn.kernels.cupy.cudnn_plans import EnginePlan
     from hpcdl.nn.kernels.cupy.device import Device
+
 
 MAX_GROUPS = 256
 """Most groups of rows; one thread per channel combines their moments."""
@@ -173,3 +173,44 @@ class BatchNorm:
             left, count = fold(device, partial, groups, channels, dtype, out)
             while count > 1:
                 left, count = fold(device, left, count, channels, dtype, out)
+
+
+class ResponseNormalization:
+    """y = x scale^-beta with scale = k + alpha / size * (x^2 summed over neighbouring channels)."""
+
+    def __init__(self, device: Device, geometry: ResponseGeometry) -> None:
+        self._device = device
+        self._geometry = geometry
+        self._channels = geometry.shape[-1]
+        self._saved: tuple[Array, ...] = ()
+
+    def forward(self, x: Array) -> Array:
+        """See :class:`hpcdl.nn.ops.Elementary`."""
+        self._saved = ()
+        g = self._geometry
+        y, scale = empty_like(self._device, x, g.dtype), self._device.empty(x.shape, master(g.dtype))
+        rows = x.size // self._channels
+        self._device.launch(
+            "response",
+            "response_forward",
+            g.dtype,
+            grid_over_rows(rows, self._channels, g.dtype),
+            *(x, y, scale, rows, self._channels, g.size, float(g.alpha), float(g.beta), float(g.k)),
+        )
+        self._saved = (x, y, scale)
+        return y
+
+    def backward(self, dy: Array) -> Array:
+        """See :class:`hpcdl.nn.ops.Elementary`."""
+        (x, y, scale), self._saved = self._saved, ()
+        g = self._geometry
+        dx = empty_like(self._device, dy, g.dtype)
+        rows = dy.size // self._channels
+        self._device.launch(
+            "response",
+            "response_backward",
+            g.dtype,
+            grid_over_rows(rows, self._channels, g.dtype),
+            *(dy, x, y, scale, dx, rows, self._channels, g.size, float(g.alpha), float(g.beta)),
+        )
+        return dx

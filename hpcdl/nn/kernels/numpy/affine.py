@@ -1,4 +1,4 @@
-"""Convolution as matrix products with copied windows (im2col)."""
+"""Affine ops: convolution and matrix products, with a ReLU where a layer has one."""
 
 from __future__ import annotations
 
@@ -9,13 +9,75 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from hpcdl.nn.kernels.numpy.activation_pool import allocate
-from hpcdl.nn.kernels.numpy.channel_sum import channel_sum
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hpcdl.fabric.comm import Array
-    from hpcdl.nn.geometry import ConvolutionGeometry
+    from hpcdl.nn.geometry import ConvolutionGeometry, LinearGeometry
+    from hpcdl.nn.ops import Affine
+
+
+def channel_sum(x: Array) -> Array:
+    """Sum (N, ..., C) to (C,): within each image by BLAS, then over images, which limits rounding errors."""
+    n, channels = len(x), x.shape[-1]
+    pixels = x[0, ..., 0].size if n else 1
+    per_image: Array = np.ones((1, pixels), x.dtype) @ x.reshape(n, pixels, channels)
+    total: Array = per_image.sum(axis=(0, 1))
+    return total
+
+
+class Pointwise:
+    """Convolution with kernel 1, stride 1 and no padding; groups are allowed."""
+
+    def __init__(self, geometry: ConvolutionGeometry) -> None:
+        self._channels = geometry.image[2] // geometry.groups
+        self._filters = geometry.output[2] // geometry.groups
+        self._groups = geometry.groups
+        self._output = geometry.output
+        self._saved: tuple[Array, ...] = ()
+
+    def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
+        """See :class:`hpcdl.nn.ops.Affine`."""
+        self._saved = (x,)
+        y = allocate((len(x), *self._output), x.dtype)
+        pixels, out = _matrix(x), _matrix(y)
+        for channels, filters in self._slices():
+            np.matmul(pixels[:, channels], _matrix(weight[filters]).T, out=out[:, filters])
+        if bias is not None:
+            out += bias
+        return y
+
+    def backward(
+        self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
+    ) -> Array | None:
+        """See :class:`hpcdl.nn.ops.Affine`."""
+        (x,), self._saved = self._saved, ()
+        pixels, gradient = _matrix(x), _matrix(dy)
+        if dbias is not None:
+            dbias[...] = channel_sum(dy)
+        for channels, filters in self._slices():
+            np.matmul(gradient[:, filters].T, pixels[:, channels], out=_matrix(dweight[filters]))
+        if not needs_dx:
+            return None
+        dx = allocate(x.shape, dy.dtype)
+        for channels, filters in self._slices():
+            np.matmul(gradient[:, filters], _matrix(weight[filters]), out=_matrix(dx)[:, channels])
+        return dx
+
+    def _slices(self) -> Iterator[tuple[slice, slice]]:
+        """Yield each group's channels and filters."""
+        for group in range(self._groups):
+            yield (
+                slice(group * self._channels, (group + 1) * self._channels),
+                slice(group * self._filters, (group + 1) * self._filters),
+            )
+
+
+def _matrix(image: Array) -> Array:
+    """Return pixels or filters as rows: a view."""
+    return image.reshape(-1, image.shape[-1])
+
 
 CHUNK_BYTES = 1 << 20
 """Bytes of windows copied at a time; they stay in a core's cache until the product reads them."""
@@ -51,7 +113,7 @@ class Im2col:
         self._saved = (padded := self._pad(x),)
         y = allocate((len(x), *self._geometry.output), x.dtype)
         for images, rows in self._chunks(len(x)):
-            out = _matrix(y, images, rows)
+            out = _pixels(y, images, rows)
             for windows, filters in self._groups(padded):
                 columns = self._gather(windows[images, rows])
                 np.matmul(columns, _flat(weight[filters]).T, out=out[:, filters])
@@ -72,7 +134,7 @@ class Im2col:
             dpadded[...] = 0
         dweight[...] = 0
         for images, rows in self._chunks(len(dy)):
-            gradient = _matrix(dy, images, rows)
+            gradient = _pixels(dy, images, rows)
             for windows, filters in self._groups(x):
                 columns = self._gather(windows[images, rows])
                 np.matmul(gradient[:, filters].T, columns, out=partial)
@@ -144,6 +206,62 @@ def _flat(weight: Array) -> Array:
     return weight.reshape(len(weight), -1)
 
 
-def _matrix(image: Array, images: slice, rows: slice) -> Array:
+def _pixels(image: Array, images: slice, rows: slice) -> Array:
     """Return the pixels of a chunk as rows, (n P Q, K): a view, because a chunk is contiguous."""
     return image[images, rows].reshape(-1, image.shape[-1])
+
+
+class Linear:
+    """y = x weight^T + bias; dweight = dy^T x; dx = dy weight."""
+
+    def __init__(self, geometry: LinearGeometry) -> None:
+        self._outputs = geometry.outputs
+        self._saved: tuple[Array, ...] = ()
+
+    def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
+        """See :class:`hpcdl.nn.ops.Affine`."""
+        self._saved = (x,)
+        y = allocate((len(x), self._outputs), x.dtype)
+        np.matmul(x, weight.T, out=y)
+        if bias is not None:
+            y += bias
+        return y
+
+    def backward(
+        self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
+    ) -> Array | None:
+        """See :class:`hpcdl.nn.ops.Affine`."""
+        (x,), self._saved = self._saved, ()
+        np.matmul(dy.T, x, out=dweight)
+        if dbias is not None:
+            np.sum(dy, axis=0, out=dbias)
+        if not needs_dx:
+            return None
+        dx = allocate((len(dy), weight.shape[1]), dy.dtype)
+        np.matmul(dy, weight, out=dx)
+        return dx
+
+
+class Rectified:
+    """y = max(affine(x), 0), computed in the affine op's array; dz = dy where y > 0."""
+
+    def __init__(self, affine: Affine) -> None:
+        self._affine = affine
+        self._saved: tuple[Array, ...] = ()
+
+    def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
+        """See :class:`hpcdl.nn.ops.Affine`."""
+        self._saved = ()
+        y = self._affine.forward(x, weight, bias)
+        np.maximum(y, 0, out=y)
+        self._saved = (y,)
+        return y
+
+    def backward(
+        self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
+    ) -> Array | None:
+        """See :class:`hpcdl.nn.ops.Affine`."""
+        (y,), self._saved = self._saved, ()
+        dz = allocate(dy.shape, dy.dtype)
+        np.multiply(dy, np.greater(y, 0), out=dz)
+        return self._affine.backward(dz, weight, dweight, dbias, needs_dx)

@@ -1,0 +1,245 @@
+"""Convolution and matrix products by cuDNN and cuBLAS."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from hpcdl.nn.kernels.cupy.device import grid_over, grid_over_rows, is_aligned
+from hpcdl.nn.kernels.cupy.elementwise import channel_sum, rectified_gradient
+from hpcdl.nn.kernels.cupy.tensor_numbers import BIAS, WEIGHT, X, Y
+from hpcdl.nn.precision import master, storage_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hpcdl.fabric.comm import Array
+    from hpcdl.nn.geometry import ConvolutionGeometry, LinearGeometry
+    from hpcdl.nn.kernels.cupy.device import Device
+
+
+class ParameterCopy:
+    """Copy of a parameter, used where the view of the flat vector is unaligned or has another precision.
+
+    Flat vectors have no padding between tensors, so a view may begin at any multiple of its element size.
+    """
+
+    def __init__(self, device: Device, dtype: str) -> None:
+        self._device = device
+        self._dtype = dtype
+        self._copy: Array | None = None
+
+    def current(self, parameter: Array) -> Array:
+        """Return the parameter if a library can use it, otherwise a fresh copy, valid until the next call."""
+        if self._fits(parameter):
+            return parameter
+        self._copy = self._copy_for(parameter)
+        self._device.launch(
+            "cast", "narrow", self._dtype, grid_over(parameter.size), parameter, self._copy, parameter.size
+        )
+        return self._copy
+
+    def gradient_target(self, gradient: Array) -> Array:
+        """Return the gradient if a library can write it, otherwise a new array for :meth:`store_gradient`."""
+        return gradient if self._fits(gradient) else self._device.empty(gradient.shape, storage_dtype(self._dtype))
+
+    def store_gradient(self, written: Array, gradient: Array) -> None:
+        """Copy the array from :meth:`gradient_target` to ``gradient``, if they differ."""
+        if written is not gradient:
+            self._device.launch(
+                "cast", "widen", self._dtype, grid_over(gradient.size), written, gradient, gradient.size
+            )
+
+    def _fits(self, array: Array) -> bool:
+        return self._dtype == master(self._dtype) and is_aligned(self._device.address(array))
+
+    def _copy_for(self, parameter: Array) -> Array:
+        if self._copy is None or self._copy.shape != parameter.shape:
+            return self._device.empty(parameter.shape, storage_dtype(self._dtype))
+        return self._copy
+
+
+class Linear:
+    """y = x weight^T + bias, with a ReLU if the geometry has one; dweight = dy^T x; dx = dy weight."""
+
+    def __init__(self, device: Device, geometry: LinearGeometry) -> None:
+        self._device = device
+        self._geometry = geometry
+        self._weight_copy = ParameterCopy(device, geometry.dtype)
+        self._saved: tuple[Array, ...] = ()
+
+    def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
+        """See :class:`hpcdl.nn.ops.Affine`."""
+        g, device = self._geometry, self._device
+        self._saved = ()
+        y = device.empty((len(x), g.outputs), storage_dtype(g.dtype))
+        device.multiply(x, self._weight_copy.current(weight), y, g.dtype, transpose_a=False, transpose_b=True)
+        if bias is not None or g.relu:
+            grid = grid_over_rows(len(x), g.outputs, g.dtype)
+            device.launch(*("elementwise", "bias_relu", g.dtype, grid, y, bias, len(x), g.outputs, int(g.relu)))
+        self._saved = (x, y)
+        return y
+
+    def backward(
+        self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
+    ) -> Array | None:
+        """See :class:`hpcdl.nn.ops.Affine`."""
+        (x, y), self._saved = self._saved, ()
+        g, device = self._geometry, self._device
+        dz = rectified_gradient(device, dy, y, g.dtype) if g.relu else dy
+        # cuBLAS multiplies 16-bit factors to a 32-bit product, so the gradient needs no intermediate array
+        device.multiply(dz, x, dweight, g.dtype, transpose_a=True, transpose_b=False)
+        if dbias is not None:
+            channel_sum(device, dz, g.dtype, dbias)
+        if not needs_dx:
+            return None
+        dx = device.empty((len(dy), g.inputs), storage_dtype(g.dtype))
+        device.multiply(dz, self._weight_copy.current(weight), dx, g.dtype, transpose_a=False, transpose_b=False)
+        return dx
+
+
+class Convolution:
+    """Forward fused with bias and ReLU, data gradient and weight gradient; one plan per batch size."""
+
+    def __init__(self, device: Device, geometry: ConvolutionGeometry) -> None:
+        self._device = device
+        self._geometry = geometry
+        self._weight, self._bias = ParameterCopy(device, geometry.dtype), ParameterCopy(device, geometry.dtype)
+        self._saved: tuple[Array, ...] = ()
+
+    def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
+        """See :class:`hpcdl.nn.ops.Affine`."""
+        g, device, batch = self._geometry, self._device, len(x)
+        self._saved = ()
+        y = device.empty((batch, *g.output), storage_dtype(g.dtype))
+        self._saved = (x, y)
+        if not batch:
+            return y
+        arrays = {X: x, WEIGHT: self._weight.current(weight), Y: y}
+        has_more = bias is not None or g.relu
+        fused = device.convolution_plan("fused", g, batch, biased=bias is not None) if has_more else None
+        if fused is not None:
+            device.execute(fused, arrays if bias is None else {**arrays, BIAS: self._bias.current(bias)})
+            return y
+        plain = device.convolution_plan("forward", g, batch, biased=False)
+        assert plain is not None, "cuDNN has an engine for every plain convolution"
+        device.execute(plain, arrays)
+        if has_more:
+            rows, filters = y.size // g.output[2], g.output[2]
+            grid = grid_over_rows(rows, filters, g.dtype)
+            device.launch("elementwise", "bias_relu", g.dtype, grid, y, bias, rows, filters, int(g.relu))
+        return y
+
+    def backward(
+        self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
+    ) -> Array | None:
+        """See :class:`hpcdl.nn.ops.Affine`."""
+        (x, y), self._saved = self._saved, ()
+        g, device, batch = self._geometry, self._device, len(dy)
+        if not batch:
+            dweight[...] = 0
+            if dbias is not None:
+                dbias[...] = 0
+            return device.empty(x.shape, storage_dtype(g.dtype)) if needs_dx else None
+        dz = rectified_gradient(device, dy, y, g.dtype) if g.relu else dy
+        del y
+        if dbias is not None:
+            channel_sum(device, dz, g.dtype, dbias)
+        target = self._weight.gradient_target(dweight)
+        plan = device.convolution_plan("weight", g, batch, biased=False)
+        assert plan is not None, "cuDNN has an engine for every weight gradient"
+        device.execute(plan, {X: x, Y: dz, WEIGHT: target})
+        self._weight.store_gradient(target, dweight)
+        if not needs_dx:
+            return None
+        dx = device.empty(x.shape, storage_dtype(g.dtype))
+        plan = device.convolution_plan("data", g, batch, biased=False)
+        assert plan is not None, "cuDNN has an engine for every data gradient"
+        device.execute(plan, {Y: dz, WEIGHT: self._weight.current(weight), X: dx})
+        return dx
+
+
+class Windows:
+    """Any convolution (Chellapilla et al. 2006): y = windows @ weight^T, one product per group."""
+
+    def __init__(self, device: Device, geometry: ConvolutionGeometry) -> None:
+        self._device = device
+        self._geometry = g = geometry
+        self._share = g.image[2] // g.groups
+        self._filters = g.output[2] // g.groups
+        self._span = math.prod(g.kernel) * self._share
+        self._sizes = (*g.image, *g.output[:2], *g.kernel, *g.stride, *g.padding)
+        self._weight_copy = ParameterCopy(device, g.dtype)
+        self._saved: tuple[Array, ...] = ()
+
+    def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
+        """See :class:`hpcdl.nn.ops.Affine`."""
+        g, device = self._geometry, self._device
+        self._saved = ()
+        y = device.empty((len(x), *g.output), storage_dtype(g.dtype))
+        filters = self._weight_copy.current(weight).reshape(g.output[2], self._span)
+        outputs = y.reshape(-1, g.output[2])
+        for group, rows in self._groups():
+            device.multiply(
+                self._columns(x, group),
+                filters[rows],
+                outputs[:, rows],
+                g.dtype,
+                transpose_a=False,
+                transpose_b=True,
+            )
+        if bias is not None or g.relu:
+            grid = grid_over_rows(len(outputs), g.output[2], g.dtype)
+            device.launch(
+                *("elementwise", "bias_relu", g.dtype, grid, y, bias, len(outputs), g.output[2], int(g.relu))
+            )
+        self._saved = (x, y)
+        return y
+
+    def backward(
+        self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
+    ) -> Array | None:
+        """See :class:`hpcdl.nn.ops.Affine`."""
+        (x, y), self._saved = self._saved, ()
+        g, device = self._geometry, self._device
+        dz = rectified_gradient(device, dy, y, g.dtype) if g.relu else dy
+        if dbias is not None:
+            channel_sum(device, dz, g.dtype, dbias)
+        dx = device.empty(x.shape, storage_dtype(g.dtype)) if needs_dx else None
+        gradient = dz.reshape(-1, g.output[2])
+        filters = self._weight_copy.current(weight).reshape(g.output[2], self._span)
+        for group, rows in self._groups():
+            columns = self._columns(x, group)
+            target = dweight.reshape(g.output[2], self._span)[rows]
+            device.multiply(gradient[:, rows], columns, target, g.dtype, transpose_a=True, transpose_b=False)
+            if dx is not None:
+                device.multiply(
+                    gradient[:, rows], filters[rows], columns, g.dtype, transpose_a=False, transpose_b=False
+                )
+                device.launch(
+                    *(
+                        "windows",
+                        "scatter_windows",
+                        g.dtype,
+                        grid_over(dx.size),
+                        columns,
+                        dx,
+                        len(x),
+                        *self._sizes,
+                    ),
+                    *(group * self._share, self._share),
+                )
+        return dx
+
+    def _columns(self, x: Array, group: int) -> Array:
+        g = self._geometry
+        columns = self._device.empty((len(x) * math.prod(g.output[:2]), self._span), storage_dtype(g.dtype))
+        self._device.launch(
+            *("windows", "gather_windows", g.dtype, grid_over(columns.size), x, columns, len(x), *self._sizes),
+            *(group * self._share, self._share),
+        )
+        return columns
+
+    def _groups(self) -> Iterator[tuple[int, slice]]:
+        for group in range(self._geometry.groups):
+            yield group, slice(group * self._filters, (group + 1) * self._filters)

@@ -1,0 +1,172 @@
+"""Element-wise ops, concatenation and addition, and the loss."""
+
+from __future__ import annotations
+
+from copy import copy
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpcdl.nn.kernels.numpy.activation_pool import allocate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcdl.fabric.comm import Array
+    from hpcdl.nn.geometry import Blob, ConcatenationGeometry, DropoutGeometry
+
+
+class ReLU:
+    """y = max(x, 0); dx = dy where y > 0."""
+
+    def __init__(self, geometry: Blob) -> None:
+        self._geometry = geometry
+        self._saved: tuple[Array, ...] = ()
+
+    def forward(self, x: Array) -> Array:
+        """See :class:`hpcdl.nn.ops.Elementary`."""
+        self._saved = ()
+        y = allocate(x.shape, self._geometry.dtype)
+        np.maximum(x, 0, out=y)
+        self._saved = (y,)
+        return y
+
+    def backward(self, dy: Array) -> Array:
+        """See :class:`hpcdl.nn.ops.Elementary`."""
+        (y,), self._saved = self._saved, ()
+        dx = allocate(dy.shape, dy.dtype)
+        np.multiply(dy, np.greater(y, 0), out=dx)
+        return dx
+
+
+class Sigmoid:
+    """y = 1 / (1 + exp(-x)) = (1 + tanh(x / 2)) / 2, which overflows nowhere; dx = dy y (1 - y)."""
+
+    def __init__(self, geometry: Blob) -> None:
+        self._geometry = geometry
+        self._saved: tuple[Array, ...] = ()
+
+    def forward(self, x: Array) -> Array:
+        """See :class:`hpcdl.nn.ops.Elementary`."""
+        self._saved = ()
+        y = allocate(x.shape, self._geometry.dtype)
+        np.multiply(x, 0.5, out=y)
+        np.tanh(y, out=y)
+        y += 1
+        y *= 0.5
+        self._saved = (y,)
+        return y
+
+    def backward(self, dy: Array) -> Array:
+        """See :class:`hpcdl.nn.ops.Elementary`."""
+        (y,), self._saved = self._saved, ()
+        dx = allocate(dy.shape, dy.dtype)
+        np.subtract(1, y, out=dx)
+        dx *= y
+        dx *= dy
+        return dx
+
+
+class Dropout:
+    """y = x * mask with mask 0 or 1 / (1 - ratio)."""
+
+    def __init__(self, geometry: DropoutGeometry) -> None:
+        self._ratio = geometry.ratio
+        self._generator = np.random.default_rng(0)
+        self._saved: tuple[Array, ...] = ()
+
+    def reseed(self, key: Sequence[int]) -> None:
+        """See :class:`hpcdl.nn.ops.Noise`."""
+        self._generator.bit_generator.state = np.random.default_rng(key).bit_generator.state
+
+    def continued(self) -> Dropout:
+        """See :class:`hpcdl.nn.ops.Noise`; forwards of n and m images draw what one of n + m images draws."""
+        other = copy(self)
+        other._saved = ()  # noqa: SLF001 - of the same class
+        return other
+
+    def forward(self, x: Array) -> Array:
+        """See :class:`hpcdl.nn.ops.Noise`."""
+        self._saved = ()
+        # float32 for every dtype, so that all precisions draw the same masks
+        uniform, mask, y = allocate(x.shape, "float32"), allocate(x.shape, x.dtype), allocate(x.shape, x.dtype)
+        self._generator.random(dtype=np.float32, out=uniform)
+        np.greater_equal(uniform, self._ratio, out=mask)
+        mask *= 1 / (1 - self._ratio)
+        np.multiply(x, mask, out=y)
+        self._saved = (mask,)
+        return y
+
+    def backward(self, dy: Array) -> Array:
+        """See :class:`hpcdl.nn.ops.Noise`."""
+        (mask,), self._saved = self._saved, ()
+        dx = allocate(dy.shape, dy.dtype)
+        np.multiply(dy, mask, out=dx)
+        return dx
+
+
+class Concatenation:
+    """Concatenate blobs along the last axis; split their gradients."""
+
+    def __init__(self, geometry: ConcatenationGeometry) -> None:
+        bounds = list(accumulate((shape[-1] for shape in geometry.shapes), initial=0))
+        self._slices = [slice(lo, hi) for lo, hi in pairwise(bounds)]
+        self._shape = (*geometry.shapes[0][:-1], bounds[-1])
+        self._shapes = geometry.shapes
+
+    def forward(self, pieces: Sequence[Array]) -> Array:
+        """See :class:`hpcdl.nn.ops.Concatenation`."""
+        y = allocate((len(pieces[0]), *self._shape), pieces[0].dtype)
+        np.concatenate(pieces, axis=-1, out=y)
+        return y
+
+    def backward(self, dy: Array) -> list[Array]:
+        """See :class:`hpcdl.nn.ops.Concatenation`."""
+        pieces = [allocate((len(dy), *shape), dy.dtype) for shape in self._shapes]
+        for piece, part in zip(pieces, self._slices, strict=True):
+            piece[...] = dy[..., part]
+        return pieces
+
+
+class Addition:
+    """Add blobs of one shape."""
+
+    def __init__(self, geometry: Blob) -> None:
+        self._geometry = geometry
+
+    def forward(self, terms: Sequence[Array]) -> Array:
+        """See :class:`hpcdl.nn.ops.Addition`."""
+        y = allocate(terms[0].shape, self._geometry.dtype)
+        np.add(terms[0], terms[1], out=y)
+        for term in terms[2:]:
+            y += term
+        return y
+
+
+class CrossEntropy:
+    """loss = log(sum of exp(logits)) - logits[label].
+
+    The largest logit is subtracted first, so that exp cannot overflow.
+    """
+
+    def __init__(self, geometry: Blob) -> None:
+        self._classes = geometry.shape[0]
+
+    def __call__(self, logits: Array, labels: Array, scale: float) -> tuple[float, int, Array]:
+        """See :class:`hpcdl.nn.ops.CrossEntropy`; ValueError where a label is out of range."""
+        if labels.size and not 0 <= labels.min() <= labels.max() < self._classes:
+            raise ValueError(
+                f"labels from {labels.min()} to {labels.max()}, but classes are 0 to {self._classes - 1}"
+            )
+        images, label = np.arange(len(logits)), labels.astype(np.intp)
+        gradient = allocate(logits.shape, logits.dtype)
+        np.subtract(logits, logits.max(axis=1, keepdims=True), out=gradient)
+        true = gradient[images, label]
+        np.exp(gradient, out=gradient)
+        total = gradient.sum(axis=1)
+        loss = np.sum(np.log(total) - true, dtype=np.float64)
+        correct = np.count_nonzero(logits.argmax(axis=1) == label)
+        gradient *= (float(scale) / total)[:, np.newaxis]
+        gradient[images, label] -= float(scale)
+        return float(loss), int(correct), gradient
