@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 LEFT_OUT: Final = ("counters", "counters_after", "failed_cases", "cases_not_run")
 """Entries of an environment's description that are no property of the environment, and large."""
 
+SERIES_TABLES: Final = ("steps", "evaluations", "ranks")
+"""Tables of a run from which series are computed."""
+
 OF_RANK: Final = ("hostname", "slurm_node", "affinity", "threads")
 """Entries of a rank's description that are kept."""
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.analysis.series import CaseSeries, RunSeries, job_of, series_of
+from hpcdl.analysis.series import SERIES_TABLES, CaseSeries, RunSeries, job_of, series_of
 from hpcdl.trace.atomic_write import atomic_write
 from hpcdl.trace.checksum import verified_checksum
 from hpcdl.trace.input_file import MAX_DATA, read_bytes
@@ -55,10 +55,15 @@ def read_series(path: Path, *, any_schema: bool = False) -> RunSeries:
     if found is None:
         from hpcdl.trace.schema import read  # late: h5py and pandas are not needed for a series that is kept
 
-        found = series_of(read(path))
+        found = series_of(read(path, wanted=SERIES_TABLES))
         if checksum is not None:
             _keep(found, file, checksum)
     return found
+
+
+def is_kept(path: Path) -> bool:
+    """Return True if series of a run are kept, perhaps of another version."""
+    return _beside(path / "run.h5" if path.is_dir() else path).exists()
 
 
 def keep_series(run: Run) -> None:

@@ -64,6 +64,7 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.analysis.calibration import calibrate
     from hpcdl.analysis.history import histories
     from hpcdl.analysis.verdict_over_time import Judged
+    from hpcdl.commands.parts.reading_progress import ReadingProgress
     from hpcdl.report import history, history_json, history_junit, openmetrics
     from hpcdl.report.summary import plain
     from hpcdl.suite import UsageError
@@ -71,7 +72,7 @@ def execute(options: argparse.Namespace) -> int:
     if options.output is not None:
         _check_output(options.output)
     try:
-        runs, skipped = read_archive(options.folder)
+        runs, skipped = read_archive(options.folder, ReadingProgress(sys.stderr))
     except OSError as error:
         raise UsageError(f"{options.folder}: {error.strerror}") from None
     for line in skipped:

@@ -51,7 +51,7 @@ from hpcdl.trace.record import CaseRecord, Scalar, TraceError
 from hpcdl.trace.run import Run, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -104,7 +104,7 @@ def merge(
             for part in map(Path, parts):
                 with open_trace(part) as source:
                     for name in validation.check_file(source):
-                        source.copy(validation.check_case(source, name), cases, f"{len(cases):06d}")
+                        source.copy(validation.check_case(source, name)[0], cases, f"{len(cases):06d}")
                     context = context.then(_context(source))
             own = context.environment if environment is None else environment
             for key, other in context.environments.items():
@@ -120,8 +120,8 @@ def merge(
         write_checksum(temporary)
 
 
-def read(path: str | Path) -> Run:
-    """Read a run: its folder, its ``run.h5``, or a single part.
+def read(path: str | Path, wanted: Collection[str] = READ) -> Run:
+    """Read a run: its folder, its ``run.h5``, or a single part. Tables that are not ``wanted`` are empty.
 
     A folder without ``run.h5`` is read from its ``parts/`` and marked incomplete. Events are read on first use.
     Raises TraceError, in one line that names the file, if it is missing, foreign, damaged or of another schema.
@@ -144,11 +144,14 @@ def read(path: str | Path) -> Run:
             complete = complete and bool(source.attrs["complete"])
             context = context.then(_context(source))
             for name in names:
-                group = validation.check_case(source, name)
+                group, fields = validation.check_case(source, name, wanted)
                 places.append((file, name))
-                described.append(validation.fields(group))
+                described.append(fields)
+                ranks = validation.rows(group, "ranks")
                 for key, found in tables.items():
-                    found.append(_on_common_clock(group, key))
+                    there = key in wanted and key in group
+                    table = validation.rows(group, key) if there else np.empty(0, (TABLES | OPTIONAL)[key])
+                    found.append(_on_common_clock(table, ranks))
     return Run.of(
         path,
         described,
@@ -167,11 +170,11 @@ def read_part(path: Path) -> tuple[dict[str, Scalar], dict[str, Any]]:
     Raises TraceError.
     """
     with open_trace(path) as source:
-        group = validation.check_case(source, validation.check_file(source)[0])
+        group, fields = validation.check_case(source, validation.check_file(source)[0])
         for table in group.keys() & {**TABLES, **OPTIONAL}:
             for begin in range(0, len(group[table]), CHUNK):
                 validation.rows(group, table, slice(begin, begin + CHUNK))
-        return validation.fields(group), _context(source).environment
+        return fields, _context(source).environment
 
 
 def _head(
@@ -250,17 +253,16 @@ def _context(source: h5py.File) -> _Context:
     return _Context(own, validation.text(source, "suite"), found)
 
 
-def _on_common_clock(group: h5py.Group, name: str) -> Table:
-    table = validation.rows(group, name) if name in group else np.empty(0, OPTIONAL[name])
-    moments = [column for column in ("begin", "end", "time") if column in (table.dtype.names or ())]
-    if moments and len(table):
-        offset = validation.rows(group, "ranks")["clock_offset_ns"]
-        for column in moments:
-            table[column] += offset[table["rank"]]
-    return {column: table[column] for column in table.dtype.names or ()}
+def _on_common_clock(table: npt.NDArray[Any], ranks: npt.NDArray[Any]) -> Table:
+    names = table.dtype.names or ()
+    for column in ("begin", "end", "time"):
+        if column in names and len(table):
+            table[column] += ranks["clock_offset_ns"][table["rank"]]
+    return {column: table[column] for column in names}
 
 
 def _events(path: Path, name: str) -> tuple[Table, list[str]]:
     with open_trace(path, verified=True) as source:
-        group = validation.check_case(source, name)
-        return _on_common_clock(group, "events"), [label.decode() for label in group["labels"][()]]
+        group, _ = validation.check_case(source, name)
+        events = _on_common_clock(validation.rows(group, "events"), validation.rows(group, "ranks"))
+        return events, [label.decode() for label in group["labels"][()]]

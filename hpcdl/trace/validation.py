@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import h5py
@@ -16,7 +17,7 @@ import numpy as np
 from hpcdl.trace.layout import CHOICES, ENVIRONMENT, FIELDS, IMPLIED, OPTIONAL, REQUIRED, TABLES, Complete
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     import numpy.typing as npt
 
@@ -39,6 +40,21 @@ COUNTERS: Final = (
     *("involuntary_switches", "load", "frequency_begin_khz", "frequency_end_khz", "retransmissions"),
 )
 """Columns of ranks that may be unknown: -1."""
+RANGES: Final[dict[str, tuple[float, float]]] = {
+    "staleness": (-MAX_STALENESS, MAX_STALENESS),
+    "clock_offset_ns": (-MAX_TIME, MAX_TIME),
+    **dict.fromkeys(("begin", "end", "time"), (-MAX_TIME, MAX_TIME)),
+    **dict.fromkeys(("training_seconds", "epoch"), (0, MAX_TIME)),
+    **dict.fromkeys(COUNTERS, (-1, MAX_TIME)),
+}
+"""Least and greatest value of columns; of others 0 and infinity."""
+UNBOUNDED: Final = frozenset(
+    (
+        *("loss", "learning_rate", "accuracy", "consensus", "residual_norm", "gradient_norm"),
+        *("gradient_cosine", "gradient_error"),
+    )
+)
+"""Columns that may have any value."""
 MAX_NESTING: Final = 20
 """Levels of tables and lists in the settings of a case, at most."""
 FILTERS: Final = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE}
@@ -68,21 +84,34 @@ def check_file(file: h5py.File) -> list[str]:
     return names
 
 
-def check_case(file: h5py.File, name: str) -> h5py.Group:
-    """Check the datasets and fields of a case and return its group; :func:`rows` checks the rows."""
+def check_case(
+    file: h5py.File, name: str, tables: Collection[str] = (*TABLES, *OPTIONAL)
+) -> tuple[h5py.Group, dict[str, Any]]:
+    """Check the datasets ``tables`` of a case, and its fields; return its group and its fields.
+
+    :func:`rows` checks the rows.
+    """
     group = member(member(file, "cases", h5py.Group), name, h5py.Group)
     _check_members(group, (*TABLES, "labels"), OPTIONAL)
-    for table, columns in (*TABLES.items(), *((name, one) for name, one in OPTIONAL.items() if name in group)):
-        found = dataset(group, table)
-        if found.dtype != columns:
-            raise DamageError(f"{found.name}: has the columns {found.dtype}, not {columns}")
-    labels = dataset(group, "labels")
-    if labels.dtype.kind != "S":
-        raise DamageError(f"{labels.name}: not texts, but {labels.dtype}")
+    for table, columns in (TABLES | OPTIONAL).items():
+        if table in tables and (table in TABLES or table in group):
+            found = dataset(group, table)
+            if found.id.get_type() != _type_id(table):
+                raise DamageError(f"{found.name}: has the columns {found.dtype}, not {columns}")
+    if "events" in tables:
+        labels = dataset(group, "labels")
+        if labels.dtype.kind != "S":
+            raise DamageError(f"{labels.name}: not texts, but {labels.dtype}")
     known, recorded = fields(group), len(group["ranks"])
     if recorded > known["ranks"] or (recorded < known["ranks"] and known.get("network") is None):
         raise DamageError(f"{group.name}: has {known['ranks']} ranks, but traces of {recorded}")
-    return group
+    return group, known
+
+
+@cache
+def _type_id(table: str) -> h5py.h5t.TypeID:
+    """Return the HDF5 type of the rows of a table; h5py takes long to translate types."""
+    return h5py.h5t.py_create((TABLES | OPTIONAL)[table])
 
 
 def _check_members(group: h5py.Group, required: Iterable[str], optional: Iterable[str] = ()) -> None:
@@ -118,8 +147,9 @@ def dataset(group: h5py.Group, name: str, dimensions: int = 1) -> h5py.Dataset:
     made = found.id.get_create_plist()
     if strange := {made.get_filter(number)[0] for number in range(made.get_nfilters())} - FILTERS:
         raise DamageError(f"{found.name}: is packed by the filter {min(strange)}, which is not gzip")
-    if found.nbytes > MAX_PACKED * found.id.get_storage_size():
-        raise DamageError(f"{found.name}: declares {found.nbytes} bytes, but the file has fewer")
+    declared = found.size * found.id.get_type().get_size()  # found.nbytes would parse the type
+    if declared > MAX_PACKED * found.id.get_storage_size():
+        raise DamageError(f"{found.name}: declares {declared} bytes, but the file has fewer")
     return found
 
 
@@ -227,31 +257,24 @@ def _check_setting(value: Any, place: str, depth: int = 0) -> None:
 
 def rows(group: h5py.Group, name: str, part: slice = slice(None)) -> npt.NDArray[Any]:
     """Return rows of a table of a case checked by :func:`check_case`; times are on the ranks' own clocks."""
-    table, ranks = group[name][part], len(group["ranks"])
-    _check_columns(table, name, ranks, int(group.attrs["ranks"]), len(group["labels"]), group.name)
-    return np.asarray(table)
-
-
-def _check_columns(table: npt.NDArray[Any], name: str, recorded: int, ranks: int, labels: int, place: str) -> None:
-    """Raise DamageError for a column with an impossible value."""
-    ranges: Mapping[str, tuple[float, float]] = {
-        "rank": (0, recorded - 1),
-        "label": (0, labels - 1),
-        "peer": (-1, ranks - 1),
-        "worker": (0, ranks - 1),
-        "staleness": (-MAX_STALENESS, MAX_STALENESS),
-        "clock_offset_ns": (-MAX_TIME, MAX_TIME),
-        **dict.fromkeys(("begin", "end", "time"), (-MAX_TIME, MAX_TIME)),
-        **dict.fromkeys(("training_seconds", "epoch"), (0, MAX_TIME)),
-        **dict.fromkeys(COUNTERS, (-1, MAX_TIME)),
-    }
-    free = {"loss", "learning_rate", "accuracy", "consensus"}
-    free |= {"residual_norm", "gradient_cosine", "gradient_error", "gradient_norm"}
+    stored = group[name].id
+    begin, end, _ = part.indices(stored.shape[0])
+    table = np.empty(max(end - begin, 0), (TABLES | OPTIONAL)[name])
+    if not len(table):
+        return table
+    space = stored.get_space()
+    space.select_hyperslab((begin,), table.shape)
+    stored.read(h5py.h5s.create_simple(table.shape), space, table, _type_id(name))
+    ranges = RANGES | {"rank": (0, len(table if name == "ranks" else group["ranks"]) - 1)}
+    if name in {"events", "updates"}:
+        ranges |= {"label": (0, len(group["labels"]) - 1)}
+        ranges |= {"peer": (-1, group.attrs["ranks"] - 1), "worker": (0, group.attrs["ranks"] - 1)}
     for column in table.dtype.names or ():
         least, most = ranges.get(column, (0, np.inf))
-        if column not in free and not ((table[column] >= least) & (table[column] <= most)).all():
-            raise DamageError(f"{place}/{name}: {column}: out of range")
-    if name == "ranks" and (table["rank"] != np.arange(recorded)).any():
-        raise DamageError(f"{place}/{name}: rank: not 0, 1, ...")
+        if column not in UNBOUNDED and not least <= table[column].min() <= table[column].max() <= most:
+            raise DamageError(f"{group.name}/{name}: {column}: out of range")
+    if name == "ranks" and (table["rank"] != np.arange(len(table))).any():
+        raise DamageError(f"{group.name}/{name}: rank: not 0, 1, ...")
     if name in {"steps", "events"} and (table["end"] < table["begin"]).any():
-        raise DamageError(f"{place}/{name}: ends before it begins")
+        raise DamageError(f"{group.name}/{name}: ends before it begins")
+    return table
