@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcdl.aggregation.parts.folding import folded
-from hpcdl.aggregation.parts.recursive_doubling import doubled
+from hpcdl.aggregation.parts.folding import doubled, folded
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hpcdl.data.parts.dataset import ContentDigest, DataError
-from hpcdl.data.parts.normalization import PixelCounts
 from hpcdl.data.parts.sharding import epoch_order
+from hpcdl.data.parts.splits import PixelCounts
 from hpcdl.trace.atomic_write import atomic_write
 from hpcdl.trace.input_file import check_regular
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from hpcdl.data.parts.normalization import PixelNormalization
+    from hpcdl.data.parts.splits import PixelNormalization
 
 ENDINGS: Final = frozenset({".jpg", ".jpeg", ".png"})
 """File name endings of images, in lower case."""

@@ -7,7 +7,7 @@ from importlib import resources
 import numpy as np
 
 from hpcdl.data.parts.dataset import DataError, Dataset
-from hpcdl.data.parts.in_memory import in_memory_dataset
+from hpcdl.data.parts.splits import in_memory_dataset
 
 SOURCE = (
     "Optical Recognition of Handwritten Digits (test part), E. Alpaydin and C. Kaynak, 1998, "

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.data.parts.augmentation import Augmentation
-from hpcdl.data.parts.idx_folder import FILES, idx_dataset
+from hpcdl.data.parts.idx import FILES, idx_dataset
 
 if TYPE_CHECKING:
     from hpcdl.data.parts.dataset import Dataset

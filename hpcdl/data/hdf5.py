@@ -8,7 +8,7 @@ from hpcdl.data.parts.augmentation import Augmentation
 from hpcdl.data.parts.data_file import data_root
 from hpcdl.data.parts.dataset import DataError, Dataset
 from hpcdl.data.parts.image_file import ImageFile
-from hpcdl.data.parts.image_split import ImageSplit
+from hpcdl.data.parts.splits import ImageSplit
 
 
 def hdf5(*, path: str = "", crop: int | None = None, crop_padding: int = 0, flip: bool = False) -> Dataset:

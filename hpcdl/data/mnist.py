@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpcdl.data.parts.augmentation import Augmentation
-from hpcdl.data.parts.idx_folder import FILES, idx_dataset
+from hpcdl.data.parts.idx import FILES, idx_dataset
 
 if TYPE_CHECKING:
     from hpcdl.data.parts.dataset import Dataset

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcdl.optim.parts.per_tensor import UNIFORM
-from hpcdl.optim.parts.settings import fraction, not_negative
-from hpcdl.optim.parts.state import state_vector
+from hpcdl.optim.parts.protocol import fraction, not_negative, state_vector
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array

@@ -4,7 +4,7 @@ from functools import partial
 from operator import isub
 from typing import TYPE_CHECKING, Any, Final
 
-from hpcdl.optim.parts.lookahead import without_lookahead
+from hpcdl.optim.parts.protocol import without_lookahead
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.traits import Strategy
 

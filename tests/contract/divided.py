@@ -6,7 +6,7 @@ import numpy as np
 
 from contract.training import LEARNING_RATE, SEED
 from hpcdl.aggregation.ring import ring
-from hpcdl.data.parts.in_memory import in_memory_dataset
+from hpcdl.data.parts.splits import in_memory_dataset
 from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.backend import backend

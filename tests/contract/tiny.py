@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 
 from hpcdl.aggregation.ring import ring
-from hpcdl.data.parts.in_memory import in_memory_dataset
+from hpcdl.data.parts.splits import in_memory_dataset
 from hpcdl.fabric.comm import Counters
 from hpcdl.nn.backend import backend
 from hpcdl.nn.layers.flatten import Flatten

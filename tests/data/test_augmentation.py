@@ -5,9 +5,8 @@ import pytest
 
 from hpcdl.data.parts.augmentation import Augmentation
 from hpcdl.data.parts.dataset import DataError
-from hpcdl.data.parts.in_memory import in_memory_dataset
-from hpcdl.data.parts.normalization import PixelCounts, PixelNormalization
-from hpcdl.data.parts.padding import pad_to_square
+from hpcdl.data.parts.idx import pad_to_square
+from hpcdl.data.parts.splits import PixelCounts, PixelNormalization, in_memory_dataset
 
 RANDOM = np.random.default_rng(0)
 IMAGES = RANDOM.integers(0, 256, (40, 9, 7, 3)).astype(np.uint8)

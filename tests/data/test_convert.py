@@ -13,7 +13,7 @@ from hpcdl.data.convert import main, write_image_file
 from hpcdl.data.hdf5 import hdf5
 from hpcdl.data.parts.dataset import DataError, content_digest
 from hpcdl.data.parts.image_file import DATASETS
-from hpcdl.data.parts.in_memory import in_memory_dataset
+from hpcdl.data.parts.splits import in_memory_dataset
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install 'hpcdl[images]'")
 

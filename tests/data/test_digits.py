@@ -7,7 +7,7 @@ import pytest
 
 from hpcdl.data.digits import digits
 from hpcdl.data.parts.dataset import DataError
-from hpcdl.data.parts.in_memory import in_memory_dataset
+from hpcdl.data.parts.splits import in_memory_dataset
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 from hpcdl.data.hdf5 import hdf5
 from hpcdl.data.parts.dataset import DataError, content_digest
 from hpcdl.data.parts.image_file import DATASETS, SAMPLED
-from hpcdl.data.parts.in_memory import in_memory_dataset
+from hpcdl.data.parts.splits import in_memory_dataset
 
 RANDOM = np.random.default_rng(0)
 TRAIN = RANDOM.integers(0, 256, (50, 12, 10, 3)).astype(np.uint8), RANDOM.integers(0, 7, 50).astype(np.int64)

@@ -9,8 +9,7 @@ import pytest
 from hpcdl.data.fashion_mnist import DEBIAN, fashion_mnist
 from hpcdl.data.mnist import mnist
 from hpcdl.data.parts.dataset import DataError
-from hpcdl.data.parts.idx import read_idx, read_labelled_images
-from hpcdl.data.parts.idx_folder import FILES
+from hpcdl.data.parts.idx import FILES, read_idx, read_labelled_images
 
 CODES = {"u1": 8, "i1": 9, "i2": 11, "i4": 12, "f4": 13, "f8": 14}
 

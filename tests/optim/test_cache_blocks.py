@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from hpcdl.optim.parts import cache_blocks as module
-from hpcdl.optim.parts.cache_blocks import blocks
+from hpcdl.optim.parts import per_tensor as module
+from hpcdl.optim.parts.per_tensor import blocks
 
 
 @pytest.mark.parametrize("n", [0, 1, 3, 4, 5, 8, 9])

@@ -7,8 +7,8 @@ import pytest
 
 from hpcdl.optim.adam import Adam
 from hpcdl.optim.nesterov import Nesterov
-from hpcdl.optim.parts.lookahead import without_lookahead
 from hpcdl.optim.parts.loss_scaling import LossScaling
+from hpcdl.optim.parts.protocol import without_lookahead
 from hpcdl.optim.sgd import SGD
 
 

@@ -10,7 +10,7 @@ import pytest
 from hpcdl.optim.adagrad import Adagrad
 from hpcdl.optim.adam import Adam
 from hpcdl.optim.nesterov import Nesterov
-from hpcdl.optim.parts import cache_blocks
+from hpcdl.optim.parts import per_tensor
 from hpcdl.optim.rmsprop import RMSProp
 from hpcdl.optim.sgd import SGD
 
@@ -165,7 +165,7 @@ def test_whole_vector_equals_its_shards(make, dtype):
 def test_results_do_not_depend_on_blocks(make, dtype, piece_bytes, monkeypatch):
     gradients = gradients_of(4, 101, dtype)
     expected = run(make(), np.ones(101, dtype), gradients, [0.1] * 4)
-    monkeypatch.setattr(cache_blocks, "BLOCK_BYTES", piece_bytes)
+    monkeypatch.setattr(per_tensor, "BLOCK_BYTES", piece_bytes)
     np.testing.assert_array_equal(run(make(), np.ones(101, dtype), gradients, [0.1] * 4), expected)
 
 

@@ -13,7 +13,7 @@ from hpcdl.nn.replica import Replica
 from hpcdl.optim.adagrad import Adagrad
 from hpcdl.optim.adam import Adam
 from hpcdl.optim.nesterov import Nesterov
-from hpcdl.optim.parts import cache_blocks
+from hpcdl.optim.parts import per_tensor
 from hpcdl.optim.parts.per_tensor import Multipliers
 from hpcdl.optim.rmsprop import RMSProp
 from hpcdl.optim.sgd import SGD
@@ -67,7 +67,7 @@ def each_tensor_by_itself(make):
 @each_rule
 @pytest.mark.parametrize("piece_bytes", [8, 56, 1 << 17])
 def test_the_whole_vector_is_updated_as_tensor_by_tensor(make, piece_bytes, monkeypatch):
-    monkeypatch.setattr(cache_blocks, "BLOCK_BYTES", piece_bytes)
+    monkeypatch.setattr(per_tensor, "BLOCK_BYTES", piece_bytes)
     optimizer = make(weight_decay=DECAY)
     optimizer.multipliers = Multipliers.of(tensors())
     np.testing.assert_allclose(trained(optimizer), each_tensor_by_itself(make), rtol=1e-12)

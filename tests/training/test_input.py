@@ -8,7 +8,7 @@ from contract.training import digits, session
 
 from hpcdl import suite
 from hpcdl.data.parts.augmentation import Augmentation
-from hpcdl.data.parts.in_memory import in_memory_dataset
+from hpcdl.data.parts.splits import in_memory_dataset
 from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.trace.recorder import Recorder

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcdl.aggregation.parts.folding import folded
-from hpcdl.aggregation.parts.recursive_doubling import doubled
+from hpcdl.aggregation.parts.folding import doubled, folded
 from hpcdl.fabric.vectors import Phantom, phantom
 
 if TYPE_CHECKING:

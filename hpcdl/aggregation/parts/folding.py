@@ -10,6 +10,17 @@ if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
 
 
+async def doubled(comm: Comm, ranks: int, buffer: Array) -> None:
+    """Sum ``buffer`` over the first ``ranks`` ranks, a power of two, in place; equal bits on all of them."""
+    distance = 1
+    with comm.scratch(len(buffer), buffer) as inbox:
+        while distance < ranks:
+            partner = comm.rank ^ distance
+            await comm.exchange(buffer, partner, inbox, partner)
+            await comm.add(buffer, inbox)
+            distance *= 2
+
+
 async def folded(comm: Comm, buffer: Array, scheme: Callable[[Comm, int, Array], Awaitable[None]]) -> None:
     """Run ``scheme(comm, power, buffer)`` on the first ``power`` ranks, the largest power of two up to p.
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcdl.data.parts.data_file import content, find_files
 from hpcdl.data.parts.dataset import DataError, Dataset
-from hpcdl.data.parts.in_memory import in_memory_dataset
+from hpcdl.data.parts.splits import in_memory_dataset
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -7,13 +7,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hpcdl.data.parts.data_file import content
-from hpcdl.data.parts.dataset import DataError
+from hpcdl.data.parts.data_file import content, find_files
+from hpcdl.data.parts.dataset import DataError, Dataset
+from hpcdl.data.parts.splits import in_memory_dataset
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+    from hpcdl.data.parts.augmentation import Augmentation
+
 
 _DTYPES: Final = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
@@ -71,3 +76,67 @@ def _bytes(path: Path, content_name: str, dimensions: int) -> NDArray[np.uint8]:
             f"{path}: {content_name} must be uint8 in {dimensions} dimensions, not {array.dtype} in {array.ndim}"
         )
     return array
+
+
+def pad_to_square(name: str, images: NDArray[np.uint8], side: int | None) -> NDArray[np.uint8]:
+    """Return ``images`` (n, H, W, C) centred in black squares, (n, side, side, C); unchanged if ``side`` is None.
+
+    LeNet-5, for example, pads MNIST's 28 x 28 to 32 x 32 (LeCun et al. 1998, section II.B). An odd row or column
+    is added at the bottom or right. Raises DataError, beginning with ``name``, for an invalid side.
+    """
+    if side is None:
+        return images
+    count, height, width, channels = images.shape
+    if not isinstance(side, int) or isinstance(side, bool) or side < max(height, width):
+        raise DataError(
+            f"{name}: pad_to must be a whole number of at least {max(height, width)}, for images of "
+            f"{height} x {width}, not {side!r}"
+        )
+    top, left = (side - height) // 2, (side - width) // 2
+    padded = np.zeros((count, side, side, channels), np.uint8)
+    padded[:, top : top + height, left : left + width] = images
+    return padded
+
+
+FILES: Final = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+
+
+def idx_dataset(
+    name: str,
+    path: str,
+    *,
+    installed: Sequence[Path],
+    hint: str,
+    pad_to: int | None,
+    augmentation: Augmentation,
+) -> Dataset:
+    """Return the dataset ``name`` of ten classes from the first folder that contains any of :data:`FILES`.
+
+    :func:`hpcdl.data.parts.data_file.find_files` searches the files. ``pad_to`` is the side for
+    :func:`hpcdl.data.parts.idx.pad_to_square`; mean and deviation are those of the padded images.
+
+    Raises DataError if files are missing or invalid (see :mod:`hpcdl.data.parts.idx`), if test images have another
+    shape than training images, and for invalid settings.
+    """
+    folder, files = find_files(name, path, FILES, subfolders=(name,), installed=installed, hint=hint)
+    train_images, train_labels = read_labelled_images(files[FILES[0]], files[FILES[1]], 10)
+    test_images, test_labels = read_labelled_images(files[FILES[2]], files[FILES[3]], 10)
+    if train_images.shape[1:3] != test_images.shape[1:3]:
+        height, width = test_images.shape[1:3]
+        raise DataError(
+            f"{files[FILES[2]]}: images of {height} x {width}, but the training images are "
+            f"{train_images.shape[1]} x {train_images.shape[2]}"
+        )
+    return in_memory_dataset(
+        name,
+        (pad_to_square(name, train_images, pad_to), train_labels),
+        (pad_to_square(name, test_images, pad_to), test_labels),
+        classes=10,
+        source=str(folder),
+        augmentation=augmentation,
+    )

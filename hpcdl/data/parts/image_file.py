@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from hpcdl.data.parts.dataset import DataError, content_digest
-from hpcdl.data.parts.normalization import PixelCounts, PixelNormalization
+from hpcdl.data.parts.splits import PixelCounts, PixelNormalization
 from hpcdl.trace.input_file import check_regular
 
 if TYPE_CHECKING:

@@ -7,14 +7,43 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
-from hpcdl.optim.parts.cache_blocks import block_length, blocks
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
     from hpcdl.fabric.comm import Array
+
+
+BLOCK_BYTES: Final = 1 << 17
+"""Bytes of one vector per block. Adam's four vectors and two of scratch fit a 1 MiB level-two cache, and a block
+takes much longer than the microsecond for starting an array operation."""
+
+
+def block_length(vector: Array) -> int:
+    """Return the number of entries per block; all entries for GPU arrays, whose operations are kernel launches."""
+    return BLOCK_BYTES // vector.itemsize if isinstance(vector, np.ndarray) else vector.size
+
+
+def blocks(*vectors: Array, scratch: int = 1) -> Iterator[tuple[Array, ...]]:
+    """Yield corresponding blocks of the vectors, followed by ``scratch`` uninitialised vectors of that length.
+
+    An update rule has several array operations; with blocks only the first one reads from memory. The vectors are
+    flat and have one length n; the last block may be shorter, and n = 0 yields nothing. Scratch has the dtype of
+    the first vector.
+
+    Raises ValueError if a vector is not flat or the lengths differ.
+    """
+    shapes = [vector.shape for vector in vectors]
+    if len(shapes[0]) != 1 or any(shape != shapes[0] for shape in shapes):
+        raise ValueError(f"expected flat vectors of one length, got shapes {', '.join(map(str, shapes))}")
+    length = vectors[0].size
+    block = block_length(vectors[0])
+    buffers = [np.empty_like(vectors[0][:block]) for _ in range(scratch)]
+    for begin in range(0, length, block or 1):
+        here = slice(begin, min(begin + block, length))
+        width = here.stop - begin
+        yield (*(vector[here] for vector in vectors), *(buffer[:width] for buffer in buffers))
 
 
 class _Tensor(Protocol):
@@ -93,7 +122,7 @@ class Multipliers:
         return Multipliers(_within(self._undecayed, span), rates, self._asarray)
 
     def blocks(self, *vectors: Array, scratch: int) -> Iterator[tuple[tuple[Array, ...], SpecialEntries]]:
-        """Yield the blocks of :func:`hpcdl.optim.parts.cache_blocks.blocks`, each with its special entries.
+        """Yield the blocks of :func:`hpcdl.optim.parts.per_tensor.blocks`, each with its special entries.
 
         Raises ValueError if a vector is not flat or the lengths differ.
         """

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+import numpy as np
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
@@ -38,3 +40,62 @@ class Optimizer(Protocol):
         the vectors are not flat, or if the state belongs to another vector.
         """
         ...
+
+
+LIMIT: Final = 1 << 63
+"""Upper limit of numbers, as in all suites."""
+
+
+def _number(name: str, value: float) -> float:
+    # suite files are written by hand and may contain true, "0.9" or nan
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < LIMIT:
+        raise ValueError(f"{name} must be a finite number, less than 2^63, not {value!r}")
+    return float(value)
+
+
+def not_negative(name: str, value: float) -> float:
+    """Return ``value`` if it is a finite number >= 0."""
+    if _number(name, value) < 0:
+        raise ValueError(f"{name} must not be negative, but is {value!r}")
+    return float(value)
+
+
+def positive(name: str, value: float) -> float:
+    """Return ``value`` if it is a finite number > 0."""
+    if _number(name, value) <= 0:
+        raise ValueError(f"{name} must be positive, but is {value!r}")
+    return float(value)
+
+
+def fraction(name: str, value: float) -> float:
+    """Return ``value`` if 0 <= value < 1."""
+    if not 0 <= _number(name, value) < 1:
+        raise ValueError(f"{name} must be at least 0 and less than 1, but is {value!r}")
+    return float(value)
+
+
+def state_vector(state: dict[str, Array], name: str, like: Array) -> Array:
+    """Return the vector ``state[name]``; create zeros with the shape and dtype of ``like`` if missing.
+
+    Raises ValueError if the vector has another shape or dtype, because an optimizer belongs to one vector.
+    """
+    if name not in state:
+        state[name] = np.zeros_like(like)
+    vector = state[name]
+    if vector.shape != like.shape or vector.dtype != like.dtype:
+        raise ValueError(
+            f"{name} was made for {vector.dtype} parameters of shape {vector.shape}, "
+            f"not for {like.dtype} of shape {like.shape}"
+        )
+    return vector
+
+
+def without_lookahead(optimizer: Optimizer, parameters: Array, into: Array) -> None:
+    """Set ``into`` (n,) to ``parameters`` (n,) minus the look-ahead of ``optimizer``."""
+    velocity = optimizer.state.get("velocity") if optimizer.look_ahead else None
+    if velocity is None:  # no look-ahead, or no update yet
+        into[:] = parameters
+    else:
+        into[:] = velocity
+        into *= -optimizer.look_ahead
+        into += parameters

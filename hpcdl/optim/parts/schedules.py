@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Final
 
-from hpcdl.optim.parts.settings import fraction, not_negative, positive
+from hpcdl.optim.parts.protocol import fraction, not_negative, positive
 
 Schedule = Callable[[int, int], float]
 

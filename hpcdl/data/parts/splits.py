@@ -1,0 +1,143 @@
+"""Training and test set of a dataset: images as stored, normalisation, and sets held in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from hpcdl.data.parts.augmentation import Augmentation
+from hpcdl.data.parts.dataset import Dataset, content_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from hpcdl.fabric.comm import Array
+
+
+_SMALL: Final = 1 << 13
+"""Largest number of values of an image that is processed as one row."""
+_BLOCK: Final = 1 << 22
+"""Pixel values counted at a time; counting takes 8 bytes per value."""
+
+
+@dataclass(frozen=True)
+class PixelNormalization:
+    """Maps x to (x / 255 - mean) / std; ``mean`` and ``std`` (C,) are those of x / 255."""
+
+    mean: NDArray[np.float64]
+    std: NDArray[np.float64]
+
+    def __call__(self, pixels: NDArray[np.uint8], dtype: str) -> Array:
+        """Return normalised images (n, H, W, C) of the floating ``dtype`` as a new array."""
+        scale = (1 / (255 * self.std)).astype(dtype)
+        shift = (self.mean / self.std).astype(dtype)
+        images = pixels.astype(dtype, order="C")
+        _, height, width, channels = images.shape
+        rows = images
+        if channels > 1 and images.size:
+            # longer rows, because numpy's inner loop runs over the last axis
+            repeats = width if height * width * channels > _SMALL else height * width
+            scale, shift = np.tile(scale, repeats), np.tile(shift, repeats)
+            rows = images.reshape(-1, len(scale))
+        rows *= scale
+        rows -= shift
+        return images
+
+
+class PixelCounts:
+    """Histogram of the 256 pixel values per channel.
+
+    Mean and deviation from a histogram are exact and independent of the order of images, so all ranks get equal
+    bits.
+    """
+
+    def __init__(self, channels: int) -> None:
+        self._counts = np.zeros((channels, 256), np.int64)
+
+    def add(self, images: NDArray[np.uint8]) -> None:
+        """Count the pixels of ``images`` (n, H, W, C)."""
+        step = max(1, _BLOCK // max(1, images[:1].size))
+        for begin in range(0, len(images), step):
+            part = images[begin : begin + step]
+            for channel in range(len(self._counts)):
+                self._counts[channel] += np.bincount(part[..., channel].reshape(-1), minlength=256)
+
+    def normalization(self) -> PixelNormalization:
+        """Return the normalisation of the counted pixels, at least one; a deviation of 0 becomes 1."""
+        values = np.arange(256) / 255
+        weights = self._counts / self._counts.sum(axis=1, keepdims=True)
+        mean = weights @ values
+        variance = (weights * (values - mean[:, None]) ** 2).sum(axis=1)
+        return PixelNormalization(mean, np.where(variance > 0, np.sqrt(variance), 1.0))
+
+
+class ImageSplit:
+    """Reads the bytes of a batch, augments them and converts them to normalised floats."""
+
+    def __init__(
+        self,
+        read: Callable[[NDArray[np.int64]], NDArray[np.uint8]],
+        labels: NDArray[np.int64],
+        normalization: PixelNormalization,
+        augmentation: Augmentation,
+    ) -> None:
+        """Use ``read``, which returns the images (n, H, W, C) at indices (n,), and ``labels`` (images,)."""
+        self.labels = labels
+        self._read = read
+        self._normalization = normalization
+        self._augmentation = augmentation
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self.labels)
+
+    def batch(
+        self, indices: NDArray[np.int64], dtype: str, key: tuple[int, ...] | None = None
+    ) -> tuple[Array, NDArray[np.int64]]:
+        """See :meth:`hpcdl.data.parts.dataset.Split.batch`."""
+        labels = self.labels[indices]  # an index out of range fails before anything is read
+        pixels = self._read(indices)
+        _, height, width, channels = pixels.shape
+        crops = None
+        if key is not None:
+            crops = self._augmentation.draw(indices, len(self), key, (height, width, channels))
+        if crops is None:
+            return self._normalization(self._augmentation.centre(pixels), dtype), labels
+        images = self._normalization(crops.of(pixels), dtype)
+        crops.blank(images)
+        return images, labels
+
+
+def in_memory_dataset(
+    name: str,
+    train: tuple[NDArray[np.uint8], NDArray[np.int64]],
+    test: tuple[NDArray[np.uint8], NDArray[np.int64]],
+    *,
+    classes: int,
+    source: str,
+    augmentation: Augmentation | None = None,
+) -> Dataset:
+    """Return a dataset of images (n, H, W, C) and labels (n,) per split; the training split must not be empty.
+
+    Mean and standard deviation are computed from the training split only. Raises DataError for an invalid
+    ``augmentation``.
+    """
+    height, width, channels = train[0].shape[1:]
+    chosen = augmentation or Augmentation()
+    chosen.check(name, (height, width, channels))
+    counts = PixelCounts(channels)
+    counts.add(train[0])
+    normalization = counts.normalization()
+    return Dataset(
+        name=name,
+        train=ImageSplit(train[0].__getitem__, train[1], normalization, chosen),
+        test=ImageSplit(test[0].__getitem__, test[1], normalization, chosen),
+        shape=chosen.cut((height, width, channels)),
+        classes=classes,
+        source=source,
+        digest=content_digest(*train, *test),
+    )
