@@ -17,7 +17,7 @@ import numpy as np
 from hpcdl.trace.layout import CHOICES, ENVIRONMENT, FIELDS, IMPLIED, OPTIONAL, REQUIRED, TABLES, Complete
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable
 
     import numpy.typing as npt
 
