@@ -9,9 +9,8 @@ import numpy as np
 from hpcdl.compression.parts.device import kernels, to_device
 from hpcdl.compression.parts.magnitudes import check, largest, quantile, sample
 from hpcdl.compression.parts.positions import put, take
-from hpcdl.compression.parts.protocol import Sparse
+from hpcdl.compression.parts.protocol import Compression, Sparse
 from hpcdl.compression.parts.selection import check_density, draw_seed, entries, trimmed
-from hpcdl.compression.parts.traits import Compression
 
 if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Layout

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.compression.parts.traits import Compression
+from hpcdl.compression.parts.protocol import Compression
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

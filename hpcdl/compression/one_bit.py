@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from hpcdl.compression.parts.protocol import Compression
 from hpcdl.compression.parts.segments import rows
-from hpcdl.compression.parts.traits import Compression
-from hpcdl.compression.parts.two_values import TwoValueMessages
+from hpcdl.compression.parts.two_values import TwoValues
 
 if TYPE_CHECKING:
-    from hpcdl.compression.parts.protocol import Bytes, Layout
+    from hpcdl.compression.parts.protocol import Layout
     from hpcdl.fabric.comm import Array
 
 TRAITS: Final = Compression(both_ways=True, on_device=True, title="Seide 2014")
 
 
-class OneBit:
+class OneBit(TwoValues):
     """One bit per entry: below zero or not; two values per column: the means of those entries.
 
     A column of the paper's matrices (W^T v) has all weights of one output, as a row has here; a convolution's
@@ -26,24 +26,7 @@ class OneBit:
     """
 
     def __init__(self, layout: Layout) -> None:
-        self.state: dict[str, Array] = {}
-        self._messages = TwoValueMessages(rows(layout), layout, 2, _means)
-
-    def bound(self, span: slice) -> int:
-        """Return the bytes of a message."""
-        return self._messages.bound(span)
-
-    def expected(self, span: slice) -> int:
-        """Return the bytes of a message."""
-        return self._messages.bound(span)
-
-    def encode(self, span: slice, vector: Array, wire: Bytes, step: int) -> int:  # noqa: ARG002
-        """See :class:`hpcdl.compression.parts.protocol.Encoder`."""
-        return self._messages.encode(span, vector, wire)
-
-    def decode(self, span: slice, message: Bytes, into: Array) -> None:
-        """See :class:`hpcdl.compression.parts.protocol.Encoder`."""
-        self._messages.decode(span, message, into)
+        super().__init__(rows(layout), layout, 2, _means)
 
 
 def _means(totals: Array, lengths: Array) -> Array:

@@ -10,7 +10,7 @@ import numpy as np
 
 from hpcdl.compression.parts.checks import check_finite
 from hpcdl.compression.parts.device import kernels, to_device
-from hpcdl.compression.parts.traits import Compression
+from hpcdl.compression.parts.protocol import Compression
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from hpcdl.compression.parts.checks import check_finite, check_length, check_padding
 from hpcdl.compression.parts.device import kernels
-from hpcdl.compression.parts.traits import Compression
+from hpcdl.compression.parts.protocol import Compression
 
 if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Bytes, Layout

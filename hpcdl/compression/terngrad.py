@@ -8,8 +8,8 @@ import numpy as np
 
 from hpcdl.compression.parts.checks import check_finite, check_length, check_padding, check_values
 from hpcdl.compression.parts.device import kernels
+from hpcdl.compression.parts.protocol import Compression
 from hpcdl.compression.parts.segments import tensors
-from hpcdl.compression.parts.traits import Compression
 
 if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Bytes, Layout

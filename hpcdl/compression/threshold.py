@@ -8,9 +8,8 @@ import numpy as np
 
 from hpcdl.compression.parts.magnitudes import bits, from_bits, largest, quantile, sample
 from hpcdl.compression.parts.positions import add, take
-from hpcdl.compression.parts.protocol import Sparse
+from hpcdl.compression.parts.protocol import Compression, Sparse
 from hpcdl.compression.parts.selection import check_density, draw_seed, entries
-from hpcdl.compression.parts.traits import Compression
 
 if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Layout

@@ -5,7 +5,7 @@ from operator import imul, isub
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl import registry
-from hpcdl.compression.parts.traits import Compression
+from hpcdl.compression.parts.protocol import Compression
 from hpcdl.fabric.vectors import assign
 from hpcdl.registry import nearest
 from hpcdl.training.parts.compressed.plan import readable

@@ -8,7 +8,7 @@ from hpcdl import registry
 from hpcdl.cases.parts import compression_check
 from hpcdl.cases.parts.keys import restored
 from hpcdl.cases.parts.train_spec import TrainSpec
-from hpcdl.compression.parts.traits import Compression
+from hpcdl.compression.parts.protocol import Compression
 from hpcdl.nn.backend import backend
 
 

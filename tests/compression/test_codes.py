@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcdl import registry
-from hpcdl.compression.parts.code import LARGEST
-from hpcdl.compression.parts.entropy import entropy
+from hpcdl.compression.parts.code import LARGEST, entropy
 
 SETTINGS = [
     *((name, {}) for name in registry.names("codes")),

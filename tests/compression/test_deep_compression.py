@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from hypothesis.extra.numpy import arrays
 
-from hpcdl.compression.deep_compression import DeepCompression
-from hpcdl.compression.parts.clusters import clusters_of, nearest
+from hpcdl.compression.deep_compression import DeepCompression, clusters_of, nearest
 from hpcdl.models.lenet5 import lenet5
 from hpcdl.nn.backend import backend
 from hpcdl.nn.replica import Replica

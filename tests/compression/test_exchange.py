@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hpcdl import registry
 from hpcdl.aggregation.parts import messages
-from hpcdl.compression.parts.traits import Compression
+from hpcdl.compression.parts.protocol import Compression
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.training.parts.compressed.serving import shards

@@ -5,7 +5,7 @@ import pytest
 
 from hpcdl.compression.bf16 import BF16
 from hpcdl.compression.fp16 import FP16
-from hpcdl.compression.parts import bfloat16, float16
+from hpcdl.compression.parts import halves
 from hpcdl.compression.parts.protocol import Layout
 
 EDGES = [0, -0.0, 65504, 65519.9, 65520, 1e30, 2.0**-14, 2.0**-24, 2.0**-25, 2.0**-25 * 1.0001, 1e-40, 3e38]
@@ -58,7 +58,7 @@ def test_bfloat16_is_the_nearest_and_even_on_ties():
 
 def test_bfloat16_adds_in_float32():
     x, y = (np.random.default_rng(seed).integers(-200, 200, 9001) for seed in (1, 2))
-    one, other = (bfloat16.vector(9001) for _ in range(2))
+    one, other = (halves.zeros(9001, "bfloat16") for _ in range(2))
     for vector, values in ((one, x), (other, y)):
         vector[:] = (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
     one += other
@@ -72,7 +72,7 @@ def test_float16_adds_as_numpy_and_infinity_stays():
     other = np.random.default_rng(1).permutation(every)
     with np.errstate(all="ignore"):
         expected = every + other
-    found = float16.vector(len(every))
+    found = halves.zeros(len(every), "float16")
     found[:] = every
     found += other
     finite = np.isfinite(expected)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcdl import registry
-from hpcdl.compression.parts.entropy import entropy
+from hpcdl.compression.parts.code import entropy
 from hpcdl.compression.parts.protocol import Layout, Sparse
 from hpcdl.compression.parts.sparse_messages import HEADER, SparseMessages
 

@@ -6,7 +6,7 @@ from contract.aggregations import SPARSE
 from contract.compression import Side, exchanged, planned
 from contract.largest import Accumulating, Largest, Selected
 
-from hpcdl.compression.parts.traits import Compression
+from hpcdl.compression.parts.protocol import Compression
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.inprocess import in_process
 

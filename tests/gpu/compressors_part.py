@@ -8,8 +8,7 @@ from gpu.timing import times
 
 from hpcdl import registry
 from hpcdl.compression.parts.device import to_device, to_host
-from hpcdl.compression.parts.protocol import Layout
-from hpcdl.compression.parts.traits import Compression
+from hpcdl.compression.parts.protocol import Compression, Layout
 from hpcdl.nn.backend import backend
 from hpcdl.nn.replica import Tensor
 

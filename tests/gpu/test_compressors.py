@@ -10,8 +10,7 @@ from gpu.strict import Strict, inside
 from hpcdl import registry
 from hpcdl.aggregation.ring import ring
 from hpcdl.compression.parts.device import to_device
-from hpcdl.compression.parts.protocol import Layout
-from hpcdl.compression.parts.traits import Compression
+from hpcdl.compression.parts.protocol import Compression, Layout
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.kernels.cupy.backend import backend_on
 from hpcdl.nn.layers.flatten import Flatten

@@ -15,7 +15,7 @@ from hpcdl.analysis.scaling import records as reduced
 from hpcdl.cases.parts import step_simulation
 from hpcdl.cases.parts.compute_times import Recorded
 from hpcdl.cli import main
-from hpcdl.compression.parts.traits import Compression
+from hpcdl.compression.parts.protocol import Compression
 from hpcdl.fabric.network import NETWORKS, Link
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated

@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcdl import registry
 from hpcdl.cases.parts.scheme import traits_of
-from hpcdl.compression.parts.traits import Compression
+from hpcdl.compression.parts.protocol import Compression
 from hpcdl.training.parts.compressed.compressed import Compressed
 from hpcdl.training.parts.compressed.plan import ExchangeSettings, Plan, kind_of
 

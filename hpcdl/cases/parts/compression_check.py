@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hpcdl import registry
 from hpcdl.cases.parts.compression import NONE
-from hpcdl.compression.parts.protocol import Layout
-from hpcdl.compression.parts.traits import Compression
+from hpcdl.compression.parts.protocol import Compression, Layout
 from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:

@@ -9,6 +9,18 @@ from numba import njit
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
 
+
+@njit(nogil=True, cache=True)
+def piece(cuts: Array, segment: int, start: int, stop: int) -> tuple[int, int]:
+    """Return the segment of the entry ``start``, searched from ``segment`` on, and the piece's end.
+
+    ``cuts`` (segments + 1,): boundaries. The piece ends with the segment, at ``stop`` at the latest.
+    """
+    while cuts[segment + 1] <= start:
+        segment += 1
+    return segment, min(stop, cuts[segment + 1])
+
+
 LANES: Final = 64
 """Partial sums: lane i adds entries i, i + 64, i + 128, ..."""
 CHUNK: Final = 1 << 14

@@ -9,8 +9,7 @@ from numba import njit
 
 from hpcdl.compression.kernels.bits import BLOCK, pack_pairs, unpack_pairs
 from hpcdl.compression.kernels.draws import UNIT, draw
-from hpcdl.compression.kernels.lanes import CHUNK, LANES, total
-from hpcdl.compression.kernels.pieces import piece
+from hpcdl.compression.kernels.lanes import CHUNK, LANES, piece, total
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array

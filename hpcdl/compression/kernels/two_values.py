@@ -8,8 +8,7 @@ import numpy as np
 from numba import njit
 
 from hpcdl.compression.kernels.bits import BLOCK, pack_bits, unpack_bits
-from hpcdl.compression.kernels.lanes import CHUNK, LANES, total
-from hpcdl.compression.kernels.pieces import piece
+from hpcdl.compression.kernels.lanes import CHUNK, LANES, piece, total
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array

@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Bytes
     from hpcdl.fabric.comm import Array
 
+
+def entropy(integers: Array) -> float:
+    """Return the bits per integer of an ideal code of this distribution of values (Shannon 1948)."""
+    counts = np.unique(integers, return_counts=True)[1]
+    shares = counts / max(1, len(integers))
+    return float(-(shares * np.log2(shares)).sum())
+
+
 PADDING: Final = 16
 """Zero bytes after a message, so that kernels need not check its end before each read."""
 LARGEST: Final = (1 << 32) - 1

@@ -14,6 +14,18 @@ if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
 
 
+def subset(count: int, length: int, seed: int) -> Array:
+    """Return ``count`` of the positions 0 to ``length`` - 1, int32, rising; all subsets are equally likely.
+
+    Positions are drawn until enough are different; of more than half of them, those left out are drawn.
+    """
+    from hpcdl.compression.kernels import draws  # late: listing compressors must not load numba
+
+    found = np.empty(count, np.int32)
+    draws.subset(found, length, np.uint64(seed))
+    return found
+
+
 def gaps(indices: Array) -> Array:
     """Return the zeros before each of rising positions, uint32: of 0, 1, 5 they are 0, 0, 3."""
     ahead = indices.astype(np.uint32)

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from hpcdl.compression.parts.drawing import subset
-from hpcdl.compression.parts.entropy import entropy
-from hpcdl.compression.parts.positions import add, bitmap_of, gaps, rising, unpacked
+from hpcdl.compression.parts.code import entropy
+from hpcdl.compression.parts.positions import add, bitmap_of, gaps, rising, subset, unpacked
 from hpcdl.compression.parts.protocol import Sparse
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Messages of one bit per entry, negative or not, and the values that both signs have in each segment."""
+"""Compressor of one bit per entry, negative or not, and the values that both signs have in each segment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
 
 
-class TwoValueMessages:
+class TwoValues:
     """Values of each segment, or of its part within the span, then one bit per entry, set for negative ones.
 
     ``values`` (2 or 1): values per segment in a message, those of negative and of other entries, or their common
@@ -28,6 +28,7 @@ class TwoValueMessages:
     def __init__(
         self, segments: Segments, layout: Layout, values: int, choose: Callable[[Array, Array], Array]
     ) -> None:
+        self.state: dict[str, Array] = {}
         self._kernels = kernels(layout.device, "two_values")
         self._segments = segments
         self._dtype = np.dtype(layout.dtype)
@@ -38,7 +39,11 @@ class TwoValueMessages:
         """Return the bytes of a message."""
         return self._header(span) + int(span.stop - span.start + 7) // 8
 
-    def encode(self, span: slice, vector: Array, wire: Bytes) -> int:
+    def expected(self, span: slice) -> int:
+        """Return the bytes of a message."""
+        return self.bound(span)
+
+    def encode(self, span: slice, vector: Array, wire: Bytes, step: int) -> int:  # noqa: ARG002
         """See :class:`hpcdl.compression.parts.protocol.Encoder`."""
         cuts, header, length = self._segments.cuts(span), self._header(span), self.bound(span)
         totals = np.empty((len(cuts) - 1, 3))

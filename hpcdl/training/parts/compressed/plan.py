@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from hpcdl.compression.parts.code import Code
-    from hpcdl.compression.parts.protocol import Encoder, Layout
-    from hpcdl.compression.parts.traits import Compression
+    from hpcdl.compression.parts.protocol import Compression, Encoder, Layout
 
 
 CODE: Final = "words"

@@ -1,0 +1,105 @@
+"""16-bit vectors: arrays that add in float32, and the compressor that rounds gradients to them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import numpy as np
+
+from hpcdl.compression.parts.checks import check_finite
+from hpcdl.compression.parts.device import kernels
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hpcdl.compression.parts.device import Device
+    from hpcdl.compression.parts.protocol import Layout
+    from hpcdl.fabric.comm import Array
+
+LARGEST: Final = {"float16": "65504, the largest number of float16", "bfloat16": "the largest number of bfloat16"}
+
+
+class Float16(np.ndarray[Any, np.dtype[np.float16]]):
+    """A vector of float16 numbers. ``+=`` adds in float32 and rounds, to even on ties, as numpy does.
+
+    Slices, and buffers borrowed in its likeness, are of this class too, so that schemes add as they add other
+    vectors. Sums beyond 65519 are infinite, without a warning.
+    """
+
+    def __iadd__(self, addend: Any) -> Self:  # type: ignore[misc, override]
+        from hpcdl.compression.kernels.halves import add_float16  # late: listing compressors must not load numba
+
+        add_float16(bits(self), bits(addend))
+        return self
+
+
+class BFloat16(np.ndarray[Any, np.dtype[np.uint16]]):
+    """A vector of bfloat16 numbers: upper halves of float32 numbers; numpy sees uint16. ``+=`` as for float16.
+
+    A library that sums its memory itself would add integers.
+    """
+
+    def __iadd__(self, addend: Any) -> Self:  # type: ignore[misc, override]
+        from hpcdl.compression.kernels.halves import add_bfloat16  # late: listing compressors must not load numba
+
+        add_bfloat16(bits(self), bits(addend))
+        return self
+
+
+def zeros(size: int, numbers: str, device: Device | None = None) -> Array:
+    """Return a vector of ``size`` zeros of the type ``numbers``; a GPU's own vectors of float16 add as these."""
+    if device is not None:
+        return device.zeros((size,), numbers)
+    return (
+        np.zeros(size, np.float16).view(Float16)
+        if numbers == "float16"
+        else np.zeros(size, np.uint16).view(BFloat16)
+    )
+
+
+def bits(vector: Array) -> Array:
+    """Return a view of 16-bit numbers as plain uint16."""
+    view = vector.view(np.uint16)
+    return np.asarray(view) if isinstance(view, np.ndarray) else view
+
+
+class Halves:
+    """16-bit numbers on the wire: ``numbers`` is float16 or bfloat16; sums and parameters stay float32.
+
+    A rank's gradient is rounded to the nearest number. Where a scheme adds, it adds in float32 and rounds the
+    partial sum, because it sends 16 bits on.
+    """
+
+    def __init__(self, layout: Layout, numbers: str) -> None:
+        compiled = kernels(layout.device, "halves")
+        self._narrow = getattr(compiled, f"narrow_{numbers}")
+        self._widen = getattr(compiled, f"widen_{numbers}")
+        self._numbers = numbers
+        self.state: dict[str, Array] = {numbers: zeros(layout.size, numbers, layout.device)}
+
+    def rounds(self, span: slice, vector: Array, residual: Array | None, _step: int) -> Iterator[Array]:
+        """See :class:`hpcdl.compression.parts.protocol.Summable`.
+
+        Raises FloatingPointError for a value that is infinite or not a number, or a sum that is.
+        """
+        sent = self.state[self._numbers][span]
+        numbers = vector.astype(np.float32, copy=False)
+        fused = residual is not None and residual.dtype == np.float32
+        check_finite(self._narrow(numbers, bits(sent), residual if fused else None))
+        if residual is not None and not fused:
+            self._widen(bits(sent), numbers)
+            np.subtract(vector, numbers, out=residual)
+        yield sent
+        self.restore(span, sent, vector, _step, fed_back=residual is not None)
+
+    def restore(self, span: slice, sent: Array, vector: Array, step: int, *, fed_back: bool) -> None:  # noqa: ARG002
+        """See :class:`hpcdl.compression.parts.protocol.PointToPoint`."""
+        numbers = vector if vector.dtype == np.float32 else np.empty_like(vector, dtype=np.float32)
+        if not self._widen(bits(sent), numbers):
+            raise FloatingPointError(f"the sum exceeds {LARGEST[self._numbers]}")
+        if numbers is not vector:
+            vector[:] = numbers
+
+    def lengths(self, span: slice) -> list[tuple[int, str]]:
+        """Return the length and the type of the vector."""
+        return [(span.stop - span.start, "float16" if self._numbers == "float16" else "uint16")]
