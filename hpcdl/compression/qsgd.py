@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Bytes, Layout
     from hpcdl.fabric.comm import Array
 
-TRAITS: Final = Compression(error_feedback=False, unbiased=True, title="Alistarh 2017")
+TRAITS: Final = Compression(error_feedback=False, title="Alistarh 2017")
 
 
 class QSGD:
@@ -22,7 +22,7 @@ class QSGD:
     ``levels``: s. ``bucket``: n entries with a common Euclidean norm. The mean of the message is the gradient, and
     the variance of a bucket at most min(n / s^2, sqrt(n) / s) x norm^2 (lemma 3.1).
 
-    A message has the norms, then the levels in Elias's gamma code and their signs, 2.3 bits per entry of a normal
+    A message has the norms, then the levels in Elias's gamma code and their signs, 2.6 bits per entry of a normal
     distribution with the defaults. Buckets begin at the start of the span.
     """
 
@@ -35,6 +35,7 @@ class QSGD:
         if bucket < 1:
             raise ValueError(f"bucket is {bucket}, below 1")
         self.state: dict[str, Array] = {}
+        self.variance = min(bucket / levels**2, bucket**0.5 / levels)
         self._kernels, self._key = kernels, draws.key
         self._levels, self._bucket = levels, bucket
         self._seed, self._rank = layout.seed, layout.rank

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Layout
     from hpcdl.fabric.comm import Array
 
-TRAITS: Final = Compression(unbiased=True, on_device=True, title="Stich 2018")
+TRAITS: Final = Compression(on_device=True, title="Stich 2018")
 
 
 class RandomK:
@@ -55,6 +55,7 @@ class RandomK:
 
     def restore(self, span: slice, sent: Array, vector: Array, step: int, *, fed_back: bool) -> None:
         """See :class:`hpcdl.compression.parts.protocol.PointToPoint`."""
+        check_finite(np.isfinite(sent).all())
         factor = 1 if fed_back else len(vector) / max(1, len(sent))
         vector[:] = 0
         vector[self._positions(span, step)] = sent * vector.dtype.type(factor)

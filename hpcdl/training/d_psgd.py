@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import math
 from functools import partial
 from operator import imul, isub
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl import registry
-from hpcdl.compression.parts.protocol import Compression
+from hpcdl.compression.parts.protocol import Compression, Layout
 from hpcdl.fabric.vectors import assign
 from hpcdl.registry import nearest
 from hpcdl.training.parts.compressed.plan import readable
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from hpcdl.training.parts.session import Session
 
 _MIXINGS = ("overlap", "after")
+MAX_VARIANCE: Final = 0.5
+"""Largest variance of an unbiased quantiser, by the squared norm; the error contracts below 1."""
 
 
 async def d_psgd(
@@ -54,8 +57,8 @@ async def d_psgd(
 
     The average over ranks does not change. The gamma that converges depends on the compressor and the graph, so
     that it is required: 1 for 16 bits, and the less, the fewer entries are sent. The error of a message must be
-    less than the difference, so that quantisers that are right only on average are refused. The first
-    ``warmup_steps`` messages are dense.
+    less than the difference: an unbiased quantiser is accepted if its variance is at most half the squared norm,
+    such as qsgd with 32 levels. The first ``warmup_steps`` messages are dense.
 
     ``graph``: see :func:`hpcdl.training.parts.topologies.neighbours`. A rank's gradient is the mean over its own
     share of the batch. Evaluations test the average over ranks.
@@ -114,9 +117,12 @@ def check(_ranks: int, settings: Mapping[str, Any]) -> None:
 def check_compression(plan: Plan, settings: Mapping[str, Any]) -> None:
     """Raise ValueError for a compressor whose error may exceed the difference, and without a consensus step."""
     if not _contracts(plan.make, plan.traits):
+        variance = _variance(plan.make)
+        size = f" (variance up to {variance:.3g} of the squared norm; accepted: {MAX_VARIANCE})"
+        size *= math.isfinite(variance)
         those = [name for name in registry.names("compression") if _contracts(*_declared(name))]
         raise ValueError(
-            f"the error of {plan.name} may exceed the difference that 'd_psgd' sends; "
+            f"the error of {plan.name}{size} may exceed the difference that 'd_psgd' sends; "
             f"these have smaller errors: {', '.join(those)}"
         )
     if plan.settings.error_feedback is not None:
@@ -130,7 +136,14 @@ def check_compression(plan: Plan, settings: Mapping[str, Any]) -> None:
 
 def _contracts(make: Callable[..., Any], traits: Compression) -> bool:
     """Return True if the error of a message between two ranks is less than the vector, as error feedback needs."""
-    return readable(make) and (traits.error_feedback or traits.rounds_values)
+    if not readable(make):
+        return False
+    return traits.error_feedback or traits.rounds_values or _variance(make) <= MAX_VARIANCE
+
+
+def _variance(make: Callable[..., Any]) -> float:
+    """Return the largest variance of an unbiased quantiser, by the squared norm; infinite if it states none."""
+    return float(getattr(make(Layout(size=1)), "variance", math.inf))
 
 
 def _declared(compressor: str) -> tuple[Callable[..., Any], Compression]:

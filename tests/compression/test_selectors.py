@@ -258,6 +258,12 @@ def test_random_k_sums_the_same_entries_on_all_ranks(length, density):
     assert k == length or k < 5 or (again != vectors).any()
 
 
+def test_random_k_restores_no_value_that_is_not_finite():
+    compressor = RandomK(Layout(size=10), density=0.1)
+    with pytest.raises(FloatingPointError, match="not a number"):
+        compressor.restore(slice(0, 10), np.array([np.nan], "float32"), np.zeros(10, "float32"), 0, fed_back=True)
+
+
 def test_random_k_without_error_feedback_is_unbiased():
     """Over 10,000 draws, within its variance (n/k - 1) x^2."""
     vector = np.array([1, -2, 0.5, 4, 0, 3, -1, 2, 2, 1], "float32")

@@ -93,6 +93,12 @@ def test_compressors_whose_errors_are_small_are_accepted():
     assert not {"sign", "qsgd", "terngrad", "dgc", "power_sgd"} & set(ABLE)
 
 
+def test_qsgd_is_accepted_with_a_small_variance():
+    check_compression(planned("qsgd", "allgather", levels=32), {"consensus_step": 0.1})
+    with pytest.raises(ValueError, match=r"variance up to 0\.533 of the squared norm"):
+        check_compression(planned("qsgd", "allgather", levels=31), {"consensus_step": 0.1})
+
+
 @pytest.mark.parametrize("compressor", ABLE)
 def test_the_error_of_a_message_is_less_than_the_vector(compressor):
     where = layout([(6, 5), (7,)], dtype="float64")
@@ -176,6 +182,7 @@ def test_the_average_is_kept_and_copies_are_equal_in_all_schedules(compressor):
         ("top_k", {"density": 0.2}, 0.2),
         ("random_k", {"density": 0.2}, 0.1),
         ("one_bit", {}, 0.4),
+        ("qsgd", {"levels": 32}, 0.4),
         ("bf16", {}, 1.0),
     ],
 )

@@ -160,8 +160,6 @@ class Compression:
 
     error_feedback: bool = True
     """The part that is not sent is added to the next gradient; the default of the cases."""
-    unbiased: bool = False
-    """The mean of its message is the gradient; no error feedback is needed."""
     whole_tensors: bool = False
     """Takes whole tensors: buckets are cut between tensors only."""
     both_ways: bool = False
