@@ -43,22 +43,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # flushing the rest of the output at exit must not raise a second error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):  # the reader has ended: | head
-            print(f"hpcdl: {error}", file=sys.stderr)
+            from hpcdl.report.escaping import message
+
+            print(f"hpcdl: {message(error)}", file=sys.stderr)
         return FAILED
     return code
 
 
 def _execute(options: argparse.Namespace) -> int:
     from hpcdl.launch.testbed_settings import TestbedError
+    from hpcdl.report.escaping import message
     from hpcdl.suite import UsageError
 
     try:
         return int(options.execute(options))
-    except UsageError as error:
-        print(f"hpcdl: {error}", file=sys.stderr)
-    except TestbedError as error:
-        if is_first(os.environ):
-            print(f"hpcdl: {error}", file=sys.stderr)
+    except (UsageError, TestbedError) as error:
+        if isinstance(error, UsageError) or is_first(os.environ):
+            print(f"hpcdl: {message(error)}", file=sys.stderr)
     return USAGE
 
 

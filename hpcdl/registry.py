@@ -5,7 +5,8 @@ offers a class; letter case and underscores do not matter: ``sgd.py`` offers ``S
 registration.
 
 ``mypackage.mymodule:my_ring`` names an object of the user. Its module is searched on Python's path, then in the
-folder of the suite.
+folder of the suite. It is imported only if the user typed the name, in a suite or an option: a file of a run is
+never trusted with code.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ SHORT: Final = 80
 LIMIT: Final = 1 << 63
 """Upper limit of numbers: traces have 64 bits."""
 _suite_folder: str | None = None
+_typed: Final = set[str]()
 
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "int": (int,),
@@ -96,13 +98,27 @@ def traits(folder: str, name: str, kind: type[Traits]) -> Traits:
     return declared
 
 
-def look_in(folder: Path) -> None:
-    """Search modules of names with a colon in ``folder`` too, last."""
+def trust(typed: Any, folder: Path) -> None:
+    """Let the names with a colon in ``typed`` be imported: a name, or a table or list of a suite or option.
+
+    Their modules are searched in ``folder`` too, last.
+    """
     global _suite_folder  # noqa: PLW0603 - a process has one suite
     _suite_folder = str(folder.absolute())
+    waiting = [typed]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, (dict, list)):
+            waiting += value.values() if isinstance(value, dict) else value
+        elif isinstance(value, str) and ":" in value:
+            _typed.add(value)
 
 
 def _users_own(folder: str, name: str) -> Callable[..., Any]:
+    if name not in _typed:
+        raise ValueError(
+            f"{shortened(name)} names code outside the package, which only a suite or an option may name"
+        )
     module, _, attribute = name.partition(":")
     if _suite_folder is not None and _suite_folder not in sys.path:
         sys.path.append(_suite_folder)  # permanent: the user's module may import others later

@@ -187,7 +187,6 @@ def parse(
     missing data, impossible shapes. Of a case that is not chosen only the keys, and what names it, must be right;
     without ``check`` that holds for all cases, for a suite that runs on another machine.
     """
-    registry.look_in(Path(source).parent)
     try:
         name, question, drafts = _drafts(text, source, overrides)
     except ValueError as error:
@@ -233,6 +232,7 @@ def _drafts(text: str, source: str, overrides: Sequence[str]) -> tuple[str, str,
         raise UsageError(f"{source}: there is no [[case]]")
     for one in overrides:
         override(one, head, written)
+    registry.trust(written, Path(source).parent)
     check_keys(head, ("name", "question"), f"{source}: [suite]")
     name, question = head.get("name"), head.get("question", "")
     if name is None:

@@ -56,7 +56,7 @@ def _scheme(name: str) -> int:
     from hpcdl.cases.parts.sparse_contract import check_sparse_scheme
     from hpcdl.suite import UsageError
 
-    registry.look_in(Path.cwd())
+    registry.trust(name, Path.cwd())
     try:
         scheme, traits = registry.find("aggregation", name), registry.traits("aggregation", name, Aggregation)
     except ValueError as error:

@@ -93,7 +93,10 @@ def execute(options: argparse.Namespace) -> int:
         options.launches,
         _options_of_run(options),
     )
-    text = batch_script(job, site)
+    try:
+        text = batch_script(job, site)
+    except ValueError as error:
+        raise suite.UsageError(str(error)) from None
     if options.dry_run:
         print(text, end="")
         return OK

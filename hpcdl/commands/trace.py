@@ -71,7 +71,7 @@ def _case(run: Run, globs: Sequence[str]) -> int:
     """Return the index of the only case that ``globs`` select. Raises ValueError if it is none or several."""
     from hpcdl.suite import matching
 
-    names = [str(one["case"]) for one in run.described]
+    names = [str(one.get("case", "")) for one in run.described]
     chosen = matching(names, globs)
     if len(chosen) == 1:
         return chosen[0]

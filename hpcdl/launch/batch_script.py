@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import textwrap
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -39,7 +39,16 @@ class BatchJob:
 
 
 def batch_script(job: BatchJob, site: SiteProfile) -> str:
-    """Return the text of a batch script; the same text for the same arguments."""
+    """Return the text of a batch script; the same text for the same arguments.
+
+    Raises ValueError for a character that is not printable in ``job``: a line end would begin a command.
+    """
+    for words in astuple(job):
+        for word in words if isinstance(words, tuple) else (words,):
+            if not str(word).isprintable():
+                raise ValueError(
+                    f"{ascii(word)[:80]}: a batch script cannot have characters that are not printable"
+                )
     lines = ["#!/bin/bash", f"# Written by: {job.command}", "#", *_introduction(job)]
     lines += [f"#SBATCH --{option}" for option in _options(job, site)]
     lines += ["", *environment(site), "set -u", _PROGRAMS.format(launcher=site.launcher.split()[0])]

@@ -11,6 +11,9 @@ _BLOCK: Final = re.compile(
 )
 """Beginnings of a line that a backslash keeps from being a heading, list, quotation, table or fence."""
 
+MAX_MESSAGE: Final = 2000
+"""Characters of an error message, at most."""
+
 
 def visible(text: str) -> str:
     r"""Return ``text`` with each control or formatting character as its escape, such as ``\x1b`` or ``\n``.
@@ -21,6 +24,12 @@ def visible(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(one if _shown(one) else one.encode("unicode_escape").decode() for one in text)
+
+
+def message(error: object) -> str:
+    """Return the text of an error as one line for a terminal, without its middle if it is very long."""
+    text = visible(str(error))
+    return text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE // 2]} ... {text[-MAX_MESSAGE // 4 :]}"
 
 
 def _shown(character: str) -> bool:

@@ -23,7 +23,7 @@ BY_PAPER = "reported by the paper"
 
 def reported(rows: Sequence[Record]) -> Section:
     """The paper's figures for the suite of ``rows``; nothing for a suite that asks no paper's question."""
-    paper = PUBLISHED.get(str(rows[0]["suite"])) if rows else None
+    paper = PUBLISHED.get(str(rows[0].get("suite"))) if rows else None
     if paper is None:
         return Section("Reported by a paper")
     times = {(row["aggregation"], row["message_bytes"], row["ranks"]): row["predicted_seconds"] for row in rows}

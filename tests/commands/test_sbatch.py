@@ -94,3 +94,19 @@ def test_without_slurm_nothing_is_submitted(capsys, monkeypatch):
     monkeypatch.setenv("PATH", "/absent")
     assert main(["sbatch", "quickstart", "--nodes", "2", "--submit"]) == 2
     assert "--submit: sbatch is not found" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", ["a\nrm -rf x", "a\rb", "\x1b[2J", "a\u2028b"])
+@pytest.mark.parametrize("option", ["--case", "--set", "suite"])
+def test_no_character_that_ends_a_line_reaches_the_script(option, word, tmp_path, capsys):
+    """A line end after the comment with the command would begin a command of its own."""
+    suite = tmp_path / "mine.toml"
+    suite.write_text("[suite]\nname = 'x'\n[[case]]\nkind = 'collective'\nranks = 2\nmessage_bytes = 64\n")
+    given = {"--case": ["--case", "*", "--case", f"*[!{word}]"], "--set": ["--set", f"case.ranks = 2 #{word}"]}
+    if option == "suite":
+        suite = suite.rename(tmp_path / f"{word.replace('/', '')}.toml")
+    assert main(["sbatch", str(suite), "--nodes", "2", "--dry-run", *given.get(option, [])]) == 2
+    done = capsys.readouterr()
+    assert not done.out
+    assert done.err.count("\n") == 1
+    assert word not in done.err

@@ -34,7 +34,7 @@ def select(
     None selects all ranks, or all events, also those outside steps. Raises ValueError if there are no such ranks
     or steps, and TraceError for a damaged file.
     """
-    name = str(run.described[case_index]["case"])
+    name = str(run.described[case_index].get("case", ""))
     events = run.events_of(case_index)
     rows = run.steps[run.steps["case_index"] == case_index]
     recorders = run.ranks[run.ranks["case_index"] == case_index]
