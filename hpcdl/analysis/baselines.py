@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hpcdl.analysis.launches import undisturbed
 from hpcdl.analysis.record_fields import is_independent, keeps_step
 
 if TYPE_CHECKING:
@@ -51,6 +52,6 @@ def _nearest(points: Sequence[Point], to: Point, name: str) -> list[Point]:
 
 
 def same_seed(points: Sequence[Point], seed: Any) -> list[Launch]:
-    """Return the launches with step times: those of ``seed`` if it is there, else those of every seed."""
-    same = [point for point in points if point.seed == seed]
-    return [one for point in same or points for one in point.launches if len(one.seconds)]
+    """Return the launches whose times count, of ``seed`` if it is there, else of every seed."""
+    same = [point for point in points if point.seed == seed] or points
+    return undisturbed([launch for point in same for launch in point.launches if len(launch.seconds)])

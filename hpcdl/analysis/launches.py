@@ -15,7 +15,7 @@ from hpcdl.analysis.statistics import Middle, Vector, center, slowest
 from hpcdl.analysis.throughput import throughput_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import pandas as pd
 
@@ -69,6 +69,8 @@ class Launch:
     """Vectors of the rank that holds most; 0 where it was not stated."""
     disturbed: str | None = None
     """Disturbance from outside the job beyond the limits of :mod:`hpcdl.analysis.disturbance`."""
+    stolen: float = 0.0
+    """Share of its time that the hypervisor took from the rank that lost most."""
     middle: Middle = "median"
     """Statistic of ``seconds``."""
     span: tuple[int, int] | None = None
@@ -91,6 +93,11 @@ class Launch:
     def images_per_second(self) -> float:
         """All measured images by the time that they took, whatever the strategy; not a number without any."""
         return float(self.images.sum() / self.seconds.sum()) if len(self.seconds) else float("nan")
+
+
+def undisturbed(launches: Sequence[Launch]) -> list[Launch]:
+    """Return the launches whose times are fair; all if all are disturbed."""
+    return [launch for launch in launches if not launch.disturbed] or list(launches)
 
 
 def warmup_of(fields: Mapping[str, Any]) -> int:
@@ -132,6 +139,7 @@ def _reduce(
     warmup = warmup_of(fields)
     if not steps or fields.get("error"):  # what broke half-way has no step time
         return _unmeasured(fields, total_steps=0, warmup_steps=warmup, ranks_recorded=0)
+    taken = disturbance({} if fields.get("network") else ranks)
     recorded = [table["rank"] for table in (steps, evaluations, updates) if table]
     counts: dict[str, Any] = {
         "warmup_steps": warmup,
@@ -142,7 +150,8 @@ def _reduce(
         "updates": updates,
         "residuals": _over_ranks(residuals),
         "memory_bytes": int(ranks["memory_bytes"].max(initial=0)) if ranks else 0,
-        "disturbed": None if fields.get("network") else disturbance(ranks),
+        "stolen": taken.stolen,
+        "disturbed": taken.cause,
     }
     whole = batch(fields)
     if not keeps_step(fields) and whole:

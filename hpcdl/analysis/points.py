@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hpcdl.analysis.launches import undisturbed
 from hpcdl.analysis.record_fields import TRAININGS, Key, configuration, problem
 
 if TYPE_CHECKING:
@@ -35,9 +36,14 @@ class Point:
         return self.launches[0].fields
 
     @property
+    def timed(self) -> list[Launch]:
+        """Launches whose times count: the undisturbed ones; all if all are disturbed."""
+        return undisturbed(self.launches)
+
+    @property
     def seconds(self) -> list[Vector]:
-        """Step times, one vector per launch."""
-        return [launch.seconds for launch in self.launches]
+        """Step times, one vector per launch whose times count."""
+        return [launch.seconds for launch in self.timed]
 
     @property
     def middle(self) -> Middle:

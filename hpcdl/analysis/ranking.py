@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from hpcdl.analysis.conditions import conditions, words
+from hpcdl.analysis.disturbance import correction
 from hpcdl.analysis.record_fields import ANY, is_independent, keeps_step, method, problem
 from hpcdl.analysis.statistics import Interval, mean_interval
 from hpcdl.analysis.welch import ALPHA, adjusted, difference
@@ -81,6 +82,8 @@ class Place(NamedTuple):
     """Images per second, one per launch; or accuracies, one per seed."""
     interval: Interval
     """Mean with Student's 95 % interval; of images per second the geometric mean. No bounds for one value."""
+    stolen: float
+    """Mean share of time that the hypervisor took; 0 if the values are no speeds."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,8 @@ class Winner:
     def rivals(self) -> list[Candidate]:
         """Candidates tied with the winner: tested and not told apart; if it has one value, its equals.
 
-        Welch's test, of logarithms of images per second, adjusted for the number of candidates.
+        Welch's test, of logarithms of images per second, adjusted for the number of candidates. If the hypervisor
+        took more time from a candidate than from the winner, its corrected speed is tested.
         """
         first, *others = self.places
         if len(first.values) < 2:
@@ -120,7 +124,9 @@ class Winner:
         if not tested:
             return []
         scale = np.log if self.question == "throughput" else np.asarray
-        found = difference([scale(one.values) for one in tested], [scale(first.values)] * len(tested))
+        given = [max(1.0, correction(first.stolen, place.stolen)) for place in tested]
+        own = [scale(place.values * factor) for place, factor in zip(tested, given, strict=True)]
+        found = difference(own, [scale(first.values)] * len(tested))
         behind = (adjusted(found.p) < ALPHA) & (found.value > 0)
         return [one.candidate for one, is_behind in zip(tested, behind, strict=True) if not is_behind]
 
@@ -222,7 +228,7 @@ def _ranked(
     simulated = any(one.fields.get("network") for one in field.candidates)
     unit = "launch" if speed and not simulated else "seed"  # others hardly differ between launches of a seed
     places = [
-        Place(one, values, _interval(values, positive=speed))
+        Place(one, values, _interval(values, positive=speed), _stolen(rest) if speed else 0.0)
         for one, rest in kept
         if rest
         for values in [replace(one, launches=rest).values(of, unit)]
@@ -232,6 +238,10 @@ def _ranked(
     if not places or not places[0].interval.value > 0:
         return []
     return [Winner(field, question, budget, places, disturbed)]
+
+
+def _stolen(launches: Sequence[Launch]) -> float:
+    return float(np.mean([launch.stolen for launch in launches]))
 
 
 def _interval(values: Vector, *, positive: bool) -> Interval:

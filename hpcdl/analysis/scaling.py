@@ -13,7 +13,9 @@ any one. Without one-rank cases the base is the same case at its smallest scale.
 speedup and efficiency 1 by definition. Exposed communication is the step time less that of the case that does not
 communicate (aggregation "none") on as many ranks, chosen alike by strategy and optimizer; both must keep common
 steps, or neither; on one rank it is 0 by definition, and it is never below 0: where the interval of the difference
-is below 0 by more than 5 % of a step, ``beats_ceiling`` is true. Input is the part of the compute time that goes
+is below 0 by more than 5 % of a step, ``beats_ceiling`` is true. Times are those of undisturbed launches; of all
+where all are disturbed (:mod:`hpcdl.analysis.disturbance`). Intervals of efficiency and of exposed communication
+span the value as measured and the value corrected for steal time. Input is the part of the compute time that goes
 into waiting for images, of the rank that waits longest. Sent bytes and messages are per step, of the rank that
 sends most, of those that take steps.
 Load balance and communication efficiency are those of the POP project (Rosas, Gimenez & Labarta, Scalability
@@ -29,6 +31,7 @@ import numpy as np
 
 from hpcdl.analysis.bandwidth import bus_factor
 from hpcdl.analysis.baselines import base_of, same_seed, without_communication
+from hpcdl.analysis.disturbance import correction
 from hpcdl.analysis.near_linear import judge, p_value, steps_by_launch, steps_of
 from hpcdl.analysis.outcome import fidelity, kept, learned
 from hpcdl.analysis.points import Point, points_of
@@ -65,7 +68,8 @@ def records(launches: Iterable[Launch]) -> list[Record]:
     """One dictionary per case and seed, in the order in which they ran.
 
     It has all fields of the contract (None where they do not apply, or nothing was measured), then
-    ``seed``, ``launches``, ``disturbed``, ``planned_steps``, ``warmup_steps``, ``measured_steps``,
+    ``seed``, ``launches`` (whose times count), ``launches_left_out``, ``disturbed``, ``stolen``,
+    ``planned_steps``, ``warmup_steps``, ``measured_steps``,
     ``ranks_recorded``, ``base_ranks``, ``base_aggregation`` ("any" when several were taken together),
     ``base_launches``, ``base_step_seconds``, ``base_disturbed``, ``near_linear``,
     ``near_linear_p``, ``launch_seconds``, ``exposed_communication_seconds_low`` and
@@ -85,19 +89,21 @@ def records(launches: Iterable[Launch]) -> list[Record]:
 def _record(point: Point, points: Sequence[Point]) -> Record:
     computed: Record = {
         "seed": point.seed,
-        "launches": len(point.launches),
+        "launches": len(point.timed),
+        "launches_left_out": len(point.launches) - len(point.timed),
         "ranks": point.ranks,
         "scaling": scaling_of(point.fields) if point.is_training else None,
         "steps": _whole(point, lambda launch: launch.total_steps),
         "planned_steps": planned_steps(point.fields) if point.is_training else None,
         "warmup_steps": point.launches[0].warmup_steps,
-        "measured_steps": sum(launch.measured_steps for launch in point.launches),
+        "measured_steps": sum(launch.measured_steps for launch in point.timed),
         "ranks_recorded": min(launch.ranks_recorded for launch in point.launches),
         "bytes_sent_per_rank": _middle(point, lambda launch: launch.bytes_sent),
         "messages_per_rank": _middle(point, lambda launch: launch.messages),
         "correct": _verdict(point),
-        "disturbed": _disturbed(point),
-        "launch_seconds": [one.typical(one.seconds) for one in point.launches if len(one.seconds)] or None,
+        "disturbed": next((launch.disturbed for launch in point.timed if launch.disturbed), None),
+        "stolen": _stolen(point.timed),
+        "launch_seconds": [one.typical(one.seconds) for one in point.timed if len(one.seconds)] or None,
         "error": next((text for launch in point.launches if (text := launch.fields.get("error"))), None),
         **_waiting(point),
         **(_training(point, points) if point.is_training else _collective(point)),
@@ -111,10 +117,10 @@ def _record(point: Point, points: Sequence[Point]) -> Record:
 
 
 def _waiting(point: Point) -> Record:
-    """Return the medians over launches; a late rank if it is the same in all of them."""
-    late = {launch.late_rank for launch in point.launches}
+    """Return the medians over launches; a late rank if it is the same in all of them, and they are undisturbed."""
+    late = {None if launch.disturbed else launch.late_rank for launch in point.timed}
     found = {
-        name: _median([value for launch in point.launches if (value := getattr(launch, name)) is not None])
+        name: _median([value for launch in point.timed if (value := getattr(launch, name)) is not None])
         for name in ("waiting_seconds", "transfer_seconds", "late_seconds")
     }
     one = late.pop() if len(late) == 1 else None
@@ -169,8 +175,13 @@ def _exposed(point: Point, points: Sequence[Point]) -> Interval:
     ceiling = without_communication(point, points)
     if not ceiling:
         return NOTHING
-    others = [one.seconds for one in same_seed(ceiling, point.seed)]
-    return difference_interval(point.seconds, others, middles=(point.middle, point.middle))
+    others = same_seed(ceiling, point.seed)
+    value, low, high = difference_interval(
+        point.seconds, [launch.seconds for launch in others], middles=(point.middle, point.middle)
+    )
+    step = launches_interval(point.seconds, point.middle).value
+    change = _stolen(others) * (step - value) - _stolen(point.timed) * step
+    return Interval(value, low + min(change, 0.0), high + max(change, 0.0))
 
 
 def _scaling(point: Point, points: Sequence[Point]) -> Record:
@@ -181,13 +192,15 @@ def _scaling(point: Point, points: Sequence[Point]) -> Record:
         return dict.fromkeys(("speedup", "efficiency", "efficiency_low", "efficiency_high"))
     simulated = bool(point.fields.get("network"))  # its launches do not vary, but its steps may
     vectors = steps_of if simulated else steps_by_launch
-    times, own = vectors(of_base), vectors(point.launches)
+    times, own = vectors(of_base), vectors(point.timed)
     scale = point.ranks / base[0].ranks
     itself = any(other is point for other in base)
     per_rank = 1 / scale if scaling == "strong" else 1.0
-    low = high = ratio = 1.0
+    low = high = ratio = corrected = 1.0
     if not itself:
         ratio, low, high = ratio_interval(times, own, middles=(base[0].middle, point.middle))
+        corrected = correction(_stolen(of_base), _stolen(point.timed))
+        low, high = low * min(1.0, corrected), high * max(1.0, corrected)
     aggregations = {other.aggregation for other in base}
     return {
         "speedup": ratio if scaling == "strong" else ratio * scale,
@@ -198,9 +211,9 @@ def _scaling(point: Point, points: Sequence[Point]) -> Record:
         "base_aggregation": ANY if len(aggregations) > 1 else base[0].aggregation,
         "base_launches": len(times),
         "base_step_seconds": launches_interval(times, base[0].middle).value,
-        "base_disturbed": any(_disturbed(other) for other in base),
+        "base_disturbed": any(launch.disturbed for launch in of_base),
         "near_linear": None,
-        "near_linear_p": math.nan if simulated or itself else p_value(times, own, per_rank),
+        "near_linear_p": math.nan if simulated or itself else p_value(times, own, per_rank, corrected),
     }
 
 
@@ -230,18 +243,14 @@ def _verdict(point: Point) -> bool | None:
     return False if False in checks else True if all(checks) else None
 
 
-def _disturbed(point: Point) -> str | None:
-    """Return the first disturbance, with the number of disturbed launches; None if no launch was disturbed."""
-    found = [launch.disturbed for launch in point.launches if launch.disturbed]
-    if not found:
-        return None
-    several = f" ({len(found)} of {len(point.launches)} launches)" if len(point.launches) > 1 else ""
-    return f"{found[0]}{several}"
+def _stolen(launches: Iterable[Launch]) -> float:
+    """Return the mean share of time that the hypervisor took."""
+    return float(np.mean([launch.stolen for launch in launches]))
 
 
 def _middle(point: Point, of: Callable[[Launch], Vector]) -> float | None:
     """Median over launches of the median over steps, or of the mean over windows."""
-    vectors = [(launch, of(launch)) for launch in point.launches]
+    vectors = [(launch, of(launch)) for launch in point.timed]
     return _median([launch.typical(vector) for launch, vector in vectors if len(vector)])
 
 

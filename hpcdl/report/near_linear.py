@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from hpcdl.analysis.disturbance import NOTED_STEAL
 from hpcdl.analysis.near_linear import NEAR_LINEAR
 from hpcdl.report.formatting import digits, interval, plural
 
@@ -17,28 +18,45 @@ MOST: Final = 3
 
 
 def count(judged: Sequence[Sequence[Method]], oversubscribed: Collection[int]) -> str:
-    """Return the number of near-linear methods at their largest scale, in all settings together; empty if none."""
+    """Return the number of near-linear methods at their largest scale, in all settings together; empty if none.
+
+    Without any verdict, return the range of their efficiencies.
+    """
     if not judged:
         return ""
-    ends = [one.scales[-1] for methods in judged for one in methods]
-    near_linear = sum(scale.near_linear is True for scale in ends)
+    ends = [method.scales[-1] for methods in judged for method in methods]
     scales = {scale["ranks"] for scale in ends}
     where = plural(ends[0]["ranks"], "rank") if len(scales) == 1 else "their largest scale"
-    are = (
-        "method is" if len(ends) == 1 else "methods are" if len(judged) == 1 else "pairs of method and setting are"
-    )
     disturbed = sum(scale.disturbed for scale in ends)
-    open_ = sum(scale.near_linear is None for scale in ends) - disturbed
-    bound = f"(efficiency >= {NEAR_LINEAR:.2f})"
-    counted = ((open_, "inconclusive"), (disturbed, "disturbed, without a verdict"))
-    rest = "".join(f", {many} {'is' if many == 1 else 'are'} {state}" for many, state in counted if many)
-    shared = ", ".join(
-        map(str, sorted({scale["ranks"] for scale in ends if not scale["network"]} & set(oversubscribed)))
-    )
-    doubt = (
-        f" OVERSUBSCRIBED: at {shared} ranks they share cores, which does not measure scaling." if shared else ""
-    )
-    return f"{near_linear} of {len(ends)} {are} near-linear at {where} {bound}{rest}.{doubt}"
+    inconclusive = sum(scale.near_linear is None for scale in ends) - disturbed
+    states = [f"{inconclusive} inconclusive"] * bool(inconclusive) + [f"{disturbed} disturbed"] * bool(disturbed)
+    if inconclusive + disturbed == len(ends):
+        values = [scale.median("efficiency") or 0.0 for scale in ends]
+        line = (
+            f"Efficiency is {_range(values)} at {where}, without a verdict on near-linear scaling "
+            f"(>= {NEAR_LINEAR:.2f}): {', '.join(states)}."
+        )
+    else:
+        are = (
+            "method is"
+            if len(ends) == 1
+            else "methods are"
+            if len(judged) == 1
+            else "pairs of method and setting are"
+        )
+        near_linear = sum(scale.near_linear is True for scale in ends)
+        line = f"{near_linear} of {len(ends)} {are} near-linear at {where} (efficiency >= {NEAR_LINEAR:.2f})."
+        line += f" Without a verdict: {', '.join(states)}." if states else ""
+    shared = sorted({scale["ranks"] for scale in ends if not scale["network"]} & set(oversubscribed))
+    if shared:
+        numbers = ", ".join(map(str, shared))
+        line += f" OVERSUBSCRIBED: at {numbers} ranks they share cores, which does not measure scaling."
+    return line
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = digits(min(values)), digits(max(values))
+    return low if low == high else f"{low} to {high}"
 
 
 def standings(methods: Sequence[Method]) -> list[str]:
@@ -81,7 +99,11 @@ def _reason(scale: Scale) -> str:
     if low is None or high is None:
         return "too few steps for an interval"
     inside = low < NEAR_LINEAR <= high
-    return f"{NEAR_LINEAR:.2f} is inside the interval" if inside else "too many cases for this difference"
+    if not inside:
+        return "too many cases for this difference"
+    stolen = max(scale.values("stolen"), default=0.0)
+    cause = f", which steal time of {100 * stolen:.0f} % widens" if stolen >= NOTED_STEAL else ""
+    return f"{NEAR_LINEAR:.2f} is inside the interval{cause}"
 
 
 def _efficiency(scale: Scale) -> str:

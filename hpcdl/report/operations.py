@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from hpcdl.analysis.conditions import settings, words
+from hpcdl.analysis.disturbance import correction
 from hpcdl.analysis.labels import label
 from hpcdl.analysis.welch import ALPHA, adjusted, difference
 from hpcdl.report.formatting import plural
@@ -96,8 +97,12 @@ def _equal(first: Record, others: Sequence[Record]) -> list[Record]:
 
 
 def _untold(first: Record, others: Sequence[Record]) -> list[Record]:
-    """Return the records that Welch's test, adjusted for their number, does not find slower than ``first``."""
-    times = [np.log(one["launch_seconds"]) for one in others]
+    """Return the records that Welch's test, adjusted for their number, does not find slower than ``first``.
+
+    If the hypervisor took more time from a record than from ``first``, its corrected time is tested.
+    """
+    stolen = first["stolen"]
+    times = [np.log(one["launch_seconds"]) - max(0.0, np.log(correction(stolen, one["stolen"]))) for one in others]
     found = difference([np.log(first["launch_seconds"])] * len(others), times)
     known = [len(one) > 1 for one in times]
     slower = (adjusted(np.where(known, found.p, np.nan)) < ALPHA) & (found.value > 0)

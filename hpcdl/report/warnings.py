@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.analysis.cores import UNKNOWN, oversubscribed, usable_cores
+from hpcdl.analysis.disturbance import NOTED_STEAL
 from hpcdl.analysis.launches import warmup_of
 from hpcdl.report.failures import case_name
 from hpcdl.report.formatting import plural, seconds
@@ -124,14 +125,24 @@ def _oversubscribed(run: Run, records: Sequence[Record]) -> Iterator[str]:
 
 
 def _disturbed(records: Sequence[Record]) -> Iterator[str]:
-    """Cases in which other processes or machines took time from a rank's cores."""
-    found = [record for record in records if record.get("disturbed")]
-    for record in found[:NAMED]:
+    """Cases and launches whose ranks lost time to other processes or machines."""
+    disturbed = [record for record in records if record.get("disturbed")]
+    for record in disturbed[:NAMED]:
         yield f"DISTURBED: case {case_name(record)}: {record['disturbed']}."
-    if len(found) > NAMED:
-        yield f"DISTURBED: {plural(len(found) - NAMED, 'more case')}; --json names the causes."
-    if found:
+    if len(disturbed) > NAMED:
+        yield f"DISTURBED: {plural(len(disturbed) - NAMED, 'more case')}; --json names the causes."
+    if disturbed:
         yield "disturbed cases have no verdict; rankings, hpcdl compare and hpcdl history leave them out."
+    if left_out := sum(record.get("launches_left_out", 0) for record in records):
+        launches = "1 launch was" if left_out == 1 else f"{left_out} launches were"
+        yield f"{launches} disturbed; the undisturbed launches of the same cases count."
+    stolen = [share for record in records if (share := record.get("stolen") or 0.0) >= NOTED_STEAL]
+    if stolen:
+        low, high = (f"{100 * share:.0f}" for share in (min(stolen), max(stolen)))
+        yield (
+            f"the hypervisor took {low if low == high else f'{low} to {high}'} % of a rank's time in "
+            f"{plural(len(stolen), 'case')}: a ratio's interval is wider where its two sides lost unequal shares."
+        )
 
 
 def _stalls(run: Run) -> Iterator[str]:

@@ -55,7 +55,7 @@ def page(found: Findings) -> Section:
         "A budget is the largest that every candidate ran through. Accuracies are means over seeds, images per "
         "second geometric means over launches, with Student's 95 % interval. Tied: Welch's test, adjusted for the "
         "number of candidates, does not tell it from the best. One seed or one launch is inconclusive: a place "
-        "may be luck. Disturbed cases are left out; training in lock-step keeps its accuracy. At the end: the "
+        "may be luck. Disturbed launches are left out; training in lock-step keeps its accuracy. At the end: the "
         "last evaluation on the test set; within a budget: the best one until then. Images per second: "
         "all that were measured by the time they took, pauses included; the table Scaling divides the images of a "
         "step by the median step."
@@ -81,8 +81,8 @@ def _trade_off(winners: Mapping[str, Winner], oversubscribed: Collection[int]) -
         return ""
     accurate, fastest = winners["accuracy"], winners["throughput"]
     field = accurate.field
-    speed = {id(one): reached.value for one, _, reached in fastest.places}
-    accuracy = {id(one): reached.value for one, _, reached in accurate.places}
+    speed = {id(one): reached.value for one, _, reached, _ in fastest.places}
+    accuracy = {id(one): reached.value for one, _, reached, _ in accurate.places}
     best, quick = accurate.places[0].candidate, fastest.places[0].candidate
     alike = [one for one in (best, *accurate.rivals) if id(one) in speed]
     where = "".join(f"{part}: " for part in [conditions(field)] if part)
@@ -131,7 +131,7 @@ def _shared(winner: Winner, oversubscribed: Collection[int]) -> int:
     if is_virtual(winner.field):
         return 0
     return max(
-        (one.fields["ranks"] for one, _, _ in winner.places if one.fields["ranks"] in oversubscribed), default=0
+        (one.fields["ranks"] for one, *_ in winner.places if one.fields["ranks"] in oversubscribed), default=0
     )
 
 
