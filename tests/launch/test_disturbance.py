@@ -139,9 +139,8 @@ def marked(rng, cases, foreign, seconds):
         sampled = rng.binomial(round(wall * TICKS), used + foreign / cores)
         one = usage(range(cores), cpu=(used * wall).sum(), busy=sampled.sum() / TICKS, threads=cores, wall=wall)
         (counted,) = columns([one])
-        found += (
-            disturbance({name: np.array([value]) for name, value in {**counted, "rank": 0}.items()}) is not None
-        )
+        columns_of_case = {name: np.array([value]) for name, value in {**counted, "rank": 0}.items()}
+        found += disturbance(columns_of_case).cause is not None
     return found / cases
 
 
@@ -161,4 +160,4 @@ def test_a_hypervisor_that_takes_little_marks_no_case():
         counted = {"rank": 0, "wall_ns": int(wall * SECOND), "busy_ns": int(wall * SECOND), "idle_cores": 0}
         counted |= {"foreign_ns": 0, "foreign_error_ns": 0, "involuntary_switches": 0, "load": 1.0}
         counted |= {"steal_ns": int(rng.poisson(0.002 * wall * TICKS)) * TICK_NS}
-        assert disturbance({name: np.array([value]) for name, value in counted.items()}) is None
+        assert disturbance({name: np.array([value]) for name, value in counted.items()}).cause is None

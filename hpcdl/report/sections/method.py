@@ -24,8 +24,8 @@ METHOD = (
     "Welch's interval of the logarithms over launches. Verdicts (near-linear, fastest, tied) are Welch's tests of "
     "these logarithms, adjusted for their number (Benjamini & Hochberg): they need an adjusted p below 0.05. One "
     "launch gives no verdict: it is inconclusive, and its intervals of times are over its steps, those of "
-    "differences by a seeded bootstrap. Disturbed launches count only if all launches of the case are disturbed: such "
-    "a case has no verdict and no place in a ranking. If the hypervisor took time, the interval of a ratio spans the "
+    "differences by a seeded bootstrap. A case whose launches are all disturbed has no verdict and no place in a "
+    "ranking; else the undisturbed ones count. If the hypervisor took time, the interval of a ratio spans the "
     "ratio as measured and corrected for it, and a verdict holds for both."
 )
 SCALING = (
