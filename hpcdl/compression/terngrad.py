@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from hpcdl.compression.parts.checks import check_finite, check_length, check_padding, check_values
-from hpcdl.compression.parts.device import kernels
+from hpcdl.compression.parts.device import kernels, to_device, to_host
 from hpcdl.compression.parts.protocol import Compression
 from hpcdl.compression.parts.segments import tensors
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Bytes, Layout
     from hpcdl.fabric.comm import Array
 
-TRAITS: Final = Compression(error_feedback=False, on_device=True, title="Wen 2017")
+TRAITS: Final = Compression(error_feedback=False, both_ways=True, on_device=True, title="Wen 2017")
 _PLUS_AND_MINUS: Final = 0b01010101
 
 
@@ -25,8 +25,9 @@ class TernGrad:
     ``clip``: magnitudes are cut at this many standard deviations first, taken about zero; 0: never, and then the
     mean of the message is the gradient, and an entry's variance is s |x| - x^2.
 
-    Each rank and each tensor, or part of one within the span, has its own scaler: the paper's ranks share the
-    largest, which takes one more exchange and makes levels coarser.
+    Each tensor, or part of one within the span, has a scaler. If servers sum the messages, all ranks share the
+    largest (section 3.3): a sum has the levels -p to p, and its message is exact, of ceil(log2(2p + 1)) bits per
+    entry. Otherwise each rank has its own.
     """
 
     def __init__(self, layout: Layout, *, clip: float = 2.5) -> None:
@@ -40,7 +41,11 @@ class TernGrad:
         self._clip = clip
         self._seed, self._rank = layout.seed, layout.rank
         self._dtype = np.dtype(layout.dtype)
-        self._segments = tensors(layout)
+        self.layout = layout
+        self.segments = tensors(layout)
+        self.count = self.segments.count
+        self.shared: dict[tuple[int, int], Array] = {}
+        """Scalers of all ranks by the bounds of a span."""
 
     def bound(self, span: slice) -> int:
         """Return the bytes of a message."""
@@ -52,18 +57,32 @@ class TernGrad:
 
     def encode(self, span: slice, vector: Array, wire: Bytes, step: int) -> int:
         """See :class:`hpcdl.compression.parts.protocol.Encoder`."""
-        cuts, header, length = self._segments.cuts(span), self._header(span), self.bound(span)
+        cuts, header, length = self.segments.cuts(span), self._header(span), self.bound(span)
+        scalers = self.shared[span.start, span.stop] if self.shared else self.scalers(span, vector)
+        wire[:header] = scalers.view(np.uint8)
+        stream = self._key(self._seed, self._rank, step)
+        self._kernels.encode(vector, cuts, scalers, wire[header:length], stream, span.start)
+        return length
+
+    def scalers(self, span: slice, vector: Array) -> Array:
+        """See :class:`hpcdl.compression.parts.protocol.SharedScalers`."""
+        cuts = self.segments.cuts(span)
         totals = np.empty((len(cuts) - 1, 2))
         self._kernels.moments(vector, cuts, totals)
         check_finite(np.isfinite(totals).all())
         scalers = totals[:, 1]
         if self._clip:
             scalers = np.minimum(scalers, self._clip * np.sqrt(totals[:, 0] / np.diff(cuts)))
-        scalers = scalers.astype(self._dtype)
-        wire[:header] = scalers.view(np.uint8)
-        stream = self._key(self._seed, self._rank, step)
-        self._kernels.encode(vector, cuts, scalers, wire[header:length], stream, span.start)
-        return length
+        return scalers.astype(self._dtype)
+
+    def share(self, span: slice, scalers: Array) -> None:
+        """See :class:`hpcdl.compression.parts.protocol.SharedScalers`."""
+        check_values(np.isfinite(scalers) & (scalers >= 0))
+        self.shared[span.start, span.stop] = scalers
+
+    def of_sums(self) -> SumsOfLevels:
+        """See :class:`hpcdl.compression.parts.protocol.SharedScalers`."""
+        return SumsOfLevels(self)
 
     def decode(self, span: slice, message: Bytes, into: Array) -> None:
         """See :class:`hpcdl.compression.parts.protocol.Encoder`."""
@@ -74,7 +93,53 @@ class TernGrad:
         check_values(np.isfinite(scalers) & (scalers >= 0))
         packed = message[header:]
         check_values(packed & (packed >> 1) & _PLUS_AND_MINUS == 0)
-        self._kernels.decode(packed, self._segments.cuts(span), scalers, into)
+        self._kernels.decode(packed, self.segments.cuts(span), scalers, into)
 
     def _header(self, span: slice) -> int:
-        return self._segments.count(span) * self._dtype.itemsize
+        return self.count(span) * self._dtype.itemsize
+
+
+class SumsOfLevels:
+    """Encoder of the sums of p ranks' messages with shared scalers: levels 0 to 2p, bit by bit."""
+
+    def __init__(self, messages: TernGrad) -> None:
+        self.state: dict[str, Array] = {}
+        self._messages = messages
+        self._ranks, self._device = messages.layout.ranks, messages.layout.device
+        self._planes = (2 * self._ranks).bit_length()
+        self._dtype = np.dtype(np.uint8 if self._planes <= 8 else np.uint32)
+
+    def bound(self, span: slice) -> int:
+        """Return the bytes of a message."""
+        return self._planes * (int(span.stop - span.start + 7) // 8)
+
+    def expected(self, span: slice) -> int:
+        """Return the bytes of a message."""
+        return self.bound(span)
+
+    def encode(self, span: slice, vector: Array, wire: Bytes, step: int) -> int:  # noqa: ARG002
+        """See :class:`hpcdl.compression.parts.protocol.Encoder`."""
+        levels = to_host(self._device, vector) / np.where((unit := self._units(span)) > 0, unit, 1)
+        check_finite(np.isfinite(levels).all())
+        numbers = (np.rint(levels) + self._ranks).astype(self._dtype)
+        for plane, row in enumerate(self._rows(span, wire)):
+            row[:] = np.packbits(numbers >> plane & 1)
+        vector[:] = 0
+        return self.bound(span)
+
+    def decode(self, span: slice, message: Bytes, into: Array) -> None:
+        """See :class:`hpcdl.compression.parts.protocol.Encoder`."""
+        check_length(message, self.bound(span))
+        levels: Array = np.zeros(len(into), self._dtype)
+        for plane, row in enumerate(self._rows(span, message)):
+            levels |= np.unpackbits(row, count=len(into)).astype(self._dtype) << plane
+        check_values(levels <= 2 * self._ranks)
+        into += to_device(self._device, (levels.astype(into.dtype) - self._ranks) * self._units(span))
+
+    def _rows(self, span: slice, message: Bytes) -> Bytes:
+        return message[: self.bound(span)].reshape(self._planes, -1)
+
+    def _units(self, span: slice) -> Array:
+        """Return the scaler of each entry."""
+        scalers, cuts = self._messages.shared[span.start, span.stop], self._messages.segments.cuts(span)
+        return np.repeat(scalers, np.diff(cuts))

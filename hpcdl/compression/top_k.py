@@ -14,11 +14,14 @@ if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Layout
     from hpcdl.fabric.comm import Array
 
-TRAITS: Final = Compression(on_device=True, title="Aji and Heafield 2017")
+TRAITS: Final = Compression(both_ways=True, on_device=True, title="Aji and Heafield 2017")
 
 
 class TopK:
-    """Send the share ``density`` of entries with the largest magnitudes, exactly; the rest stays."""
+    """Send the share ``density`` of entries with the largest magnitudes, exactly; the rest stays.
+
+    A server selects entries of the sum again, with a residual of its own (DoubleSqueeze, Tang et al. 2019).
+    """
 
     signs = False
 

@@ -2,7 +2,9 @@
 
 import numpy as np
 
-from hpcdl.compression.parts.protocol import Sparse
+from hpcdl.compression.parts.protocol import Compression, Sparse
+
+TRAITS = Compression(both_ways=True)
 
 
 class Largest:

@@ -16,7 +16,7 @@ compressor may change. ``step`` counts the exchanges of the rank: random draws a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -163,7 +163,7 @@ class Compression:
     whole_tensors: bool = False
     """Takes whole tensors: buckets are cut between tensors only."""
     both_ways: bool = False
-    """A server encodes the sum again for the way back, with a residual of its own."""
+    """Servers may sum its messages: they encode the sum again, with a residual of their own."""
     scaled: bool = True
     """Decoded values are about as large as those encoded; False: only their signs matter."""
     own_sums: bool = False
@@ -180,3 +180,24 @@ class Compression:
     """Computes where the gradient is, also in the memory of a GPU."""
     title: str = ""
     """Source in the literature, author and year."""
+
+
+@runtime_checkable
+class SharedScalers(Encoder, Protocol):
+    """An :class:`Encoder` whose ranks share scalers if servers sum its messages, so that sums have few levels."""
+
+    def count(self, span: slice) -> int:
+        """Return the number of scalers of ``span``."""
+        ...
+
+    def scalers(self, span: slice, vector: Array) -> Array:
+        """Return the scalers of this rank's ``vector``, on the host (count,)."""
+        ...
+
+    def share(self, span: slice, scalers: Array) -> None:
+        """Use ``scalers``, the largest of all ranks, for the next message of ``span`` and for its sum."""
+        ...
+
+    def of_sums(self) -> Encoder:
+        """Return the encoder of sums of messages, which loses nothing."""
+        ...

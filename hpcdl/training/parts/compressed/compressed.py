@@ -17,7 +17,7 @@ from hpcdl.fabric.vectors import Phantom
 from hpcdl.training.parts.compressed.exchanges import by_messages, by_sums
 from hpcdl.training.parts.compressed.piece import Courier, Piece
 from hpcdl.training.parts.compressed.residual_norms import ResidualNorms
-from hpcdl.training.parts.compressed.serving import Answers, by_servers, shards
+from hpcdl.training.parts.compressed.serving import by_servers, shards
 from hpcdl.training.parts.compressed.sparse_sums import SparseSums
 
 if TYPE_CHECKING:
@@ -189,12 +189,16 @@ class Compressed:
         assert scheme.servers is not None, "Plan.check"
         servers = scheme.servers(comm.size, settings)
         whole = tensors if plan.traits.whole_tensors else None
-        answers = Answers(None, lambda _: None, comm.rank, self._device)
-        if plan.traits.both_ways:
+        residual: Callable[[slice], Array | None] = self._residual_of_sums
+        if hasattr(compressor, "of_sums"):
+            answers, residual = self._courier(compressor.of_sums(), layout), lambda _: None
+        else:
             back = plan.make(replace(layout, seed=layout.seed + SEED_OF_SUMS))
             self.state.update({f"{name} of sums": vector for name, vector in back.state.items()})
-            answers = Answers(self._courier(back, layout), self._residual_of_sums, comm.rank, self._device)
-        return lambda comm, piece, _: by_servers(comm, courier, piece, shards(piece.span, servers, whole), answers)
+            answers = self._courier(back, layout)
+        return lambda comm, piece, _: by_servers(
+            comm, courier, piece, shards(piece.span, servers, whole), answers, residual
+        )
 
     def courier(self, rank: int, ranks: int, *, sends: bool) -> Courier:
         """Return the writer and reader of messages between two ranks, of which ``ranks`` send gradients.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from hpcdl.aggregation.parts.messages import HEADER, opened, padded, seal
+from hpcdl.compression.parts.protocol import SharedScalers
 from hpcdl.fabric.vectors import Phantom
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class Courier:
 
     def __init__(self, encoder: Encoder, tensors: Sequence[Tensor], rank: int, *, sparse: bool) -> None:
         self.encoder = encoder
+        self.sharing = encoder if isinstance(encoder, SharedScalers) else None
+        """The encoder, if ranks share its scalers when servers sum."""
         self._sparse = sparse
         self._tensors = tensors
         self._rank = rank
@@ -81,6 +84,17 @@ class Courier:
         except FloatingPointError as error:
             raise refused(error, piece, vector, self._tensors) from None
         return seal(into, content, self._rank)
+
+    def scalers(self, piece: Piece) -> Array:
+        """Return this rank's scalers of a piece, for an encoder that shares them; raises as :meth:`encode`."""
+        assert self.sharing
+        if type(piece.gradient) is Phantom:
+            return np.zeros(self.sharing.count(piece.span), piece.gradient.dtype)
+        vector = piece.gradient if piece.residual is None else piece.gradient + piece.residual
+        try:
+            return self.sharing.scalers(piece.span, vector)
+        except FloatingPointError as error:
+            raise refused(error, piece, vector, self._tensors) from None
 
     def decode(self, span: slice, message: Array, sender: int, into: Array) -> None:
         """Add the message of rank ``sender`` to ``into``. Raises ValueError, naming it, for a corrupt message."""

@@ -85,13 +85,15 @@ class Plan:
         if not traits.sums:
             raise ValueError(f"{scheme!r} exchanges nothing that could be compressed")
         self._check_settings()
-        if not able(self.kind, traits):
+        if not able(self.kind, traits, both_ways=self.traits.both_ways):
             declared = {
                 one: registry.traits("aggregation", one, Aggregation) for one in registry.names("aggregation")
             }
-            those = [one for one, theirs in declared.items() if able(self.kind, theirs)]
+            both_ways = self.traits.both_ways
+            those = [one for one, theirs in declared.items() if able(self.kind, theirs, both_ways=both_ways)]
+            reason = "would answer dense, for its paper encodes no sums" if traits.servers else "cannot exchange"
             raise ValueError(
-                f"{name} makes {self.kind}, which {scheme!r} cannot exchange; these can: {', '.join(those)}"
+                f"{name} makes {self.kind}, which {scheme!r} {reason}; these exchange them: {', '.join(those)}"
             )
         if self.kind == "vectors" and self.traits.own_sums and (traits.native or traits.adaptive):
             raise ValueError(f"{name} makes vectors of a type that a library cannot sum, as {scheme} lets it")
@@ -155,9 +157,12 @@ def readable(make: Callable[..., Any]) -> bool:
     return any(hasattr(getattr(make, "func", make), method) for method in ("select", "encode", "restore"))
 
 
-def able(kind: str, aggregation: Aggregation) -> bool:
-    """Return True if a scheme can exchange what a compressor of this kind makes."""
+def able(kind: str, aggregation: Aggregation, *, both_ways: bool) -> bool:
+    """Return True if a scheme can exchange what a compressor of this kind makes.
+
+    ``both_ways``: servers can encode the sums of its messages.
+    """
     if kind == "vectors":
         return aggregation.sums and not aggregation.sparse
-    messages = aggregation.gathers or aggregation.servers is not None
+    messages = aggregation.gathers or (both_ways and aggregation.servers is not None)
     return messages or (kind == "entries" and aggregation.sparse)

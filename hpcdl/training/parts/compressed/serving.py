@@ -8,75 +8,40 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcdl.aggregation.parts.messages import HEADER, no_bytes, opened, padded, seal
-from hpcdl.compression.parts.device import to_device, to_host
+from hpcdl.aggregation.parts.messages import no_bytes
 from hpcdl.fabric.vectors import Phantom
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hpcdl.compression.parts.device import Device
-    from hpcdl.compression.parts.protocol import Tensor
+    from hpcdl.compression.parts.protocol import SharedScalers, Tensor
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.training.parts.compressed.piece import Courier, Piece
 
 
-class Answers:
-    """Messages of the sums, dense or encoded again."""
-
-    def __init__(
-        self, courier: Courier | None, residual: Callable[[slice], Array | None], rank: int, device: Device | None
-    ) -> None:
-        self._courier = courier
-        """Encoder of the sums; None: sums are sent dense."""
-        self._residual = residual
-        """Returns the values of a shard that earlier answers of this server have not sent."""
-        self._rank = rank
-        self._device = device
-        """Device that holds the gradient; messages are on the host."""
-
-    def bound(self, shard: Piece) -> int:
-        """Return the most bytes of a message."""
-        return padded(shard.gradient.nbytes) if self._courier is None else self._courier.bound(shard.span)
-
-    def encode(self, shard: Piece, into: Array) -> int:
-        """Write the message of a shard's sum to ``into``; return its bytes."""
-        if self._courier is not None:
-            return self._courier.encode(shard._replace(residual=self._residual(shard.span)), into)
-        if type(into) is Phantom:
-            return padded(shard.gradient.nbytes)
-        into[HEADER : HEADER + shard.gradient.nbytes] = to_host(self._device, shard.gradient).view(np.uint8)
-        return seal(into, shard.gradient.nbytes, self._rank)
-
-    def decode(self, shard: Piece, message: Array, server: int) -> None:
-        """Replace the gradient of a shard by the sum in the message of a server."""
-        if type(message) is Phantom:
-            return
-        if self._courier is None:
-            content = opened(message, server)
-            if len(content) != shard.gradient.nbytes:
-                raise ValueError(f"message of rank {server}: corrupt: {len(content)} bytes of a sum")
-            shard.gradient[:] = to_device(self._device, content.view(shard.gradient.dtype))
-            return
-        shard.gradient[:] = 0
-        self._courier.decode(shard.span, message, server, shard.gradient)
-
-
 async def by_servers(
-    comm: Comm, courier: Courier, piece: Piece, shards: Sequence[slice], answers: Answers
+    comm: Comm,
+    courier: Courier,
+    piece: Piece,
+    shards: Sequence[slice],
+    answers: Courier,
+    residual: Callable[[slice], Array | None],
 ) -> None:
-    """Sum a piece at servers: rank s sums the shard ``shards[s]`` and sends the sum to all ranks.
+    """Sum a piece at servers: rank s sums the shard ``shards[s]``, encodes the sum and sends it to all ranks.
 
     A server adds the decoded messages in the order of the ranks. All ranks decode the same answer, the server
-    too, and have the same bits. In round k a rank sends to the server at the distance k.
+    too, and have the same bits. In round k a rank sends to the server at the distance k. ``answers`` encodes the
+    sums; ``residual`` returns what this server's answers for a shard have not sent.
 
-    Messages, busiest rank: 2*(p - 1)
+    Messages, busiest rank: 2*(p - 1), and those of :func:`share_scalers`
     """
     size, rank, servers = comm.size, comm.rank, len(shards)
     gradient = piece.gradient
     pieces = [piece.part(shard.start, shard.stop) for shard in shards]
     bounds = [courier.bound(one.span) for one in pieces]
     empty = no_bytes(gradient)
+    if courier.sharing:
+        await share_scalers(comm, courier, courier.sharing, pieces)
     with ExitStack() as stack:
         outgoing = [stack.enter_context(comm.scratch(bound, empty)) for bound in bounds]
         lengths = [
@@ -93,24 +58,25 @@ async def by_servers(
         answer = empty
         if serves:
             arrived[rank] = outgoing[rank][: lengths[rank]]
-            answer = await _answer(comm, courier, pieces[rank], arrived, answers, stack)
+            shard = pieces[rank]._replace(residual=residual(pieces[rank].span))
+            answer = await _answer(comm, courier, shard, arrived, answers, stack)
         for distance in range(1, size):
             worker, server = (rank + distance) % size, (rank - distance) % size
             inbox = empty
             if server < servers:
-                inbox = stack.enter_context(comm.scratch(answers.bound(pieces[server]), empty))
+                inbox = stack.enter_context(comm.scratch(answers.bound(pieces[server].span), empty))
             message = answer if serves else None
             came = await _round(comm, message, worker, inbox if server < servers else None, server)
             if server < servers:
-                decode = partial(answers.decode, pieces[server], came, server)
+                decode = partial(_replace, answers, pieces[server], came, server)
                 await comm.apply("decode", decode, pieces[server].gradient.nbytes)
         if serves:
-            decode = partial(answers.decode, pieces[rank], answer, rank)
+            decode = partial(_replace, answers, pieces[rank], answer, rank)
             await comm.apply("decode", decode, pieces[rank].gradient.nbytes)
 
 
 async def _answer(
-    comm: Comm, courier: Courier, shard: Piece, arrived: dict[int, Array], answers: Answers, stack: ExitStack
+    comm: Comm, courier: Courier, shard: Piece, arrived: dict[int, Array], answers: Courier, stack: ExitStack
 ) -> Array:
     """Return the message of the sum of a shard."""
     total = shard.gradient
@@ -123,9 +89,35 @@ async def _answer(
 
     messages = list(arrived.values())
     await comm.apply("decode", decode, total.nbytes + courier.touched_bytes(total, messages))
-    into = stack.enter_context(comm.scratch(answers.bound(shard), no_bytes(total)))
+    into = stack.enter_context(comm.scratch(answers.bound(shard.span), no_bytes(total)))
     length = await comm.apply("encode", partial(answers.encode, shard, into), 2 * total.nbytes)
     return into[:length]
+
+
+def _replace(answers: Courier, shard: Piece, message: Array, server: int) -> None:
+    """Replace the gradient of a shard by the sum in the message of a server."""
+    if type(message) is not Phantom:
+        shard.gradient[:] = 0
+        answers.decode(shard.span, message, server, shard.gradient)
+
+
+async def share_scalers(comm: Comm, courier: Courier, encoder: SharedScalers, pieces: Sequence[Piece]) -> None:
+    """Give the encoder the largest of all ranks' scalers of each segment, by dissemination.
+
+    Messages per rank: ceil(log2 p). A rank may count twice in a maximum, so that p need be no power of two.
+    """
+    touched = sum(piece.gradient.nbytes for piece in pieces)
+    scalers = await comm.apply("encode", lambda: [courier.scalers(piece) for piece in pieces], touched)
+    shared, distance = np.concatenate(scalers), 1
+    inbox = np.empty_like(shared)
+    while distance < comm.size:
+        dest, source = (comm.rank + distance) % comm.size, (comm.rank - distance) % comm.size
+        await comm.exchange(shared, dest, inbox, source)
+        np.maximum(shared, inbox, out=shared)
+        distance *= 2
+    ends = np.cumsum([len(each) for each in scalers])[:-1]
+    for piece, part in zip(pieces, np.split(shared, ends), strict=True):
+        encoder.share(piece.span, part)
 
 
 async def _round(comm: Comm, message: Array | None, dest: int, inbox: Array | None, source: int) -> Array:
