@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from hpcdl.analysis.disturbance import disturbance
 from hpcdl.analysis.launches import warmup_of
 from hpcdl.analysis.statistics import Interval, share_interval
 
@@ -67,7 +68,12 @@ class Links:
     hosts: Sequence[str]
     """Of each rank."""
     repeated: Cube
-    """(repetitions, p, p): time of an exchange, the slower side's; NaN between ranks that did not exchange."""
+    """(repetitions, p, p): time of an exchange, the slower side's; NaN between ranks that did not exchange.
+
+    Of several launches one median per launch.
+    """
+    disturbed: str | None = None
+    """Disturbance from outside the job."""
 
     @property
     def seconds(self) -> Matrix:
@@ -156,19 +162,23 @@ class Links:
     def slow_links(self) -> list[tuple[int, int, float]]:
         """Pairs of hosts that are slow although neither host is, with their share of the median link.
 
-        The slowest first; none of fewer than three hosts.
+        The interval over repetitions, 95 % for all links together, excludes 1. The slowest first; none of
+        fewer than three hosts.
         """
         if len(self.names) < HOSTS:
             return []
-        speed = self.speed
-        usual = np.nanmedian(speed)
         slow = {host for host, _ in self.slow_hosts()}
-        pairs = [
-            (i, j, float(speed[i, j] / usual))
-            for i, j in itertools.combinations(range(len(speed)), 2)
-            if not {i, j} & slow and speed[i, j] < CONSPICUOUS * usual
+        pairs = list(itertools.combinations(range(len(self.names)), 2))
+        repeated = np.array([_by_median(self._between_hosts(one)) for one in self.repeated])
+        shares = _by_median(self.speed)
+        found = [
+            (i, j, float(shares[i, j]))
+            for i, j in pairs
+            if not {i, j} & slow
+            and shares[i, j] < CONSPICUOUS
+            and share_interval(shares[i, j], repeated[:, i, j], len(pairs)).high < 1
         ]
-        return sorted(pairs, key=lambda one: one[2])
+        return sorted(found, key=lambda one: one[2])
 
 
 def host_slowness(seconds: Matrix) -> Vector:
@@ -180,6 +190,11 @@ def host_slowness(seconds: Matrix) -> Vector:
     known = np.isfinite(ordered).sum(axis=1)
     own = ordered[np.arange(len(ordered)), np.maximum(known - 1, 0) // 2]
     return np.asarray(own / np.nanmedian(own), np.float64) if known.any() else own
+
+
+def _by_median(speed: Matrix) -> Matrix:
+    """(hosts, hosts): speed of each link as a share of the median link's."""
+    return np.asarray(speed / np.nanmedian(speed), np.float64)
 
 
 def _others(speed: Matrix, host: int) -> float:
@@ -202,8 +217,24 @@ def links(run: Run) -> list[Links]:
         if fields.get("kind") == "pairwise" and fields.get("pattern", "pair") != "pair":
             mine = steps[steps["case_index"] == index]
             seconds = _seconds(fields, mine["rank"].to_numpy(), mine["end"].to_numpy() - mine["begin"].to_numpy())
-            found.append(Links(fields, run.hosts_of(index), seconds))
+            ranks = run.ranks[run.ranks["case_index"] == index]
+            counters = {} if fields.get("network") else {str(name): ranks[name].to_numpy() for name in ranks}
+            found.append(Links(fields, run.hosts_of(index), seconds, disturbance(counters).cause))
     return found
+
+
+def over_launches(links: Sequence[Links]) -> list[Links]:
+    """Combine the launches of each case on the same hosts: the undisturbed ones; all if all are disturbed."""
+    cases: dict[tuple[str, ...], list[Links]] = {}
+    for launch in links:
+        names = (str(launch.fields.get(name)) for name in ("case", "aggregation", "pattern", "message_bytes"))
+        cases.setdefault((*names, *launch.hosts), []).append(launch)
+    combined = []
+    for launches in cases.values():
+        counted = [launch for launch in launches if not launch.disturbed] or launches
+        medians = np.stack([launch.seconds for launch in counted])
+        combined.append(counted[0] if len(counted) == 1 else replace(counted[0], repeated=medians))
+    return combined
 
 
 def _seconds(fields: Mapping[str, Any], rank: npt.NDArray[np.int64], duration: npt.NDArray[np.int64]) -> Cube:

@@ -15,7 +15,7 @@ A host is named only among at least three, and with the 95 % interval of its sha
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -267,3 +267,21 @@ def _classes(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     found = np.empty(len(sizes), np.int64)
     found[order] = np.cumsum(np.diff(ordered, prepend=ordered[:1]) > SIZES * ordered)
     return found
+
+
+def over_launches(speeds: Sequence[Speeds]) -> list[Speeds]:
+    """Combine the launches of each case on the same hosts: medians, with intervals over launches."""
+    cases: dict[tuple[str, ...], list[Speeds]] = {}
+    for launch in speeds:
+        cases.setdefault((str(launch.fields.get("case")), *launch.hosts), []).append(launch)
+    return [
+        launches[0]
+        if len(launches) == 1
+        else replace(
+            launches[0],
+            ports=np.median([launch.ports for launch in launches], axis=0),
+            links=np.median([launch.links for launch in launches], axis=0),
+            parts=np.array([launch.shares for launch in launches]),
+        )
+        for launches in cases.values()
+    ]

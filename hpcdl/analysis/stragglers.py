@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hpcdl.analysis.launches import undisturbed
 from hpcdl.analysis.record_fields import configuration
 from hpcdl.analysis.statistics import Interval, Vector, ratio_interval
 
@@ -38,6 +39,8 @@ class Slowed:
     """Ratio if every step waits; None if work was not measured, or the slowness has no number."""
     free: float | None
     """Ratio if no step waits; None likewise."""
+    disturbed: bool = False
+    """True if all launches with or all without the straggler were disturbed."""
 
 
 def slowed(launches: Iterable[Launch]) -> list[Slowed]:
@@ -56,11 +59,13 @@ def slowed(launches: Iterable[Launch]) -> list[Slowed]:
 
 
 def _compared(without: Sequence[Launch], having: Sequence[Launch]) -> Slowed:
+    without, having = undisturbed(without), undisturbed(having)
     ratio = ratio_interval(_per_image(without), _per_image(having), middles=("mean", "mean"))
     waiting = _waiting(without, having[0].fields)
     workers = without[0].workers
     free = None if waiting is None else (workers - 1 + waiting) / workers
-    return Slowed(having[0].fields, _rate(without), _rate(having), ratio, waiting, free)
+    disturbed = bool(without[0].disturbed or having[0].disturbed)
+    return Slowed(having[0].fields, _rate(without), _rate(having), ratio, waiting, free, disturbed)
 
 
 def _rate(side: Sequence[Launch]) -> float:

@@ -76,9 +76,12 @@ class Waiting:
 
     @property
     def late(self) -> Late | None:
-        """Return the late rank; None if no rank is late in most steps, or its lateness is within clock error."""
+        """Return the late rank; None if no rank is late in most steps, or its lateness is within clock error.
+
+        Stages of a pipeline differ in their work by design, so that none is late.
+        """
         one = self.latest
-        if one is None or not keeps_step(self.fields):
+        if one is None or not keeps_step(self.fields) or self.fields.get("stages"):
             return None
         beyond = one.seconds > max(LATE_SHARE * float(self.step_seconds.mean()), 2 * self.clock_error)
         return one if beyond and self.causes >= CAUSE_SHARE and self.leads >= STEPS_SHARE else None

@@ -114,13 +114,14 @@ class Findings:
 
     @cached_property
     def links(self) -> list[Links]:
-        """Exchanges between all pairs of ranks, or across the middle."""
-        return links.links(self.run)
+        """Exchanges between all pairs of ranks, or across the middle, launches together."""
+        return links.over_launches(links.links(self.run))
 
     @cached_property
     def speeds(self) -> list[Speeds]:
-        """Speeds of hosts, from the events of traced cases."""
-        return [one for _, one in self._from_events if one]
+        """Speeds of hosts, from the events of traced cases that were not disturbed, launches together."""
+        cases = zip(self._from_events, self.launches, strict=True)
+        return slow_hosts.over_launches([speeds for (_, speeds), of in cases if speeds and not of.disturbed])
 
     @cached_property
     def _from_events(self) -> list[tuple[Waiting | None, Speeds | None]]:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hpcdl.analysis.links import Links, rounds
+from hpcdl.analysis.links import Links, over_launches, rounds
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5, 7, 8, 16, 17, 31])
@@ -55,6 +55,30 @@ def test_a_slow_link_is_not_blamed_on_its_hosts():
     found = measured(speed)
     assert found.slow_hosts() == []
     assert found.slow_links() == [(1, 4, pytest.approx(0.5, rel=0.05))]
+
+
+def test_a_link_that_was_slow_in_few_repetitions_is_not_named():
+    links = measured(np.ones((4, 4)))
+    links.repeated[:3, 1, 2] *= [1.02, 5, 5]
+    links.repeated[:3, 2, 1] *= [1.02, 5, 5]
+    links.repeated[3:, 1:3, 1:3] *= 1.3
+    assert links.slow_links() == []
+
+
+def test_launches_of_a_case_give_one_answer():
+    """Three launches read 0.82, 0.80 and 0.76; a disturbed one read 0.3."""
+    launches = []
+    for share, cause in ((0.82, None), (0.8, None), (0.3, "load"), (0.76, None)):
+        speed = np.ones(4)
+        speed[1] = share
+        links = measured(np.minimum.outer(speed, speed), noise=0.001)
+        launches.append(Links(links.fields, links.hosts, links.repeated, cause))
+    (links,) = over_launches(launches)
+    ((host, share),) = links.slow_hosts()
+    assert (host, links.disturbed) == (1, None)
+    assert share.value == pytest.approx(0.8, abs=0.01)
+    assert share.low < 0.76 < 0.82 < share.high < 1
+    assert over_launches(launches[2:3])[0].disturbed == "load"
 
 
 def test_noise_is_not_a_fault():

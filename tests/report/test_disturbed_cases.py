@@ -1,10 +1,13 @@
 """Disturbed cases: limits, and what reports, JSON and series say about them."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 
+from hpcdl.analysis.links import rounds
 from hpcdl.analysis.series import series_of
+from hpcdl.fabric.faults import Straggler
 from hpcdl.report.render import render
 
 SECOND = 10**9
@@ -131,6 +134,43 @@ def test_undisturbed_launches_of_a_case_decide(hand):
     assert "- 1 launch was disturbed; the undisturbed launches of the same cases count." in page
     record = json.loads(render([hand.read()], "json"))["cases"][1]
     assert (record["launches"], record["launches_left_out"], record["disturbed"]) == (2, 1, None)
+
+
+def all_pairs(hand, counters, **fields):
+    """Four hosts; exchanges of host1 with host2 take 1.5 times as long as the others."""
+    table = [
+        [
+            1.5 if {rank, partners[rank]} == {1, 2} else 1.0
+            for partners in rounds(4, "all_pairs")
+            for _ in range(20)
+        ]
+        for rank in range(4)
+    ]
+    given = {"kind": "pairwise", "pattern": "all_pairs", "warmup_steps": 0, "message_bytes": 65536, **fields}
+    hand.case(table, aggregation="fabric", case="pairs", counters=counters, **given)
+    return hand.read({"cpu": {"physical_cores": 8}, "ranks": [{"hostname": f"host{rank}"} for rank in range(4)]})
+
+
+def test_a_disturbed_case_accuses_no_link(hand):
+    page = render([all_pairs(hand, [rank(), foreign(5), rank(), rank()])], "md")
+    assert "No host can be named as slow: DISTURBED, other processes took 0.50 cores from rank 1" in page
+    assert "the link between" not in page
+
+
+def test_an_undisturbed_case_with_steal_names_its_slow_link(hand):
+    page = render([all_pairs(hand, [rank(steal_ns=SECOND // 2)] * 4)], "md")
+    assert "The link between host1 and host2 runs at 0.67 of the usual speed." in page
+
+
+@pytest.mark.parametrize(("counted", "line"), [(rank(), True), (foreign(5), False)])
+def test_a_disturbed_case_accuses_no_straggler(hand, counted, line):
+    slow = Straggler(rank=1, factor=5)
+    hand.train([[10.0] * 30] * 2, counters=[rank()] * 2)
+    fields = {**slow.fields, "settings": {"straggler": asdict(slow)}}
+    hand.train([[42.0] * 30] * 2, counters=[counted] * 2, **fields)
+    page = render([hand.read()], "md")
+    assert ("keeps 0.238 of its throughput" in page) is line
+    assert ("0.238 DISTURBED" in page) is not line
 
 
 def test_disturbed_cases_are_in_no_series(hand):

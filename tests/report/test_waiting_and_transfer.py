@@ -18,8 +18,7 @@ def ms(value):
     return round(value * 1e6)
 
 
-@pytest.fixture
-def late_run(tmp_path):
+def written(folder, counters=None, **more):
     """Two ranks exchange in 10 steps of 40 ms; rank 1 computes 30 ms, rank 0 10 ms."""
     packed = []
     for rank, work in enumerate((10, 30)):
@@ -30,11 +29,30 @@ def late_run(tmp_path):
             for label in ("send", "recv"):
                 recorder.events.append((0, label, ms(begin + work), ms(begin + 40), 1 - rank, 64))
             recorder.steps.append(Step(step, 0, ms(begin), ms(begin + 40), 1.0, 1, 16, ms(work), 1, 64))
-        packed.append(recorder.pack())
+        packed.append(recorder.pack() | (counters or {}))
     fields = {"kind": "train", "case": "one", "ranks": 2, "global_batch": 32, "training": "synchronous"}
-    write_part(tmp_path / "part.h5", CaseRecord(fields, packed))
-    merge([tmp_path / "part.h5"], tmp_path / "run.h5", {}, "")
-    return findings([read(tmp_path)])
+    write_part(folder / "part.h5", CaseRecord({**fields, **more}, packed))
+    merge([folder / "part.h5"], folder / "run.h5", {}, "")
+    return findings([read(folder)])
+
+
+@pytest.fixture
+def late_run(tmp_path):
+    return written(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("counters", "fields", "verdict"),
+    [
+        ({"wall_ns": 10**9, "busy_ns": 10**9, "steal_ns": 10**9 // 2}, {}, "disturbed"),
+        (None, {"stages": 2, "microbatches": 4}, "stages differ"),
+    ],
+)
+def test_no_rank_of_a_disturbed_case_or_of_a_pipeline_is_late(tmp_path, counters, fields, verdict, row):
+    run = written(tmp_path, counters, **fields)
+    assert waiting_and_transfer.SECTION.answer(run[0]) is None
+    assert row(render(run), "one")[-1] == verdict
+    assert row(render(run), "one")[8:10] == ["rank 1", "20.0 ms"]
 
 
 def test_the_late_rank_is_named_with_its_lateness(late_run, row):

@@ -29,10 +29,11 @@ SMALL: Final = 4096
 """Bytes of messages, below which a map shows times instead of rates."""
 
 NOTE: Final = (
-    "Median over repetitions of an exchange, both directions at once, by its slower side. A host is named if the "
-    "median of its links is below 85 % of the others', no link of it reaches 95 %, and the interval over "
-    "repetitions (95 %, all hosts together) excludes 1. A link is named if it is below 85 % of the median and "
-    "neither of its hosts is slow. None is named among fewer than three hosts, or where ranks outnumber cores."
+    "Median over repetitions of an exchange, both directions at once, by its slower side; of several launches the "
+    "median over the undisturbed ones. A host is named if the median of its links is below 85 % of the others' "
+    "and no link of it reaches 95 %; a link if it is below 85 % of the median and neither of its hosts is slow. "
+    "The interval over repetitions or launches (95 %, all hosts or links together) must exclude 1. None is named "
+    "among fewer than three hosts, where ranks outnumber cores, or in a disturbed case."
 )
 
 TRACED: Final = (
@@ -60,7 +61,7 @@ def terminal(found: Findings) -> Section:
 def _slow(found: Findings) -> list[str]:
     """Return one line per slow host or link and case.
 
-    There are none where ranks share the cores of a node: waiting for a core looks like a slow link.
+    There are none where ranks share cores with each other or lose them: waiting for a core looks like a slow link.
     """
     lines = [
         f"{one.fields.get('case')}: the messages of {host} run at {_with_bounds(share)} of the others' speed."
@@ -68,7 +69,7 @@ def _slow(found: Findings) -> list[str]:
         for host, share in _slow_hosts(one, found.usable_cores)
     ]
     for one in found.links:
-        if _oversubscribed(one, found.usable_cores):
+        if _obstacle(one, found.usable_cores):
             continue
         for host, share in one.slow_hosts():
             lines.append(f"{_title(one)}: {one.names[host]} runs at {_with_bounds(share)} of the others' speed.")
@@ -89,8 +90,8 @@ def _ranges(found: Findings) -> list[str]:
         pairs = [f"{_pair(one, i, j)} in {seconds(time)}" for i, j, time in one.extremes()]
         line = f"{_title(one)}: fastest {pairs[0]}, slowest {pairs[1]}" if pairs else f"{_title(one)}: no times"
         shares = one.shares()
-        if _oversubscribed(one, found.usable_cores):
-            line += "; ranks share cores, so that no slow host can be named"
+        if obstacle := _obstacle(one, found.usable_cores):
+            line += f"; {obstacle}, so that no slow host can be named"
         elif shares:
             host, share = shares[0]
             line += f"; slowest {one.names[host]}, {_with_bounds(share)} of the others' speed"
@@ -102,7 +103,7 @@ def answer(found: Findings) -> Answer | None:
     """Return the slowest host, or that none is slow."""
     hosts: dict[str, list[Interval]] = {}
     for mapped in found.links:
-        if not _oversubscribed(mapped, found.usable_cores):
+        if not _obstacle(mapped, found.usable_cores):
             for host, share in mapped.slow_hosts():
                 hosts.setdefault(mapped.names[host], []).append(share)
     for traced in found.speeds:
@@ -115,7 +116,7 @@ def answer(found: Findings) -> Answer | None:
     lines += [
         f"The link between {one.names[i]} and {one.names[j]} runs at {part:.2f} of the usual speed."
         for one in found.links
-        if not _oversubscribed(one, found.usable_cores)
+        if not _obstacle(one, found.usable_cores)
         for i, j, part in one.slow_links()
     ]
     if not lines and found.links:
@@ -138,10 +139,11 @@ def _range(values: Sequence[float]) -> str:
 
 
 def _none_slow(mapped: Sequence[Links], cores: float | None) -> str:
-    """Return why no host is named: too few hosts, shared cores, or none is slow."""
-    clear = [one for one in mapped if not _oversubscribed(one, cores)]
+    """Return why no host is named: too few hosts, shared or lost cores, or none is slow."""
+    clear = [one for one in mapped if not _obstacle(one, cores)]
     if not clear:
-        return "No host can be named as slow: ranks share cores."
+        obstacles = dict.fromkeys(_obstacle(one, cores) for one in mapped)
+        return f"No host can be named as slow: {'; '.join(obstacles)}."
     slowest = [(share.value, one.names[host]) for one in clear for host, share in one.shares()[:1]]
     if not slowest:
         return "No host can be named as slow: that takes at least three hosts."
@@ -149,8 +151,11 @@ def _none_slow(mapped: Sequence[Links], cores: float | None) -> str:
     return f"No host or link is slow: the slowest host, {name}, runs at {value:.2f} of the others' speed."
 
 
-def _oversubscribed(one: Links, cores: float | None) -> bool:
-    return cores is not None and len(one.seconds) > cores * max(1, len(set(one.hosts)))
+def _obstacle(links: Links, cores: float | None) -> str:
+    """Return the reason why slow links of the case accuse no host; empty if there is none."""
+    if cores is not None and len(links.seconds) > cores * max(1, len(set(links.hosts))):
+        return "ranks share cores"
+    return f"DISTURBED, {links.disturbed}" if links.disturbed else ""
 
 
 def _slow_hosts(one: Speeds, cores: float | None) -> list[tuple[str, Interval]]:

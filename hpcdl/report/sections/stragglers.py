@@ -34,7 +34,7 @@ def page(found: Findings) -> Section:
             str(one.fields.get("ranks")),
             digits(one.without),
             digits(one.having),
-            digits(one.ratio.value),
+            digits(one.ratio.value) + (" DISTURBED" if one.disturbed else ""),
             interval(one.ratio.low, one.ratio.high) if math.isfinite(one.ratio.low) else NONE,
             digits(one.waiting),
             digits(one.free),
@@ -46,11 +46,12 @@ def page(found: Findings) -> Section:
 
 
 def answer(found: Findings) -> Answer | None:
-    """Return, per straggler, the methods that keep most and least of their throughput."""
-    names = Names(one.fields for one in found.slowed)
+    """Return, per straggler, the methods that keep most and least of their throughput, undisturbed."""
+    slowed = [one for one in found.slowed if not one.disturbed]
+    names = Names(one.fields for one in slowed)
     by_straggler: dict[str, list[tuple[float, str]]] = {}
-    for one in found.slowed:
-        several = len({other.fields.get("ranks") for other in found.slowed}) > 1
+    for one in slowed:
+        several = len({other.fields.get("ranks") for other in slowed}) > 1
         where = f" on {one.fields.get('ranks')} ranks" if several else ""
         kept = by_straggler.setdefault(str(one.fields["straggler"]), [])
         kept.append((one.ratio.value, names(one.fields) + where))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.report.declaration import Answer, Declaration
@@ -18,7 +19,8 @@ NOTE: Final = (
     "is a late rank, or a transfer between other ranks, such as on a slow link. The latest rank works longer than "
     "others, which wait for it; a rank that begins late because of a slow link is not late. It is named if it is "
     "late by at least 5 % of a step and by more than twice the clock error, causes two thirds of the waiting for "
-    "ranks, and leads in half of the steps."
+    "ranks, and leads in half of the steps, in all undisturbed launches. Stages of a pipeline differ by design: "
+    "none is late."
 )
 
 
@@ -46,13 +48,17 @@ def _row(found: Findings, index: int, one: Waiting) -> tuple[str, ...]:
         digits(move / step if step else None),
         rank_name(found, index, latest.rank) if latest else NONE,
         seconds(latest.seconds) if latest else NONE,
-        _verdict(one),
+        _verdict(one, disturbed=bool(found.launches[index].disturbed)),
     )
 
 
-def _verdict(one: Waiting) -> str:
+def _verdict(one: Waiting, *, disturbed: bool) -> str:
+    if disturbed:
+        return "disturbed"
     if one.late:
         return "late"
+    if one.latest and one.fields.get("stages"):
+        return "stages differ"
     if one.latest and one.latest.seconds <= 2 * one.clock_error:
         return "within clock error"
     return NONE
@@ -65,18 +71,28 @@ def rank_name(found: Findings, index: int, rank: int) -> str:
 
 
 def answer(found: Findings) -> Answer | None:
-    """Return one line per late rank: by how much it is late, and in how many cases."""
-    late: dict[str, list[float]] = {}
-    for index, one in enumerate(found.waiting):
-        if one and one.late:
-            late.setdefault(rank_name(found, index, one.late.rank), []).append(one.late.seconds)
+    """Return one line per late rank: by how much it is late, and in how many cases.
+
+    A rank is late in a case if it is in all of its undisturbed launches.
+    """
+    cases: dict[str, list[tuple[str, float]]] = {}
+    for index, (waiting, launch) in enumerate(zip(found.waiting, found.launches, strict=True)):
+        if waiting and not launch.disturbed:
+            late = waiting.late
+            name = rank_name(found, index, late.rank) if late else ""
+            cases.setdefault(str(waiting.fields.get("case")), []).append((name, late.seconds if late else 0.0))
+    ranks: dict[str, list[float]] = {}
+    for launches in cases.values():
+        name = launches[0][0]
+        if name and all(other == name for other, _ in launches):
+            ranks.setdefault(name, []).append(median(time for _, time in launches))
     lines = []
-    for name, times in sorted(late.items(), key=lambda one: max(one[1]), reverse=True):
+    for name, times in sorted(ranks.items(), key=lambda rank: max(rank[1]), reverse=True):
         low, high = seconds(min(times)), seconds(max(times))
         by = low if low == high else f"{low} to {high}"
-        cases = f" in {plural(len(times), 'case')}" if len(times) > 1 else ""
+        where = f" in {plural(len(times), 'case')}" if len(times) > 1 else ""
         title = f"{name[0].upper()}{name[1:]}"
-        lines.append(f"{title} is late by {by} in each step{cases}: others wait for the rank, not for its links.")
+        lines.append(f"{title} is late by {by} in each step{where}: others wait for the rank, not for its links.")
     return Answer(lines[0], lines[1:]) if lines else None
 
 
