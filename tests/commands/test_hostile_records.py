@@ -21,6 +21,7 @@ SETTINGS = {
 
 @pytest.fixture
 def module(tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "_typed", set())
     (tmp_path / "hostile_module.py").write_text("def call(*_, **__):\n    raise SystemExit('called')\n")
     monkeypatch.syspath_prepend(tmp_path)
     yield "hostile_module"
@@ -31,7 +32,7 @@ def commands(run, folder):
     yield from (["report", run], ["report", run, "--json"], ["report", run, "-o", folder / "page.html"])
     yield from (
         ["compare", run, "--with", run],
-        ["history", run.parent],
+        ["history", run],
         ["trace", run, "-o", folder / "run.pftrace", "--case", "c"],
     )
     yield ["trace", run, "-o", folder / "run.goal", "--format", "goal", "--case", "c"]
@@ -56,7 +57,8 @@ def test_no_name_in_a_record_is_imported(field, module, hand, tmp_path, capfd, m
     for arguments in commands(hand.folder, tmp_path):
         code = main([str(word) for word in arguments])
         assert code in {0, 1, 2, 3}, arguments
-        assert code != 2 or capfd.readouterr().err.count("\n") == 1, arguments
+        said = capfd.readouterr().err
+        assert code != 2 or said.count("\n") == 1, arguments
         assert module not in sys.modules, arguments
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from math import prod
+from pathlib import Path
 
 import numpy as np
 
@@ -44,6 +45,7 @@ def tensors_of(size):
 def planned(compressor, scheme, *, traits=None, scheme_settings=(), **settings):
     """Return the plan of a compressor, by name or as a class of a test, and a scheme."""
     name = compressor if isinstance(compressor, str) else f"{compressor.__module__}:{compressor.__name__}"
+    registry.trust(name, Path())
     found = plan(Choice("compression", name, settings), Choice("aggregation", scheme, dict(scheme_settings)))
     return found if traits is None else replace(found, traits=traits)
 
