@@ -103,7 +103,9 @@ def test_values_that_are_not_finite_are_refused_by_step_and_tensor(scheme):
 @pytest.mark.parametrize("compressor", ["fp16", "sign"])
 @pytest.mark.parametrize("scheme", SPARSE)
 def test_compressors_that_select_nothing_are_refused(compressor, scheme):
-    with pytest.raises(ValueError, match=rf"^\w+ makes \w+, which '{scheme}' cannot exchange; these exchange them: [^\n]*$"):
+    with pytest.raises(
+        ValueError, match=rf"^\w+ makes \w+, which '{scheme}' cannot exchange; these exchange them: [^\n]*$"
+    ):
         planned(compressor, scheme).check()
 
 
