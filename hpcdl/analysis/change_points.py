@@ -2,36 +2,40 @@
 
 A later run never alters an earlier finding: a nightly check and a check of the whole archive agree. Effects that
 all series of a run share are left out first (:mod:`hpcdl.analysis.job_effects`). Then, for each series and run,
-within the last :data:`WINDOW` values:
+among all values since its last change:
 
-1. Spike filter (:mod:`hpcdl.analysis.spikes`).
-2. Place: the split with the largest energy distance between its sides (E-divisive: Matteson & James, J. Am. Stat.
-   Assoc. 109, 2014; windowed as in Fleming et al., Hunter, ICPE 2023).
-3. Tests (:mod:`hpcdl.analysis.likelihood_ratio`) and a least magnitude.
-4. False discovery control over the series of a run (Benjamini & Hochberg, J. R. Stat. Soc. B 57, 1995).
+1. Place: the split with the largest t statistic, of values that are clipped to the usual scatter.
+2. Evidence: likelihood ratio of the step at this split (:mod:`hpcdl.analysis.likelihood_ratio`), by the variance
+   of both means with the correlation of successive runs (:mod:`hpcdl.analysis.autocorrelation`), and by the
+   excess of the largest t statistics of all series over those of noise (empirical null: Efron, J. Am. Stat.
+   Assoc. 99, 2004). Twice the logarithm is compared with the square of Student's t.
+3. False discovery control over the series of a run (Benjamini & Hochberg, J. R. Stat. Soc. B 57, 1995).
 
-A faster series is no alarm, so that an improvement needs :data:`STRICTER` evidence.
+A faster series is no alarm, so that an improvement to a new level needs :data:`STRICTER` evidence. A series that
+returns to a level that it had goes on with the values of that level. One that rises twice to the same level has
+two states: changes between levels that it had are reported no more.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from hpcdl.analysis.autocorrelation import autocorrelation, medians, variance_of_mean
 from hpcdl.analysis.job_effects import without_job_effects
-from hpcdl.analysis.likelihood_ratio import Prior, step_test
-from hpcdl.analysis.spikes import Spikes
+from hpcdl.analysis.likelihood_ratio import CLIPPED, LEAST_DEVIATION, step, usual
 from hpcdl.analysis.statistics import Interval, Vector, student_quantile
-from hpcdl.analysis.usual_variance import usual_variance
+from hpcdl.analysis.usual_variance import SERIES, usual_variance
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 Matrix = npt.NDArray[np.float64]
 
-WINDOW: Final = 100
-"""Values that are compared with each other."""
 BEFORE: Final = 10
 """Values before the first change of a series, at least."""
 BEFORE_AGAIN: Final = 3
@@ -40,12 +44,14 @@ AFTER: Final = 3
 """Values after a change, at least."""
 MIN_EFFECT: Final = 0.03
 """Smallest change that is reported, as a share."""
-FALSE_DISCOVERIES: Final = 0.004
-"""Expected share of false findings among the findings of a run."""
+SAME_LEVEL: Final = 0.03
+"""Largest difference of two levels, as a logarithm, that are one."""
+FALSE_DISCOVERIES: Final = 0.025
+"""Benjamini and Hochberg's share (chosen by simulation: tests/analysis/history_figures.py)."""
 STRICTER: Final = 10.0
-"""Factor of the p value of an improvement."""
-SUSPECT: Final = 3.0
-"""Least Student's t of any split of a series that is examined further."""
+"""Factor of the p value of an improvement to a new level."""
+PROMISING: Final = 2.5
+"""Least t statistic of a split that is examined further."""
 
 
 @dataclass(frozen=True)
@@ -58,163 +64,210 @@ class Change:
     found: int
     """Run that made the change significant."""
     p: float
-    """Two-sided p value, times :data:`STRICTER` for an improvement."""
+    """Two-sided p value, times :data:`STRICTER` for an improvement to a new level."""
     ratio: Interval
     """Values after by values before, with a 95 % interval; of all values between the neighbouring changes."""
+    returned: bool = False
+    """True if the series had the level after the change before."""
+    before: float = math.nan
+    """Level before the change, as a logarithm."""
 
 
-@dataclass(frozen=True)
-class _Split:
-    """Split of one series, before its size is known."""
+class _Split(NamedTuple):
+    """Significant split of a series."""
 
-    series: int
-    place: int
-    """Index of the first value after the change, among the values of the series."""
     p: float
+    series: int
+    first: int
+    """First run after the split."""
+    returned: bool = False
+    """True if the series had the level before."""
+    silent: bool = False
+    """True for a change between known levels of a series with two states."""
 
 
-class _History:
-    """Values of all series, without the missing ones, and the state of the search."""
+class _Search:
+    """State of the search; arrays are by series."""
 
     def __init__(self, logs: Matrix) -> None:
-        self.logs = logs
-        there = np.isfinite(logs)
-        cleaned = without_job_effects(logs)
-        series = len(logs)
-        self.runs = [np.flatnonzero(row) for row in there]
-        """Run of each value, by series."""
-        self.count = np.cumsum(there, axis=1)
-        """(series, runs): values up to each run."""
-        self.values = np.full((series, WINDOW + int(there.sum(axis=1).max(initial=0))), np.nan)
-        """(series, WINDOW + values): values after as many empty places as the window is long."""
-        for row, mask in enumerate(there):
-            self.values[row, WINDOW : WINDOW + mask.sum()] = cleaned[row, mask]
-        self.spikes = Spikes(self.values, WINDOW)
-        self.begin = np.zeros(series, np.int64)
-        """First value of the current segment."""
-        self.squares = np.zeros(series)
+        self.values = without_job_effects(logs)
+        """(series, runs)."""
+        self.level_of = np.zeros(logs.shape, np.int64)
+        """(series, runs): number of the level of each run so far."""
+        self.level = np.zeros(len(logs), np.int64)
+        """Number of the level now."""
+        self.levels: list[tuple[float, ...]] = [(math.nan,)] * len(logs)
+        """Level by number, as a logarithm; NaN for the first one while it lasts."""
+        self.last = np.full(len(logs), -BEFORE_AGAIN)
+        """First run after the last change."""
+        self.squares = np.zeros(len(logs))
         """Sum of squares about the mean, of the segment before."""
-        self.freedom = np.zeros(series)
+        self.freedom = np.zeros(len(logs))
         """Degrees of freedom of ``squares``."""
+        self.two_states = np.zeros(len(logs), np.bool_)
+        self.excess: list[float] = []
+        """Square of the largest t statistics by that of noise, of each run so far."""
 
-    def usable(self, series: int, begin: int, end: int) -> Vector:
-        """Return the values ``begin`` to ``end`` of a series that are no spikes."""
-        here = slice(WINDOW + begin, WINDOW + end)
-        return np.asarray(self.values[series, here][~self.spikes.mask[series, here]], np.float64)
+    def succeed(self, series: int, predecessor: int) -> None:
+        """Let a series go on where its predecessor is now."""
+        states = self.level_of, self.level, self.levels, self.last, self.squares, self.freedom, self.two_states
+        for state in states:
+            state[series] = state[predecessor]
 
-    def measured(self, series: int, begin: int, end: int) -> Vector:
-        """Return the values ``begin`` to ``end`` as measured, without spikes if others are left."""
-        values = self.logs[series, self.runs[series][begin:end]]
-        usual = values[~self.spikes.mask[series, WINDOW + begin : WINDOW + end]]
-        return np.asarray(usual if len(usual) >= AFTER else values, np.float64)
+    def splits(self, rows: npt.NDArray[np.int64], now: int, least: float, share: float) -> list[_Split]:
+        """Return the significant splits of the series ``rows``, which have a value now."""
+        from scipy.special import stdtr  # late: ranks do not need it
 
-    def restart(self, split: _Split) -> None:
-        """Begin a new segment at a split."""
-        row, begin = split.series, int(self.begin[split.series])
-        before: Vector = self.usable(row, max(begin, split.place - WINDOW), split.place)
-        self.begin[row] = split.place
-        self.squares[row] = float(((before - before.mean()) ** 2).sum())
-        self.freedom[row] = len(before) - 1
+        runs = np.arange(now + 1)
+        self.level_of[rows, now] = self.level[rows]
+        alike = self.level_of[rows, : now + 1] == self.level[rows, None]
+        values = np.where(alike, self.values[rows, : now + 1], np.nan)
+        known = np.isfinite(values)
+        departures = values - medians(values)[:, None]
+        limit = CLIPPED * np.maximum(1.4826 * medians(np.abs(departures)), LEAST_DEVIATION)[:, None]
+        clipped = np.clip(departures, -limit, limit)
+        variance, weight = usual_variance(clipped)
+        squares, freedom = self.squares[rows] + variance * weight, self.freedom[rows] + weight
+        phi = autocorrelation(values[known.sum(axis=1) >= BEFORE])
+
+        before = np.cumsum(known, axis=1) - known
+        after = known.sum(axis=1)[:, None] - before
+        fewest = np.where(self.last[rows] > 0, BEFORE_AGAIN, BEFORE)[:, None]
+        allowed = known & (before >= fewest) & (after >= AFTER)
+        allowed &= runs >= self.last[rows, None] + BEFORE_AGAIN
+        scale = variance_of_mean(phi, before) + variance_of_mean(phi, after)
+        student = np.where(allowed, _student(np.nan_to_num(clipped), before, after, squares, freedom, scale), 0)
+        tested = allowed.any(axis=1)
+        excess = self._excess(student[tested], allowed[tested])
+        found = []
+        for row in np.flatnonzero(student.max(axis=1) > PROMISING):
+            split = int(student[row].argmax())
+            left, right = (part[np.isfinite(part)] for part in np.split(values[row], [split]))
+            size, evidence, degrees = step(left, right, squares[row], freedom[row], fewest=AFTER)
+            series = int(rows[row])
+            if abs(size) < least:
+                continue
+            t = math.sqrt(2 * evidence / (len(right) * scale[row, split] * excess))
+            strict = size < 0 and self._known(series, right) is None
+            p = 2 * float(stdtr(degrees, -t)) * (STRICTER if strict else 1)
+            found.append(_Split(p, series, split))
+        found.sort()
+        passed = [number for number, split in enumerate(found, 1) if split.p <= share * number / tested.sum()]
+        return [self._restart(split, now) for split in found[: max(passed, default=0)]]
+
+    def _excess(self, student: Matrix, allowed: npt.NDArray[np.bool_]) -> float:
+        """Return by how much the scatter of the t statistics exceeds that of noise, 1 for few series.
+
+        The median over runs, so that a change of many series does not hide itself. Of the largest of k
+        statistics of noise the square has the 90 % quantile 2.7 + 1.1 log(k) (simulated; noise of any kind gives
+        0.7 to 1.2).
+        """
+        if len(student) >= SERIES:
+            largest = float(np.quantile(student.max(axis=1), 0.9)) ** 2
+            self.excess.append(largest / (2.7 + 1.1 * math.log(np.median(allowed.sum(axis=1)))))
+        return max(1.0, float(np.median(self.excess))) if self.excess else 1.0
+
+    def _known(self, series: int, values: Vector) -> int | None:
+        """Return the number of the earlier level of ``values``; None for a new level."""
+        distances = np.abs(np.array(self.levels[series]) - np.median(values))
+        distances[self.level[series]] = np.nan
+        near = np.flatnonzero(distances <= SAME_LEVEL)
+        return int(near[0]) if len(near) else None
+
+    def _restart(self, split: _Split, now: int) -> _Split:
+        """Go on with the level after a split, which is a new one or one that the series had."""
+        series, known = split.series, self.levels[split.series]
+        own = np.flatnonzero(self.level_of[series, : now + 1] == self.level[series])
+        old, new = (
+            _finite(self.values[series, part]) for part in (own[own < split.first], own[own >= split.first])
+        )
+        before, after = float(np.median(old)), float(np.median(new))
+        back = self._known(series, new)
+        levels = [*known, *([after] if back is None else [])]
+        levels[self.level[series]] = before
+        silent = back is not None and bool(self.two_states[series])
+        self.levels[series], self.level[series] = tuple(levels), len(known) if back is None else back
+        self.level_of[series, own[own >= split.first]] = self.level[series]
+        self.last[series] = split.first
+        self.two_states[series] |= back is not None and after > before
+        departures = usual(old) - usual(old).mean()
+        self.squares[series], self.freedom[series] = float((departures**2).sum()), len(departures) - 1
+        return split._replace(returned=back is not None, silent=silent)
 
 
 def change_points(
-    logs: Matrix, *, min_effect: float = MIN_EFFECT, false_discoveries: float = FALSE_DISCOVERIES
+    logs: Matrix, predecessors: Mapping[int, int] | None = None, *, min_effect: float = MIN_EFFECT
 ) -> list[Change]:
     """Return the changes in ``logs`` (series, runs): logarithms of times in the order of the runs, NaN if missing.
 
-    Changes are in the order in which they were found.
+    ``predecessors``: see :func:`joined`. Changes are in the order in which they were found.
     """
-    history = _History(logs)
+    whole = joined(logs, predecessors or {})
+    search = _Search(whole)
     found: list[tuple[int, _Split]] = []
-    for now in range(BEFORE + AFTER - 1, logs.shape[1]):
+    for now in range(logs.shape[1]):
         rows = np.flatnonzero(np.isfinite(logs[:, now]))
-        ends = history.count[rows, now]
-        history.spikes.update(rows, ends, history.begin[rows])
-        new = _splits(history, rows, ends, math.log1p(min_effect), false_discoveries)
-        found += [(now, one) for one in new]
-        for one in new:
-            history.restart(one)
-    return [_change(history, one, now, [split for _, split in found]) for now, one in found]
+        for row in rows:
+            if row in (predecessors or {}) and not np.isfinite(logs[row, :now]).any():
+                search.succeed(int(row), (predecessors or {})[int(row)])
+        if len(rows) and now >= AFTER:
+            found += [
+                (now, split) for split in search.splits(rows, now, math.log1p(min_effect), FALSE_DISCOVERIES)
+            ]
+    splits = [split for _, split in found]
+    return [_change(whole, split, now, splits) for now, split in found if not split.silent]
 
 
-def _change(history: _History, split: _Split, now: int, splits: list[_Split]) -> Change:
-    """Return the change at a split, with its size from all values between the neighbouring splits."""
-    runs = history.runs[split.series]
-    places = sorted(one.place for one in splits if one.series == split.series)
-    here = places.index(split.place)
-    begin, end = [0, *places][here], [*places, len(runs)][here + 1]
-    before = history.measured(split.series, begin, split.place)
-    after = history.measured(split.series, split.place, end)
-    return Change(split.series, int(runs[split.place]), now, split.p, _ratio(before, after))
-
-
-def _ratio(before: Vector, after: Vector) -> Interval:
-    freedom = len(before) + len(after) - 2
-    squares = sum(float(((one - one.mean()) ** 2).sum()) for one in (before, after))
-    error = math.sqrt(squares / freedom * (1 / len(before) + 1 / len(after)))
-    difference, reach = float(after.mean() - before.mean()), student_quantile(freedom, 0.95) * error
-    return Interval(*(math.exp(one) for one in (difference, difference - reach, difference + reach)))
-
-
-def _splits(
-    history: _History, rows: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], least: float, share: float
-) -> list[_Split]:
-    """Return the significant splits of the series ``rows``, which have ``ends`` values now."""
-    columns = ends[:, None] + np.arange(WINDOW)  # the last WINDOW values
-    values = history.values[rows[:, None], columns]
-    usable = np.isfinite(values) & ~history.spikes.mask[rows[:, None], columns]
-    usable &= columns - WINDOW >= history.begin[rows, None]
-    fewest = np.where(history.begin[rows] > 0, BEFORE_AGAIN, BEFORE)
-    tested = int((usable.sum(axis=1) >= fewest + AFTER).sum())
-    student = _student(values, usable, fewest, history.squares[rows], history.freedom[rows])
-    usual = usual_variance(np.where(usable, values, np.nan))
-    found = []
-    for one in np.flatnonzero(np.abs(student).max(axis=1) > SUSPECT):
-        mine = values[one, usable[one]]
-        split = _energy_split(mine, int(fewest[one]))
-        prior = Prior(
-            float(history.squares[rows[one]]) + usual.variance * usual.freedom,
-            float(history.freedom[rows[one]]) + usual.freedom,
-        )
-        step, p = step_test(mine[:split], mine[split:], prior, fewest=AFTER)
-        if abs(step) >= least:
-            column = np.flatnonzero(usable[one])[split]
-            place = int(columns[one, column]) - WINDOW
-            found.append(_Split(int(rows[one]), place, p if step > 0 else STRICTER * p))
-    found.sort(key=lambda one: one.p)
-    passed = [number for number, one in enumerate(found, 1) if one.p <= share * number / max(tested, 1)]
-    return found[: max(passed, default=0)]
+def joined(logs: Matrix, predecessors: Mapping[int, int]) -> Matrix:
+    """Return ``logs`` (series, runs) with the values of a series' predecessor before its own first value."""
+    whole = logs.copy()
+    for series in sorted(predecessors, key=lambda one: int(np.isfinite(logs[one]).argmax())):
+        first = int(np.isfinite(logs[series]).argmax())
+        whole[series, :first] = whole[predecessors[series], :first]
+    return whole
 
 
 def _student(
-    values: Matrix, usable: npt.NDArray[np.bool_], fewest: npt.NDArray[np.int64], squares: Vector, freedom: Vector
+    values: Matrix,
+    before: npt.NDArray[np.int64],
+    after: npt.NDArray[np.int64],
+    squares: Vector,
+    freedom: Vector,
+    scale: Matrix,
 ) -> Matrix:
-    """(series, values): Student's t between the values from each one on and those before; 0 where too few."""
-    total = usable.sum(axis=1)[:, None]
-    before = np.cumsum(usable, axis=1, dtype=np.int64) - usable
-    after = total - before
-    kept = np.where(usable, values, 0)
-    centred = np.where(usable, kept - (kept.sum(axis=1)[:, None] / np.maximum(total, 1)), 0)
-    sums = np.cumsum(centred, axis=1) - centred
+    """(series, values): absolute t statistic of a split before each value; missing values are 0.
+
+    ``before``, ``after``: values on either side; ``scale``: variance of the difference of means of unit variance.
+    """
+    left = np.cumsum(values, axis=1) - values
+    right = values.sum(axis=1)[:, None] - left
     with np.errstate(divide="ignore", invalid="ignore"):
-        difference = -sums * (1 / after + 1 / before)
-        between = difference**2 * before * after / total
-        within = np.maximum((centred**2).sum(axis=1)[:, None] - between, 0) + squares[:, None]
-        variance = within / np.maximum(total - 2 + freedom[:, None], 1)
-        found = difference / np.sqrt(variance * (1 / before + 1 / after))
-    allowed = usable & (before >= fewest[:, None]) & (after >= AFTER)
-    return np.where(allowed & ~np.isnan(found), found, 0)
+        within = (values**2).sum(axis=1)[:, None] - left**2 / before - right**2 / after
+        variance = np.maximum(within, 0) + squares[:, None]
+        variance /= np.maximum(before + after - 2 + freedom[:, None], 1)
+        scatter = np.sqrt(np.maximum(variance, LEAST_DEVIATION**2) * scale)
+        return np.asarray(np.abs(right / after - left / before) / scatter, np.float64)
 
 
-def _energy_split(values: Vector, fewest: int) -> int:
-    """Return the split with the largest energy distance, weighted by n m / (n + m)."""
-    distance = np.abs(values[:, None] - values[None, :])
-    corner = np.zeros((len(values) + 1, len(values) + 1))
-    corner[1:, 1:] = distance.cumsum(axis=0).cumsum(axis=1)
-    splits = np.arange(fewest, len(values) - AFTER + 1)
-    inside = corner[splits, splits]
-    across = corner[splits, -1] - inside
-    beyond = corner[-1, -1] - inside - 2 * across
-    n, m = splits, len(values) - splits
-    energy = (2 * across / (n * m) - inside / n**2 - beyond / m**2) * n * m / (n + m)
-    return int(splits[np.argmax(energy)])
+def _change(logs: Matrix, split: _Split, found: int, splits: Sequence[_Split]) -> Change:
+    """Return the change at a split, with its size from all values between the neighbouring splits."""
+    row, first = logs[split.series], split.first
+    cuts = sorted({one.first for one in splits if one.series == split.series})
+    begin, end = [0, *cuts][cuts.index(first)], [*cuts, len(row)][cuts.index(first) + 1]
+    before, after = _finite(row[begin:first]), _finite(row[first:end])
+    return Change(
+        split.series, first, found, split.p, _ratio(before, after), split.returned, float(np.median(before))
+    )
+
+
+def _finite(values: Vector) -> Vector:
+    return values[np.isfinite(values)]
+
+
+def _ratio(before: Vector, after: Vector) -> Interval:
+    before, after = (usual(side) if len(usual(side)) >= AFTER else side for side in (before, after))
+    freedom = len(before) + len(after) - 2
+    squares = sum(float(((side - side.mean()) ** 2).sum()) for side in (before, after))
+    error = math.sqrt(squares / freedom * (1 / len(before) + 1 / len(after)))
+    difference, reach = float(after.mean() - before.mean()), student_quantile(freedom, 0.95) * error
+    return Interval(*(math.exp(bound) for bound in (difference, difference - reach, difference + reach)))

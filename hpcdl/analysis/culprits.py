@@ -1,23 +1,27 @@
-"""Host or link that is slow since some run, although each run may have other hosts.
+"""Hosts or links that are slow since some run, although each run may have other hosts.
 
-Hypotheses are that one suspect is slow, from some run on and by some factor, or that none is. Departures are
-normal, or outliers. Bayes' theorem weighs the hypotheses by all runs in which suspects took part: a suspect that
-is fast in a later run is cleared. As for change points, each run is judged with the runs before it alone.
+Hypotheses for each suspect are that it is slow, from some run on and by some factor, or that it is as usual.
+Departures are normal, or outliers. Bayes' theorem weighs the hypotheses by all runs in which the suspect took
+part: one that is fast in a later run is cleared. As for change points, each run is judged with the runs before
+it alone.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
     from hpcdl.analysis.statistics import Vector
 
 Matrix = npt.NDArray[np.float64]
+Cube = npt.NDArray[np.float64]
 
 FACTORS: Final = np.log([1.05, 1.1, 1.15, 1.2, 1.3, 1.5, 2.0, 3.0, 5.0, 10.0])
 """Logarithms of the factors by which a suspect may be slow."""
@@ -27,14 +31,18 @@ SURE: Final = 0.95
 """Probability from which a suspect is named."""
 CLEARED: Final = 6.0
 """Evidence (nats) of its newest runs against a named suspect, from which it is slow no more."""
+TIED: Final = 1.0
+"""Evidence (nats) by which factors may differ of which the largest is meant."""
 WINDOW: Final = 60
-"""Runs that are judged together."""
+"""Runs that are judged together; a suspect that takes part in none of them is slow no more."""
 OUTLIERS: Final = 0.15
 """Density of outliers per unit of the logarithm: 3 % of all values between +10 and +30 %."""
 FEWEST: Final = 5
 """Least number of values for an estimate."""
 LEAST_DEVIATION: Final = 0.005
 """Standard deviation of departures, at least."""
+USUAL_SPREAD: Final = 6.0
+"""Standard deviations of the level that lasting differences between suspects reach: chosen by simulation."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,17 @@ class Culprit:
     """Runs in which it took part and was slow."""
 
 
+class Scatter(NamedTuple):
+    """Scatter of departures, as logarithms."""
+
+    center: float
+    """Level of the usual suspect."""
+    between: float
+    """Standard deviation of the levels of suspects, which last; 0 for fewer than five."""
+    within: Vector
+    """(suspects,): standard deviation of each suspect's departures about its level."""
+
+
 def shared_departures(logs: Matrix) -> Vector:
     """(runs,): median over the cases ``logs`` (cases, runs) of a run's departures from the usual; NaN if missing.
 
@@ -72,22 +91,55 @@ def shared_departures(logs: Matrix) -> Vector:
     return found
 
 
-def evidence(departures: Matrix, outliers: float = OUTLIERS) -> npt.NDArray[np.float64]:
+def scatter(departures: Matrix, *, lasting: bool = True) -> Scatter | None:
+    """Return the scatter of ``departures`` (suspects, runs), NaN if missing; None for too few.
+
+    ``lasting``: levels of suspects may differ.
+
+    From quantiles that slow suspects, if they are fewer than half, do not reach. The time of a link is that of its
+    slower host, which compresses the lower half of the levels: hence the factor 3.
+    """
+    rows = [row[np.isfinite(row)] for row in departures]
+    known = np.concatenate(rows) if rows else np.empty(0)
+    if len(known) < FEWEST:
+        return None
+    low, high = np.quantile(known, [0.1, 0.4])
+    center, pooled = float(high) + 0.253 * float(high - low) / 1.028, float(high - low) / 1.028
+    levels = np.array([np.median(row) for row in rows if len(row)])
+    if len(levels) < FEWEST or max(map(len, rows)) < FEWEST or not lasting:
+        return Scatter(center, 0.0, np.full(len(rows), max(pooled, LEAST_DEVIATION)))
+    steps = [1.4826 / math.sqrt(2) * np.abs(np.diff(row)) for row in rows]
+    usual = max(min(pooled, float(np.median(np.concatenate(steps)))), LEAST_DEVIATION)
+    within = np.array([max(usual, float(np.median(one))) if len(one) >= FEWEST else usual for one in steps])
+    lowest, lower, middle, upper = np.quantile(levels, [0.1, 0.3, 0.4, 0.7])
+    between = min(float(upper - lower) / 1.049, 3 * float(middle - lowest) / 1.028)
+    error = usual**2 * np.pi / 2 / float(np.median([len(row) for row in rows if len(row)]))
+    return Scatter(float(middle), math.sqrt(max(between**2 - error, 0.0)), within)
+
+
+def evidence(departures: Matrix, outliers: float = OUTLIERS, *, lasting: bool = True) -> Cube:
     """(factors, suspects, runs): logarithm of the likelihood of "slow by this factor" by that of "as usual".
 
     ``departures`` (suspects, runs): logarithms of time by the usual time, NaN where a suspect did not take part.
-    Their scatter is known from the lower half, which slow suspects do not reach. ``outliers``: density of outliers
-    per unit of the logarithm.
+    Lasting differences between suspects are usual: a suspect is compared with its own runs before, or while
+    there are few with the slowest of a usual spread, unless ``lasting`` is false. ``outliers``: density of
+    outliers per unit of the logarithm.
     """
-    known = departures[np.isfinite(departures)]
-    if len(known) < FEWEST:
+    found = scatter(departures, lasting=lasting)
+    if found is None:
         return np.zeros((len(FACTORS), *departures.shape))
-    low, high = np.quantile(known, [0.1, 0.4])
-    deviation = max(float(high - low) / 1.028, LEAST_DEVIATION)
-    usual = float(high) + 0.253 * deviation
+    limit = USUAL_SPREAD * found.between
+    usual = np.full(departures.shape, found.center + limit)
+    for suspect, row in enumerate(departures if limit else ()):
+        runs = np.flatnonzero(np.isfinite(row))
+        own = math.inf
+        for place, run in enumerate(runs[FEWEST:], FEWEST):
+            own = min(own, float(np.quantile(row[runs[:place]], 0.4)))
+            usual[suspect, run] = found.center + min(max(own - found.center, -limit), limit)
+    within = np.hypot(found.within, found.between)[:, None]
 
-    def density(values: Matrix) -> Matrix:
-        normal = np.exp(-((values / deviation) ** 2) / 2) / (deviation * np.sqrt(2 * np.pi))
+    def density(values: Cube) -> Cube:
+        normal = np.exp(-((values / within) ** 2) / 2) / (within * np.sqrt(2 * np.pi))
         return np.asarray(normal + outliers, np.float64)
 
     values = departures - usual
@@ -96,39 +148,79 @@ def evidence(departures: Matrix, outliers: float = OUTLIERS) -> npt.NDArray[np.f
     return np.nan_to_num(np.log(density(beyond) / density(values)))
 
 
-def probabilities(ratios: npt.NDArray[np.float64]) -> Vector:
-    """(suspects,): probability of each suspect that it is slow now; ``ratios`` as of :func:`evidence`."""
-    factors, suspects, runs = ratios.shape
-    since = np.cumsum(ratios[:, :, ::-1], axis=2)  # slow in the last 1, 2, ... runs
-    top = max(float(since.max(initial=0)), 0.0)
-    weight = np.exp(since - top).sum(axis=(0, 2)) * PRIOR / (factors * suspects * runs)
-    return np.asarray(weight / (weight.sum() + (1 - PRIOR) * np.exp(-top)), np.float64)
+def culprits(ratios: Cube, departures: Matrix, *, shared: bool = False) -> list[Culprit]:
+    """Return the suspects that were named, in that order; ``ratios`` is :func:`evidence` of ``departures``.
+
+    ``shared``: the departures of a run are those of all its suspects, so that a suspect is named only if without
+    the runs of the most likely other one, and of any second one, it would be named, too.
+    """
+    suspects, runs = departures.shape
+    begin = [max(0, now + 1 - WINDOW) for now in range(runs)]
+    weights = [
+        [_log_weight(ratios[:, suspect, begin[now] : now + 1]) for now in range(runs)]
+        for suspect in range(suspects if shared else 0)
+    ]
+    there = np.isfinite(departures)
+
+    def others(suspect: int, now: int) -> Iterator[npt.NDArray[np.bool_]]:
+        """Yield (runs,) those without the most likely other suspect and a second one, for each."""
+        rest = [other for other in range(suspects) if other != suspect and shared]
+        for other in rest:
+            yield ~there[other] & ~there[max(rest, key=lambda one: weights[one][now])]
+
+    found = [culprit for suspect in range(suspects) for culprit in _episodes(suspect, ratios, others)]
+    return sorted((_sized(one, ratios, departures) for one in found), key=lambda one: one.found)
 
 
-def culprits(ratios: npt.NDArray[np.float64], departures: Matrix) -> list[Culprit]:
-    """Return the suspects that were named, in that order; ``ratios`` is :func:`evidence` of ``departures``."""
-    found: list[Culprit] = []
+def _episodes(
+    suspect: int, ratios: Cube, others: Callable[[int, int], Iterable[npt.NDArray[np.bool_]]]
+) -> Iterator[Culprit]:
+    """Yield each time in which a suspect was slow; ``others(suspect, now)``: runs that must suffice to name it."""
+    own, suspects = ratios[:, suspect], ratios.shape[1]
     named: Culprit | None = None
     begin = 0
-    for now in range(ratios.shape[2]):
-        begin = max(begin, now + 1 - WINDOW)
-        if not ratios[:, :, now].any():
+    seen = 0
+    for now in range(own.shape[1]):
+        if named is not None and now - seen >= WINDOW:
+            yield replace(named, ended=now)
+            named, begin = None, now
+        if not own[:, now].any():
             continue
+        seen = now
         if named is None:
-            probability = probabilities(ratios[:, :, begin : now + 1])
-            suspect = int(probability.argmax())
-            if probability[suspect] >= SURE:
-                named = _culprit(ratios[:, suspect], suspect, begin, now, float(probability[suspect]))
-        elif (ended := _end(ratios[named.factor, named.suspect, : now + 1], named.found)) is not None:
-            found.append(_sized(replace(named, ended=ended), ratios, departures))
+            begin = max(begin, now + 1 - WINDOW)
+            here = slice(begin, now + 1)
+            sure = probability(own[:, here], suspects)
+            if sure >= SURE and all(
+                probability(own[:, here] * there[here], suspects) >= SURE for there in others(suspect, now)
+            ):
+                named = _culprit(own, suspect, begin, now, sure)
+        elif (ended := _end(own[named.factor, : now + 1], named.found)) is not None:
+            yield replace(named, ended=ended)
             named, begin = None, ended
-    return found if named is None else [*found, _sized(named, ratios, departures)]
+    if named is not None:
+        yield named
+
+
+def probability(ratios: Matrix, suspects: int) -> float:
+    """Return the probability that a suspect is slow now, by its evidence ``ratios`` (factors, runs)."""
+    odds = _log_weight(ratios) + math.log(PRIOR / (1 - PRIOR) / suspects)
+    return 1 / (1 + math.exp(-odds)) if odds > -700 else 0.0
+
+
+def _log_weight(ratios: Matrix) -> float:
+    """Return the logarithm of the mean likelihood ratio of "slow in the last 1, 2, ... runs, by some factor"."""
+    since = np.cumsum(ratios[:, ::-1], axis=1)
+    top = float(since.max())
+    return top + math.log(float(np.exp(since - top).mean()))
 
 
 def _culprit(ratios: Matrix, suspect: int, begin: int, now: int, probability: float) -> Culprit:
     """Return the suspect with evidence ``ratios`` (factors, runs), named by the run ``now``."""
     since = np.cumsum(ratios[:, begin : now + 1][:, ::-1], axis=1)[:, ::-1]
-    factor, place = divmod(int(np.argmax(since)), since.shape[1])
+    likely = since.max(axis=1)
+    factor = int(np.flatnonzero(likely >= likely.max() - TIED)[-1])
+    place = int(np.argmax(since[factor]))
     first = begin + place + int(np.argmax(ratios[factor, begin + place : now + 1] > 0))
     return Culprit(suspect, factor, first, now, None, probability)
 
@@ -141,6 +233,6 @@ def _end(ratios: Vector, found: int) -> int | None:
     return found + 1 + int(np.argmax(against))
 
 
-def _sized(one: Culprit, ratios: npt.NDArray[np.float64], departures: Matrix) -> Culprit:
+def _sized(one: Culprit, ratios: Cube, departures: Matrix) -> Culprit:
     slow = np.flatnonzero(ratios[one.factor, one.suspect, one.first : one.ended] > 0) + one.first
     return replace(one, ratio=float(np.exp(np.median(departures[one.suspect, slow]))), runs=len(slow))

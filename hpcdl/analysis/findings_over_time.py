@@ -1,4 +1,4 @@
-"""Findings in a history: changes of several series at one run are one event, with the likely host or link."""
+"""Findings in a history: changes of several series at one run are one event, with the likely hosts or links."""
 
 from __future__ import annotations
 
@@ -7,114 +7,142 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
-from hpcdl.analysis.change_points import BEFORE, Change, change_points
-from hpcdl.analysis.slow_drift import Drift, drifts
-from hpcdl.analysis.suspects import Named, named
+from hpcdl.analysis.change_points import BEFORE, SAME_LEVEL, Change, change_points, joined
+from hpcdl.analysis.suspects import Spread, Suspect, suspects
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from hpcdl.analysis.change_points import Matrix
     from hpcdl.analysis.history import History
+
+Verdict = Literal["regressed", "two states", "improved", "restored"]
 
 TOGETHER: Final = 2
 """Runs by which the first runs of changes may differ that are one event."""
-RESTORED: Final = 0.03
-"""Largest departure from the level before a regression of a series that is restored."""
+NEWEST: Final = 10
+"""Values of a series, at most, whose median is its level now. A series without one in as many runs has ended."""
 
 
 @dataclass(frozen=True)
 class Event:
     """Changes of several series, in one direction, at one run."""
 
-    verdict: Literal["regressed", "improved", "restored"]
+    verdict: Verdict
+    """Two states: slower again, at a level that most of the series had before."""
     changes: Sequence[Change]
     """Largest first."""
     first: int
     """First run after the change: that of most of the series."""
     found: int
     """Run that made the first of the changes significant."""
-    culprit: Named | None
+    open: Sequence[Change]
+    """Changes for the worse whose series have not returned to the level before."""
+    suspects: Sequence[Suspect]
+    """Hosts and links that became slow at that run."""
+    environment: bool
+    """True if the run is the first one of most of the series in a new environment."""
 
     @property
     def ratio(self) -> float:
         """Median over the series of the times after by the times before."""
-        return float(np.median([one.ratio.value for one in self.changes]))
+        return float(np.median([change.ratio.value for change in self.changes]))
 
 
 @dataclass(frozen=True)
-class Judgement:
+class HistoryFindings:
     """All findings in a history."""
 
     events: Sequence[Event]
-    drifts: Sequence[Drift]
-    culprits: Sequence[Named]
-    """Slow hosts and links that no event names."""
-    named: Sequence[Named]
-    """All slow hosts and links, in the order in which they were named."""
+    suspects: Sequence[Suspect]
+    """Slow hosts and links, in the order in which they were named."""
+    spread: Spread | None
+    """Of the hosts' links if no host is slow."""
     judged: int
     """Series of the newest run with at least :data:`hpcdl.analysis.change_points.BEFORE` values."""
     short: int
     """Series of the newest run with fewer."""
 
 
-def judge(history: History) -> Judgement:
-    """Judge each run of a history with the runs before it."""
-    logs = history.logs
-    count = np.isfinite(logs).sum(axis=1)
-    newest = np.flatnonzero(np.isfinite(logs[:, -1]))
-    changes = change_points(logs)
-    suspects = named(history)
-    events = _events(changes, suspects)
-    taken = {id(event.culprit) for event in events}
-    return Judgement(
-        events,
-        drifts(logs, changes),
-        [one for one in suspects if id(one) not in taken],
-        suspects,
-        int((count[newest] >= BEFORE).sum()),
-        int((count[newest] < BEFORE).sum()),
-    )
+def judge(history: History, groups: Mapping[str, str] | None = None) -> HistoryFindings:
+    """Judge each run of a history with the runs before it. ``groups``: switch of each host, if known."""
+    logs, predecessors = history.logs, history.predecessors
+    whole = joined(logs, predecessors)
+    count = np.isfinite(whole).sum(axis=1)[np.isfinite(logs[:, -1])]
+    changes = change_points(logs, predecessors)
+    slow, spread = suspects(history, groups or {})
+    first = {row: int(np.isfinite(logs[row]).argmax()) for row in predecessors}
+    events = [
+        _event(group, _open(group, changes, whole, logs, predecessors), slow, first)
+        for group in _together(changes)
+    ]
+    return HistoryFindings(events, slow, spread, int((count >= BEFORE).sum()), int((count < BEFORE).sum()))
 
 
-def _events(changes: Sequence[Change], suspects: Sequence[Named]) -> list[Event]:
+def _together(changes: Sequence[Change]) -> list[list[Change]]:
+    """Return the changes in one direction at one run, for each run."""
     groups: list[list[Change]] = []
     for change in changes:
         for group in reversed(groups):
-            leader = group[0]
-            same_way = (change.ratio.value > 1) == (leader.ratio.value > 1)
-            if same_way and abs(change.first - leader.first) <= TOGETHER:
+            same_way = (change.ratio.value > 1) == (group[0].ratio.value > 1)
+            if same_way and abs(change.first - group[0].first) <= TOGETHER:
                 group.append(change)
                 break
         else:
             groups.append([change])
-    levels: dict[int, list[Change]] = {}
-    return [_event(group, levels, suspects) for group in groups]
+    return groups
 
 
-def _event(group: list[Change], levels: dict[int, list[Change]], suspects: Sequence[Named]) -> Event:
-    firsts = [one.first for one in group]
+def _event(
+    group: list[Change], still: Sequence[Change], slow: Sequence[Suspect], environments: Mapping[int, int]
+) -> Event:
+    firsts = [change.first for change in group]
     first = max(sorted(set(firsts)), key=firsts.count)
-    found = min(one.found for one in group)
-    improved = group[0].ratio.value < 1
-    back = [one for one in group if improved and _is_back(one, levels.get(one.series, []))]
-    for one in group:
-        levels.setdefault(one.series, []).append(one)
-    verdict: Literal["regressed", "improved", "restored"] = "improved" if improved else "regressed"
-    fitting = [
-        one
-        for one in suspects
-        if not improved and abs(one.first - first) <= TOGETHER and (one.ended is None or one.ended > found)
-    ]
+    found = min(change.found for change in group)
+    slower = group[0].ratio.value > 1
+    verdicts: tuple[Verdict, Verdict] = ("regressed", "two states") if slower else ("improved", "restored")
+    boundary = [abs(environments.get(change.series, -TOGETHER - 1) - first) <= TOGETHER for change in group]
     return Event(
-        "restored" if 2 * len(back) > len(group) else verdict,
-        sorted(group, key=lambda one: abs(np.log(one.ratio.value)), reverse=True),
+        verdicts[2 * sum(change.returned for change in group) > len(group)],
+        sorted(group, key=lambda change: abs(np.log(change.ratio.value)), reverse=True),
         first,
         found,
-        max(fitting, key=lambda one: one.probability, default=None),
+        still,
+        [
+            one
+            for one in slow
+            if slower and abs(one.first - first) <= TOGETHER and not 0 <= (one.ended or -1) <= found
+        ],
+        2 * sum(boundary) > len(group),
     )
 
 
-def _is_back(change: Change, before: Sequence[Change]) -> bool:
-    if not before or before[-1].ratio.value < 1:
-        return False
-    return abs(float(np.log(change.ratio.value * before[-1].ratio.value))) <= RESTORED
+def _open(
+    group: Sequence[Change],
+    changes: Sequence[Change],
+    whole: Matrix,
+    logs: Matrix,
+    predecessors: Mapping[int, int],
+) -> list[Change]:
+    """Return the changes for the worse whose series, or their successors, go on and are not back at the level."""
+    found = []
+    for change in group:
+        series = change.series
+        if change.ratio.value < 1:
+            continue
+        while heirs := [
+            row for row, other in predecessors.items() if other == series and _ended(logs, series, row)
+        ]:
+            series = heirs[0]
+        last = max([change.first, *(other.first for other in changes if other.series == series)])
+        values = whole[series, last:]
+        level = float(np.median(values[np.isfinite(values)][-NEWEST:]))
+        repaired = level - change.before <= min(SAME_LEVEL, np.log(change.ratio.value) / 2)
+        if not repaired and np.isfinite(whole[series, -NEWEST:]).any():
+            found.append(change)
+    return found
+
+
+def _ended(logs: Matrix, series: int, heir: int) -> bool:
+    """Return True if a series has no value since the first one of its successor."""
+    return not np.isfinite(logs[series, int(np.isfinite(logs[heir]).argmax()) :]).any()

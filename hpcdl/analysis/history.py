@@ -95,6 +95,25 @@ class History:
         """Return the description of the case of a series."""
         return self.cases[self.keys[series][:2]]
 
+    @property
+    def predecessors(self) -> dict[int, int]:
+        """By series in a new environment the series of the same measure that was the newest before it."""
+        known = np.isfinite(self.seconds)
+        first = {row: int(one.argmax()) for row, one in enumerate(known)}
+        alike: dict[tuple[str, ...], list[int]] = {}
+        for row, key in enumerate(self.keys):
+            alike.setdefault(key[:3], []).append(row)
+        found = {}
+        for row, begin in first.items():
+            newest = {
+                other: int(np.flatnonzero(known[other, :begin])[-1])
+                for other in alike[self.keys[row][:3]]
+                if first[other] < begin
+            }
+            if newest:
+                found[row] = max(newest, key=lambda other: newest[other])
+        return found
+
     def environment_changes(self) -> list[int]:
         """Return the jobs whose environment keys differ from those of the job before."""
         return [
@@ -103,18 +122,20 @@ class History:
             if before.keys and now.keys and before.keys != now.keys
         ]
 
-    def missing(self, job: int, within: int = 3) -> list[tuple[str, str]]:
-        """Return case and reason of each case without a value in a job, though one of the jobs before has it.
+    def missing(self, within: int = 10) -> list[tuple[str, str]]:
+        """Return case and reason of each case that failed in the newest job, or that only jobs before have.
 
-        A disturbed case is not missing: it has a value, which does not count.
+        Of a case that failed any job before counts, else those ``within``: a case may leave a suite. A disturbed
+        case is not missing: it has a value, which does not count.
         """
-        before = {key[:2] for one in self.jobs[max(0, job - within) : job] for key in one.measured()}
-        now = {key[:2] for key in self.jobs[job].measured()}
+        *before, newest = self.jobs
         reasons: dict[str, str] = {}
-        for run in self.jobs[job].runs:
+        for run in newest.runs:
             reasons |= {case.case: case.failure for case in run.cases if case.failure} | run.without_result
-        absent = sorted(case for case, _ in before - now if case not in self.jobs[job].disturbed)
-        return [(case, reasons.get(case, "not in the run")) for case in absent]
+        now = {key.case for key in newest.measured()} | newest.disturbed.keys()
+        recent = {key.case for job in before[-within:] for key in job.measured()}
+        absent = (recent | ({key.case for key in self.keys} & reasons.keys())) - now
+        return [(case, reasons.get(case, "not in the run")) for case in sorted(absent)]
 
 
 def histories(runs: Iterable[RunSeries]) -> list[History]:

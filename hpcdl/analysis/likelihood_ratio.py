@@ -1,4 +1,4 @@
-"""Test of a step between two successive parts of a series, in the presence of outliers."""
+"""Evidence of a step between two successive parts of a series, in the presence of outliers."""
 
 from __future__ import annotations
 
@@ -7,54 +7,60 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from hpcdl.analysis.spikes import robust_deviation
-from hpcdl.analysis.student import beyond
-
 if TYPE_CHECKING:
     from hpcdl.analysis.statistics import Vector
 
-AGREE: Final = 3.0
-"""Standard deviations by which a value may depart from the median of its side, to count."""
-OUTLIERS: Final = 0.15
-"""Density of outliers per unit of the logarithm: 3 % of all values between +10 and +30 %."""
-SLACK: Final = 2.0
-"""Nats by which Wald's bound is too strict (simulated: tests/analysis/history_figures.py)."""
+CLIPPED: Final = 3.0
+"""Standard deviations from the median beyond which a value is no usual one."""
+OUTLIERS: Final = 0.4
+"""Density of outliers per unit of the logarithm: 8 % of all values within a range of 20 %."""
 LEAST_DEVIATION: Final = 1e-4
 """Standard deviation of the logarithms, at least."""
 
 
-class Prior(NamedTuple):
-    """Prior estimate of a series' variance, without the values before the step."""
+class Step(NamedTuple):
+    """Step and its evidence; no step and no evidence where too few values agree."""
 
-    squares: float
-    freedom: float
+    size: float = 0.0
+    """Of the logarithms."""
+    evidence: float = 0.0
+    """Logarithm of the likelihood ratio of the step (nats), of independent values after a known level."""
+    freedom: float = 1.0
+    """Degrees of freedom of the variance."""
 
 
-def step_test(before: Vector, after: Vector, prior: Prior, *, fewest: int) -> tuple[float, float]:
-    """Return the step from ``before`` to ``after`` and its two-sided p value; 0 and 1 where too few values agree.
+def usual(values: Vector) -> Vector:
+    """Return the values that are no outliers: within :data:`CLIPPED` robust deviations of the median."""
+    distance = np.abs(values - np.median(values))
+    return values[distance <= max(CLIPPED * 1.4826 * float(np.median(distance)), LEAST_DEVIATION)]
 
-    The larger p value of two tests. Student's t, with the variance of ``before``, knows how well mean and variance
-    are known. The likelihood ratio of the step for values of which some are outliers (Tukey's contaminated normal)
-    is not led by a few outliers; its inverse bounds a p value (Wald, Ann. Math. Stat. 16, 1945).
+
+def step(before: Vector, after: Vector, squares: float, freedom: float, *, fewest: int) -> Step:
+    """Return the step from ``before`` to ``after``.
+
+    ``squares``, ``freedom``: sum of squares and degrees of freedom of a prior estimate of the variance. Values are
+    normal, or outliers (Tukey's contaminated normal), so that a few outliers prove nothing. At least ``fewest``
+    values after the step agree: within the usual scatter, or a quarter of the step.
     """
-    spread = max(robust_deviation(before), math.sqrt(prior.squares / max(prior.freedom, 1)))
-    usual = before[np.abs(before - np.median(before)) <= AGREE * spread]
-    freedom = prior.freedom + len(usual) - 1
+    deviation = math.sqrt(squares / freedom) if freedom > 0 else 0.0
+    distance = np.abs(before - np.median(before))
+    before = before[distance <= CLIPPED * max(deviation, 1.4826 * float(np.median(distance)))]
+    freedom += len(before) - 1
     if freedom < 1:
-        return 0.0, 1.0
-    mean = float(usual.mean())
-    squares = prior.squares + float(((usual - mean) ** 2).sum())
+        return Step()
+    mean = float(before.mean())
+    squares += float(((before - mean) ** 2).sum())
     deviation = max(math.sqrt(squares / freedom), LEAST_DEVIATION)
-    agreeing = after[np.abs(after - np.median(after)) <= AGREE * deviation]
+    level = float(np.median(after))
+    agreeing = after[np.abs(after - level) <= max(CLIPPED * deviation, abs(level - mean) / 4)]
     if len(agreeing) < fewest:
-        return 0.0, 1.0
-    step = float(agreeing.mean()) - mean
-    student = np.array(abs(step) / (deviation * math.sqrt(1 / len(usual) + 1 / len(agreeing))))
-    ratio = np.log(_density(after - mean - step, deviation) / _density(after - mean, deviation)).sum()
-    return step, max(2 * float(beyond(student, np.array(freedom))), math.exp(min(-SLACK - float(ratio), 0)))
+        return Step()
+    size = float(agreeing.mean()) - mean
+    ratio = np.log(_density(after - mean - size, deviation) / _density(after - mean, deviation)).sum()
+    return Step(size, max(float(ratio), 0.0), freedom)
 
 
 def _density(departures: Vector, deviation: float) -> Vector:
-    """Density of values that are normal, or outliers."""
+    """Return the density of values that are normal, or outliers."""
     normal = np.exp(-((departures / deviation) ** 2) / 2) / (deviation * math.sqrt(2 * math.pi))
     return np.asarray(normal + OUTLIERS, np.float64)

@@ -182,14 +182,15 @@ class Links:
 
 
 def host_slowness(seconds: Matrix) -> Vector:
-    """(hosts,): median time of a host's links by the median over hosts; ``seconds`` (hosts, hosts), NaN: unknown.
+    """(hosts,): lower quartile of the times of each host's links, by the lower quartile over hosts.
 
-    The lower median, so that a slow host among three does not make the others slow.
+    ``seconds`` (hosts, hosts), NaN: unknown. Every link of a slow host is slow, but a link between two others is
+    not: half of the hosts may be slow.
     """
     ordered = np.sort(seconds, axis=1)  # NaN last
     known = np.isfinite(ordered).sum(axis=1)
-    own = ordered[np.arange(len(ordered)), np.maximum(known - 1, 0) // 2]
-    return np.asarray(own / np.nanmedian(own), np.float64) if known.any() else own
+    own = ordered[np.arange(len(ordered)), np.maximum(known - 1, 0) // 4]
+    return np.asarray(own / np.sort(own)[max(int(np.isfinite(own).sum()) - 1, 0) // 4], np.float64)
 
 
 def _by_median(speed: Matrix) -> Matrix:

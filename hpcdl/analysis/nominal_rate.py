@@ -41,6 +41,8 @@ class BelowFloor(NamedTuple):
     """Bus bandwidth in the run ``found`` (bytes/s)."""
     nominal: float
     """Of the link (bytes/s)."""
+    open: bool = True
+    """False if a later run was above the floor."""
 
 
 def nominal_rate(environment: Mapping[str, Any]) -> float | None:
@@ -88,6 +90,8 @@ def _stays(history: History, rows: list[int], nominal: list[float | None]) -> li
         best = int(np.nanargmin(times[:, run]))
         rate, link = moved / float(times[best, run]), nominal[run]
         low = [*low, run] if link is not None and rate < FLOOR * link else []
+        if not low and found:
+            found[-1] = found[-1]._replace(open=False)
         if link is not None and len(low) == AFTER:
             found.append(BelowFloor(rows[best], low[0], run, rate, link))
     return found

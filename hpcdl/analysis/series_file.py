@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from hpcdl.trace.run import Run
 
-VERSION: Final = 4
+VERSION: Final = 5
 """Of the file; a change of what :mod:`hpcdl.analysis.series` computes needs another."""
 
 

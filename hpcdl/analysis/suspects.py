@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from hpcdl.analysis.culprits import culprits, evidence, shared_departures
+from hpcdl.analysis.culprits import culprits, evidence, scatter, shared_departures
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from hpcdl.analysis.culprits import Culprit
     from hpcdl.analysis.history import History, Job
 
 Matrix = npt.NDArray[np.float64]
+Kind = Literal["host", "link", "hosts"]
+Source = Literal["link measurements", "times of the cases"]
 
 LONG: Final = 1 << 16
 """Bytes of a message whose time is that of the links, at least."""
-TRANSIENT: Final = 0.005
-"""Density of outliers of a host's median over its links: one host in a thousand is slow for one run."""
+TRANSIENT: Final = 0.05
+"""Density of outliers of a host's fastest link: one host in a thousand is slow for one run."""
+GROUP: Final = 3
+"""Slow hosts of one switch, at least, that are one finding,"""
+GROUP_SHARE: Final = 0.4
+"""if they are at least this share of its hosts."""
 
 
 @dataclass(frozen=True)
-class Named:
-    """Host or link that is slow."""
+class Suspect:
+    """Host or link, or hosts of one switch, that are slow."""
 
     name: str
-    kind: Literal["host", "link"]
-    source: Literal["link measurements", "times of the cases"]
+    kind: Kind
+    source: Source
     first: int
     """First slow run."""
     found: int
@@ -43,19 +51,36 @@ class Named:
     """Runs in which it took part and was slow."""
 
 
-def named(history: History) -> list[Named]:
-    """Return the slow hosts, and the slow links between other hosts, in the order in which they were named."""
+class Spread(NamedTuple):
+    """Usual spread of the hosts: lasting differences of which none is a finding."""
+
+    slowest: str
+    """Host."""
+    ratio: float
+    """Its time by that of the usual host."""
+    deviation: float
+    """Standard deviation of the hosts' levels, as a logarithm."""
+
+
+def suspects(history: History, groups: Mapping[str, str]) -> tuple[list[Suspect], Spread | None]:
+    """Return the slow hosts, and the slow links between other hosts, in the order in which they were named.
+
+    And the spread of the hosts if none is slow and links were measured. ``groups``: switch of hosts; of the
+    others it is the name without its last number.
+    """
     hosts = _by_links(history, "host_slowness")
-    if hosts:
-        found = _named(hosts, "host", "link measurements", TRANSIENT)
-        slow = {one.name for one in found}
-        links = {
-            pair: values
-            for pair, values in _by_links(history, "link_slowness").items()
-            if not slow & set(pair.split(" - "))
-        }
-        return sorted((*found, *_named(links, "link", "link measurements")), key=lambda one: one.found)
-    return _by_times(history)
+    if not hosts:
+        return _grouped(_by_times(history), [host for job in history.jobs for host in job.hosts], groups), None
+    found = _named(hosts, "host", TRANSIENT)
+    slow = {one.name for one in found}
+    links = {
+        pair: values
+        for pair, values in _by_links(history, "link_slowness").items()
+        if not slow & set(pair.split(" - "))
+    }
+    spread = None if found else _spread(hosts)
+    found = [*_grouped(found, list(hosts), groups), *_named(links, "link")]
+    return sorted(found, key=lambda one: one.found), spread
 
 
 def _by_links(history: History, field: str) -> dict[str, npt.NDArray[np.float64]]:
@@ -72,7 +97,7 @@ def _by_links(history: History, field: str) -> dict[str, npt.NDArray[np.float64]
     return found
 
 
-def _by_times(history: History) -> list[Named]:
+def _by_times(history: History) -> list[Suspect]:
     """Judge the hosts by the cases' times: those of all cases on as many ranks are one number per job."""
     names = list(dict.fromkeys(host for job in history.jobs for host in job.hosts))
     if len(names) < 2 or not len(history.keys):
@@ -86,33 +111,70 @@ def _by_times(history: History) -> list[Named]:
         times = shared_departures(logs[mine])
         there = np.array([[name in _hosts(job, ranks) for job in history.jobs] for name in names])
         departures = np.where(there & np.isfinite(times), times, np.nan)
-        ratios.append(evidence(departures))
+        ratios.append(evidence(departures, lasting=False))
         shown.append(departures)
     total = np.sum(ratios, axis=0)
     with np.errstate(all="ignore"):
         usual = np.fmax.reduce(shown)
-    return [
-        Named(names[one.suspect], "host", "times of the cases", *_fields(one)) for one in culprits(total, usual)
-    ]
+    return [_suspect(one, names, "host", "times of the cases") for one in culprits(total, usual, shared=True)]
 
 
 def _hosts(job: Job, ranks: int) -> set[str]:
     return {str(rank.get("hostname", "")) for rank in (job.environment.get("ranks") or ())[:ranks]}
 
 
-def _named(
-    departures: Mapping[str, npt.NDArray[np.float64]],
-    kind: Literal["host", "link"],
-    source: Literal["link measurements", "times of the cases"],
-    *outliers: float,
-) -> list[Named]:
+def _named(departures: Mapping[str, npt.NDArray[np.float64]], kind: Kind, *outliers: float) -> list[Suspect]:
     if not departures:
         return []
-    names = list(departures)
-    table = np.array([departures[name] for name in names])
+    table = np.array(list(departures.values()))
     found = culprits(evidence(table, *outliers), table)
-    return [Named(names[one.suspect], kind, source, *_fields(one)) for one in found]
+    return [_suspect(one, list(departures), kind, "link measurements") for one in found]
 
 
-def _fields(one: Any) -> Sequence[Any]:
-    return one.first, one.found, one.ended, one.probability, one.ratio, one.runs
+def _suspect(one: Culprit, names: Sequence[str], kind: Kind, source: Source) -> Suspect:
+    return Suspect(
+        names[one.suspect], kind, source, one.first, one.found, one.ended, one.probability, one.ratio, one.runs
+    )
+
+
+def _spread(departures: Mapping[str, npt.NDArray[np.float64]]) -> Spread | None:
+    found = scatter(np.array(list(departures.values())))
+    if found is None or not found.between:
+        return None
+    levels = {name: float(np.nanmedian(row)) for name, row in departures.items()}
+    slowest = max(levels, key=lambda name: levels[name])
+    return Spread(slowest, float(np.exp(levels[slowest] - found.center)), found.between)
+
+
+def switch_of(host: str, groups: Mapping[str, str]) -> str:
+    """Return the switch of a host: that of ``groups``, else its name without the last number, ``rack2-``."""
+    return groups.get(host) or re.sub(r"\d+$", "", host)
+
+
+def _grouped(found: Sequence[Suspect], hosts: Sequence[str], groups: Mapping[str, str]) -> list[Suspect]:
+    """Return the suspects, with a large share of one switch's hosts that are slow now as one."""
+    members: dict[str, set[str]] = {}
+    for host in hosts:
+        members.setdefault(switch_of(host, groups), set()).add(host)
+    kept = list(found)
+    for switch, all_hosts in members.items():
+        slow = [one for one in found if one.ended is None and one.name in all_hosts]
+        needed = max(GROUP, int(np.ceil(GROUP_SHARE * len(all_hosts))))
+        if len(slow) < needed:
+            continue
+        names = ", ".join(sorted(one.name for one in slow))
+        kept = [one for one in kept if one not in slow]
+        kept.append(
+            Suspect(
+                f"{len(slow)} of {len(all_hosts)} of {switch} ({names})",
+                "hosts",
+                slow[0].source,
+                min(one.first for one in slow),
+                slow[needed - 1].found,
+                None,
+                min(one.probability for one in slow),
+                float(np.median([one.ratio for one in slow])),
+                max(one.runs for one in slow),
+            )
+        )
+    return kept

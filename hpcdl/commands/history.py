@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+import re
 import sys
 from typing import TYPE_CHECKING, Final
 
@@ -13,22 +14,32 @@ from hpcdl.commands.parts.parser import path
 from hpcdl.exit_codes import FAILED, INCONCLUSIVE, OK
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
-NIGHT: Final = dt.timedelta(hours=12)
-"""Runs that began within this time before the newest are of the same night."""
+HOURS: Final = {"h": 1, "d": 24}
+"""Hours of the units of --stale."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare arguments and options."""
     parser.add_argument("folder", type=path, metavar="DIR", help="folder of run folders, at any depth")
     parser.add_argument(
-        "--since",
-        type=_date,
-        metavar="DATE",
-        help="findings of runs since then are new, 2026-11-22 or with a time, UTC (default: 12 hours before the "
-        "newest run)",
+        "--stale",
+        type=_duration,
+        metavar="36h",
+        help="exit code 3 if the newest run began longer ago, in hours or days (3d)",
+    )
+    parser.add_argument(
+        "--accept",
+        type=path,
+        metavar="FILE",
+        help="TOML file of accepted regressions, slow hosts and missing cases",
+    )
+    parser.add_argument(
+        "--switches",
+        type=path,
+        metavar="FILE",
+        help="each line names a switch and its hosts (default: hosts whose names differ in the last number)",
     )
     parser.add_argument(
         "--calibrate", action="store_true", help="print the rate of false alarms on this archive's own noise"
@@ -41,21 +52,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--junit", type=path, metavar="FILE", help="write JUnit XML too")
 
 
-def _date(text: str) -> str:
-    """Return a date as ISO 8601 in UTC. Raises argparse.ArgumentTypeError."""
-    try:
-        found = dt.datetime.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no date such as 2026-11-22 or 2026-11-22T01:30") from None
-    found = found.astimezone(dt.UTC) if found.tzinfo else found.replace(tzinfo=dt.UTC)
-    return found.isoformat(timespec="seconds")
-
-
-def _last_night(newest: Sequence[str]) -> str:
-    """Return the date from which runs belong to the last night, by the newest runs of the suites."""
-    if not newest:
-        return ""
-    return (dt.datetime.fromisoformat(max(newest)) - NIGHT).isoformat(timespec="seconds")
+def _duration(text: str) -> dt.timedelta:
+    """Return a duration, written 36h or 3d. Raises argparse.ArgumentTypeError."""
+    number = re.fullmatch(r"(\d{1,5}) ?([hd])", text.strip())
+    if not number:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time in hours or days, such as 36h or 3d")
+    return dt.timedelta(hours=int(number[1]) * HOURS[number[2]])
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -63,7 +65,8 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.analysis.archive import read_archive
     from hpcdl.analysis.calibration import calibrate
     from hpcdl.analysis.history import histories
-    from hpcdl.analysis.verdict_over_time import Judged
+    from hpcdl.analysis.verdict_over_time import SuiteVerdict
+    from hpcdl.commands.parts.accept_file import read_accepted
     from hpcdl.commands.parts.reading_progress import ReadingProgress
     from hpcdl.report import history, history_json, history_junit, openmetrics
     from hpcdl.report.summary import plain
@@ -71,40 +74,60 @@ def execute(options: argparse.Namespace) -> int:
 
     if options.output is not None:
         _check_output(options.output)
+    now = dt.datetime.now(dt.UTC)
+    entries = [] if options.accept is None else read_accepted(options.accept)
+    accepted = [entry for entry in entries if entry.expires >= now.date()]
+    switches = {} if options.switches is None else _switches(options.switches)
     try:
         runs, skipped = read_archive(options.folder, ReadingProgress(sys.stderr))
     except OSError as error:
         raise UsageError(f"{options.folder}: {error.strerror}") from None
     for line in skipped:
         print(f"hpcdl: warning: {line}; skipped", file=sys.stderr)
-    archive = histories(runs)
-    since = options.since or _last_night([one.jobs[-1].date for one in archive])
-    found = [Judged(one, since) for one in archive]
+    verdicts = []
+    for suite in histories(runs):
+        age = now - dt.datetime.fromisoformat(suite.jobs[-1].date)
+        stale = options.stale is not None and age > options.stale
+        verdicts.append(SuiteVerdict(suite, accepted, switches, age if stale else None))
     calibrations = {
         one.history.suite: calibrate(
-            one.history.logs, [change for event in one.judgement.events for change in event.changes]
+            one.history.logs, [change for event in one.findings.events for change in event.changes]
         )
-        for one in found
+        for one in verdicts
         if options.calibrate and len(one.history.keys)
     }
-    verdicts = {one.verdict for one in found}
-    few = not verdicts or verdicts == {"too few runs"}
-    code = FAILED if "regressed" in verdicts else INCONCLUSIVE if few else OK
+    words = {one.verdict for one in verdicts}
+    few = words <= {"too few runs"} or all(one.age is not None for one in verdicts)
+    code = FAILED if "regressed" in words else INCONCLUSIVE if few else OK
     if options.output is not None:
         from hpcdl.report.history_page import render  # late: it needs jinja2
 
-        write_output("-o", options.output, render(found, calibrations))
+        write_output("-o", options.output, render(verdicts, calibrations))
     if options.junit is not None:
-        write_output("--junit", options.junit, history_junit.render(found, dt.datetime.now(dt.UTC)))
+        write_output("--junit", options.junit, history_junit.render(verdicts, now))
     if options.metrics is not None:
-        write_output("--metrics", options.metrics, openmetrics.render(found, code))
+        write_output("--metrics", options.metrics, openmetrics.render(verdicts, code))
     if options.json:
-        print(history_json.render(found, skipped, calibrations, code), end="")
-    elif found:
-        print(plain([history.page(one, calibrations.get(one.history.suite)) for one in found]), end="")
+        print(history_json.render(verdicts, skipped, calibrations, code), end="")
+    elif verdicts:
+        print(plain([history.page(one, calibrations.get(one.history.suite)) for one in verdicts]), end="")
     else:
         print(f"TOO FEW RUNS: {options.folder} holds none")
     return code
+
+
+def _switches(file: Path) -> dict[str, str]:
+    """Return the switch of each host in a file. Raises UsageError."""
+    from hpcdl.suite import UsageError
+    from hpcdl.trace.input_file import read_text
+
+    try:
+        lines = [
+            line.split() for line in read_text(file).splitlines() if line.strip() and not line.startswith("#")
+        ]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--switches {file}: {getattr(error, 'strerror', None) or error}") from None
+    return {host: switch for switch, *hosts in lines for host in hosts}
 
 
 def _check_output(output: Path) -> None:
@@ -121,9 +144,9 @@ def _check_output(output: Path) -> None:
 COMMAND: Final = Command(
     24,
     "since when is it slower, and where?",
-    "Find changes in an archive of runs: the first slow run, the cases, by how much, and the likely host or link. "
-    "Exit code 1: a run since --since brought a regression, a drift or a slow host to light, or the newest run "
-    "lacks a case; 3: too few runs; else 0.",
+    "Find changes in an archive of runs: the first slow run, the cases, by how much, and the likely hosts or "
+    "links. Exit code 1: a regression or a slow host is open, neither repaired nor accepted, or the newest run "
+    "lacks a case; 3: too few runs, or the newest one is older than --stale; else 0.",
     arguments,
     execute,
 )

@@ -128,7 +128,8 @@ def _words(value: Any) -> str:
         return "not recorded"
     items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
     shown = [_words(one) if isinstance(one, (dict, list)) else str(one).split("\n")[0] for one in items]
-    return " ".join(filter(None, shown))[:MAX_WORDS] or "none"
+    separator = "." if all(map(str.isdigit, shown)) else " "  # of versions
+    return separator.join(filter(None, shown))[:MAX_WORDS] or "none"
 
 
 def _stable(env: Mapping[str, Any]) -> dict[str, Any]:

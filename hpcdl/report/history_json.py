@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from hpcdl.analysis.calibration import Calibration
     from hpcdl.analysis.findings_over_time import Event
     from hpcdl.analysis.history import History
-    from hpcdl.analysis.suspects import Named
-    from hpcdl.analysis.verdict_over_time import Judged
+    from hpcdl.analysis.suspects import Suspect
+    from hpcdl.analysis.verdict_over_time import SuiteVerdict
 
 
 def render(
-    found: Sequence[Judged], skipped: Sequence[str], calibrations: Mapping[str, Calibration], exit_code: int
+    found: Sequence[SuiteVerdict], skipped: Sequence[str], calibrations: Mapping[str, Calibration], exit_code: int
 ) -> str:
     """Return the document as ASCII text; null for unknown values."""
     suites = [_suite(one, calibrations.get(one.history.suite)) for one in found]
@@ -26,8 +26,8 @@ def render(
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 
-def _suite(found: Judged, calibration: Calibration | None) -> dict[str, Any]:
-    history, judgement = found.history, found.judgement
+def _suite(found: SuiteVerdict, calibration: Calibration | None) -> dict[str, Any]:
+    history, findings = found.history, found.findings
     return {
         "suite": history.suite,
         "verdict": found.verdict,
@@ -35,26 +35,25 @@ def _suite(found: Judged, calibration: Calibration | None) -> dict[str, Any]:
             {"run": job.path, "date": job.date, "environment_keys": sorted(job.keys), "hosts": job.hosts}
             for job in history.jobs
         ],
-        "judged": judgement.judged,
-        "too_few_runs": judgement.short,
-        "events": [_event(history, one, new=one in found.new_events) for one in judgement.events],
-        "drifts": [
+        "judged": findings.judged,
+        "too_few_runs": findings.short,
+        "age_hours": None if found.age is None else found.age.total_seconds() / 3600,
+        "events": [_event(found, event) for event in findings.events],
+        "slow": [
             {
-                **_series(history, one.series),
-                **_runs(history, one.first, one.found),
-                "ratio": one.ratio,
-                "new": one in found.new_drifts,
+                **_named(history, one),
+                "open": one in found.open_suspects or any(one in e.suspects for e in found.open_events),
             }
-            for one in judgement.drifts
+            for one in findings.suspects
         ],
-        "slow": [{**_named(history, one), "new": one in found.new_culprits} for one in judgement.culprits],
+        "spread": findings.spread and findings.spread._asdict(),
         "below_floor": [
             {
                 **_series(history, one.series),
                 **_runs(history, one.first, one.found),
                 "busbw_bytes_per_second": one.rate,
                 "nominal_bytes_per_second": one.nominal,
-                "new": one in found.new_below_floor,
+                "open": one in found.open_below_floor,
             }
             for one in found.below_floor
         ],
@@ -65,23 +64,27 @@ def _suite(found: Judged, calibration: Calibration | None) -> dict[str, Any]:
     }
 
 
-def _event(history: History, event: Event, *, new: bool) -> dict[str, Any]:
+def _event(found: SuiteVerdict, event: Event) -> dict[str, Any]:
+    history = found.history
     return {
         "verdict": event.verdict,
-        "new": new,
+        "open": event in found.open_events,
+        "accepted": event in found.accepted_events,
         **_runs(history, event.first, event.found),
         "ratio": event.ratio,
-        "likely": None if event.culprit is None else _named(history, event.culprit),
+        "new_environment": event.environment,
+        "likely": [_named(history, suspect) for suspect in event.suspects],
         "changes": [
             {
-                **_series(history, one.series),
-                **_runs(history, one.first, one.found),
-                "ratio": one.ratio.value,
-                "ratio_low": one.ratio.low,
-                "ratio_high": one.ratio.high,
-                "p": one.p,
+                **_series(history, change.series),
+                **_runs(history, change.first, change.found),
+                "ratio": change.ratio.value,
+                "ratio_low": change.ratio.low,
+                "ratio_high": change.ratio.high,
+                "p": change.p,
+                "open": change in event.open,
             }
-            for one in event.changes
+            for change in event.changes
         ],
     }
 
@@ -107,7 +110,7 @@ def _runs(history: History, first: int, found: int) -> dict[str, str]:
     }
 
 
-def _named(history: History, one: Named) -> dict[str, Any]:
+def _named(history: History, one: Suspect) -> dict[str, Any]:
     return {
         "name": one.name,
         "kind": one.kind,

@@ -10,19 +10,19 @@ import numpy as np
 
 from hpcdl.analysis.change_points import BEFORE
 from hpcdl.report.escaping import visible
-from hpcdl.report.history import below_floor, change, label, sentence
+from hpcdl.report.history import below_floor, label, sentence, signed
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Sequence
 
-    from hpcdl.analysis.verdict_over_time import Judged
+    from hpcdl.analysis.verdict_over_time import SuiteVerdict
 
 Groups = dict[str, list[int]]
 
 
-def render(found: Sequence[Judged], now: dt.datetime) -> str:
-    """Return the XML; a group with a new change fails, one with too few runs is skipped. ``now``: time in UTC."""
+def render(found: Sequence[SuiteVerdict], now: dt.datetime) -> str:
+    """Return the XML; a group with an open change fails, one with too few runs is skipped. ``now``: in UTC."""
     suites = ET.Element("testsuites")
     for number, one in enumerate(found):
         suites.append(_suite(one, number, now))
@@ -30,12 +30,14 @@ def render(found: Sequence[Judged], now: dt.datetime) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(suites, encoding="unicode") + "\n"
 
 
-def _suite(found: Judged, number: int, now: dt.datetime) -> ET.Element:
+def _suite(found: SuiteVerdict, number: int, now: dt.datetime) -> ET.Element:
     groups = _groups(found)
     failures = {group: _failures(found, rows) for group, rows in groups.items()}
+    others = [row for row, key in enumerate(found.history.keys) if key[:3] not in _newest(found)]
     whole = [f"{case}: missing: {reason}" for case, reason in found.missing]
-    whole += [f"{one.kind} {one.name} is slow" for one in found.new_culprits]
-    whole += [below_floor(found.history, one) for one in found.new_below_floor]
+    whole += _failures(found, others)
+    whole += [f"slow: {one.kind} {one.name}" for one in found.open_suspects]
+    whole += [below_floor(found.history, one) for one in found.open_below_floor]
     failures["hosts, links and cases"] = whole
     short = [group for group, rows in groups.items() if not failures[group] and not _enough(found, rows)]
     suite = ET.Element(
@@ -61,13 +63,19 @@ def _suite(found: Judged, number: int, now: dt.datetime) -> ET.Element:
             ET.SubElement(case, "failure", type="regressed", message=message).text = "\n".join(map(visible, lines))
         elif group in short:
             ET.SubElement(case, "skipped", message=f"fewer than {BEFORE} runs")
-    events = [visible(sentence(found.history, one)) for one in found.judgement.events]
+    events = [visible(sentence(found.history, one)) for one in found.findings.events]
     ET.SubElement(suite, "system-out").text = "\n".join(events)
     ET.SubElement(suite, "system-err")
     return suite
 
 
-def _groups(found: Judged) -> Groups:
+def _newest(found: SuiteVerdict) -> set[tuple[str, ...]]:
+    """Return the keys, without the environment, of the series of the newest run."""
+    known = np.isfinite(found.history.seconds[:, -1])
+    return {key[:3] for key, there in zip(found.history.keys, known, strict=True) if there}
+
+
+def _groups(found: SuiteVerdict) -> Groups:
     """Return the series of the newest run by group."""
     history = found.history
     groups: Groups = {}
@@ -78,18 +86,16 @@ def _groups(found: Judged) -> Groups:
     return groups
 
 
-def _failures(found: Judged, rows: Sequence[int]) -> list[str]:
+def _failures(found: SuiteVerdict, rows: Sequence[int]) -> list[str]:
     history = found.history
-    lines = [
-        f"{label(history, one.series)}: {change(one.ratio.value)} since {history.jobs[one.first].path}"
-        for event in found.new_events
-        if event.verdict == "regressed"
-        for one in event.changes
-        if one.series in rows
+    alike = {history.keys[row][:3] for row in rows}
+    return [
+        f"{label(history, change.series)}: {signed(change.ratio.value)} since {history.jobs[change.first].path}"
+        for event in found.open_events
+        for change in event.open
+        if history.keys[change.series][:3] in alike
     ]
-    drifted = [one for one in found.new_drifts if one.series in rows]
-    return lines + [f"{label(history, one.series)}: drifted by {change(one.ratio)}" for one in drifted]
 
 
-def _enough(found: Judged, rows: Sequence[int]) -> bool:
+def _enough(found: SuiteVerdict, rows: Sequence[int]) -> bool:
     return bool((np.isfinite(found.history.seconds[list(rows)]).sum(axis=1) >= BEFORE).any())

@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hpcdl.analysis.calibration import Calibration
-    from hpcdl.analysis.verdict_over_time import Judged
+    from hpcdl.analysis.verdict_over_time import SuiteVerdict
 
 
-def render(found: Sequence[Judged], calibrations: Mapping[str, Calibration]) -> str:
+def render(found: Sequence[SuiteVerdict], calibrations: Mapping[str, Calibration]) -> str:
     """Return the page; several suites follow each other."""
     sources = [_source(one, calibrations.get(one.history.suite)) for one in found]
     none = Section("Verdict", ["TOO FEW RUNS: none."])
     return written(sources or [Source(Document("hpcdl: history", [none]), [(none, [])], failed=False)])
 
 
-def _source(found: Judged, calibration: Calibration | None) -> Source:
+def _source(found: SuiteVerdict, calibration: Calibration | None) -> Source:
     document = text.page(found, calibration)
     verdict, *others = document.sections
     headline, *points = verdict.points
@@ -43,11 +43,11 @@ def _source(found: Judged, calibration: Calibration | None) -> Source:
     )
 
 
-def _table(found: Judged) -> Table:
+def _table(found: SuiteVerdict) -> Table:
     """Return one row per series: its runs, its newest time and its level since the last change."""
     history = found.history
     firsts: dict[int, list[int]] = {}
-    for one in (one for event in found.judgement.events for one in event.changes):
+    for one in (one for event in found.findings.events for one in event.changes):
         firsts.setdefault(one.series, []).append(one.first)
     rows = []
     for row, values in enumerate(history.seconds):
@@ -60,7 +60,7 @@ def _table(found: Judged) -> Table:
                 text.label(history, row),
                 str(int(np.isfinite(values).sum())),
                 seconds(newest) if known else NONE,
-                text.change(newest / level) if known else NONE,
+                text.signed(newest / level) if known else NONE,
                 seconds(level),
                 str(len(cuts)) if cuts else NONE,
                 text.day(history.jobs[max(cuts)]) if cuts else NONE,

@@ -16,25 +16,30 @@ from hpcdl.report.escaping import visible
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from hpcdl.analysis.verdict_over_time import Judged
+    from hpcdl.analysis.verdict_over_time import SuiteVerdict
 
 Sample = tuple[dict[str, str], float]
 
 
-def render(found: Sequence[Judged], exit_code: int) -> str:
+def render(found: Sequence[SuiteVerdict], exit_code: int) -> str:
     """Return the text."""
     lines = [*_family("hpcdl_history_exit_code", "Exit code of hpcdl history.", [({}, exit_code)])]
     families = (
         ("runs", "Runs in the archive.", lambda one: float(len(one.history.jobs))),
         ("newest_run_timestamp_seconds", "Start of the newest run.", _timestamp),
-        ("judged_measures", "Measures with enough runs.", lambda one: float(one.judgement.judged)),
+        ("judged_measures", "Measures with enough runs.", lambda one: float(one.findings.judged)),
         ("missing_cases", "Cases that the newest run lacks.", lambda one: float(len(one.missing))),
-        ("new_drifts", "Measures that drifted and are new.", lambda one: float(len(one.new_drifts))),
+        (
+            "open_regressions",
+            "Regressions neither repaired nor accepted.",
+            lambda one: float(len(one.open_events)),
+        ),
+        ("accepted_regressions", "Regressions that are accepted.", lambda one: float(len(one.accepted_events))),
+        ("below_floor", "Collectives below the floor.", lambda one: float(len(one.open_below_floor))),
     )
     for name, text, value in families:
         samples = [({"suite": one.history.suite}, value(one)) for one in found]
         lines += _family(f"hpcdl_history_{name}", text, samples)
-    lines += _family("hpcdl_history_new_events", "Changes that are new, by verdict.", _events(found))
     lines += _family("hpcdl_history_slow_probability", "Hosts and links that are slow now.", _slow(found))
     lines += _family("hpcdl_case_time_seconds", "Newest time of each measure.", _times(found))
     return "\n".join([*lines, "# EOF"]) + "\n"
@@ -52,32 +57,21 @@ def _escaped(text: str) -> str:
     return visible(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def _timestamp(one: Judged) -> float:
+def _timestamp(one: SuiteVerdict) -> float:
     date = dt.datetime.fromisoformat(one.history.jobs[-1].date)
     return (date if date.tzinfo else date.replace(tzinfo=dt.UTC)).timestamp()
 
 
-def _events(found: Sequence[Judged]) -> list[Sample]:
-    return [
-        (
-            {"suite": one.history.suite, "verdict": verdict},
-            float(sum(event.verdict == verdict for event in one.new_events)),
-        )
-        for one in found
-        for verdict in ("regressed", "improved", "restored")
-    ]
-
-
-def _slow(found: Sequence[Judged]) -> list[Sample]:
+def _slow(found: Sequence[SuiteVerdict]) -> list[Sample]:
     return [
         ({"suite": one.history.suite, "kind": slow.kind, "name": slow.name}, slow.probability)
         for one in found
-        for slow in one.judgement.named
+        for slow in one.findings.suspects
         if slow.ended is None
     ]
 
 
-def _times(found: Sequence[Judged]) -> list[Sample]:
+def _times(found: Sequence[SuiteVerdict]) -> list[Sample]:
     samples: dict[tuple[str, ...], Sample] = {}
     for one in found:
         history = one.history

@@ -6,8 +6,6 @@ from contract.nights import nights
 
 from hpcdl.analysis.calibration import calibrate
 from hpcdl.analysis.change_points import AFTER, BEFORE, change_points
-from hpcdl.analysis.slow_drift import drifts
-from hpcdl.analysis.spikes import Spikes
 from hpcdl.analysis.student import beyond
 from hpcdl.analysis.usual_variance import usual_variance
 
@@ -27,8 +25,8 @@ def test_a_shift_of_five_percent_is_found_within_twelve_runs(rng):
     found = {one.series: one for one in change_points(logs) if one.series < 10}
     assert len(found) == 10
     for one in found.values():
-        assert abs(one.first - 40) <= 3
         assert one.ratio.low < one.ratio.value < one.ratio.high
+    assert sum(abs(one.first - 40) <= 3 for one in found.values()) >= 9
     assert sum(one.ratio.low < 1.05 < one.ratio.high for one in found.values()) >= 7  # 95 % intervals
 
 
@@ -59,14 +57,6 @@ def test_spikes_and_pairs_of_spikes_are_no_change(rng):
     assert not change_points(logs)
 
 
-def test_the_first_value_of_a_shift_is_no_spike():
-    values = np.concatenate([np.full(20, np.nan), np.resize([0.0, 0.01], 12), np.resize([0.5, 0.51], 5)])
-    spikes = Spikes(values[None, :], 20)
-    for end in range(1, 18):
-        spikes.update(np.array([0]), np.array([end]), np.array([0]))
-    assert not spikes.mask.any()
-
-
 def test_missing_values_and_constant_series_raise_nothing():
     logs = np.full((4, 40), np.nan)
     logs[1] = 0.0
@@ -92,14 +82,35 @@ def test_the_usual_variance_is_that_of_alike_series(rng):
     assert usual_variance(rng.normal(0, 1, (5, 40))).freedom == 0
 
 
-def test_a_slow_drift_crosses_the_floor_without_a_change_point(rng):
+def test_a_slow_drift_is_a_series_of_steps(rng):
     logs = rng.normal(0, 0.02, (2, 200))
     logs[0] += np.linspace(0, 0.25, 200)
-    steps = change_points(logs)
-    found = drifts(logs, [one for one in steps if one.series == 1])
-    assert [one.series for one in found] == [0]
-    assert found[0].found > 50
-    assert found[0].ratio > 1.1
+    found = change_points(logs)
+    assert {one.series for one in found} == {0}
+    assert all(one.ratio.value > 1 for one in found)
+
+
+@pytest.mark.parametrize("kind", ["AR .3", "AR .6", "t3", "two states"])
+def test_noise_of_other_kinds_is_no_change(rng, kind):
+    """Independent runs, a normal distribution and one level taken for granted give 15 to 100 of them."""
+    assert len({one.found for one in change_points(nights(rng, kind=kind))}) <= 2
+
+
+def test_two_states_are_reported_once():
+    noise = np.random.default_rng(2).normal(0, 0.01, 120)
+    logs = noise[None, :] + np.repeat([0.0, 0.1, 0.0, 0.1, 0.0, 0.1], 20)
+    found = [(one.first, one.returned) for one in change_points(logs)]
+    assert found == [(20, False), (40, True), (60, True)]
+
+
+def test_a_step_at_a_new_environment_is_found_by_its_third_run():
+    logs = np.full((2, 20), np.nan)
+    noise = np.random.default_rng(2).normal(0, 0.01, 20)
+    logs[0, :15], logs[1, 15:] = noise[:15], noise[15:] + 0.26
+    assert not change_points(logs)
+    (found,) = change_points(logs, {1: 0})
+    assert (found.series, found.first, found.found) == (1, 15, 17)
+    assert found.ratio.value == pytest.approx(1.3, rel=0.02)
 
 
 def test_calibration_counts_false_alarms_and_finds_added_steps(rng):

@@ -1,38 +1,52 @@
 """Slow hosts among hosts that change from night to night; the larger figures are from history_figures.py."""
 
+from itertools import product
+
 import numpy as np
 import pytest
-from contract.nights import slow_host
+from contract.nights import slow_hosts
 
 from hpcdl.analysis.culprits import culprits, evidence, shared_departures
 from hpcdl.analysis.suspects import TRANSIENT
 
 
+def by_links(departures):
+    return culprits(evidence(departures, TRANSIENT), departures)
+
+
+def by_times(departures, times):
+    shared = np.where(np.isfinite(departures), shared_departures(times), np.nan)
+    return culprits(evidence(shared, lasting=False), shared, shared=True)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_a_slow_host_is_named_by_link_measurements(seed):
-    slow, departures, _ = slow_host(np.random.default_rng(seed), runs=60, onset=10)
-    found = culprits(evidence(departures, TRANSIENT), departures)
+    (slow,), departures, _ = slow_hosts(np.random.default_rng(seed), runs=60, onset=10)
+    (found,) = by_links(departures)
     first = 10 + np.flatnonzero(np.isfinite(departures[slow, 10:]))[0]
-    assert [one.suspect for one in found] == [slow]
-    assert found[0].first == first
-    assert found[0].found - first < 10
-    assert found[0].ended is None
-    assert found[0].ratio == pytest.approx(1 / 0.85, rel=0.05)
+    assert (found.suspect, found.first, found.ended) == (slow, first, None)
+    assert found.found - first < 10
+    assert found.ratio == pytest.approx(1 / 0.85, rel=0.05)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_slow_host_is_named_by_the_times_of_cases(seed):
-    slow, departures, times = slow_host(np.random.default_rng(seed), runs=60, onset=10)
-    departures = np.where(np.isfinite(departures), shared_departures(times), np.nan)
-    assert [one.suspect for one in culprits(evidence(departures), departures)] == [slow]
+    slow, departures, times = slow_hosts(np.random.default_rng(seed), runs=60, onset=10)
+    assert {one.suspect for one in by_times(departures, times)} == slow
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("slow", [2, range(8)])
+def test_several_slow_hosts_are_named_by_link_measurements(seed, slow):
+    slow, departures, _ = slow_hosts(np.random.default_rng(seed), slow, runs=70, onset=10)
+    assert {one.suspect for one in by_links(departures)} == slow
 
 
 def test_none_is_named_where_none_is_slow():
-    for seed in range(5):
-        _, departures, times = slow_host(np.random.default_rng(seed), runs=60, onset=60)
-        assert not culprits(evidence(departures, TRANSIENT), departures)
-        shared = np.where(np.isfinite(departures), shared_departures(times), np.nan)
-        assert not culprits(evidence(shared), shared)
+    for seed, spread in product(range(5), (0.0, 0.03)):
+        _, departures, times = slow_hosts(np.random.default_rng(seed), 0, runs=60, onset=60, spread=spread)
+        assert not by_links(departures)
+        assert not by_times(departures, times) or spread
 
 
 def test_hosts_that_are_always_together_cannot_be_told_apart():
@@ -40,7 +54,7 @@ def test_hosts_that_are_always_together_cannot_be_told_apart():
     times = rng.normal(0, 0.02, (5, 40))
     times[:, 20:] += 0.3
     departures = np.tile(shared_departures(times), (4, 1))
-    assert not culprits(evidence(departures), departures)
+    assert not culprits(evidence(departures, lasting=False), departures, shared=True)
 
 
 def test_a_restored_host_is_cleared():

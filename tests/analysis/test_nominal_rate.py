@@ -8,7 +8,7 @@ from contract.archives import case, run
 
 from hpcdl.analysis.history import histories
 from hpcdl.analysis.nominal_rate import below_floor, nominal_rate
-from hpcdl.analysis.verdict_over_time import Judged
+from hpcdl.analysis.verdict_over_time import SuiteVerdict
 from hpcdl.report.history import page
 
 CARD = {"driver": "mlx5_core", "rate": "25000 Mbit/s", "state": "up"}
@@ -66,7 +66,7 @@ def test_one_host_short_messages_and_unknown_rates_have_no_floor(options):
 
 def test_the_page_names_the_collective_without_a_baseline():
     history = archive([0.05] * 3)
-    found = Judged(history, history.jobs[-1].date)
+    found = SuiteVerdict(history)
     assert found.verdict == "regressed"
     text = " ".join(page(found, None).sections[0].points)
     assert "REGRESSED: allreduce, 4 ranks: the best algorithm, ring, has a bus bandwidth of 50.0 MB/s" in text

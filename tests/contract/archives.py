@@ -7,7 +7,7 @@ import numpy as np
 from contract.nights import nights
 from hpcdl.analysis.history import histories
 from hpcdl.analysis.series import CaseSeries, RunSeries
-from hpcdl.analysis.verdict_over_time import Judged
+from hpcdl.analysis.verdict_over_time import SuiteVerdict
 
 BEGIN = dt.datetime(2026, 1, 1, 1, tzinfo=dt.UTC)
 
@@ -25,18 +25,23 @@ def run(number, cases, **environment):
     return RunSeries(path, date, path, "nightly", True, env, {}, tuple(cases), {}, {}, 0)
 
 
-def archive(series=200, runs=365, slower=(), seed=0, new_environment=None, name="allreduce"):
-    """Return a judged history; ``slower``: (series, run, factor) of each step; another key from a run on."""
-    logs = np.log(1e-3) + nights(np.random.default_rng(seed), series, runs)
+def archive(
+    series=200, runs=365, slower=(), seed=0, new_environment=None, name="allreduce", kind="outliers", hosts=4
+):
+    """Return the verdict on synthetic nights.
+
+    ``slower``: (series, run, factor) of each step; ``new_environment``: run from which the key is another;
+    ``kind``: of noise; ``hosts``: of which each night has four.
+    """
+    rng = np.random.default_rng(seed)
+    logs = np.log(1e-3) + nights(rng, series, runs, kind)
     for row, begin, factor in slower:
         logs[row, begin:] += np.log(factor)
-    keys = ["k" if new_environment is None or number < new_environment else "other" for number in range(runs)]
-    made = [
-        run(
-            number,
-            [case(f"{name} {row}", float(np.exp(logs[row, number])), keys[number]) for row in range(series)],
-        )
-        for number in range(runs)
-    ]
+    made = []
+    for number in range(runs):
+        key = "k" if new_environment is None or number < new_environment else "other"
+        here = [{"hostname": f"h{host}"} for host in rng.permutation(hosts)[:4]]
+        cases = [case(f"{name} {row}", float(np.exp(logs[row, number])), key) for row in range(series)]
+        made.append(run(number, cases, ranks=here))
     (found,) = histories(made)
-    return Judged(found, (BEGIN + dt.timedelta(days=runs - 2)).isoformat())
+    return SuiteVerdict(found)

@@ -1,40 +1,62 @@
-"""Synthetic nights: 2 % noise, 3 % outliers of +10 to +30 %, and a job effect of 1 % that all cases of a night share."""
+"""Synthetic nights: noise of several kinds with a deviation of 2 %, and a job effect of 1 % that all cases share."""
 
 import numpy as np
 
 from hpcdl.analysis.links import host_slowness
 
-NOISE, JOB, OUTLIERS = 0.02, 0.01, 0.03
+NOISE, JOB, OUTLIERS, STATE = 0.02, 0.01, 0.03, 0.08
 
 
 def _outliers(rng, shape):
     return np.where(rng.random(shape) < OUTLIERS, np.log(rng.uniform(1.1, 1.3, shape)), 0)
 
 
-def nights(rng, series=200, runs=100):
+def _autoregressive(rng, shape, phi):
+    noise = rng.normal(0, NOISE, shape)
+    for run in range(1, shape[1]):
+        noise[:, run] = phi * noise[:, run - 1] + np.sqrt(1 - phi**2) * noise[:, run]
+    return noise
+
+
+def _two_states(rng, shape, stay):
+    """Two levels 8 % apart; a series keeps its level from one run to the next with the probability ``stay``."""
+    state = (rng.random((shape[0], 1)) < 0.5) ^ (np.cumsum(rng.random(shape) > stay, axis=1) % 2 == 1)
+    return np.log1p(STATE) * state + rng.normal(0, NOISE, shape)
+
+
+KINDS = {
+    "normal": lambda rng, shape: rng.normal(0, NOISE, shape),
+    "outliers": lambda rng, shape: rng.normal(0, NOISE, shape) + _outliers(rng, shape),
+    "t3": lambda rng, shape: rng.standard_t(3, shape) * NOISE / np.sqrt(3),
+    "AR .3": lambda rng, shape: _autoregressive(rng, shape, 0.3),
+    "AR .6": lambda rng, shape: _autoregressive(rng, shape, 0.6),
+    "two states": lambda rng, shape: _two_states(rng, shape, 0.95),
+}
+"""Noise without a change; outliers are 3 % of all values, of +10 to +30 %."""
+
+
+def nights(rng, series=200, runs=100, kind="outliers"):
     """(series, runs): logarithms of times without a change."""
-    noise = rng.normal(0, NOISE, (series, runs)) + rng.normal(0, JOB, runs)
-    return noise + _outliers(rng, (series, runs))
+    return KINDS[kind](rng, (series, runs)) + rng.normal(0, JOB, runs)
 
 
-def slow_host(rng, *, runs, onset, hosts=32, per_run=8, slower=0.15, cases=12):
-    """Nights with other hosts each; one host's link is slow by a share from the run ``onset`` on.
+def slow_hosts(rng, slow=1, *, runs, onset, hosts=32, per_run=8, slower=0.15, spread=0.0, cases=12):
+    """Nights with other hosts each; some hosts' links are slow by a share from the run ``onset`` on.
 
-    Returns the slow host; (hosts, runs) logarithms of each host's median time of exchanges by the usual host's, NaN where
-    it takes no part; and (cases, runs) logarithms of the times of cases, which are those of the slowest host.
+    ``slow``: number of slow hosts, or which; ``spread``: standard deviation of lasting differences between hosts.
+    Returns the slow hosts; (hosts, runs) logarithms of each host's slowness, NaN where it takes no part; and
+    (cases, runs) logarithms of the times of cases, which are those of the slowest host.
     """
-    slow, step = int(rng.integers(hosts)), -np.log(1 - slower)
+    slow = rng.permutation(hosts)[:slow] if isinstance(slow, int) else np.asarray(slow)
     departures = np.full((hosts, runs), np.nan)
     times = nights(rng, cases, runs)
+    usual = rng.normal(0, spread, hosts)
     for run in range(runs):
         here = rng.permutation(hosts)[:per_run]
+        level = usual[here] - np.log(1 - slower) * (np.isin(here, slow) & (run >= onset))
         pairs = rng.normal(0, NOISE, (per_run, per_run)) + _outliers(rng, (per_run, per_run))
-        pairs = np.triu(pairs, 1) + np.triu(pairs, 1).T
-        if run >= onset and slow in here:
-            place = list(here).index(slow)
-            pairs[place] += step
-            pairs[:, place] += step
-            times[:, run] += step
+        pairs = np.triu(pairs, 1) + np.triu(pairs, 1).T + np.maximum(level[:, None], level)
         np.fill_diagonal(pairs, np.nan)
+        times[:, run] += level.max()
         departures[here, run] = np.log(host_slowness(np.exp(pairs)))
-    return slow, departures, times
+    return {*slow.tolist()}, departures, times

@@ -10,7 +10,7 @@ from report_runs import HOSTILE
 
 from hpcdl.analysis import verdict_over_time
 from hpcdl.analysis.change_points import Change
-from hpcdl.analysis.findings_over_time import Event, Judgement
+from hpcdl.analysis.findings_over_time import Event, HistoryFindings
 from hpcdl.analysis.statistics import Interval
 from hpcdl.report.figures import history as figures
 from hpcdl.report.history_page import render
@@ -82,7 +82,7 @@ def test_no_run_is_a_page_too():
 def test_200_cases_of_365_nights_fit_into_a_page(monkeypatch):
     """Findings are made up: finding them takes longer than this test may."""
     changes = [Change(row, 300, 302, 1e-9, Interval(1.2, 1.15, 1.25)) for row in range(100)]
-    event = Event("regressed", changes, 300, 302, None)
-    made_up = Judgement([event], [], [], [], 200, 0)
-    monkeypatch.setattr(verdict_over_time, "judge", lambda _: made_up)
+    event = Event("regressed", changes, 300, 302, changes, [], environment=False)
+    made_up = HistoryFindings([event], [], None, 200, 0)
+    monkeypatch.setattr(verdict_over_time, "judge", lambda *_: made_up)
     assert len(render([archive(200, 365)], {}).encode()) <= 3 << 20

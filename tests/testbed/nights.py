@@ -50,7 +50,8 @@ def found(archive):
     code, output = hpcdl("history", archive, "--json")
     (suite,) = json.loads(output)["suites"]
     events = [
-        (one["verdict"], Path(one["first_run"]).name, (one["likely"] or {}).get("name")) for one in suite["events"]
+        (one["verdict"], Path(one["first_run"]).name, *(likely["name"] for likely in one["likely"]))
+        for one in suite["events"]
     ]
     return code, events
 

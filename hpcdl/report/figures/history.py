@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcdl.report.charts import Axis, Lines, Point, Series
 from hpcdl.report.formatting import NONE, digits, seconds
-from hpcdl.report.history import change, day, label
+from hpcdl.report.history import day, label, signed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hpcdl.analysis.change_points import Change
     from hpcdl.analysis.history import History
     from hpcdl.analysis.statistics import Vector
-    from hpcdl.analysis.verdict_over_time import Judged
+    from hpcdl.analysis.verdict_over_time import SuiteVerdict
     from hpcdl.report.formatting import Number
 
 EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -30,7 +30,7 @@ SLOWEST: Final = 0.9
 NOTE: Final = "Dashed: the median between changes. Another environment begins a new line."
 
 
-def of_all(found: Judged) -> list[Lines]:
+def of_all(found: SuiteVerdict) -> list[Lines]:
     """Return one chart of all measures, each relative to its first runs; none for a single run."""
     history = found.history
     if len(history.jobs) < 2 or not len(history.keys):
@@ -52,23 +52,20 @@ def _relative(values: Vector) -> Vector:
     return values / np.median(first) if len(first) else values
 
 
-def of_changed(found: Judged) -> list[Lines]:
-    """Return one chart per measure with a change or a drift: new ones first, the largest first."""
+def of_changed(found: SuiteVerdict) -> list[Lines]:
+    """Return one chart per measure with a change: open ones first, the largest first."""
     changes = _changes(found)
-    new = {one.series for event in found.new_events for one in event.changes}
-    new |= {one.series for one in found.new_drifts}
+    new = {change.series for event in found.open_events for change in event.open}
     sizes = {row: max(abs(np.log(one.ratio.value)) for one in mine) for row, mine in changes.items()}
-    sizes |= {one.series: abs(np.log(one.ratio)) for one in found.judgement.drifts if one.series not in sizes}
     ordered = sorted(sizes, key=lambda row: (row not in new, -sizes[row]))
     return [_chart(found, rows, changes) for rows in _measures(found.history, ordered)]
 
 
-def of_others(found: Judged) -> list[Lines]:
+def of_others(found: SuiteVerdict) -> list[Lines]:
     """Return one chart per measure without a change, those with the newest run farthest from its level first."""
     history, changes = found.history, _changes(found)
-    changed = changes.keys() | {one.series for one in found.judgement.drifts}
     every = _measures(history, range(len(history.keys)))
-    quiet = [rows for rows in every if changed.isdisjoint(rows)]
+    quiet = [rows for rows in every if changes.keys().isdisjoint(rows)]
     quiet.sort(key=lambda rows: -max(_departure(history, row) for row in rows))
     return [_chart(found, rows, changes) for rows in quiet]
 
@@ -79,9 +76,9 @@ def _departure(history: History, row: int) -> float:
     return float(abs(values[-1] - np.nanmedian(values))) if np.isfinite(values[-1]) else 0.0
 
 
-def _changes(found: Judged) -> dict[int, list[Change]]:
+def _changes(found: SuiteVerdict) -> dict[int, list[Change]]:
     changes: dict[int, list[Change]] = {}
-    for event in found.judgement.events:
+    for event in found.findings.events:
         for one in event.changes:
             changes.setdefault(one.series, []).append(one)
     return {row: sorted(mine, key=lambda one: one.first) for row, mine in changes.items()}
@@ -95,7 +92,7 @@ def _measures(history: History, rows: Iterable[int]) -> list[list[int]]:
     return list({history.keys[row][:3]: alike[history.keys[row][:3]] for row in rows}.values())
 
 
-def _chart(found: Judged, rows: Sequence[int], changes: dict[int, list[Change]]) -> Lines:
+def _chart(found: SuiteVerdict, rows: Sequence[int], changes: dict[int, list[Change]]) -> Lines:
     history = found.history
     x = _days(history)
     lines, levels = [], []
@@ -120,6 +117,8 @@ def levels_of(values: Vector, cuts: Sequence[int], x: Sequence[float]) -> list[P
     found = []
     for begin, end in zip([0, *cuts], [*cuts, len(values)], strict=True):
         runs = begin + np.flatnonzero(np.isfinite(values[begin:end]))
+        if not len(runs):  # a change before the first run in its environment
+            continue
         level = float(np.median(values[runs]))
         found += [Point(x[runs[0]], level), Point(x[end if end < len(values) else runs[-1]], level)]
     return found
@@ -127,8 +126,8 @@ def levels_of(values: Vector, cuts: Sequence[int], x: Sequence[float]) -> list[P
 
 def _words(history: History, one: Change) -> str:
     slower = "slower" if one.ratio.value > 1 else "faster"
-    bounds = f"{change(one.ratio.low)} to {change(one.ratio.high)}"
-    return f"{slower} since {day(history.jobs[one.first])}: {change(one.ratio.value)} ({bounds})"
+    bounds = f"{signed(one.ratio.low)} to {signed(one.ratio.high)}"
+    return f"{slower} since {day(history.jobs[one.first])}: {signed(one.ratio.value)} ({bounds})"
 
 
 def _days(history: History) -> list[float]:
