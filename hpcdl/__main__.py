@@ -1,10 +1,23 @@
-"""``python -m hpcdl`` is ``hpcdl``: neither imports from the current folder."""
+"""``hpcdl`` and ``python -m hpcdl``: neither imports from the current folder."""
 
 import sys
 
 if not sys.flags.safe_path:
     del sys.path[0]  # the current folder, which python -m puts first
 
-from hpcdl.cli import main
+from hpcdl.exit_codes import INTERRUPTED
 
-sys.exit(main())
+
+def main() -> int:
+    """Run the command line; return its exit code."""
+    try:
+        from hpcdl import cli  # here, because Ctrl-C may come while it is imported
+
+        return cli.main()
+    except KeyboardInterrupt:
+        print("hpcdl: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -54,11 +54,12 @@ def _execute(options: argparse.Namespace) -> int:
     from hpcdl.launch.testbed_settings import TestbedError
     from hpcdl.report.escaping import message
     from hpcdl.suite import UsageError
+    from hpcdl.trace.record import TraceError
 
     try:
         return int(options.execute(options))
-    except (UsageError, TestbedError) as error:
-        if isinstance(error, UsageError) or is_first(os.environ):
+    except (UsageError, TestbedError, TraceError) as error:
+        if not isinstance(error, TestbedError) or is_first(os.environ):
             print(f"hpcdl: {message(error)}", file=sys.stderr)
     return USAGE
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import tomllib
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from functools import cached_property
@@ -26,7 +25,7 @@ from hpcdl.cases.parts.suite_tables import (
     module_of,
     override,
 )
-from hpcdl.trace.input_file import read_text
+from hpcdl.trace.input_file import parse_toml, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
@@ -221,8 +220,8 @@ def matching(names: Sequence[str], globs: Sequence[str]) -> list[int]:
 def _drafts(text: str, source: str, overrides: Sequence[str]) -> tuple[str, str, list[_Draft]]:
     """Return name, question and the cases of a suite. Raises ValueError, and UsageError."""
     try:
-        tables = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
+        tables = parse_toml(text)
+    except ValueError as error:
         raise UsageError(f"{source}: not TOML: {error}") from None
     check_keys(tables, ("suite", "case"), source)
     head, written = tables.get("suite", {}), tables.get("case", [])

@@ -176,5 +176,5 @@ def job_of(path: Path, environment: Mapping[str, Any]) -> str:
 
 def _kept(environment: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: value for name, value in environment.items() if name not in LEFT_OUT}
-    ranks = [{name: rank.get(name) for name in OF_RANK} for rank in environment.get("ranks") or ()]
+    ranks = [{name: rank[name] for name in OF_RANK if name in rank} for rank in environment.get("ranks") or ()]
     return {**found, "ranks": ranks}

@@ -11,14 +11,15 @@ import hashlib
 import json
 import re
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.analysis.series import SERIES_TABLES, CaseSeries, RunSeries, job_of, series_of
+from hpcdl.analysis.series import SERIES_TABLES, RunSeries, job_of, series_of
 from hpcdl.trace.atomic_write import atomic_write
 from hpcdl.trace.checksum import verified_checksum
 from hpcdl.trace.input_file import MAX_DATA, read_bytes
-from hpcdl.trace.layout import SCHEMA
+from hpcdl.trace.json_record import from_json, misfit
+from hpcdl.trace.layout import ENVIRONMENT, SCHEMA
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,7 +99,12 @@ def _kept(file: Path, path: Path, checksum: str, *, any_schema: bool) -> RunSeri
     schema = re.search(r" of schema (\d{1,9}):", head) if any_schema else None
     if head != _head(checksum, body, schema[1] if schema else SCHEMA):
         return None
-    found = json.loads(body)
-    cases = tuple(CaseSeries(**one) for one in found["cases"])
-    job = job_of(path, found["environment"])  # the folder may have been moved
-    return RunSeries(**{**found, "path": str(path), "job": job, "cases": cases})
+    try:
+        found = from_json(RunSeries, json.loads(body))
+        if any(
+            misfit(one, ENVIRONMENT, "") is not None for one in (found.environment, *found.environments.values())
+        ):
+            return None
+    except (ValueError, RecursionError):  # another program wrote it, with a right checksum
+        return None
+    return replace(found, path=str(path), job=job_of(path, found.environment))  # the folder may have been moved

@@ -181,7 +181,14 @@ def _from_shell(options: argparse.Namespace, given: list[str]) -> int:
         given = [*given, "-o", str(folder)]
     fault_tolerant = any(case.failure for case in chosen.cases)
     try:
-        return run_cases(ranks, given, folder / "parts", fault_tolerant=fault_tolerant, typed=options.given)
+        return run_cases(
+            ranks,
+            given,
+            folder / "parts",
+            cases=[case.digest for case in chosen.cases],
+            fault_tolerant=fault_tolerant,
+            typed=options.given,
+        )
     except NoLauncher as error:
         raise UsageError(str(error)) from None
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import faulthandler
+import os
 import sys
 import traceback
 import warnings
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from hpcdl.exit_codes import FAILED
+from hpcdl.launch.mpirun import write_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,18 +59,30 @@ def start(limit: float = START_LIMIT) -> None:
     faulthandler.cancel_dump_traceback_later()
 
 
+def abort(code: int) -> NoReturn:
+    """End all ranks of the job; this one too if the library's own call returns, as MPICH's does now and then."""
+    from mpi4py import MPI
+
+    sys.stdout.flush()
+    sys.stderr.flush()
+    MPI.COMM_WORLD.Abort(code)
+    os._exit(code)
+
+
 @contextmanager
 def abort_on_error() -> Iterator[None]:
-    """Context manager: an exception in the body ends all ranks, because others would wait for this one."""
+    """Context manager: an exception in the body ends all ranks, because others would wait for this one.
+
+    An error of the system, such as a full disk, is the exit code of rank 0 too, so that nothing is started again.
+    """
     try:
         yield
     except BaseException as error:  # noqa: BLE001 - also KeyboardInterrupt and SystemExit
         from mpi4py import MPI
 
         if isinstance(error, (MemoryError, OSError)):  # a message is enough, the program is not at fault
-            print(f"hpcdl: rank {MPI.COMM_WORLD.rank}: {error}", file=sys.stderr)
+            print(f"hpcdl: rank {MPI.COMM_WORLD.rank}: {' '.join(str(error).split())}", file=sys.stderr)
+            write_status(FAILED, MPI.COMM_WORLD.rank)
         else:
             traceback.print_exc()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        MPI.COMM_WORLD.Abort(FAILED)
+        abort(FAILED)

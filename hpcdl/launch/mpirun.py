@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from hpcdl.exit_codes import FAILED, INTERRUPTED
 from hpcdl.launch import output_relay
 from hpcdl.launch.signals import child_preparation, request_stop, stop_requested
 from hpcdl.launch.stale_segments import remove_stale_segments
@@ -36,7 +37,8 @@ COMMAND: Final = "HPCDL_COMMAND"
 RELAUNCH: Final = 76
 """Status in place of an exit code: a process failed as a case required, and the remaining cases need all ranks."""
 
-INTERRUPTED: Final = 75
+STOP: Final = "stop"
+"""File beside rank 0's exit code that asks the ranks to stop after the running case."""
 
 _FAULT_TOLERANT: Final = "OMPI_MCA_mpi_ft_enable"
 """Set by Open MPI's mpirun if the job continues after the failure of a process."""
@@ -107,10 +109,10 @@ def self_launch(
 
     ``arguments`` are the ``typed`` arguments and additions. ``wait`` returns when the launcher has ended.
 
-    SIGUSR1 is forwarded to the launcher, which forwards it to the ranks; it is repeated every second, because
-    ranks ignore it while they start. Ctrl-C (which the terminal also sends to the launcher), SIGTERM and SIGHUP
-    end the launcher and raise KeyboardInterrupt. If this process is killed, the launcher receives SIGTERM. Raises
-    NoLauncher.
+    SIGUSR1 becomes a file that the ranks look for between cases: a signal would kill those that still start,
+    because launchers reset what they inherit. Ctrl-C (which the terminal also sends to the launcher), SIGTERM and
+    SIGHUP end the launcher and raise KeyboardInterrupt. If this process is killed, the launcher receives SIGTERM.
+    Raises NoLauncher.
     """
     variables = {STATUS: str(status), TERMINAL: "1" if sys.stdout.isatty() else "", COMMAND: shlex.join(typed)}
     command = python_command(ranks, ["-m", "hpcdl", *arguments], fault_tolerant=fault_tolerant)
@@ -130,27 +132,25 @@ def self_launch(
             launcher.terminate()
             raise KeyboardInterrupt
 
-        def pass_on(*_signal: object) -> None:
+        def ask_to_stop(*_signal: object) -> None:
             request_stop()
-            launcher.send_signal(signal.SIGUSR1)
-            signal.alarm(1)
+            status.with_name(STOP).touch()
 
-        for number in (signal.SIGUSR1, signal.SIGALRM):
-            signal.signal(number, pass_on)
+        signal.signal(signal.SIGUSR1, ask_to_stop)
         signal.signal(signal.SIGTERM, terminate)
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # ignored under nohup
             signal.signal(signal.SIGHUP, terminate)
         if stop_requested():
-            pass_on()
+            ask_to_stop()
         try:
             wait(launcher)
         except KeyboardInterrupt:
             _end(launcher)
             if not status.exists():
                 raise
-        finally:
-            signal.alarm(0)
-    return int(status.read_text()) if status.exists() else None
+    if not status.exists():
+        return None
+    return int(status.read_text() or FAILED)  # empty: the disk is full
 
 
 def _end(launcher: subprocess.Popen[bytes]) -> None:
@@ -181,6 +181,12 @@ def status_folder() -> Path | None:
     """Return the folder of the ``hpcdl run`` that started the ranks, on its host; None under another launcher."""
     place = os.environ.get(STATUS)
     return None if place is None else Path(place).parent
+
+
+def stop_is_asked() -> bool:
+    """Return True if the ``hpcdl run`` that started the ranks has received SIGUSR1."""
+    folder = status_folder()
+    return folder is not None and (folder / STOP).exists()
 
 
 def heartbeat_file() -> Path | None:

@@ -10,6 +10,7 @@ import os
 import select
 from contextlib import suppress
 from socket import gethostname
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Final, Self
 
 from hpcdl.launch.mpirun import status_folder
@@ -20,13 +21,22 @@ if TYPE_CHECKING:
 PREFIX: Final = "rank-"
 """Beginning of the name of a file that contains the host and the process of a rank."""
 
+SEEN_LIMIT: Final = 2.0
+"""Seconds that a rank waits until its process is watched."""
+
 
 def announce(rank: int) -> None:
-    """Write this rank's process to the folder of the ``hpcdl run`` that started it, if it is on this host."""
+    """Write this rank's process to the folder of the ``hpcdl run`` that started it, if it is on this host.
+
+    Wait, at most SEEN_LIMIT, until that has taken the file: a rank may end soon after.
+    """
     folder = status_folder()
     if folder is not None and folder.is_dir():
+        file, limit = folder / f"{PREFIX}{rank}", monotonic() + SEEN_LIMIT
         with suppress(OSError):  # it only makes a message clearer
-            (folder / f"{PREFIX}{rank}").write_text(f"{os.getpid()} {gethostname()}")
+            file.write_text(f"{os.getpid()} {gethostname()}")
+            while file.exists() and monotonic() < limit:
+                sleep(0.01)
 
 
 class RankProcesses:

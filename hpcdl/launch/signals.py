@@ -62,8 +62,8 @@ def _end_with(parent: int) -> None:
 def child_preparation() -> Callable[[], None]:
     """Return the function that a launcher's process calls between fork and exec.
 
-    It makes the launcher receive SIGTERM when this process ends in any way. It also makes the launcher and its
-    ranks ignore SIGUSR1 until they install their own handlers. Linux only.
+    It makes the launcher receive SIGTERM when this process ends in any way. It also makes the launcher ignore
+    SIGUSR1, as batch systems send it to all processes, until it installs its own handler. Linux only.
     """
     import ctypes
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcdl.registry import nearest
-from hpcdl.trace.input_file import read_text
+from hpcdl.trace.input_file import parse_toml, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -49,10 +48,10 @@ def site_profile(path: Path | None = None, environment: Mapping[str, str] = os.e
         if path is None:
             return SiteProfile()
     try:
-        table = tomllib.loads(read_text(path))
+        table = parse_toml(read_text(path))
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ValueError(f"{path}: not TOML: {error}") from None
     known = [field.name for field in fields(SiteProfile)]
     for key in table:

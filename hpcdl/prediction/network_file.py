@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from hpcdl.fabric.network import EVERY_RANK, SHARED_MEMORY, Link, Network
 from hpcdl.prediction.certainty import PRICES, Certainty
 from hpcdl.registry import LIMIT, shortened
-from hpcdl.trace.input_file import read_text
+from hpcdl.trace.input_file import parse_toml, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,12 +68,12 @@ def load_network(path: Path) -> tuple[Network, int | None, Certainty | None]:
     Raises NetworkFileError for an unreadable or invalid file.
     """
     try:
-        tables = tomllib.loads(read_text(path))
+        tables = parse_toml(read_text(path))
     except OSError as error:
         raise NetworkFileError(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise NetworkFileError(f"{path}: not TOML: not UTF-8 text") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise NetworkFileError(f"{path}: not TOML: {error}") from None
     head = _table(tables, "network", path)
     ranks_per_host = head.get("ranks_per_host", 1)

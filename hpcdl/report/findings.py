@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from hpcdl.report.grouping import problems
 from hpcdl.report.method_names import run_names
 from hpcdl.report.settings import settings
 from hpcdl.report.warnings import warnings
+from hpcdl.trace.input_file import parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -155,8 +155,8 @@ class Findings:
     def question(self) -> str:
         """The suite's question; empty if it has none."""
         try:
-            head = tomllib.loads(self.run.suite).get("suite")
-        except (ValueError, RecursionError):  # a report cannot mend a suite that has run
+            head = parse_toml(self.run.suite).get("suite")
+        except ValueError:  # a report cannot mend a suite that has run
             return ""
         return str(head.get("question", "")) if isinstance(head, dict) else ""
 

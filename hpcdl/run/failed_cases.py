@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from hpcdl.launch.mpirun import STATUS
 from hpcdl.trace import run_files
+from hpcdl.trace.input_file import read_text
+from hpcdl.trace.json_record import from_json
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -95,9 +97,7 @@ def record(part: Path, failure: Failure) -> bool:
 
 def recorded(part: Path) -> Failure | None:
     """Return the recorded failure of the case of ``part``; None if there is none."""
-    with suppress(OSError, ValueError, TypeError):  # no file, or half written
-        return Failure(**json.loads(_record_path(part, ".failed").read_text(encoding="utf-8")))
-    return None
+    return _failure(_record_path(part, ".failed"))
 
 
 def read(parts: Path) -> dict[str, Failure]:
@@ -105,9 +105,16 @@ def read(parts: Path) -> dict[str, Failure]:
     found = {}
     for suffix in (".started", ".failed"):  # .failed has the details, and replaces .started
         for path in sorted(parts.glob(f"*{suffix}")):
-            with suppress(OSError, ValueError, TypeError):
-                found[path.stem] = Failure(**json.loads(path.read_text(encoding="utf-8")))
+            if (failure := _failure(path)) is not None:
+                found[path.stem] = failure
     return found
+
+
+def _failure(path: Path) -> Failure | None:
+    """Return the failure in a file; None without one, and for any other contents, such as half a record."""
+    with suppress(OSError, ValueError, RecursionError):
+        return from_json(Failure, json.loads(read_text(path)))
+    return None
 
 
 def of_command(parts: Path, command: str) -> dict[str, Failure]:

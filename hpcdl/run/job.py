@@ -14,6 +14,7 @@ from hpcdl.fabric.mpi.fault_tolerance import regroup
 from hpcdl.fabric.mpi.interpreter import Mpi
 from hpcdl.launch.disturbance import Counters
 from hpcdl.launch.environment import describe_rank
+from hpcdl.launch.mpirun import stop_is_asked
 from hpcdl.launch.signals import stop_requested
 from hpcdl.nn.backend import backend
 
@@ -92,9 +93,9 @@ class Job:
         return [one for one in found if one is not None]
 
     def should_stop(self) -> bool:
-        """Return True if any rank received SIGUSR1, which Slurm can send before the time limit. Collective."""
+        """Return True if any rank or its ``hpcdl run`` received SIGUSR1, as before Slurm's limit. Collective."""
         self.world.sleeping_barrier()  # rank 0 may be writing, and ranks that wait in a library's collective spin
-        return bool(self.world.library.allreduce(int(stop_requested())))
+        return bool(self.world.library.allreduce(int(stop_requested() or stop_is_asked())))
 
     def prepare(self, case: Case, show: Callable[[str], None]) -> None:
         """Compile or load the kernels of ``case`` before it is timed. Collective.

@@ -16,13 +16,22 @@ from hpcdl.run import failed_cases
 from hpcdl.run.supervision import modified, supervise
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 
-def run_cases(ranks: int, given: Sequence[str], parts: Path, *, fault_tolerant: bool, typed: Sequence[str]) -> int:
+def run_cases(
+    ranks: int,
+    given: Sequence[str],
+    parts: Path,
+    *,
+    cases: Collection[str],
+    fault_tolerant: bool,
+    typed: Sequence[str],
+) -> int:
     """Run ``hpcdl`` with the arguments ``given`` on ``ranks`` ranks until no case is left; return the exit code.
 
-    Each relaunch follows a new failed case, so that their number is limited. Raises NoLauncher.
+    ``cases`` are the digests of the suite's cases. Each relaunch follows a new failed case, so that their number
+    is limited. Raises NoLauncher.
     """
     known: set[str] = set()
     with tempfile.TemporaryDirectory() as place:
@@ -51,7 +60,9 @@ def run_cases(ranks: int, given: Sequence[str], parts: Path, *, fault_tolerant: 
                     line = "the ranks ended early; finished cases are kept, continue with --resume"
                     print(f"hpcdl: {line}", file=sys.stderr)
                     return FAILED
-                print("hpcdl: starting the ranks again for the remaining cases", file=sys.stderr)
+                finished = {path.stem.rpartition("-")[2] for path in parts.glob("*.h5")}
+                aim = "for the remaining cases" if set(cases) - known - finished else "to write the report"
+                print(f"hpcdl: starting the ranks again {aim}", file=sys.stderr)
             elif code != RELAUNCH:
                 return code
             if "--resume" not in given:

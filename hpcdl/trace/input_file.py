@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
-from typing import TYPE_CHECKING, Final
+import tomllib
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,6 +19,9 @@ MAX_TEXT: Final = 4 << 20
 """Largest size of a suite or network file (bytes)."""
 MAX_DATA: Final = 1 << 30
 """Largest size of a data file that is read as a whole, unpacked (bytes)."""
+MAX_PARTS: Final = 100
+"""Largest number of parts of a dotted key of TOML."""
+_LONG_KEY: Final = re.compile(rf"""(?<![\w"'.-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){{{MAX_PARTS}}}""")
 
 
 def check_regular(path: Path) -> None:
@@ -46,3 +51,16 @@ def read_bytes(path: Path, limit: int) -> bytes:
 def read_text(path: Path) -> str:
     """Return the UTF-8 text of a suite or network file; raise OSError or UnicodeDecodeError."""
     return read_bytes(path, MAX_TEXT).decode("utf-8")
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return the tables of a TOML text. Raises ValueError, also for tables nested too deeply.
+
+    Keys of more than MAX_PARTS parts are refused: the parser's time grows with the square of their number.
+    """
+    if _LONG_KEY.search(text):
+        raise ValueError(f"a key of more than {MAX_PARTS} parts")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("tables or lists nested too deeply") from None

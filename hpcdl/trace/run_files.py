@@ -54,6 +54,6 @@ def write_obstacle(folder: Path) -> str | None:
             return f"{name} is a symbolic link; links are not followed"
         if found.st_uid != mine:
             return f"{name} belongs to another user ({found.st_uid})"
-        if stat.S_ISDIR(found.st_mode) != (name.name == "parts"):
-            return f"{name} exists but is {'a folder' if stat.S_ISDIR(found.st_mode) else 'not a folder'}"
+        if not (stat.S_ISDIR if name.name == "parts" else stat.S_ISREG)(found.st_mode):
+            return f"{name} exists but is not a {'folder' if name.name == 'parts' else 'regular file'}"
     return None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import h5py
-
-from hpcdl.trace.checksum import checksum_matches, has_checksum
+from hpcdl.trace import validation
+from hpcdl.trace.opening import open_trace
+from hpcdl.trace.record import TraceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,14 +45,10 @@ def _suite_and_state(run: Path) -> tuple[str | None, bool]:
     """Return the name of a run's suite (None without a finished case), and True if all cases are finished."""
     whole = run / "run.h5"
     for file in _files(whole):
-        try:
-            if not (has_checksum(file) and checksum_matches(file)):
-                continue
-            with h5py.File(file, "r", locking=False) as source:
-                case = next(iter(source["cases"].values()))
-                return str(case.attrs["suite"]), file == whole and bool(source.attrs["complete"])
-        except (OSError, KeyError, StopIteration, AttributeError):
-            continue  # damaged or foreign; try the next file
+        with suppress(TraceError), open_trace(file) as source:  # damaged or foreign: try the next file
+            for case in validation.check_file(source)[:1]:
+                _, fields = validation.check_case(source, case, tables=())
+                return str(fields.get("suite")), file == whole and bool(source.attrs["complete"])
     return None, False
 
 

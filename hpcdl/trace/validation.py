@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import h5py
 import numpy as np
 
-from hpcdl.trace.layout import CHOICES, ENVIRONMENT, FIELDS, IMPLIED, OPTIONAL, REQUIRED, TABLES, Complete
+from hpcdl.trace.json_record import misfit
+from hpcdl.trace.layout import CHOICES, ENVIRONMENT, FIELDS, IMPLIED, OPTIONAL, REQUIRED, TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -29,8 +30,6 @@ MAX_TIME: Final = 1 << 62
 """Limit of clock readings and offsets (ns); their sum fits 64 bits."""
 MAX_NUMBER: Final = 1 << 63
 """Limit of numbers of a case, as in a suite."""
-MAX_COUNTER: Final = 1 << 65
-"""Limit of numbers of an environment: counters of network cards have 64 bits."""
 MAX_RANKS: Final = 1 << 31
 """MPI counts ranks in 32 bits."""
 MAX_STALENESS: Final = 1 << 24
@@ -165,38 +164,10 @@ def text(group: h5py.Group, name: str) -> str:
 def environment(group: h5py.Group, name: str) -> dict[str, Any]:
     """Return a description of the environment that matches :data:`hpcdl.trace.layout.ENVIRONMENT`."""
     found = json.loads(text(group, name))
-    place = _misfit(found, ENVIRONMENT, name)
+    place = misfit(found, ENVIRONMENT, name)
     if place is not None:
         raise DamageError(f"{place}: has an unexpected value")
     return dict(found)
-
-
-def _misfit(value: Any, shape: Any, place: str) -> str | None:
-    """Return the first place in ``value`` that violates the schema ``shape``; None if it is valid."""
-    if isinstance(shape, tuple):
-        misfits = [_misfit(value, one, place) for one in shape]
-        return None if None in misfits else max(filter(None, misfits), key=len)
-    if isinstance(shape, dict):
-        if not isinstance(value, dict) or (isinstance(shape, Complete) and shape.keys() - value.keys()):
-            return place
-        inside = [(key, one, shape.get(key, shape.get("*"))) for key, one in value.items()]
-        return _first(_misfit(one, its, f"{place}.{key}") for key, one, its in inside if its is not None)
-    if isinstance(shape, list):
-        if not isinstance(value, list):
-            return place
-        return _first(_misfit(one, shape[0], f"{place}[{number}]") for number, one in enumerate(value))
-    if isinstance(shape, re.Pattern):
-        fits = isinstance(value, str) and shape.fullmatch(value) is not None
-    elif isinstance(shape, type):
-        fits = isinstance(value, shape) and not isinstance(value, bool)
-        fits = fits and (isinstance(value, str) or abs(value) < MAX_COUNTER)
-    else:
-        fits = value == shape
-    return None if fits else place
-
-
-def _first(misfits: Iterable[str | None]) -> str | None:
-    return next(filter(None, misfits), None)
 
 
 def scalar(value: Any, place: str) -> Scalar:
@@ -216,6 +187,8 @@ def fields(group: h5py.Group) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in group.attrs:
         place = f"{group.name}: {name!r}"
+        if not isinstance(name, str):
+            raise DamageError(f"{place}: not UTF-8")
         name.encode()
         found[name] = scalar(group.attrs[name], place)
         if found[name] is not None:

@@ -1,11 +1,14 @@
 """Series: one number per case, measure and launch, and the small file that keeps them beside a run."""
 
+import json
 import os
 
 import pytest
 
 from hpcdl.analysis import series_file
 from hpcdl.analysis.series_file import read_series, runs_in
+from hpcdl.trace.checksum import verified_checksum
+from hpcdl.trace.layout import SCHEMA
 from hpcdl.trace.record import TraceError
 
 COLLECTIVE = {
@@ -72,6 +75,17 @@ def test_kept_series_that_do_not_fit_are_computed_anew(run, damage):
     kept.write_bytes(whole[: len(whole) // 2] + damage.encode("latin-1"))
     assert read_series(run) == first
     assert kept.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    "change", [lambda _: None, lambda found: [found], lambda found: found | {"cases": [{}]}, lambda _: {}]
+)
+def test_kept_series_with_other_contents_and_a_right_checksum_are_computed_anew(run, change):
+    first = read_series(run)
+    kept = run / "run.series.json"
+    body = json.dumps(change(json.loads(kept.read_text().partition("\n")[2])))
+    kept.write_text(f"{series_file._head(verified_checksum(run / 'run.h5'), body, SCHEMA)}\n{body}")
+    assert read_series(run) == first
 
 
 def test_kept_series_of_another_version_are_computed_anew(run, monkeypatch):

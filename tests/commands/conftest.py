@@ -67,7 +67,8 @@ class Install:
 
     def environment(self, **more):
         root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        return {**os.environ, **root, "PYTHONPATH": str(self.folder), **more}
+        modules = os.pathsep.join(filter(None, [str(self.folder), os.environ.get("PYTHONPATH")]))
+        return {**os.environ, **root, "PYTHONPATH": modules, **more}
 
     def suite(self, *cases, name="tiny"):
         """Write a suite file, and return its path."""

@@ -10,6 +10,7 @@ import pytest
 
 import hpcdl as library
 from hpcdl import suite
+from hpcdl.run import failed_cases as failures
 from hpcdl.run.case_loop import _misplaced
 
 from .conftest import LIMIT, TRAIN
@@ -261,3 +262,37 @@ def test_cases_that_need_one_host_are_found_by_the_placement_of_ranks():
         "collective-allreduce-two_shot-p2-64B",
         "collective-allreduce-two_shot-p4-64B",
     ]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a small file system")
+@pytest.mark.parametrize("kilobytes", [4, 16, 64, 128])
+def test_a_full_disk_ends_the_run_with_one_message(each, kilobytes):
+    place = each.folder / "small"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", place], check=True)
+    try:
+        ended = each("run", each.suite(f"{TRAIN}ranks = 2\nsteps = 400\n"), "-o", "small/o")
+    finally:
+        subprocess.run(["umount", place], check=True)
+    assert ended.returncode == 1
+    assert ended.stderr.count("hpcdl:") == 1
+    assert "No space left on device" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"case": 1, "error": "x"}', "{}", "null", '{"case": "x"'])
+def test_a_damaged_record_of_a_failure_is_none(tmp_path, text):
+    (tmp_path / "x.failed").write_text(text)
+    assert failures.read(tmp_path) == {}
+    assert failures.recorded(tmp_path / "0000-x.h5") is None
+
+
+def test_a_record_of_a_failure_that_is_a_pipe_is_none(tmp_path):
+    os.mkfifo(tmp_path / "x.failed")
+    assert failures.read(tmp_path) == {}
+
+
+def test_ranks_that_start_again_only_for_the_report_say_so(hpcdl):
+    ended = hpcdl("run", hpcdl.suite(schemes("one_ends")), "-o", "o")
+    assert ended.returncode == 1
+    assert "hpcdl: starting the ranks again to write the report\n" in ended.stderr

@@ -149,6 +149,20 @@ def test_a_stop_request_while_ranks_start_is_orderly(each):
     )
 
 
+@pytest.mark.sampled
+@pytest.mark.parametrize("moment", [0.02 * 1.25**number for number in range(20)], ids=lambda value: f"{value:.2f}")
+@pytest.mark.parametrize("name", ["SIGUSR1", "SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
+def test_a_signal_in_the_first_seconds_ends_all(each, name, moment):
+    run = start(each)
+    time.sleep(moment)
+    number = signal.Signals[name]
+    run.send_signal(number)
+    # the signal ends an interpreter that has not come to hpcdl yet
+    assert run.wait(LIMIT) in {0, 75, -number}, (run.folder / "log").read_text()
+    wait_until_all_are_gone(each.folder)
+    assert run.returncode == -number or "Traceback" not in (run.folder / "log").read_text()
+
+
 ERRORS = """
 from hpcdl.aggregation.ring import ring
 

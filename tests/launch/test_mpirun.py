@@ -83,8 +83,10 @@ def test_the_exit_code_comes_from_rank_0_and_not_from_the_launcher(bins, tmp_pat
     status = tmp_path / "status"
     script(bins[0] / "mpirun", f'[ "$1" = --version ] || {{ printf 75 > "${mpirun.STATUS}"; exit 9; }}')
     assert mpirun.self_launch(2, [], status) == 75
-    status.unlink()
+    status.write_text("")  # on a full disk
     script(bins[0] / "mpirun", "exit 9")
+    assert mpirun.self_launch(2, [], status) == 1
+    status.unlink()
     assert mpirun.self_launch(2, [], status) is None
 
 

@@ -2,9 +2,12 @@
 
 import os
 
+import h5py
 import numpy as np
 import pytest
 
+from hpcdl.trace.checksum import write_checksum
+from hpcdl.trace.layout import SCHEMA
 from hpcdl.trace.record import CaseRecord
 from hpcdl.trace.recorder import Recorder
 from hpcdl.trace.schema import merge, write_part
@@ -61,3 +64,19 @@ def test_launches_are_one_run_that_ends_with_the_last(run, tmp_path):
     assert newest_unfinished(tmp_path, "s", launches=3) == tmp_path / "two"
     assert newest_unfinished(tmp_path, "s", launches=2) is None
     assert newest_unfinished(tmp_path, "s") == tmp_path / "alone"
+
+
+@pytest.mark.parametrize("name", ["run.h5", "parts/0000-y.h5", "parts/0001.started"])
+def test_a_pipe_in_a_run_folder_is_passed_over(run, tmp_path, name):
+    folder = run("a", 1)
+    os.mkfifo(folder / name)
+    assert newest_unfinished(tmp_path, "s") == folder
+
+
+def test_a_foreign_file_is_passed_over(run, tmp_path):
+    folder = run("a", 1)
+    with h5py.File(folder / "run.h5", "w", userblock_size=512) as file:
+        file.attrs.update({"format": "hpcdl", "schema": SCHEMA, "content": "run", "complete": np.ones(3)})
+        file["cases"] = h5py.SoftLink("/cases")
+    write_checksum(folder / "run.h5")
+    assert newest_unfinished(tmp_path, "s") == folder

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from hpcdl.training.parts.bucketing import bucket_bytes, buckets
+from hpcdl.training.parts.bucketing import LEAST_BYTES, bucket_bytes, buckets
 
 
 def spans(*sizes):
@@ -52,8 +52,12 @@ def test_the_latency_of_a_ring_is_the_given_share_of_its_transfer(ranks, alpha, 
     assert share == pytest.approx(0.05, rel=1e-3)
 
 
+@pytest.mark.parametrize(("alpha", "beta"), [(0, 1e-9), (1, 1)])
+def test_no_network_has_shorter_buckets_than_a_suite_may_ask_for(alpha, beta):
+    assert bucket_bytes(alpha, beta, 4) == LEAST_BYTES
+
+
 def test_impossible_alpha_beta_and_ranks_are_refused():
-    assert bucket_bytes(0, 1e-9, 4) == 0
     for wrong in ((-1, 1e-9, 4), (1e-6, 0, 4), (1e-6, 1e-9, 0)):
         with pytest.raises(ValueError, match="alpha must be at least 0, the others more than 0"):
             bucket_bytes(*wrong)

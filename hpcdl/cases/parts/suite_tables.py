@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import pkgutil
-import tomllib
 from dataclasses import MISSING, Field, dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hpcdl import cases, registry
 from hpcdl.cases.parts.choice import Choice
 from hpcdl.cases.parts.keys import key, keys
+from hpcdl.trace.input_file import parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -55,8 +55,8 @@ def override(text: str, head: dict[str, Any], written: list[dict[str, Any]]) -> 
     if not equals or len(path) < 2 or path[0] not in ("case", "suite"):
         raise ValueError(f"--set {text!r}: write case.KEY=VALUE or suite.KEY=VALUE")
     try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
-    except (ValueError, RecursionError):
+        parsed = parse_toml(f"value = {value}")["value"]
+    except ValueError:
         parsed = value.strip()  # a bare word is a string
     if path[0] == "suite":
         head[path[1]] = parsed

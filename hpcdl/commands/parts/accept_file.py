@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import tomllib
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.registry import nearest, shortened
@@ -19,10 +18,10 @@ KEYS: Final = ("case", "reason", "expires")
 def read_accepted(path: Path) -> list[Accepted]:
     """Read the tables ``[[accept]]``. Raises UsageError, in one line that names the file and the key."""
     from hpcdl.suite import UsageError
-    from hpcdl.trace.input_file import read_text
+    from hpcdl.trace.input_file import parse_toml, read_text
 
     try:
-        found = tomllib.loads(read_text(path))
+        found = parse_toml(read_text(path))
         _check_keys(found, ("accept",), "")
         tables = found.get("accept", [])
         if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
@@ -30,7 +29,7 @@ def read_accepted(path: Path) -> list[Accepted]:
         return [_accepted(table, f"[[accept]] {number}: ") for number, table in enumerate(tables, 1)]
     except OSError as error:
         raise UsageError(f"--accept {path}: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UsageError(f"--accept {path}: {' '.join(str(error).split())}") from None
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def in_job(options: argparse.Namespace) -> int:
     """Run the suite as one rank of a job; return the exit code."""
     from hpcdl.launch.launcher_check import incompatibility, is_first, mismatch
-    from hpcdl.launch.library import abort_on_error, load, start
+    from hpcdl.launch.library import abort, abort_on_error, load, start
     from hpcdl.launch.mpirun import STATUS, write_status
     from hpcdl.launch.rank_processes import announce
     from hpcdl.run.failed_cases import CaseFailedError
@@ -49,9 +49,8 @@ def in_job(options: argparse.Namespace) -> int:
                 print(
                     f"hpcdl: {error}\nhpcdl: continue with the other cases by --resume",
                     file=sys.stderr,
-                    flush=True,
                 )
-            mpi.abort(FAILED)  # the other ranks wait for this one
+            abort(FAILED)  # the other ranks wait for this one
     return depart(mpi.comm, write_status(code, mpi.comm.rank))
 
 

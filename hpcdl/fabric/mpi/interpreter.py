@@ -38,10 +38,6 @@ class Mpi(Scheduler):
         self.backoff = Backoff(_ranks_per_core(comm.library))
         self.may_block = self.alone and not self.backoff.oversubscribed
 
-    def abort(self, code: int) -> None:
-        """End the whole job."""
-        MPI.COMM_WORLD.Abort(code)
-
 
 def _ranks_per_core(communicator: MPI.Intracomm) -> float:
     mine = here()

@@ -1,0 +1,145 @@
+"""Damaged files of every kind end a command in one line: no traceback, whatever the damage."""
+
+import json
+import random
+import shutil
+
+import pytest
+
+from hpcdl.analysis import series_file
+from hpcdl.analysis.series_file import keep_series
+from hpcdl.cli import main
+from hpcdl.trace.checksum import verified_checksum, write_checksum
+from hpcdl.trace.layout import SCHEMA
+
+TEXTS = {
+    "network": """
+[network]
+ranks_per_host = 1
+gamma = 1e-10
+[link]
+alpha = 1e-5
+beta = 1e-9
+""",
+    "accept": '[[accept]]\ncase = "*"\nreason = "known"\nexpires = 2027-01-31\n',
+    "suite": '[suite]\nname = "s"\n[[case]]\nkind = "collective"\naggregation = "ring"\nranks = 2\nmessage_bytes = 64\n',
+}
+KINDS = [
+    "run.h5",
+    "run.h5 resealed",
+    "part",
+    "part resealed",
+    "series",
+    "series resealed",
+    "network",
+    "accept",
+    "suite",
+]
+
+
+def damaged(content, chance):
+    """Return the content with a byte changed, a piece lost, moved or doubled, or its end cut off."""
+    content = bytearray(content)
+    begin = chance.randrange(len(content))
+    end = min(len(content), begin + chance.choice([1, 2, 8, 100]))
+    match chance.randrange(4):
+        case 0:
+            content[begin:end] = chance.randbytes(end - begin)
+        case 1:
+            del content[begin:end]
+        case 2:
+            content[begin:begin] = content[begin:end]
+        case 3:
+            del content[begin:]
+    return bytes(content)
+
+
+def reseal_series(file, body):
+    head = series_file._head(verified_checksum(file.with_name("run.h5")), body, SCHEMA)
+    file.write_text(f"{head}\n{body}", encoding="ascii")
+
+
+def changed_json(text, chance):
+    """Return JSON with one value replaced by one of another kind, or left out."""
+    whole = [json.loads(text)]
+    place = whole
+    key = 0
+    while isinstance(place[key], (dict, list)) and place[key] and chance.random() < 0.8:
+        place = place[key]
+        key = chance.choice(list(place) if isinstance(place, dict) else range(len(place)))
+    new = chance.choice([None, [], {}, "x", -1, 1e400, [[]], {"x": {}}])
+    place[key] = new
+    return json.dumps(whole[0])
+
+
+FILES = {"run.h5": "run/run.h5", "series": "run/run.series.json", "part": "part.h5"}
+
+
+def harm(kind, folder, chance):
+    name = kind.split()[0]
+    file = folder / FILES.get(name, f"{name}.toml")
+    if kind == "series resealed":
+        reseal_series(file, changed_json(file.read_text().partition("\n")[2], chance))
+        return
+    file.write_bytes(damaged(file.read_bytes(), chance))
+    if kind.endswith("resealed") and file.stat().st_size > 512:
+        write_checksum(file)
+
+
+@pytest.fixture
+def whole(hand, tmp_path_factory):
+    """Return a function that makes good files in a new folder, by kind."""
+    hand.train([[9.0] * 6] * 2)
+    hand.case(
+        [[1.0] * 8] * 2,
+        case="sums", kind="collective", collective="allreduce", aggregation="ring", message_bytes=64,
+    )  # fmt: skip
+    keep_series(hand.read({"date": "2026-11-01T03:00:00+00:00"}, "[suite]\nname = 's'\n"))
+
+    def make():
+        folder = tmp_path_factory.mktemp("files")
+        for run in ("run", "other"):
+            (folder / run).mkdir()
+            for name in ("run.h5", "run.series.json"):
+                shutil.copy(hand.folder / name, folder / run / name)
+        for name, text in TEXTS.items():
+            (folder / f"{name}.toml").write_text(text)
+        shutil.copy(hand.parts[0], folder / "part.h5")
+        return folder
+
+    return make
+
+
+def commands(kind, folder):
+    """Return commands that read the file of that kind."""
+    run, other = folder / "run", folder / "other"
+    match kind.split()[0]:
+        case "run.h5" | "series":
+            yield from (["compare", run, "--with", other], ["history", folder])
+            yield from (["report", run], ["predict", run, "--network", "gemini", "--ranks", "4"])
+        case "part":
+            yield ["report", folder / "part.h5"]
+        case "network":
+            yield ["predict", run, "--network", folder / "network.toml", "--ranks", "2,64"]
+        case "accept":
+            yield ["history", folder, "--accept", folder / "accept.toml"]
+        case "suite":
+            yield ["run", folder / "suite.toml", "--dry-run"]
+
+
+@pytest.mark.parametrize(
+    "number", [*range(4), *(pytest.param(one, marks=pytest.mark.grid) for one in range(4, 250))]
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_damaged_file_ends_in_a_result_or_one_line(kind, number, whole, capfd, monkeypatch):
+    folder = whole()
+    monkeypatch.chdir(folder)
+    harm(kind, folder, random.Random(f"{kind} {number}"))
+    for arguments in commands(kind, folder):
+        try:
+            code = main([str(word) for word in arguments])
+        except SystemExit as ended:
+            code = ended.code
+        said = capfd.readouterr().err
+        assert code in {0, 1, 2, 3}, arguments
+        assert code != 2 or said.count("\n") == 1, said
