@@ -133,6 +133,7 @@ def _users_own(folder: str, name: str) -> Callable[..., Any]:
     return thing
 
 
+@cache
 def _offer(path: str) -> Callable[..., Any] | None:
     """Return the object that the module ``path`` offers; None if there is no such module or object."""
     try:
@@ -149,6 +150,7 @@ def _offer(path: str) -> Callable[..., Any] | None:
     return None
 
 
+@cache
 def settings_of(thing: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """Return the settings of ``thing``: its keyword-only parameters."""
     parameters = inspect.signature(thing).parameters

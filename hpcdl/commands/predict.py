@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.command import Command
@@ -11,6 +13,8 @@ from hpcdl.exit_codes import OK
 
 if TYPE_CHECKING:
     import argparse
+SILENCE: Final = 10.0
+"""Seconds after which each simulation is announced."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +42,12 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.report import predictions
     from hpcdl.report.summary import plain
 
+    begin = monotonic()
+
+    def show(line: str) -> None:
+        if monotonic() > begin + SILENCE:
+            print(f"hpcdl: {line} ...", file=sys.stderr, flush=True)
+
     found = prediction.predict(
         options.source,
         options.network,
@@ -45,6 +55,7 @@ def execute(options: argparse.Namespace) -> int:
         globs=options.case,
         ranks_per_host=options.ranks_per_host,
         meshes=options.parallelism,
+        show=show,
     )
     if options.save:
         origin = found.fitted.origin if found.fitted else {}

@@ -31,7 +31,7 @@ from hpcdl.suite import UsageError
 from hpcdl.trace.record import TraceError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from hpcdl.analysis.scaling import Record
     from hpcdl.cases.parts.replay_spec import ReplaySpec
@@ -88,11 +88,12 @@ def predict(
     globs: Sequence[str] = (),
     ranks_per_host: int | None = None,
     meshes: bool = False,
+    show: Callable[[str], object] = lambda _: None,
 ) -> Prediction:
     """Predict a suite or a run on a network: a preset's name, a network file, or a run to fit a network to.
 
-    ``ranks`` default to each case's own. With ``meshes``, only the parallelism of trainings is predicted. Raises
-    UsageError, one line.
+    ``ranks`` default to each case's own. With ``meshes``, only the parallelism of trainings is predicted. ``show``
+    gets a line before each simulation of steps. Raises UsageError, one line.
     """
     wanted, run = _records(what, globs)
     cluster, explained, most, source, certainty = _network(network)
@@ -119,6 +120,7 @@ def predict(
         most,
         certainty,
         _reduced(source) if source else (),
+        show,
     )
     left_out += others
     if not rows and not steps:

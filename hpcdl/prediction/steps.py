@@ -66,11 +66,13 @@ def predicted_steps(
     most: int | None = None,
     certainty: Certainty | None = None,
     source: Sequence[Record] = (),
+    show: Callable[[str], object] = lambda _: None,
 ) -> tuple[list[Record], list[str]]:
     """Return predictions of the training cases among ``records``, and the cases without one, with reasons.
 
     ``ranks`` default to each case's own. ``most`` is the largest number of ranks of the network's fit,
-    ``certainty`` its uncertainty, ``source`` the records of the run that it was fitted to.
+    ``certainty`` its uncertainty, ``source`` the records of the run that it was fitted to. ``show``
+    gets a line before each simulation.
     """
     buckets = {one["ranks"]: int(one["bucket_bytes"]) for one in source if one.get("bucket_bytes")}
     groups: dict[Any, dict[int, list[Record]]] = {}
@@ -91,6 +93,7 @@ def predicted_steps(
             continue
         farthest = most or max((p for p in known if _measured(known[p], "step_seconds")), default=None)
         for p in ranks or sorted(known):
+            show(f"simulating {name} on {p} ranks")
             try:
                 check_messages(training.aggregate.func, p, training.gradient_bytes, training.aggregate.keywords)
                 check_hosts(first, network, p)

@@ -85,6 +85,9 @@ EVENT_LIMIT: Final = 200_000
 UPDATE_LIMIT: Final = 200_000
 """Limit of updates per rank and case (7.2 MB packed); simulated ranks each have it, because few record updates."""
 
+PIECE: Final = 4096
+"""Steps that are packed at a time."""
+
 Event = tuple[int, str, int, int, int, int]
 """(task, label, begin ns, end ns, peer or -1, bytes)."""
 
@@ -169,6 +172,9 @@ class Residual(NamedTuple):
 class Recorder:
     """Lists that grow while a case runs.
 
+    A step takes 80 bytes once packed, by thousands; events and updates have limits, at which they take about 50 MB
+    and 30 MB until the case ends. Nothing else grows.
+
     ``events`` (None if events are not traced) holds :data:`Event` tuples; interpreters append to it directly,
     because a call would cost more than the event. ``steps`` holds :class:`Step`, ``evaluations``
     :class:`Evaluation`, ``updates`` :class:`Update`, ``residuals`` :class:`Residual`, or plain tuples in the same
@@ -178,6 +184,7 @@ class Recorder:
     def __init__(self, *, events: bool = True, limit: int = EVENT_LIMIT, update_limit: int = UPDATE_LIMIT) -> None:
         self.events: list[Event] | None = [] if events else None
         self.steps: list[tuple[Any, ...]] = []
+        self._packed_steps: list[npt.NDArray[Any]] = []
         self.evaluations: list[tuple[Any, ...]] = []
         self.updates: list[tuple[Any, ...]] = []
         self.residuals: list[tuple[Any, ...]] = []
@@ -195,7 +202,9 @@ class Recorder:
         """Offset to be added to this rank's clock to get rank 0's."""
 
     def trim(self) -> None:
-        """Drop and count events and updates beyond their limits; call it between steps to bound the memory.
+        """Pack steps, and drop and count events and updates beyond their limits, to bound the memory.
+
+        Call it between steps.
 
         The first ones are kept, so that the trace has no gap. The lists stay the same objects, so references to
         them remain valid.
@@ -206,6 +215,18 @@ class Recorder:
         if len(self.updates) > self.update_limit:
             self.dropped_updates += len(self.updates) - self.update_limit
             del self.updates[self.update_limit :]
+        if len(self.steps) >= PIECE:
+            self._pack_steps()
+
+    def _pack_steps(self) -> None:
+        self._packed_steps.append(np.array([Step(*row) for row in self.steps], STEP))
+        self.steps.clear()
+
+    def step_table(self) -> npt.NDArray[Any]:
+        """Return all steps so far (s, :data:`STEP`)."""
+        self._pack_steps()
+        self._packed_steps = [np.concatenate(self._packed_steps)]
+        return self._packed_steps[0]
 
     def pack(self) -> Packed:
         """Return the trace as arrays.
@@ -225,7 +246,7 @@ class Recorder:
         return {
             "events": np.array(rows, EVENT),
             "labels": np.array(labels, f"S{max(map(len, labels), default=1)}"),
-            "steps": np.array([Step(*row) for row in self.steps], STEP),
+            "steps": self.step_table(),
             "evaluations": np.array([Evaluation(*row) for row in self.evaluations], EVALUATION),
             "updates": np.array([Update(*row) for row in self.updates], UPDATE),
             "residuals": np.array([Residual(*row) for row in self.residuals], RESIDUAL),

@@ -112,7 +112,7 @@ def test_a_file_in_place_of_a_folder_is_named(refused, tmp_path, name):
     (tmp_path / "o").mkdir()
     place = tmp_path / "o" / name
     place.touch() if name == "parts" else place.mkdir()
-    obstacle = "not a folder" if name == "parts" else "a folder"
+    obstacle = "not a folder" if name == "parts" else "not a regular file"
     assert f"-o o: {name} exists but is {obstacle}" in refused(FINE, "-o", "o", "--resume")
 
 

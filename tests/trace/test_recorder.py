@@ -3,7 +3,7 @@ import sys
 
 import numpy as np
 
-from hpcdl.trace.recorder import Evaluation, Recorder, Step, Update, from_bytes, to_bytes
+from hpcdl.trace.recorder import EVENT_LIMIT, PIECE, Evaluation, Recorder, Step, Update, from_bytes, to_bytes
 
 
 def test_packs_what_was_recorded():
@@ -51,6 +51,20 @@ def test_updates_have_a_limit_and_a_count_of_their_own():
     packed = recorder.pack()
     assert packed["updates"]["time"].tolist() == [0, 1, 2]
     assert (packed["dropped"], packed["dropped_updates"]) == (0, 2)
+
+
+def test_a_million_steps_take_80_bytes_each():
+    recorder = Recorder()
+    for step in range(1_000_000):
+        recorder.steps.append((step, 0, step, step + 1))
+        recorder.events.append((0, "add", step, step + 1, -1, 0))
+        recorder.trim()
+        assert len(recorder.steps) < PIECE
+    assert len(recorder.events) == EVENT_LIMIT
+    packed = recorder.pack()
+    assert packed["steps"].nbytes == 80_000_000
+    np.testing.assert_array_equal(packed["steps"]["end"], np.arange(1, 1_000_001))
+    assert packed["dropped"] == 1_000_000 - EVENT_LIMIT
 
 
 def test_without_events():

@@ -15,7 +15,7 @@ from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.nn.volumes import volumes
-from hpcdl.trace.recorder import Recorder, Step
+from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.compressed.compressed import Compressed
 from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.mesh import placed
@@ -194,7 +194,8 @@ def virtual_step(
         await training.strategy(comm, session)
 
     world.run(train)
-    spans = np.array([[step.end - step.begin for step in map(Step._make, one.steps)] for one in recorders])
+    tables = [one.step_table() for one in recorders]
+    spans = np.array([table["end"] - table["begin"] for table in tables])
     touched: dict[str, float] = {}
     for _, label, _, _, peer, size in events[0] if events else ():
         if peer < 0 and size:

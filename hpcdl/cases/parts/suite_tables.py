@@ -6,6 +6,7 @@ import itertools
 import math
 import pkgutil
 from dataclasses import MISSING, Field, dataclass
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +30,7 @@ class Common:
     timeout_seconds: float | None = key(None, least=1)
 
 
+@cache
 def kinds() -> tuple[str, ...]:
     """Return all kinds of case."""
     return tuple(sorted(entry.name for entry in pkgutil.iter_modules(cases.__path__) if not entry.ispkg))

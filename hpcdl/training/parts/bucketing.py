@@ -19,13 +19,15 @@ LATENCY: Final = 0.08
 
 
 LEAST_BYTES: Final = 1024
-"""Shortest length."""
+"""Shortest length that a suite may set."""
+LEAST_FITTED: Final = 1 << 16
+"""Shortest length that is derived from a network."""
 
 
 def bucket_bytes(alpha: float, beta: float, ranks: int, *, latency: float = LATENCY) -> int:
     """Return the fewest bytes n for which a ring's latency is at most ``latency`` times its transfer time.
 
-    It is at least :data:`LEAST_BYTES`, so that no network has millions of buckets.
+    It is at least :data:`LEAST_FITTED`, so that no network has thousands of buckets.
 
     A ring takes 2(p - 1) alpha + 2 n (p - 1)/p beta (Patarasuk & Yuan 2009); the ratio is p alpha / (n beta). It
     is smaller for schemes of fewer steps, such as halving-doubling. ``alpha`` is in s, ``beta`` in s/byte.
@@ -37,7 +39,7 @@ def bucket_bytes(alpha: float, beta: float, ranks: int, *, latency: float = LATE
             f"alpha = {alpha}, beta = {beta}, latency = {latency}, ranks = {ranks}: "
             "alpha must be at least 0, the others more than 0"
         )
-    return max(LEAST_BYTES, math.ceil(ranks * alpha / (beta * latency)))
+    return max(LEAST_FITTED, math.ceil(ranks * alpha / (beta * latency)))
 
 
 def check_bucket_bytes(given: int | None) -> None:

@@ -51,15 +51,15 @@ class Journal:
     @property
     def steps(self) -> int:
         """Steps of this rank so far."""
-        return len(self._recorder.steps)
+        return self._steps
 
     def events_from(self, step: int) -> list[Event] | None:
         """Return this rank's events from the beginning of ``step`` on; None if some are not traced, or dropped."""
         self._recorder.trim()
-        events, steps = self._recorder.events, self._recorder.steps
-        if events is None or self._recorder.dropped or step >= len(steps):
+        events = self._recorder.events
+        if events is None or self._recorder.dropped or step >= self._steps:
             return None
-        begin = Step(*steps[step]).begin
+        begin = self._recorder.step_table()["begin"][step]
         return [event for event in events if event[2] >= begin]
 
     def virtual(
