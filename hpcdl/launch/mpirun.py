@@ -13,17 +13,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.exit_codes import FAILED, INTERRUPTED
+from hpcdl.exit_codes import FAILED
 from hpcdl.launch import output_relay
 from hpcdl.launch.signals import child_preparation, request_stop, stop_requested
 from hpcdl.launch.stale_segments import remove_stale_segments
+from hpcdl.launch.status_files import STATUS, STOP
 from hpcdl.launch.testbed_settings import emulated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-
-STATUS: Final = "HPCDL_STATUS_FILE"
-"""File for rank 0's exit code; launchers print a page of text for any code except 0."""
 
 
 TERMINAL: Final = "HPCDL_TERMINAL"
@@ -33,12 +31,6 @@ TERMINAL: Final = "HPCDL_TERMINAL"
 COMMAND: Final = "HPCDL_COMMAND"
 """Command as typed, if the launching process added to it."""
 
-
-RELAUNCH: Final = 76
-"""Status in place of an exit code: a process failed as a case required, and the remaining cases need all ranks."""
-
-STOP: Final = "stop"
-"""File beside rank 0's exit code that asks the ranks to stop after the running case."""
 
 _FAULT_TOLERANT: Final = "OMPI_MCA_mpi_ft_enable"
 """Set by Open MPI's mpirun if the job continues after the failure of a process."""
@@ -175,31 +167,3 @@ def on_terminal() -> bool:
     A rank's own stdout does not tell: it is a pipe under MPICH, and a pseudo-terminal under Open MPI.
     """
     return os.environ.get(TERMINAL) == "1"
-
-
-def status_folder() -> Path | None:
-    """Return the folder of the ``hpcdl run`` that started the ranks, on its host; None under another launcher."""
-    place = os.environ.get(STATUS)
-    return None if place is None else Path(place).parent
-
-
-def stop_is_asked() -> bool:
-    """Return True if the ``hpcdl run`` that started the ranks has received SIGUSR1."""
-    folder = status_folder()
-    return folder is not None and (folder / STOP).exists()
-
-
-def heartbeat_file() -> Path | None:
-    """Return the file that rank 0 touches regularly; None if another launcher started the ranks."""
-    folder = status_folder()
-    return None if folder is None else folder / "alive"
-
-
-def write_status(code: int, rank: int) -> int:
-    """Write rank 0's exit code to the status file; return the code that this process exits with."""
-    place = os.environ.get(STATUS)
-    if place is None:
-        return INTERRUPTED if code == RELAUNCH else code
-    if rank == 0:
-        Path(place).write_text(str(code))
-    return 0

@@ -13,7 +13,7 @@ from socket import gethostname
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Final, Self
 
-from hpcdl.launch.mpirun import status_folder
+from hpcdl.launch.status_files import status_folder
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.launch.mpirun import STATUS
+from hpcdl.launch.status_files import STATUS
 from hpcdl.trace import run_files
 from hpcdl.trace.input_file import read_text
 from hpcdl.trace.json_record import from_json

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcdl.exit_codes import FAILED
-from hpcdl.launch.mpirun import RELAUNCH, self_launch
+from hpcdl.launch.mpirun import self_launch
 from hpcdl.launch.rank_processes import RankProcesses
+from hpcdl.launch.status_files import RELAUNCH
 from hpcdl.run import failed_cases
 from hpcdl.run.supervision import modified, supervise
 

@@ -5,8 +5,8 @@ from socket import gethostname
 
 import pytest
 
-from hpcdl.launch.mpirun import STATUS
 from hpcdl.launch.rank_processes import RankProcesses, announce
+from hpcdl.launch.status_files import STATUS
 
 
 def sleeping():
