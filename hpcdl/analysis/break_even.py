@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+WON: Final = 1.05
+"""Compression wins if the step is so many times as fast."""
 HALVINGS: Final = 5
 """Halvings of the range of a search, as logarithms, before the last interpolation."""
 

@@ -1,8 +1,9 @@
 """``kind = "break_even"``: a compressor against the overlapped 16-bit ring, in virtual time.
 
 Encoders, decoders and sums have the prices that they are measured at on this machine; messages those of the
-network; work that of a device. The baseline is what practitioners use: float16, a ring, and the strategy's overlap
-(Agarwal et al. 2022).
+network. The processor that computes compresses, too: no GPU, and no copies to one, are simulated. The compressor
+has its fastest exchange at each bandwidth, unless the case names one. The baseline is what practitioners use:
+float16, a ring, and the strategy's overlap (Agarwal et al. 2022).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from hpcdl.cases.parts.architecture import architecture, check_layers
 from hpcdl.cases.parts.choice import Choice
 from hpcdl.cases.parts.compression import NONE, plan
 from hpcdl.cases.parts.compression_check import check_exchange, check_lengths
-from hpcdl.cases.parts.compute_times import DEVICES, TIMES, ComputeSource, shape_text
+from hpcdl.cases.parts.compute_times import ComputeSource, shape_text
 from hpcdl.cases.parts.exchange_prices import exchange_prices
 from hpcdl.cases.parts.keys import MOST_RANKS, MOST_THREADS, about, key
 from hpcdl.cases.parts.scheme import check_dense, check_hosts, try_out
@@ -28,7 +29,7 @@ from hpcdl.cases.parts.step_simulation import Training, VirtualStep, tensors_of,
 from hpcdl.fabric.network import NETWORKS, Link
 from hpcdl.nn.volumes import FLOAT_BYTES, volumes
 from hpcdl.training.parts.bucketing import bucket_bytes
-from hpcdl.training.parts.compressed.plan import ExchangeSettings
+from hpcdl.training.parts.compressed.plan import ExchangeSettings, kind_of
 from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
@@ -49,6 +50,10 @@ DENSE: Final = tuple(
     (Choice("compression", NONE), one) for one in (RING, Choice("aggregation", "halving_doubling"))
 )
 """Dense exchanges of which the best is compared, too."""
+SUMS: Final = ("ring", "halving_doubling")
+"""Schemes of which a compressor of vectors has the fastest."""
+GATHERS: Final = ("allgather", "sharded_parameter_server", "sparcml")
+"""Schemes of which another compressor has the fastest that can exchange what it makes."""
 RANGE: Final = 10**0.5
 """Break-even bandwidths are searched from the network's divided by this to the network's times this."""
 SQUARE: Final = 1024
@@ -68,13 +73,12 @@ class BreakEvenSpec:
     model: Choice = key(folder="models")
     dataset: Choice | None = key(None, folder="datasets")
     training: Choice = key(Choice("training", "synchronous"), folder="training")
-    aggregation: Choice = key(Choice("aggregation", "ring"), folder="aggregation")
+    aggregation: Choice | None = key(None, folder="aggregation")
     compression: Choice = key(folder="compression", around=ExchangeSettings)
     ranks: int = key(least=2, most=MOST_RANKS)
     batch_per_rank: int = key(least=1, most=MOST_IMAGES)
     network: str = key(choices=tuple(NETWORKS))
     ranks_per_host: int = key(1, least=1, most=MOST_RANKS)
-    device: str | None = key(None, choices=tuple(DEVICES))
     flops: float | None = key(None, above=0)
     times: str | None = key(None)
     threads: int = key(1, least=1, most=MOST_THREADS)
@@ -93,7 +97,7 @@ class BreakEvenSpec:
     @property
     def compute_source(self) -> ComputeSource:
         """Source of the times of work: without one the rate of this processor."""
-        given = ComputeSource(self.device, self.flops, self.times)
+        given = ComputeSource(None, self.flops, self.times)
         return given if given.given else ComputeSource(None, processor_flops(), None)
 
     @cached_property
@@ -107,6 +111,15 @@ class BreakEvenSpec:
         """The network, with its ranks on hosts."""
         return NETWORKS[self.network].on(self.ranks_per_host)
 
+    @cached_property
+    def aggregations(self) -> list[Choice]:
+        """The scheme that the case names, or those of which the fastest counts."""
+        if self.aggregation:
+            return [self.aggregation]
+        names = SUMS if kind_of(self.compression.find()) == "vectors" else GATHERS
+        schemes = [Choice("aggregation", name) for name in names]
+        return [scheme for scheme in schemes if _exchanges(self.compression, scheme)]
+
     def exchange(self, compression: Choice, aggregation: Choice) -> Exchange:
         """Return an exchange of this set-up's gradient."""
         return Exchange(
@@ -115,6 +128,15 @@ class BreakEvenSpec:
 
 
 SPEC: Final = BreakEvenSpec
+
+
+def _exchanges(compression: Choice, aggregation: Choice) -> bool:
+    """Return True if a scheme can exchange a compressed gradient."""
+    try:
+        plan(compression, aggregation).check()  # type: ignore[union-attr]
+    except ValueError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -163,7 +185,7 @@ _steps: dict[tuple[Exchange, Link, int, object], VirtualStep] = {}
 
 
 def _step(spec: BreakEvenSpec, exchange: Exchange, network: Network) -> VirtualStep:
-    place = exchange, network.link, spec.ranks_per_host, (spec.device, spec.flops, spec.times)
+    place = exchange, network.link, spec.ranks_per_host, (spec.flops, spec.times)
     if place not in _steps:
         bucket = bucket_bytes(network.link.alpha, network.link.beta, spec.ranks)
         _steps[place] = virtual_step(
@@ -174,9 +196,9 @@ def _step(spec: BreakEvenSpec, exchange: Exchange, network: Network) -> VirtualS
 
 def check(spec: BreakEvenSpec, _given: Collection[str]) -> None:
     """See :class:`hpcdl.suite.Kind`."""
-    source = ComputeSource(spec.device, spec.flops, spec.times).given
+    source = ComputeSource(None, spec.flops, spec.times).given
     if len(source) > 1:
-        raise ValueError(f"{source[1]}: give at most one of {', '.join(TIMES)}")
+        raise ValueError("times: give at most one of flops and times")
     if spec.compression.name == NONE:
         raise ValueError("compression: name a compressor; dense exchanges are compared with it")
     with about("training"):
@@ -189,13 +211,14 @@ def check(spec: BreakEvenSpec, _given: Collection[str]) -> None:
     with about("model"):
         shape, layers = spec.architecture
         check_layers(layers, shape)
-    with about("aggregation"):
-        check_hosts(spec.aggregation, spec.ranks, spec.ranks_per_host)
-    with about("compression"):
-        chosen = plan(spec.compression, spec.aggregation)
-        assert chosen is not None
-        check_exchange(spec.compression, chosen)
-        check_lengths(chosen)
+    for scheme in spec.aggregations or [Choice("aggregation", GATHERS[0])]:
+        with about("aggregation"):
+            check_hosts(scheme, spec.ranks, spec.ranks_per_host)
+        with about("compression"):
+            chosen = plan(spec.compression, scheme)
+            assert chosen is not None
+            check_exchange(spec.compression, chosen)
+            check_lengths(chosen)
     if source:
         with about(source[0]):
             spec.compute_times.step_seconds(spec.batch_per_rank)
@@ -212,23 +235,21 @@ def memory_bytes(spec: BreakEvenSpec) -> int:
 
 def identity(spec: BreakEvenSpec) -> list[str]:
     """See :class:`hpcdl.suite.Kind`."""
-    choices = [str(one) for one in (spec.model, spec.training, spec.aggregation, spec.compression)]
-    work = [str(spec.device)] if spec.device else []
-    return [*choices, spec.network, *work, f"p{spec.ranks}", f"b{spec.batch_per_rank}each"]
+    choices = [str(one) for one in (spec.model, spec.training, spec.aggregation, spec.compression) if one]
+    return [*choices, spec.network, f"p{spec.ranks}", f"b{spec.batch_per_rank}each"]
 
 
 def fields(spec: BreakEvenSpec) -> dict[str, Scalar]:
     """See :class:`hpcdl.suite.Kind`."""
-    choices = ("model", "training", "aggregation", "compression")
     return {
-        **{name: str(getattr(spec, name)) for name in choices},
+        **{name: str(getattr(spec, name)) for name in ("model", "training", "compression")},
         "dataset": str(spec.dataset) if spec.dataset else shape_text(spec.architecture[0]),
         "dtype": "float32",
         "batch_per_rank": spec.batch_per_rank,
         "global_batch": spec.batch_per_rank * spec.ranks,
         "scaling": "weak",
         "threads_per_rank": spec.threads,
-        **{name: getattr(spec, name) for name in ("network", "ranks_per_host", "device", "times")},
+        **{name: getattr(spec, name) for name in ("network", "ranks_per_host", "times")},
     }
 
 
@@ -236,24 +257,28 @@ def program(
     spec: BreakEvenSpec, _journal: Journal
 ) -> Callable[[Comm], Coroutine[object, object, dict[str, Scalar]]]:
     """See :class:`hpcdl.suite.Kind`."""
-    own = spec.exchange(spec.compression, spec.aggregation)
+    own = [spec.exchange(spec.compression, scheme) for scheme in spec.aggregations]
     half, dense = ([spec.exchange(*one) for one in every] for every in (HALF, DENSE))
 
-    def fastest(exchanges: Sequence[Exchange], rate: float) -> VirtualStep:
+    def fastest(exchanges: Sequence[Exchange], rate: float) -> tuple[Exchange, VirtualStep]:
         network = replace(spec.cluster, link=Link(spec.cluster.link.alpha, 1 / rate))
-        return min((_step(spec, one, network) for one in exchanges), key=lambda step: step.seconds)
+        steps = [(exchange, _step(spec, exchange, network)) for exchange in exchanges]
+        return min(steps, key=lambda pair: pair[1].seconds)
 
     async def simulate(_comm: Comm) -> dict[str, Scalar]:
         rate = 1 / spec.cluster.link.beta
-        prices, step, baseline, plain = own.program.prices, *(fastest(one, rate) for one in ([own], half, dense))
+        (exchange, step), (_, baseline), (_, plain) = (fastest(each, rate) for each in (own, half, dense))
+        prices = exchange.program.prices
 
         def crossed(others: Sequence[Exchange]) -> float | None:
-            return crossing(
-                lambda one: fastest(others, one).seconds - fastest([own], one).seconds, rate / RANGE, rate * RANGE
-            )
+            def gain(level: float) -> float:
+                return fastest(others, level)[1].seconds - fastest(own, level)[1].seconds
+
+            return crossing(gain, rate / RANGE, rate * RANGE)
 
         shape, layers = spec.architecture
         return {
+            "aggregation": str(exchange.aggregation),
             "parameters": volumes(layers, shape, 1).parameters,
             "modelled_compute_seconds": spec.compute_times.step_seconds(spec.batch_per_rank),
             "bandwidth_bytes_per_second": rate,

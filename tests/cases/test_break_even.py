@@ -34,6 +34,7 @@ EXCHANGES = [
     (Choice("compression", "one_bit"), Choice("aggregation", "sharded_parameter_server")),
     (Choice("compression", "top_k", {"density": 0.01}), Choice("aggregation", "allgather")),
     (Choice("compression", "random_k", {"density": 0.01}), Choice("aggregation", "ring")),
+    (Choice("compression", "terngrad"), Choice("aggregation", "sharded_parameter_server")),
 ]
 
 
@@ -117,12 +118,44 @@ def test_a_set_up_records_its_rivals_and_its_break_even(monkeypatch):
 
 
 @pytest.mark.parametrize(
+    "compression, expected",
+    [
+        ("power_sgd", ["ring", "halving_doubling"]),
+        ("top_k", ["allgather", "sharded_parameter_server", "sparcml"]),
+        ("dgc", ["allgather", "sparcml"]),
+        ("terngrad", ["allgather", "sharded_parameter_server"]),
+    ],
+)
+def test_a_compressor_has_its_fastest_exchange(monkeypatch, compression, expected):
+    prices = {"encode": 1e-12, "decode": 1e-12, "add": 1e-12}
+    monkeypatch.setattr(break_even, "_prices", lambda *_: prices)
+    keys = {
+        "model": Choice("models", "lenet5"),
+        "dataset": Choice("datasets", "digits"),
+        "compression": Choice("compression", compression),
+        "ranks": 8,
+        "batch_per_rank": 1,
+        "network": "ethernet-1g",
+        "flops": 1e12,
+    }
+    spec = break_even.BreakEvenSpec(**keys)
+    break_even.check(spec, [])
+    assert [scheme.name for scheme in spec.aggregations] == expected
+    best = simulated(1, FREE).run(break_even.program(spec, None))[0]
+    each = []
+    for scheme in spec.aggregations:
+        alone = break_even.program(break_even.BreakEvenSpec(**keys, aggregation=scheme), None)
+        each.append((simulated(1, FREE).run(alone)[0]["compressed_seconds"], scheme.name))
+    assert (best["compressed_seconds"], best["aggregation"]) == min(each)
+
+
+@pytest.mark.parametrize(
     "changed, message",
     [
         ({"compression": "none"}, "compression: name a compressor"),
-        ({"compression": "top_k"}, "compression: "),
+        ({"compression": "top_k", "aggregation": "ring"}, "compression: "),
         ({"compression": {"name": "threshold", "tau": 0.1}, "aggregation": "allgather"}, "compression: lengths"),
-        ({"device": "v100", "flops": 1e9}, "flops: give at most one of"),
+        ({"times": "run", "flops": 1e9}, "times: give at most one of"),
         ({"training": "d_psgd"}, "training: 'd_psgd' has no steps of its own"),
         ({"ranks": 1}, "ranks: must be at least 2"),
     ],

@@ -61,7 +61,7 @@ def _ratio_of_messages(sent: float, saved: float, warmup: float) -> float | None
 
 
 def _ratio(compressed: Compressed, ranks: int, sent: float, *, among_activations: bool) -> float | None:
-    """Return bytes of a dense exchange by bytes sent, of all ranks; None if ranks send nothing.
+    """Return bytes of a dense ring by bytes sent, of all ranks; None if ranks send nothing.
 
     The bytes of a library's collectives are not counted, nor those of gradients ``among_activations``: their ratio
     is that of the vectors' lengths, and None for messages, which vary.
@@ -74,12 +74,11 @@ def _ratio(compressed: Compressed, ranks: int, sent: float, *, among_activations
     if not counted:
         sent = 0.0
     for (start, stop), steps in compressed.exchanges.items():
-        first = min(steps, warmup)
+        first, whole = min(steps, warmup), (stop - start) * dtype.itemsize
         if counted:
-            whole = _dense_bytes(plan, ranks, stop - start, dtype)
-            others += first * whole
+            others += first * _dense_bytes(plan, ranks, stop - start, dtype) if first else 0.0
+            whole *= 2 * (ranks - 1)
         else:
-            whole = (stop - start) * dtype.itemsize
             lengths = compressed.compressor.lengths(slice(start, stop)) if steps else []
             sent += (steps - first) * sum(size * np.dtype(kind).itemsize for size, kind in lengths)
         dense += (steps - first) * whole

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from hpcdl.analysis.break_even import WON
 from hpcdl.report.declaration import Answer, Declaration
 from hpcdl.report.document import Section, Table
-from hpcdl.report.formatting import digits, interval, percent, plural, rate, seconds
+from hpcdl.report.formatting import NONE, digits, interval, percent, plural, rate, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,16 +19,15 @@ if TYPE_CHECKING:
     from hpcdl.report.findings import Findings
 
 KIND: Final = "break_even"
-LINES: Final = ("model", "device", "compression", "aggregation", "ranks")
+LINES: Final = ("model", "compression", "ranks")
 """Fields of one line of the table; its set-ups differ in bandwidth."""
-LEAST: Final = 1.05
-"""A set-up is won if the step is so many times as fast."""
 NOTE: Final = (
-    f"Won: faster by {100 * LEAST - 100:.0f} % or more. "
+    f"Time of a step alone, without accuracy. Won: faster by {100 * WON - 100:.0f} % or more. "
     "Simulated: encoders, decoders and sums at the prices measured on this machine, messages at those of "
-    "the network. Arithmetic of an exchange has a core of its own. 16-bit ring: float16 or bfloat16, the faster "
-    "one, overlapped with backward as the strategy does it. Break-even: bandwidth below which the compressed step "
-    "is the faster one; a dash: none in the range of the networks."
+    "the network. A processor computes and compresses; GPUs were not measured. Arithmetic of an exchange has a "
+    "core of its own. 16-bit ring: float16 or bfloat16, the faster one, overlapped with backward as the strategy "
+    "does it. Exchange: the fastest at each bandwidth. Break-even: bandwidth of equal times, with the speed-up at "
+    "the nearest network; a dash: none in the range of the networks."
 )
 
 
@@ -56,7 +56,7 @@ def _by_compressor(records: Sequence[Record]) -> Table:
     for record in records:
         by_line.setdefault(tuple(record.get(name) for name in LINES), []).append(record)
     header = (
-        *("model", "compute", "compression", "aggregation", "ranks", "bytes saved", "encode", "decode"),
+        *("model", "compression", "ranks", "exchange", "bytes saved", "encode", "decode"),
         *("won over 16-bit", "speed-up", "break-even with 16-bit", "with dense"),
     )
     rows = [_row(key, alike) for key, alike in by_line.items()]
@@ -84,9 +84,10 @@ def _gains(records: Sequence[Record], other: str) -> list[float]:
 
 def _line(records: Sequence[Record]) -> str:
     gains = _gains(records, "half_precision_seconds")
-    won = [gain for gain in gains if gain >= LEAST]
+    won = [gain for gain in gains if gain >= WON]
     line = (
-        f"Compression beats the overlapped 16-bit ring in {len(won)} of {plural(len(gains), 'simulated set-up')}"
+        f"By time alone, compression beats the overlapped 16-bit ring in {len(won)} of "
+        f"{plural(len(gains), 'simulated set-up')}"
     )
     if not won:
         return f"{line}; the best has {digits(max(gains))} times its speed."
@@ -96,27 +97,33 @@ def _line(records: Sequence[Record]) -> str:
 
 def _counts(records: Sequence[Record]) -> tuple[str, ...]:
     half, dense = (_gains(records, name) for name in ("half_precision_seconds", "dense_seconds"))
-    won = (str(sum(gain >= LEAST for gain in one)) for one in (half, dense))
+    won = (str(sum(gain >= WON for gain in one)) for one in (half, dense))
     return (str(len(records)), *won, digits(max(half)))
 
 
 def _row(key: Sequence[Any], alike: Sequence[Record]) -> tuple[str, ...]:
-    model, device, compression, aggregation, ranks = key
     gains = _gains(alike, "half_precision_seconds")
     one = alike[0]
     return (
-        *(str(model), str(device or "this processor"), str(compression), str(aggregation), str(ranks)),
+        *map(str, key),
+        ", ".join(dict.fromkeys(record["aggregation"] for record in alike)),
         percent(one["dense_bytes"] - one["step_bytes"], one["dense_bytes"]),
         *(seconds(one[f"{name}_seconds"]) for name in ("encode", "decode")),
-        f"{sum(gain >= LEAST for gain in gains)} of {len(gains)}",
+        f"{sum(gain >= WON for gain in gains)} of {len(gains)}",
         interval(min(gains), max(gains)),
-        *(_level(alike, name) for name in ("break_even_bytes_per_second", "break_even_dense_bytes_per_second")),
+        _level(alike, "break_even_bytes_per_second", "half_precision_seconds"),
+        _level(alike, "break_even_dense_bytes_per_second", "dense_seconds"),
     )
 
 
-def _level(alike: Sequence[Record], name: str) -> str:
-    """Return the break-even bandwidth found near one of the networks."""
-    return rate(next((one[name] for one in alike if one.get(name)), None))
+def _level(alike: Sequence[Record], name: str, other: str) -> str:
+    """Return the break-even bandwidth near one of the networks, and the speed-up there."""
+    near = next((record for record in alike if record.get(name)), None)
+    return (
+        f"{rate(near[name])} ({digits(near[other] / near['compressed_seconds'])}x at {near['network']})"
+        if near
+        else NONE
+    )
 
 
 SECTION: Final = Declaration(88, page, terminal=terminal, answer=answer)
