@@ -57,11 +57,13 @@ def test_accuracies_are_compared_seed_by_seed():
     [
         ({"step_seconds": 0.099}, "does not pay here: its fastest step has 1.01 times the dense speed."),
         ({"step_seconds": 0.099, "nodes": 1}, "does not pay here, where all ranks share the memory of one host"),
-        ({"step_seconds": 0.04}, "pays in 1 of 1 cases"),
+        ({"step_seconds": 0.04}, "By time alone, compression pays in 1 of 1 cases"),
         ({"step_seconds": 0.04, "step_seconds_high": 0.08}, "pays in 1 of 1 cases"),
         ({"step_seconds": 0.04, "step_seconds_high": 0.095}, "is inconclusive"),
         ({"step_seconds": 0.04, "disturbed": "load"}, "is inconclusive"),
         ({"step_seconds": 0.2, "disturbed": "load"}, "were disturbed"),
+        ({"step_seconds": 0.04, "final_accuracy": 0.896}, "Compression pays in 1 of 1 cases"),
+        ({"step_seconds": 0.01, "final_accuracy": 0.572}, "1 of 1 cases are faster, all of them less accurate"),
     ],
 )
 def test_the_verdict_says_whether_it_pays(monkeypatch, fields, words):
@@ -124,6 +126,7 @@ def test_set_ups_are_counted(seconds, words):
         "dense_seconds": 1.2,
         "bandwidth_bytes_per_second": 1e9,
         "network": "n",
+        "aggregation": "ring",
         "dense_bytes": 10,
         "step_bytes": 1,
         "encode_seconds": 0.1,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from hpcdl.analysis.break_even import bandwidth
+from hpcdl.analysis.break_even import WON, bandwidth
 from hpcdl.analysis.statistics import mean_interval
 from hpcdl.report.declaration import BEST, Answer, Declaration
 from hpcdl.report.document import Section, Table
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from hpcdl.report.findings import Findings
     from hpcdl.report.grouping import Method, Row
 
-LEAST: Final = 1.05
-"""Compression pays if the step is so many times as fast as the fastest dense one."""
+LOST: Final = 0.5
+"""Percentage points by which the mean accuracy of seeds is lower if it counts; twice as many for a single seed."""
 NOTE: Final = (
-    "Ratio: bytes of a dense exchange by the same scheme, by bytes on the wire. Effective bandwidth: bytes of the "
+    "Ratio: bytes of a dense ring, by bytes on the wire. Effective bandwidth: bytes of the "
     "fastest dense exchange by the time of a step that is not computing. Speed-up: over the fastest dense step of "
     "the same problem on as many ranks. Break-even: bandwidth of a link below which a compressed exchange without "
     "overlap is faster than that dense one: bytes saved by time of encoding and decoding."
@@ -93,7 +93,7 @@ def _tables(compared: Sequence[tuple[Row, Row | None]], title: str) -> list[Tabl
 
 
 def answer(found: Findings) -> Answer | None:
-    """Return whether compression pays: the fastest compressed step against the fastest dense one."""
+    """Return whether compression pays: faster than the fastest dense step, and no less accurate beyond noise."""
     pairs = [
         (gain, row, dense)
         for methods in found.problems
@@ -103,14 +103,26 @@ def answer(found: Findings) -> Answer | None:
     if not pairs:
         return None
     calm = [one for one in pairs if not _disturbed(one[1]) and not _disturbed(one[2])]
-    won = [one for one in calm if _wins(*one)]
-    gain, best, _ = max(won or calm or pairs, key=lambda one: one[0])
+    fast = [one for one in calm if _wins(*one)]
+    won = [one for one in fast if not _is_less_accurate(*one[1:])]
+    gain, best, dense = max(won or fast or calm or pairs, key=lambda one: one[0])
     times = f"{digits(gain)} times the dense speed"
+    cases = "cases" if len(calm) == len(pairs) else "undisturbed cases"
     if won:
-        cases = "cases" if len(calm) == len(pairs) else "undisturbed cases"
-        return Answer(f"Compression pays in {len(won)} of {len(calm)} {cases} here; {best.name} has {times}.")
+        known = all(_points(*one[1:]) for one in won)
+        lost = f"; {len(fast) - len(won)} more are faster and less accurate" if len(won) < len(fast) else ""
+        return Answer(
+            f"{'Compression pays' if known else 'By time alone, compression pays'} in {len(won)} of {len(calm)} "
+            f"{cases} here; {best.name} has {times}{lost}."
+        )
+    if fast:
+        own, other = (digits(one.scale.median("final_accuracy")) for one in (best, dense))
+        return Answer(
+            f"Compression does not pay here: {len(fast)} of {len(calm)} {cases} are faster, all of them less "
+            f"accurate; {best.name} has {times} and an accuracy of {own}, dense {other}."
+        )
     doubt = "" if calm else "; all cases or their dense rivals were disturbed"
-    if gain >= LEAST:
+    if gain >= WON:
         line = "Whether compression pays is inconclusive: its fastest step has"
         return Answer(f"{line} {times}, within noise{doubt}.")
     shared = all(row.scale["nodes"] == 1 and not row.scale["network"] for _, row, _ in pairs)
@@ -121,7 +133,16 @@ def answer(found: Findings) -> Answer | None:
 def _wins(gain: float, row: Row, dense: Row) -> bool:
     """Return True if the step is faster by more than the intervals of both."""
     slow, fast = row.scale.high("step_seconds_high"), dense.scale.low("step_seconds_low")
-    return gain >= LEAST and (slow is None or fast is None or slow < fast)
+    return gain >= WON and (slow is None or fast is None or slow < fast)
+
+
+def _is_less_accurate(row: Row, dense: Row) -> bool:
+    """Return True if the accuracy is lower by :data:`LOST`, and beyond the interval over seeds."""
+    points = _points(row, dense)
+    if len(points) < 2:
+        return any(point < -2 * LOST for point in points)
+    found = mean_interval(points)
+    return found.value < -LOST and found.high < 0
 
 
 def _disturbed(row: Row) -> bool:
@@ -187,13 +208,16 @@ def _unsent(row: Row) -> tuple[str, ...]:
     return (row.name, str(scale["ranks"]), volume(scale.median("residual_bytes")), *numbers)
 
 
-def _difference(row: Row, dense: Row | None) -> str:
-    """Return the difference of accuracies over the seeds that both have, with its interval."""
-    if dense is None:
-        return NONE
+def _points(row: Row, dense: Row) -> list[float]:
+    """Return the differences of accuracies of the seeds that both have, in percentage points."""
     theirs = {one.get("seed"): one.get("final_accuracy") for one in dense.scale.records}
     pairs = [(one.get("final_accuracy"), theirs.get(one.get("seed"))) for one in row.scale.records]
-    points = [100 * (own - other) for own, other in pairs if own is not None and other is not None]
+    return [100 * (own - other) for own, other in pairs if own is not None and other is not None]
+
+
+def _difference(row: Row, dense: Row | None) -> str:
+    """Return the difference of accuracies over the seeds that both have, with its interval."""
+    points = _points(row, dense) if dense is not None else []
     if not points:
         return NONE
     found = mean_interval(points)
