@@ -34,37 +34,38 @@ class SoftmaxCrossEntropy:
 
 
 class AuxiliaryLoss:
-    """Weighted cross-entropy of an auxiliary classifier.
+    """Weighted cross-entropy of an auxiliary classifier, computed in its backward.
 
-    It stores the logits between forward and loss, and their gradient between loss and backward.
+    It stores the logits of a training forward until then.
     """
 
     def __init__(self, path: str, classes: int, weight: float, backend: Backend, dtype: str) -> None:
         self.path = path
         self.classes = classes
+        self.value = 0.0
+        """Weight x the summed loss of the last backward."""
         self._weight = weight
         self._loss = SoftmaxCrossEntropy(classes, backend, dtype)
         self._logits: Array | None = None
-        self._gradient: Array | None = None
+        self._aim: tuple[Array, float] | None = None
 
     def put(self, logits: Array) -> None:
         """Store the logits (N, classes) of a training forward."""
-        self._logits, self._gradient = logits, None
+        self._logits, self._aim = logits, None
 
-    def __call__(self, labels: Array, scale: float) -> float:
-        """Return weight x the summed loss; 0 without a training forward since the last call.
-
-        ValueError: labels that do not fit the stored logits.
-        """
-        if self._logits is None:
-            return 0.0
-        total, _, self._gradient = self._loss(self._logits, labels, self._weight * scale)
-        self._logits = None
-        return self._weight * total
+    def aim(self, labels: Array, scale: float) -> None:
+        """Set the labels (N,) of the next backward, and the factor ``scale`` on its gradient."""
+        self._aim = labels, scale
 
     def take(self) -> Array:
-        """Return the gradient (times ``scale``) and release it; ValueError if the loss was not computed."""
-        if self._gradient is None:
-            raise ValueError(f"{self.path}: backward called before the loss")
-        gradient, self._gradient = self._gradient, None
+        """Return ``scale`` x the gradient, and keep the loss in ``value``.
+
+        ValueError: no labels since the last forward, or labels that do not fit the logits.
+        """
+        if self._aim is None or self._logits is None:
+            raise ValueError(f"{self.path}: backward called without labels")
+        (labels, scale), logits = self._aim, self._logits
+        self._aim = self._logits = None
+        total, _, gradient = self._loss(logits, labels, self._weight * scale)
+        self.value = self._weight * total
         return gradient

@@ -11,9 +11,8 @@ from zlib import crc32
 
 import numpy as np
 
-from hpcdl.nn.accumulation import AccumulatingStage, Binding
 from hpcdl.nn.layer import Site, Variable
-from hpcdl.nn.loss import AuxiliaryLoss, SoftmaxCrossEntropy
+from hpcdl.nn.loss import SoftmaxCrossEntropy
 from hpcdl.nn.precision import master
 from hpcdl.nn.stage import Stage
 
@@ -136,29 +135,25 @@ class Replica:
         self.reseed(seed)
         vector = self.is_last and len(self.output) == 1
         self._loss = SoftmaxCrossEntropy(self.output[0], backend, dtype) if vector else None
-        self._heads = tuple(site.heads)
-        for head in self._heads:
+        self.heads = tuple(site.heads)
+        """Losses of auxiliary classifiers; backward needs their labels (:meth:`AuxiliaryLoss.aim`)."""
+        for head in self.heads:
             if (head.classes,) != shapes[-1]:
                 raise ValueError(f"{head.path}: {head.classes} classes, but the network ends in {shapes[-1]}")
 
-    def loss(self, logits: Array, labels: Array, scale: float, *, train: bool = True) -> tuple[float, int, Array]:
+    def loss(self, logits: Array, labels: Array, scale: float) -> tuple[float, int, Array]:
         """Return the summed loss, the number of correct images, and ``scale`` x the gradient.
 
         With ``scale`` = 1 / global batch, the sum of the gradients over ranks is the gradient of the mean loss.
         The gradient array is valid until the next call.
 
-        The loss of an image is its cross-entropy. With ``train``, the weighted losses of auxiliary classifiers are
-        added, as in the output of Caffe's solver. Only the last classifier decides if an image is correct.
+        The loss of an image is its cross-entropy, without those of auxiliary classifiers (:attr:`heads`).
 
         ValueError: inconsistent shapes, a label out of range, a network that does not end in a vector.
         """
         if self._loss is None:
             raise ValueError(f"loss: the network ends in {self.output}, not in a vector of logits")
-        scale *= self.loss_scale
-        loss, correct, gradient = self._loss(logits, labels, scale)
-        if train:
-            loss += sum(head(labels, scale) for head in self._heads)
-        return loss, correct, gradient
+        return self._loss(logits, labels, scale * self.loss_scale)
 
     def predict(self, images: Array) -> Array:
         """Return the logits (N, classes) in evaluation mode, as a new array; a part, its last layer's outputs.
@@ -189,26 +184,26 @@ class Replica:
         )
         return [self.backend.zeros(images * math.prod(shape), dtype) for _ in range(count)]
 
-    def bindings(self, count: int) -> tuple[Binding, ...]:
-        """Bind the layers ``count`` times more, for as many microbatches in flight.
+    def bindings(self, count: int, part: slice = slice(None)) -> tuple[tuple[Stage, ...], ...]:
+        """Bind the layers of ``part`` ``count`` times more, for as many microbatches in flight.
 
         A layer's backward writes to memory that all layers share, which has the length of the longest one; its
         gradient is added to ``gradients`` at once.
         """
-        longest = max(stage.span.stop - stage.span.start for stage in self.stages)
+        stages = self.stages[part]
+        longest = max(stage.span.stop - stage.span.start for stage in stages)
         self.layer_gradient = self.backend.zeros(longest, self.dtype)
-        return tuple(self._bound_again(self.layer_gradient) for _ in range(count))
+        return tuple(self._bound_again(stages, self.layer_gradient) for _ in range(count))
 
-    def _bound_again(self, shared: Array) -> Binding:
-        stages, heads = list[AccumulatingStage](), list[AuxiliaryLoss]()
+    def _bound_again(self, stages: Sequence[Stage], shared: Array) -> tuple[Stage, ...]:
+        found = list[Stage]()
         stashes: dict[str, list[Array]] = {}
-        for stage in self.stages:
+        for stage in stages:
             begin, end = stage.span.start, stage.span.stop
             own = [one for one in self.tensors if begin <= one.offset < end]
             views = _views(shared, [replace(one, offset=one.offset - begin) for one in own])
-            again = stage.again(views, heads, stashes)
-            stages.append(AccumulatingStage(again, self.gradients[stage.span], shared[: end - begin]))
-        return Binding(tuple(stages), tuple(heads))
+            found.append(stage.again(views, shared[: end - begin], self.gradients[stage.span], stashes))
+        return tuple(found)
 
 
 def _place(variables: Sequence[Variable]) -> tuple[Tensor, ...]:

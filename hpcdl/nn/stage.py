@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from hpcdl.nn.bound import Bound
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer, Site
-    from hpcdl.nn.loss import AuxiliaryLoss
 
 
 class Stage:
@@ -40,16 +39,20 @@ class Stage:
         self.output_dtype = storage_dtype(site.dtype)
         self.input_dtype = master(site.dtype) if first else self.output_dtype
         """Dtypes of the arrays of outputs and inputs."""
-        heads = len(site.heads)
+        before = len(site.heads)
         bound = layer.bind(shape, site)
+        self.heads = tuple(site.heads[before:])
+        """Losses of the auxiliary classifiers in the layer."""
         stashing = isinstance(layer, Part) and layer.stashes
-        if site.backend.record is not None and len(site.heads) == heads and not stashing:
+        if site.backend.record is not None and not self.heads and not stashing:
             # an auxiliary classifier passes its logits to the loss in each forward; a recording would skip that,
             # as it would skip the arrays that a part leaves for another
             bound = site.backend.record(bound)
         self._training = bound
         self._evaluation: Bound | None = None
         self._batch: int | None = None
+        self._part: Array | None = None
+        self._total: Array | None = None
 
     def forward(self, x: Array, train: bool = True) -> Array:
         """Return the outputs (N, *output), or (1, *output) of a whole batch; N may differ between calls.
@@ -65,11 +68,11 @@ class Stage:
             self._evaluation = self._layer.bind(self.shape, replace(self._site, seeded=[], heads=[]))
         return self._evaluation.forward(self._narrow(_contiguous(x)), train=False)
 
-    def backward(self, dy: Array) -> Array | None:
+    def backward(self, dy: Array, *, first: bool = True) -> Array | None:
         """Overwrite the gradients of ``span``; return the gradient of the last training input.
 
         The first stage returns None: the gradient of the images is not computed. Each training forward allows one
-        backward.
+        backward. A stage of :meth:`again` adds to the gradients unless ``first``.
 
         ValueError: a gradient that does not fit the last training forward, or a second backward.
         """
@@ -79,19 +82,25 @@ class Stage:
                 f"{self.name}: gradient of {len(dy)} images after a forward of {self._batch or 'none'}"
             )
         self._batch = None
-        return self._training.backward(_contiguous(dy), needs_dx=not self._first)
+        dx = self._training.backward(_contiguous(dy), needs_dx=not self._first)
+        if self._total is not None:
+            if first:
+                self._total[:] = self._part
+            else:
+                self._total += self._part
+        return dx
 
-    def again(
-        self, gradients: dict[str, Array], heads: list[AuxiliaryLoss], stashes: dict[str, list[Array]]
-    ) -> Stage:
+    def again(self, views: dict[str, Array], part: Array, total: Array, stashes: dict[str, list[Array]]) -> Stage:
         """Bind the layer once more to the same parameters and state, with activations of its own.
 
-        Backward writes to ``gradients``, views by full name. Losses of auxiliary classifiers are appended to
-        ``heads``; ``stashes`` is that of all stages of the binding. Random numbers continue those of this one.
+        Backward writes to ``part``, of which ``views`` are views by full name, and adds it to ``total``.
+        ``stashes`` is that of all stages of the binding. Random numbers continue those of this one.
         """
         site = replace(self._site, stashes=stashes, continued=dict(self._site.seeded))
-        own = replace(site, gradients=gradients, seeded=[], heads=heads)
-        return Stage(self._layer, self.shape, (self.span, self.state), own, first=self._first)
+        own = replace(site, gradients=views, seeded=[], heads=[])
+        again = Stage(self._layer, self.shape, (self.span, self.state), own, first=self._first)
+        again._part, again._total = part, total
+        return again
 
     def _narrow(self, x: Array) -> Array:
         """Convert images to the precision of the activations."""

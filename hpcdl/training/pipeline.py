@@ -11,11 +11,12 @@ from hpcdl.fabric.comm import INPUT
 from hpcdl.registry import nearest
 from hpcdl.training.parts.bucketing import check_bucket_bytes
 from hpcdl.training.parts.complete_buckets import CompleteBuckets
+from hpcdl.training.parts.flow import WHOLE
 from hpcdl.training.parts.mesh import placed
+from hpcdl.training.parts.neighbours import Images, Loss, stage_after, stage_before
+from hpcdl.training.parts.pass_engine import Microbatch, Section, run_passes
 from hpcdl.training.parts.pipeline.auxiliary_losses import stages_with_heads, total_loss
 from hpcdl.training.parts.pipeline.evaluation import test
-from hpcdl.training.parts.pipeline.neighbours import Images, Loss, stage_after, stage_before
-from hpcdl.training.parts.pipeline.passes import run_passes
 from hpcdl.training.parts.pipeline.schedules import SCHEDULES, in_flight
 from hpcdl.training.parts.traits import Strategy
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.training.parts.pipeline.neighbours import Neighbour
+    from hpcdl.training.parts.neighbours import Neighbour
     from hpcdl.training.parts.session import Session
 
 
@@ -63,8 +64,8 @@ async def pipeline(
     most = -(-largest // microbatches)
     before = None if replica.is_first else stage_before(pipe, replica, most, len(bindings))
     after = None if replica.is_last else stage_after(pipe, replica, most, len(bindings))
-    with_heads = await stages_with_heads(pipe, bool(bindings[0].heads))
-
+    with_heads = await stages_with_heads(pipe, any(stage.heads for stage in replica.stages))
+    section, scale = Section(0, bindings, [WHOLE], order), 1 / session.global_batch
     buckets = CompleteBuckets(replicas, session, bucket_bytes)
 
     for step in range(session.steps):
@@ -79,9 +80,10 @@ async def pipeline(
             else:
                 labels = await comm.compute(INPUT, partial(session.labels, step, replicas.rank, replicas.size))
                 source = before
-            parts = _divided(labels, microbatches)
-            sink = Loss(comm, session, parts, outcome) if after is None else after
-            own = await run_passes(comm, session, order, bindings, parts, source, sink, buckets.start_complete)
+            parts = [Microbatch(own, ((0, len(own)),)) for own in _divided(labels, microbatches)]
+            sink = Loss(comm, session, parts, [WHOLE], scale, outcome) if after is None else after
+            complete = buckets.start_complete
+            own = await run_passes(comm, session, section, parts, scale, source, sink, after=complete)
             await buckets.finish()
             await comm.compute("update", partial(session.optimizer.update, replica.parameters, gradients, rate))
             auxiliary = await total_loss(pipe, with_heads, own)

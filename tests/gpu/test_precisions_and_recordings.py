@@ -66,7 +66,7 @@ def test_a_16_bit_network_is_nearly_the_32_bit_one(dtype, tolerance):
     np.testing.assert_allclose(half.state, exact.state, rtol=tolerance, atol=tolerance)
     predicted = half.predict(half.backend.asarray(images))
     assert predicted.dtype == "float32"
-    loss, _, gradient = half.loss(predicted, labels, 1.0, train=False)
+    loss, _, gradient = half.loss(predicted, labels, 1.0)
     assert gradient.dtype == "float32"
     assert loss > 0
 

@@ -186,10 +186,13 @@ def step(replica, images, labels):
     for stage in replica.stages:
         x = stage.forward(x)
     logits = replica.backend.to_host(x).copy()
-    loss, _, dy = replica.loss(x, replica.backend.asarray(labels), 1 / len(labels))
+    own, scale = replica.backend.asarray(labels), 1 / len(labels)
+    loss, _, dy = replica.loss(x, own, scale)
+    for head in replica.heads:
+        head.aim(own, scale)
     for stage in reversed(replica.stages):
         dy = stage.backward(dy)
-    return logits, loss / len(labels)
+    return logits, (loss + sum(head.value for head in replica.heads)) * scale
 
 
 def update(replica):

@@ -134,16 +134,19 @@ def batch():
 
 @pytest.fixture
 def step():
-    """Return a function for one training step; it returns loss and number of correct images."""
+    """Return a function for one training step; it returns all losses and the number of correct images."""
 
     def run(replica, images, labels, scale):
         x = replica.backend.asarray(images)
         for stage in replica.stages:
             x = stage.forward(x)
-        loss, correct, dy = replica.loss(x, replica.backend.asarray(labels), scale)
+        labels = replica.backend.asarray(labels)
+        loss, correct, dy = replica.loss(x, labels, scale)
+        for head in replica.heads:
+            head.aim(labels, scale)
         for stage in reversed(replica.stages):
             dy = stage.backward(dy)
         assert dy is None
-        return loss, correct
+        return loss + sum(head.value for head in replica.heads), correct
 
     return run

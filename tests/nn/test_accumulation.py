@@ -38,6 +38,15 @@ def made(part=slice(None), kernels="numpy"):
     return replica
 
 
+def aim(stages, labels):
+    for head in (head for stage in stages for head in stage.heads):
+        head.aim(labels, 1 / IMAGES)
+
+
+def auxiliary(stages):
+    return sum(head.value for stage in stages for head in stage.heads)
+
+
 @pytest.fixture
 def data():
     rng = np.random.default_rng(0)
@@ -81,24 +90,27 @@ def test_microbatches_add_up_to_the_batch(data, kernels, bounds, order):
     for stage in whole.stages:
         x = stage.forward(x)
     expected, _, dy = whole.loss(x, labels, 1 / IMAGES)
+    aim(whole.stages, labels)
     for stage in reversed(whole.stages):
         dy = stage.backward(dy)
+    expected += auxiliary(whole.stages)
 
     parts = [slice(*pair) for pair in pairwise(bounds)]
     bound = split.bindings(len(parts))
     outputs = []
     for part, binding in zip(parts, bound, strict=True):
         x = images[part]
-        for stage in binding.stages:
+        for stage in binding:
             x = stage.forward(x)
         outputs.append(x)
     split.gradients[:] = np.nan
     loss, first = 0.0, True
     for part, binding, y in list(zip(parts, bound, outputs, strict=True))[::order]:
         summed, _, dy = split.loss(y, labels[part], 1 / IMAGES)
-        loss += summed + binding.auxiliary_loss(labels[part], 1 / IMAGES)
-        for stage in reversed(binding.stages):
+        aim(binding, labels[part])
+        for stage in reversed(binding):
             dy = stage.backward(dy, first=first)
+        loss += summed + auxiliary(binding)
         first = False
     np.testing.assert_allclose(loss, expected, rtol=1e-13)
     np.testing.assert_allclose(split.gradients, whole.gradients, rtol=0, atol=1e-14)

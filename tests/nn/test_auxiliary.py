@@ -112,9 +112,9 @@ def test_evaluation_ignores_auxiliary_classifiers(build, given, step):
     logits = replica.predict(images)
     np.testing.assert_array_equal(host(replica, logits), host(plain, plain.predict(images)))
     expected = plain.loss(logits, labels, 1.0)[:2]
-    assert replica.loss(logits, labels, 1.0, train=False)[:2] == expected
+    assert replica.loss(logits, labels, 1.0)[:2] == expected
     step(replica, *given, 1.0)
-    assert replica.loss(logits, labels, 1.0)[:2] == expected  # no training forward since the last loss
+    assert replica.loss(logits, labels, 1.0)[:2] == expected
 
 
 def test_an_evaluation_within_a_step_changes_nothing(build, given, step):
@@ -125,18 +125,20 @@ def test_an_evaluation_within_a_step_changes_nothing(build, given, step):
     other, others_labels = images[:4].copy(), labels[1:5].copy()
 
     def evaluate():
-        replica.loss(replica.predict(other), others_labels, 1.0, train=False)
+        replica.loss(replica.predict(other), others_labels, 1.0)
 
     x = images
     for stage in replica.stages:
         x = stage.forward(x)
         evaluate()
     again, _, dy = replica.loss(x, labels, 1.0)
+    for head in replica.heads:
+        head.aim(labels, 1.0)
     dy = dy.copy()  # the array belongs to the loss
     for stage in reversed(replica.stages):
         evaluate()
         dy = stage.backward(dy)
-    assert again == loss
+    assert again + sum(head.value for head in replica.heads) == loss
     np.testing.assert_array_equal(host(replica, replica.gradients), host(expected, expected.gradients))
 
 
@@ -168,12 +170,12 @@ def test_dropout_of_a_classifier_has_its_own_masks(build, given, step):
     assert losses[0] == losses[1] != losses[2]
 
 
-def test_backward_before_the_loss_is_an_error(build, given):
+def test_backward_without_labels_is_an_error(build, given):
     replica = build(network())
     x = replica.backend.asarray(given[0])
     for stage in replica.stages[:2]:
         x = stage.forward(x)
-    with pytest.raises(ValueError, match=r"^loss1: backward called before the loss$"):
+    with pytest.raises(ValueError, match=r"^loss1: backward called without labels$"):
         replica.stages[1].backward(x)
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from contract.divided import (
     CASES,
+    CLASSES,
     CONVOLUTIONAL,
     NORMALISED,
     SHAPE,
@@ -16,10 +17,15 @@ from contract.divided import (
 from hpcdl.aggregation.butterfly import butterfly
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.models.distbelief_speech import distbelief_speech
+from hpcdl.models.resnet20 import resnet20
+from hpcdl.nn.initial import gaussian
+from hpcdl.nn.layers.auxiliary import Auxiliary
+from hpcdl.nn.layers.batch_norm import BatchNorm
 from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.dropout import Dropout
 from hpcdl.nn.layers.flatten import Flatten
 from hpcdl.nn.layers.linear import Linear
+from hpcdl.nn.layers.residual import Residual
 from hpcdl.nn.split.division import divide
 from hpcdl.nn.volumes import volumes
 from hpcdl.trace.recorder import Evaluation, Recorder, Step
@@ -67,6 +73,56 @@ def test_equals_the_undivided_network_in_passes(ranks, exchange, linear, strateg
         lambda comm: train_divided(comm, layers, SHAPE, mesh, strategy=strategy)
     ):
         assert furthest(mine, division, alone) < TOLERANCE
+
+
+SPLIT_AND_NORMALISED = [
+    *NORMALISED[:4],
+    Auxiliary("loss1", [Flatten("flatten"), Linear("classifier", CLASSES)]),
+    Flatten("flatten"),
+    Linear("fc1", 9, relu=True),
+    Auxiliary("loss2", [Linear("classifier", CLASSES)]),
+    BatchNorm("bn2", gamma=gaussian(1.0), relu=True),
+    Linear("fc2", 8),
+    Auxiliary("loss3", [Linear("classifier", CLASSES)]),
+    Linear("fc3", CLASSES),
+]
+"""Auxiliary classifiers before, within and after the passes, which end before ``bn2``."""
+
+BLOCK_AFTER_SPLIT = [
+    Convolution("conv1", 5, 3, relu=True),
+    Flatten("flatten"),
+    Linear("fc1", 9),
+    Residual("block", [Linear("fc1", 9, relu=True), BatchNorm("bn1"), Linear("fc2", 9)]),
+    Linear("fc", CLASSES),
+]
+"""The block is data-parallel, so that activations move where the passes end."""
+
+
+@pytest.mark.parametrize("exchange", ["turns", "slices"])
+@pytest.mark.parametrize("linear", ["outputs", "inputs"])
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize(
+    "layers",
+    [SPLIT_AND_NORMALISED, BLOCK_AFTER_SPLIT, resnet20(SHAPE, CLASSES)],
+    ids=["normalised", "block", "resnet20"],
+)
+def test_every_exchange_gives_the_same_gradient(layers, ranks, linear, exchange):
+    """Also of batch normalisation after split layers, and of auxiliary classifiers wherever they are."""
+
+    def train(exchange):
+        mesh = Mesh(model=ranks, split="hybrid", linear=linear, exchange=exchange)
+        recorders = [Recorder(events=False) for _ in range(ranks)]
+        found = in_process(ranks, seed=3).run(
+            lambda comm: train_divided(comm, layers, SHAPE, mesh, recorders=recorders, steps=4)
+        )
+        steps = [Step(*step) for one in recorders for step in one.steps]
+        return [mine.replica for mine, _ in found], [(one.images, one.correct, one.loss) for one in steps]
+
+    (expected, their_steps), (replicas, steps) = train("all"), train(exchange)
+    for one, other in zip(expected, replicas, strict=True):
+        assert np.abs(one.parameters - other.parameters).max() < TOLERANCE
+        assert np.abs(one.state - other.state).max(initial=0.0) < TOLERANCE
+    np.testing.assert_allclose(steps, their_steps, rtol=1e-10)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -173,7 +173,7 @@ def learn(recorder=None, **settings):
 def training_loss(replica):
     data = digits()
     images, labels = data.train.batch(np.arange(len(data.train)), "float64")
-    return replica.loss(replica.predict(images), labels, 1.0, train=False)[0] / len(data.train)
+    return replica.loss(replica.predict(images), labels, 1.0)[0] / len(data.train)
 
 
 def by_sgd(rate, momentum, steps):

@@ -53,12 +53,13 @@ def _of_rank(
     known, calls = whole.per_image, whole.per_call
     first = division.parts[0]
     reads = share if first.takes.by_images else math.prod(division.shapes[0]) / math.prod(first.takes.shape)
-    found = {INPUT: known.get(INPUT, 0.0) * reads, "loss": known.get("loss", 0.0) * share / passes}
+    loss = known.get("loss", 0.0) * share / (passes if division.passes_end == len(division.parts) else 1)
+    found = {INPUT: known.get(INPUT, 0.0) * reads, "loss": loss}
     updates = {}
     for number, (part, shape, name) in enumerate(
         zip(division.parts, division.shapes, division.layers, strict=True)
     ):
-        factor = factors[number] / (passes if number >= division.first_split else 1)
+        factor = factors[number] / (passes if division.first_split <= number < division.passes_end else 1)
         for direction in ("forward", "backward"):
             found[f"{direction} {part.name}"] = known.get(f"{direction} {name}", 0.0) * factor
         own = volumes([part.layer], shape, 1).parameters

@@ -25,6 +25,8 @@ CYCLE: Final = 1000
 class Stage:
     """A layer without arithmetic: its backward marks its gradients, and looks what became of the last marks."""
 
+    heads = ()
+
     def __init__(self, name: str, span: slice, marks: Marks) -> None:
         self.name = name
         self.span = span
@@ -38,7 +40,7 @@ class Stage:
         """Return ``x``."""
         return x
 
-    def backward(self, dy: Array) -> Array:
+    def backward(self, dy: Array, *, first: bool = True) -> Array:  # noqa: ARG002
         """Mark this step's gradients; return ``dy``."""
         self.look()
         self._marks.gradients[self._places] = self._marks.own(self._steps)
@@ -55,6 +57,8 @@ class Stage:
 class Valued:
     """A layer without arithmetic: its backward copies a part of ``values`` to ``gradients``, for a compressor."""
 
+    heads = ()
+
     def __init__(self, name: str, span: slice, gradients: Array, values: Array) -> None:
         self.name = name
         self.span = span
@@ -65,7 +69,7 @@ class Valued:
         """Return ``x``."""
         return x
 
-    def backward(self, dy: Array) -> Array:
+    def backward(self, dy: Array, *, first: bool = True) -> Array:  # noqa: ARG002
         """Write this step's gradients; return ``dy``."""
         self._gradients[:] = self._values
         return dy
@@ -77,6 +81,8 @@ class Valued:
 class Outline:
     """A layer of which only the size is there, for gradients that have no numbers to mark."""
 
+    heads = ()
+
     def __init__(self, name: str, span: slice) -> None:
         self.name = name
         self.span = span
@@ -85,7 +91,7 @@ class Outline:
         """Return ``x``."""
         return x
 
-    def backward(self, dy: Array) -> Array:
+    def backward(self, dy: Array, *, first: bool = True) -> Array:  # noqa: ARG002
         """Return ``dy``."""
         return dy
 
@@ -119,6 +125,8 @@ class Marks:
 class Microbatched:
     """A layer of one microbatch; ``sent`` and ``returned`` make what leaves the rank, for so many images."""
 
+    heads = ()
+
     def __init__(self, stage: Stage | Valued | Outline) -> None:
         self.name = stage.name
         self.span = stage.span
@@ -142,6 +150,8 @@ class Divided:
 
     ``before`` is the part before it: an array of a whole batch has one row, and does not tell the images.
     """
+
+    heads = ()
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ show. Gradients that are compressed are normally distributed.
 from __future__ import annotations
 
 import math
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -36,14 +37,6 @@ if TYPE_CHECKING:
     from hpcdl.training.parts.model_group import ModelGroup
 
 
-@dataclass(frozen=True)
-class Microbatch:
-    """Layers with activations of one microbatch."""
-
-    stages: Sequence[Microbatched | Divided]
-    heads: tuple[()] = ()
-
-
 @dataclass
 class Replica:
     """Stages that share a vector of gradients; parameters are there where they are exchanged."""
@@ -63,24 +56,24 @@ class Replica:
         shape = self.shape if inputs else self.output
         return [self._vector(images * math.prod(shape)) for _ in range(count)]
 
-    def bindings(self, count: int) -> list[Microbatch]:
-        """Return the layers ``count`` times, for as many microbatches in flight."""
-        return [self._microbatch() for _ in range(count)]
+    def bindings(self, count: int, part: slice = slice(None)) -> list[Sequence[Microbatched | Divided]]:
+        """Return the layers of ``part`` ``count`` times, for as many microbatches in flight."""
+        return [self._binding(part) for _ in range(count)]
 
     def loss(self, x: Array, _labels: Array, _scale: float) -> tuple[float, int, Array]:
         """Return no loss, no right answer, and a gradient for the stages to hand on."""
         return float("nan"), 0, x
 
-    def _microbatch(self) -> Microbatch:
-        split = [stage for stage in self.stages if isinstance(stage, Divided)]
+    def _binding(self, part: slice) -> Sequence[Microbatched | Divided]:
+        split = [stage for stage in self.stages[part] if isinstance(stage, Divided)]
         if split:
-            return Microbatch(split)
+            return [*map(copy, split)]
         stages = [Microbatched(stage) for stage in self.stages if not isinstance(stage, Divided)]
         if not self.is_last:
             stages[-1].sent = partial(self._images, self.output)
         if not self.is_first:
             stages[0].returned = partial(self._images, self.shape)
-        return Microbatch(stages)
+        return stages
 
     def _images(self, shape: Shape, images: int) -> Array:
         return self._vector(images * math.prod(shape)).reshape(images, *shape)

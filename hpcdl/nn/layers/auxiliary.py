@@ -72,6 +72,6 @@ class BoundAuxiliary:
         return x
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
-        """See :class:`hpcdl.nn.bound.Bound`; ValueError if the loss was not computed since forward."""
+        """See :class:`hpcdl.nn.bound.Bound`; ValueError without labels since forward."""
         dx = self._head.backward(self._loss.take(), needs_dx)
         return None if dx is None else self._add.forward([dy, dx])

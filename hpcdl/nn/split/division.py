@@ -101,6 +101,18 @@ class Division:
         taken = [part.takes.by_images for part in self.parts]
         return taken.index(False) if False in taken else len(taken)
 
+    @property
+    def passes_end(self) -> int:
+        """Number of the first part from the first split one on that has batch normalisation; else of the parts."""
+        return next(
+            (
+                number
+                for number, (part, shape) in enumerate(zip(self.parts, self.shapes, strict=True))
+                if number >= self.first_split and any(not one.trained for one in part.declare(shape))
+            ),
+            len(self.parts),
+        )
+
 
 def divide(layers: Sequence[Layer], shape: Shape, *, split: str, linear: str, rank: int, ranks: int) -> Division:
     """Return ``rank``'s division of ``layers`` for images of ``shape``.

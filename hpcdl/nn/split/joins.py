@@ -181,6 +181,6 @@ class Classifier:
         return self._stash.pop()
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:  # noqa: ARG002
-        """See :class:`hpcdl.nn.bound.Bound`; ValueError if the loss was not computed since forward."""
+        """See :class:`hpcdl.nn.bound.Bound`; ValueError without labels since forward."""
         self._stash.append(dy)
         return self._loss.take()

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Comm
     from hpcdl.fabric.task import Task
-    from hpcdl.nn.accumulation import AccumulatingStage
     from hpcdl.nn.stage import Stage
     from hpcdl.training.parts.session import Session
 
@@ -35,7 +34,7 @@ class CompleteBuckets:
         """Begin a step: no bucket is complete."""
         self._unsent.extend(self._buckets)
 
-    def start_complete(self, stage: Stage | AccumulatingStage) -> None:
+    def start_complete(self, stage: Stage) -> None:
         """Start the sums of the buckets that backward of ``stage`` has completed."""
         while len(self._unsent) > 1 and self._unsent[0].start >= stage.span.start:
             bucket = self._unsent.popleft()

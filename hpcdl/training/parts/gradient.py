@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hpcdl.fabric.comm import INPUT
-from hpcdl.training.parts.gradient_in_passes import gradient_in_passes
+from hpcdl.training.parts.neighbours import Images, Loss
+from hpcdl.training.parts.pass_engine import Microbatch, Section, run_passes
+from hpcdl.training.parts.passes import Later, Moving
+from hpcdl.training.parts.pipeline.schedules import gpipe
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.nn.stage import Stage
+    from hpcdl.training.parts.flow import Flow
     from hpcdl.training.parts.journal import Outcome
+    from hpcdl.training.parts.neighbours import Neighbour
     from hpcdl.training.parts.session import Session
 
 
@@ -31,28 +35,48 @@ async def gradient(
 
     ``inputs()`` returns images and labels. Each image's gradient is multiplied by ``scale``, by default 1 /
     images. ``before(stage)`` is awaited before a layer's forward, ``after(stage)`` is called after its backward.
-    Between layers, the session's flow moves activations and their gradients.
+    Between layers, the session's flow moves activations and their gradients. Split layers may work in passes
+    (:mod:`hpcdl.training.parts.passes`).
     """
-    if session.group is not None and session.group.passes is not None:
-        passes = session.group.passes
-        await gradient_in_passes(comm, session, passes, inputs, outcome, scale=scale, before=before, after=after)
-        return
-    replica, flow = session.replica, session.flow
+    stages, flow = session.replica.stages, session.flow
+    passes = None if session.group is None else session.group.passes
     x, labels = await comm.compute(INPUT, inputs)
-    outcome.images = len(labels)
-    shares = session.group_shares
-    for boundary, stage in enumerate(replica.stages):
-        if before is not None:
-            await before(stage)
-        x = await flow.forward(boundary, x, shares)
-        x = await comm.compute(f"forward {stage.name}", partial(stage.forward, x))
-    x = await flow.forward(len(replica.stages), x, shares)
-    factor = 1 / max(1, outcome.images) if scale is None else scale
-    loss, outcome.correct, dy = await comm.compute("loss", partial(replica.loss, x, labels, factor))
-    outcome.loss = loss / max(1, outcome.images)
-    upstream: Any = await flow.backward(len(replica.stages), dy, shares)
-    for boundary, stage in reversed([*enumerate(replica.stages)]):
-        upstream = await comm.compute(f"backward {stage.name}", partial(stage.backward, upstream))
-        after(stage)
-        if boundary:  # nothing is before the first stage
-            upstream = await flow.backward(boundary, upstream, shares)
+    shares, last, auxiliary = session.group_shares, len(stages), 0.0
+    batch = [Microbatch(labels, shares)]
+    factor = 1 / max(1, len(labels)) if scale is None else scale
+
+    async def run(section: Section, batches: Sequence[Microbatch], source: Neighbour, sink: Neighbour) -> None:
+        nonlocal auxiliary
+        own = await run_passes(comm, session, section, batches, factor, source, sink, before, after)
+        auxiliary += own  # the sink has run later sections meanwhile
+
+    def loss(batches: Sequence[Microbatch], flows: Sequence[Flow]) -> Loss:
+        return Loss(comm, session, batches, flows, factor, outcome)
+
+    async def whole(begin: int, end: int, x: Array, sink: Neighbour) -> Array:
+        """Return the gradient of ``x``, the inputs of the layers from ``begin`` on, which take the whole batch."""
+        source = Images([x])
+        await run(Section(begin, [stages[begin:end]], [flow], gpipe(0, 1, 1)), batch, source, sink)
+        gradient: Array = source.gradient
+        return gradient
+
+    if passes is None:
+        await whole(0, last, x, loss(batch, [flow]))
+    else:
+        section, parts = passes.section, passes.microbatches(shares, labels)
+
+        async def normalised(x: Array) -> Array:
+            x = await flow.forward(passes.end, x, shares)
+            dx = await whole(passes.end, last, x, loss(batch, [flow]))
+            return await flow.backward(passes.end, dx, shares)
+
+        async def split(x: Array) -> Array:
+            source = Moving(passes, x, shares, parts)
+            sink = (
+                loss(parts, section.flows) if passes.end == last else Later(comm, normalised, passes.rows(shares))
+            )
+            await run(section, parts, source, sink)
+            return source.gradient
+
+        await whole(0, passes.begin, x, Later(comm, split))
+    outcome.loss = (outcome.loss + auxiliary) / max(1, outcome.images)

@@ -38,13 +38,11 @@ class ModelGroup:
 
     def __init__(self, place: Place, division: Division, replica: Replica, exchange: str = "all") -> None:
         self.place = place
-        flows = [ModelParallel(place.model, division, replica.stages) for _ in range(2)]
-        self.flow = flows[0]
+        self.flow = ModelParallel(place.model, division, replica.stages)
         self.passes: Passes | None = None
-        """Schedule of the split layers; None: they work on the whole batch at once."""
+        """Split layers that work in passes; None: all work on the whole batch at once."""
         if EXCHANGES[exchange] is not None:
-            stages = replica.bindings(1)[0].stages[division.first_split :]
-            self.passes = Passes(exchange, division.first_split, (flows[0], flows[1]), stages, place.model)
+            self.passes = Passes(exchange, division, replica, place.model)
         self._parts = division.parts
         self._takes = division.parts[0].takes
         self._replica = replica
@@ -192,7 +190,7 @@ class ModelGroup:
                     x = await self.flow.forward(boundary, x, images)
                     x = await comm.compute("evaluation", partial(stage.forward, x, train=False))
                 x = await self.flow.forward(len(replica.stages), x, images)
-                work = partial(replica.loss, x, labels, 1.0, train=False)
+                work = partial(replica.loss, x, labels, 1.0)
                 loss, correct, _ = await comm.compute("evaluation", work)
                 sums += (loss, correct)
         replica.release_predictions()

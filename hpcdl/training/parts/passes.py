@@ -5,21 +5,34 @@ images; fully connected layers are split and need those of all. Scheme (a), ``al
 K passes the activations of the next part move while the fully connected layers work on the present one. Scheme
 (b), ``turns``: each rank sends its images in turn. Scheme (c), ``slices``: in each pass every rank sends 1/K of
 its images, so that all links work in every pass. All three send the same bytes and give the same gradient.
+
+Batch normalisation needs the statistics of all images. So the passes end before the first one among these layers:
+the layers from there on work on the whole batch, after the forwards of all passes and before their backwards.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import math
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from hpcdl.data.parts.sharding import bounds
+from hpcdl.fabric.vectors import empty
+from hpcdl.training.parts.flow import ModelParallel
+from hpcdl.training.parts.pass_engine import Microbatch, Section
+from hpcdl.training.parts.pipeline.schedules import gpipe, in_flight, one_forward_one_backward
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from hpcdl.fabric.comm import Comm
-    from hpcdl.nn.accumulation import AccumulatingStage
+    from hpcdl.fabric.comm import Array, Comm
+    from hpcdl.fabric.task import Task
+    from hpcdl.nn.replica import Replica
+    from hpcdl.nn.split.division import Division
     from hpcdl.nn.split.layout import Range
-    from hpcdl.training.parts.flow import Flow
 
 
 def _in_turns(shares: Sequence[Range], rank: int, step: int) -> Range:
@@ -39,18 +52,161 @@ EXCHANGES: Final = {"all": None, "turns": _in_turns, "slices": _in_slices}
 
 
 class Passes:
-    """Layers from ``first`` on, which are split, and two flows that alternate: one moves, one is in use."""
+    """Section of the split layers, from number ``begin`` to before ``end``; one pass for each rank of ``group``.
+
+    One more flow than passes in flight: while one is in use, the next images move.
+    """
+
+    def __init__(self, exchange: str, division: Division, replica: Replica, group: Comm) -> None:
+        self._part = EXCHANGES[exchange]
+        self.group = group
+        self.begin, self.end = division.first_split, division.passes_end
+        self._gives = division.boundaries[self.end][0]
+        schedule = gpipe if self.end < len(division.parts) else one_forward_one_backward
+        order = schedule(0, 1, group.size)
+        flying = in_flight(order)
+        flows = [ModelParallel(group, division, replica.stages) for _ in range(flying + 1)]
+        bindings = replica.bindings(flying, slice(self.begin, self.end))
+        self.section = Section(self.begin, bindings, flows, order)
+
+    def own(self, shares: Sequence[Range]) -> list[list[Range]]:
+        """Return which of its own images each rank has in each pass, (passes, ranks)."""
+        assert self._part is not None, "in passes"
+        ranks = range(len(shares))
+        return [[self._part(shares, rank, number) for rank in ranks] for number in ranks]
+
+    def rows(self, shares: Sequence[Range]) -> list[list[slice]]:
+        """Return the places of each pass's images among those that this rank has after the passes."""
+        if self._gives.by_images:
+            return [[slice(*own[self.group.rank])] for own in self.own(shares)]
+        return [
+            [slice(begin + low, begin + high) for (begin, _), (low, high) in zip(shares, own, strict=True)]
+            for own in self.own(shares)
+        ]
+
+    def microbatches(self, shares: Sequence[Range], labels: Array) -> list[Microbatch]:
+        """Return the images of each pass; ``labels`` are those of this rank's share."""
+        return [
+            Microbatch(
+                labels[slice(*own[self.group.rank])],
+                tuple(pairwise(accumulate((high - low for low, high in own), initial=0))),
+            )
+            for own in self.own(shares)
+        ]
+
+
+class Moving:
+    """Source of the passes: this rank's images ``x``. The next part moves while the layers work on one."""
 
     def __init__(
-        self, exchange: str, first: int, flows: tuple[Flow, Flow], stages: Sequence[AccumulatingStage], group: Comm
+        self, passes: Passes, x: Array, shares: Sequence[Range], microbatches: Sequence[Microbatch]
     ) -> None:
-        self._part = EXCHANGES[exchange]
-        self.first = first
-        self.flows = flows
-        self.stages = stages
-        self.group = group
+        self.gradient = np.empty_like(x)
+        """Gradient of ``x``, complete after :meth:`finish`."""
+        self._passes = passes
+        self._x = x
+        self._own = [slice(*own[passes.group.rank]) for own in passes.own(shares)]
+        self._shares = [one.shares for one in microbatches]
+        self._arriving: dict[int, Task[Array]] = {}
+        self._returning: dict[int, Task[None]] = {}
 
-    def own(self, shares: Sequence[Range], number: int) -> list[Range]:
-        """Return which of its own images each rank has in a pass."""
-        assert self._part is not None, "in passes"
-        return [self._part(shares, rank, number) for rank in range(len(shares))]
+    def expect(self, microbatch: int, images: int) -> None:  # noqa: ARG002
+        """See :class:`hpcdl.training.parts.neighbours.Neighbour`."""
+        if microbatch not in self._arriving and microbatch < len(self._own):
+            begin, flows = self._passes.begin, self._passes.section.flows
+            work = flows[microbatch % len(flows)].forward(
+                begin, self._x[self._own[microbatch]], self._shares[microbatch]
+            )
+            self._arriving[microbatch] = self._passes.group.start(work)
+
+    async def received(self, microbatch: int) -> Array:
+        """See :class:`hpcdl.training.parts.neighbours.Neighbour`."""
+        arrived = await self._arriving[microbatch]
+        self.expect(microbatch + 1, 0)
+        return arrived
+
+    async def sent(self, microbatch: int) -> None:
+        """See :class:`hpcdl.training.parts.neighbours.Neighbour`."""
+        if (earlier := self._returning.pop(microbatch, None)) is not None:
+            await earlier
+
+    async def send(self, microbatch: int, array: Any) -> None:
+        """See :class:`hpcdl.training.parts.neighbours.Neighbour`."""
+        self._returning[microbatch] = self._passes.group.start(self._give_back(microbatch, array))
+
+    async def _give_back(self, microbatch: int, dx: Array) -> None:
+        flows = self._passes.section.flows
+        flow, shares = flows[microbatch % len(flows)], self._shares[microbatch]
+        self.gradient[self._own[microbatch]] = await flow.backward(self._passes.begin, dx, shares)
+
+    async def finish(self) -> None:
+        """See :class:`hpcdl.training.parts.neighbours.Neighbour`."""
+        for microbatch in [*self._returning]:
+            await self.sent(microbatch)
+
+
+class Later:
+    """Sink of a section whose outputs a later section takes as a whole batch.
+
+    ``run(x)`` computes the later section and returns the gradient of ``x``. ``rows`` are the places of each
+    microbatch's images in ``x``; None: there is one microbatch.
+    """
+
+    def __init__(
+        self, comm: Comm, run: Callable[[Array], Awaitable[Array]], rows: Sequence[Sequence[slice]] | None = None
+    ) -> None:
+        self._comm = comm
+        self._run = run
+        self._rows = rows
+        self._outputs: dict[int, Array] = {}
+        self._gradient: Array | None = None
+
+    def expect(self, microbatch: int, images: int) -> None:
+        """See :class:`hpcdl.training.parts.neighbours.Neighbour`."""
+
+    async def send(self, microbatch: int, array: Any) -> None:
+        """See :class:`hpcdl.training.parts.neighbours.Neighbour`."""
+        self._outputs[microbatch] = array
+
+    async def received(self, microbatch: int) -> Array:
+        """See :class:`hpcdl.training.parts.neighbours.Neighbour`; all outputs are there."""
+        if self._rows is None:
+            return await self._run(self._outputs[microbatch])
+        if self._gradient is None:
+            whole = _batch(self._outputs[0], sum(map(len, self._outputs.values())))
+            for number, part in self._outputs.items():
+                await self._comm.apply("copy", partial(_put, whole, self._rows[number], part), part.nbytes)
+            self._gradient = await self._run(whole)
+        own = _batch(self._gradient, len(self._outputs[microbatch]))
+        await self._comm.apply("copy", partial(_take, own, self._gradient, self._rows[microbatch]), own.nbytes)
+        return own
+
+    async def sent(self, microbatch: int) -> None:
+        """See :class:`hpcdl.training.parts.neighbours.Neighbour`."""
+
+    async def finish(self) -> None:
+        """See :class:`hpcdl.training.parts.neighbours.Neighbour`."""
+
+
+def _batch(like: Array, images: int) -> Array:
+    """Return an uninitialised array of ``images`` as those of ``like``."""
+    shape = like.shape[1:]
+    return empty(images * math.prod(shape), like).reshape(images, *shape)
+
+
+def _put(whole: Array, rows: Sequence[slice], part: Array) -> None:
+    """Write the images of ``part`` into ``rows`` of ``whole``."""
+    begin = 0
+    for one in rows:
+        end = begin + one.stop - one.start
+        whole[one] = part[begin:end]
+        begin = end
+
+
+def _take(part: Array, whole: Array, rows: Sequence[slice]) -> None:
+    """Write ``rows`` of ``whole`` into ``part``."""
+    begin = 0
+    for one in rows:
+        end = begin + one.stop - one.start
+        part[begin:end] = whole[one]
+        begin = end

@@ -48,7 +48,7 @@ def test(
         for part in range(len(parts)):
             images, labels = ahead.take(part)
             logits = replica.predict(replica.backend.asarray(images))
-            loss, correct, _ = replica.loss(logits, replica.backend.asarray(labels), 1.0, train=False)
+            loss, correct, _ = replica.loss(logits, replica.backend.asarray(labels), 1.0)
             sums += (loss, correct)
     replica.release_predictions()
     return sums

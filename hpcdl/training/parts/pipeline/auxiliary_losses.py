@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcdl.training.parts.pipeline.neighbours import LOSS
+from hpcdl.training.parts.neighbours import LOSS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hpcdl.fabric.comm import Comm
-    from hpcdl.training.parts.pipeline.neighbours import Stage
+    from hpcdl.training.parts.neighbours import Stage
     from hpcdl.training.parts.session import Session
 
 
@@ -38,10 +38,11 @@ async def test(
         y = await comm.compute("evaluation", partial(replica.predict, x))
         if after is None:
             labels = replica.backend.asarray(split.labels[mine])
-            work = partial(replica.loss, y, labels, 1.0, train=False)
+            work = partial(replica.loss, y, labels, 1.0)
             loss, correct, _ = await comm.compute("evaluation", work)
             sums += (loss, correct)
         else:
+            await after.sent(number - 1)
             await after.send(number, y)
     if after is not None:
         await after.finish()

@@ -1,6 +1,6 @@
-"""Both ends of a stage: the stage before or the images, and the stage after or the loss.
+"""Both ends of a section of layers: the images or a stage before, and the loss or a stage after.
 
-All have the same interface, so that one program runs every stage.
+All have the same interface, so that one program runs every section (:mod:`hpcdl.training.parts.pass_engine`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from hpcdl.fabric.task import Task
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.replica import Replica
+    from hpcdl.training.parts.flow import Flow
     from hpcdl.training.parts.journal import Outcome
+    from hpcdl.training.parts.pass_engine import Microbatch
     from hpcdl.training.parts.session import Session
 
 NUMBERS: Final = 127
@@ -30,7 +32,7 @@ LOSS: Final = 2 * NUMBERS
 
 
 class Neighbour(Protocol):
-    """End of a stage, as the stage sees it."""
+    """End of a section of layers, as the section sees it."""
 
     def expect(self, microbatch: int, images: int) -> None:
         """Begin to receive the array of a microbatch."""
@@ -41,7 +43,11 @@ class Neighbour(Protocol):
         ...
 
     async def send(self, microbatch: int, array: Any) -> None:
-        """Begin to send an array, which must not change until :meth:`finish` or the send after the next."""
+        """Begin to send an array, which must not change until it is :meth:`sent`."""
+        ...
+
+    async def sent(self, microbatch: int) -> None:
+        """Wait until the array of a microbatch, if there is one, is sent."""
         ...
 
     async def finish(self) -> None:
@@ -57,14 +63,13 @@ class Stage:
     """
 
     def __init__(
-        self, pipe: Comm, peer: int, tags: tuple[int, int], buffers: Sequence[Array], shape: Shape, in_flight: int
+        self, pipe: Comm, peer: int, tags: tuple[int, int], buffers: Sequence[Array], shape: Shape
     ) -> None:
         self._pipe = pipe
         self._peer = peer
         self._outgoing, self._incoming = tags
         self._buffers = buffers
         self._shape = shape
-        self._in_flight = in_flight
         self._sent: dict[int, Task[None]] = {}
         self._expected: dict[int, tuple[Task[Any], Array]] = {}
         self._turn = 0
@@ -84,17 +89,20 @@ class Stage:
         await task
         return array
 
+    async def sent(self, microbatch: int) -> None:
+        """See :class:`Neighbour`."""
+        if (earlier := self._sent.pop(microbatch, None)) is not None:
+            await earlier
+
     async def send(self, microbatch: int, array: Array) -> None:
         """See :class:`Neighbour`."""
-        if (earlier := self._sent.pop(microbatch - self._in_flight, None)) is not None:
-            await earlier
         work = self._pipe.send(array.reshape(-1), self._peer, self._outgoing + microbatch % NUMBERS)
         self._sent[microbatch] = self._pipe.start(work, shared_tags=True)
 
     async def finish(self) -> None:
         """See :class:`Neighbour`."""
-        while self._sent:
-            await self._sent.pop(next(iter(self._sent)))
+        for microbatch in [*self._sent]:
+            await self.sent(microbatch)
 
 
 def stage_before(pipe: Comm, replica: Replica, images: int, in_flight: int) -> Stage:
@@ -103,7 +111,7 @@ def stage_before(pipe: Comm, replica: Replica, images: int, in_flight: int) -> S
     Activations are kept until the backward of their microbatch; one more buffer receives the next ones.
     """
     buffers = replica.buffers(images, in_flight + 1, inputs=True)
-    return Stage(pipe, pipe.rank - 1, (BACKWARD, FORWARD), buffers, replica.shape, in_flight)
+    return Stage(pipe, pipe.rank - 1, (BACKWARD, FORWARD), buffers, replica.shape)
 
 
 def stage_after(pipe: Comm, replica: Replica, images: int, in_flight: int) -> Stage:
@@ -113,13 +121,14 @@ def stage_after(pipe: Comm, replica: Replica, images: int, in_flight: int) -> St
     microbatch is complete on the stage before, too.
     """
     buffers = replica.buffers(images, in_flight + 1, inputs=False)
-    return Stage(pipe, pipe.rank + 1, (FORWARD, BACKWARD), buffers, replica.output, in_flight)
+    return Stage(pipe, pipe.rank + 1, (FORWARD, BACKWARD), buffers, replica.output)
 
 
 class Images:
-    """The images of a batch, before the first stage."""
+    """The images of a batch, or other inputs of a section; ``gradient`` is that of the last microbatch."""
 
     def __init__(self, microbatches: Sequence[Array]) -> None:
+        self.gradient: Any = None
         self._microbatches = microbatches
 
     def expect(self, microbatch: int, images: int) -> None:
@@ -129,40 +138,62 @@ class Images:
         """See :class:`Neighbour`."""
         return self._microbatches[microbatch]
 
-    async def send(self, microbatch: int, array: Any) -> None:
-        """See :class:`Neighbour`; images have no gradient."""
+    async def sent(self, microbatch: int) -> None:
+        """See :class:`Neighbour`."""
+
+    async def send(self, microbatch: int, array: Any) -> None:  # noqa: ARG002
+        """See :class:`Neighbour`."""
+        self.gradient = array
 
     async def finish(self) -> None:
         """See :class:`Neighbour`."""
 
 
 class Loss:
-    """The loss, after the last stage; results are added to ``outcome``, the losses as a sum over images."""
+    """The loss, after the last layer; results are added to ``outcome``, the losses as a sum over images.
 
-    def __init__(self, comm: Comm, session: Session, labels: Sequence[Array], outcome: Outcome) -> None:
+    Layers before it may be divided: logits and their gradients move by the section's ``flows``.
+    """
+
+    def __init__(
+        self,
+        comm: Comm,
+        session: Session,
+        microbatches: Sequence[Microbatch],
+        flows: Sequence[Flow],
+        scale: float,
+        outcome: Outcome,
+    ) -> None:
         self._comm = comm
-        self._session = session
-        self._labels = labels
+        self._replica = session.replica
+        self._microbatches = microbatches
+        self._flows = flows
+        self._scale = scale
         self._outcome = outcome
         outcome.loss = 0.0
-        self._logits: dict[int, Array] = {}
+        self._outputs: dict[int, Array] = {}
 
     def expect(self, microbatch: int, images: int) -> None:
         """See :class:`Neighbour`; the gradient is computed when it is asked for."""
 
     async def received(self, microbatch: int) -> Array:
         """See :class:`Neighbour`."""
-        session, labels = self._session, self._labels[microbatch]
-        work = partial(session.replica.loss, self._logits.pop(microbatch), labels, 1 / session.global_batch)
+        labels, shares = self._microbatches[microbatch]
+        flow, boundary = self._flows[microbatch % len(self._flows)], len(self._replica.stages)
+        logits = await flow.forward(boundary, self._outputs.pop(microbatch), shares)
+        work = partial(self._replica.loss, logits, labels, self._scale)
         loss, correct, gradient = await self._comm.compute("loss", work)
         self._outcome.loss += loss
         self._outcome.correct += correct
         self._outcome.images += len(labels)
-        return gradient
+        return await flow.backward(boundary, gradient, shares)
+
+    async def sent(self, microbatch: int) -> None:
+        """See :class:`Neighbour`."""
 
     async def send(self, microbatch: int, array: Any) -> None:
         """See :class:`Neighbour`."""
-        self._logits[microbatch] = array
+        self._outputs[microbatch] = array
 
     async def finish(self) -> None:
         """See :class:`Neighbour`."""
