@@ -63,6 +63,8 @@ def hpcdls(name, backend):
         for stage in replica.stages:
             x = stage.forward(x)
         _, _, x = replica.loss(x, labels, 1 / batch)
+        for head in replica.heads:
+            head.aim(labels, 1 / batch)
         for stage in reversed(replica.stages):
             x = stage.backward(x)
         optimizer.update(replica.parameters, replica.gradients, RATE)

@@ -151,19 +151,15 @@ class Overflow:
 
     def __init__(self, replica, stage, steps, first):
         self.scales = []
-        self._loss, self._stage, self._steps = replica.loss, stage, steps
+        self._stage, self._steps = stage, steps
         self._backward = stage.backward
         self.replica = replica
-        replica.loss, stage.backward = self.loss, self.backward
+        stage.backward = self.backward
         self.optimizer = LossScaling(SGD(momentum=0.9), replica, scale=first, growth_interval=2)
 
-    def loss(self, *arguments, train=True):
-        if train:
-            self.scales.append(self.replica.loss_scale)
-        return self._loss(*arguments, train=train)
-
-    def backward(self, dy):
-        dx = self._backward(dy)
+    def backward(self, dy, *, first):
+        self.scales.append(self.replica.loss_scale)
+        dx = self._backward(dy, first=first)
         if len(self.scales) - 1 in self._steps:
             self.replica.gradients[self._stage.span] = np.inf
         return dx
