@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpcdl.fabric.comm import INPUT
-from hpcdl.training.parts.neighbours import Images, Loss
-from hpcdl.training.parts.pass_engine import Microbatch, Section, run_passes
+from hpcdl.training.parts.neighbours import Images, Loss, Microbatch
+from hpcdl.training.parts.pass_engine import Section, run_passes
 from hpcdl.training.parts.passes import Later, Moving
 from hpcdl.training.parts.pipeline.schedules import gpipe
 

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.nn.split.layout import Range
+    from hpcdl.fabric.comm import Comm
     from hpcdl.nn.stage import Stage
     from hpcdl.training.parts.flow import Flow
-    from hpcdl.training.parts.neighbours import Neighbour
+    from hpcdl.training.parts.neighbours import Microbatch, Neighbour
     from hpcdl.training.parts.pipeline.schedules import Pass
     from hpcdl.training.parts.session import Session
 
@@ -27,15 +26,6 @@ class Section(NamedTuple):
     flows: Sequence[Flow]
     """Flows of activations, which microbatches take in turn."""
     order: Sequence[Pass]
-
-
-class Microbatch(NamedTuple):
-    """Images that pass through the layers together."""
-
-    labels: Array
-    """Labels of this rank's images."""
-    shares: Sequence[Range]
-    """Shares of the model group's ranks in the images."""
 
 
 async def run_passes(
