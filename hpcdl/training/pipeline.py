@@ -13,11 +13,12 @@ from hpcdl.training.parts.bucketing import check_bucket_bytes
 from hpcdl.training.parts.complete_buckets import CompleteBuckets
 from hpcdl.training.parts.flow import WHOLE
 from hpcdl.training.parts.mesh import placed
-from hpcdl.training.parts.neighbours import Images, Loss, Microbatch, stage_after, stage_before
-from hpcdl.training.parts.pass_engine import Section, run_passes
+from hpcdl.training.parts.neighbours import Images, Loss, stage_after, stage_before
+from hpcdl.training.parts.pass_engine import run_passes
 from hpcdl.training.parts.pipeline.auxiliary_losses import stages_with_heads, total_loss
 from hpcdl.training.parts.pipeline.evaluation import test
 from hpcdl.training.parts.pipeline.schedules import SCHEDULES, in_flight
+from hpcdl.training.parts.sections import Microbatch, Section
 from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:

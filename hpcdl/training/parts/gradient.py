@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpcdl.fabric.comm import INPUT
-from hpcdl.training.parts.neighbours import Images, Loss, Microbatch
-from hpcdl.training.parts.pass_engine import Section, run_passes
+from hpcdl.training.parts.neighbours import Images, Loss
+from hpcdl.training.parts.pass_engine import run_passes
 from hpcdl.training.parts.passes import Later, Moving
 from hpcdl.training.parts.pipeline.schedules import gpipe
+from hpcdl.training.parts.sections import Microbatch, Section
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

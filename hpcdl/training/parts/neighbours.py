@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from hpcdl.fabric.task import Task
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.replica import Replica
-    from hpcdl.nn.split.layout import Range
     from hpcdl.training.parts.flow import Flow
     from hpcdl.training.parts.journal import Outcome
+    from hpcdl.training.parts.sections import Microbatch
     from hpcdl.training.parts.session import Session
 
 NUMBERS: Final = 127
@@ -29,15 +29,6 @@ BACKWARD: Final = NUMBERS
 """First tag of gradients."""
 LOSS: Final = 2 * NUMBERS
 """Tag of losses of auxiliary classifiers."""
-
-
-class Microbatch(NamedTuple):
-    """Images that pass through the layers together."""
-
-    labels: Array
-    """Labels of this rank's images."""
-    shares: Sequence[Range]
-    """Shares of the model group's ranks in the images."""
 
 
 class Neighbour(Protocol):

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from hpcdl.fabric.comm import Comm
     from hpcdl.nn.stage import Stage
-    from hpcdl.training.parts.flow import Flow
-    from hpcdl.training.parts.neighbours import Microbatch, Neighbour
+    from hpcdl.training.parts.neighbours import Neighbour
     from hpcdl.training.parts.pipeline.schedules import Pass
+    from hpcdl.training.parts.sections import Microbatch, Section
     from hpcdl.training.parts.session import Session
-
-
-class Section(NamedTuple):
-    """Consecutive layers that work on the same microbatches, in the order of a schedule."""
-
-    begin: int
-    """Number of the first layer among those of the replica."""
-    bindings: Sequence[Sequence[Stage]]
-    """The layers, bound once for each microbatch in flight; microbatches take them in turn."""
-    flows: Sequence[Flow]
-    """Flows of activations, which microbatches take in turn."""
-    order: Sequence[Pass]
 
 
 async def run_passes(

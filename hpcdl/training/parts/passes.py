@@ -22,9 +22,8 @@ import numpy as np
 from hpcdl.data.parts.sharding import bounds
 from hpcdl.fabric.vectors import empty
 from hpcdl.training.parts.flow import ModelParallel
-from hpcdl.training.parts.neighbours import Microbatch
-from hpcdl.training.parts.pass_engine import Section
 from hpcdl.training.parts.pipeline.schedules import gpipe, in_flight, one_forward_one_backward
+from hpcdl.training.parts.sections import Microbatch, Section
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
