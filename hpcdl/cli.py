@@ -82,9 +82,14 @@ def _options(given: list[str]) -> argparse.Namespace:
     parser.add_argument("--version", action=Version, nargs=0, help="show the version and exit")
     parsers = parser.add_subparsers(title="commands", metavar="COMMAND")
     for name, command in commands().items():
-        own = parsers.add_parser(name, help=command.summary, description=command.description)
+        example = f"example: {command.example}"
+        own = parsers.add_parser(name, help=command.summary, description=command.description, epilog=example)
         command.arguments(own)
         own.set_defaults(execute=command.execute)
+    if "_ARGCOMPLETE" in os.environ:  # of a shell with completion
+        import argcomplete
+
+        argcomplete.autocomplete(parser)
     parser.check_encoding(given)
     before = list(itertools.takewhile(lambda word: word.startswith("-"), given))
     _, unknown = parser.parse_known_args(before)  # --help and --version end here

@@ -150,9 +150,13 @@ def _offer(path: str) -> Callable[..., Any] | None:
     return None
 
 
-@cache
 def settings_of(thing: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """Return the settings of ``thing``: its keyword-only parameters."""
+    return dict(_settings_of(thing))
+
+
+@cache
+def _settings_of(thing: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     parameters = inspect.signature(thing).parameters
     return {name: p for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
@@ -158,8 +159,15 @@ class _Draft:
         return self.case
 
 
-def load(path: Path, overrides: Sequence[str] = (), globs: Sequence[str] = (), *, check: bool = True) -> Suite:
-    """Read a suite: a file, or one that comes with hpcdl, by name.
+def load(
+    path: Path,
+    overrides: Sequence[str] = (),
+    globs: Sequence[str] = (),
+    *,
+    ranks: int | None = None,
+    check: bool = True,
+) -> Suite:
+    """Read a suite: a file, or one that comes with hpcdl, by name; see :func:`parse`.
 
     Raises UsageError if it cannot be read or does not :func:`parse`.
     """
@@ -172,22 +180,29 @@ def load(path: Path, overrides: Sequence[str] = (), globs: Sequence[str] = (), *
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise UsageError(str(error)) from None
-    return parse(text, str(path), overrides, globs, check=check)
+    return parse(text, str(path), overrides, globs, ranks=ranks, check=check)
 
 
 def parse(
-    text: str, source: str, overrides: Sequence[str] = (), globs: Sequence[str] = (), *, check: bool = True
+    text: str,
+    source: str,
+    overrides: Sequence[str] = (),
+    globs: Sequence[str] = (),
+    *,
+    ranks: int | None = None,
+    check: bool = True,
 ) -> Suite:
     """Turn the text of the suite file ``source`` into cases.
 
     ``overrides`` are the arguments of ``--set``: ``case.KEY=VALUE`` or ``suite.KEY=VALUE``, as in TOML. With
-    ``globs`` only the cases of :func:`matching` names are chosen and checked.
+    ``globs`` only the cases of :func:`matching` names are chosen and checked. ``ranks`` is the number of ranks of
+    cases with ``ranks = "all"``: those of the job, by default as many as this process has cores, and at least two.
     Raises UsageError for anything that could not run to its end: unknown keys and names, values out of range,
     missing data, impossible shapes. Of a case that is not chosen only the keys, and what names it, must be right;
     without ``check`` that holds for all cases, for a suite that runs on another machine.
     """
     try:
-        name, question, drafts = _drafts(text, source, overrides)
+        name, question, drafts = _drafts(text, source, overrides, ranks or max(2, len(os.sched_getaffinity(0))))
     except ValueError as error:
         raise UsageError(str(error)) from None
     chosen = [drafts[place] for place in matching([draft.case.name for draft in drafts], globs)]
@@ -212,12 +227,14 @@ def matching(names: Sequence[str], globs: Sequence[str]) -> list[int]:
     for glob in globs:
         here = {place for place, name in enumerate(names) if name == glob or fnmatch(name, glob)}
         if not here:
-            raise UsageError(f"--case {glob!r} matches none of the cases, such as {names[0]!r}")
+            wider = f"*{glob}*"
+            near = f"; did you mean {wider!r}?" if any(fnmatch(name, wider) for name in names) else ""
+            raise UsageError(f"--case {glob!r} matches none of the cases, such as {names[0]!r}{near}")
         found |= here
     return sorted(found)
 
 
-def _drafts(text: str, source: str, overrides: Sequence[str]) -> tuple[str, str, list[_Draft]]:
+def _drafts(text: str, source: str, overrides: Sequence[str], ranks: int) -> tuple[str, str, list[_Draft]]:
     """Return name, question and the cases of a suite. Raises ValueError, and UsageError."""
     try:
         tables = parse_toml(text)
@@ -231,6 +248,9 @@ def _drafts(text: str, source: str, overrides: Sequence[str]) -> tuple[str, str,
         raise UsageError(f"{source}: there is no [[case]]")
     for one in overrides:
         override(one, head, written)
+    for table in written:
+        if table.get("ranks") == "all":
+            table["ranks"] = ranks
     registry.trust(written, Path(source).parent)
     check_keys(head, ("name", "question"), f"{source}: [suite]")
     name, question = head.get("name"), head.get("question", "")

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -131,3 +132,21 @@ def test_an_example_trains(folder, key, name):
     done = hpcdl(folder, "run", "suite.toml", "-n", "1", "-o", "out")
     assert done.returncode == 0, done.stdout + done.stderr
     assert (folder / "out" / "run.h5").exists()
+
+
+def test_the_examples_pass_the_gate_of_the_project(tmp_path):
+    """As files of the package: ruff with the project's rules, and mypy."""
+    places = ("aggregation", "training", "models", "optim", "report/sections", "commands")
+    root = Path(__file__).parents[1]
+    for name in ("pyproject.toml", "hpcdl"):
+        (shutil.copytree if (root / name).is_dir() else shutil.copy)(root / name, tmp_path / name)
+    files = []
+    for place, name, block in zip(places, EXAMPLES, BLOCKS, strict=True):
+        file = tmp_path / "hpcdl" / place / Path(name).name
+        file.write_text(block, encoding="utf-8")
+        files.append(file)
+    for command in (["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]):
+        ended = subprocess.run(
+            [sys.executable, "-m", *command, *files], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert ended.returncode == 0, ended.stdout

@@ -73,7 +73,7 @@ def records(launches: Iterable[Launch]) -> list[Record]:
     ``ranks_recorded``, ``base_ranks``, ``base_aggregation`` ("any" when several were taken together),
     ``base_launches``, ``base_step_seconds``, ``base_disturbed``, ``near_linear``,
     ``near_linear_p``, ``launch_seconds``, ``exposed_communication_seconds_low`` and
-    ``_high``, ``beats_ceiling``,
+    ``_high``, ``ceiling_disturbed``, ``beats_ceiling``,
     ``load_balance``, ``communication_efficiency``, ``bubble_share`` (of pipelines), ``best_accuracy``,
     ``memory_bytes_per_rank`` (of the rank that holds most), ``consensus_distance`` (at the end), ``workers``,
     ``gradients_per_update``,
@@ -131,7 +131,7 @@ def _training(point: Point, points: Sequence[Point]) -> Record:
     step = _step(point)
     compute = _middle(point, lambda launch: launch.compute_seconds) or None
     images = _middle(point, lambda launch: launch.images) or batch(point.fields)
-    exposed = _exposed(point, points)
+    exposed, ceiling_disturbed = _exposed(point, points)
     shown = Interval(*(max(0.0, bound) if math.isfinite(bound) else bound for bound in exposed))
     return {
         "step_seconds": step.value,
@@ -144,6 +144,7 @@ def _training(point: Point, points: Sequence[Point]) -> Record:
         "exposed_communication_seconds": shown.value,
         "exposed_communication_seconds_low": shown.low,
         "exposed_communication_seconds_high": shown.high,
+        "ceiling_disturbed": ceiling_disturbed,
         "beats_ceiling": exposed.high < -CEILING * step.value if math.isfinite(exposed.high) else None,
         "load_balance": compute
         and _middle(point, lambda launch: _share(launch.mean_compute_seconds, launch.compute_seconds)),
@@ -167,21 +168,23 @@ def _step(point: Point) -> Interval:
     return found if not found.low < 0 else Interval(found.value, math.nan, math.nan)
 
 
-def _exposed(point: Point, points: Sequence[Point]) -> Interval:
+def _exposed(point: Point, points: Sequence[Point]) -> tuple[Interval, bool | None]:
+    """Return the exposed communication, and whether the case without communication was disturbed."""
     if not any(map(len, point.seconds)):
-        return NOTHING
+        return NOTHING, None
     if point.ranks == 1 or is_independent(point.fields):
-        return Interval(0.0, 0.0, 0.0)
+        return Interval(0.0, 0.0, 0.0), None
     ceiling = without_communication(point, points)
     if not ceiling:
-        return NOTHING
+        return NOTHING, None
     others = same_seed(ceiling, point.seed)
     value, low, high = difference_interval(
         point.seconds, [launch.seconds for launch in others], middles=(point.middle, point.middle)
     )
     step = launches_interval(point.seconds, point.middle).value
     change = _stolen(others) * (step - value) - _stolen(point.timed) * step
-    return Interval(value, low + min(change, 0.0), high + max(change, 0.0))
+    exposed = Interval(value, low + min(change, 0.0), high + max(change, 0.0))
+    return exposed, any(launch.disturbed for launch in others)
 
 
 def _scaling(point: Point, points: Sequence[Point]) -> Record:

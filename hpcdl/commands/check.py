@@ -76,4 +76,5 @@ COMMAND: Final = Command(
     "aggregation scheme computes exact sums, without deadlock, at the cost that its docstring states.",
     arguments,
     execute,
+    "hpcdl check; mpirun -n 4 hpcdl check",
 )

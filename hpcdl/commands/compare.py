@@ -52,7 +52,7 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.analysis.regressions import compare
     from hpcdl.commands.parts.accept_file import read_accepted
     from hpcdl.report import junit, regressions, regressions_json
-    from hpcdl.report.summary import plain
+    from hpcdl.report.summary import coloured, plain
     from hpcdl.suite import UsageError
 
     accepted = [] if options.accept is None else read_accepted(options.accept)
@@ -66,7 +66,7 @@ def execute(options: argparse.Namespace) -> int:
     text = plain([regressions.page(found, baseline, candidate)])
     if options.junit is not None:
         write_output("--junit", options.junit, junit.render(found, text, now))
-    print(regressions_json.render(found, baseline, candidate, code) if options.json else text, end="")
+    print(regressions_json.render(found, baseline, candidate, code) if options.json else coloured(text), end="")
     return code
 
 
@@ -98,4 +98,5 @@ COMMAND: Final = Command(
     "inconclusive; else 0.",
     arguments,
     execute,
+    "hpcdl compare runs/tonight --with runs/baseline",
 )

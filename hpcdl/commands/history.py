@@ -69,7 +69,7 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.commands.parts.accept_file import read_accepted
     from hpcdl.commands.parts.reading_progress import ReadingProgress
     from hpcdl.report import history, history_json, history_junit, openmetrics
-    from hpcdl.report.summary import plain
+    from hpcdl.report.summary import coloured, plain
     from hpcdl.suite import UsageError
 
     if options.output is not None:
@@ -110,7 +110,8 @@ def execute(options: argparse.Namespace) -> int:
     if options.json:
         print(history_json.render(verdicts, skipped, calibrations, code), end="")
     elif verdicts:
-        print(plain([history.page(one, calibrations.get(one.history.suite)) for one in verdicts]), end="")
+        pages = [history.page(one, calibrations.get(one.history.suite)) for one in verdicts]
+        print(coloured(plain(pages)), end="")
     else:
         print(f"TOO FEW RUNS: {options.folder} holds none")
     return code
@@ -149,4 +150,5 @@ COMMAND: Final = Command(
     "lacks a case; 3: too few runs, or the newest one is older than --stale; else 0.",
     arguments,
     execute,
+    "hpcdl history runs -o history.html",
 )

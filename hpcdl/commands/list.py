@@ -83,4 +83,5 @@ COMMAND: Final = Command(
     "List the names that a suite can use; with SUBJECT, also their settings and defaults.",
     arguments,
     execute,
+    "hpcdl list aggregation",
 )

@@ -40,7 +40,7 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.prediction import network_file
     from hpcdl.prediction import predict as prediction
     from hpcdl.report import predictions
-    from hpcdl.report.summary import plain
+    from hpcdl.report.summary import coloured, plain
 
     begin = monotonic()
 
@@ -61,7 +61,7 @@ def execute(options: argparse.Namespace) -> int:
         origin = found.fitted.origin if found.fitted else {}
         write_output("--save", options.save, network_file.format_network(found.network, origin, found.certainty))
     page = predictions.document(found, f"hpcdl: {options.source} on {found.network.name}")
-    print(predictions.render(found) if options.json else plain([page]), end="")
+    print(predictions.render(found) if options.json else coloured(plain([page])), end="")
     return OK
 
 
@@ -72,4 +72,5 @@ COMMAND: Final = Command(
     "a preset (hpcdl list networks), a file from --save, or fitted to the measured times of a run.",
     arguments,
     execute,
+    "hpcdl predict suites/replay.toml --network ethernet-10g --ranks 2,4,8",
 )

@@ -35,6 +35,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
     from hpcdl.commands.parts.rendering import rendered
+    from hpcdl.report.summary import coloured
     from hpcdl.suite import UsageError
 
     output: Path | None = options.output
@@ -46,7 +47,7 @@ def execute(options: argparse.Namespace) -> int:
         form = "summary"
     (text,) = rendered(options.runs, [form], launches=options.together)
     if output is None:
-        print(text)
+        print(coloured(text) if form == "summary" else text)
     else:
         write_output("-o", output, text)
     return OK
@@ -72,4 +73,5 @@ COMMAND: Final = Command(
     "hpcdl/report/README.md describes the columns of CSV and JSON.",
     arguments,
     execute,
+    "hpcdl report runs/quickstart -o page.html",
 )

@@ -93,7 +93,9 @@ def execute(options: argparse.Namespace) -> int:
 def _several(options: argparse.Namespace, *, inside: bool) -> int:
     """Launch the suite several times, each into its own folder; report the pooled launches."""
     from hpcdl.commands.parts.rendering import rendered
-    from hpcdl.report.pages import formats, save
+    from hpcdl.launch.mpirun import LAUNCH
+    from hpcdl.report.pages import formats, next_steps, save
+    from hpcdl.report.summary import coloured
     from hpcdl.suite import UsageError
 
     if not 1 <= options.launches <= MOST_LAUNCHES:
@@ -105,7 +107,8 @@ def _several(options: argparse.Namespace, *, inside: bool) -> int:
     folder = folder_of(options, load_suite(options))
     runs = [folder / f"launch-{number}" for number in range(1, options.launches + 1)]
     worst = OK
-    for run in runs:
+    for number, run in enumerate(runs, 1):
+        os.environ[LAUNCH] = f"{number} of {len(runs)}"
         options.folder, options.launches = run, 1
         code = _from_shell(options, [*options.given, "-o", str(run), "--launches", "1"])
         if code not in {OK, FAILED}:
@@ -116,8 +119,8 @@ def _several(options: argparse.Namespace, *, inside: bool) -> int:
         page = save(folder, texts)
     except OSError as error:
         raise UsageError(f"{folder}: the report cannot be written: {error.strerror}") from None
-    print(summary)
-    print(f"report of all launches: {page}")
+    print(coloured(summary))
+    print(next_steps(page, folder, launches=len(runs)))
     return worst
 
 
@@ -200,4 +203,5 @@ COMMAND: Final = Command(
     "runs smaller cases on the first ranks.",
     arguments,
     execute,
+    "hpcdl run quickstart --case '*ring*'",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -75,7 +76,8 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.launch.site_profile import site_profile
 
     on_gpus = options.gpus_per_node is not None
-    chosen = suite.load(options.suite, options.overrides, options.case, check=not on_gpus)
+    ranks = options.nodes[0] * options.ranks_per_node
+    chosen = suite.load(options.suite, options.overrides, options.case, ranks=ranks, check=not on_gpus)
     _check(options, chosen)
     try:
         site = site_profile(options.site)
@@ -121,6 +123,13 @@ def _check(options: argparse.Namespace, chosen: Suite) -> None:
             f"--nodes {options.nodes[0]}: a job of {there} ranks, and the suite {chosen.name!r} has cases of "
             f"{needed}; see --ranks-per-node, --case and --set"
         )
+    idle = options.nodes[0] - -(-needed // options.ranks_per_node)
+    if len(options.nodes) == 1 and idle:
+        print(
+            f"hpcdl: warning: {idle} of {options.nodes[0]} nodes stay idle: the largest case has {needed} ranks; "
+            "--set 'case.ranks=\"all\"' uses them",
+            file=sys.stderr,
+        )
 
 
 def _without_actions(given: list[str]) -> list[str]:
@@ -161,15 +170,16 @@ def _submit(job: BatchJob, site: SiteProfile, script: Path) -> int:
             numbers.append(number)
             folders += [f"runs/{job.name}-{nodes}-nodes-{task}" for task in tasks]
             print(f"job {number}: {nodes} nodes")
-        page = f"runs/{job.name}-{numbers[0]}.md"
-        commands = [*environment(site), shlex.join(["hpcdl", "report", *folders, "-o", page])]
+        page = f"runs/{job.name}-{numbers[0]}"
+        reports = [shlex.join(["hpcdl", "report", *folders, "-o", f"{page}.{form}"]) for form in ("md", "html")]
+        commands = [*environment(site), *reports]
         asked = [f"--{option}" for option in site_options(site)]
         name, after = f"--job-name=hpcdl-{job.name}-report", f"--dependency=afterany:{':'.join(numbers)}"
         number = sbatch(*asked, name, after, "--ntasks=1", "--wrap=" + "\n".join(commands))
     except subprocess.CalledProcessError as error:
         print(f"hpcdl: {' '.join(error.stderr.split())}")
         return FAILED
-    print(f"job {number}: report, in {page}, when the others have ended")
+    print(f"job {number}: report, in {page}.md and .html, when the others have ended")
     return OK
 
 
@@ -180,4 +190,5 @@ COMMAND: Final = Command(
     "environment come from a site profile, ~/.config/hpcdl/site.toml or /etc/hpcdl/site.toml.",
     arguments,
     execute,
+    "hpcdl sbatch interconnect --nodes 16 --time 30",
 )

@@ -49,4 +49,5 @@ COMMAND: Final = Command(
     "command on one host. The exit code is that of COMMAND.",
     arguments,
     execute,
+    "hpcdl testbed --hosts 4 --rate 100mbit -- hpcdl run interconnect",
 )

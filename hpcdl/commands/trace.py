@@ -55,7 +55,7 @@ def execute(options: argparse.Namespace) -> int:
         messages = write(options.file, selection)
     except ModuleNotFoundError as error:
         raise UsageError(
-            f"--format {options.format}: {error.name} is not installed: pip install 'hpcdl[perfetto]'"
+            f"--format {options.format}: {error.name} is not installed: pip install 'hpcdl[report]'"
         ) from None
     except (TraceError, ValueError) as error:
         raise UsageError(str(error)) from None
@@ -85,4 +85,5 @@ COMMAND: Final = Command(
     "ui.perfetto.dev, or a GOAL schedule for LogGOPSim and ATLAHS.",
     arguments,
     execute,
+    "hpcdl trace runs/quickstart --case NAME -o run.pftrace",
 )

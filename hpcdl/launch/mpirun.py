@@ -28,6 +28,10 @@ TERMINAL: Final = "HPCDL_TERMINAL"
 """Set if the launching process writes to a terminal; the ranks write to a pipe."""
 
 
+LAUNCH: Final = "HPCDL_LAUNCH"
+"""Number of this launch, such as ``2 of 3``; the launching process reports all launches together."""
+
+
 COMMAND: Final = "HPCDL_COMMAND"
 """Command as typed, if the launching process added to it."""
 
@@ -107,6 +111,7 @@ def self_launch(
     Raises NoLauncher.
     """
     variables = {STATUS: str(status), TERMINAL: "1" if sys.stdout.isatty() else "", COMMAND: shlex.join(typed)}
+    variables["COLUMNS"] = str(shutil.get_terminal_size().columns)  # ranks may have another terminal, or none
     command = python_command(ranks, ["-m", "hpcdl", *arguments], fault_tolerant=fault_tolerant)
     remove_stale_segments()
     with (

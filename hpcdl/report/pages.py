@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +25,14 @@ def missing() -> str:
 def formats() -> list[str]:
     """Return the formats that can be written, as :data:`hpcdl.report.render.FORMATS` names them."""
     return ["md"] if missing() else ["md", "html"]
+
+
+def next_steps(page: str, folder: Path, *, launches: int = 1) -> str:
+    """Return the last lines of a run: its page, and what to do next."""
+    compare = f"hpcdl compare {shlex.quote(str(folder))} --with LATER-RUN"
+    more = "verdicts need several launches: add --launches 3"
+    steps = [*([more] if launches == 1 else []), f"what has changed since: {compare}"]
+    return "\n".join([f"report: {page}", *(f"next: {step}" for step in steps)])
 
 
 def save(folder: Path, texts: Sequence[str]) -> str:

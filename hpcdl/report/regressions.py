@@ -11,7 +11,7 @@ from hpcdl.analysis.change import ACCEPTED, BAD, IMPROVED, INCONCLUSIVE, NEW, VE
 from hpcdl.report.document import Document, Section, Table
 from hpcdl.report.environment_changes import environment_changes
 from hpcdl.report.formatting import NONE, plural
-from hpcdl.report.summary import COLUMNS
+from hpcdl.report.summary import columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -106,9 +106,9 @@ def _line(one: Change) -> str:
         end = f", {one.reason}" if one.reason else ""
     else:
         change, end = f"{one.verdict}: ", f": {one.reason}" if one.reason else ""
-    room = COLUMNS - len("- ") - len(change)
+    room = columns() - len("- ") - len(change)
     return f"{change}{_shortened(one.case, room - min(len(end), room // 2))}{_shortened(end, room // 2)}"[
-        : COLUMNS - 2
+        : columns() - 2
     ]
 
 
@@ -120,7 +120,7 @@ def _notes(found: Comparison) -> list[str]:
     ):
         if names:
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            lines.append(f"{title}: {_shortened(names[0], COLUMNS - len(title) - len(more) - 4)}{more}")
+            lines.append(f"{title}: {_shortened(names[0], columns() - len(title) - len(more) - 4)}{more}")
     return lines
 
 

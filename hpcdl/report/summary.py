@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
+import re
+import shutil
+import sys
 import textwrap
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -17,16 +21,39 @@ if TYPE_CHECKING:
 
 GAP: Final = 2
 """Spaces between two columns."""
-COLUMNS: Final = 80
-"""Length of the longest line."""
+PROSE: Final = 100
+"""Length of the longest line of a text; tables are as wide as the terminal."""
 LONGEST: Final = 4
 """Lines of a text, at most, in a section of limited length."""
-WORDS: Final = 12
-"""Longer words, such as names with settings, may be broken."""
+COLOURS: Final = {
+    "1": r"^[A-Z][^a-z]+$",
+    "31": r"\b(FAILED|WRONG|REGRESSED|MISSING)\b",
+    "33": r"\b(DISTURBED|OVERSUBSCRIBED|INCOMPLETE|INCONCLUSIVE|MIXED|EMULATED|disturbed)\b",
+}
+"""Parameters of ECMA-48's SGR (bold, red, yellow), and the words that have them: headings, failures, doubts."""
+
+
+def columns() -> int:
+    """Return the width of the terminal (or $COLUMNS); 80 without one."""
+    return max(40, shutil.get_terminal_size().columns)
+
+
+def coloured(text: str, *, terminal: bool | None = None) -> str:
+    """Return text with colours for a terminal; unchanged with $NO_COLOR (no-color.org), or for another output.
+
+    ``terminal``: whether the output is a terminal; None: whether stdout is.
+    """
+    if not (sys.stdout.isatty() if terminal is None else terminal):
+        return text
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    for code, words in COLOURS.items():
+        text = re.sub(words, rf"\033[{code}m\g<0>\033[0m", text, flags=re.MULTILINE)
+    return text
 
 
 def render(found: Sequence[Findings]) -> str:
-    """Return the summary of each run; no line is longer than 80 columns."""
+    """Return the summary of each run; no line is longer than the terminal."""
     return plain(map(summary, found))
 
 
@@ -66,7 +93,11 @@ def _lines(section: Section) -> Iterator[str]:
 
 def _table(table: Table) -> Iterator[str]:
     yield from _wrapped(table.title)
-    widths = _widths(table)
+    widths, dropped = _widths(table), []
+    while sum(widths) + GAP * (len(widths) - 1) > columns() and len(widths) > 2:
+        dropped.append(table.header[-2])  # the last column is the verdict
+        table = table.without(table.header[-2])
+        widths = _widths(table)
     for row in (table.header, *table.rows):
         cells = [_wrapped(cell, width) or [""] for cell, width in zip(row, widths, strict=True)]
         for line in itertools.zip_longest(*cells, fillvalue=""):
@@ -75,24 +106,24 @@ def _table(table: Table) -> Iterator[str]:
                 for number, (part, width) in enumerate(zip(line, widths, strict=True))
             )
             yield (" " * GAP).join(words).rstrip()
-    yield from _wrapped(table.left_out)
+    left_out = f"More columns on a wider terminal: {', '.join(reversed(dropped))}." if dropped else ""
+    yield from _wrapped(" ".join(filter(None, (table.left_out, left_out))))
 
 
 def _widths(table: Table) -> list[int]:
-    """Return the width of each column: its longest cell, but all together fit into :data:`COLUMNS`.
+    """Return the width of each column: its longest cell, but less if all together do not fit into the terminal.
 
-    As far as is needed headings over numbers are wrapped between words, then words are, then numbers, and in the
-    end any word is broken.
+    Then headings over numbers are wrapped between words, then words are. Numbers, and names up to half of the
+    terminal, are never broken, so that the widths may exceed the terminal.
     """
-    columns = list(zip(table.header, *table.rows, strict=True))
-    widths = [max(map(len, column)) for column in columns]
-    longest = [max(len(word) for cell in column for word in cell.split() or [""]) for column in columns]
-    whole = [max(map(len, [*head.split(), *cells])) for head, *cells in columns]
-    words, numbers = range(table.left), range(table.left, len(columns))
-    least = [min(width, WORDS) if place in words else width for place, width in enumerate(longest)]
-    every = range(len(columns))
-    for among, floor in ((numbers, whole), (words, least), (every, least), (every, [1] * len(columns))):
-        while sum(widths) + GAP * (len(widths) - 1) > COLUMNS:
+    every = list(zip(table.header, *table.rows, strict=True))
+    widths = [max(map(len, column)) for column in every]
+    longest = [max(len(word) for cell in column for word in cell.split() or [""]) for column in every]
+    whole = [max(map(len, [*head.split(), *cells])) for head, *cells in every]
+    words, numbers = range(table.left), range(table.left, len(every))
+    least = [min(width, (columns() - GAP) // 2) for width in longest]
+    for among, floor in ((numbers, whole), (words, least)):
+        while sum(widths) + GAP * (len(widths) - 1) > columns():
             wide = [place for place in among if widths[place] > floor[place]]
             if not wide:
                 break
@@ -100,8 +131,9 @@ def _widths(table: Table) -> list[int]:
     return widths
 
 
-def _wrapped(text: str, width: int = COLUMNS, most: int | None = None, indent: str = "") -> list[str]:
+def _wrapped(text: str, width: int | None = None, most: int | None = None, indent: str = "") -> list[str]:
     """Return the lines of a text, at most ``most`` of them; ``indent`` begins all but the first."""
+    width = width or min(columns(), PROSE)
     return textwrap.wrap(
         text, width, subsequent_indent=indent, break_on_hyphens=False, max_lines=most, placeholder=" ..."
     )

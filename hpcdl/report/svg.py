@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def render(found: Sequence[Findings], title: str = "") -> str:
     """Return the first figure whose title begins with ``title``. Raises ValueError if there is none."""
     charts = [chart for one in found for _, charts in illustrated(one)[1] for chart in charts]
-    chosen = next((one for one in charts if one.title.startswith(title)), None)
+    chosen = next((one for one in charts if one.title.casefold().startswith(title.casefold())), None)
     if chosen is None:
         titles = [one.title for one in charts]
         near = difflib.get_close_matches(title, titles, 1, 0)

@@ -163,7 +163,7 @@ def _above_the_ceiling(records: Sequence[Record]) -> Iterator[str]:
     """Training with communication that was faster than without."""
     faster: dict[int, int] = {}
     for record in records:
-        if record.get("beats_ceiling"):
+        if record.get("beats_ceiling") and not (record.get("disturbed") or record["ceiling_disturbed"]):
             faster[record["ranks"]] = faster.get(record["ranks"], 0) + 1
     for ranks, cases in faster.items():
         yield (

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from typing import Final
 
-BAR: Final = 30
+BAR: Final = 20
 """Characters of the progress bar."""
 CLEAR: Final = "\r\x1b[K"
 """Clear the line: carriage return, erase to the end of the line (ECMA-48)."""
 _UNITS: Final = (("h", 3600), ("min", 60), ("s", 1))
 
 
-def progress_line(number: int, total: int, name: str, seconds: float, finished: int) -> str:
+def progress_line(number: int, total: int, name: str, seconds: float, finished: int, columns: int = 80) -> str:
     """Return the line for case ``number`` of ``total``, which replaces the line before it.
 
     Rate and time left are those of the ``finished`` cases of this job, which took ``seconds``; none before the
-    first one has finished.
+    first one has finished. The line is shorter than ``columns``: a line that wraps cannot be replaced.
     """
-    done = BAR * number // total
-    line = f"{CLEAR}[{'#' * done:.<{BAR}}] {number}/{total} {name}"
-    if not finished or seconds <= 0:
-        return line
-    left = seconds / finished * (total - number)
-    return f"{line}  {60 * finished / seconds:.3g} cases/min, {_rounded(left)} left"
+    begin, rate = f"[{'#' * (BAR * number // total):.<{BAR}}] {number}/{total} ", ""
+    if finished and seconds > 0:
+        left = seconds / finished * (total - number)
+        rate = f"  {60 * finished / seconds:.3g} cases/min, {_rounded(left)} left"
+    room = max(0, columns - 1 - len(begin) - len(rate))
+    shown = name if len(name) <= room else f"{name[: max(0, room - 3)]}..."
+    return CLEAR + f"{begin}{shown}{rate}"[: columns - 1]
 
 
 def _rounded(seconds: float) -> str:

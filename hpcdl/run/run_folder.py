@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import fcntl
+import os
+import shutil
 from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 from hpcdl.fabric.mpi.interpreter import library_version
 from hpcdl.launch.environment import counters, describe_job
-from hpcdl.launch.mpirun import on_terminal
+from hpcdl.launch.mpirun import LAUNCH, on_terminal
 from hpcdl.run import failed_cases
 from hpcdl.run.finished_parts import FinishedParts, finished_parts
 from hpcdl.run.progress import CLEAR, progress_line
@@ -129,7 +131,8 @@ class RunFolder:
         print(f"{case.name} ...", file=self._log, flush=True)
         if self._terminal:
             took, total = self._began - self._started, len(self._suite.cases)
-            print(progress_line(number, total, case.name, took, self._added), end="", flush=True)
+            columns = shutil.get_terminal_size().columns
+            print(progress_line(number, total, case.name, took, self._added, columns), end="", flush=True)
 
     def add(self, number: int, case: Case, found: dict[str, Scalar], traces: list[Packed]) -> None:
         """Write a finished case."""
@@ -170,19 +173,24 @@ class RunFolder:
         ``unfinished`` is the reason why cases are left to run.
         """
         from hpcdl.report.formatting import plural
+        from hpcdl.report.pages import next_steps
+        from hpcdl.report.summary import coloured
 
         total = len(self._suite.cases)
         if unfinished:
             self.show(f"{unfinished} after {self._finished_cases()} of {total} cases; continue with --resume")
         summary = self._write()
-        if summary is not None:
-            self._print(summary)
-            self._print(f"report: {self._page}")
+        if summary is not None and LAUNCH in os.environ:
+            self.show(f"launch {os.environ[LAUNCH]} has ended: {self._page}")
+        elif summary is not None:
+            self._print(coloured(summary, terminal=self._terminal))
         if self._failures:
             count = f"{len(self._failures)} of {plural(total, 'case')}"
             self.show(f"{count} FAILED; --resume runs them again, after all other cases:")
             for failure in self._failures.values():
                 self.show(f"  {failure}")
+        if summary is not None and LAUNCH not in os.environ:
+            self._print(next_steps(self._page, self._folder))
         self._log.close()
         return self._failed or bool(self._failures or self._not_run)
 

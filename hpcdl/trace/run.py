@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ Table = dict[str, npt.NDArray[Any]]
 """Columns of equal length."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """Contents of a run folder.
 
@@ -50,9 +50,20 @@ class Run:
     """Text of the suite file."""
     complete: bool
     """False while the run is in progress, or if it was interrupted."""
-    described: Sequence[Mapping[str, Scalar]] = field(repr=False)
+    described: Sequence[Mapping[str, Scalar]]
     """Fields of the cases as recorded: ``described[case_index]``, with None where None was recorded."""
-    _load: Callable[[int], tuple[Table, list[str]]] = field(repr=False)
+    _load: Callable[[int], tuple[Table, list[str]]]
+
+    def __repr__(self) -> str:
+        """Return three lines: where it is, what it has, and when and where it ran."""
+        env = self.environment
+        mpi = env["mpi"] if isinstance(env.get("mpi"), dict) else {}
+        hosts = {rank.get("hostname") for rank in env.get("ranks") or ()}
+        return (
+            f"Run of hpcdl: {self.path}{'' if self.complete else ' (incomplete)'}\n"
+            f"{len(self.cases)} cases, {len(self.steps)} steps; evaluations, updates, residuals, ranks\n"
+            f"{env.get('date', 'unknown date')}, {mpi.get('library', 'unknown MPI')}, {len(hosts)} hosts"
+        )
 
     @classmethod
     def of(

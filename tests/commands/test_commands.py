@@ -11,6 +11,7 @@ import pytest
 from hpcdl.cli import main
 from hpcdl.commands.list import SUBJECTS
 from hpcdl.report.render import render
+from hpcdl.report.summary import coloured
 
 
 def test_help_names_the_commands_and_the_exit_codes(hpcdl):
@@ -185,6 +186,9 @@ def test_a_terminal_gets_the_summary_and_a_pipe_gets_markdown(hand, capsys, monk
     assert main(["report", str(hand.folder)]) == 0
     assert capsys.readouterr().out.startswith("# hpcdl: ")
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert main(["report", str(hand.folder)]) == 0
+    assert capsys.readouterr().out == f"{coloured(render([run], 'summary'))}\n"
+    monkeypatch.setenv("NO_COLOR", "1")
     assert main(["report", str(hand.folder)]) == 0
     assert capsys.readouterr().out == f"{render([run], 'summary')}\n"
     assert main(["report", str(hand.folder), "--json"]) == 0

@@ -56,7 +56,8 @@ def test_compressed_pushes_have_a_ratio_and_times(each):
 def test_a_run_of_one_rank(each):
     ended = finished(each("run", each.suite(TRAIN, "steps = 3\nranks = 1"), "-o", "o"))
     assert "[1/1] train-lenet5-digits-synchronous-ring-p1-b48-3st: " in ended.stdout
-    assert ended.stdout.endswith("report: o/report.html\n")
+    assert "\nreport: o/report.html\nnext: verdicts need several launches: add --launches 3\n" in ended.stdout
+    assert ended.stdout.endswith("\nnext: what has changed since: hpcdl compare o --with LATER-RUN\n")
     (case,) = report(each)
     assert (case["ranks"], case["steps"], case["final_loss"] > 0) == (1, 3, True)
 
@@ -233,7 +234,8 @@ def test_launches_are_reported_together(hpcdl):
     assert page.startswith("# hpcdl: o, 2 launches\n")
     assert "### allreduce, 2 ranks" in page
     assert f"Command: `hpcdl run {suite} -o o --launches 2`" in page
-    assert ended.stdout.rindex("hpcdl: o, 2 launches\n") > ended.stdout.rindex("hpcdl: launch-2\n")
+    assert "launch 2 of 2 has ended: " in ended.stdout
+    assert ended.stdout.count("\nhpcdl: ") == 1
     assert "must be from 1 to 1000" in finished(hpcdl("run", suite, "-o", "x", "--launches", "0"), 2).stderr
 
 
@@ -381,7 +383,7 @@ def test_a_bar_on_a_terminal_and_lines_in_a_pipe(hpcdl):
                 shown += piece
         assert running.wait(LIMIT) == 0
     os.close(screen)
-    assert b"[###############...............] 1/2 train-lenet5" in shown
+    assert b"[##########..........] 1/2 train-lenet5" in shown
     piped = finished(hpcdl("run", suite, "-o", "piped")).stdout
     assert "\x1b" not in piped
     assert piped.startswith("[1/2] train-lenet5")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -61,6 +62,10 @@ def key(default: Any = MISSING, **limits: Any) -> Any:
     return field(default=default, metadata={"key": Key(**limits)})
 
 
+_SIZE: Final = re.compile(r"(\d{1,9}) ?([KMG])(?:i?B)?")
+"""Bytes with a unit, a power of 1024, as OSU's benchmarks and nccl-tests take them."""
+
+
 def keys(spec: type) -> dict[str, Field[Any]]:
     """Return the keys of a spec, in their order."""
     return {one.name: one for one in fields(spec)}
@@ -87,6 +92,8 @@ def _converted(one: Field[Any], value: Any) -> Any:
         return Choice.of(limits.folder, value)
     if limits.table is not None:
         return _made(limits.table, value)
+    if one.name.endswith("_bytes") and isinstance(value, str) and (size := _SIZE.fullmatch(value)):
+        value = int(size[1]) << 10 * (1 + "KMG".index(size[2]))
     _check_scalar(value, limits, str(one.type))
     return value
 

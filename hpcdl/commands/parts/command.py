@@ -24,3 +24,5 @@ class Command:
     """Declare arguments and options."""
     execute: Callable[[argparse.Namespace], int]
     """Run the command with its options; return the exit code."""
+    example: str
+    """Last line of the command's own ``--help``."""

@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 def load_suite(options: argparse.Namespace) -> Suite:
     """Read and check the suite. Raises UsageError."""
     from hpcdl import suite
+    from hpcdl.launch.testbed_settings import emulated
 
-    return suite.load(options.suite, options.overrides, options.case)
+    testbed = emulated()
+    ranks = options.ranks or (testbed["hosts"] if testbed else None)
+    return suite.load(options.suite, options.overrides, options.case, ranks=ranks)
 
 
 def folder_of(options: argparse.Namespace, chosen: Suite) -> Path:

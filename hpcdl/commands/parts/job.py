@@ -34,6 +34,7 @@ def in_job(options: argparse.Namespace) -> int:
             from hpcdl.fabric.mpi.interpreter import Mpi
 
             mpi = Mpi()
+            options.ranks = mpi.comm.size
             announce(mpi.comm.rank)
             complaint = mismatch(mpi.comm.size, os.environ, library.name)
     if complaint:
@@ -73,7 +74,7 @@ def _on_all(options: argparse.Namespace, mpi: Mpi, held: ExitStack) -> int:
     text, complaint = library.bcast((text, complaint))
     if not complaint:
         try:
-            chosen = suite.parse(text, str(options.suite), options.overrides, options.case)
+            chosen = suite.parse(text, str(options.suite), options.overrides, options.case, ranks=mpi.comm.size)
         except suite.UsageError as error:
             complaint = f"rank {mpi.comm.rank}: {error}"  # for example a file that only rank 0 can read
         complaint = next(filter(None, library.allgather(complaint)), "")

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from hpcdl.analysis.scaling import Record
     from hpcdl.report.findings import Findings
 
-WIDE: Final = 1000
-"""Share of the median (%) beyond which the distance of an interval's end is not stated."""
+WIDE: Final = 100
+"""Share of the median (%) from which on the distance of an interval's end is not stated."""
 NAMED: Final = 3
 """Tied algorithms that a line names."""
 MEASURED: Final = (
@@ -252,7 +252,7 @@ def _spread(record: Record) -> str:
     if record.get("network") or not middle or low is None or high is None:
         return ""
     share = 100 * max(high - middle, middle - low) / middle
-    return f" +-{share:.0f} %" if share < WIDE else f" +- over {WIDE} %"
+    return f" +-{share:.0f} %" if share < WIDE else " (too few launches)"
 
 
 SECTION = Declaration(

@@ -79,6 +79,7 @@ def _table(methods: Sequence[Method], settings: Settings, most: int | None) -> T
         *one_launch(records),
         *_input(shown),
         *_noise(cells),
+        *_disturbed_ceilings(shown),
     ]
     rest = left_out(every, shown, "images/s")
     return Table(settings.title(first), header, cells, notes=notes, left_out=rest).without_empty()
@@ -132,6 +133,14 @@ def _noise(cells: Sequence[tuple[str, ...]]) -> list[str]:
     if not any(NOISE in row for row in cells):
         return []
     return [f"{NOISE}: no slower than without communication."]
+
+
+def _disturbed_ceilings(shown: Sequence[Row]) -> list[str]:
+    ranks = sorted({row.scale["ranks"] for row in shown if row.scale["ceiling_disturbed"]})
+    numbers = ", ".join(map(str, ranks))
+    return (
+        [f"Exposed at {numbers} ranks is doubtful: the case without communication was disturbed."] if ranks else []
+    )
 
 
 def _pools(shown: Sequence[Row]) -> list[str]:
@@ -191,13 +200,17 @@ def answer(found: Findings) -> Answer | None:
 
 
 def _least_exposed(methods: Sequence[Method]) -> list[str]:
-    """Return the methods with the least and the most exposed communication at the largest scale of all."""
+    """Return the methods with the least and the most exposed communication at the largest scale of all.
+
+    Methods that were disturbed, or whose case without communication was, are left out.
+    """
     largest = max(one.scales[-1]["ranks"] for one in methods)
     known = [
         (time / step, time, one.name)
         for one in methods
         for scale in one.scales[-1:]
         if scale["ranks"] == largest > 1 and not one.is_ceiling
+        if not (scale.disturbed or scale["ceiling_disturbed"])
         for time, step in [(scale.median(EXPOSED), scale.median("step_seconds"))]
         if time is not None and step
     ]

@@ -1,0 +1,49 @@
+"""Tables on a terminal: its width, whole names, and colours."""
+
+import re
+
+import pytest
+
+from hpcdl.report.document import Document, Section, Table
+from hpcdl.report.summary import coloured, plain
+
+NAMES = ("parameter_server", "hierarchical(inner=ring)", "sharded_parameter_server")
+HEADER = ("method", "ranks", *(f"measured time {n}" for n in range(6)), "near-linear")
+PAGE = Document(
+    "hpcdl: run",
+    [
+        Section(
+            "Scaling",
+            ["OVERSUBSCRIBED: a line of prose. " * 9],
+            tables=[Table("", HEADER, [(name, "2", *["12.34 ms"] * 6, "yes") for name in NAMES])],
+        )
+    ],
+)
+
+
+@pytest.mark.parametrize("columns", [50, 80, 120, 200])
+def test_tables_fit_the_terminal_with_whole_names_and_the_verdict(monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = plain([PAGE]).splitlines()
+    assert max(map(len, lines)) <= columns
+    for name in NAMES if columns > 50 else NAMES[:1]:
+        (line,) = [line for line in lines if line.startswith(name)]
+        assert line.endswith(" yes")
+    assert ("More columns on a wider terminal: " in plain([PAGE])) is (columns < 120)
+
+
+def test_a_wide_terminal_shows_all_columns_in_one_line_per_row(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert all(line.count("12.34 ms") == 6 for line in plain([PAGE]).splitlines() if "_server" in line)
+
+
+def test_colours_are_for_terminals_that_want_them(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    text = plain([PAGE])
+    shown = coloured(text, terminal=True)
+    assert "\033[1mSCALING\033[0m" in shown
+    assert "\033[33mOVERSUBSCRIBED\033[0m" in shown
+    assert re.sub(r"\033\[\d+m", "", shown) == text == coloured(text, terminal=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert coloured(text, terminal=True) == text
