@@ -27,6 +27,7 @@ from hpcdl.cases.parts.suite_tables import (
     override,
 )
 from hpcdl.trace.input_file import parse_toml, read_text
+from hpcdl.training.parts.mesh import Mesh
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
@@ -311,4 +312,5 @@ def _named_apart(drafts: Sequence[_Draft]) -> Iterable[_Draft]:
 
 
 def _word(case: Case, key: str) -> str:
-    return label(plain(case.setting(key)))
+    setting = case.setting(key)
+    return label(plain(setting.on(case.ranks) if isinstance(setting, Mesh) else setting))

@@ -81,9 +81,9 @@ def check(spec: ReplaySpec, _given: Collection[str]) -> None:
         check_microbatches(spec, spec.images)
     with about("mesh"):
         check_stages(spec, len(layers))
-    if spec.mesh is not None and spec.model_ranks > 1:
+    if spec.mesh is not None:
         with about("mesh"):
-            spec.mesh.check_passes(spec.divisions)
+            spec.mesh.check_divisions(layers, shape, spec.ranks)
     with about(source[0]):
         seconds = spec.steps * spec.compute_times.step_seconds(spec.images)
         if not seconds <= MOST_SECONDS:
@@ -137,7 +137,7 @@ def identity(spec: ReplaySpec) -> list[str]:
     """See :class:`hpcdl.suite.Kind`."""
     choices = [str(spec.model), str(spec.training), str(spec.aggregation)]
     choices += [str(spec.compression)] if spec.plan else []
-    mesh = [str(spec.mesh)] if spec.mesh is not None else []
+    mesh = [str(on)] if spec.mesh is not None and (on := spec.mesh.on(spec.ranks)) else []
     batch = f"b{spec.global_batch}" if spec.batch_per_rank is None else f"b{spec.batch_per_rank}each"
     return [*choices, *mesh, f"p{spec.ranks}", batch, f"{spec.steps}st"]
 

@@ -47,7 +47,7 @@ def identity(spec: TrainSpec) -> list[str]:
     names += [str(spec.compression)] if spec.plan else []
     batch = f"b{spec.global_batch}" if spec.batch_per_rank is None else f"b{spec.batch_per_rank}each"
     length = f"{spec.epochs:g}ep" if spec.steps is None else f"{spec.steps}st"
-    mesh = [str(spec.mesh)] if spec.mesh is not None else []
+    mesh = [str(on)] if spec.mesh is not None and (on := spec.mesh.on(spec.ranks)) else []
     return [*names, *mesh, f"p{spec.ranks}", batch, length]
 
 

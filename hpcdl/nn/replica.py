@@ -11,6 +11,7 @@ from zlib import crc32
 
 import numpy as np
 
+from hpcdl.nn.initial import draws
 from hpcdl.nn.layer import Site, Variable
 from hpcdl.nn.loss import SoftmaxCrossEntropy
 from hpcdl.nn.precision import master
@@ -110,15 +111,12 @@ class Replica:
         parameters, untrained = [*chain.from_iterable(trained)], [*chain.from_iterable(held_state)]
         _distinct(variable.name for variable in (*parameters, *untrained))
         self.tensors = _place(parameters)
-        self.parameters = backend.asarray(_drawn(parameters, self.dtype, seed))
+        drawn = _drawn(parameters, (allocate or np.zeros)(_size(parameters), self.dtype), seed)
+        self.parameters = backend.asarray(drawn)
         self.gradients = (allocate or backend.zeros)(self.parameters.size, self.dtype)
-        if allocate is not None:
-            elsewhere = allocate(self.parameters.size, self.dtype)
-            elsewhere[:] = self.parameters
-            self.parameters = elsewhere
         self.layer_gradient = backend.zeros(0, self.dtype)
         """Gradient of one layer for one microbatch; empty without :meth:`bindings`."""
-        self.state = backend.asarray(_drawn(untrained, self.dtype, seed))
+        self.state = backend.asarray(_drawn(untrained, np.zeros(_size(untrained), self.dtype), seed))
         """Running statistics; training forwards update them, evaluation reads them; may be empty."""
 
         values = _views(self.parameters, self.tensors) | _views(self.state, _place(untrained))
@@ -215,11 +213,10 @@ def _place(variables: Sequence[Variable]) -> tuple[Tensor, ...]:
     return tuple(tensors)
 
 
-def _drawn(variables: Sequence[Variable], dtype: str, seed: int) -> Array:
-    values = np.empty(_size(variables), dtype)
+def _drawn(variables: Sequence[Variable], values: Array, seed: int) -> Array:
+    """Return ``values`` filled with the initial values of the variables."""
     for variable, view in zip(variables, _views(values, _place(variables)).values(), strict=True):
-        name = variable.drawn_as or variable.name
-        variable.initial(view, np.random.default_rng((seed, crc32(name.encode()))))
+        variable.initial(view, draws(seed, variable.drawn_as or variable.name, variable.shape))
     return values
 
 

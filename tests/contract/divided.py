@@ -219,6 +219,8 @@ def furthest(divided, division, alone):
                 differences.append(np.abs(mine[name] - whole[name]).max())
         for name, cut in part.cuts.items():
             if cut.whole.trained:
-                expected = whole[f"{part.of or part.name}.{name}"].reshape(cut.view)[cut.index]
+                expected = whole[f"{part.of or part.name}.{name}"].reshape(cut.view)[
+                    (*[slice(None)] * cut.axis, cut.own)
+                ]
                 differences.append(np.abs(mine[f"{part.name}.{name}"].reshape(expected.shape) - expected).max())
     return max(differences)

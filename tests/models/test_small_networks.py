@@ -30,7 +30,7 @@ def test_learns_noisy_templates(network, shape, kernels):
         labels = random.integers(0, 4, n)
         return (templates[labels] + 0.7 * random.standard_normal((n, *shape))).astype(np.float32), labels
 
-    replica = Replica(network(shape, 4), shape, backend=kernels, seed=1)
+    replica = Replica(network(shape, 4), shape, backend=kernels, seed=2)
     unseen, truth = draw(200)
 
     def accuracy():

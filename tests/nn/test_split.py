@@ -1,14 +1,18 @@
 """Division of networks: layouts that fit, and layers that cannot be split."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
+from hpcdl.nn.backend import backend
 from hpcdl.nn.layers.concat import Concat
 from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.flatten import Flatten
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.locally_connected import LocallyConnected
 from hpcdl.nn.layers.residual import Residual
+from hpcdl.nn.replica import Replica
 from hpcdl.nn.split.division import SPLITS, divide
 from hpcdl.nn.split.rows import windowed
 
@@ -56,7 +60,9 @@ def test_the_parts_of_the_ranks_are_the_whole_layer(split, linear):
     for rank in range(3):
         for part in divide(layers, (9, 8, 2), split=split, linear=linear, rank=rank, ranks=3).parts:
             for name, cut in part.cuts.items():
-                whole[f"{part.of or part.name}.{name}"].reshape(cut.view)[cut.index] += 1
+                whole[f"{part.of or part.name}.{name}"].reshape(cut.view)[
+                    (*[slice(None)] * cut.axis, cut.own)
+                ] += 1
     assert {name: set(np.unique(held)) for name, held in whole.items()} == {
         name: {1.0} if divided(name, split) else {0.0} for name in whole
     }
@@ -74,3 +80,16 @@ def test_rows_that_windows_read():
     """The drawing of the module: 7 rows, kernel 3, padding 1, two ranks."""
     takes, gives = windowed((7, 5, 2), (7, 5, 4), 3, 1, 1, 2, layer="conv")
     assert (takes.ranges, gives.ranges) == (((-1, 5), (3, 8)), ((0, 4), (4, 7)))
+
+
+@pytest.mark.parametrize("linear", ["outputs", "inputs"])
+def test_a_rank_draws_its_part_of_the_layers_alone(linear):
+    """An eighth of 2048 x 4096 weights; memory for the layer would be eight times as much."""
+    layers = [Linear("a", 2048), Linear("b", 2048)]
+    division = divide(layers, (4096,), split="model", linear=linear, rank=1, ranks=8)
+    share = 2 * 4 * division.parameters  # with gradients
+    tracemalloc.start()
+    Replica(layers, (4096,), backend=backend("numpy"), division=division)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert share < peak < 1.5 * share

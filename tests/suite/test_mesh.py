@@ -50,6 +50,14 @@ SPEECH = {"model": "distbelief_speech", "dataset": {"name": "synthetic", "shape"
             {"mesh": {"model": 2}, "shares": {"weights": [3, 1]}},
             "shares: 'synchronous' has equal shares on a mesh; leave one of the keys out",
         ),
+        (
+            {"mesh": {"pipeline": 2, "linear": "inputs"}, "training": "pipeline"},
+            "mesh: linear: 'inputs' has no effect: layers of a pipeline are whole; leave it out",
+        ),
+        (
+            {"mesh": {"data": 1, "split": "space"}, **SPEECH},
+            "mesh: split: 'space' splits this network as 'model' does; leave it out",
+        ),
     ],
 )
 def test_impossible_meshes_are_refused(refused, written, changed, message):
@@ -60,6 +68,26 @@ def test_each_rank_needs_memory_for_its_parts_only(parsed):
     """Half a network and its gradients, and the outputs of the rank's images."""
     whole, half = (memory_bytes(parsed(**SPEECH, **changed)[0].spec) for changed in ({}, {"mesh": {"model": 2}}))
     assert whole - half == 4 * 41_777_152
+
+
+def test_only_copies_of_the_network_divide_the_batch(parsed):
+    """Three images of four ranks that share one copy: a rank without images works on its part of the layers."""
+    (case,) = parsed(mesh={"data": 1}, ranks=4, global_batch=3, steps=2, epochs=None)
+
+    async def rank(comm):
+        journal = Journal(Recorder(events=False), lambda: Counters(0, 0, 0, 0, 0))
+        return await program(case.spec, journal)(comm)
+
+    assert all(found["parameters"] for found in in_process(4).run(rank))
+
+
+def test_equal_meshes_are_one_case(refused, written, parsed):
+    """Sizes that are left out follow from the ranks; a mesh that divides nothing has no name."""
+    meshes = ({"data": 1}, {"model": 4}, {"data": 1, "model": 4})
+    names = {parsed(mesh=mesh, ranks=4)[0].name for mesh in meshes}
+    assert len(names) == 1
+    assert parsed(mesh={"model": 1}, ranks=4)[0].name == parsed(ranks=4)[0].name
+    assert "is there twice" in refused(written(mesh=[*meshes], ranks=4))
 
 
 def test_parallelism_is_a_field_of_the_record(parsed):

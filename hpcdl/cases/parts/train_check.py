@@ -76,7 +76,7 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
     _check_shares(spec)
     virtual_training.check(spec)
     with about("training"):
-        shares = np.diff(bounds(spec.images_per_step, len(spec.workers), spec.sharing))
+        shares = np.diff(bounds(spec.images_per_step, spec.copies, spec.sharing))
         check_microbatches(spec, int(shares.min()))
     with about("mesh"):
         check_stages(spec, len(spec.layers))
@@ -127,10 +127,11 @@ def _check_rates(spec: TrainSpec) -> None:
 
 
 def _check_divisible(spec: TrainSpec) -> None:
-    ranks, number, batch = spec.ranks, len(spec.workers), spec.images_per_step
+    ranks, number, batch = spec.ranks, spec.copies, spec.images_per_step
     if batch % number:
         below, above = batch // number * number, -(-batch // number) * number
-        by = f"ranks = {ranks}" if number == ranks else f"the {number} workers among {ranks} ranks"
+        noun = "workers" if number == len(spec.workers) else "copies of the network"
+        by = f"ranks = {ranks}" if number == ranks else f"the {number} {noun} among {ranks} ranks"
         raise ValueError(f"global_batch: {batch} is not divisible by {by}; {below or above} and {above} are")
 
 
@@ -170,7 +171,7 @@ def _check_mesh(spec: TrainSpec) -> None:
     for key in ("quantization", "pruning"):
         if getattr(spec, key) is not None:
             raise ValueError(f"{key} needs layers that are whole on every rank")
-    spec.mesh.check_passes(spec.divisions)
+    spec.mesh.check_divisions(spec.layers, spec.data.shape, spec.ranks)
     whole = [name for division in spec.divisions for name in division.whole]
     if whole and not spec.strategy.aggregates:
         shards = f"{spec.training.name!r} has one shard for each parameter"

@@ -6,13 +6,10 @@ from typing import TYPE_CHECKING
 
 from hpcdl.nn.bound_ops import BoundAffine
 from hpcdl.nn.geometry import LocallyConnectedGeometry, Pair, Shape, as_image, pair, windows
-from hpcdl.nn.initial import Initializer, he, zeros
+from hpcdl.nn.initial import Initializer, he, per_filter, zeros
 from hpcdl.nn.layer import Variable
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from hpcdl.fabric.comm import Array
     from hpcdl.nn.bound import Bound
     from hpcdl.nn.layer import Site
 
@@ -59,7 +56,7 @@ class LocallyConnected:
         """Return ``weight`` (P, Q, K, R, S, C) and ``bias`` (P, Q, K)."""
         geometry = self._geometry(shape, "float32")
         weight = (*geometry.output, *self.kernel, geometry.image[2])
-        declared = [Variable("weight", weight, _per_filter(self.weight), decay=True)]
+        declared = [Variable("weight", weight, per_filter(self.weight), decay=True)]
         if self.bias is not None:
             declared.append(Variable("bias", geometry.output, self.bias))
         return declared
@@ -76,12 +73,3 @@ class LocallyConnected:
         placed = windows(image[:2], self.kernel, self.stride, self.padding, "floor", layer=self.name)
         output = (*placed, self.filters)
         return LocallyConnectedGeometry(image, output, self.kernel, self.stride, self.padding, dtype, self.relu)
-
-
-def _per_filter(fill: Initializer) -> Initializer:
-    """Return an initialiser that fills (P, Q, K, R, S, C) as P Q K filters (R, S, C)."""
-
-    def filled(values: Array, generator: np.random.Generator) -> None:
-        fill(values.reshape(-1, *values.shape[3:]), generator)
-
-    return filled

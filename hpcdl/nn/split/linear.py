@@ -47,8 +47,8 @@ def by_inputs(layer: Linear, shape: Shape, have: Layout, rank: int, ranks: int) 
     product = copy(layer)
     product.bias, product.relu = None, False
     weight, *_ = layer.declare(shape)
-    columns = (*[slice(None)] * takes.axis, slice(*takes.ranges[rank]))
-    cuts = {"weight": Cut(weight, columns, (layer.outputs, *takes.shape))}
+    columns = slice(*takes.ranges[rank])
+    cuts = {"weight": Cut(weight, (layer.outputs, *takes.shape), takes.axis, columns)}
     sums = cut((layer.outputs,), 1, ranks, layer=layer.name, noun="outputs")
     own = slice(*sums.ranges[rank])
     biases = {name: one for name, one in along(layer, shape, own).items() if name == "bias"}

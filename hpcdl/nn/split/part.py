@@ -6,8 +6,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from hpcdl.nn.split.dropout import masks
 
 if TYPE_CHECKING:
@@ -16,18 +14,24 @@ if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
     from hpcdl.nn.bound import Bound
     from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.initial import Initializer
+    from hpcdl.nn.initial import Draws
     from hpcdl.nn.layer import Layer, Site, Variable
     from hpcdl.nn.split.layout import Layout
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A rank's part of a layer's variable: ``index`` of the whole variable, reshaped to ``view``."""
+    """A rank's part of a layer's variable: positions ``own`` on ``axis`` of the whole, reshaped to ``view``."""
 
     whole: Variable
-    index: tuple[slice, ...]
     view: Shape
+    axis: int
+    own: slice
+
+    def initial(self, values: Array, draws: Draws) -> None:
+        """Fill ``values`` with the rank's part of the initial values."""
+        cut = (self.view, self.axis, self.own)
+        self.whole.initial(values, replace(draws, shape=self.whole.shape, cut=cut))
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class Part:
     """One rank's part of a layer. It takes and gives activations in a layout.
 
     A replicated layout means copies of the whole where a layer takes it, and summands of the whole where it gives
-    it. Initial values are drawn for the whole layer and then cut, so that they do not depend on the ranks.
+    it. Initial values do not depend on the ranks; each rank draws its own.
     """
 
     layer: Layer
@@ -67,7 +71,7 @@ class Part:
         return [
             replace(
                 variable,
-                initial=_drawn_whole(self.cuts[variable.name]),
+                initial=self.cuts[variable.name].initial,
                 drawn_as=f"{self.of or self.name}.{variable.name}",
             )
             for variable in declared
@@ -79,19 +83,9 @@ class Part:
         return self.layer.bind(shape, replace(site, backend=masked))
 
 
-def _drawn_whole(cut: Cut) -> Initializer:
-    def fill(values: Array, generator: np.random.Generator) -> None:
-        drawn = np.empty(cut.whole.shape, values.dtype)
-        cut.whole.initial(drawn, generator)
-        values[...] = drawn.reshape(cut.view)[cut.index].reshape(values.shape)
-
-    return fill
-
-
 def along(layer: Layer, shape: Shape, own: slice, view: Shape | None = None, axis: int = 0) -> dict[str, Cut]:
     """Return the cuts of all variables of ``layer``, for inputs of ``shape``, to ``own`` on ``axis`` of ``view``.
 
     ``view`` is by default the shape of the variable.
     """
-    index = (*[slice(None)] * axis, own)
-    return {variable.name: Cut(variable, index, view or variable.shape) for variable in layer.declare(shape)}
+    return {one.name: Cut(one, view or one.shape, axis, own) for one in layer.declare(shape)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -58,6 +58,9 @@ class Mesh:
                 raise ValueError(f"{name}: unknown {given!r}{nearest(given, valid)}")
         if self.exchange != "all" and self.split != "hybrid":
             raise ValueError(f"exchange: {self.exchange!r} is for split = 'hybrid'")
+        for name in ("split", "linear", "exchange") if self.pipeline > 1 else ():
+            if (given := getattr(self, name)) != getattr(Mesh, name):
+                raise ValueError(f"{name}: {given!r} has no effect: layers of a pipeline are whole; leave it out")
 
     def __str__(self) -> str:
         given = [
@@ -96,6 +99,13 @@ class Mesh:
             raise ValueError(f"{ranks} ranks do not fit {self._sizes}; data x model can be {fit}")
         return data, model
 
+    def on(self, ranks: int) -> Mesh | None:
+        """Return the mesh with both sizes, equal for equal meshes; None if it divides no layers."""
+        data, model = self.groups(ranks)
+        if self.pipeline > 1:
+            return replace(self, data=data, model=None)
+        return replace(self, data=data, model=model) if model > 1 else None
+
     def divisions(self, layers: Sequence[Layer], shape: Shape, ranks: int) -> tuple[Division, ...]:
         """Return the divisions of ``layers`` of each rank of a model group, with ``ranks`` in all; empty if whole.
 
@@ -107,8 +117,22 @@ class Mesh:
             divide(layers, shape, split=self.split, linear=self.linear, rank=rank, ranks=model) for rank in of
         )
 
-    def check_passes(self, divisions: Sequence[Division]) -> None:
-        """Raise ValueError for an exchange in passes without data-parallel layers before split ones."""
+    def check_divisions(self, layers: Sequence[Layer], shape: Shape, ranks: int) -> None:
+        """Raise ValueError for layers that cannot be split so, and for keys without effect on them.
+
+        An exchange in passes needs data-parallel layers before split ones.
+        """
+        divisions = self.divisions(layers, shape, ranks)
+        for name in ("split", "linear") if divisions else ():
+            default = getattr(Mesh, name)
+            if (given := getattr(self, name)) == default or (name == "split" and self.exchange != "all"):
+                continue
+            try:
+                usual = replace(self, **{name: default}).divisions(layers, shape, ranks)
+            except ValueError:
+                continue
+            if all(a.boundaries == b.boundaries for a, b in zip(divisions, usual, strict=True)):
+                raise ValueError(f"{name}: {given!r} splits this network as {default!r} does; leave it out")
         for division in divisions:
             if self.exchange != "all" and not 0 < division.first_split < len(division.parts):
                 raise ValueError(
