@@ -23,7 +23,7 @@ def autocorrelation(values: Matrix) -> float:
     estimated level makes it too small by (1 + 3 phi) / runs (Kendall, Biometrika 41, 1954). Less one standard
     error, so that few runs of few series count as independent.
     """
-    signs = np.nan_to_num(np.sign(values - medians(values)[:, None]))
+    signs = np.nan_to_num(np.sign(values - quantiles(values)[:, None]))
     products = signs[:, 1:] * signs[:, :-1]
     known = np.isfinite(values[:, 1:]) & np.isfinite(values[:, :-1])
     pairs = np.count_nonzero(known)
@@ -45,10 +45,10 @@ def variance_of_mean(phi: float, count: npt.NDArray[np.int64]) -> Vector:
     return np.where(count > 0, inflation / n, np.inf)
 
 
-def medians(values: Matrix) -> Vector:
-    """Return the median of the known values of each row; NaN for a row without."""
-    count = np.isfinite(values).sum(axis=1)
+def quantiles(values: Matrix, share: float = 0.5) -> Vector:
+    """Return the quantile of the known values of each row; NaN for a row without."""
+    last = np.maximum(np.isfinite(values).sum(axis=1) - 1, 0)
     ordered = np.sort(values, axis=1)  # NaN last
-    row = np.arange(len(values))
-    low, high = np.maximum(count - 1, 0) // 2, np.minimum(count // 2, values.shape[1] - 1)
-    return np.asarray((ordered[row, low] + ordered[row, high]) / 2, np.float64)
+    row, place = np.arange(len(values)), share * last
+    low, part = place.astype(np.int64), place % 1
+    return np.asarray(ordered[row, low] * (1 - part) + ordered[row, np.minimum(low + 1, last)] * part, np.float64)

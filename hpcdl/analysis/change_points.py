@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hpcdl.analysis.autocorrelation import autocorrelation, medians, variance_of_mean
+from hpcdl.analysis.autocorrelation import autocorrelation, quantiles, variance_of_mean
 from hpcdl.analysis.job_effects import without_job_effects
 from hpcdl.analysis.likelihood_ratio import CLIPPED, LEAST_DEVIATION, step, usual
 from hpcdl.analysis.statistics import Interval, Vector, student_quantile
@@ -123,8 +123,8 @@ class _Search:
         alike = self.level_of[rows, : now + 1] == self.level[rows, None]
         values = np.where(alike, self.values[rows, : now + 1], np.nan)
         known = np.isfinite(values)
-        departures = values - medians(values)[:, None]
-        limit = CLIPPED * np.maximum(1.4826 * medians(np.abs(departures)), LEAST_DEVIATION)[:, None]
+        departures = values - quantiles(values)[:, None]
+        limit = CLIPPED * np.maximum(1.4826 * quantiles(np.abs(departures)), LEAST_DEVIATION)[:, None]
         clipped = np.clip(departures, -limit, limit)
         variance, weight = usual_variance(clipped)
         squares, freedom = self.squares[rows] + variance * weight, self.freedom[rows] + weight

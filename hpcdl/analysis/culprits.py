@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from hpcdl.analysis.autocorrelation import quantiles
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from hpcdl.analysis.statistics import Vector
 
@@ -41,7 +43,9 @@ FEWEST: Final = 5
 """Least number of values for an estimate."""
 LEAST_DEVIATION: Final = 0.005
 """Standard deviation of departures, at least."""
-USUAL_SPREAD: Final = 6.0
+PRIOR_SPREAD: Final = 0.03
+"""Standard deviation of the level, as a logarithm, that is expected of hosts of which few are known."""
+USUAL_SPREAD: Final = 4.0
 """Standard deviations of the level that lasting differences between suspects reach: chosen by simulation."""
 
 
@@ -87,7 +91,7 @@ def shared_departures(logs: Matrix) -> Vector:
         before = logs[:, max(0, run - WINDOW) : run]
         known = np.isfinite(logs[:, run]) & (np.isfinite(before).sum(axis=1) >= FEWEST)
         if known.any():
-            found[run] = np.median(logs[known, run] - np.nanquantile(before[known], 0.4, axis=1))
+            found[run] = np.median(logs[known, run] - quantiles(before[known], 0.4))
     return found
 
 
@@ -104,17 +108,21 @@ def scatter(departures: Matrix, *, lasting: bool = True) -> Scatter | None:
     if len(known) < FEWEST:
         return None
     low, high = np.quantile(known, [0.1, 0.4])
-    center, pooled = float(high) + 0.253 * float(high - low) / 1.028, float(high - low) / 1.028
+    steps = [np.abs(np.diff(row)) / math.sqrt(2) for row in rows]
+    every = np.concatenate(steps)
+    if not lasting or len(every) < FEWEST:
+        within = np.full(len(rows), max(float(high - low) / 1.028, LEAST_DEVIATION))
+        return Scatter(float(high) + 0.253 * float(high - low) / 1.028, 0.0, within)
+    usual = max(float(np.quantile(every, 0.9)) / 1.645, LEAST_DEVIATION)
+    within = np.array(
+        [max(usual, 1.4826 * float(np.median(one))) if len(one) >= FEWEST else usual for one in steps]
+    )
     levels = np.array([np.median(row) for row in rows if len(row)])
-    if len(levels) < FEWEST or max(map(len, rows)) < FEWEST or not lasting:
-        return Scatter(center, 0.0, np.full(len(rows), max(pooled, LEAST_DEVIATION)))
-    steps = [1.4826 / math.sqrt(2) * np.abs(np.diff(row)) for row in rows]
-    usual = max(min(pooled, float(np.median(np.concatenate(steps)))), LEAST_DEVIATION)
-    within = np.array([max(usual, float(np.median(one))) if len(one) >= FEWEST else usual for one in steps])
-    lowest, lower, middle, upper = np.quantile(levels, [0.1, 0.3, 0.4, 0.7])
-    between = min(float(upper - lower) / 1.049, 3 * float(middle - lowest) / 1.028)
+    middle, upper = np.quantile(levels, [0.4, 0.7])
     error = usual**2 * np.pi / 2 / float(np.median([len(row) for row in rows if len(row)]))
-    return Scatter(float(middle), math.sqrt(max(between**2 - error, 0.0)), within)
+    measured = max((float(upper - middle) / 0.777) ** 2 - error, 0.0)
+    between = math.sqrt((len(levels) * measured + FEWEST * PRIOR_SPREAD**2) / (len(levels) + FEWEST))
+    return Scatter(float(middle), between, within)
 
 
 def evidence(departures: Matrix, outliers: float = OUTLIERS, *, lasting: bool = True) -> Cube:
@@ -151,8 +159,8 @@ def evidence(departures: Matrix, outliers: float = OUTLIERS, *, lasting: bool = 
 def culprits(ratios: Cube, departures: Matrix, *, shared: bool = False) -> list[Culprit]:
     """Return the suspects that were named, in that order; ``ratios`` is :func:`evidence` of ``departures``.
 
-    ``shared``: the departures of a run are those of all its suspects, so that a suspect is named only if without
-    the runs of the most likely other one, and of any second one, it would be named, too.
+    ``shared``: the departures of a run are those of all its suspects, so that a suspect is named only if it would
+    be without the runs of the most likely other one, and of any second one, and if most runs of neither are usual.
     """
     suspects, runs = departures.shape
     begin = [max(0, now + 1 - WINDOW) for now in range(runs)]
@@ -160,22 +168,27 @@ def culprits(ratios: Cube, departures: Matrix, *, shared: bool = False) -> list[
         [_log_weight(ratios[:, suspect, begin[now] : now + 1]) for now in range(runs)]
         for suspect in range(suspects if shared else 0)
     ]
-    there = np.isfinite(departures)
+    there, slow = np.isfinite(departures), ratios[0].max(axis=0) > 0
 
-    def others(suspect: int, now: int) -> Iterator[npt.NDArray[np.bool_]]:
-        """Yield (runs,) those without the most likely other suspect and a second one, for each."""
-        rest = [other for other in range(suspects) if other != suspect and shared]
-        for other in rest:
-            yield ~there[other] & ~there[max(rest, key=lambda one: weights[one][now])]
+    def alone(one: Culprit) -> bool:
+        """Return True if no other suspects explain the slow runs."""
+        rest = [other for other in range(suspects) if other != one.suspect and shared]
+        if not rest:
+            return True
+        likely = there[max(rest, key=lambda other: weights[other][one.found])]
+        here, since = slice(begin[one.found], one.found + 1), slice(one.first, one.found + 1)
+        own = ratios[:, one.suspect, here]
+        if any(probability(own * ~(there[other] | likely)[here], suspects) < SURE for other in rest):
+            return False
+        neither = slow[since][~(there[one.suspect] | likely)[since]]
+        return int(neither.sum()) <= len(neither) / 3
 
-    found = [culprit for suspect in range(suspects) for culprit in _episodes(suspect, ratios, others)]
+    found = [culprit for suspect in range(suspects) for culprit in _episodes(suspect, ratios, alone)]
     return sorted((_sized(one, ratios, departures) for one in found), key=lambda one: one.found)
 
 
-def _episodes(
-    suspect: int, ratios: Cube, others: Callable[[int, int], Iterable[npt.NDArray[np.bool_]]]
-) -> Iterator[Culprit]:
-    """Yield each time in which a suspect was slow; ``others(suspect, now)``: runs that must suffice to name it."""
+def _episodes(suspect: int, ratios: Cube, accept: Callable[[Culprit], bool]) -> Iterator[Culprit]:
+    """Yield each time in which a suspect was slow and accepted."""
     own, suspects = ratios[:, suspect], ratios.shape[1]
     named: Culprit | None = None
     begin = 0
@@ -189,12 +202,9 @@ def _episodes(
         seen = now
         if named is None:
             begin = max(begin, now + 1 - WINDOW)
-            here = slice(begin, now + 1)
-            sure = probability(own[:, here], suspects)
-            if sure >= SURE and all(
-                probability(own[:, here] * there[here], suspects) >= SURE for there in others(suspect, now)
-            ):
-                named = _culprit(own, suspect, begin, now, sure)
+            sure = probability(own[:, begin : now + 1], suspects)
+            if sure >= SURE and accept(candidate := _culprit(own, suspect, begin, now, sure)):
+                named = candidate
         elif (ended := _end(own[named.factor, : now + 1], named.found)) is not None:
             yield replace(named, ended=ended)
             named, begin = None, ended

@@ -182,15 +182,16 @@ class Links:
 
 
 def host_slowness(seconds: Matrix) -> Vector:
-    """(hosts,): lower quartile of the times of each host's links, by the lower quartile over hosts.
+    """(hosts,): a low time of each host's links, by that of a fast host; ``seconds`` (hosts, hosts), NaN: unknown.
 
-    ``seconds`` (hosts, hosts), NaN: unknown. Every link of a slow host is slow, but a link between two others is
-    not: half of the hosts may be slow.
+    Both are the lower quartile, but not the extreme: every link of a slow host is slow, but a link between two
+    others is not, even if half of the hosts are slow.
     """
     ordered = np.sort(seconds, axis=1)  # NaN last
-    known = np.isfinite(ordered).sum(axis=1)
-    own = ordered[np.arange(len(ordered)), np.maximum(known - 1, 0) // 4]
-    return np.asarray(own / np.sort(own)[max(int(np.isfinite(own).sum()) - 1, 0) // 4], np.float64)
+    known = np.maximum(np.isfinite(ordered).sum(axis=1) - 1, 0)
+    own = ordered[np.arange(len(ordered)), np.maximum(known // 4, np.minimum(known // 2, 1))]
+    hosts = int(np.isfinite(own).sum())
+    return np.asarray(own / np.sort(own)[max((hosts - 1) // 4, min(hosts // 2, 2))], np.float64)
 
 
 def _by_median(speed: Matrix) -> Matrix:

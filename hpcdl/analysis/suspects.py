@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hpcdl.analysis.culprits import culprits, evidence, scatter, shared_departures
+from hpcdl.analysis.culprits import culprits, evidence, shared_departures
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -137,13 +137,10 @@ def _suspect(one: Culprit, names: Sequence[str], kind: Kind, source: Source) -> 
     )
 
 
-def _spread(departures: Mapping[str, npt.NDArray[np.float64]]) -> Spread | None:
-    found = scatter(np.array(list(departures.values())))
-    if found is None or not found.between:
-        return None
+def _spread(departures: Mapping[str, npt.NDArray[np.float64]]) -> Spread:
     levels = {name: float(np.nanmedian(row)) for name, row in departures.items()}
-    slowest = max(levels, key=lambda name: levels[name])
-    return Spread(slowest, float(np.exp(levels[slowest] - found.center)), found.between)
+    slowest, every = max(levels, key=lambda name: levels[name]), list(levels.values())
+    return Spread(slowest, float(np.exp(levels[slowest] - np.median(every))), float(np.std(every, ddof=1)))
 
 
 def switch_of(host: str, groups: Mapping[str, str]) -> str:
