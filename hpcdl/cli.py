@@ -33,6 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         signals.prepare(os.environ)
     standard_streams.prepare()
+    if sys.flags.optimize > 1:
+        print("hpcdl: python -OO removes the docstrings that state costs; use -O at most", file=sys.stderr)
+        return USAGE
     try:
         code = _execute(_options(list(sys.argv[1:] if arguments is None else arguments)))
         sys.stdout.flush()

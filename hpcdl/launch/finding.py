@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 class Finding(NamedTuple):
     """Result of one check."""
 
-    verdict: Literal["ok", "warning", "FAILED"]
+    verdict: Literal["ok", "unknown", "warning", "FAILED"]
     subject: str
     detail: str
     advice: str = ""

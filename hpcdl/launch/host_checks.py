@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.launch import machine
+from hpcdl.launch.disturbance import UNKNOWN, Counters
 from hpcdl.launch.finding import Finding
 from hpcdl.launch.mpirun import launch_environment
 
@@ -30,6 +31,8 @@ WRITTEN: Final = 1 << 24
 """Bytes that are written to the disk."""
 SLOWEST_WRITE: Final = 2.0
 """Seconds that they may take."""
+NOTED_CORES: Final = 0.1
+"""Cores that others use if it is worth a warning."""
 LEAST_FREE: Final = 1e9
 """Bytes that must be free on the disk."""
 
@@ -38,6 +41,7 @@ def host_checks() -> Iterator[Finding]:
     """Yield the findings one by one. Writes 16 MiB to the current folder."""
     yield cores()
     yield from slurm_tasks(os.environ, len(os.sched_getaffinity(0)))
+    yield other_processes()
     yield governor()
     yield network()
     yield clock_source()
@@ -59,10 +63,30 @@ def cores(root: Path = machine.ROOT) -> Finding:
     return Finding("warning", "cores", detail, "start no more ranks x threads than that, or ask for more cores")
 
 
+def other_processes(counters: Counters | None = None, seconds: float = 1.0) -> Finding:
+    """Return how many cores other processes and the hypervisor use now; watches the cores for ``seconds``."""
+    counters = counters or Counters()
+    begin = counters.sample()
+    time.sleep(seconds)
+    end = counters.sample()
+    if UNKNOWN in {begin.busy_ns, end.busy_ns}:
+        return Finding("unknown", "other processes", "this machine does not tell")
+    passed = end.time_ns - begin.time_ns
+    foreign = max(0, end.busy_ns - begin.busy_ns - (end.cpu_ns - begin.cpu_ns)) / passed
+    stolen = max(0, end.steal_ns - begin.steal_ns) / passed
+    detail = f"they use {foreign:.1f} cores, and the hypervisor {stolen:.1f}; load {end.load:.1f}"
+    if max(foreign, stolen) < NOTED_CORES:
+        return Finding("ok", "other processes", detail)
+    advice = "wait until the machine is idle: cases will be marked disturbed, or their intervals be wide"
+    return Finding("warning", "other processes", detail, advice)
+
+
 def governor(root: Path = machine.ROOT) -> Finding:
     """Return the frequency governor of the first processor."""
     found = str(machine.cpu(root).get("governor", machine.UNKNOWN))
-    if found in {"performance", machine.UNKNOWN}:
+    if found == machine.UNKNOWN:
+        return Finding("unknown", "CPU governor", "this machine does not tell, as most virtual ones")
+    if found == "performance":
         return Finding("ok", "CPU governor", found)
     advice = "cpupower frequency-set -g performance, or ask the administrator"
     return Finding("warning", "CPU governor", found, advice)

@@ -179,9 +179,7 @@ def _machine(environment: Mapping[str, Any]) -> Iterator[str]:
         return
     cpu = environment.get("cpu")
     governor = cpu.get("governor", UNKNOWN) if isinstance(cpu, dict) else UNKNOWN
-    if governor == UNKNOWN:
-        yield "the frequency governor is unknown: clocks may have changed while measuring."
-    elif governor != "performance":
+    if governor not in {"performance", UNKNOWN}:
         yield f"the frequency governor is {governor!r}: clocks may have changed while measuring."
     libraries, ports = environment.get("libraries"), environment.get("infiniband")
     active = isinstance(ports, dict) and any("ACTIVE" in str(port.get("state")) for port in ports.values())

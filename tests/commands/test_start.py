@@ -23,3 +23,12 @@ def test_a_rank_does_not_wait_forever_for_one_that_never_starts_mpi(each):
     )
     assert done.returncode != 0
     assert "Timeout" in done.stdout + done.stderr or each.is_openmpi  # whose launcher notices
+
+
+def test_python_without_docstrings_is_refused(hpcdl):
+    command = [hpcdl.python, "-OO", "-m", "hpcdl", "list", "aggregation"]
+    done = subprocess.run(
+        command, env=hpcdl.environment(), capture_output=True, text=True, timeout=LIMIT, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "hpcdl: python -OO removes the docstrings that state costs; use -O at most\n"

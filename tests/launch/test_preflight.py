@@ -5,6 +5,7 @@ import subprocess
 import pytest
 
 from hpcdl.launch import host_checks, machine, mpi_checks, preflight
+from hpcdl.launch.disturbance import Sample
 from hpcdl.launch.finding import Finding
 from hpcdl.launch.mpi_probe import Probe
 from hpcdl.launch.testbed_settings import TESTBED
@@ -44,6 +45,24 @@ def test_a_warning_has_advice(tmp_path, monkeypatch, check, path, good, bad):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
     is_fine(check(place(tmp_path, path, good)))
     is_warning(check(place(tmp_path, path, bad)))
+
+
+def test_an_unknown_governor_is_neither_fine_nor_a_warning(tmp_path):
+    assert host_checks.governor(tmp_path).verdict == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("busy", "stolen", "words"), [(0.0, 0.0, None), (1.4, 0.0, "1.4 cores"), (0.0, 0.3, "0.3")]
+)
+def test_cores_that_others_use_are_a_warning(busy, stolen, words):
+    begin = Sample(0, 0, 0, 0, 0, 0, 0, 5.0)
+    end = Sample(10**9, 10**8, 0, round((busy + 0.1) * 1e9), round(stolen * 1e9), 0, 0, 5.0)
+
+    class Counted:
+        sample = iter([begin, end]).__next__
+
+    found = host_checks.other_processes(Counted(), 0)
+    is_fine(found) if words is None else is_warning(found, words, "marked disturbed")
 
 
 def test_tcp_beside_infiniband_is_a_warning(tmp_path):
