@@ -19,8 +19,8 @@ two states: changes between levels that it had are reported no more.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +42,8 @@ BEFORE_AGAIN: Final = 3
 """Values between two changes, at least; their variance is pooled with that of the segment before."""
 AFTER: Final = 3
 """Values after a change, at least."""
+RECENT: Final = 10
+"""Runs without a value after which a series has ended."""
 MIN_EFFECT: Final = 0.03
 """Smallest change that is reported, as a share."""
 SAME_LEVEL: Final = 0.03
@@ -67,23 +69,20 @@ class Change:
     """Two-sided p value, times :data:`STRICTER` for an improvement to a new level."""
     ratio: Interval
     """Values after by values before, with a 95 % interval; of all values between the neighbouring changes."""
-    returned: bool = False
+    returned: bool
     """True if the series had the level after the change before."""
-    before: float = math.nan
+    silent: bool
+    """True for a change between known levels of a series with two states, which is not reported."""
+    before: float
     """Level before the change, as a logarithm."""
+    now: float = math.nan
+    """Level of the series, or its successor, in the end; NaN without a value in the last :data:`RECENT` runs."""
 
-
-class _Split(NamedTuple):
-    """Significant split of a series."""
-
-    p: float
-    series: int
-    first: int
-    """First run after the split."""
-    returned: bool = False
-    """True if the series had the level before."""
-    silent: bool = False
-    """True for a change between known levels of a series with two states."""
+    @property
+    def open(self) -> bool:
+        """True for a change for the worse whose series has not returned to the level before."""
+        size = math.log(self.ratio.value)
+        return size > 0 and self.now - self.before > min(SAME_LEVEL, size / 2)
 
 
 class _Search:
@@ -98,8 +97,8 @@ class _Search:
         """Number of the level now."""
         self.levels: list[tuple[float, ...]] = [(math.nan,)] * len(logs)
         """Level by number, as a logarithm; NaN for the first one while it lasts."""
-        self.last = np.full(len(logs), -BEFORE_AGAIN)
-        """First run after the last change."""
+        self.cuts: list[tuple[int, ...]] = [()] * len(logs)
+        """First runs after all changes, also those of predecessors."""
         self.squares = np.zeros(len(logs))
         """Sum of squares about the mean, of the segment before."""
         self.freedom = np.zeros(len(logs))
@@ -110,12 +109,12 @@ class _Search:
 
     def succeed(self, series: int, predecessor: int) -> None:
         """Let a series go on where its predecessor is now."""
-        states = self.level_of, self.level, self.levels, self.last, self.squares, self.freedom, self.two_states
-        for state in states:
+        self.levels[series], self.cuts[series] = self.levels[predecessor], self.cuts[predecessor]
+        for state in (self.level_of, self.level, self.squares, self.freedom, self.two_states):
             state[series] = state[predecessor]
 
-    def splits(self, rows: npt.NDArray[np.int64], now: int, least: float, share: float) -> list[_Split]:
-        """Return the significant splits of the series ``rows``, which have a value now."""
+    def splits(self, rows: npt.NDArray[np.int64], now: int, least: float, share: float) -> list[Change]:
+        """Return the changes that the run ``now`` makes significant, of the series ``rows``, which it has."""
         from scipy.special import stdtr  # late: ranks do not need it
 
         runs = np.arange(now + 1)
@@ -132,9 +131,10 @@ class _Search:
 
         before = np.cumsum(known, axis=1) - known
         after = known.sum(axis=1)[:, None] - before
-        fewest = np.where(self.last[rows] > 0, BEFORE_AGAIN, BEFORE)[:, None]
+        last = np.array([max(self.cuts[row], default=-BEFORE_AGAIN) for row in rows])[:, None]
+        fewest = np.where(last > 0, BEFORE_AGAIN, BEFORE)
         allowed = known & (before >= fewest) & (after >= AFTER)
-        allowed &= runs >= self.last[rows, None] + BEFORE_AGAIN
+        allowed &= runs >= last + BEFORE_AGAIN
         scale = variance_of_mean(phi, before) + variance_of_mean(phi, after)
         student = np.where(allowed, _student(np.nan_to_num(clipped), before, after, squares, freedom, scale), 0)
         tested = allowed.any(axis=1)
@@ -150,10 +150,10 @@ class _Search:
             t = math.sqrt(2 * evidence / (len(right) * scale[row, split] * excess))
             strict = size < 0 and self._known(series, right) is None
             p = 2 * float(stdtr(degrees, -t)) * (STRICTER if strict else 1)
-            found.append(_Split(p, series, split))
+            found.append((p, series, split))
         found.sort()
-        passed = [number for number, split in enumerate(found, 1) if split.p <= share * number / tested.sum()]
-        return [self._restart(split, now) for split in found[: max(passed, default=0)]]
+        passed = [number for number, split in enumerate(found, 1) if split[0] <= share * number / tested.sum()]
+        return [self._restart(*split, now) for split in found[: max(passed, default=0)]]
 
     def _excess(self, student: Matrix, allowed: npt.NDArray[np.bool_]) -> float:
         """Return by how much the scatter of the t statistics exceeds that of noise, 1 for few series.
@@ -174,25 +174,27 @@ class _Search:
         near = np.flatnonzero(distances <= SAME_LEVEL)
         return int(near[0]) if len(near) else None
 
-    def _restart(self, split: _Split, now: int) -> _Split:
+    def _restart(self, p: float, series: int, first: int, found: int) -> Change:
         """Go on with the level after a split, which is a new one or one that the series had."""
-        series, known = split.series, self.levels[split.series]
-        own = np.flatnonzero(self.level_of[series, : now + 1] == self.level[series])
-        old, new = (
-            _finite(self.values[series, part]) for part in (own[own < split.first], own[own >= split.first])
-        )
+        known, values = self.levels[series], self.values[series]
+        own = np.flatnonzero(self.level_of[series, : found + 1] == self.level[series])
+        old, new = _finite(values[own[own < first]]), _finite(values[own[own >= first]])
         before, after = float(np.median(old)), float(np.median(new))
         back = self._known(series, new)
-        levels = [*known, *([after] if back is None else [])]
+        returned, silent = back is not None, back is not None and bool(self.two_states[series])
+        levels = [*known, *([] if returned else [after])]
         levels[self.level[series]] = before
-        silent = back is not None and bool(self.two_states[series])
         self.levels[series], self.level[series] = tuple(levels), len(known) if back is None else back
-        self.level_of[series, own[own >= split.first]] = self.level[series]
-        self.last[series] = split.first
-        self.two_states[series] |= back is not None and after > before
+        self.level_of[series, own[own >= first]] = self.level[series]
+        self.cuts[series] = (*self.cuts[series], first)
+        self.two_states[series] |= returned and after > before
         departures = usual(old) - usual(old).mean()
         self.squares[series], self.freedom[series] = float((departures**2).sum()), len(departures) - 1
-        return split._replace(returned=back is not None, silent=silent)
+        return Change(series, first, found, p, Interval(after - before, 0, 0), returned, silent, before)
+
+    def level_now(self, series: int) -> float:
+        """Return the level of a series, as a logarithm."""
+        return float(np.median(_finite(self.values[series, self.level_of[series] == self.level[series]])))
 
 
 def change_points(
@@ -202,20 +204,32 @@ def change_points(
 
     ``predecessors``: see :func:`joined`. Changes are in the order in which they were found.
     """
-    whole = joined(logs, predecessors or {})
+    predecessors = predecessors or {}
+    whole = joined(logs, predecessors)
     search = _Search(whole)
-    found: list[tuple[int, _Split]] = []
+    found: list[Change] = []
     for now in range(logs.shape[1]):
         rows = np.flatnonzero(np.isfinite(logs[:, now]))
         for row in rows:
-            if row in (predecessors or {}) and not np.isfinite(logs[row, :now]).any():
-                search.succeed(int(row), (predecessors or {})[int(row)])
+            if row in predecessors and not np.isfinite(logs[row, :now]).any():
+                search.succeed(int(row), predecessors[int(row)])
         if len(rows) and now >= AFTER:
-            found += [
-                (now, split) for split in search.splits(rows, now, math.log1p(min_effect), FALSE_DISCOVERIES)
-            ]
-    splits = [split for _, split in found]
-    return [_change(whole, split, now, splits) for now, split in found if not split.silent]
+            found += search.splits(rows, now, math.log1p(min_effect), FALSE_DISCOVERIES)
+    reported = []
+    for change in (one for one in found if not one.silent):
+        last = _successor(logs, change.series, predecessors)
+        level = search.level_now(last) if np.isfinite(logs[last, -RECENT:]).any() else math.nan
+        ratio = _ratio(whole[change.series], change.first, search.cuts[change.series])
+        reported.append(replace(change, ratio=ratio, now=level))
+    return reported
+
+
+def _successor(logs: Matrix, series: int, predecessors: Mapping[int, int]) -> int:
+    """Return the series that goes on with a series that has no value since the first one of its successor."""
+    for row in (row for row, other in predecessors.items() if other == series):
+        if not np.isfinite(logs[series, int(np.isfinite(logs[row]).argmax()) :]).any():
+            return _successor(logs, row, predecessors)
+    return series
 
 
 def joined(logs: Matrix, predecessors: Mapping[int, int]) -> Matrix:
@@ -249,23 +263,16 @@ def _student(
         return np.asarray(np.abs(right / after - left / before) / scatter, np.float64)
 
 
-def _change(logs: Matrix, split: _Split, found: int, splits: Sequence[_Split]) -> Change:
-    """Return the change at a split, with its size from all values between the neighbouring splits."""
-    row, first = logs[split.series], split.first
-    cuts = sorted({one.first for one in splits if one.series == split.series})
-    begin, end = [0, *cuts][cuts.index(first)], [*cuts, len(row)][cuts.index(first) + 1]
-    before, after = _finite(row[begin:first]), _finite(row[first:end])
-    return Change(
-        split.series, first, found, split.p, _ratio(before, after), split.returned, float(np.median(before))
-    )
-
-
 def _finite(values: Vector) -> Vector:
     return values[np.isfinite(values)]
 
 
-def _ratio(before: Vector, after: Vector) -> Interval:
-    before, after = (usual(side) if len(usual(side)) >= AFTER else side for side in (before, after))
+def _ratio(values: Vector, first: int, cuts: Sequence[int]) -> Interval:
+    """Return the values since ``first`` by those before, of all between the neighbouring ones of ``cuts``."""
+    begin = max([0, *(cut for cut in cuts if cut < first)])
+    end = min([len(values), *(cut for cut in cuts if cut > first)])
+    sides = [_finite(values[begin:first]), _finite(values[first:end])]
+    before, after = (usual(side) if len(usual(side)) >= AFTER else side for side in sides)
     freedom = len(before) + len(after) - 2
     squares = sum(float(((side - side.mean()) ** 2).sum()) for side in (before, after))
     error = math.sqrt(squares / freedom * (1 / len(before) + 1 / len(after)))

@@ -7,21 +7,18 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
-from hpcdl.analysis.change_points import BEFORE, SAME_LEVEL, Change, change_points, joined
+from hpcdl.analysis.change_points import BEFORE, Change, change_points, joined
 from hpcdl.analysis.suspects import Spread, Suspect, suspects
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hpcdl.analysis.change_points import Matrix
     from hpcdl.analysis.history import History
 
 Verdict = Literal["regressed", "two states", "improved", "restored"]
 
 TOGETHER: Final = 2
 """Runs by which the first runs of changes may differ that are one event."""
-NEWEST: Final = 10
-"""Values of a series, at most, whose median is its level now. A series without one in as many runs has ended."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +33,15 @@ class Event:
     """First run after the change: that of most of the series."""
     found: int
     """Run that made the first of the changes significant."""
-    open: Sequence[Change]
-    """Changes for the worse whose series have not returned to the level before."""
     suspects: Sequence[Suspect]
     """Hosts and links that became slow at that run."""
     environment: bool
     """True if the run is the first one of most of the series in a new environment."""
+
+    @property
+    def open(self) -> list[Change]:
+        """Changes for the worse whose series have not returned to the level before."""
+        return [change for change in self.changes if change.open]
 
     @property
     def ratio(self) -> float:
@@ -72,10 +72,7 @@ def judge(history: History, groups: Mapping[str, str] | None = None) -> HistoryF
     changes = change_points(logs, predecessors)
     slow, spread = suspects(history, groups or {})
     first = {row: int(np.isfinite(logs[row]).argmax()) for row in predecessors}
-    events = [
-        _event(group, _open(group, changes, whole, logs, predecessors), slow, first)
-        for group in _together(changes)
-    ]
+    events = [_event(group, slow, first) for group in _together(changes)]
     return HistoryFindings(events, slow, spread, int((count >= BEFORE).sum()), int((count < BEFORE).sum()))
 
 
@@ -93,9 +90,7 @@ def _together(changes: Sequence[Change]) -> list[list[Change]]:
     return groups
 
 
-def _event(
-    group: list[Change], still: Sequence[Change], slow: Sequence[Suspect], environments: Mapping[int, int]
-) -> Event:
+def _event(group: list[Change], slow: Sequence[Suspect], environments: Mapping[int, int]) -> Event:
     firsts = [change.first for change in group]
     first = max(sorted(set(firsts)), key=firsts.count)
     found = min(change.found for change in group)
@@ -107,7 +102,6 @@ def _event(
         sorted(group, key=lambda change: abs(np.log(change.ratio.value)), reverse=True),
         first,
         found,
-        still,
         [
             one
             for one in slow
@@ -115,34 +109,3 @@ def _event(
         ],
         2 * sum(boundary) > len(group),
     )
-
-
-def _open(
-    group: Sequence[Change],
-    changes: Sequence[Change],
-    whole: Matrix,
-    logs: Matrix,
-    predecessors: Mapping[int, int],
-) -> list[Change]:
-    """Return the changes for the worse whose series, or their successors, go on and are not back at the level."""
-    found = []
-    for change in group:
-        series = change.series
-        if change.ratio.value < 1:
-            continue
-        while heirs := [
-            row for row, other in predecessors.items() if other == series and _ended(logs, series, row)
-        ]:
-            series = heirs[0]
-        last = max([change.first, *(other.first for other in changes if other.series == series)])
-        values = whole[series, last:]
-        level = float(np.median(values[np.isfinite(values)][-NEWEST:]))
-        repaired = level - change.before <= min(SAME_LEVEL, np.log(change.ratio.value) / 2)
-        if not repaired and np.isfinite(whole[series, -NEWEST:]).any():
-            found.append(change)
-    return found
-
-
-def _ended(logs: Matrix, series: int, heir: int) -> bool:
-    """Return True if a series has no value since the first one of its successor."""
-    return not np.isfinite(logs[series, int(np.isfinite(logs[heir]).argmax()) :]).any()

@@ -103,6 +103,24 @@ def test_two_states_are_reported_once():
     assert found == [(20, False), (40, True), (60, True)]
 
 
+def test_a_regression_is_open_in_every_call_until_its_repair(rng):
+    logs = nights(rng, series=30, runs=120)
+    logs[0, 30:80] += np.log(1.25)
+    logs[1, 30:] += np.log(1.08)
+    for end in range(45, 121, 5):
+        still = {one.series for one in change_points(logs[:, :end]) if one.open}
+        assert still >= ({0, 1} if end <= 80 else {1})
+        assert 0 not in still or end < 95
+
+
+def test_a_regression_of_a_series_that_ended_is_open_no_more():
+    logs = np.random.default_rng(2).normal(0, 0.01, (2, 50))
+    logs[0, 15:] += 0.2
+    logs[0, 25:] = np.nan
+    assert [one.open for one in change_points(logs[:, :30])] == [True]
+    assert [one.open for one in change_points(logs)] == [False]
+
+
 def test_a_step_at_a_new_environment_is_found_by_its_third_run():
     logs = np.full((2, 20), np.nan)
     noise = np.random.default_rng(2).normal(0, 0.01, 20)
