@@ -76,7 +76,7 @@ class Scatter(NamedTuple):
     center: float
     """Level of the usual suspect."""
     between: float
-    """Standard deviation of the levels of suspects, which last; 0 for fewer than five."""
+    """Standard deviation of the levels of suspects, which last; 0 if they do not differ."""
     within: Vector
     """(suspects,): standard deviation of each suspect's departures about its level."""
 
@@ -98,10 +98,10 @@ def shared_departures(logs: Matrix) -> Vector:
 def scatter(departures: Matrix, *, lasting: bool = True) -> Scatter | None:
     """Return the scatter of ``departures`` (suspects, runs), NaN if missing; None for too few.
 
-    ``lasting``: levels of suspects may differ.
-
-    From quantiles that slow suspects, if they are fewer than half, do not reach. The time of a link is that of its
-    slower host, which compresses the lower half of the levels: hence the factor 3.
+    ``lasting``: levels of suspects may differ. The scatter about a level is then that of successive departures,
+    and that of the levels is from their 40 and 70 % quantiles: the time of a link is that of its slower host, so
+    that fast hosts look alike, and slow hosts are fewer than 30 %. :data:`PRIOR_SPREAD` counts as
+    :data:`FEWEST` levels.
     """
     rows = [row[np.isfinite(row)] for row in departures]
     known = np.concatenate(rows) if rows else np.empty(0)
