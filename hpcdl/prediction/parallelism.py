@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,11 +11,11 @@ from hpcdl.cases.parts.architecture import architecture
 from hpcdl.cases.parts.compute_times import TIMES
 from hpcdl.cases.parts.step_simulation import Training, virtual_step
 from hpcdl.data.parts.dataset import DataError
-from hpcdl.prediction.mesh_choice import candidates, label, with_mesh
+from hpcdl.prediction.mesh_choice import COUNTS, candidates, label, with_mesh, with_microbatches
 from hpcdl.prediction.programs import scheme_traits, spec_of
 from hpcdl.prediction.split_volumes import splits
 from hpcdl.prediction.step_formulas import closed_form_seconds
-from hpcdl.prediction.steps import STEPPING, UNEQUAL
+from hpcdl.prediction.steps import STEPPING, UNEQUAL, is_undetermined
 from hpcdl.training.parts.bucketing import bucket_bytes
 from hpcdl.training.parts.mesh import Mesh
 
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hpcdl.analysis.scaling import Record
+    from hpcdl.cases.parts.compute_times import ComputeTimes
     from hpcdl.fabric.network import Network
+    from hpcdl.prediction.certainty import Certainty
     from hpcdl.prediction.split_volumes import LayerSplits
     from hpcdl.prediction.steps import Times
 
@@ -39,6 +41,8 @@ class MeshTime:
     closed_form_seconds: float
     predicted_seconds: float
     """Of the simulated programs."""
+    undetermined: bool = False
+    """True if costs of the network that the fit did not determine decide the sums of gradients."""
     step_seconds: float | None = None
     """Measured; None if the run has no such case."""
     case: str | None = None
@@ -56,6 +60,8 @@ class Parallelism:
     network: str
     layers: Sequence[LayerSplits]
     meshes: Sequence[MeshTime]
+    times_the_measured_ranks: float | None = None
+    """The ranks, as a multiple of the most that were measured."""
 
     @property
     def chosen(self) -> MeshTime:
@@ -78,12 +84,18 @@ class Parallelism:
 
 
 def parallelism(
-    records: Sequence[Record], times: Times, network: Network, ranks: Sequence[int] = ()
+    records: Sequence[Record],
+    times: Times,
+    network: Network,
+    ranks: Sequence[int] = (),
+    most: int | None = None,
+    certainty: Certainty | None = None,
 ) -> tuple[list[Parallelism], list[str]]:
     """Return the parallelism of each training among ``records`` on each number of ``ranks``, by default its own.
 
     The second list has the cases and meshes left out, with reasons. Cases that differ in mesh and ranks only are
-    one training. Weakly scaled ones keep the images per rank.
+    one training. Weakly scaled ones keep the images per rank. ``most`` and ``certainty`` are those of
+    :func:`hpcdl.prediction.steps.predicted_steps`.
     """
     found: list[Parallelism] = []
     left_out: list[str] = []
@@ -97,17 +109,25 @@ def parallelism(
         for p in ranks or sorted({int(one["ranks"]) for one in alike if one["ranks"] > 1}):
             here = [one for one in alike if one["ranks"] == p]
             try:
-                one, reasons = _of(alike[0], here, p, times, network)
+                one, reasons = _of(alike[0], here, p, times, network, certainty)
             except (ValueError, TypeError, DataError, OSError) as error:
                 left_out.append(f"{alike[0]['model']} on {p} ranks: {error}")
                 continue
             left_out += reasons
-            found.append(one)
+            farthest = most or max(
+                (record["ranks"] for record in alike if record.get("step_seconds")), default=None
+            )
+            found.append(replace(one, times_the_measured_ranks=p / farthest if farthest else None))
     return found, left_out
 
 
 def _of(
-    like: Record, here: Sequence[Record], ranks: int, times: Times, network: Network
+    like: Record,
+    here: Sequence[Record],
+    ranks: int,
+    times: Times,
+    network: Network,
+    certainty: Certainty | None,
 ) -> tuple[Parallelism, list[str]]:
     if ranks < 2:
         raise ValueError("there is nothing to split")
@@ -126,24 +146,31 @@ def _of(
     measured = _measured(here)
     meshes, reasons = [], []
     known: set[Any] = set()
-    given = [one.mesh for one in measured]
-    for mesh in {label(one, ranks): one for one in (*given, *candidates(ranks))}.values():
-        name = label(mesh, ranks)
+    given = [(one.mesh, one.microbatches) for one in measured]
+    for mesh, microbatches in dict.fromkeys((*given, *((one, 0) for one in candidates(ranks)))):
         try:
             training = with_mesh(base, mesh, work)
+            images = _shared(batch, ranks // training.group_ranks(ranks))
+            if mesh.pipeline > 1:
+                counts = [microbatches] if microbatches else [one for one in COUNTS if one <= images]
+                divided = [with_microbatches(training, count) for count in counts]
+                training = min(
+                    divided, key=lambda one: closed_form_seconds(one, ranks, images, network, work, bucket)
+                )
             if (program := _program(training, ranks)) in known:
                 continue
             known.add(program)
-            images = _shared(batch, ranks // training.group_ranks(ranks))
-            cases = [one for one in measured if _program(with_mesh(base, one.mesh, work), ranks) == program]
+            cases = [one for one in measured if program == _program(one.training(base, work), ranks)]
             buckets = next((one.bucket_bytes for one in cases if one.bucket_bytes), bucket)
             stated = closed_form_seconds(training, ranks, images, network, work, buckets)
             predicted = virtual_step(training, ranks, images, network, work, buckets).seconds
         except ValueError as error:
-            reasons.append(f"{like['model']}, mesh {name}: {error}")
+            reasons.append(f"{like['model']}, mesh {label(mesh, ranks)}: {error}")
             continue
         took = median(one.step_seconds for one in cases) if cases else None
-        meshes.append(MeshTime(name, stated, predicted, took, cases[0].case if cases else None))
+        doubtful = is_undetermined(training, ranks, network, certainty, buckets, predicted)
+        name = label(mesh, ranks, training.microbatches)
+        meshes.append(MeshTime(name, stated, predicted, doubtful, took, cases[0].case if cases else None))
     if not meshes:
         raise ValueError("no mesh fits")
     whole = splits(layers, shape, batch, ranks, link)
@@ -164,9 +191,15 @@ class _Measured:
     """Measured steps of a case whose program is that of its mesh here."""
 
     mesh: Mesh
+    microbatches: int
     step_seconds: float
     case: str
     bucket_bytes: int | None
+
+    def training(self, base: Training, times: ComputeTimes) -> Training:
+        """Return the training ``base`` with this mesh."""
+        training = with_mesh(base, self.mesh, times)
+        return training if self.mesh.pipeline == 1 else with_microbatches(training, self.microbatches)
 
 
 def _measured(here: Sequence[Record]) -> list[_Measured]:
@@ -176,11 +209,14 @@ def _measured(here: Sequence[Record]) -> list[_Measured]:
         spec = spec_of(one)
         mesh = spec.mesh or Mesh(model=1)
         strategy = "synchronous" if mesh.pipeline == 1 else "pipeline"
-        plain = spec.training.in_full == registry.in_full(registry.find("training", strategy), {})
+        settings = spec.training.in_full
+        microbatches = {"microbatches": settings["microbatches"]} if "microbatches" in settings else {}
+        plain = settings == registry.in_full(registry.find("training", strategy), microbatches)
         unlike = spec.plan is not None or any(one.get(key) for key in ("network", *UNEQUAL))
         if not one.get("step_seconds") or unlike or spec.training.name != strategy or not plain:
             continue
-        found.append(_Measured(mesh, one["step_seconds"], str(one.get("case")), one.get("bucket_bytes")))
+        parts, case = settings.get("microbatches", 1), str(one.get("case"))
+        found.append(_Measured(mesh, parts, one["step_seconds"], case, one.get("bucket_bytes")))
     return found
 
 
@@ -189,4 +225,10 @@ def _program(training: Training, ranks: int) -> object:
     divisions = training.divisions(ranks)
     exchange = training.mesh.exchange if training.mesh and divisions else ""
     stages = tuple((one.start, one.stop) for one in training.parts)
-    return training.group_ranks(ranks), exchange, stages, tuple(one.boundaries for one in divisions)
+    return (
+        training.group_ranks(ranks),
+        exchange,
+        stages,
+        training.microbatches,
+        tuple(one.boundaries for one in divisions),
+    )

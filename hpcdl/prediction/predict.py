@@ -106,7 +106,7 @@ def predict(
             raise UsageError(f"--ranks-per-host: {error}") from None
     times = partial(_times, [Recorded(one) for one in (run, source) if one])
     if meshes:
-        compared, reasons = parallelism(wanted, times, cluster, ranks)
+        compared, reasons = parallelism(wanted, times, cluster, ranks, most, certainty)
         if not compared:
             reason = f": {reasons[0]}" if reasons else ""
             raise UsageError(f"{what}: it has no training whose parallelism can be predicted{reason}")

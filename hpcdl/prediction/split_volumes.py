@@ -100,7 +100,7 @@ def splits(layers: Sequence[Layer], shape: Shape, batch: int, ranks: int, link: 
         given[layer.name], shape_after = (layer, shape), layer.output(shape)
         shape = shape_after
     first_shape = next(iter(given.values()))[1]
-    found = []
+    found: list[LayerSplits] = []
     for name, _, sizes in by_layer(layers, first_shape, batch):
         layer, inputs = given[name]
         sums = 2 * (ranks - 1) * FLOAT_BYTES * sizes.parameters
@@ -110,11 +110,14 @@ def splits(layers: Sequence[Layer], shape: Shape, batch: int, ranks: int, link: 
                 numbers = variables(layer, inputs, splitter, batch, ranks)
             except ValueError:
                 continue
-            elements = sum(stated(splitter, direction, numbers) for direction in ("Forward", "Backward"))
+            # every rank reads the images that it takes, and nothing needs their gradient
+            is_first = not found and splitter is not linear.by_inputs
+            elements = 0 if is_first else sum(stated(splitter, way, numbers) for way in ("Forward", "Backward"))
             shared = splitter in SHARES_WEIGHTS
             moved[split] = FLOAT_BYTES * elements + (sums if shared else 0)
             halo = "h" in numbers
-            rounds[split] = (4 if halo else 2 * (ranks - 1)) + (2 * (ranks - 1) if shared else 0)
+            moving = 0 if is_first else 4 if halo else 2 * (ranks - 1)
+            rounds[split] = moving + (2 * (ranks - 1) if shared else 0)
         seconds = {split: rounds[split] * link.alpha + moved[split] / ranks * link.beta for split in moved}
         found.append(LayerSplits(name, sizes, moved, seconds))
     return found

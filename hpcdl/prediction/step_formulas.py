@@ -13,7 +13,6 @@ from hpcdl.aggregation.parts.cost import time
 from hpcdl.data.parts.sharding import bounds
 from hpcdl.nn.split.layout import intersection, volume
 from hpcdl.nn.volumes import volumes
-from hpcdl.prediction.mesh_choice import MICROBATCHES
 from hpcdl.training.parts.passes import EXCHANGES
 
 if TYPE_CHECKING:
@@ -33,9 +32,10 @@ def closed_form_seconds(
 ) -> float:
     """Return the time of a step by closed forms (s), with ``images`` for each copy of the network.
 
-    Gholami et al. 2018, section 2: computing, activations, and the sum of gradients over P_c groups. Here the sum
-    of a bucket of at least ``bucket`` bytes begins when its backward is complete, and overlaps with the backward
-    of earlier layers; None: one bucket. Pipelines: :func:`_pipeline`.
+    Computing, activations, and the sum of gradients over P_c groups, as in Gholami et al. 2018, section 2.
+    Gradients of activations are half of theirs, because each rank needs its own part only. The sum of a bucket
+    of at least ``bucket`` bytes begins when its backward is complete, and overlaps with the backward of earlier
+    layers; None: one bucket. Pipelines: :func:`_pipeline`.
     """
     if len(training.parts) > 1:
         return _pipeline(training, ranks, images, network, times)
@@ -165,7 +165,7 @@ def _pipeline(training: Training, ranks: int, images: int, network: Network, tim
     over.
     """
     stages, link = training.parts, _link(network, len(training.parts))
-    microbatch = -(-images // MICROBATCHES)
+    microbatch = -(-images // training.microbatches)
     size, shape, sums = np.dtype(training.dtype).itemsize, training.shape, 0.0
     work, sent = [], [0.0]
     for number, part in enumerate(stages):
@@ -181,7 +181,7 @@ def _pipeline(training: Training, ranks: int, images: int, network: Network, tim
     fill = sum(work) + 2 * sum(sent)
     longest = 0.0
     for number in range(len(stages)):
-        trips, rest = divmod(MICROBATCHES - 1, min(MICROBATCHES, len(stages) - number))
+        trips, rest = divmod(training.microbatches - 1, min(training.microbatches, len(stages) - number))
         trip = sum(work[number:]) + 2 * sum(sent[number + 1 :])
         longest = max(longest, trips * trip + rest * pace)
     return fill + longest + sums + _rest(times, images)

@@ -222,7 +222,7 @@ def _row(
         "compute_seconds": _compute_seconds(training, work, ranks, images),
         "compute_times": work.source or None,
         "bucket_bytes": bucket,
-        "undetermined": _is_undetermined(training, ranks, network, certainty, bucket, seconds),
+        "undetermined": is_undetermined(training, ranks, network, certainty, bucket, seconds),
         "network": network.name,
         "library_decides": scheme_traits(like).native,
         "simulation_seconds": perf_counter() - began,
@@ -236,7 +236,7 @@ def _compute_seconds(training: Training, work: ComputeTimes, ranks: int, images:
     return max(one.step_seconds(images) for one in training.rank_times(work, ranks, images))
 
 
-def _is_undetermined(
+def is_undetermined(
     training: Training, ranks: int, network: Network, certainty: Certainty | None, bucket: int | None, step: float
 ) -> bool:
     """Return True if the uncertainty of the step's sums, one per bucket, exceeds 10 % of the ``step``."""

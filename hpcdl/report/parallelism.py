@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
+from hpcdl.prediction.predict import FAR
 from hpcdl.report.document import Section, Table
 from hpcdl.report.formatting import digits, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hpcdl.analysis.scaling import Record
     from hpcdl.prediction.parallelism import Parallelism
 
 NOTE: Final = (
-    "Closed form: computing, activations and sums of gradients by the formulas of Gholami et al. 2018. Predicted: "
-    "the same programs in virtual time. A mesh is its split and data x model, or data x pipeline."
+    "Closed form: computing, activations and gradient sums as in Gholami et al. 2018. In backward, activations "
+    "of layers split by filters or outputs are half of theirs, because each rank needs its part of the gradient. "
+    "Predicted: the same programs in virtual time. A mesh is its split and data x model, or data x pipeline with "
+    "the best number of microbatches among powers of two."
 )
 LAYERS: Final = ("layer", "|D| MB", "|W| MB", "GFLOP", "bytes/FLOP", "cheapest", "messages")
 MESHES: Final = ("mesh", "closed form", "predicted", "measured", "")
@@ -35,11 +40,19 @@ def section(found: Sequence[Parallelism]) -> Section:
     return Section("Parallelism", [NOTE] if tables else [], points, tables)
 
 
+def doubt(row: Record) -> str:
+    """Return the marks of a prediction: far more ranks than measured, or an undetermined cost that decides."""
+    beyond = row.get("times_the_measured_ranks")
+    far = f"EXTRAPOLATED {digits(beyond)}x" if beyond and beyond > FAR else ""
+    return "; ".join(filter(None, (far, "UNDETERMINED" if row.get("undetermined") else "")))
+
+
 def records(found: Sequence[Parallelism]) -> list[dict[str, Any]]:
     """Return the JSON records; SI units."""
     return [
         {
             **{name: getattr(one, name) for name in ("model", "dataset", "global_batch", "ranks", "network")},
+            "times_the_measured_ranks": one.times_the_measured_ranks,
             "chosen": one.chosen.mesh,
             "fastest": one.fastest.mesh,
             "fastest_measured": one.best.mesh if one.best else None,
@@ -84,8 +97,9 @@ def _meshes(one: Parallelism) -> list[tuple[str, ...]]:
                     ("chosen", mesh is one.chosen),
                     ("fastest", mesh is one.fastest),
                     ("fastest measured", mesh is one.best),
+                    (doubt({"times_the_measured_ranks": one.times_the_measured_ranks, **asdict(mesh)}), True),
                 )
-                if holds
+                if holds and word
             ),
         )
         for mesh in one.meshes

@@ -7,7 +7,6 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.prediction.certainty import PRICES
-from hpcdl.prediction.predict import FAR
 from hpcdl.report import parallelism
 from hpcdl.report.document import Document, Section, Table
 from hpcdl.report.formatting import NONE, digits, percent, rate, seconds, volume
@@ -159,15 +158,8 @@ def _step(row: Record) -> tuple[str, ...]:
         seconds(row["predicted_seconds"]),
         seconds(measured),
         digits(row["predicted_seconds"] / measured) if measured else NONE,
-        _doubt(row),
+        parallelism.doubt(row),
     )
-
-
-def _doubt(row: Record) -> str:
-    """A warning where the ranks are far more than were measured, or a price that decides was not determined."""
-    beyond = row.get("times_the_measured_ranks")
-    far = f"EXTRAPOLATED {digits(beyond)}x" if beyond and beyond > FAR else ""
-    return "; ".join(filter(None, (far, "UNDETERMINED" if row.get("undetermined") else "")))
 
 
 def _order(row: Mapping[str, Any]) -> tuple[int, str, int]:
@@ -183,7 +175,7 @@ def _cells(row: Record) -> tuple[str, ...]:
         seconds(row["predicted_seconds"]),
         seconds(measured),
         digits(row["predicted_seconds"] / measured) if measured else NONE,
-        _doubt(row),
+        parallelism.doubt(row),
     )
 
 

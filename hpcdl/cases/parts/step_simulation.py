@@ -81,6 +81,8 @@ class Training:
     """Mesh that divides the layers; None: each rank has all."""
     parts: Sequence[slice] = (slice(None),)
     """Layers of each stage of a pipeline."""
+    microbatches: int = 1
+    """Parts of a copy's batch in a pipeline."""
     plan: Plan | None = None
     """Compression of the gradients."""
     prices: Mapping[str, float] = field(default_factory=dict)
