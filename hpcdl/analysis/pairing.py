@@ -12,13 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hpcdl.analysis.series import CaseSeries, RunSeries
-    from hpcdl.analysis.statistics import Vector
 
 MEASURES: Final = ("step_seconds", "time_p50_seconds", "seconds_to_target")
 """Measures in their order; one that a launch of the baseline lacks is not compared."""
 
-Value = tuple[str, float]
-"""Job and number (s) of one launch."""
+Value = tuple[str, str, float]
+"""Job, run and number (s) of one launch."""
 
 
 @dataclass(frozen=True)
@@ -34,23 +33,20 @@ class Pair:
     """``failed``, ``missing``, ``new`` or ``inconclusive`` if the values cannot be compared; else empty."""
     reason: str = ""
 
-    def logarithms(self, side: int, *, by_job: bool) -> Vector:
-        """Return logarithms of the baseline's (0) or candidate's (1) values, or of their medians per job."""
-        values = (self.baseline, self.candidate)[side]
-        if not by_job:
-            return np.log([value for _, value in values])
-        jobs: dict[str, list[float]] = {}
-        for job, value in values:
-            jobs.setdefault(job, []).append(value)
-        return np.array([np.median(np.log(launches)) for launches in jobs.values()])
+    def logarithms(self, side: int, *, by_job: bool) -> dict[str, float]:
+        """Return logarithms of the baseline's (0) or candidate's (1) values per run, or their median per job."""
+        units: dict[str, list[float]] = {}
+        for job, run, value in (self.baseline, self.candidate)[side]:
+            units.setdefault(job if by_job else run, []).append(value)
+        return {unit: float(np.median(np.log(values))) for unit, values in units.items()}
 
 
 @dataclass
 class _Side:
     """A case in the runs of one side that should have it."""
 
-    launches: list[tuple[str, CaseSeries]]
-    """Job and case, of each run that has it."""
+    launches: list[tuple[RunSeries, CaseSeries]]
+    """Run and case, of each run that has it."""
     failures: list[str]
     absent: list[str]
     """Why it is not there, of each run that does not have it and does not say that it failed."""
@@ -61,8 +57,8 @@ class _Side:
 
     def values(self, measure: str, settings: str) -> list[Value]:
         return [
-            (job, case.values[measure])
-            for job, case in self.launches
+            (run.job, run.path, case.values[measure])
+            for run, case in self.launches
             if not case.failure and case.settings == settings and measure in case.values
         ]
 
@@ -95,7 +91,7 @@ def _sides(runs: Sequence[RunSeries]) -> dict[tuple[str, str], _Side]:
     for run in runs:
         for one in run.cases:
             side = found[one.suite, one.case]
-            side.launches.append((run.job, one))
+            side.launches.append((run, one))
             side.failures.extend(filter(None, [one.failure]))
             side.total += 1
         here = {(one.suite, one.case) for one in run.cases}

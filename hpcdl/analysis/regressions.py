@@ -1,10 +1,11 @@
 """Comparison of two sets of runs: measures that regressed, improved, are unchanged, or lack data.
 
 The unit is the launch, or the job where a side has several jobs and one of them several launches: iterations of a
-launch, and launches of a job, are not independent. A ratio is exp of the difference of mean logarithms, with
-Welch's 95 % interval; p-values are adjusted over all comparisons (Benjamini & Hochberg). A regression needs an
-adjusted p < 0.05 and a change beyond ``min_effect``; "unchanged" needs an interval within it; everything else is
-inconclusive.
+launch, and launches of a job, are not independent. If each side is one job, a stated variation of jobs counts.
+A ratio is exp of the difference of mean logarithms, with the 95 % interval of a moderated t
+(:mod:`hpcdl.analysis.moderated`); p-values are adjusted over all comparisons (Benjamini & Hochberg). A regression
+needs an adjusted p < 0.05 and a change beyond ``min_effect``; "unchanged" needs an interval within it; everything
+else is inconclusive.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from hpcdl.analysis.change import (
     Change,
 )
 from hpcdl.analysis.drift import drift
+from hpcdl.analysis.moderated import moderated, smallest_visible
 from hpcdl.analysis.pairing import pairs
-from hpcdl.analysis.welch import ALPHA, adjusted, difference, smallest_visible
+from hpcdl.analysis.welch import ALPHA, adjusted
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
     from hpcdl.analysis.accepted import Accepted
     from hpcdl.analysis.drift import Drift
+    from hpcdl.analysis.moderated import Array
     from hpcdl.analysis.pairing import Pair
     from hpcdl.analysis.series import RunSeries
 
@@ -50,6 +53,8 @@ class Comparison:
     """``launch`` or ``job``."""
     jobs: tuple[int, int]
     """Of the baseline and of the candidate."""
+    between_jobs: float
+    """Stated standard deviation between jobs, as a share; 0 if jobs of the runs show it."""
     min_effect: float
     drift: Drift | None
     """Trend of the baseline's runs; None for fewer than four."""
@@ -84,8 +89,11 @@ def compare(
     min_effect: float,
     accepted: Sequence[Accepted],
     today: dt.date,
+    between_jobs: float = 0.0,
 ) -> Comparison:
     """Compare the candidate's runs with the baseline's; each run is one launch.
+
+    ``between_jobs``: standard deviation between jobs as a share, which counts if each side is one job.
 
     Raises ValueError if the baseline has no measured case.
     """
@@ -98,13 +106,15 @@ def compare(
     jobs = (len({run.job for run in baseline}), len({run.job for run in candidate}))
     by_job = max(jobs) > 1 and jobs != (len(baseline), len(candidate))
     compared = [pair for pair in found if not pair.verdict]
-    changes = _changes(compared, min_effect, by_job=by_job)
+    between = between_jobs if jobs == (1, 1) else 0.0
+    changes = _changes(compared, min_effect, math.log1p(between), by_job=by_job)
     changes += [_uncompared(pair) for pair in found if pair.verdict]
     result = apply(changes, accepted, today)
     return Comparison(
         changes=sorted(result.changes, key=_badness),
         unit="job" if by_job else "launch",
         jobs=jobs,
+        between_jobs=between,
         min_effect=min_effect,
         drift=drift(baseline),
         expired=result.expired,
@@ -122,30 +132,32 @@ def _uncompared(pair: Pair) -> Change:
     return Change(pair.suite, pair.case, pair.measure, pair.verdict, pair.reason, counts)
 
 
-def _changes(compared: Sequence[Pair], min_effect: float, *, by_job: bool) -> list[Change]:
+def _changes(compared: Sequence[Pair], min_effect: float, between: float, *, by_job: bool) -> list[Change]:
     """Test all pairs that have values on both sides."""
-    sides = [[pair.logarithms(side, by_job=by_job) for pair in compared] for side in (0, 1)]
-    limit = math.log1p(min_effect)
-    tested = difference(*sides)
-    known = np.array([min(len(pair.baseline), len(pair.candidate)) > 1 for pair in compared], bool)
-    p = adjusted(np.where(known, tested.p, np.nan))
-    low, high = tested.bounds()
+    if not compared:
+        return []
+    baseline, candidate = (_table(compared, side, by_job=by_job) for side in (0, 1))
+    result = moderated(baseline, candidate, between)
+    difference, limit = result.difference, math.log1p(min_effect)
+    p = adjusted(difference.p)
+    low, high = difference.bounds()
     total = int(np.count_nonzero(~np.isnan(p)))
-    visible = [smallest_visible(tested, limit, number) for number in (1, max(total, 1))]
+    visible = [smallest_visible(difference, limit, number) for number in (1, max(total, 1))]
     found = []
     for number, pair in enumerate(compared):
         counts = (len(pair.baseline), len(pair.candidate))
-        means = [math.exp(float(side[number].mean())) for side in sides]
+        means = [math.exp(mean) for mean in result.means[number]]
         change = Change(pair.suite, pair.case, pair.measure, INCONCLUSIVE, "", counts, means[0], means[1])
         change = replace(change, ratio=means[1] / means[0])
+        unit, lost = "job" if by_job else "launch", result.left_out[number]
         if np.isnan(p[number]):
-            few = "launch" if min(counts) < 2 else "job"
-            found.append(replace(change, reason=f"one {few} on a side"))
+            found.append(replace(change, reason=f"one {unit} on each side"))
             continue
         found.append(
             replace(
                 change,
-                verdict=_verdict(p[number], tested.value[number], low[number], high[number], limit),
+                verdict=_verdict(p[number], difference.value[number], low[number], high[number], limit),
+                reason=f"outliers left out: {lost}" if lost else "",
                 low=_exp(low[number]),
                 high=_exp(high[number]),
                 p=float(p[number]),
@@ -154,6 +166,13 @@ def _changes(compared: Sequence[Pair], min_effect: float, *, by_job: bool) -> li
             )
         )
     return found
+
+
+def _table(compared: Sequence[Pair], side: int, *, by_job: bool) -> Array:
+    """Return logarithms, (measures, launches or jobs), NaN where there is none."""
+    rows = [pair.logarithms(side, by_job=by_job) for pair in compared]
+    units = dict.fromkeys(unit for row in rows for unit in row)
+    return np.array([[row.get(unit, math.nan) for unit in units] for row in rows])
 
 
 def _verdict(p: float, value: float, low: float, high: float, limit: float) -> str:

@@ -1,4 +1,4 @@
-"""Welch's test of many pairs of samples at once, adjusted for their number, and the smallest change it could see.
+"""Welch's test of many pairs of samples at once, adjusted for their number.
 
 Rows are comparisons; each has two samples of a few values.
 """
@@ -21,12 +21,6 @@ Vector = npt.NDArray[np.float64]
 ALPHA: Final = 0.05
 """False discovery rate of all comparisons together."""
 
-POWER: Final = 0.8
-"""Probability with which the smallest visible change is found."""
-
-DRAWS: Final = 10_000
-"""Simulated tests behind the smallest visible change."""
-
 
 class Difference(NamedTuple):
     """Differences of means, one per comparison; NaN where a side does not say how its values vary."""
@@ -37,8 +31,6 @@ class Difference(NamedTuple):
     """Standard error of ``value``."""
     freedom: Vector
     """Degrees of freedom of Student's t."""
-    counts: Vector
-    """(comparisons, 2): values of each sample."""
 
     @property
     def p(self) -> Vector:
@@ -70,7 +62,7 @@ def difference(one: Sequence[Vector], other: Sequence[Vector]) -> Difference:
     pooled = counts.sum(axis=1) - 2
     freedom = np.where((counts == 1).any(axis=1) | (squares.sum(axis=1) == 0), pooled, welch)
     freedom = np.where(freedom > 0, freedom, np.nan)
-    return Difference(means[:, 1] - means[:, 0], np.sqrt(squares.sum(axis=1)), freedom, counts)
+    return Difference(means[:, 1] - means[:, 0], np.sqrt(squares.sum(axis=1)), freedom)
 
 
 def _variance(values: Vector) -> float:
@@ -89,42 +81,3 @@ def adjusted(p: Vector) -> Vector:
     scaled = p[order] * len(order) / np.arange(1, len(order) + 1)
     found[order] = np.minimum(np.minimum.accumulate(scaled[::-1])[::-1], 1)
     return found
-
-
-def smallest_visible(found: Difference, minimum: float, comparisons: int = 1) -> Vector:
-    """Return the smallest true difference of each comparison that would be found with probability :data:`POWER`.
-
-    It is found if p < 0.05 / ``comparisons``, which Benjamini and Hochberg ask of one that differs alone, and the
-    difference is larger than ``minimum``. Samples are normal and of equal variance, which is estimated by the
-    standard error, corrected to be median-unbiased (Wilson & Hilferty, PNAS 17, 1931). Few values estimate their
-    own variance badly, and the closed form for a known one is too optimistic: tests are simulated, with a fixed
-    seed.
-    """
-    result = np.full(len(found.value), np.nan)
-    usable = np.isfinite(found.freedom) & (found.error >= 0)
-    for counts in np.unique(found.counts[usable], axis=0):
-        chosen = usable & (found.counts == counts).all(axis=1)
-        error = found.error[chosen] * (1 - 2 / (9 * found.freedom[chosen])) ** -1.5
-        threshold, noise = _tests(int(counts[0]), int(counts[1]), ALPHA / comparisons / 2)
-        least = np.array([minimum / one if one > 0 else 0.0 for one in error])
-        needed = [np.quantile(np.maximum(threshold, one) - noise, POWER) for one in least]
-        result[chosen] = np.where(error > 0, np.array(needed) * error, minimum)
-    return result
-
-
-def _tests(one: int, other: int, probability: float) -> tuple[Vector, Vector]:
-    """Simulate tests of equal means: critical and found differences, both (DRAWS,), in true standard errors."""
-    generator = np.random.default_rng(0)
-    noise = generator.standard_normal(DRAWS)
-    shares = np.array([1 / one, 1 / other]) / (1 / one + 1 / other)
-    spreads = [generator.chisquare(n - 1, DRAWS) / (n - 1) if n > 1 else None for n in (one, other)]
-    first, second = (mine if mine is not None else its for mine, its in (spreads, spreads[::-1]))
-    if first is None or second is None:
-        return np.full(DRAWS, np.inf), noise
-    squares = np.stack([shares[0] * first, shares[1] * second])
-    freedom = np.full(DRAWS, float(one + other - 2))
-    if min(one, other) > 1:
-        freedom = squares.sum(0) ** 2 / (squares[0] ** 2 / (one - 1) + squares[1] ** 2 / (other - 1))
-    grid = 1 / np.linspace(1 / freedom.min(), 1 / freedom.max(), 50)
-    critical = np.exp(np.interp(1 / freedom, 1 / grid[::-1], np.log(upper(probability, grid[::-1]))))
-    return critical * np.sqrt(squares.sum(0)), noise

@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.command import Command
-from hpcdl.commands.parts.output_file import write_output
+from hpcdl.commands.parts.output_file import check_page, write_output
 from hpcdl.commands.parts.parser import path
 from hpcdl.exit_codes import FAILED, INCONCLUSIVE, OK
 
@@ -33,7 +33,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="changes up to this are none (default: 3%%)",
     )
+    parser.add_argument(
+        "--between-jobs",
+        type=_share,
+        default=0.02,
+        metavar="SHARE",
+        help="if each side is one job: standard deviation between jobs of the same software (default: 2%%)",
+    )
     parser.add_argument("--accept", type=path, metavar="FILE", help="TOML file of accepted regressions")
+    parser.add_argument("-o", dest="output", type=path, metavar="FILE", help="write a page too: .html or .md")
     parser.add_argument("--json", action="store_true", help="one JSON document")
     parser.add_argument("--junit", type=path, metavar="FILE", help="write JUnit XML too")
 
@@ -42,8 +50,8 @@ def _share(text: str) -> float:
     """Return a share, written 3% or 0.03. Raises argparse.ArgumentTypeError."""
     number = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)( ?%)?", text.strip())
     share = float(number[1]) / (100 if number[2] else 1) if number else -1.0
-    if not 0 < share < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no share between 0 and 1, such as 3% or 0.03")
+    if not 0 <= share < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share below 1, such as 3% or 0.03")
     return share
 
 
@@ -51,19 +59,25 @@ def execute(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
     from hpcdl.analysis.regressions import compare
     from hpcdl.commands.parts.accept_file import read_accepted
-    from hpcdl.report import junit, regressions, regressions_json
+    from hpcdl.report import junit, markdown, regressions, regressions_json
     from hpcdl.report.summary import coloured, plain
     from hpcdl.suite import UsageError
 
+    check_page(options.output, ".html", ".md")
     accepted = [] if options.accept is None else read_accepted(options.accept)
     baseline, candidate = _series(options.baseline, options.candidate)
     now = dt.datetime.now(dt.UTC)
     try:
-        found = compare(baseline, candidate, options.min_effect, accepted, now.date())
+        found = compare(baseline, candidate, options.min_effect, accepted, now.date(), options.between_jobs)
     except ValueError as error:
         raise UsageError(str(error)) from None
     code = {"regressed": FAILED, "inconclusive": INCONCLUSIVE}.get(found.verdict, OK)
-    text = plain([regressions.page(found, baseline, candidate)])
+    page = regressions.page(found, baseline, candidate)
+    text = plain([page])
+    if options.output is not None:
+        html = options.output.suffix == ".html"
+        form = regressions.html(page, failed=code == FAILED) if html else markdown.written([page])
+        write_output("-o", options.output, form)
     if options.junit is not None:
         write_output("--junit", options.junit, junit.render(found, text, now))
     print(regressions_json.render(found, baseline, candidate, code) if options.json else coloured(text), end="")
@@ -98,5 +112,5 @@ COMMAND: Final = Command(
     "inconclusive; else 0.",
     arguments,
     execute,
-    "hpcdl compare runs/tonight --with runs/baseline",
+    "hpcdl compare runs/baseline --with runs/tonight -o page.html",
 )

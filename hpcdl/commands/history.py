@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.command import Command
-from hpcdl.commands.parts.output_file import write_output
+from hpcdl.commands.parts.output_file import check_page, write_output
 from hpcdl.commands.parts.parser import path
 from hpcdl.exit_codes import FAILED, INCONCLUSIVE, OK
 
@@ -72,8 +72,7 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.report.summary import coloured, plain
     from hpcdl.suite import UsageError
 
-    if options.output is not None:
-        _check_output(options.output)
+    check_page(options.output, ".html")
     now = dt.datetime.now(dt.UTC)
     entries = [] if options.accept is None else read_accepted(options.accept)
     accepted = [entry for entry in entries if entry.expires >= now.date()]
@@ -129,17 +128,6 @@ def _switches(file: Path) -> dict[str, str]:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--switches {file}: {getattr(error, 'strerror', None) or error}") from None
     return {host: switch for switch, *hosts in lines for host in hosts}
-
-
-def _check_output(output: Path) -> None:
-    """Raise UsageError for a page with another suffix, or without its libraries."""
-    from hpcdl.report.pages import missing
-    from hpcdl.suite import UsageError
-
-    if output.suffix != ".html":
-        raise UsageError(f"-o {output}: must end in .html")
-    if missing():
-        raise UsageError(f"-o {output}: {missing()}")
 
 
 COMMAND: Final = Command(

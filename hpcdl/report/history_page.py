@@ -10,7 +10,7 @@ from hpcdl.report import history as text
 from hpcdl.report.document import Document, Section, Table
 from hpcdl.report.figures import history as figures
 from hpcdl.report.formatting import NONE, seconds
-from hpcdl.report.html import Source, written
+from hpcdl.report.html import Source, headed, written
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,10 +29,8 @@ def render(found: Sequence[SuiteVerdict], calibrations: Mapping[str, Calibration
 def _source(found: SuiteVerdict, calibration: Calibration | None) -> Source:
     document = text.page(found, calibration)
     verdict, *others = document.sections
-    headline, *points = verdict.points
-    head = Section(verdict.title, [headline, *verdict.paragraphs], points)
     contents = [
-        (head, figures.of_all(found)),
+        (headed(verdict), figures.of_all(found)),
         (Section("Measures that changed"), figures.of_changed(found)),
         *((one, []) for one in others),
         (Section("Measures without a change"), figures.of_others(found)),

@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from hpcdl.report.contents import illustrated
+from hpcdl.report.document import Section
 from hpcdl.report.drawing.palette import DARK, LIGHT
 from hpcdl.report.escaping import visible
 from hpcdl.report.failures import failures, unfinished
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
     from hpcdl.report.charts import Chart
-    from hpcdl.report.document import Document, Section, Table
+    from hpcdl.report.document import Document, Table
     from hpcdl.report.drawing.figure import Entry
     from hpcdl.report.findings import Findings
 
@@ -76,6 +77,12 @@ def written(sources: Sequence[Source]) -> str:
     """Return one page with all sources."""
     numbers = count(1)
     return _template().render(pages=[_page(one, numbers) for one in sources], light=LIGHT, dark=DARK)
+
+
+def headed(verdict: Section) -> Section:
+    """Return a section whose first point is the headline of the page."""
+    headline, *points = verdict.points
+    return Section(verdict.title, [headline, *verdict.paragraphs], points)
 
 
 def _of_run(found: Findings) -> Source:

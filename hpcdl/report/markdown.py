@@ -8,17 +8,21 @@ from hpcdl.report.contents import document
 from hpcdl.report.escaping import fenced, markdown, markdown_cell
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from hpcdl.report.document import Section, Table
+    from hpcdl.report.document import Document, Section, Table
     from hpcdl.report.findings import Findings
 
 
 def render(found: Sequence[Findings]) -> str:
     """Return one page; several runs follow each other."""
+    return written(map(document, found))
+
+
+def written(pages: Iterable[Document]) -> str:
+    """Return documents as one page."""
     lines: list[str] = []
-    for one in found:
-        page = document(one).visible()
+    for page in (one.visible() for one in pages):
         lines += [f"# {markdown(page.title)}", ""]
         lines += [markdown(page.question), ""] if page.question else []
         for section in page.sections:

@@ -28,6 +28,8 @@ SHORT: Final = 60
 """Longest reason in the table (characters)."""
 MOST: Final = 10.0
 """Largest ratio that is shown as the smallest visible one; beyond it a comparison sees nothing."""
+HIDDEN: Final = 1.96 * math.sqrt(2)
+"""Standard deviations between jobs that a difference of two jobs must exceed at least."""
 DRIFT: Final = 0.05
 """Largest p of a trend of the baseline that is named."""
 NAMES: Final = {"step_seconds": "step", "time_p50_seconds": "p50", "seconds_to_target": "to target"}
@@ -45,6 +47,14 @@ def page(found: Comparison, baseline: Sequence[RunSeries], candidate: Sequence[R
     )
 
 
+def html(found: Document, *, failed: bool) -> str:
+    """Return the page in HTML, the verdict first."""
+    from hpcdl.report.html import Source, headed, written  # late: it needs jinja2
+
+    runs, verdict, measures = found.sections
+    return written([Source(found, [(one, []) for one in (headed(verdict), runs, measures)], failed)])
+
+
 def _runs(found: Comparison, baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> list[str]:
     lines = []
     for name, runs, jobs in zip(("Baseline", "Candidate"), (baseline, candidate), found.jobs, strict=True):
@@ -54,8 +64,12 @@ def _runs(found: Comparison, baseline: Sequence[RunSeries], candidate: Sequence[
         launches = f"{len(runs)} launch{'' if len(runs) == 1 else 'es'} of {plural(jobs, 'job')}"
         first = f"from {runs[0].path} on" if len(runs) > 1 else runs[0].path
         lines.append(f"{name}: {', '.join(filter(None, [launches, when, first]))}.")
-    if found.jobs == (1, 1) and found.unit == "launch" and len(baseline) + len(candidate) > 2:
-        lines.append("Each side is one job: a difference between jobs counts as a change. Compare several jobs.")
+    if found.between_jobs and len(baseline) + len(candidate) > 2:
+        hidden = math.exp(HIDDEN * math.log1p(found.between_jobs))
+        lines.append(
+            f"Each side is one job. Jobs are taken to vary by {100 * found.between_jobs:g} % (--between-jobs), "
+            f"which hides changes of less than {_visible(hidden)}: compare several jobs."
+        )
     if found.unit == "job":
         lines.append("The unit is the job: the median of its launches.")
         if min(found.jobs) == 1:
@@ -90,7 +104,7 @@ def _headline(found: Comparison) -> list[str]:
             f"down, {alone} if one does"
         )
     elif found.count(INCONCLUSIVE):
-        lines.append("one launch does not show how launches vary: hpcdl run SUITE --launches 6, on each side")
+        lines.append("one launch does not show how launches vary: hpcdl run SUITE --launches 6")
     return lines
 
 

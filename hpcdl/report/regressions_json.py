@@ -27,6 +27,7 @@ def render(
         "exit_code": exit_code,
         "min_effect": found.min_effect,
         "unit": found.unit,
+        "between_jobs": found.between_jobs,
         "baseline": [_run(run) for run in baseline],
         "candidate": [_run(run) for run in candidate],
         "environment_differences": environment_changes(baseline, candidate),

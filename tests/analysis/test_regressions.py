@@ -1,6 +1,7 @@
 """Comparison of two sets of runs: verdicts, missing and failed cases, jobs, accepted regressions, drift."""
 
 import datetime as dt
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -68,11 +69,45 @@ def test_a_larger_min_effect_makes_it_unchanged():
     assert compared(runs(*STEADY), candidate, min_effect=0.1).verdict == "unchanged"
 
 
-@pytest.mark.parametrize("sides", [(1, 5), (5, 1), (1, 1)])
-def test_one_launch_on_a_side_is_inconclusive(sides):
-    found = compared(runs(*STEADY[: sides[0]]), runs(*(2 * one for one in STEADY[: sides[1]])))
+@pytest.mark.parametrize("sides", [(1, 5), (5, 1)])
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, "unchanged"), (1.1, "regressed")])
+def test_one_launch_is_judged_by_the_spread_of_the_other_side(sides, factor, verdict):
+    found = compared(runs(*STEADY[: sides[0]]), runs(*(factor * one for one in STEADY[: sides[1]])))
+    assert found.verdict == verdict
+
+
+def of_one_job(*launches, name):
+    return runs(*launches, job=name)
+
+
+@pytest.mark.parametrize(
+    ("between", "factor", "verdict"),
+    [
+        (0.02, 1.05, "inconclusive"),
+        (0.02, 1.1, "regressed"),
+        (0.0, 1.05, "regressed"),
+        (0.02, 1.0, "inconclusive"),
+    ],
+)
+def test_two_jobs_differ_by_the_stated_variation(between, factor, verdict):
+    before = of_one_job(*STEADY, name="a")
+    now = [
+        replace(one, path=f"now/{n}") for n, one in enumerate(of_one_job(*(factor * x for x in STEADY), name="b"))
+    ]
+    found = compare(before, now, 0.03, (), TODAY, between)
+    assert found.verdict == verdict
+    assert found.between_jobs == between
+
+
+def test_several_jobs_show_their_variation_themselves():
+    found = compare(runs(*STEADY), of_one_job(1.0, name="b"), 0.03, (), TODAY, 0.02)
+    assert (found.verdict, found.between_jobs) == ("unchanged", 0.0)
+
+
+def test_one_launch_on_each_side_is_inconclusive():
+    found = compared(runs(1.0), runs(2.0))
     assert found.verdict == "inconclusive"
-    assert only(found).reason == "one launch on a side"
+    assert only(found).reason == "one launch on each side"
     assert np.isnan(only(found).p)
     assert np.isfinite(only(found).ratio)
 

@@ -1,4 +1,4 @@
-"""Welch's test, its adjustment for many comparisons, and the power that is stated."""
+"""Welch's test and its adjustment for many comparisons."""
 
 import math
 
@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hpcdl.analysis.welch import adjusted, difference, smallest_visible
+from hpcdl.analysis.welch import adjusted, difference
 
 LAUNCHES = (2, 3, 5, 10, 20)
 NOISE = 0.02
 LIMIT = math.log1p(0.03)
 
 
-def samples(rows, n, generator, change=0.0):
-    return [generator.normal(shift, NOISE, (rows, n)) for shift in (0.0, change)]
+def samples(rows, n, generator):
+    return [generator.normal(0, NOISE, (rows, n)) for _ in range(2)]
 
 
 @pytest.mark.parametrize("sizes", [(2, 2), (3, 7), (20, 4)])
@@ -43,7 +43,6 @@ def test_values_without_spread():
     found = difference([same, same], [same, other])
     assert found.p == pytest.approx([1, 0])
     assert [bound.tolist() for bound in found.bounds()] == [[0, 1], [0, 1]]
-    assert smallest_visible(found, LIMIT).tolist() == [LIMIT, LIMIT]
 
 
 def test_adjusted_p_values_are_those_of_scipy():
@@ -68,14 +67,3 @@ def test_without_a_change_at_most_one_suite_in_twenty_has_a_regression(n):
     p, value = (column.reshape(suites, cases) for column in (found.p, found.value))
     false = [((adjusted(one) < 0.05) & (change > LIMIT)).any() for one, change in zip(p, value, strict=True)]
     assert np.mean(false) <= 0.05
-
-
-@pytest.mark.parametrize("n", LAUNCHES)
-@pytest.mark.parametrize("comparisons", [1, 10])
-def test_the_smallest_visible_change_is_found_four_times_in_five(n, comparisons):
-    rows = 1500
-    generator = np.random.default_rng(n)
-    stated = np.median(smallest_visible(difference(*samples(200, n, generator)), LIMIT, comparisons))
-    found = difference(*samples(rows, n, generator, stated))
-    share = ((found.p < 0.05 / comparisons) & (found.value > LIMIT)).mean()
-    assert 0.72 < share < 0.88

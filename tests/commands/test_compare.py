@@ -41,10 +41,25 @@ def test_exit_codes(nights, capsys, factor, code, word):
     assert f"- {word}: 2 measures of 2 cases: 2 {word.lower()}" in capsys.readouterr().out
 
 
-def test_one_launch_is_inconclusive(nights, capsys):
-    before, now = nights("a", STEADY), nights("b", [1.0])
-    assert main(["compare", *before, "--with", *now]) == 3
+def test_one_launch_is_judged_by_the_spread_of_the_others(nights, capsys):
+    before, now = nights("a", STEADY), nights("b", [1.2])
+    assert main(["compare", *before, "--with", *now]) == 1
+    assert main(["compare", before[0], "--with", *now]) == 3
     assert "INCONCLUSIVE: 2 measures" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("ending", ["html", "md", "txt"])
+def test_a_page_in_a_file(nights, capsys, tmp_path, ending):
+    before, now, file = nights("a", STEADY), nights("b", [1.2 * one for one in STEADY]), tmp_path / f"p.{ending}"
+    code = main(["compare", *before, "--with", *now, "-o", str(file)])
+    if ending == "txt":
+        assert code == 2
+        assert "must end in .html or .md" in capsys.readouterr().err
+        return
+    assert code == 1
+    headline = "REGRESSED: 2 measures of 2 cases: 2 regressed"
+    start = "<h1>" if ending == "html" else "- "
+    assert f"{start}{headline}" in file.read_text(encoding="utf-8")
 
 
 def test_a_missing_case_fails_and_a_new_one_is_named(nights, capsys):
@@ -62,10 +77,12 @@ def test_what_launches_left_is_taken_as_it_is(hand, tmp_path, capsys):
             folder.mkdir(parents=True)
             type(hand)(folder).case([[factor] * 3], **CASE, case="c", warmup_steps=0).read()
         (tmp_path / side / "report.md").touch()
-    assert main(["compare", str(tmp_path / "a"), "--with", str(tmp_path / "b")]) == 0
+    sides = [str(tmp_path / "a"), "--with", str(tmp_path / "b")]
+    assert main(["compare", *sides]) == 3
     page = " ".join(capsys.readouterr().out.split())
     assert "Baseline: 5 launches of 1 job" in page
-    assert "Each side is one job: a difference between jobs counts as a change." in page
+    assert "Jobs are taken to vary by 2 % (--between-jobs), which hides changes of less than 5.6 %" in page
+    assert main(["compare", *sides, "--between-jobs", "0.5%"]) == 0
 
 
 def test_environment_differences_come_first(nights, capsys):
@@ -164,12 +181,12 @@ def test_junit_fits_its_schema(nights, capsys, tmp_path):
 
 
 def test_junit_skips_what_is_inconclusive(nights, tmp_path):
-    before, now = nights("a", STEADY), nights("b", [1.0])
+    before, now = nights("a", [1.0]), nights("b", [1.0])
     file = tmp_path / "junit.xml"
     assert main(["compare", *before, "--with", *now, "--junit", str(file)]) == 3
     suite = ET.fromstring(file.read_text(encoding="utf-8"))[0]
     assert suite.get("skipped") == "2"
-    assert next(suite.iter("skipped")).get("message").endswith("one launch on a side")
+    assert next(suite.iter("skipped")).get("message").endswith("one launch on each side")
     assert main(["compare", *before, "--with", *now, "--junit", str(tmp_path)]) == 2
 
 
@@ -253,12 +270,12 @@ def test_a_run_of_another_schema_is_refused(nights, capsys, monkeypatch):
     assert f"schema {SCHEMA}, but this hpcdl reads schema 9" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("share", ["0", "100%", "-3%", "3 percent", "nan", ""])
+@pytest.mark.parametrize("share", ["1", "100%", "-3%", "3 percent", "nan", ""])
 def test_a_wrong_share_is_one_line(capsys, share):
     with pytest.raises(SystemExit) as ended:
         main(["compare", "a", "--with", "b", f"--min-effect={share}"])
     assert ended.value.code == 2
-    assert "is no share between 0 and 1, such as 3% or 0.03" in capsys.readouterr().err
+    assert "is no share below 1, such as 3% or 0.03" in capsys.readouterr().err
 
 
 def test_a_run_on_both_sides_is_refused(nights, capsys):

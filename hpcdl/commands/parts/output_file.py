@@ -6,6 +6,17 @@ import os
 from pathlib import Path
 
 
+def check_page(output: Path | None, *suffixes: str) -> None:
+    """Raise UsageError if the page that -o names has none of the suffixes, or lacks the libraries of HTML."""
+    from hpcdl.report.pages import missing
+    from hpcdl.suite import UsageError
+
+    if output is not None and output.suffix not in suffixes:
+        raise UsageError(f"-o {output}: must end in {' or '.join(suffixes)}")
+    if output is not None and output.suffix == ".html" and missing():
+        raise UsageError(f"-o {output}: {missing()}")
+
+
 def write_output(option: str, file: Path, text: str) -> None:
     """Write ``text`` to the ``file`` that ``option`` names, in UTF-8.
 
