@@ -1,8 +1,8 @@
 """Find objects by name: a folder is its own registry.
 
 ``hpcdl/aggregation/ring.py`` offers its function ``ring``. A file in ``hpcdl/optim`` or ``hpcdl/compression``
-offers a class; letter case and underscores do not matter: ``sgd.py`` offers ``SGD``. A new file needs no
-registration.
+offers a class; letter case and underscores do not matter: ``sgd.py`` offers ``SGD``. A file of a family, such as
+``hpcdl/models/vgg.py``, lists what it offers in ``OFFERS``. A new file needs no registration.
 
 ``mypackage.mymodule:my_ring`` names an object of the user. Its module is searched on Python's path, then in the
 folder of the suite. It is imported only if the user typed the name, in a suite or an option: a file of a run is
@@ -67,9 +67,7 @@ def nearest(name: str, valid: Iterable[str]) -> str:
 @cache
 def names(folder: str) -> tuple[str, ...]:
     """Return all names of ``folder``, sorted."""
-    package = importlib.import_module(FOLDERS[folder])
-    modules = (entry.name for entry in pkgutil.iter_modules(package.__path__))
-    return tuple(sorted(name for name in modules if _offer(f"{FOLDERS[folder]}.{name}") is not None))
+    return tuple(sorted(_offers(folder)))
 
 
 def find(folder: str, name: str) -> Callable[..., Any]:
@@ -80,6 +78,7 @@ def find(folder: str, name: str) -> Callable[..., Any]:
     if ":" in name:
         return _users_own(folder, name)
     found = _offer(f"{FOLDERS[folder]}.{name}") if name.isidentifier() else None
+    found = found or _offers(folder).get(name)
     if found is None:
         raise ValueError(f"unknown {name!r}{nearest(name, names(folder))}")
     return found
@@ -134,6 +133,18 @@ def _users_own(folder: str, name: str) -> Callable[..., Any]:
 
 
 @cache
+def _offers(folder: str) -> dict[str, Callable[..., Any]]:
+    """Return all objects of ``folder``, by name. Imports all of its modules."""
+    package, found = importlib.import_module(FOLDERS[folder]), {}
+    for entry in pkgutil.iter_modules(package.__path__):
+        path = f"{package.__name__}.{entry.name}"
+        if (one := _offer(path)) is not None:
+            found[entry.name] = one
+        found |= getattr(sys.modules.get(path), "OFFERS", {})
+    return found
+
+
+@cache
 def _offer(path: str) -> Callable[..., Any] | None:
     """Return the object that the module ``path`` offers; None if there is no such module or object."""
     try:
@@ -142,6 +153,8 @@ def _offer(path: str) -> Callable[..., Any] | None:
         if error.name is not None and path.startswith(error.name):
             return None
         raise
+    if hasattr(module, "OFFERS"):
+        return None
     wanted = path.rpartition(".")[2].replace("_", "")
     is_offer = inspect.isclass if path.startswith(OF_CLASSES) else inspect.isfunction
     for name, thing in vars(module).items():

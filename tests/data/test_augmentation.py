@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from hpcdl.data.idx import pad_to_square
 from hpcdl.data.parts.augmentation import Augmentation
 from hpcdl.data.parts.dataset import DataError
-from hpcdl.data.parts.idx import pad_to_square
 from hpcdl.data.parts.splits import PixelCounts, PixelNormalization, in_memory_dataset
 
 RANDOM = np.random.default_rng(0)

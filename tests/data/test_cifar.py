@@ -5,10 +5,8 @@ import gzip
 import numpy as np
 import pytest
 
-from hpcdl.data import cifar10 as ten
-from hpcdl.data import cifar100 as hundred
-from hpcdl.data.cifar10 import cifar10
-from hpcdl.data.cifar100 import cifar100
+from hpcdl.data import cifar
+from hpcdl.data.cifar import cifar10, cifar100
 from hpcdl.data.parts.dataset import DataError
 
 RANDOM = np.random.default_rng(0)
@@ -20,10 +18,10 @@ SMALL_HUNDRED = {"train.bin": 40}
 def small(monkeypatch):
     """Use files of a few images instead of 184 MB."""
     monkeypatch.delenv("HPCDL_DATA", raising=False)
-    monkeypatch.setattr(ten, "TRAIN", SMALL_TEN)
-    monkeypatch.setattr(ten, "TEST", {"test_batch.bin": 10})
-    monkeypatch.setattr(hundred, "TRAIN", SMALL_HUNDRED)
-    monkeypatch.setattr(hundred, "TEST", {"test.bin": 10})
+    monkeypatch.setattr(cifar, "TRAIN_10", SMALL_TEN)
+    monkeypatch.setattr(cifar, "TEST_10", {"test_batch.bin": 10})
+    monkeypatch.setattr(cifar, "TRAIN_100", SMALL_HUNDRED)
+    monkeypatch.setattr(cifar, "TEST_100", {"test.bin": 10})
 
 
 def records(count, *classes):
@@ -63,8 +61,8 @@ def test_number_of_images_in_the_published_files(monkeypatch):
     assert {
         **{f"data_batch_{number}.bin": 10_000 for number in (1, 2, 3, 4, 5)},
         "test_batch.bin": 10_000,
-    } == {**ten.TRAIN, **ten.TEST}
-    assert {**hundred.TRAIN, **hundred.TEST} == {"train.bin": 50_000, "test.bin": 10_000}
+    } == {**cifar.TRAIN_10, **cifar.TEST_10}
+    assert {**cifar.TRAIN_100, **cifar.TEST_100} == {"train.bin": 50_000, "test.bin": 10_000}
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])

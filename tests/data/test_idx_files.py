@@ -6,10 +6,8 @@ import struct
 import numpy as np
 import pytest
 
-from hpcdl.data.fashion_mnist import DEBIAN, fashion_mnist
-from hpcdl.data.mnist import mnist
+from hpcdl.data.idx import DEBIAN, FILES, fashion_mnist, mnist, read_idx, read_labelled_images
 from hpcdl.data.parts.dataset import DataError
-from hpcdl.data.parts.idx import FILES, read_idx, read_labelled_images
 
 CODES = {"u1": 8, "i1": 9, "i2": 11, "i4": 12, "f4": 13, "f8": 14}
 
@@ -131,7 +129,7 @@ def test_images_and_labels_must_belong_together(tmp_path):
 @pytest.fixture
 def nowhere(monkeypatch):
     monkeypatch.delenv("HPCDL_DATA", raising=False)
-    monkeypatch.setattr("hpcdl.data.fashion_mnist.DEBIAN", DEBIAN / "nowhere")
+    monkeypatch.setattr("hpcdl.data.idx.DEBIAN", DEBIAN / "nowhere")
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
@@ -171,7 +169,7 @@ def test_digest_is_of_the_content_not_of_the_files(tmp_path, nowhere):
 
 def test_order_of_search(tmp_path, nowhere, monkeypatch):
     root, package = tmp_path / "data", tmp_path / "package"
-    monkeypatch.setattr("hpcdl.data.fashion_mnist.DEBIAN", package)
+    monkeypatch.setattr("hpcdl.data.idx.DEBIAN", package)
     monkeypatch.setenv("HPCDL_DATA", str(root))
     for folder in (package, root, root / "fashion_mnist", tmp_path / "explicit"):
         write_four(folder)

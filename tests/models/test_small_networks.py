@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from hpcdl.models.cifar_quick import cifar_quick
+from hpcdl.models.cifar_resnet import resnet20
 from hpcdl.models.lenet5 import lenet5
 from hpcdl.models.locally_connected_vision import locally_connected_vision
-from hpcdl.models.resnet20 import resnet20
 from hpcdl.nn.replica import Replica
 
 NETWORKS = [

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hpcdl import suite
-from hpcdl.data.parts.idx import FILES
+from hpcdl.data.idx import FILES
 
 WRONG_VALUES = [
     ("train", {"agregation": "ring"}, "agregation: unknown key; did you mean 'aggregation'?"),

@@ -16,8 +16,8 @@ from contract.divided import (
 
 from hpcdl.aggregation.butterfly import butterfly
 from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.models.cifar_resnet import resnet20
 from hpcdl.models.distbelief_speech import distbelief_speech
-from hpcdl.models.resnet20 import resnet20
 from hpcdl.nn.initial import gaussian
 from hpcdl.nn.layers.auxiliary import Auxiliary
 from hpcdl.nn.layers.batch_norm import BatchNorm

@@ -1,23 +1,24 @@
-"""IDX, the file format of MNIST: a header and an array, often gzipped."""
+"""MNIST and Fashion-MNIST: images of 28 x 28 pixels, from local files in the IDX format."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from hpcdl.data.parts.augmentation import Augmentation
 from hpcdl.data.parts.data_file import content, find_files
 from hpcdl.data.parts.dataset import DataError, Dataset
 from hpcdl.data.parts.splits import in_memory_dataset
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from hpcdl.data.parts.augmentation import Augmentation
+    from hpcdl.data.parts.dataset import Dataset
 
 
 _DTYPES: Final = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -118,9 +119,9 @@ def idx_dataset(
     """Return the dataset ``name`` of ten classes from the first folder that contains any of :data:`FILES`.
 
     :func:`hpcdl.data.parts.data_file.find_files` searches the files. ``pad_to`` is the side for
-    :func:`hpcdl.data.parts.idx.pad_to_square`; mean and deviation are those of the padded images.
+    :func:`hpcdl.data.idx.pad_to_square`; mean and deviation are those of the padded images.
 
-    Raises DataError if files are missing or invalid (see :mod:`hpcdl.data.parts.idx`), if test images have another
+    Raises DataError if files are missing or invalid (see :mod:`hpcdl.data.idx`), if test images have another
     shape than training images, and for invalid settings.
     """
     folder, files = find_files(name, path, FILES, subfolders=(name,), installed=installed, hint=hint)
@@ -140,3 +141,50 @@ def idx_dataset(
         source=str(folder),
         augmentation=augmentation,
     )
+
+
+def mnist(*, path: str = "", pad_to: int | None = None, crop_padding: int = 0, flip: bool = False) -> Dataset:
+    """MNIST: (28, 28, 1) images in ten classes, 60000 for training and 10000 for testing.
+
+    Nothing is downloaded. The files are searched in ``path`` if given, otherwise in $HPCDL_DATA/mnist and
+    $HPCDL_DATA. ``pad_to`` adds a black border up to that side. ``crop_padding`` and ``flip`` are settings of
+    :class:`hpcdl.data.parts.augmentation.Augmentation`. Source: LeCun, Bottou, Bengio and Haffner 1998 (Proc. IEEE
+    86). Raises DataError for missing or invalid files and for invalid settings.
+    """
+    return idx_dataset(
+        "mnist",
+        path,
+        installed=(),
+        hint=f"set HPCDL_DATA to a folder that holds {FILES[0]}[.gz], {FILES[1]}[.gz] and the same of t10k",
+        pad_to=pad_to,
+        augmentation=Augmentation(crop_padding=crop_padding, flip=flip),
+    )
+
+
+DEBIAN: Final = Path("/usr/share/datasets/fashion-mnist")
+"""Folder of Debian's package dataset-fashion-mnist."""
+
+
+def fashion_mnist(
+    *, path: str = "", pad_to: int | None = None, crop_padding: int = 0, flip: bool = False
+) -> Dataset:
+    """Fashion-MNIST: (28, 28, 1) images in ten classes, 60000 for training and 10000 for testing.
+
+    Nothing is downloaded. The files are searched in ``path`` if given, otherwise in $HPCDL_DATA/fashion_mnist,
+    $HPCDL_DATA, and the folder of Debian's package dataset-fashion-mnist. ``pad_to`` adds a black border up to
+    that side (32 for networks for CIFAR). ``crop_padding`` and ``flip`` are settings of
+    :class:`hpcdl.data.parts.augmentation.Augmentation`. Source: Xiao, Rasul and Vollgraf 2017 (arXiv 1708.07747),
+    MIT licence. Raises DataError for missing or invalid files and for invalid settings.
+    """
+    return idx_dataset(
+        "fashion_mnist",
+        path,
+        installed=(DEBIAN,),
+        hint="apt-get install dataset-fashion-mnist, or "
+        f"set HPCDL_DATA to a folder that holds {FILES[0]}[.gz], {FILES[1]}[.gz] and the same of t10k",
+        pad_to=pad_to,
+        augmentation=Augmentation(crop_padding=crop_padding, flip=flip),
+    )
+
+
+OFFERS: Final = {"mnist": mnist, "fashion_mnist": fashion_mnist}

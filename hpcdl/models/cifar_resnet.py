@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hpcdl.nn.initial import he
 from hpcdl.nn.layers.batch_norm import BatchNorm
@@ -13,6 +13,7 @@ from hpcdl.nn.layers.residual import Residual
 from hpcdl.nn.layers.subsampling import Subsampling
 
 if TYPE_CHECKING:
+    from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer
 
 
@@ -57,3 +58,24 @@ def _halving_shortcut(filters: int, option: str) -> list[Layer]:
     if option == "A":
         return [Subsampling("subsample", filters)]
     return [Convolution("project", filters, 1, stride=2, bias=None), BatchNorm("project_bn")]
+
+
+def resnet20(shape: Shape = (32, 32, 3), classes: int = 10, *, option: str = "A") -> list[Layer]:  # noqa: ARG001
+    """ResNet-20: three stages of three residual blocks with batch normalisation.
+
+    He et al. 2015, section 4.2, with shortcuts without parameters (option A): 269,722 parameters on 32x32x3. With
+    ``option`` = "B" the two shortcuts that halve the image are 1x1 convolutions: 272,474.
+    """
+    return cifar_resnet(20, classes, option)
+
+
+def resnet56(shape: Shape = (32, 32, 3), classes: int = 10, *, option: str = "A") -> list[Layer]:  # noqa: ARG001
+    """ResNet-56: three stages of nine residual blocks with batch normalisation.
+
+    He et al. 2015, section 4.2, with shortcuts without parameters (option A): 853,018 parameters on 32x32x3. With
+    ``option`` = "B" the two shortcuts that halve the image are 1x1 convolutions: 855,770.
+    """
+    return cifar_resnet(56, classes, option)
+
+
+OFFERS: Final = {"resnet20": resnet20, "resnet56": resnet56}

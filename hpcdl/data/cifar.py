@@ -1,4 +1,4 @@
-"""Binary version of CIFAR-10 and CIFAR-100: records of a few label bytes and 3072 bytes of colour planes."""
+"""CIFAR-10 and CIFAR-100: photographs of 32 x 32 pixels, from local binary files."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from hpcdl.data.parts.augmentation import Augmentation
 from hpcdl.data.parts.data_file import content, find_files
 from hpcdl.data.parts.dataset import DataError, Dataset
 from hpcdl.data.parts.splits import in_memory_dataset
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from hpcdl.data.parts.augmentation import Augmentation
+    from hpcdl.data.parts.dataset import Dataset
+
 
 SIDE: Final = 32
 CHANNELS: Final = 3
@@ -94,3 +96,56 @@ def read_records(
         classes[here] = records[:, len(labels) - 1]
         begin += count
     return images, classes
+
+
+TRAIN_10: Final = {f"data_batch_{number}.bin": 10_000 for number in range(1, 6)}
+"""Number of images in each file."""
+TEST_10: Final = {"test_batch.bin": 10_000}
+
+
+def cifar10(*, path: str = "", crop_padding: int = 0, flip: bool = False) -> Dataset:
+    """CIFAR-10: (32, 32, 3) images, 50000 for training and 10000 for testing. Nothing is downloaded.
+
+    The six files of the binary version, plain or with .gz, are searched in ``path`` if given, otherwise in
+    $HPCDL_DATA/cifar10, $HPCDL_DATA/cifar-10-batches-bin and $HPCDL_DATA. ``crop_padding`` (4 in the literature)
+    and ``flip`` are settings of :class:`hpcdl.data.parts.augmentation.Augmentation`. Source: A. Krizhevsky,
+    Learning Multiple Layers of Features from Tiny Images, 2009. Raises DataError for missing or invalid files and
+    for invalid settings.
+    """
+    return cifar_dataset(
+        "cifar10",
+        path,
+        train=TRAIN_10,
+        test=TEST_10,
+        labels={"label": 10},
+        subfolders=("cifar10", "cifar-10-batches-bin"),
+        augmentation=Augmentation(crop_padding=crop_padding, flip=flip),
+    )
+
+
+TRAIN_100: Final = {"train.bin": 50_000}
+"""Number of images in each file."""
+TEST_100: Final = {"test.bin": 10_000}
+
+
+def cifar100(*, path: str = "", crop_padding: int = 0, flip: bool = False) -> Dataset:
+    """CIFAR-100: (32, 32, 3) images, 50000 for training and 10000 for testing. Nothing is downloaded.
+
+    The labels are the fine ones. The two files of the binary version, plain or with .gz, are searched in ``path``
+    if given, otherwise in $HPCDL_DATA/cifar100, $HPCDL_DATA/cifar-100-binary and $HPCDL_DATA. ``crop_padding`` (4
+    in the literature) and ``flip`` are settings of :class:`hpcdl.data.parts.augmentation.Augmentation`. Source: A.
+    Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009. Raises DataError for missing or
+    invalid files and for invalid settings.
+    """
+    return cifar_dataset(
+        "cifar100",
+        path,
+        train=TRAIN_100,
+        test=TEST_100,
+        labels={"coarse label": 20, "fine label": 100},
+        subfolders=("cifar100", "cifar-100-binary"),
+        augmentation=Augmentation(crop_padding=crop_padding, flip=flip),
+    )
+
+
+OFFERS: Final = {"cifar10": cifar10, "cifar100": cifar100}
