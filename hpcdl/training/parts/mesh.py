@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer
     from hpcdl.nn.split.division import Division
+
+LISTED: Final = 1024
+"""Data groups, at most, of the meshes that a message lists."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +98,9 @@ class Mesh:
         data = self.data or ranks // (self.model or 1)
         model = self.model or ranks // data if data else 0
         if data * model != ranks:
-            fit = ", ".join(f"{one} x {ranks // one}" for one in range(1, ranks + 1) if ranks % one == 0)
+            fit = ", ".join(
+                f"{one} x {ranks // one}" for one in range(1, min(ranks, LISTED) + 1) if ranks % one == 0
+            )
             raise ValueError(f"{ranks} ranks do not fit {self._sizes}; data x model can be {fit}")
         return data, model
 
