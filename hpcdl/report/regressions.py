@@ -72,8 +72,8 @@ def _runs(found: Comparison, baseline: Sequence[RunSeries], candidate: Sequence[
         )
     if found.unit == "job":
         lines.append("The unit is the job: the median of its launches.")
-        if min(found.jobs) == 1:
-            lines.append("One side is one job: jobs of both sides are assumed to vary equally.")
+    if min(found.jobs) == 1 < max(found.jobs):
+        lines.append("One side is one job: jobs of both sides are taken to vary equally.")
     limit = math.log1p(found.min_effect)
     if found.drift is not None and found.drift.p < DRIFT and abs(math.log(found.drift.ratio)) > limit:
         lines.append(
