@@ -72,6 +72,8 @@ def _runs(found: Comparison, baseline: Sequence[RunSeries], candidate: Sequence[
         )
     if found.unit == "job":
         lines.append("The unit is the job: the median of its launches.")
+    if min(len(baseline), len(candidate)) == 1 < max(len(baseline), len(candidate)):
+        lines.append("One side is one launch, whose outliers look like changes: repeat it before you act.")
     if min(found.jobs) == 1 < max(found.jobs):
         lines.append("One side is one job: jobs of both sides are taken to vary equally.")
     limit = math.log1p(found.min_effect)

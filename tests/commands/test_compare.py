@@ -44,7 +44,11 @@ def test_exit_codes(nights, capsys, factor, code, word):
 def test_one_launch_is_judged_by_the_spread_of_the_others(nights, capsys):
     before, now = nights("a", STEADY), nights("b", [1.2])
     assert main(["compare", *before, "--with", *now]) == 1
-    assert "One side is one job: jobs of both sides are taken to vary equally." in capsys.readouterr().out
+    page = capsys.readouterr().out
+    assert "One side is one job: jobs of both sides are taken to vary equally." in page
+    assert "One side is one launch, whose outliers look like changes: repeat it before you act." in " ".join(
+        page.split()
+    )
     assert main(["compare", before[0], "--with", *now]) == 3
     assert "INCONCLUSIVE: 2 measures" in capsys.readouterr().out
 
