@@ -64,6 +64,12 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else f"; valid names: {', '.join(names)}"
 
 
+def forget() -> None:
+    """Look again at the folders: a file was added or has gone."""
+    for function in (names, _offers, _offer):
+        function.cache_clear()
+
+
 @cache
 def names(folder: str) -> tuple[str, ...]:
     """Return all names of ``folder``, sorted."""

@@ -71,9 +71,9 @@ def dropped(tmp_path, monkeypatch):
     """Return the name of a scheme whose file was added to the folder of schemes."""
     (tmp_path / "line.py").write_text(LINE.format(traits="", name="line"))
     monkeypatch.setattr(hpcdl.aggregation, "__path__", [*hpcdl.aggregation.__path__, str(tmp_path)])
-    registry.names.cache_clear()
+    registry.forget()
     yield "line"
-    registry.names.cache_clear()
+    registry.forget()
     sys.modules.pop("hpcdl.aggregation.line", None)
 
 

@@ -157,10 +157,13 @@ def test_a_signal_in_the_first_seconds_ends_all(each, name, moment):
     time.sleep(moment)
     number = signal.Signals[name]
     run.send_signal(number)
-    # the signal ends an interpreter that has not come to hpcdl yet
-    assert run.wait(LIMIT) in {0, 75, -number}, (run.folder / "log").read_text()
+    code = run.wait(LIMIT)
     wait_until_all_are_gone(each.folder)
-    assert run.returncode == -number or "Traceback" not in (run.folder / "log").read_text()
+    text = (run.folder / "log").read_text()
+    # the signal ends an interpreter that has not come to hpcdl yet
+    if code != -number and "Fatal Python error: init" not in text:
+        assert code in {0, 75}, text
+        assert "Traceback" not in text
 
 
 ERRORS = """

@@ -277,7 +277,8 @@ def test_compute_times_of_a_suite_come_from_the_run(trained, tmp_path, capsys):
     assert row["step_seconds"] is None
 
 
-def test_the_report_shows_both_and_warns_of_far_extrapolation(trained, capsys):
+def test_the_report_shows_both_and_warns_of_far_extrapolation(trained, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
     trained.case(2, training=AT_ONCE, aggregation="ring", step_ms=1e3 * (computing(32) + ring(2)))
     assert main(["predict", str(trained.merged()), "--network", NETWORK, "--ranks", "2,8,16"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("synchronous(")]
