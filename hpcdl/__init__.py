@@ -25,9 +25,9 @@ def summary(*runs: Run | str | Path) -> pd.DataFrame:
     """Return the rows of ``hpcdl report --json`` as a pandas frame: one per case and seed.
 
     ``runs`` are folders, ``run.h5`` files, or what :func:`read` returned. ``hpcdl/report/README.md`` describes the
-    columns. Raises as :func:`hpcdl.report.render.renderings`.
+    columns. Raises as :func:`hpcdl.report.run.render.renderings`.
     """
-    from hpcdl.report.frame import frame  # late, as above
+    from hpcdl.report.formats.json import frame  # late, as above
     from hpcdl.trace.run import Run
 
     return frame([one if isinstance(one, Run) else read(one) for one in runs])

@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # flushing the rest of the output at exit must not raise a second error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):  # the reader has ended: | head
-            from hpcdl.report.escaping import message
+            from hpcdl.report.formats.cells import message
 
             print(f"hpcdl: {message(error)}", file=sys.stderr)
         return FAILED
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _execute(options: argparse.Namespace) -> int:
     from hpcdl.launch.testbed_settings import TestbedError
-    from hpcdl.report.escaping import message
+    from hpcdl.report.formats.cells import message
     from hpcdl.suite import UsageError
     from hpcdl.trace.record import TraceError
 

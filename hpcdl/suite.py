@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hpcdl import registry
-from hpcdl.analysis.labels import label
-from hpcdl.cases.parts.choice import plain
-from hpcdl.cases.parts.keys import given, keys, read
-from hpcdl.cases.parts.shipped_suites import located
-from hpcdl.cases.parts.suite_tables import (
+from hpcdl.analysis.run.record_fields import label
+from hpcdl.cases.spec.choice import plain
+from hpcdl.cases.spec.keys import given, keys, read
+from hpcdl.cases.spec.suite_tables import (
     MOST_CASES,
     Common,
     check_complete,
     check_keys,
     expanded,
+    located,
     module_of,
     override,
 )
@@ -46,7 +46,7 @@ class Kind(Protocol):
     """A module of :mod:`hpcdl.cases`: how a kind of case is written, checked and run. ``spec`` is a ``SPEC``."""
 
     SPEC: type
-    """Frozen dataclass of the keys: see :mod:`hpcdl.cases.parts.keys`."""
+    """Frozen dataclass of the keys: see :mod:`hpcdl.cases.spec.keys`."""
 
     def check(self, spec: Any, given: Collection[str]) -> None:
         """Raise ValueError ("key: reason") for a case that cannot run; ``given``: keys in the suite."""

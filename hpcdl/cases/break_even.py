@@ -16,16 +16,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from hpcdl import registry
-from hpcdl.analysis.break_even import crossing
-from hpcdl.cases.parts.architecture import architecture, check_layers
-from hpcdl.cases.parts.choice import Choice
-from hpcdl.cases.parts.compression import NONE, plan
-from hpcdl.cases.parts.compression_check import check_exchange, check_lengths
-from hpcdl.cases.parts.compute_times import ComputeSource, shape_text
-from hpcdl.cases.parts.exchange_prices import exchange_prices
-from hpcdl.cases.parts.keys import MOST_RANKS, MOST_THREADS, about, key
-from hpcdl.cases.parts.scheme import check_dense, check_hosts, try_out
-from hpcdl.cases.parts.step_simulation import Training, VirtualStep, tensors_of, virtual_step
+from hpcdl.analysis.run.break_even import crossing
+from hpcdl.cases.simulation.exchange_prices import exchange_prices
+from hpcdl.cases.simulation.step_simulation import Training, VirtualStep, tensors_of, virtual_step
+from hpcdl.cases.spec.choice import Choice, architecture, check_layers
+from hpcdl.cases.spec.compression_check import check_exchange, check_lengths
+from hpcdl.cases.spec.compute_times import ComputeSource, shape_text
+from hpcdl.cases.spec.keys import MOST_RANKS, MOST_THREADS, about, key
+from hpcdl.cases.spec.scheme import NONE, check_dense, check_hosts, plan, try_out
 from hpcdl.fabric.network import NETWORKS, Link
 from hpcdl.nn.volumes import FLOAT_BYTES, volumes
 from hpcdl.training.parts.bucketing import bucket_bytes
@@ -35,7 +33,7 @@ from hpcdl.training.parts.traits import Strategy
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Sequence
 
-    from hpcdl.cases.parts.compute_times import ComputeTimes
+    from hpcdl.cases.spec.compute_times import ComputeTimes
     from hpcdl.fabric.comm import Comm
     from hpcdl.fabric.network import Network
     from hpcdl.nn.geometry import Shape

@@ -17,14 +17,12 @@ from hpcdl import registry
 from hpcdl.aggregation.parts import cost
 from hpcdl.aggregation.parts.collectives import COLLECTIVES, offered, operand, out_of_place_operand
 from hpcdl.aggregation.parts.traits import Aggregation
-from hpcdl.cases.parts.architecture import architecture
-from hpcdl.cases.parts.autotune import foretold, tune
-from hpcdl.cases.parts.choice import Choice
-from hpcdl.cases.parts.keys import MOST_RANKS, MOST_REPETITIONS, MOST_THREADS, about, key, keys
-from hpcdl.cases.parts.reference_values import ALIKE, Contents, alike, reals
-from hpcdl.cases.parts.scheme import can_be_tried, check_dense, check_hosts, check_memory, traits_of
-from hpcdl.cases.parts.scratch_memory import scratch_bytes
-from hpcdl.cases.parts.synchronized_start import STARTS, start
+from hpcdl.cases.measuring.autotune import foretold, tune
+from hpcdl.cases.measuring.reference_values import ALIKE, Contents, alike, reals
+from hpcdl.cases.measuring.synchronized_start import STARTS, scratch_bytes, start
+from hpcdl.cases.spec.choice import Choice, architecture
+from hpcdl.cases.spec.keys import MOST_RANKS, MOST_REPETITIONS, MOST_THREADS, about, key, keys
+from hpcdl.cases.spec.scheme import can_be_tried, check_dense, check_hosts, check_memory, traits_of
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated

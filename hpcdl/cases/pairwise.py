@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hpcdl.analysis.links import rounds
-from hpcdl.cases.parts.keys import MOST_RANKS, MOST_REPETITIONS, MOST_THREADS, key
+from hpcdl.analysis.network.links import rounds
+from hpcdl.cases.spec.keys import MOST_RANKS, MOST_REPETITIONS, MOST_THREADS, key
 from hpcdl.launch.memory import node_memory_bytes, shortage
 
 if TYPE_CHECKING:

@@ -12,20 +12,19 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hpcdl import registry
-from hpcdl.cases.parts.architecture import check_layers
-from hpcdl.cases.parts.compression import exchange
-from hpcdl.cases.parts.compression_check import check_exchange
-from hpcdl.cases.parts.compression_record import compression_fields
-from hpcdl.cases.parts.compute_times import TIMES, shape_text
-from hpcdl.cases.parts.divided_stand_ins import divided_replica
-from hpcdl.cases.parts.keys import about
-from hpcdl.cases.parts.link_probes import fitted_bucket_bytes
-from hpcdl.cases.parts.reference_values import alike
-from hpcdl.cases.parts.replay_spec import ReplaySpec
-from hpcdl.cases.parts.scheme import check_dense, traits_of, try_out
-from hpcdl.cases.parts.stage_balance import check_microbatches, check_stages
-from hpcdl.cases.parts.stand_ins import Session, replica, valued_replica
-from hpcdl.cases.parts.step_simulation import tensors_of
+from hpcdl.cases.measuring.compression_record import compression_fields
+from hpcdl.cases.measuring.link_probes import fitted_bucket_bytes
+from hpcdl.cases.measuring.reference_values import alike
+from hpcdl.cases.simulation.divided_stand_ins import divided_replica
+from hpcdl.cases.simulation.stage_balance import check_microbatches, check_stages
+from hpcdl.cases.simulation.stand_ins import Session, replica, valued_replica
+from hpcdl.cases.simulation.step_simulation import tensors_of
+from hpcdl.cases.spec.choice import check_layers
+from hpcdl.cases.spec.compression_check import check_exchange
+from hpcdl.cases.spec.compute_times import TIMES, shape_text
+from hpcdl.cases.spec.keys import about
+from hpcdl.cases.spec.replay_spec import ReplaySpec
+from hpcdl.cases.spec.scheme import check_dense, exchange, traits_of, try_out
 from hpcdl.fabric.modelled_compute import ModelledCompute, oversleep
 from hpcdl.nn.volumes import FLOAT_BYTES, volumes
 from hpcdl.training.parts.mesh import placed
@@ -35,7 +34,7 @@ from hpcdl.training.parts.traits import Strategy
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Sequence
 
-    from hpcdl.cases.parts.stand_in_stages import Marks
+    from hpcdl.cases.simulation.stand_in_stages import Marks
     from hpcdl.fabric.comm import Comm
     from hpcdl.trace.record import Scalar
     from hpcdl.training.parts.journal import Journal

@@ -6,15 +6,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl import registry
-from hpcdl.analysis.record_fields import OWN
-from hpcdl.cases.parts.autotune import tune
-from hpcdl.cases.parts.compression_record import compression_fields
-from hpcdl.cases.parts.compute_times import TIMES, shape_text
-from hpcdl.cases.parts.link_probes import fitted_bucket_bytes, multiply, one_host
-from hpcdl.cases.parts.scheme import traits_of
-from hpcdl.cases.parts.train_check import check, memory_bytes
-from hpcdl.cases.parts.train_spec import TrainSpec
-from hpcdl.cases.parts.virtual_training import simulate
+from hpcdl.analysis.run.record_fields import OWN
+from hpcdl.cases.measuring.autotune import tune
+from hpcdl.cases.measuring.compression_record import compression_fields
+from hpcdl.cases.measuring.link_probes import fitted_bucket_bytes, multiply, one_host
+from hpcdl.cases.simulation.virtual_training import simulate
+from hpcdl.cases.spec.compute_times import TIMES, shape_text
+from hpcdl.cases.spec.scheme import traits_of
+from hpcdl.cases.spec.train_check import check, memory_bytes
+from hpcdl.cases.spec.train_spec import TrainSpec
 from hpcdl.data.parts.sharding import EQUAL
 from hpcdl.fabric.faults import Delays, Slowed
 from hpcdl.fabric.modelled_compute import accurate_sleep

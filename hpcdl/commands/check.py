@@ -52,8 +52,8 @@ def _scheme(name: str) -> int:
 
     from hpcdl import registry
     from hpcdl.aggregation.parts.traits import Aggregation
-    from hpcdl.cases.parts.scheme_contract import check_scheme
-    from hpcdl.cases.parts.sparse_contract import check_sparse_scheme
+    from hpcdl.cases.contract.scheme_contract import check_scheme
+    from hpcdl.cases.contract.sparse_contract import check_sparse_scheme
     from hpcdl.suite import UsageError
 
     registry.trust(name, Path.cwd())

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from hpcdl.analysis.series import RunSeries
+    from hpcdl.analysis.over_time.series import RunSeries
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,10 +57,11 @@ def _share(text: str) -> float:
 
 def execute(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
-    from hpcdl.analysis.regressions import compare
+    from hpcdl.analysis.over_time.regressions import compare
     from hpcdl.commands.parts.accept_file import read_accepted
-    from hpcdl.report import junit, markdown, regressions, regressions_json
-    from hpcdl.report.summary import coloured, plain
+    from hpcdl.report.comparison import json, junit, regressions
+    from hpcdl.report.formats import markdown
+    from hpcdl.report.formats.summary import coloured, plain
     from hpcdl.suite import UsageError
 
     check_page(options.output, ".html", ".md")
@@ -80,13 +81,13 @@ def execute(options: argparse.Namespace) -> int:
         write_output("-o", options.output, form)
     if options.junit is not None:
         write_output("--junit", options.junit, junit.render(found, text, now))
-    print(regressions_json.render(found, baseline, candidate, code) if options.json else coloured(text), end="")
+    print(json.render(found, baseline, candidate, code) if options.json else coloured(text), end="")
     return code
 
 
 def _series(baseline: Sequence[Path], candidate: Sequence[Path]) -> tuple[list[RunSeries], list[RunSeries]]:
     """Read both sides. Raises UsageError for a run that cannot be read, or is given twice."""
-    from hpcdl.analysis.series_file import read_series, runs_in
+    from hpcdl.analysis.over_time.archive import read_series, runs_in
     from hpcdl.suite import UsageError
     from hpcdl.trace.record import TraceError
 

@@ -62,14 +62,14 @@ def _duration(text: str) -> dt.timedelta:
 
 def execute(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
-    from hpcdl.analysis.archive import read_archive
-    from hpcdl.analysis.calibration import calibrate
-    from hpcdl.analysis.history import histories
-    from hpcdl.analysis.verdict_over_time import SuiteVerdict
+    from hpcdl.analysis.over_time.archive import read_archive
+    from hpcdl.analysis.over_time.calibration import calibrate
+    from hpcdl.analysis.over_time.history import histories
+    from hpcdl.analysis.over_time.verdict import SuiteVerdict
     from hpcdl.commands.parts.accept_file import read_accepted
     from hpcdl.commands.parts.reading_progress import ReadingProgress
-    from hpcdl.report import history, history_json, history_junit, openmetrics
-    from hpcdl.report.summary import coloured, plain
+    from hpcdl.report.formats.summary import coloured, plain
+    from hpcdl.report.history import history, json, junit, openmetrics
     from hpcdl.suite import UsageError
 
     check_page(options.output, ".html")
@@ -99,15 +99,15 @@ def execute(options: argparse.Namespace) -> int:
     few = words <= {"too few runs"} or all(one.age is not None for one in verdicts)
     code = FAILED if "regressed" in words else INCONCLUSIVE if few else OK
     if options.output is not None:
-        from hpcdl.report.history_page import render  # late: it needs jinja2
+        from hpcdl.report.history.page import render  # late: it needs jinja2
 
         write_output("-o", options.output, render(verdicts, calibrations))
     if options.junit is not None:
-        write_output("--junit", options.junit, history_junit.render(verdicts, now))
+        write_output("--junit", options.junit, junit.render(verdicts, now))
     if options.metrics is not None:
         write_output("--metrics", options.metrics, openmetrics.render(verdicts, code))
     if options.json:
-        print(history_json.render(verdicts, skipped, calibrations, code), end="")
+        print(json.render(verdicts, skipped, calibrations, code), end="")
     elif verdicts:
         pages = [history.page(one, calibrations.get(one.history.suite)) for one in verdicts]
         print(coloured(plain(pages)), end="")

@@ -35,7 +35,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
     from hpcdl.commands.parts.rendering import rendered
-    from hpcdl.report.summary import coloured
+    from hpcdl.report.formats.summary import coloured
     from hpcdl.suite import UsageError
 
     output: Path | None = options.output

@@ -94,8 +94,8 @@ def _several(options: argparse.Namespace, *, inside: bool) -> int:
     """Launch the suite several times, each into its own folder; report the pooled launches."""
     from hpcdl.commands.parts.rendering import rendered
     from hpcdl.launch.mpirun import LAUNCH
-    from hpcdl.report.pages import formats, next_steps, save
-    from hpcdl.report.summary import coloured
+    from hpcdl.report.formats.summary import coloured
+    from hpcdl.report.run.render import formats, next_steps, save
     from hpcdl.suite import UsageError
 
     if not 1 <= options.launches <= MOST_LAUNCHES:
@@ -127,7 +127,7 @@ def _several(options: argparse.Namespace, *, inside: bool) -> int:
 def _dry_run(options: argparse.Namespace) -> int:
     """List the cases. Raises UsageError, after the list, if they would exceed this node's memory."""
     from hpcdl.launch.launcher_check import launched
-    from hpcdl.report.formatting import plural
+    from hpcdl.report.formats.cells import plural
 
     chosen = load_suite(options)
     ranks = _ranks(options, chosen)
@@ -142,7 +142,7 @@ def _dry_run(options: argparse.Namespace) -> int:
 
 def _ranks(options: argparse.Namespace, chosen: Suite) -> int:
     """Return the number of ranks to start. Raises UsageError if -n is too small for the cases, or too large."""
-    from hpcdl.cases.parts.keys import MOST_RANKS
+    from hpcdl.cases.spec.keys import MOST_RANKS
     from hpcdl.suite import UsageError
 
     needed = max(case.processes for case in chosen.cases)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from hpcdl.analysis.cores import oversubscribed
+from hpcdl.analysis.run.cores import oversubscribed
 from hpcdl.prediction.certainty import Certainty
 from hpcdl.prediction.fitting import CannotFitError, Fit, fit, seconds, summary
 from hpcdl.prediction.programs import cheapest, hosts, measured_program
@@ -14,7 +14,7 @@ from hpcdl.prediction.programs import cheapest, hosts, measured_program
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hpcdl.analysis.scaling import Record
+    from hpcdl.analysis.run.scaling import Record
     from hpcdl.fabric.network import Network
     from hpcdl.prediction.programs import MeasuredProgram
     from hpcdl.trace.run import Run

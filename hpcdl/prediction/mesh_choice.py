@@ -8,14 +8,14 @@ from itertools import product
 from typing import TYPE_CHECKING, Final
 
 from hpcdl import registry
-from hpcdl.cases.parts.stage_balance import balanced
+from hpcdl.cases.simulation.stage_balance import balanced
 from hpcdl.nn.split.division import LINEAR
 from hpcdl.training.parts.mesh import Mesh
 from hpcdl.training.parts.passes import EXCHANGES
 
 if TYPE_CHECKING:
-    from hpcdl.cases.parts.compute_times import ComputeTimes
-    from hpcdl.cases.parts.step_simulation import Training
+    from hpcdl.cases.simulation.step_simulation import Training
+    from hpcdl.cases.spec.compute_times import ComputeTimes
 
 COUNTS: Final = tuple(1 << power for power in range(8))
 """Numbers of microbatches of a candidate pipeline."""

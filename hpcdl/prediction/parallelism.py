@@ -7,9 +7,9 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl import registry
-from hpcdl.cases.parts.architecture import architecture
-from hpcdl.cases.parts.compute_times import TIMES
-from hpcdl.cases.parts.step_simulation import Training, virtual_step
+from hpcdl.cases.simulation.step_simulation import Training, virtual_step
+from hpcdl.cases.spec.choice import architecture
+from hpcdl.cases.spec.compute_times import TIMES
 from hpcdl.data.parts.dataset import DataError
 from hpcdl.prediction.mesh_choice import COUNTS, candidates, label, with_mesh, with_microbatches
 from hpcdl.prediction.programs import scheme_traits, spec_of
@@ -22,8 +22,8 @@ from hpcdl.training.parts.mesh import Mesh
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hpcdl.analysis.scaling import Record
-    from hpcdl.cases.parts.compute_times import ComputeTimes
+    from hpcdl.analysis.run.scaling import Record
+    from hpcdl.cases.spec.compute_times import ComputeTimes
     from hpcdl.fabric.network import Network
     from hpcdl.prediction.certainty import Certainty
     from hpcdl.prediction.split_volumes import LayerSplits

@@ -12,13 +12,13 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl import registry, suite
-from hpcdl.analysis.launches import launches
-from hpcdl.analysis.points import AmbiguousCaseError
-from hpcdl.analysis.record_fields import CONTRACT
-from hpcdl.analysis.scaling import records
-from hpcdl.cases.parts.compute_times import ComputeTimes, Recorded
-from hpcdl.cases.parts.keys import MOST_RANKS
-from hpcdl.cases.parts.shipped_suites import suites
+from hpcdl.analysis.run.launches import launches
+from hpcdl.analysis.run.points import AmbiguousCaseError
+from hpcdl.analysis.run.record_fields import CONTRACT
+from hpcdl.analysis.run.scaling import records
+from hpcdl.cases.spec.compute_times import ComputeTimes, Recorded
+from hpcdl.cases.spec.keys import MOST_RANKS
+from hpcdl.cases.spec.suite_tables import suites
 from hpcdl.fabric.network import NETWORKS, Network
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.prediction.fitted import Fitted, fitted, with_own_cores
@@ -33,9 +33,9 @@ from hpcdl.trace.record import TraceError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hpcdl.analysis.scaling import Record
-    from hpcdl.cases.parts.replay_spec import ReplaySpec
-    from hpcdl.cases.parts.train_spec import TrainSpec
+    from hpcdl.analysis.run.scaling import Record
+    from hpcdl.cases.spec.replay_spec import ReplaySpec
+    from hpcdl.cases.spec.train_spec import TrainSpec
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer
     from hpcdl.prediction.certainty import Certainty

@@ -13,10 +13,10 @@ from hpcdl import registry
 from hpcdl.aggregation.parts.collectives import operand
 from hpcdl.aggregation.parts.cost import check_messages
 from hpcdl.aggregation.parts.traits import Aggregation
-from hpcdl.analysis.links import rounds
-from hpcdl.cases.parts.keys import restored
-from hpcdl.cases.parts.scheme import traits_of
-from hpcdl.cases.parts.suite_tables import module_of
+from hpcdl.analysis.network.links import rounds
+from hpcdl.cases.spec.keys import restored
+from hpcdl.cases.spec.scheme import traits_of
+from hpcdl.cases.spec.suite_tables import module_of
 from hpcdl.fabric.vectors import phantom
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ class PublishedResults:
     schemes_note: str
     """Correspondence of the paper's schemes and ours."""
     device: str
-    """Key of :data:`hpcdl.cases.parts.compute_times.DEVICES`."""
+    """Key of :data:`hpcdl.cases.spec.compute_times.DEVICES`."""
     speedup_scheme: str
     speedups: tuple[Speedup, ...]
     speedups_note: str

@@ -18,8 +18,8 @@ from hpcdl.training.parts.passes import EXCHANGES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hpcdl.cases.parts.compute_times import ComputeTimes
-    from hpcdl.cases.parts.step_simulation import Training
+    from hpcdl.cases.simulation.step_simulation import Training
+    from hpcdl.cases.spec.compute_times import ComputeTimes
     from hpcdl.fabric.network import Link, Network
     from hpcdl.nn.split.division import Division
     from hpcdl.nn.split.layout import Layout, Range

@@ -1,6 +1,6 @@
 """Predicted training steps: the strategy itself in virtual time, with size-only gradients.
 
-Compute times come from a measured run, or from arithmetic and a rate; see :mod:`hpcdl.cases.parts.compute_times`.
+Compute times come from a measured run, or from arithmetic and a rate; see :mod:`hpcdl.cases.spec.compute_times`.
 Input, forward and backward scale with the images per rank, so times of one batch predict strong and weak scaling.
 Encoders, decoders and sums of compressed gradients have the prices that they are measured at on this machine.
 """
@@ -16,12 +16,12 @@ import numpy as np
 from hpcdl import registry
 from hpcdl.aggregation.parts.cost import check_messages
 from hpcdl.aggregation.ring import ring
-from hpcdl.analysis.record_fields import configuration
-from hpcdl.cases.parts.architecture import architecture
-from hpcdl.cases.parts.compression_check import check_lengths
-from hpcdl.cases.parts.exchange_prices import exchange_prices
-from hpcdl.cases.parts.keys import about
-from hpcdl.cases.parts.step_simulation import Training, tensors_of, virtual_step
+from hpcdl.analysis.run.record_fields import configuration
+from hpcdl.cases.simulation.exchange_prices import exchange_prices
+from hpcdl.cases.simulation.step_simulation import Training, tensors_of, virtual_step
+from hpcdl.cases.spec.choice import architecture
+from hpcdl.cases.spec.compression_check import check_lengths
+from hpcdl.cases.spec.keys import about
 from hpcdl.data.parts.dataset import DataError
 from hpcdl.fabric.vectors import phantom
 from hpcdl.nn.precision import master
@@ -34,9 +34,9 @@ from hpcdl.training.parts.traits import Strategy
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from hpcdl.analysis.scaling import Record
-    from hpcdl.cases.parts.choice import Choice
-    from hpcdl.cases.parts.compute_times import ComputeTimes
+    from hpcdl.analysis.run.scaling import Record
+    from hpcdl.cases.spec.choice import Choice
+    from hpcdl.cases.spec.compute_times import ComputeTimes
     from hpcdl.fabric.network import Network
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer

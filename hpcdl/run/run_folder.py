@@ -172,9 +172,9 @@ class RunFolder:
 
         ``unfinished`` is the reason why cases are left to run.
         """
-        from hpcdl.report.formatting import plural
-        from hpcdl.report.pages import next_steps
-        from hpcdl.report.summary import coloured
+        from hpcdl.report.formats.cells import plural
+        from hpcdl.report.formats.summary import coloured
+        from hpcdl.report.run.render import next_steps
 
         total = len(self._suite.cases)
         if unfinished:
@@ -199,9 +199,8 @@ class RunFolder:
 
     def _write(self) -> str | None:
         """Merge the finished cases, write the report and return its summary; None if no case is finished."""
-        from hpcdl.analysis.series_file import keep_series
-        from hpcdl.report.pages import formats, save
-        from hpcdl.report.render import renderings
+        from hpcdl.analysis.over_time.archive import keep_series
+        from hpcdl.report.run.render import formats, renderings, save
 
         self._environment["counters_after"] = counters()
         self._environment["failed_cases"] = [

@@ -65,7 +65,7 @@ async def asynchronous(
     and then every ``n_push`` steps. A worker waits for a fetch, which is one exchange with the push of the same
     step. With ``n_fetch`` = 1 the mean staleness is (W - 1) / ``collect``. A push without a fetch overlaps with
     the next gradient. With ``overlap`` all exchanges overlap with it, as in Downpour; fetched parameters are used
-    one step later, and the mean staleness is (2 W - 1) / ``collect`` (:mod:`hpcdl.analysis.staleness`).
+    one step later, and the mean staleness is (2 W - 1) / ``collect`` (:mod:`hpcdl.analysis.run.outcome`).
 
     ``servers``: number of shards of the parameters, each with its own optimizer. The first ranks are workers and
     servers; with ``dedicated`` the last ranks are servers only.

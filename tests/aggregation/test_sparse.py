@@ -11,7 +11,7 @@ from hpcdl import suite
 from hpcdl.aggregation.parts import cost
 from hpcdl.aggregation.parts.composing import component
 from hpcdl.aggregation.parts.entries import Series, dense
-from hpcdl.cases.parts.sparse_contract import check_sparse_scheme, drawn, fault
+from hpcdl.cases.contract.sparse_contract import check_sparse_scheme, drawn, fault
 from hpcdl.compression.parts.protocol import Sparse
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import phantom

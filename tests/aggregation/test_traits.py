@@ -9,8 +9,8 @@ import hpcdl.aggregation
 from hpcdl import registry, suite
 from hpcdl.aggregation.parts.composing import component, halves
 from hpcdl.aggregation.parts.traits import Aggregation, traits_of
-from hpcdl.cases.parts.autotune import candidates, foretold
-from hpcdl.cases.parts.scheme_contract import check_scheme
+from hpcdl.cases.contract.scheme_contract import check_scheme
+from hpcdl.cases.measuring.autotune import candidates, foretold
 from hpcdl.commands.parts.listing import catalogue
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.prediction.predict import predict

@@ -2,7 +2,7 @@
 
     python tests/analysis/history_figures.py [HISTORIES [WITHOUT]]
 
-The numbers in hpcdl/analysis/change_points.py, likelihood_ratio.py and culprits.py were chosen by it with seeds below
+The numbers in hpcdl/analysis/over_time/change_points.py, likelihood_ratio.py and culprits.py were chosen by it with seeds below
 1000; the figures are of other seeds. WITHOUT leaves out a part of the method, to show what it is good for: correlation,
 null (the empirical null), clipping, job-effects, or states (returns to known levels).
 """
@@ -19,10 +19,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from contract.archives import archive, case, run
 from contract.nights import KINDS, nights, slow_hosts
 
-from hpcdl.analysis import change_points as module
-from hpcdl.analysis.change_points import change_points
-from hpcdl.analysis.history import histories
-from hpcdl.analysis.suspects import suspects
+from hpcdl.analysis.over_time import change_points as module
+from hpcdl.analysis.over_time.change_points import change_points
+from hpcdl.analysis.over_time.history import histories
+from hpcdl.analysis.over_time.suspects import suspects
 
 SEED = 1000
 AFTER = 12

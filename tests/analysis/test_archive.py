@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from hpcdl.analysis.archive import FEW, read_archive
+from hpcdl.analysis.over_time.archive import FEW, read_archive
 from hpcdl.commands.parts import reading_progress
 from hpcdl.trace import schema
 from hpcdl.trace.schema import merge

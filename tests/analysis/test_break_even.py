@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from hpcdl.analysis.break_even import bandwidth, crossing
+from hpcdl.analysis.run.break_even import bandwidth, crossing
 
 
 @pytest.mark.parametrize(

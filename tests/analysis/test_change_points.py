@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from contract.nights import nights
 
-from hpcdl.analysis.calibration import calibrate
-from hpcdl.analysis.change_points import AFTER, BEFORE, change_points
-from hpcdl.analysis.student import beyond
-from hpcdl.analysis.usual_variance import usual_variance
+from hpcdl.analysis.over_time.calibration import calibrate
+from hpcdl.analysis.over_time.change_points import AFTER, BEFORE, change_points
+from hpcdl.analysis.statistics.moderated import usual_variance
+from hpcdl.analysis.statistics.welch import beyond
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from contract.archives import case, run
 
-from hpcdl.analysis.history import histories
-from hpcdl.analysis.nominal_rate import below_floor, nominal_rate
-from hpcdl.analysis.verdict_over_time import SuiteVerdict
-from hpcdl.report.history import page
+from hpcdl.analysis.over_time.history import histories
+from hpcdl.analysis.over_time.nominal_rate import below_floor, nominal_rate
+from hpcdl.analysis.over_time.verdict import SuiteVerdict
+from hpcdl.report.history.history import page
 
 CARD = {"driver": "mlx5_core", "rate": "25000 Mbit/s", "state": "up"}
 PORT = {"driver": "mlx5_core", "rate": "200 Gb/sec (4X HDR)", "state": "4: ACTIVE"}

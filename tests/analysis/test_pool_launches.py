@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hpcdl.analysis.launches import launches
-from hpcdl.analysis.pool_launches import pool
-from hpcdl.analysis.scaling import records
-from hpcdl.report.render import render
+from hpcdl.analysis.run.launches import launches
+from hpcdl.analysis.run.pool_launches import pool
+from hpcdl.analysis.run.scaling import records
+from hpcdl.report.run.render import render
 
 CASE = {
     "kind": "collective",

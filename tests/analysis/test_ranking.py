@@ -3,8 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from hpcdl.analysis.launches import launches
-from hpcdl.analysis.ranking import fields_of, progress, winners
+from hpcdl.analysis.run.launches import launches
+from hpcdl.analysis.run.ranking import fields_of, progress, winners
 
 
 def curve(*points):

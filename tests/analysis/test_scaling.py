@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from hpcdl.analysis.launches import launches
-from hpcdl.analysis.near_linear import judge
-from hpcdl.analysis.points import AmbiguousCaseError
-from hpcdl.analysis.record_fields import CONTRACT, problem
-from hpcdl.analysis.scaling import records
+from hpcdl.analysis.run.launches import launches
+from hpcdl.analysis.run.near_linear import judge
+from hpcdl.analysis.run.points import AmbiguousCaseError
+from hpcdl.analysis.run.record_fields import CONTRACT, problem
+from hpcdl.analysis.run.scaling import records
 
 
 def steps(ms, count=10, warmup=2):

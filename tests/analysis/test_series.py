@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from hpcdl.analysis import series_file
-from hpcdl.analysis.series_file import read_series, runs_in
+from hpcdl.analysis.over_time import archive as series_file
+from hpcdl.analysis.over_time.archive import read_series, runs_in
 from hpcdl.trace.checksum import verified_checksum
 from hpcdl.trace.layout import SCHEMA
 from hpcdl.trace.record import TraceError

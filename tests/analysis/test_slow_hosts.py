@@ -7,12 +7,11 @@ import pandas as pd
 import pytest
 
 from hpcdl import registry
-from hpcdl.analysis.slow_hosts import long_messages, of_events
-from hpcdl.cases.parts.architecture import architecture
-from hpcdl.cases.parts.choice import Choice
-from hpcdl.cases.parts.compute_times import at_rate
-from hpcdl.cases.parts.link_probes import LONG
-from hpcdl.cases.parts.stand_ins import Session, held_layers, outline
+from hpcdl.analysis.network.slow_hosts import long_messages, of_events
+from hpcdl.cases.measuring.link_probes import LONG
+from hpcdl.cases.simulation.stand_ins import Session, held_layers, outline
+from hpcdl.cases.spec.choice import Choice, architecture
+from hpcdl.cases.spec.compute_times import at_rate
 from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import phantom

@@ -1,8 +1,8 @@
 import pytest
 
-from hpcdl.analysis.launches import launches
-from hpcdl.analysis.scaling import records
-from hpcdl.analysis.staleness import staleness
+from hpcdl.analysis.run.launches import launches
+from hpcdl.analysis.run.outcome import staleness
+from hpcdl.analysis.run.scaling import records
 
 
 def served(hand, training, rows, ranks=4, **fields):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from hpcdl.analysis.bandwidth import bus_factor
-from hpcdl.analysis.statistics import (
+from hpcdl.analysis.run.scaling import bus_factor
+from hpcdl.analysis.statistics.estimates import (
     difference_interval,
     launches_interval,
     mean_interval,

@@ -2,8 +2,8 @@ from dataclasses import asdict
 
 import pytest
 
-from hpcdl.analysis.launches import launches
-from hpcdl.analysis.stragglers import slowed
+from hpcdl.analysis.network.stragglers import slowed
+from hpcdl.analysis.run.launches import launches
 from hpcdl.fabric.faults import Straggler
 
 SLOW = Straggler(rank=1, factor=5)

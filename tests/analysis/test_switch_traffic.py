@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from hpcdl.analysis.switch_traffic import levels, switch_traffic
+from hpcdl.analysis.network.switch_traffic import levels, switch_traffic
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.registry import find
-from hpcdl.report.findings import Findings
+from hpcdl.report.run.findings import Findings
 from hpcdl.report.sections.switch_traffic import page
 
 ADDRESSES = ["spine.leaf1.n1", "spine.leaf1.n2", "spine.leaf2.n3", "spine.leaf2.n4"]

@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
 
-from hpcdl.analysis.launches import launches
-from hpcdl.analysis.scaling import records
-from hpcdl.analysis.throughput import WINDOWS
+from hpcdl.analysis.run.launches import WINDOWS, launches
+from hpcdl.analysis.run.scaling import records
 
 FREE = {"training": "asynchronous(collect=1)", "aggregation": "own", "common_clock": True, "images": 16}
 
@@ -39,7 +38,7 @@ def test_time_in_which_nobody_is_inside_a_step_is_left_out(hand):
     late = steps["step"] >= 50
     for column in ("begin", "end"):
         steps.loc[late, column] += 10**9  # everybody looks at the test set for a second
-    from hpcdl.analysis.throughput import throughput_of
+    from hpcdl.analysis.run.launches import throughput_of
 
     found = throughput_of({name: steps[name].to_numpy() for name in steps.columns}, 2, 32)
     assert found.seconds.mean() == pytest.approx(launch.seconds.mean())

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from hpcdl import registry
-from hpcdl.analysis.waiting import of_case, of_events
+from hpcdl.analysis.network.waiting import of_case, of_events
 from hpcdl.fabric.network import Link, Network
 from hpcdl.fabric.virtual.simulated import simulated
 

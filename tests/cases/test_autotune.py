@@ -8,7 +8,7 @@ import pytest
 from hpcdl import registry
 from hpcdl.aggregation.auto import auto
 from hpcdl.aggregation.parts.traits import Aggregation
-from hpcdl.cases.parts.autotune import Choices, candidates, foretold, tune
+from hpcdl.cases.measuring.autotune import Choices, candidates, foretold, tune
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.inprocess import in_process

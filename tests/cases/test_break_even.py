@@ -10,11 +10,11 @@ from hpcdl.aggregation.allgather import allgather
 from hpcdl.aggregation.ring import ring
 from hpcdl.aggregation.sharded_parameter_server import sharded_parameter_server
 from hpcdl.cases import break_even
-from hpcdl.cases.parts.choice import Choice
-from hpcdl.cases.parts.compression import plan
-from hpcdl.cases.parts.compute_times import at_rate
-from hpcdl.cases.parts.exchange_prices import exchange_prices
-from hpcdl.cases.parts.step_simulation import CYCLES, Training, tensors_of, virtual_step
+from hpcdl.cases.simulation.exchange_prices import exchange_prices
+from hpcdl.cases.simulation.step_simulation import CYCLES, Training, tensors_of, virtual_step
+from hpcdl.cases.spec.choice import Choice
+from hpcdl.cases.spec.compute_times import at_rate
+from hpcdl.cases.spec.scheme import plan
 from hpcdl.fabric.network import Link, Network
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.models.lenet5 import lenet5

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from hpcdl import registry
-from hpcdl.cases.parts import compression_check
-from hpcdl.cases.parts.keys import restored
-from hpcdl.cases.parts.train_spec import TrainSpec
+from hpcdl.cases.spec import compression_check
+from hpcdl.cases.spec.keys import restored
+from hpcdl.cases.spec.train_spec import TrainSpec
 from hpcdl.compression.parts.protocol import Compression
 from hpcdl.nn.backend import backend
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from hpcdl import registry, suite
-from hpcdl.cases.parts.compute_times import DEVICES, ComputeTimes, at_rate, recorded
+from hpcdl.cases.spec.compute_times import DEVICES, ComputeTimes, at_rate, recorded
 from hpcdl.nn.volumes import volumes
 from hpcdl.trace.record import CaseRecord
 from hpcdl.trace.recorder import Recorder, Step

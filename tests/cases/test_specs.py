@@ -9,10 +9,10 @@ import pytest
 
 import hpcdl
 from hpcdl import suite
-from hpcdl.cases.parts.choice import Choice
-from hpcdl.cases.parts.keys import given, keys, restored
-from hpcdl.cases.parts.suite_tables import kinds, module_of
-from hpcdl.cases.parts.train_spec import TrainSpec
+from hpcdl.cases.spec.choice import Choice
+from hpcdl.cases.spec.keys import given, keys, restored
+from hpcdl.cases.spec.suite_tables import kinds, module_of
+from hpcdl.cases.spec.train_spec import TrainSpec
 from hpcdl.data.parts.sharding import Shares
 from hpcdl.fabric.faults import Failure, Straggler
 

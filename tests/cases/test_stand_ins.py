@@ -10,8 +10,8 @@ from hpcdl import suite
 from hpcdl.aggregation.halving_doubling import halving_doubling
 from hpcdl.aggregation.none import none
 from hpcdl.aggregation.ring import ring
-from hpcdl.analysis.conditions import words
-from hpcdl.cases.parts import stand_ins as replay
+from hpcdl.analysis.run.record_fields import words
+from hpcdl.cases.simulation import stand_ins as replay
 from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.modelled_compute import ModelledCompute
 from hpcdl.fabric.virtual.inprocess import in_process

@@ -5,8 +5,8 @@ import asyncio
 import numpy as np
 import pytest
 
-from hpcdl.cases.parts import synchronized_start as starts
-from hpcdl.cases.parts.synchronized_start import start
+from hpcdl.cases.measuring import synchronized_start as starts
+from hpcdl.cases.measuring.synchronized_start import start
 
 OFFSET = 1_000_000
 

@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 
 from hpcdl import registry, suite
-from hpcdl.analysis.conditions import words
-from hpcdl.analysis.waiting import of_events
-from hpcdl.cases.parts import virtual_training as simulation
-from hpcdl.cases.parts.compute_times import ComputeTimes, at_rate
+from hpcdl.analysis.network.waiting import of_events
+from hpcdl.analysis.run.record_fields import words
+from hpcdl.cases.simulation import virtual_training as simulation
+from hpcdl.cases.spec.compute_times import ComputeTimes, at_rate
 from hpcdl.fabric.comm import INPUT, Counters
 from hpcdl.fabric.faults import Straggler
 from hpcdl.fabric.network import NETWORKS

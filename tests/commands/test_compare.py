@@ -269,7 +269,7 @@ def test_a_run_of_another_schema_is_refused(nights, capsys, monkeypatch):
     before, now = nights("a", STEADY[:2]), nights("b", STEADY[:2])
     main(["compare", *before, "--with", *now])
     monkeypatch.setattr("hpcdl.trace.opening.SCHEMA", 9)
-    monkeypatch.setattr("hpcdl.analysis.series_file.SCHEMA", 9)
+    monkeypatch.setattr("hpcdl.analysis.over_time.archive.SCHEMA", 9)
     capsys.readouterr()
     assert main(["compare", *before, "--with", *now]) == 2
     assert f"schema {SCHEMA}, but this hpcdl reads schema 9" in capsys.readouterr().err

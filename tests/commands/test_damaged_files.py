@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from hpcdl.analysis import series_file
-from hpcdl.analysis.series_file import keep_series
+from hpcdl.analysis.over_time import archive as series_file
+from hpcdl.analysis.over_time.archive import keep_series
 from hpcdl.cli import main
 from hpcdl.trace.checksum import verified_checksum, write_checksum
 from hpcdl.trace.layout import SCHEMA

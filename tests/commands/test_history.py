@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from contract.traces import changed
 
-from hpcdl.analysis import series_file
-from hpcdl.analysis.links import rounds
+from hpcdl.analysis.network.links import rounds
+from hpcdl.analysis.over_time import archive as series_file
 from hpcdl.cli import main
 from hpcdl.trace import opening
 from hpcdl.trace.record import CaseRecord

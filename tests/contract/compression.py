@@ -8,8 +8,8 @@ import numpy as np
 
 from hpcdl import registry
 from hpcdl.aggregation.parts.traits import Aggregation
-from hpcdl.cases.parts.choice import Choice
-from hpcdl.cases.parts.compression import plan
+from hpcdl.cases.spec.choice import Choice
+from hpcdl.cases.spec.scheme import plan
 from hpcdl.compression.parts.device import to_device, to_host
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.training.parts.compressed.compressed import Compressed

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hpcdl.analysis.links import host_slowness
+from hpcdl.analysis.network.links import host_slowness
 
 NOISE, JOB, OUTLIERS, STATE = 0.02, 0.01, 0.03, 0.08
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from hpcdl.analysis.disturbance import disturbance
+from hpcdl.analysis.run.disturbance import disturbance
 from hpcdl.fabric.mpi import backoff
 from hpcdl.launch import disturbance as counters_of_cores
 from hpcdl.launch.disturbance import TICK_NS, UNKNOWN, Counters, Sample, Usage, columns

@@ -30,7 +30,7 @@ def repetitions(size):
 
 def play_mpi():
     from hpcdl import registry
-    from hpcdl.cases.parts.autotune import tune
+    from hpcdl.cases.measuring.autotune import tune
     from hpcdl.fabric.mpi.interpreter import Mpi
 
     mpi = Mpi()

@@ -7,8 +7,8 @@ import pytest
 
 from hpcdl import suite
 from hpcdl.aggregation.ring import ring
-from hpcdl.cases.parts.compute_times import at_rate
-from hpcdl.cases.parts.step_simulation import Training, virtual_step
+from hpcdl.cases.simulation.step_simulation import Training, virtual_step
+from hpcdl.cases.spec.compute_times import at_rate
 from hpcdl.cli import main
 from hpcdl.fabric.network import NETWORKS, Link, Network
 from hpcdl.models.cifar_quick import cifar_quick
@@ -18,7 +18,7 @@ from hpcdl.prediction.mesh_choice import candidates, label, with_mesh, with_micr
 from hpcdl.prediction.parallelism import parallelism
 from hpcdl.prediction.split_volumes import splits
 from hpcdl.prediction.step_formulas import closed_form_seconds
-from hpcdl.report.parallelism import section
+from hpcdl.report.prediction.parallelism import section
 from hpcdl.training.parts.bucketing import bucket_bytes
 from hpcdl.training.parts.mesh import Mesh
 from hpcdl.training.parts.passes import EXCHANGES

@@ -10,10 +10,10 @@ import pytest
 from contract.records import with_settings
 
 from hpcdl import registry, suite
-from hpcdl.analysis.launches import launches
-from hpcdl.analysis.scaling import records as reduced
-from hpcdl.cases.parts import step_simulation
-from hpcdl.cases.parts.compute_times import Recorded
+from hpcdl.analysis.run.launches import launches
+from hpcdl.analysis.run.scaling import records as reduced
+from hpcdl.cases.simulation import step_simulation
+from hpcdl.cases.spec.compute_times import Recorded
 from hpcdl.cli import main
 from hpcdl.compression.parts.protocol import Compression
 from hpcdl.fabric.network import NETWORKS, Link

@@ -4,11 +4,10 @@ from math import nan
 
 import pytest
 
-from hpcdl.report import summary
-from hpcdl.report.document import Document
-from hpcdl.report.figures import residual
-from hpcdl.report.findings import findings
-from hpcdl.report.grouping import Row, Scale
+from hpcdl.report.formats import summary
+from hpcdl.report.formats.document import Document
+from hpcdl.report.run.findings import findings
+from hpcdl.report.run.grouping import Row, Scale
 from hpcdl.report.sections import break_even, compression
 
 
@@ -101,7 +100,7 @@ def test_residuals_are_shown_by_quarters_and_as_a_curve(hand):
     table = compression.page(found).tables[-1]
     assert table.header[-4:] == compression.QUARTERS
     assert table.rows[0][-4:] == ("1.00", "2.00", "3.00", "4.00")
-    (chart,) = residual.charts(found)
+    (chart,) = compression.residual_charts(found)
     assert [(point.x, point.y) for point in chart.series[0].points] == [(0, 1), (4, 2), (8, 3), (12, 4)]
 
 

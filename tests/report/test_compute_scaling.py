@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcdl.report.render import render
+from hpcdl.report.run.render import render
 
 
 def steps(ms):

@@ -5,10 +5,10 @@ from dataclasses import asdict
 
 import pytest
 
-from hpcdl.analysis.links import rounds
-from hpcdl.analysis.series import series_of
+from hpcdl.analysis.network.links import rounds
+from hpcdl.analysis.over_time.series import series_of
 from hpcdl.fabric.faults import Straggler
-from hpcdl.report.render import render
+from hpcdl.report.run.render import render
 
 SECOND = 10**9
 QUIET = {

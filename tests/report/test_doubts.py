@@ -3,12 +3,12 @@ from dataclasses import replace
 
 import pytest
 
-from hpcdl.analysis.cores import usable_cores
-from hpcdl.analysis.pool_launches import pool
-from hpcdl.report.findings import Findings
-from hpcdl.report.render import render
+from hpcdl.analysis.run.cores import usable_cores
+from hpcdl.analysis.run.pool_launches import pool
+from hpcdl.report.run.findings import Findings
+from hpcdl.report.run.render import render
+from hpcdl.report.run.warnings import grown
 from hpcdl.report.sections import job
-from hpcdl.report.warnings import grown
 
 
 def steps(ms):

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from hpcdl.report.escaping import fenced, markdown, markdown_cell, visible
-from hpcdl.report.render import render
+from hpcdl.report.formats.cells import fenced, markdown, markdown_cell, visible
+from hpcdl.report.run.render import render
 
 HOSTILE = "\x1b[2Jring\n# fine\u202e\x9b1m\u2028|x|<script>alert(1)</script>```![a](http://tracker.example/x)"
 

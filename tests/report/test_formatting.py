@@ -1,6 +1,6 @@
 import pytest
 
-from hpcdl.report.formatting import digits, interval, percent, plural, rate, seconds, spread, volume
+from hpcdl.report.formats.cells import digits, interval, percent, plural, rate, seconds, spread, volume
 
 
 @pytest.mark.parametrize(

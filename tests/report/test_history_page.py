@@ -8,12 +8,12 @@ from contract.archives import archive
 from contract.pages import Page
 from report_runs import HOSTILE
 
-from hpcdl.analysis import verdict_over_time
-from hpcdl.analysis.change_points import Change
-from hpcdl.analysis.findings_over_time import Event, HistoryFindings
-from hpcdl.analysis.statistics import Interval
-from hpcdl.report.figures import history as figures
-from hpcdl.report.history_page import render
+from hpcdl.analysis.over_time import verdict as verdict_over_time
+from hpcdl.analysis.over_time.change_points import Change
+from hpcdl.analysis.over_time.verdict import Event, HistoryFindings
+from hpcdl.analysis.statistics.estimates import Interval
+from hpcdl.report.history import page as figures
+from hpcdl.report.history.page import render
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,12 @@ from contract.pages import Page
 from matplotlib.figure import Figure
 from report_runs import HOSTILE, all_figures, evaluations, steps
 
-from hpcdl.report.charts import Axis, Bars, Columns, HeatMap, Lines, Point, Series, Tiles
-from hpcdl.report.contents import illustrated
-from hpcdl.report.drawing import lines
-from hpcdl.report.drawing.palette import DARK, LIGHT, SERIES
-from hpcdl.report.findings import findings
-from hpcdl.report.render import render
+from hpcdl.report.formats.charts import Axis, Bars, Columns, HeatMap, Lines, Point, Series, Tiles
+from hpcdl.report.formats.drawing import marks as lines
+from hpcdl.report.formats.drawing.canvas import DARK, LIGHT, SERIES
+from hpcdl.report.run.contents import illustrated
+from hpcdl.report.run.findings import findings
+from hpcdl.report.run.render import render
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +165,6 @@ def test_every_point_is_within_the_axes():
     bounded = Series("a", [Point(1, 2, 1, 3), Point(9, 8, 7, 20)])
     chart = Lines("", Axis("x"), Axis("y"), [bounded, Series("b", [Point(2, 2)])])
     axes = Figure().add_subplot()
-    lines.draw(chart, axes)
+    lines.draw_lines(chart, axes)
     assert axes.get_xlim() == pytest.approx((0.6, 9.4))
     assert axes.get_ylim() == pytest.approx((0.05, 20.95))

@@ -10,9 +10,9 @@ from conftest import Hand
 from report_runs import all_figures
 
 import hpcdl
-from hpcdl.analysis.record_fields import CONTRACT
-from hpcdl.report.render import render
-from hpcdl.report.rows import ORIGIN
+from hpcdl.analysis.run.record_fields import CONTRACT
+from hpcdl.report.run.render import render
+from hpcdl.report.run.rows import ORIGIN
 
 FOLDER = Path(hpcdl.__file__).parent / "report"
 SCHEMA = json.loads((FOLDER / "schema.json").read_text(encoding="utf-8"))

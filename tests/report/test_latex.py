@@ -2,8 +2,8 @@
 
 import re
 
-from hpcdl.report.latex import escaped
-from hpcdl.report.render import render
+from hpcdl.report.formats.latex import escaped
+from hpcdl.report.run.render import render
 
 
 def test_characters_that_latex_would_obey_are_escaped():

@@ -3,8 +3,8 @@
 import pytest
 
 from hpcdl.fabric.faults import Straggler
-from hpcdl.report.method_names import Names
-from hpcdl.report.render import render
+from hpcdl.report.run.method_names import Names
+from hpcdl.report.run.render import render
 
 MOMENTUM = "sgd(momentum=0.9)"
 OWN = {"aggregation": "own", "common_clock": True}

@@ -1,5 +1,5 @@
-from hpcdl.analysis.links import rounds
-from hpcdl.report.render import render
+from hpcdl.analysis.network.links import rounds
+from hpcdl.report.run.render import render
 
 
 def steps(ms):

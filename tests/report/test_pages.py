@@ -2,8 +2,8 @@
 
 import pytest
 
-from hpcdl.report import pages
-from hpcdl.report.render import render
+from hpcdl.report.run import render as pages
+from hpcdl.report.run.render import render
 
 
 @pytest.fixture

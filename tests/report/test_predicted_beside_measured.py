@@ -10,7 +10,7 @@ from hpcdl import suite
 from hpcdl.fabric.network import Link, Network
 from hpcdl.prediction.fitting import seconds
 from hpcdl.prediction.programs import MeasuredProgram, program_of
-from hpcdl.report.render import render
+from hpcdl.report.run.render import render
 
 MACHINE = Network("machine", Link(3e-5, 1e-9), source="none", gamma=2e-9)
 SUITE = """

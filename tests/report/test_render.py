@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from hpcdl.analysis.record_fields import CONTRACT
-from hpcdl.report.document import Document, Section, Table
-from hpcdl.report.render import render
-from hpcdl.report.summary import plain
+from hpcdl.analysis.run.record_fields import CONTRACT
+from hpcdl.report.formats.document import Document, Section, Table
+from hpcdl.report.formats.summary import plain
+from hpcdl.report.run.render import render
 
 ENVIRONMENT = {
     "key": "abc123",

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from hpcdl.report.document import Document, Section, Table
-from hpcdl.report.summary import coloured, plain
+from hpcdl.report.formats.document import Document, Section, Table
+from hpcdl.report.formats.summary import coloured, plain
 
 NAMES = ("parameter_server", "hierarchical(inner=ring)", "sharded_parameter_server")
 HEADER = ("method", "ranks", *(f"measured time {n}" for n in range(6)), "near-linear")

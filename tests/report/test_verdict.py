@@ -4,10 +4,10 @@ import itertools
 
 import pytest
 
-from hpcdl.analysis.launches import launches
-from hpcdl.analysis.links import rounds
-from hpcdl.analysis.scaling import records
-from hpcdl.report.render import render
+from hpcdl.analysis.network.links import rounds
+from hpcdl.analysis.run.launches import launches
+from hpcdl.analysis.run.scaling import records
+from hpcdl.report.run.render import render
 
 
 def steps(ms):

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from hpcdl.report import json as document
-from hpcdl.report.figures import step_breakdown
-from hpcdl.report.findings import findings
-from hpcdl.report.markdown import render
+from hpcdl.report.figures.efficiency_split import step_breakdown
+from hpcdl.report.formats import json as document
+from hpcdl.report.formats.markdown import render
+from hpcdl.report.run.findings import findings
 from hpcdl.report.sections import waiting_and_transfer
 from hpcdl.trace.record import CaseRecord
 from hpcdl.trace.recorder import Recorder, Step
@@ -71,7 +71,7 @@ def test_columns_have_waiting_transfer_and_the_late_rank(late_run):
 
 
 def test_the_step_is_split_into_compute_waiting_and_transfer(late_run):
-    (chart,) = step_breakdown.charts(late_run[0])
+    (chart,) = step_breakdown(late_run[0])
     assert {name: lengths[0] for name, lengths in chart.parts.items()} == pytest.approx(
         {"compute": 0.020, "waiting": 0.010, "transfer": 0.010}
     )
@@ -80,7 +80,7 @@ def test_the_step_is_split_into_compute_waiting_and_transfer(late_run):
 
 def test_without_messages_the_rest_of_a_step_is_not_split(hand):
     hand.train([[10.0] * 30] * 4, compute=[6.0, 8.0, 6.0, 8.0], waiting=[1.0, 0.0, 0.0, 0.0])
-    (chart,) = step_breakdown.charts(findings([hand.read()])[0])
+    (chart,) = step_breakdown(findings([hand.read()])[0])
     assert {name: lengths[0] for name, lengths in chart.parts.items()} == pytest.approx(
         {"compute": 0.006, "input": 0.001, "rest": 0.003}
     )

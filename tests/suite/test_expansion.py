@@ -5,9 +5,9 @@ import itertools
 import pytest
 
 from hpcdl import suite
-from hpcdl.analysis.record_fields import configuration
-from hpcdl.cases.parts.keys import keys
-from hpcdl.cases.parts.suite_tables import module_of
+from hpcdl.analysis.run.record_fields import configuration
+from hpcdl.cases.spec.keys import keys
+from hpcdl.cases.spec.suite_tables import module_of
 
 from .conftest import CASES, text_of
 

@@ -5,8 +5,8 @@ import random
 import pytest
 
 from hpcdl import suite
-from hpcdl.cases.parts.keys import keys
-from hpcdl.cases.parts.suite_tables import module_of
+from hpcdl.cases.spec.keys import keys
+from hpcdl.cases.spec.suite_tables import module_of
 
 from .conftest import CASES, Verbatim
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hpcdl import suite
-from hpcdl.cases.parts import shipped_suites as shipped
+from hpcdl.cases.spec import suite_tables as shipped
 from hpcdl.cli import main
 
 ROOT = Path(__file__).parents[2]

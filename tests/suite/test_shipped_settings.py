@@ -9,8 +9,8 @@ import pytest
 
 import hpcdl
 from hpcdl import registry, suite
-from hpcdl.cases.parts.keys import keys
-from hpcdl.cases.parts.suite_tables import module_of
+from hpcdl.cases.spec.keys import keys
+from hpcdl.cases.spec.suite_tables import module_of
 from hpcdl.optim.parts.schedules import SCHEDULES
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.journal import Journal

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcdl.analysis.conditions import words
+from hpcdl.analysis.run.record_fields import words
 
 STRATEGIES = """
 from hpcdl.training.parts.traits import Strategy

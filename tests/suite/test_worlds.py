@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcdl.analysis.conditions import conditions
+from hpcdl.analysis.run.record_fields import conditions
 
 ASYNCHRONOUS = {"training": "asynchronous"}
 SIMULATED = {"network": "gemini"}

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from contract.traces import changed
 
-from hpcdl.analysis.points import AmbiguousCaseError
+from hpcdl.analysis.run.points import AmbiguousCaseError
 from hpcdl.launch.environment import describe_job, describe_rank
-from hpcdl.report.render import render
+from hpcdl.report.run.render import render
 from hpcdl.trace.record import TraceError
 from hpcdl.trace.schema import merge, read, read_part
 

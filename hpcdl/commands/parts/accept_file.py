@@ -10,7 +10,7 @@ from hpcdl.registry import nearest, shortened
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hpcdl.analysis.accepted import Accepted
+    from hpcdl.analysis.over_time.change import Accepted
 
 KEYS: Final = ("case", "reason", "expires")
 
@@ -34,7 +34,7 @@ def read_accepted(path: Path) -> list[Accepted]:
 
 
 def _accepted(table: dict[str, Any], where: str) -> Accepted:
-    from hpcdl.analysis.accepted import Accepted
+    from hpcdl.analysis.over_time.change import Accepted
 
     _check_keys(table, KEYS, where)
     for key in KEYS:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl import registry
-from hpcdl.cases.parts import shipped_suites as shipped
+from hpcdl.cases.spec import suite_tables as shipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -8,7 +8,7 @@ from pathlib import Path
 
 def check_page(output: Path | None, *suffixes: str) -> None:
     """Raise UsageError if the page that -o names has none of the suffixes, or lacks the libraries of HTML."""
-    from hpcdl.report.pages import missing
+    from hpcdl.report.run.render import missing
     from hpcdl.suite import UsageError
 
     if output is not None and output.suffix not in suffixes:

@@ -22,10 +22,10 @@ class Arguments(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print one line and exit with code 2."""
-        from hpcdl.report import escaping
+        from hpcdl.report.formats.cells import message as visible_message
 
         if is_first(os.environ):
-            print(f"{self.prog}: {escaping.message(message.removeprefix('argument '))}", file=sys.stderr)
+            print(f"{self.prog}: {visible_message(message.removeprefix('argument '))}", file=sys.stderr)
         self.exit(USAGE)
 
     def check_encoding(self, words: Sequence[str]) -> None:

@@ -14,9 +14,9 @@ def rendered(folders: Sequence[Path], forms: Sequence[str], *, launches: bool) -
 
     Raises UsageError.
     """
-    from hpcdl.analysis.points import AmbiguousCaseError
-    from hpcdl.analysis.pool_launches import pool
-    from hpcdl.report.render import renderings
+    from hpcdl.analysis.run.points import AmbiguousCaseError
+    from hpcdl.analysis.run.pool_launches import pool
+    from hpcdl.report.run.render import renderings
     from hpcdl.suite import UsageError
     from hpcdl.trace.record import TraceError
     from hpcdl.trace.schema import read

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcdl.report.charts import Axis, Lines, Point, Series
-from hpcdl.report.formatting import NONE, digits
+from hpcdl.report.formats.cells import NONE, digits
+from hpcdl.report.formats.charts import Axis, Lines, Point, Series
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hpcdl.report.findings import Findings
-    from hpcdl.report.grouping import Method
+    from hpcdl.report.run.findings import Findings
+    from hpcdl.report.run.grouping import Method
 
 
 def charts(found: Findings) -> list[Lines]:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from hpcdl.report.declaration import BEST, Answer, Declaration
-from hpcdl.report.document import Section, Table
-from hpcdl.report.formatting import NONE, digits, plural, seconds, spread
-from hpcdl.report.grouping import best, left_out, rows
+from hpcdl.report.formats.cells import NONE, digits, plural, seconds, spread
+from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.run.contents import BEST, Answer, Declaration
+from hpcdl.report.run.grouping import best, left_out, rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hpcdl.report.findings import Findings
-    from hpcdl.report.formatting import Number
-    from hpcdl.report.grouping import Method, Row, Scale
-    from hpcdl.report.settings import Settings
+    from hpcdl.report.formats.cells import Number
+    from hpcdl.report.run.findings import Findings
+    from hpcdl.report.run.grouping import Method, Row, Scale
+    from hpcdl.report.run.settings import Settings
 
 TITLE: Final = "Accuracy"
 HEADER: Final = (

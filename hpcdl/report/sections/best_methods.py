@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.analysis.record_fields import strategy
-from hpcdl.report.comparison import budget_of, conditions, is_virtual, names_in
-from hpcdl.report.declaration import Answer, Declaration
-from hpcdl.report.document import Section, Table
-from hpcdl.report.formatting import NONE, digits, interval, plural
+from hpcdl.analysis.run.record_fields import strategy
+from hpcdl.report.formats.cells import NONE, digits, interval, plural
+from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.run.contents import Answer, Declaration
+from hpcdl.report.sections.accuracy_over_time import budget_of, conditions, is_virtual, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from hpcdl.analysis.ranking import Candidate, Field, Winner
-    from hpcdl.report.findings import Findings
-    from hpcdl.report.settings import Settings
+    from hpcdl.analysis.run.ranking import Candidate, Field, Winner
+    from hpcdl.report.run.findings import Findings
+    from hpcdl.report.run.settings import Settings
 
 QUESTIONS: Final = {
     "throughput": "fastest: most images per second",

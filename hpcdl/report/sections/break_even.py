@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hpcdl.analysis.break_even import WON
-from hpcdl.report.declaration import Answer, Declaration
-from hpcdl.report.document import Section, Table
-from hpcdl.report.formatting import NONE, digits, interval, percent, plural, rate, seconds
+from hpcdl.analysis.run.break_even import WON
+from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, rate, seconds
+from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.run.contents import Answer, Declaration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hpcdl.analysis.scaling import Record
-    from hpcdl.report.findings import Findings
+    from hpcdl.analysis.run.scaling import Record
+    from hpcdl.report.run.findings import Findings
 
 KIND: Final = "break_even"
 LINES: Final = ("model", "compression", "ranks")

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.report.declaration import BEST as MOST
-from hpcdl.report.declaration import Answer, Declaration
-from hpcdl.report.document import Section, Table
-from hpcdl.report.figures import best_scheme, bus_bandwidth, collective_time
-from hpcdl.report.formatting import NONE, digits, interval, percent, plural, rate, seconds, volume
-from hpcdl.report.launches import is_one_launch, one_launch
-from hpcdl.report.method_names import scheme_name
-from hpcdl.report.operations import BEST, CHECKED, TIED, Group, grouped, place, ranked, sizes
+from hpcdl.report.figures.collectives import best_scheme, bus_bandwidth, collective_time
+from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, rate, seconds, volume
+from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.run.contents import BEST as MOST
+from hpcdl.report.run.contents import Answer, Declaration
+from hpcdl.report.run.method_names import scheme_name
+from hpcdl.report.run.operations import BEST, CHECKED, TIED, Group, grouped, place, ranked, sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from hpcdl.analysis.scaling import Record
-    from hpcdl.report.findings import Findings
+    from hpcdl.analysis.run.scaling import Record
+    from hpcdl.report.run.findings import Findings
+
+
+def is_one_launch(records: Iterable[Record]) -> bool:
+    """Return whether any of the measured records has one launch only."""
+    return any(record.get("launches") == 1 and not record.get("network") for record in records)
+
+
+def one_launch(records: Iterable[Record]) -> list[str]:
+    """Return the note of a table with intervals within one launch; nothing for others."""
+    if not is_one_launch(records):
+        return []
+    return ["One launch: intervals are over its repetitions. How much launches vary is unknown; use --launches 5."]
+
 
 WIDE: Final = 100
 """Share of the median (%) from which on the distance of an interval's end is not stated."""
@@ -255,6 +267,4 @@ def _spread(record: Record) -> str:
     return f" +-{share:.0f} %" if share < WIDE else " (too few launches)"
 
 
-SECTION = Declaration(
-    110, page, terminal, answer, figures=(best_scheme.charts, collective_time.charts, bus_bandwidth.charts)
-)
+SECTION = Declaration(110, page, terminal, answer, figures=(best_scheme, collective_time, bus_bandwidth))

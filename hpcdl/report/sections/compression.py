@@ -3,23 +3,83 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hpcdl.analysis.break_even import WON, bandwidth
-from hpcdl.analysis.statistics import mean_interval
-from hpcdl.report.declaration import BEST, Answer, Declaration
-from hpcdl.report.document import Section, Table
-from hpcdl.report.figures import residual
-from hpcdl.report.formatting import NONE, digits, interval, rate, seconds, volume
-from hpcdl.report.grouping import left_out, rows
+from hpcdl.analysis.run.break_even import WON, bandwidth
+from hpcdl.analysis.run.record_fields import configuration
+from hpcdl.analysis.statistics.estimates import mean_interval
+from hpcdl.report.figures.speedup import whole
+from hpcdl.report.formats.cells import NONE, digits, interval, plural, rate, seconds, volume
+from hpcdl.report.formats.charts import Axis, Lines, Point, Series
+from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.run.contents import BEST, Answer, Declaration
+from hpcdl.report.run.grouping import left_out, rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from hpcdl.report.findings import Findings
-    from hpcdl.report.grouping import Method, Row
+    from hpcdl.analysis.run.launches import Columns
+    from hpcdl.analysis.run.record_fields import Key
+    from hpcdl.report.run.findings import Findings
+    from hpcdl.report.run.grouping import Method, Row
+
+
+RESIDUAL_NOTE: Final = (
+    "Norm of what a rank has not sent, by that of its gradient in the same step; root mean squares over ranks. "
+    "Medians over seeds and launches, bars are their range."
+)
+
+
+def residual_charts(found: Findings) -> list[Lines]:
+    """Return one chart per problem with residuals."""
+    curves: dict[Key, list[Columns]] = {}
+    for one in found.launches:
+        if len(one.residuals.get("step", ())) > 1:
+            curves.setdefault(_key(one.fields), []).append(one.residuals)
+    made = []
+    for methods in found.problems:
+        series = []
+        for row in rows(methods):
+            keys = dict.fromkeys(_key(record) for record in row.scale.records)
+            own = [one for key in keys for one in curves.get(key, [])]
+            if points := _residual_points(own):
+                series.append(Series(f"{row.name}, {plural(row.scale['ranks'], 'rank')}", points))
+        if series:
+            title = found.settings.title(methods[0].scales[0].records[0])
+            series.sort(key=lambda one: -one.points[-1].y)
+            made.append(
+                Lines(
+                    f"Residual by gradient{': ' if title else ''}{title}",
+                    Axis("step", whole),
+                    Axis("residual / gradient", digits),
+                    series,
+                    RESIDUAL_NOTE,
+                )
+            )
+    return made
+
+
+def _key(fields: Mapping[str, Any]) -> Key:
+    return (configuration(fields), fields.get("ranks"))
+
+
+def _residual_points(own: Sequence[Columns]) -> list[Point]:
+    """Return the median of each step that all launches have, with a gradient that is not zero."""
+    if not own:
+        return []
+    common = set.intersection(*(set(one["step"][one["gradient_norm"] > 0].tolist()) for one in own))
+    found = []
+    for step in sorted(common):
+        places = [int(np.searchsorted(one["step"], step)) for one in own]
+        values = [
+            float(one["residual_norm"][at] / one["gradient_norm"][at]) for one, at in zip(own, places, strict=True)
+        ]
+        bounds = (min(values), max(values)) if len(values) > 1 else ()
+        found.append(Point(step, float(np.median(values)), *bounds))
+    return found
+
 
 LOST: Final = 0.5
 """Percentage points by which the mean accuracy of seeds is lower if it counts; twice as many for a single seed."""
@@ -226,4 +286,4 @@ def _difference(row: Row, dense: Row | None) -> str:
     return f"{found.value:+.1f} ({interval(found.low, found.high, lambda one: f'{one:+.1f}')})"
 
 
-SECTION: Final = Declaration(87, page, terminal=terminal, answer=answer, figures=(residual.charts,))
+SECTION: Final = Declaration(87, page, terminal=terminal, answer=answer, figures=(residual_charts,))

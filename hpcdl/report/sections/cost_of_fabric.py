@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcdl.report.declaration import Answer, Declaration
-from hpcdl.report.document import Section, Table
-from hpcdl.report.formatting import digits, volume
-from hpcdl.report.overhead import cells, is_noise
+from hpcdl.report.formats.cells import digits, volume
+from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.run.contents import Answer, Declaration
+from hpcdl.report.run.overhead import cells, is_noise
 
 if TYPE_CHECKING:
-    from hpcdl.report.findings import Findings
+    from hpcdl.report.run.findings import Findings
 
 
 def page(found: Findings) -> Section:

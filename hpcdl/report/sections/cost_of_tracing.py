@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hpcdl.analysis.record_fields import ANY
-from hpcdl.report.declaration import Answer, Declaration
-from hpcdl.report.document import Section, Table
-from hpcdl.report.formatting import digits, volume
-from hpcdl.report.method_names import scheme_name
-from hpcdl.report.overhead import cells, is_noise
+from hpcdl.analysis.run.record_fields import ANY
+from hpcdl.report.formats.cells import digits, volume
+from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.run.contents import Answer, Declaration
+from hpcdl.report.run.method_names import scheme_name
+from hpcdl.report.run.overhead import cells, is_noise
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hpcdl.report.findings import Findings
+    from hpcdl.report.run.findings import Findings
 
 
 def page(found: Findings) -> Section:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcdl.report.declaration import Declaration
-from hpcdl.report.document import Section, Table
-from hpcdl.report.figures import step_breakdown, steps_by_rank
-from hpcdl.report.formatting import digits, seconds
-from hpcdl.report.grouping import rows
+from hpcdl.report.figures.efficiency_split import step_breakdown, steps_by_rank
+from hpcdl.report.formats.cells import digits, seconds
+from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.run.contents import Declaration
+from hpcdl.report.run.grouping import rows
 
 if TYPE_CHECKING:
-    from hpcdl.report.findings import Findings
+    from hpcdl.report.run.findings import Findings
 
 
 def page(found: Findings) -> Section:
@@ -43,4 +43,4 @@ def page(found: Findings) -> Section:
     return Section("Efficiency split", [note] if tables else [], tables=tables)
 
 
-SECTION = Declaration(80, page, figures=(step_breakdown.charts, steps_by_rank.charts))
+SECTION = Declaration(80, page, figures=(step_breakdown, steps_by_rank))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from hpcdl.analysis.cores import UNKNOWN
-from hpcdl.report.declaration import Declaration
-from hpcdl.report.document import Section, Table
-from hpcdl.report.formatting import plural, volume
+from hpcdl.analysis.run.cores import UNKNOWN
+from hpcdl.report.formats.cells import plural, volume
+from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.run.contents import Declaration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from hpcdl.report.findings import Findings
+    from hpcdl.report.run.findings import Findings
 
 LAUNCHERS: Final = (
     *("SLURM_", "HPCDL_", "PMIX_", "PRTE_", "OMPI_MCA_PREFIXES", "OMPI_MCA_cpu_type", "OMPI_MCA_num_procs"),

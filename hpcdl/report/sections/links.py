@@ -7,18 +7,63 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from hpcdl.report.declaration import Answer, Declaration
-from hpcdl.report.document import Section, Table
-from hpcdl.report.figures import link_map
-from hpcdl.report.formatting import NONE, digits, interval, plural, rate, seconds, volume
+from hpcdl.report.formats.cells import NONE, digits, interval, plural, rate, seconds, volume
+from hpcdl.report.formats.charts import Axis, HeatMap
+from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.run.contents import Answer, Declaration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hpcdl.analysis.links import Links
-    from hpcdl.analysis.slow_hosts import Speeds
-    from hpcdl.analysis.statistics import Interval
-    from hpcdl.report.findings import Findings
+    from hpcdl.analysis.network.links import Links
+    from hpcdl.analysis.network.slow_hosts import Speeds
+    from hpcdl.analysis.statistics.estimates import Interval
+    from hpcdl.report.run.findings import Findings
+
+
+MOST: Final = 48
+"""Ranks of a map, at most; more share rows and columns."""
+SMALL_MAP: Final = 4096
+"""Bytes of messages, below which a map shows times instead of rates."""
+
+
+def link_map(found: Findings) -> list[HeatMap]:
+    """Return one map per case in which all pairs exchanged."""
+    return [
+        _chart(one)
+        for one in found.links
+        if one.fields.get("pattern") == "all_pairs" and np.isfinite(one.seconds).any()
+    ]
+
+
+def _chart(one: Links) -> HeatMap:
+    size = int(one.fields["message_bytes"])
+    small = size < SMALL_MAP
+    values = one.seconds if small else one.rates
+    width = -(-len(values) // MOST)
+    begins = range(0, len(values), width)
+    worst = np.fmax if small else np.fmin
+    if width > 1:
+        values = np.asarray(worst.reduceat(worst.reduceat(values, begins, 0), begins, 1), np.float64)
+    labels = [_label(one, begin, width) for begin in begins]
+    several = f" Each cell is the worst of {width} x {width} links." if width > 1 else ""
+    return HeatMap(
+        f"Links: {len(one.seconds)} ranks, {volume(size)}",
+        labels,
+        labels,
+        "rank",
+        "rank",
+        values,
+        Axis("time of an exchange", seconds) if small else Axis("rate in each direction", rate),
+        f"Median over repetitions of an exchange, both directions at once.{several}",
+    )
+
+
+def _label(one: Links, rank: int, width: int) -> str:
+    if width > 1:
+        return f"{rank}-{min(rank + width, len(one.seconds)) - 1}"
+    return f"{rank} {one.hosts[rank]}" if len(set(one.hosts)) > 1 else str(rank)
+
 
 TITLE: Final = "Hosts and links"
 
@@ -210,4 +255,4 @@ def _map(one: Links) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     return ("rank", "least", "median", "most"), [(str(i), *(shown(float(v)) for v in marks[i])) for i in ranks]
 
 
-SECTION = Declaration(10, page, terminal, answer, figures=(link_map.charts,))
+SECTION = Declaration(10, page, terminal, answer, figures=(link_map,))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.report.declaration import Declaration
-from hpcdl.report.document import Section, Table
-from hpcdl.report.formatting import NONE, digits, volume
-from hpcdl.report.grouping import rows
+from hpcdl.report.formats.cells import NONE, digits, volume
+from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.run.contents import Declaration
+from hpcdl.report.run.grouping import rows
 
 if TYPE_CHECKING:
-    from hpcdl.report.findings import Findings
-    from hpcdl.report.grouping import Row
+    from hpcdl.report.run.findings import Findings
+    from hpcdl.report.run.grouping import Row
 
 BYTES: Final = {"float64": 8}
 """Of a parameter; below that precision they are kept in float32."""

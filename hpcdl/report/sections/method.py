@@ -5,16 +5,16 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from hpcdl.analysis.cores import UNKNOWN
-from hpcdl.analysis.record_fields import keeps_step
-from hpcdl.report.declaration import Declaration
-from hpcdl.report.document import Section
-from hpcdl.report.formatting import plural
+from hpcdl.analysis.run.cores import UNKNOWN
+from hpcdl.analysis.run.record_fields import keeps_step
+from hpcdl.report.formats.cells import plural
+from hpcdl.report.formats.document import Section
+from hpcdl.report.run.contents import Declaration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hpcdl.report.findings import Findings
+    from hpcdl.report.run.findings import Findings
 
 METHOD = (
     "A step, or one repetition of a collective, takes as long as its slowest rank. Times are medians over "

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcdl.report.declaration import Declaration
-from hpcdl.report.document import Section, Table
-from hpcdl.report.formatting import interval, rate, seconds, volume
-from hpcdl.report.launches import one_launch
-from hpcdl.report.method_names import scheme_name
-from hpcdl.report.operations import CHECKED, grouped
+from hpcdl.report.formats.cells import interval, rate, seconds, volume
+from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.run.contents import Declaration
+from hpcdl.report.run.method_names import scheme_name
+from hpcdl.report.run.operations import CHECKED, grouped
+from hpcdl.report.sections.collectives import one_launch
 
 if TYPE_CHECKING:
-    from hpcdl.report.findings import Findings
+    from hpcdl.report.run.findings import Findings
 
 
 def page(findings: Findings) -> Section:

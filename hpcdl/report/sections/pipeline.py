@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcdl.report.declaration import Declaration
-from hpcdl.report.document import Section, Table
-from hpcdl.report.formatting import digits, volume
-from hpcdl.report.grouping import rows
+from hpcdl.report.formats.cells import digits, volume
+from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.run.contents import Declaration
+from hpcdl.report.run.grouping import rows
 from hpcdl.training.parts.pipeline.schedules import bubble_share
 
 if TYPE_CHECKING:
-    from hpcdl.report.findings import Findings
-    from hpcdl.report.grouping import Row
+    from hpcdl.report.run.findings import Findings
+    from hpcdl.report.run.grouping import Row
 
 
 def page(found: Findings) -> Section:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.report.declaration import Declaration
-from hpcdl.report.document import Section, Table
-from hpcdl.report.formatting import digits, percent, plural
-from hpcdl.report.method_names import scheme_name
-from hpcdl.report.predictions import network, predicted
+from hpcdl.report.formats.cells import digits, percent, plural
+from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.prediction.predictions import network, predicted
+from hpcdl.report.run.contents import Declaration
+from hpcdl.report.run.method_names import scheme_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hpcdl.analysis.scaling import Record
-    from hpcdl.report.findings import Findings
+    from hpcdl.analysis.run.scaling import Record
+    from hpcdl.report.run.findings import Findings
 
 NOTE: Final = (
     "Predicted: the same programs in virtual time on one model of the network, whose few prices are fitted to all "

@@ -5,22 +5,21 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.analysis.record_fields import keeps_step, strategy
-from hpcdl.report.compute_scaling import not_scaling
-from hpcdl.report.declaration import BEST, Answer, Declaration
-from hpcdl.report.document import Section, Table
+from hpcdl.analysis.run.record_fields import keeps_step, strategy
 from hpcdl.report.figures import speedup
-from hpcdl.report.formatting import NONE, digits, interval, percent, plural, seconds
-from hpcdl.report.grouping import best, left_out, rows
-from hpcdl.report.launches import one_launch
-from hpcdl.report.near_linear import count, standings
+from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, seconds
+from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.run.contents import BEST, Answer, Declaration
+from hpcdl.report.run.grouping import best, left_out, rows
+from hpcdl.report.run.near_linear import count, not_scaling, standings
+from hpcdl.report.sections.collectives import one_launch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hpcdl.report.findings import Findings
-    from hpcdl.report.grouping import Method, Row, Scale
-    from hpcdl.report.settings import Settings
+    from hpcdl.report.run.findings import Findings
+    from hpcdl.report.run.grouping import Method, Row, Scale
+    from hpcdl.report.run.settings import Settings
 
 TITLE: Final = "Scaling"
 NEAR: Final = {True: "yes", False: "no", None: "inconclusive"}

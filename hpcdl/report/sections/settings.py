@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcdl.analysis.record_fields import METHOD
-from hpcdl.report.declaration import Declaration
-from hpcdl.report.document import Section, Table
-from hpcdl.report.formatting import NONE
-from hpcdl.report.method_names import Names, text_of
+from hpcdl.analysis.run.record_fields import METHOD
+from hpcdl.report.formats.cells import NONE
+from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.run.contents import Declaration
+from hpcdl.report.run.method_names import Names, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hpcdl.analysis.scaling import Record
-    from hpcdl.report.findings import Findings
+    from hpcdl.analysis.run.scaling import Record
+    from hpcdl.report.run.findings import Findings
 
 
 def page(found: Findings) -> Section:

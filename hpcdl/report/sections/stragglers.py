@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from hpcdl.report.declaration import Answer, Declaration
-from hpcdl.report.document import Section, Table
-from hpcdl.report.formatting import NONE, digits, interval
-from hpcdl.report.method_names import Names
+from hpcdl.report.formats.cells import NONE, digits, interval
+from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.run.contents import Answer, Declaration
+from hpcdl.report.run.method_names import Names
 
 if TYPE_CHECKING:
-    from hpcdl.report.findings import Findings
+    from hpcdl.report.run.findings import Findings
 
 NOTE = (
     "Throughput with the straggler by throughput without it, all measured images by the time they took. If every "

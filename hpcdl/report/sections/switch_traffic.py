@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcdl.report.declaration import Declaration
-from hpcdl.report.document import Section, Table
-from hpcdl.report.formatting import NONE, percent, volume
+from hpcdl.report.formats.cells import NONE, percent, volume
+from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.run.contents import Declaration
 
 if TYPE_CHECKING:
-    from hpcdl.report.findings import Findings
+    from hpcdl.report.run.findings import Findings
 
 
 def page(found: Findings) -> Section:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.report import contents
-from hpcdl.report.declaration import Declaration
-from hpcdl.report.document import Section
-from hpcdl.report.failures import failed_processes, failures, unfinished, without_result
-from hpcdl.report.formatting import plural
+from hpcdl.report.formats.cells import plural
+from hpcdl.report.formats.document import Section
+from hpcdl.report.run import contents
+from hpcdl.report.run.contents import Declaration
+from hpcdl.report.run.warnings import failed_processes, failures, unfinished, without_result
 
 if TYPE_CHECKING:
-    from hpcdl.report.findings import Findings
+    from hpcdl.report.run.findings import Findings
 
 LINES: Final = 12
 """Lines on a terminal, at most."""

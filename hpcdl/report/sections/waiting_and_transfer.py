@@ -5,13 +5,13 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.report.declaration import Answer, Declaration
-from hpcdl.report.document import Section, Table
-from hpcdl.report.formatting import NONE, digits, plural, seconds
+from hpcdl.report.formats.cells import NONE, digits, plural, seconds
+from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.run.contents import Answer, Declaration
 
 if TYPE_CHECKING:
-    from hpcdl.analysis.waiting import Waiting
-    from hpcdl.report.findings import Findings
+    from hpcdl.analysis.network.waiting import Waiting
+    from hpcdl.report.run.findings import Findings
 
 NOTE: Final = (
     "Mean over ranks and steps. A rank waits while its message or native collective has not begun on another "

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcdl.report.declaration import Declaration
-from hpcdl.report.document import Section
+from hpcdl.report.formats.document import Section
+from hpcdl.report.run.contents import Declaration
 
 if TYPE_CHECKING:
-    from hpcdl.report.findings import Findings
+    from hpcdl.report.run.findings import Findings
 
 
 def page(found: Findings) -> Section:

@@ -1,0 +1,1 @@
+"""Links, hosts and waiting in one run."""

@@ -1,0 +1,255 @@
+"""Speed of the link between each pair of ranks, and slow hosts and links."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from hpcdl.analysis.run.disturbance import disturbance
+from hpcdl.analysis.run.launches import warmup_of
+from hpcdl.analysis.statistics.estimates import Interval, share_interval
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hpcdl.trace.run import Run
+
+
+Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
+Cube = npt.NDArray[np.float64]
+
+CONSPICUOUS: Final = 0.85
+"""A host or link with less than this share of the others' speed is named."""
+
+AS_FAST: Final = 0.95
+"""A host with one link of at least this share of the others' speed is not slow, whatever its other links are."""
+
+HOSTS: Final = 3
+"""Hosts without which none is named: of two that differ, either may be the odd one."""
+
+
+def rounds(ranks: int, pattern: str) -> list[list[int | None]]:
+    """Return the partner of each rank in each round; None for a rank that rests.
+
+    ``pair``: ranks 0 and 1. ``bisection``: one round, rank r of the lower half with r of the upper one, so that
+    every message crosses the middle. ``all_pairs``: every pair once, and no rank in two pairs of a round, by the
+    circle method of round-robin tournaments (Kirkman 1847): p - 1 rounds, p if p is odd.
+    """
+    if pattern == "pair":
+        return [[1, 0, *[None] * (ranks - 2)]]
+    if pattern == "bisection":
+        half = ranks // 2
+        return [[(rank + half) % ranks for rank in range(ranks)]]
+    seats = ranks + ranks % 2
+    found = []
+    for turn in range(seats - 1):
+        partners: list[int | None] = [None] * ranks
+        for rank in range(ranks):
+            # the last seat stays and meets the rank that would meet itself; the others move on around the table
+            if rank == seats - 1:
+                other = turn * (seats // 2) % (seats - 1)
+            else:
+                other = (turn - rank) % (seats - 1)
+                other = seats - 1 if other == rank else other
+            partners[rank] = other if other < ranks else None
+        found.append(partners)
+    return found
+
+
+@dataclass(frozen=True)
+class Links:
+    """One case's links."""
+
+    fields: Mapping[str, Any]
+    hosts: Sequence[str]
+    """Of each rank."""
+    repeated: Cube
+    """(repetitions, p, p): time of an exchange, the slower side's; NaN between ranks that did not exchange.
+
+    Of several launches one median per launch.
+    """
+    disturbed: str | None = None
+    """Disturbance from outside the job."""
+
+    @property
+    def seconds(self) -> Matrix:
+        """(p, p): median time of an exchange; NaN between ranks that did not exchange."""
+        return np.asarray(np.median(self.repeated, axis=0), np.float64)
+
+    @property
+    def rates(self) -> Matrix:
+        """Bytes per second in each direction, both at once; NaN where there is no time."""
+        size = float(self.fields["message_bytes"])
+        return size / self.seconds
+
+    @property
+    def names(self) -> list[str]:
+        """The hosts, each once."""
+        return list(dict.fromkeys(self.hosts))
+
+    @property
+    def speed(self) -> Matrix:
+        """(hosts, hosts): exchanges per second between ranks of two hosts, their median; NaN within a host."""
+        return self._between_hosts(self.seconds)
+
+    def _between_hosts(self, seconds: Matrix) -> Matrix:
+        found = np.full((len(self.names), len(self.names)), np.nan)
+        ranks = [np.array([name == host for host in self.hosts]) for name in self.names]
+        for i, j in itertools.permutations(range(len(ranks)), 2):
+            known = seconds[np.ix_(ranks[i], ranks[j])]
+            if np.isfinite(known).any():
+                found[i, j] = 1 / np.nanmedian(known)
+        return found
+
+    def shares(self) -> list[tuple[int, Interval]]:
+        """Hosts, and the speed of each as a share of the others', slowest first; none of fewer than three hosts.
+
+        A host's speed is the median over its links, the others' the median over all links without it. The interval
+        is over repetitions, 95 % for all hosts together.
+        """
+        if len(self.names) < HOSTS:
+            return []
+        samples = np.array([_shares(self._between_hosts(one)) for one in self.repeated])
+        found = [
+            (host, share_interval(share, samples[:, host], len(self.names)))
+            for host, share in enumerate(_shares(self.speed).tolist())
+            if np.isfinite(share)
+        ]
+        return sorted(found, key=lambda one: one[1].value)
+
+    def slow_hosts(self) -> list[tuple[int, Interval]]:
+        """Those of :meth:`shares` that are slow with every other host, and whose interval excludes 1."""
+        speed = self.speed
+        return [
+            (host, share)
+            for host, share in self.shares()
+            if share.value < CONSPICUOUS
+            and share.high < 1
+            and np.nanmax(speed[host]) < AS_FAST * _others(speed, host)
+        ]
+
+    def host_slowness(self) -> dict[str, float]:
+        """Return each host's time by that of the usual host; empty for fewer than three hosts."""
+        if len(self.names) < HOSTS:
+            return {}
+        found = host_slowness(1 / self.speed)
+        return {name: float(one) for name, one in zip(self.names, found, strict=True) if np.isfinite(one)}
+
+    def link_slowness(self) -> dict[str, float]:
+        """Return the time of each link between two hosts by that of the median one; empty for fewer than three."""
+        if len(self.names) < HOSTS:
+            return {}
+        speed = self.speed
+        usual = float(np.nanmedian(speed))
+        return {
+            " - ".join(sorted((self.names[i], self.names[j]))): usual / float(speed[i, j])
+            for i, j in itertools.combinations(range(len(speed)), 2)
+            if np.isfinite(speed[i, j])
+        }
+
+    def extremes(self) -> list[tuple[int, int, float]]:
+        """The fastest and the slowest pair, with their seconds; nothing if no ranks exchanged."""
+        if not np.isfinite(self.seconds).any():
+            return []
+        places = (np.nanargmin(self.seconds), np.nanargmax(self.seconds))
+        pairs = [divmod(int(place), len(self.seconds)) for place in places]
+        return [(min(pair), max(pair), float(self.seconds[pair])) for pair in pairs]
+
+    def slow_links(self) -> list[tuple[int, int, float]]:
+        """Pairs of hosts that are slow although neither host is, with their share of the median link.
+
+        The interval over repetitions, 95 % for all links together, excludes 1. The slowest first; none of
+        fewer than three hosts.
+        """
+        if len(self.names) < HOSTS:
+            return []
+        slow = {host for host, _ in self.slow_hosts()}
+        pairs = list(itertools.combinations(range(len(self.names)), 2))
+        repeated = np.array([_by_median(self._between_hosts(one)) for one in self.repeated])
+        shares = _by_median(self.speed)
+        found = [
+            (i, j, float(shares[i, j]))
+            for i, j in pairs
+            if not {i, j} & slow
+            and shares[i, j] < CONSPICUOUS
+            and share_interval(shares[i, j], repeated[:, i, j], len(pairs)).high < 1
+        ]
+        return sorted(found, key=lambda one: one[2])
+
+
+def host_slowness(seconds: Matrix) -> Vector:
+    """(hosts,): a low time of each host's links, by that of a fast host; ``seconds`` (hosts, hosts), NaN: unknown.
+
+    Both are the lower quartile, but not the extreme: every link of a slow host is slow, but a link between two
+    others is not, even if half of the hosts are slow.
+    """
+    ordered = np.sort(seconds, axis=1)  # NaN last
+    known = np.maximum(np.isfinite(ordered).sum(axis=1) - 1, 0)
+    own = ordered[np.arange(len(ordered)), np.maximum(known // 4, np.minimum(known // 2, 1))]
+    hosts = int(np.isfinite(own).sum())
+    return np.asarray(own / np.sort(own)[max((hosts - 1) // 4, min(hosts // 2, 2))], np.float64)
+
+
+def _by_median(speed: Matrix) -> Matrix:
+    """(hosts, hosts): speed of each link as a share of the median link's."""
+    return np.asarray(speed / np.nanmedian(speed), np.float64)
+
+
+def _others(speed: Matrix, host: int) -> float:
+    """Median speed of the links without those of ``host``; NaN where there are none."""
+    known = np.delete(np.delete(speed, host, 0), host, 1)
+    return float(np.nanmedian(known)) if np.isfinite(known).any() else np.nan
+
+
+def _shares(speed: Matrix) -> Vector:
+    """(hosts,): median speed of a host's links as a share of the others'; NaN where one is unknown."""
+    known = [float(np.nanmedian(row)) if np.isfinite(row).any() else np.nan for row in speed]
+    return np.array([own / _others(speed, host) for host, own in enumerate(known)])
+
+
+def links(run: Run) -> list[Links]:
+    """The links of every case of ``run`` in which more than one pair exchanged."""
+    steps = run.steps
+    found = []
+    for index, fields in enumerate(run.described):
+        if fields.get("kind") == "pairwise" and fields.get("pattern", "pair") != "pair":
+            mine = steps[steps["case_index"] == index]
+            seconds = _seconds(fields, mine["rank"].to_numpy(), mine["end"].to_numpy() - mine["begin"].to_numpy())
+            ranks = run.ranks[run.ranks["case_index"] == index]
+            counters = {} if fields.get("network") else {str(name): ranks[name].to_numpy() for name in ranks}
+            found.append(Links(fields, run.hosts_of(index), seconds, disturbance(counters).cause))
+    return found
+
+
+def over_launches(links: Sequence[Links]) -> list[Links]:
+    """Combine the launches of each case on the same hosts: the undisturbed ones; all if all are disturbed."""
+    cases: dict[tuple[str, ...], list[Links]] = {}
+    for launch in links:
+        names = (str(launch.fields.get(name)) for name in ("case", "aggregation", "pattern", "message_bytes"))
+        cases.setdefault((*names, *launch.hosts), []).append(launch)
+    combined = []
+    for launches in cases.values():
+        counted = [launch for launch in launches if not launch.disturbed] or launches
+        medians = np.stack([launch.seconds for launch in counted])
+        combined.append(counted[0] if len(counted) == 1 else replace(counted[0], repeated=medians))
+    return combined
+
+
+def _seconds(fields: Mapping[str, Any], rank: npt.NDArray[np.int64], duration: npt.NDArray[np.int64]) -> Cube:
+    """(repetitions, p, p) times of each pair; after the warm-up every round has equally many repetitions."""
+    ranks = int(fields["ranks"])
+    table = rounds(ranks, str(fields["pattern"]))
+    timed = [duration[rank == mine][warmup_of(fields) :].reshape(len(table), -1) for mine in range(ranks)]
+    seconds = np.full((timed[0].shape[1], ranks, ranks), np.nan)
+    for mine in range(ranks):
+        for partners, times in zip(table, timed[mine], strict=True):
+            other = partners[mine]
+            if other is not None:
+                seconds[:, mine, other] = times * 1e-9
+    slower: Cube = np.fmax(seconds, seconds.transpose(0, 2, 1))
+    return slower

@@ -1,0 +1,1 @@
+"""Series over many runs, and comparison of two sides."""

@@ -1,0 +1,187 @@
+"""Runs in a folder of run folders; files that are no runs are named and left out."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+import os
+import re
+import signal
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from hpcdl.analysis.over_time.series import SERIES_TABLES, RunSeries, job_of, series_of
+from hpcdl.trace.atomic_write import atomic_write
+from hpcdl.trace.checksum import verified_checksum
+from hpcdl.trace.input_file import MAX_DATA, read_bytes
+from hpcdl.trace.json_record import from_json, misfit
+from hpcdl.trace.layout import ENVIRONMENT, SCHEMA
+from hpcdl.trace.record import TraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from hpcdl.trace.run import Run
+
+
+VERSION: Final = 5
+"""Of the file; a change of what :mod:`hpcdl.analysis.over_time.series` computes needs another."""
+
+
+def runs_in(path: Path) -> list[Path]:
+    """Return the runs that ``path`` names: itself, or in their order those that ``--launches`` left in it."""
+    if path.is_dir() and not any((path / name).exists() for name in ("run.h5", "parts")):
+        launches = {
+            int(one.name[7:]): one for one in path.iterdir() if re.fullmatch(r"launch-[0-9]{1,9}", one.name)
+        }
+        if launches:
+            return [launches[number] for number in sorted(launches)]
+    return [path]
+
+
+def read_series(path: Path, *, any_schema: bool = False) -> RunSeries:
+    """Read the series of a run: its folder, its ``run.h5``, or a single part.
+
+    ``any_schema``: a kept series is enough, although this version cannot read the schema of the run.
+
+    Raises TraceError, in one line that names the file, if it is missing, foreign, damaged or of another schema.
+    """
+    file = path / "run.h5" if path.is_dir() else path
+    checksum = None
+    with suppress(OSError):  # reading the run states the error
+        checksum = verified_checksum(file)
+    found = None if checksum is None else _kept(file, path, checksum, any_schema=any_schema)
+    if found is None:
+        from hpcdl.trace.schema import read  # late: h5py and pandas are not needed for a series that is kept
+
+        found = series_of(read(path, wanted=SERIES_TABLES))
+        if checksum is not None:
+            _keep(found, file, checksum)
+    return found
+
+
+def is_kept(path: Path) -> bool:
+    """Return True if series of a run are kept, perhaps of another version."""
+    return _beside(path / "run.h5" if path.is_dir() else path).exists()
+
+
+def keep_series(run: Run) -> None:
+    """Write the series of a run folder that has just been read, for later comparisons."""
+    file = run.path / "run.h5"
+    with suppress(OSError):
+        checksum = verified_checksum(file)
+        if checksum is not None:
+            _keep(series_of(run), file, checksum)
+
+
+def _beside(file: Path) -> Path:
+    return file.with_name(f"{file.stem}.series.json")
+
+
+def _head(checksum: str, body: str, schema: int | str) -> str:
+    return f"hpcdl series {VERSION} of schema {schema}: {checksum} {hashlib.sha256(body.encode()).hexdigest()}"
+
+
+def _keep(series: RunSeries, file: Path, checksum: str) -> None:
+    body = json.dumps(asdict(series))
+    with suppress(OSError), atomic_write(_beside(file)) as temporary:  # the folder may be read-only
+        temporary.write_text(f"{_head(checksum, body, SCHEMA)}\n{body}", encoding="ascii")
+
+
+def _kept(file: Path, path: Path, checksum: str, *, any_schema: bool) -> RunSeries | None:
+    """Return the series that are kept for the run in ``file``; None if there are none, or of another run."""
+    try:
+        head, _, body = read_bytes(_beside(file), MAX_DATA).decode("ascii").partition("\n")
+    except (OSError, UnicodeDecodeError):
+        return None
+    schema = re.search(r" of schema (\d{1,9}):", head) if any_schema else None
+    if head != _head(checksum, body, schema[1] if schema else SCHEMA):
+        return None
+    try:
+        found = from_json(RunSeries, json.loads(body))
+        if any(
+            misfit(one, ENVIRONMENT, "") is not None for one in (found.environment, *found.environments.values())
+        ):
+            return None
+    except (ValueError, RecursionError):  # another program wrote it, with a right checksum
+        return None
+    return replace(found, path=str(path), job=job_of(path, found.environment))  # the folder may have been moved
+
+
+FEW: Final = 20
+"""Runs without kept series that are read in this process; more are read on all cores."""
+
+
+def read_archive(
+    folder: Path, progress: Callable[[int, int], None] | None = None
+) -> tuple[list[RunSeries], list[str]]:
+    """Return the runs below a folder, and one line for each that cannot be read. Raises OSError for the folder.
+
+    ``progress`` is called with the number of runs read and of all runs, after each that has no kept series.
+    """
+    paths = list(_runs(folder))
+    new = [path for path in paths if not is_kept(path)]
+    read = dict[Path, "RunSeries | str"]()
+    for path, result in zip(new, _results(new), strict=True):
+        read[path] = result
+        if progress is not None:
+            progress(len(read), len(new))
+    runs, skipped = [], []
+    for path in paths:
+        series = read.get(path) or _read(path)
+        if isinstance(series, str):
+            skipped.append(series)
+        elif _is_date(series.date):
+            runs.append(series)
+        else:
+            skipped.append(f"{path}: has {f'the wrong date {series.date!a}' if series.date else 'no date'}")
+    return runs, skipped
+
+
+def _read(path: Path) -> RunSeries | str:
+    """Return the series of a run, or in one line the reason why it cannot be read."""
+    try:
+        return read_series(path, any_schema=True)
+    except TraceError as error:
+        return str(error)
+
+
+def _results(paths: Sequence[Path]) -> Iterator[RunSeries | str]:
+    """Yield :func:`_read` of each path; each series that was read is kept, also if this is interrupted."""
+    if len(paths) <= FEW:
+        yield from map(_read, paths)
+        return
+    with ProcessPoolExecutor(initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)) as pool:
+        try:
+            yield from pool.map(_read, paths)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _is_date(text: str) -> bool:
+    """Return True for a date and time with its offset from UTC, ISO 8601."""
+    try:
+        return dt.datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
+
+
+def _runs(folder: Path) -> Iterator[Path]:
+    """Yield run folders, and HDF5 files outside of them; symbolic links to folders are not followed."""
+
+    def stop(error: OSError) -> None:
+        if Path(str(error.filename)) == folder:
+            raise error
+
+    for name, folders, files in os.walk(folder, onerror=stop):
+        if "run.h5" in files or "parts" in folders:
+            folders.clear()
+            yield Path(name)
+            continue
+        folders.sort()
+        yield from (Path(name) / file for file in sorted(files) if file.endswith(".h5") and file[0] != ".")

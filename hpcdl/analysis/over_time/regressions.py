@@ -1,0 +1,221 @@
+"""Comparison of two sets of runs: measures that regressed, improved, are unchanged, or lack data.
+
+The unit is the launch, or the job where a side has several jobs and one of them several launches: iterations of a
+launch, and launches of a job, are not independent. If each side is one job, a stated variation of jobs counts.
+A ratio is exp of the difference of mean logarithms, with the 95 % interval of a moderated t
+(:mod:`hpcdl.analysis.statistics.moderated`); p-values are adjusted over all comparisons (Benjamini & Hochberg).
+A regression needs an adjusted p < 0.05 and a change beyond ``min_effect``; "unchanged" needs an interval within
+it; everything else is inconclusive.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from hpcdl.analysis.over_time.change import (
+    ACCEPTED,
+    BAD,
+    IMPROVED,
+    INCONCLUSIVE,
+    REGRESSED,
+    UNCHANGED,
+    VERDICTS,
+    Change,
+    apply,
+)
+from hpcdl.analysis.over_time.pairing import pairs
+from hpcdl.analysis.statistics.moderated import moderated, smallest_visible
+from hpcdl.analysis.statistics.welch import ALPHA, adjusted, beyond
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Sequence
+
+    from hpcdl.analysis.over_time.change import Accepted
+    from hpcdl.analysis.over_time.pairing import Pair
+    from hpcdl.analysis.over_time.series import RunSeries
+    from hpcdl.analysis.statistics.moderated import Array
+
+
+class Drift(NamedTuple):
+    """Linear trend of the logarithms, averaged over all measures that every run has."""
+
+    ratio: float
+    """From the first run to the last; above 1: they became slower."""
+    p: float
+    """Of the slope, two-sided, by Student's t."""
+    runs: int
+
+
+def drift(runs: Sequence[RunSeries]) -> Drift | None:
+    """Return the trend of the runs in the order of their dates; None for fewer than four or no common case."""
+    if len(runs) < 4:
+        return None
+    ordered = sorted(runs, key=lambda run: run.date)
+    tables = [
+        {
+            (case.suite, case.case, name): value
+            for case in run.cases
+            if not case.failure
+            for name, value in case.values.items()
+        }
+        for run in ordered
+    ]
+    shared = [key for key in tables[0] if all(key in table for table in tables)]
+    if not shared:
+        return None
+    means = np.log([[table[key] for key in shared] for table in tables]).mean(axis=1)
+    n = len(means)
+    time = np.arange(n) - (n - 1) / 2
+    slope = float(time @ means / (time @ time))
+    rest = means - means.mean() - slope * time
+    error = math.sqrt(float(rest @ rest) / (n - 2) / float(time @ time))
+    t = abs(slope) / error if error else math.inf if slope else 0.0
+    return Drift(math.exp(slope * (n - 1)), 2 * float(beyond(np.array(t), np.array(n - 2.0))), n)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Result of a comparison."""
+
+    changes: list[Change]
+    """Worst first."""
+    unit: str
+    """``launch`` or ``job``."""
+    jobs: tuple[int, int]
+    """Of the baseline and of the candidate."""
+    between_jobs: float
+    """Stated standard deviation between jobs, as a share; 0 if jobs of the runs show it."""
+    min_effect: float
+    drift: Drift | None
+    """Trend of the baseline's runs; None for fewer than four."""
+    expired: list[Accepted]
+    """Accepted regressions whose date has passed."""
+    unused: list[Accepted]
+    """Accepted regressions that match no compared case."""
+
+    def count(self, *verdicts: str) -> int:
+        """Return the number of measures with one of the verdicts."""
+        return sum(one.verdict in verdicts for one in self.changes)
+
+    @property
+    def verdict(self) -> str:
+        """``regressed``, ``inconclusive``, ``improved`` or ``unchanged``.
+
+        Regressed if any measure regressed, failed or is missing; else inconclusive if at least half of the
+        measures are: a few noisy cases must not hide that all others are unchanged, and a comparison of too few
+        launches must not pass.
+        """
+        if self.count(*BAD):
+            return REGRESSED
+        compared = self.count(ACCEPTED, INCONCLUSIVE, IMPROVED, UNCHANGED)
+        if 2 * self.count(INCONCLUSIVE) >= compared:
+            return INCONCLUSIVE
+        return IMPROVED if self.count(IMPROVED) else UNCHANGED
+
+
+def compare(
+    baseline: Sequence[RunSeries],
+    candidate: Sequence[RunSeries],
+    min_effect: float,
+    accepted: Sequence[Accepted],
+    today: dt.date,
+    between_jobs: float = 0.0,
+) -> Comparison:
+    """Compare the candidate's runs with the baseline's; each run is one launch.
+
+    ``between_jobs``: standard deviation between jobs as a share, which counts if each side is one job.
+
+    Raises ValueError if the baseline has no measured case.
+    """
+    found = pairs(baseline, candidate)
+    if not any(pair.baseline for pair in found):
+        simulated = any(run.simulated for run in baseline)
+        why = "all its cases are simulated" if simulated else "it has no measured case without an error"
+        why = "all its measured cases were disturbed" if any(run.disturbed for run in baseline) else why
+        raise ValueError(f"{baseline[0].path}: the baseline cannot be compared: {why}")
+    jobs = (len({run.job for run in baseline}), len({run.job for run in candidate}))
+    by_job = max(jobs) > 1 and jobs != (len(baseline), len(candidate))
+    compared = [pair for pair in found if not pair.verdict]
+    between = between_jobs if jobs == (1, 1) else 0.0
+    changes = _changes(compared, min_effect, math.log1p(between), by_job=by_job)
+    changes += [_uncompared(pair) for pair in found if pair.verdict]
+    result = apply(changes, accepted, today)
+    return Comparison(
+        changes=sorted(result.changes, key=_badness),
+        unit="job" if by_job else "launch",
+        jobs=jobs,
+        between_jobs=between,
+        min_effect=min_effect,
+        drift=drift(baseline),
+        expired=result.expired,
+        unused=result.unused,
+    )
+
+
+def _badness(change: Change) -> tuple[int, float]:
+    ratio = change.ratio if math.isfinite(change.ratio) else 0.0
+    return VERDICTS.index(change.verdict), -ratio
+
+
+def _uncompared(pair: Pair) -> Change:
+    counts = (len(pair.baseline), len(pair.candidate))
+    return Change(pair.suite, pair.case, pair.measure, pair.verdict, pair.reason, counts)
+
+
+def _changes(compared: Sequence[Pair], min_effect: float, between: float, *, by_job: bool) -> list[Change]:
+    """Test all pairs that have values on both sides."""
+    if not compared:
+        return []
+    baseline, candidate = (_table(compared, side, by_job=by_job) for side in (0, 1))
+    result = moderated(baseline, candidate, between)
+    difference, limit = result.difference, math.log1p(min_effect)
+    p = adjusted(difference.p)
+    low, high = difference.bounds()
+    total = int(np.count_nonzero(~np.isnan(p)))
+    visible = [smallest_visible(difference, limit, number) for number in (1, max(total, 1))]
+    found = []
+    for number, pair in enumerate(compared):
+        counts = (len(pair.baseline), len(pair.candidate))
+        means = [math.exp(mean) for mean in result.means[number]]
+        change = Change(pair.suite, pair.case, pair.measure, INCONCLUSIVE, "", counts, means[0], means[1])
+        change = replace(change, ratio=means[1] / means[0])
+        unit, lost = "job" if by_job else "launch", result.left_out[number]
+        if np.isnan(p[number]):
+            found.append(replace(change, reason=f"one {unit} on each side"))
+            continue
+        found.append(
+            replace(
+                change,
+                verdict=_verdict(p[number], difference.value[number], low[number], high[number], limit),
+                reason=f"outliers left out: {lost}" if lost else "",
+                low=_exp(low[number]),
+                high=_exp(high[number]),
+                p=float(p[number]),
+                smallest=_exp(visible[0][number]),
+                smallest_alone=_exp(visible[1][number]),
+            )
+        )
+    return found
+
+
+def _table(compared: Sequence[Pair], side: int, *, by_job: bool) -> Array:
+    """Return logarithms, (measures, launches or jobs), NaN where there is none."""
+    rows = [pair.logarithms(side, by_job=by_job) for pair in compared]
+    units = dict.fromkeys(unit for row in rows for unit in row)
+    return np.array([[row.get(unit, math.nan) for unit in units] for row in rows])
+
+
+def _verdict(p: float, value: float, low: float, high: float, limit: float) -> str:
+    if p < ALPHA and abs(value) > limit:
+        return REGRESSED if value > 0 else IMPROVED
+    return UNCHANGED if -limit <= low and high <= limit else INCONCLUSIVE
+
+
+def _exp(value: float) -> float:
+    """Return the exponential, infinity where it is beyond a float."""
+    return math.exp(value) if value < 700 else math.inf

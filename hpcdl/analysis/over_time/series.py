@@ -1,0 +1,179 @@
+"""One number per case and measure of each run: the input of comparisons and histories.
+
+A run is one launch: its iterations are not independent, so that each of its cases gives one number per measure
+(Hoefler & Belli, SC15). Measures are times in seconds, so that a larger value is a worse one:
+
+- ``train``, ``replay``: ``step_seconds``, the median step (for strategies without lock-step the mean time of a
+  global batch), and ``seconds_to_target``, the training time until the target accuracy was reached.
+- ``collective``, ``pairwise``: ``time_p50_seconds``, the median time of the slowest rank.
+
+Left out are simulated cases, whose times are a model's, and disturbed cases, in which other processes used the
+ranks' cores (:mod:`hpcdl.analysis.run.disturbance`). A disturbed case that failed stays: it failed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from hpcdl.analysis.network.links import links
+from hpcdl.analysis.run.launches import launches
+from hpcdl.analysis.run.outcome import learned
+from hpcdl.analysis.run.record_fields import SAMPLING, TRAININGS, label, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from hpcdl.analysis.network.links import Links
+    from hpcdl.analysis.run.launches import Launch
+    from hpcdl.trace.run import Run
+
+
+LEFT_OUT: Final = ("counters", "counters_after", "failed_cases", "cases_not_run")
+"""Entries of an environment's description that are no property of the environment, and large."""
+
+SERIES_TABLES: Final = ("steps", "evaluations", "ranks")
+"""Tables of a run from which series are computed."""
+
+OF_RANK: Final = ("hostname", "slurm_node", "affinity", "threads")
+"""Entries of a rank's description that are kept."""
+
+
+@dataclass(frozen=True)
+class CaseSeries:
+    """One case of one run."""
+
+    suite: str
+    case: str
+    settings: str
+    """Settings that change the measurement, by key, as sorted JSON: cases of one name may differ."""
+    kind: str
+    ranks: int
+    message_bytes: int | None
+    environment_key: str
+    values: dict[str, float]
+    """One number per measure; a measure without a value is absent."""
+    failure: str
+    """Reason why the values do not count: an error, or a check that failed; empty for a good case."""
+    host_slowness: dict[str, float]
+    """Of an exchange between all pairs of hosts: each host's time by that of the usual host; else empty."""
+    link_slowness: dict[str, float]
+    """Likewise each link's time by that of the median link; the key is both hosts, "a - b"."""
+    collective: str = ""
+    """Operation of a collective case."""
+    nodes: int = 1
+    """Hosts of its ranks."""
+
+
+@dataclass(frozen=True)
+class RunSeries:
+    """One run."""
+
+    path: str
+    date: str
+    """When the run began, UTC, ISO 8601; empty if unknown."""
+    job: str
+    """Identity of the job: Slurm's number, else the folder that holds the launches, else the run itself."""
+    suite: str
+    """Name of the suite; empty for a run without cases."""
+    complete: bool
+    """True if all cases of the suite are included."""
+    environment: dict[str, Any]
+    """Description of the environment (:mod:`hpcdl.trace.layout`), without counters."""
+    environments: dict[str, dict[str, Any]]
+    """Environments of all cases, by key."""
+    cases: tuple[CaseSeries, ...]
+    """Measured cases."""
+    without_result: dict[str, str]
+    """Cases that failed, or could not be run, by name: the reason."""
+    disturbed: dict[str, str]
+    """Disturbed cases, which are left out and say neither good nor bad, by name: the disturbance."""
+    simulated: int
+    """Simulated cases, which are left out."""
+
+    def hosts_of(self, case: CaseSeries) -> list[str]:
+        """Return the host of each rank of a case; empty if not recorded for all ranks."""
+        env = self.environments.get(case.environment_key, self.environment)
+        hosts = [str(rank.get("hostname", "")) for rank in env.get("ranks") or ()]
+        return hosts[: case.ranks] if len(hosts) >= case.ranks else []
+
+
+def series_of(run: Run) -> RunSeries:
+    """Reduce a run to one number per case and measure."""
+    found = launches(run)
+    exchanges = {str(one.fields.get("case")): one for one in links(run)}
+    measured = [(_case(one, exchanges), one.disturbed) for one in found if not one.fields.get("network")]
+    return RunSeries(
+        path=str(run.path),
+        date=str(run.environment.get("date") or ""),
+        job=job_of(run.path, run.environment),
+        suite=str(found[0].fields.get("suite") or "") if found else "",
+        complete=run.complete,
+        environment=_kept(run.environment),
+        environments={key: _kept(env) for key, env in run.environments.items()},
+        cases=tuple(case for case, disturbed in measured if case.failure or not disturbed),
+        without_result={
+            str(one.get("case")): str(one.get("error"))
+            for name in ("failed_cases", "cases_not_run")
+            for one in run.environment.get(name) or ()
+        },
+        disturbed={case.case: disturbed for case, disturbed in measured if disturbed and not case.failure},
+        simulated=len(found) - len(measured),
+    )
+
+
+def _case(launch: Launch, exchanges: Mapping[str, Links]) -> CaseSeries:
+    fields = launch.fields
+    exchange = exchanges.get(str(fields.get("case")))
+    kind, ranks = str(fields.get("kind") or "train"), int(fields.get("ranks") or 1)
+    given = {key: label(value) for key, value in settings(fields).items() if key not in SAMPLING}
+    size, wrong = fields.get("message_bytes"), fields.get("correct") is False
+    return CaseSeries(
+        suite=str(fields.get("suite") or ""),
+        case=str(fields.get("case") or f"{kind}-{fields.get('aggregation') or 'none'}-p{ranks}"),
+        settings=json.dumps(given, sort_keys=True),
+        kind=kind,
+        ranks=ranks,
+        message_bytes=None if size is None else int(size),
+        environment_key=str(fields.get("environment_key") or ""),
+        values=_values(launch, kind),
+        failure=str(fields.get("error") or ("a check of the result failed" if wrong else "")),
+        host_slowness={} if exchange is None else exchange.host_slowness(),
+        link_slowness={} if exchange is None else exchange.link_slowness(),
+        collective=str(fields.get("collective") or "") if kind == "collective" else "",
+        nodes=int(fields.get("nodes") or 1),
+    )
+
+
+def _values(launch: Launch, kind: str) -> dict[str, float]:
+    typical = launch.typical(launch.seconds) if len(launch.seconds) else None
+    found = (
+        {"step_seconds": typical, "seconds_to_target": learned([launch])["seconds_to_target"]}
+        if kind in TRAININGS
+        else {"time_p50_seconds": typical}
+    )
+    return {
+        name: float(value)
+        for name, value in found.items()
+        if value is not None and value > 0 and math.isfinite(value)
+    }
+
+
+def job_of(path: Path, environment: Mapping[str, Any]) -> str:
+    """Return the identity of a run's job, see :attr:`RunSeries.job`."""
+    variables = environment.get("variables") or {}
+    array, task = (variables.get(f"SLURM_ARRAY_{word}_ID") for word in ("JOB", "TASK"))
+    number = f"{array}_{task}" if array else variables.get("SLURM_JOB_ID")
+    if number:
+        return f"Slurm job {number}"
+    folder = (path if path.is_dir() else path.parent).resolve()
+    return str(folder.parent if folder.name.startswith("launch-") else path.resolve())
+
+
+def _kept(environment: Mapping[str, Any]) -> dict[str, Any]:
+    found = {name: value for name, value in environment.items() if name not in LEFT_OUT}
+    ranks = [{name: rank[name] for name in OF_RANK if name in rank} for rank in environment.get("ranks") or ()]
+    return {**found, "ranks": ranks}

@@ -1,0 +1,309 @@
+"""Launches: one case of one launch each, reduced over its ranks."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from hpcdl.analysis.run.disturbance import disturbance
+from hpcdl.analysis.run.record_fields import batch, keeps_step
+from hpcdl.analysis.statistics.estimates import Middle, Vector, center, slowest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pandas as pd
+
+    from hpcdl.analysis.statistics.estimates import Vector
+    from hpcdl.trace.run import Run, Table
+
+
+WINDOWS: Final = 20
+"""At most; Schmeiser (Operations Research 30, 1982): 10 to 30 are enough. Each has at least a global batch."""
+
+
+class Throughput(NamedTuple):
+    """Throughput over a time span. Vectors per worker are in the order of the ranks."""
+
+    begin: int
+    """Of the span, ns on rank 0's clock."""
+    end: int
+    batches: float
+    """Global batches consumed within it."""
+    seconds: Vector
+    """Per window: seconds per global batch."""
+    compute: Vector
+    """Per worker: seconds of local work while all together consume a global batch; so are the next three."""
+    input: Vector
+    messages: Vector
+    bytes: Vector
+
+
+def throughput_of(steps: Table, warmup: int, batch: float) -> Throughput | None:
+    """Return the throughput of a case with global batches of ``batch`` images; None if nothing was measured.
+
+    ``steps`` holds the columns of :attr:`hpcdl.trace.run.Run.steps`, rows in any order.
+    """
+    begin, end, images = steps["begin"], np.maximum(steps["end"], steps["begin"] + 1), steps["images"]
+    ranks, worker = np.unique(steps["rank"], return_inverse=True)
+    warm = [begin[(worker == one) & (steps["step"] >= warmup)] for one in range(len(ranks))]
+    if not all(map(len, warm)):
+        return None
+    first = max(int(one.min()) for one in warm)
+    last = min(int(end[worker == one].max()) for one in range(len(ranks)))
+    inside = np.clip(np.minimum(end, last) - np.maximum(begin, first), 0, None) / (end - begin)
+    batches = float((images * inside).sum()) / batch
+    if batches < 1:
+        return None
+    windows = min(WINDOWS, int(batches))
+    moments = np.unique(np.concatenate([begin, end, [first, last]]).clip(first, last))
+    lengths = np.diff(moments)
+    busy = _sums(np.where(_level(moments, begin, end, np.ones(len(begin))) > 0.5, lengths, 0.0)) / 1e9
+    consumed = _sums(_level(moments, begin, end, images / (end - begin)) * lengths)
+    edges = np.interp(np.linspace(0, consumed[-1], windows + 1), consumed, busy)
+
+    def per_worker(column: str) -> Vector:
+        return np.asarray(np.bincount(worker, steps[column] * inside, len(ranks)) / batches, np.float64)
+
+    return Throughput(
+        first,
+        last,
+        batches,
+        seconds=np.diff(edges) * windows / batches,
+        compute=per_worker("compute_ns") / 1e9,
+        input=per_worker("input_ns") / 1e9,
+        messages=per_worker("messages"),
+        bytes=per_worker("bytes"),
+    )
+
+
+def _level(moments: Vector, begin: Vector, end: Vector, height: Vector) -> Vector:
+    """Between each two of the ascending ``moments`` the sum of the heights of the steps that are under way."""
+    last = len(moments) - 1
+    change = np.zeros(len(moments))
+    np.add.at(change, np.searchsorted(moments, begin).clip(0, last), height)
+    np.add.at(change, np.searchsorted(moments, end).clip(0, last), -height)
+    return np.asarray(np.cumsum(change)[:-1], np.float64)
+
+
+def _sums(values: Vector) -> Vector:
+    return np.concatenate([[0.0], np.cumsum(values)])
+
+
+Columns = dict[str, npt.NDArray[Any]]
+
+REDUCED: Final = ("steps", "evaluations", "updates", "residuals", "ranks")
+"""Tables of a run that are reduced over its ranks."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Vectors hold one entry per measured step (warm-up is left out), in the order of the steps.
+
+    If ranks keep no common step (:func:`hpcdl.analysis.run.record_fields.keeps_step`) an entry is a window of
+    :mod:`hpcdl.analysis.run.launches`, and all numbers are per global batch.
+    """
+
+    fields: Mapping[str, Any]
+    seconds: Vector
+    """Of the slowest rank; or the window's, which no rank has for itself."""
+    compute_seconds: Vector
+    """Of the rank that computed longest; 0 where it was not measured."""
+    mean_compute_seconds: Vector
+    """Mean over ranks, what perfect balance would give."""
+    input_seconds: Vector
+    """Of the rank that waited longest for its images; 0 where it was not measured."""
+    bytes_sent: Vector
+    """By the rank that sent most."""
+    messages: Vector
+    """Of the rank that sent most of them."""
+    images: Vector
+    """All ranks together."""
+    total_steps: int
+    warmup_steps: int
+    ranks_recorded: int
+    measured_steps: int = 0
+    last_loss: float | None = None
+    """Mean over the images of the last step."""
+    evaluations: Columns = field(default_factory=dict)
+    """Evaluations of the lowest rank that has any, each at the time of the rank that reached it last."""
+    workers: int = 0
+    """Ranks that take steps."""
+    updates: Columns = field(default_factory=dict)
+    """Gradients applied to parameters that were kept for others."""
+    residuals: Columns = field(default_factory=dict)
+    """Norms of residuals and of gradients by step, root mean squares over ranks; empty unless compressed."""
+    memory_bytes: int = 0
+    """Vectors of the rank that holds most; 0 where it was not stated."""
+    disturbed: str | None = None
+    """Disturbance from outside the job beyond the limits of :mod:`hpcdl.analysis.run.disturbance`."""
+    stolen: float = 0.0
+    """Share of its time that the hypervisor took from the rank that lost most."""
+    middle: Middle = "median"
+    """Statistic of ``seconds``."""
+    span: tuple[int, int] | None = None
+    """Measured time span if ranks keep no common step, ns on rank 0's clock."""
+
+    waiting_seconds: float | None = None
+    """Waiting for other ranks, mean over ranks and steps; None: not traced."""
+    transfer_seconds: float | None = None
+    """Time in which a rank moves bytes, mean over ranks and steps."""
+    late_rank: int | None = None
+    """Rank that is late in most steps."""
+    late_seconds: float | None = None
+    """Longest waiting of another rank for it in a step, mean over steps."""
+
+    def typical(self, vector: Vector) -> float:
+        """The middle of one of the vectors."""
+        return center(vector, self.middle)
+
+    @property
+    def images_per_second(self) -> float:
+        """All measured images by the time that they took, whatever the strategy; not a number without any."""
+        return float(self.images.sum() / self.seconds.sum()) if len(self.seconds) else float("nan")
+
+
+def undisturbed(launches: Sequence[Launch]) -> list[Launch]:
+    """Return the launches whose times are fair; all if all are disturbed."""
+    return [launch for launch in launches if not launch.disturbed] or list(launches)
+
+
+def warmup_of(fields: Mapping[str, Any]) -> int:
+    """Leading steps to leave out: ``warmup_steps`` or ``warmup``, else 2 for training, else 0."""
+    given = fields.get("warmup_steps", fields.get("warmup"))
+    if given is None:
+        return 2 if fields.get("kind", "train") == "train" else 0
+    return int(given)
+
+
+def launches(run: Run) -> list[Launch]:
+    """All cases of a run, in its order, each reduced over ranks."""
+    tables = {name: _by_case(getattr(run, name)) for name in REDUCED}
+    return [
+        _reduce(fields, **{name: table.get(index, {}) for name, table in tables.items()})
+        for index, fields in enumerate(run.described)
+    ]
+
+
+def _by_case(frame: pd.DataFrame) -> dict[int, Columns]:
+    columns = {str(name): frame[name].to_numpy() for name in frame.columns}
+    place = columns.pop("case_index")
+    cuts = np.flatnonzero(np.diff(place)) + 1  # rows of one case stand together
+    bounds = [0, *cuts.tolist(), len(place)] if len(place) else []
+    return {
+        int(place[begin]): {name: column[begin:end] for name, column in columns.items()}
+        for begin, end in itertools.pairwise(bounds)
+    }
+
+
+def _reduce(
+    fields: Mapping[str, Any],
+    steps: Columns,
+    evaluations: Columns,
+    updates: Columns,
+    residuals: Columns,
+    ranks: Columns,
+) -> Launch:
+    warmup = warmup_of(fields)
+    if not steps or fields.get("error"):  # what broke half-way has no step time
+        return _unmeasured(fields, total_steps=0, warmup_steps=warmup, ranks_recorded=0)
+    taken = disturbance({} if fields.get("network") else ranks)
+    recorded = [table["rank"] for table in (steps, evaluations, updates) if table]
+    counts: dict[str, Any] = {
+        "warmup_steps": warmup,
+        "ranks_recorded": len(np.unique(np.concatenate(recorded))),
+        "last_loss": _last_loss(steps),
+        "evaluations": _latest(evaluations),
+        "workers": len(np.unique(steps["rank"])),
+        "updates": updates,
+        "residuals": _over_ranks(residuals),
+        "memory_bytes": int(ranks["memory_bytes"].max(initial=0)) if ranks else 0,
+        "stolen": taken.stolen,
+        "disturbed": taken.cause,
+    }
+    whole = batch(fields)
+    if not keeps_step(fields) and whole:
+        total = round(float(steps["images"].sum()) / whole)
+        return _windowed(
+            fields, throughput_of(steps, warmup, whole), whole, total_steps=total, middle="mean", **counts
+        )
+    measured = {name: column[steps["step"] >= warmup] for name, column in steps.items()}
+    number = measured["step"]
+    _, seconds = slowest(number, (measured["end"] - measured["begin"]) / 1e9)
+    _, place, count = np.unique(number, return_inverse=True, return_counts=True)
+    computed = measured["compute_ns"] / 1e9
+    return Launch(
+        fields,
+        seconds=seconds,
+        compute_seconds=slowest(number, computed)[1],
+        mean_compute_seconds=np.bincount(place, computed, len(count)) / count,
+        input_seconds=slowest(number, measured["input_ns"] / 1e9)[1],
+        bytes_sent=slowest(number, measured["bytes"])[1],
+        messages=slowest(number, measured["messages"])[1],
+        images=np.bincount(place, measured["images"], len(count)).astype(np.float64),
+        total_steps=len(np.unique(steps["step"])),
+        measured_steps=len(seconds),
+        **counts,
+    )
+
+
+def _unmeasured(fields: Mapping[str, Any], **counts: Any) -> Launch:
+    nothing = np.empty(0)
+    return Launch(fields, nothing, nothing, nothing, nothing, nothing, nothing, nothing, **counts)
+
+
+def _windowed(fields: Mapping[str, Any], found: Throughput | None, whole: float, **counts: Any) -> Launch:
+    if found is None:
+        return _unmeasured(fields, **counts)
+    count = len(found.seconds)
+    return Launch(
+        fields,
+        seconds=found.seconds,
+        compute_seconds=np.full(count, found.compute.max()),
+        mean_compute_seconds=np.full(count, found.compute.mean()),
+        input_seconds=np.full(count, found.input.max()),
+        bytes_sent=np.full(count, found.bytes.max()),
+        messages=np.full(count, found.messages.max()),
+        images=np.full(count, whole),
+        measured_steps=int(found.batches),
+        span=(found.begin, found.end),
+        **counts,
+    )
+
+
+def _latest(evaluations: Columns) -> Columns:
+    """Return the evaluations of the lowest rank, each at the time of the rank that reached it last."""
+    if not evaluations:
+        return {}
+    by_rank = [np.flatnonzero(evaluations["rank"] == rank) for rank in np.unique(evaluations["rank"])]
+    times = evaluations["training_seconds"].copy()
+    for rows in by_rank[1:]:
+        shared = min(len(rows), len(by_rank[0]))
+        own, others = by_rank[0][:shared], rows[:shared]
+        times[own] = np.maximum(times[own], times[others])
+    return {
+        name: (times if name == "training_seconds" else column)[by_rank[0]] for name, column in evaluations.items()
+    }
+
+
+def _over_ranks(residuals: Columns) -> Columns:
+    """Return the root mean square of each norm over the ranks that recorded a step."""
+    if not residuals:
+        return {}
+    steps, place, count = np.unique(residuals["step"], return_inverse=True, return_counts=True)
+    norms = ("residual_norm", "gradient_norm")
+    return {
+        "step": steps,
+        **{name: np.sqrt(np.bincount(place, residuals[name] ** 2, len(count)) / count) for name in norms},
+    }
+
+
+def _last_loss(steps: Columns) -> float | None:
+    last = (steps["step"] == steps["step"].max()) & (steps["images"] > 0)
+    if not last.any():
+        return None
+    return float(np.average(steps["loss"][last], weights=steps["images"][last]))

@@ -1,0 +1,142 @@
+"""Outcome of a training case: accuracy, memory, staleness and consensus.
+
+Numbers are medians over launches.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hpcdl.analysis.run.launches import Launch
+
+
+@dataclass(frozen=True)
+class Staleness:
+    """Of the gradients that were applied within the measured span; the largest is of the whole training."""
+
+    mean: float
+    largest: int
+    shares: tuple[float, ...]
+    """Of the gradients, at staleness 0, 1, 2, ..."""
+    by_worker: Mapping[int, tuple[int, float]]
+    """Rank of the worker: its gradients, and their mean staleness."""
+    collect: float | None
+    """Gradients to an update, the mean; None where no server collects them."""
+    expected: float | None
+    """The mean by the law above, None where workers wait, or pull or push more seldom than they compute."""
+
+
+def staleness(launch: Launch) -> Staleness | None:
+    """Return the staleness of one launch's updates; None without updates."""
+    if not launch.updates:
+        return None
+    time, worker, old = (launch.updates[name] for name in ("time", "worker", "staleness"))
+    begin, end = launch.span or (time.min(), time.max())
+    inside = (time >= begin) & (time <= end)
+    if not inside.any():
+        return None
+    where = np.stack([launch.updates["rank"][inside], launch.updates["version"][inside]])
+    collect = int(inside.sum()) / np.unique(where, axis=1).shape[1]
+    workers = {int(one): old[inside & (worker == one)] for one in np.unique(worker[inside])}
+    in_flight = launch.fields.get("gradients_in_flight")
+    return Staleness(
+        mean=float(old[inside].mean()),
+        largest=int(old.max()),
+        shares=tuple((np.bincount(old[inside].clip(0)) / inside.sum()).tolist()),
+        by_worker={one: (len(its), float(its.mean())) for one, its in workers.items()},
+        collect=collect if launch.fields.get("served") else None,
+        expected=(len(workers) * in_flight - 1) / collect if in_flight else None,
+    )
+
+
+def learned(launches: Sequence[Launch]) -> dict[str, Any]:
+    """Return final loss and accuracy, best accuracy, and time, samples and epochs to the target; None if unknown.
+
+    A target that one launch missed has no median time.
+    """
+    ends: dict[str, list[float]] = {"loss": [], "accuracy": [], "best": []}
+    reached: list[tuple[float, float, float]] = []
+    target = launches[0].fields.get("target_accuracy")
+    for launch in launches:
+        seen = launch.evaluations
+        if seen and len(seen["step"]):
+            last = int(np.argmax(seen["step"]))
+            ends["loss"].append(float(seen["loss"][last]))
+            ends["accuracy"].append(float(seen["accuracy"][last]))
+            ends["best"].append(float(seen["accuracy"].max()))
+            hits = np.flatnonzero(seen["accuracy"] >= (np.inf if target is None else target))
+            if len(hits):
+                first = hits[np.argmin(seen["step"][hits])]
+                columns = (seen["training_seconds"], seen["samples"], seen["epoch"])
+                reached.append((float(columns[0][first]), float(columns[1][first]), float(columns[2][first])))
+        elif launch.last_loss is not None:
+            ends["loss"].append(launch.last_loss)
+    seconds, samples, epochs = np.median(reached, axis=0) if len(reached) == len(launches) else (None, None, None)
+    return {
+        "final_loss": _median(ends["loss"]),
+        "final_accuracy": _median(ends["accuracy"]),
+        "best_accuracy": _median(ends["best"]),
+        "seconds_to_target": seconds,
+        "samples_to_target": None if samples is None else int(samples),
+        "epochs_to_target": epochs,
+    }
+
+
+def kept(launches: Sequence[Launch]) -> dict[str, Any]:
+    """Return memory per rank, staleness of gradients, and distance between the ranks' parameters."""
+    found = list(filter(None, map(staleness, launches)))
+    last = [
+        float(seen["consensus"][np.argmax(seen["step"])])
+        for launch in launches
+        if len((seen := launch.evaluations).get("step", ()))
+    ]
+    return {
+        "memory_bytes_per_rank": max(launch.memory_bytes for launch in launches) or None,
+        "consensus_distance": _median(list(filter(math.isfinite, last))),
+        "staleness_mean": _median([one.mean for one in found]),
+        "staleness_max": max((one.largest for one in found), default=None),
+        "staleness_expected": _median([one.expected for one in found if one.expected is not None]),
+        "workers": max((len(one.by_worker) for one in found), default=None),
+        "gradients_per_update": _median([one.collect for one in found if one.collect is not None]),
+    }
+
+
+def fidelity(launches: Sequence[Launch]) -> dict[str, Any]:
+    """Return norms of residuals, and the gradient's cosine and error by compression; None if dense."""
+    columns: dict[str, list[float]] = {}
+    largest: list[float] = []
+    for seen in (launch.evaluations for launch in launches if len(launch.evaluations.get("step", ()))):
+        last = int(np.argmax(seen["step"]))
+        for name in ("residual_norm", "gradient_cosine", "gradient_error"):
+            columns.setdefault(name, []).append(float(seen[name][last]))
+        largest.append(float(np.max(seen["residual_norm"])))
+    columns["residual_norm_largest"] = largest
+    for launch in launches:
+        for number, value in enumerate(residual_to_gradient(launch), 1):
+            columns.setdefault(f"residual_to_gradient_q{number}", []).append(value)
+    return {name: _median(list(filter(math.isfinite, values))) for name, values in columns.items()}
+
+
+def residual_to_gradient(launch: Launch) -> list[float]:
+    """Return the norm of the residual by that of the gradient, means over each quarter of the exchanges.
+
+    Not a number for a quarter in which none was recorded; empty without residuals.
+    """
+    seen = launch.residuals
+    if not len(seen.get("step", ())):
+        return []
+    known = seen["gradient_norm"] > 0
+    ratio = seen["residual_norm"][known] / seen["gradient_norm"][known]
+    quarter = 4 * seen["step"][known] // (int(seen["step"].max()) + 1)
+    return [float(ratio[quarter == one].mean()) if (quarter == one).any() else math.nan for one in range(4)]
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return float(np.median(values)) if len(values) else None

@@ -1,0 +1,75 @@
+"""Launches grouped into the points that become records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hpcdl.analysis.run.launches import undisturbed
+from hpcdl.analysis.run.record_fields import TRAININGS, Key, configuration, problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from hpcdl.analysis.run.launches import Launch
+    from hpcdl.analysis.statistics.estimates import Middle, Vector
+
+
+class AmbiguousCaseError(Exception):
+    """Two cases that nothing tells apart; pooling them would be a silent mistake."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """The launches of one configuration at one scale with one seed; it becomes one record."""
+
+    key: Key
+    problem: Key
+    aggregation: str
+    ranks: int
+    seed: Any
+    launches: list[Launch]
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        """Fields of the case."""
+        return self.launches[0].fields
+
+    @property
+    def timed(self) -> list[Launch]:
+        """Launches whose times count: the undisturbed ones; all if all are disturbed."""
+        return undisturbed(self.launches)
+
+    @property
+    def seconds(self) -> list[Vector]:
+        """Step times, one vector per launch whose times count."""
+        return [launch.seconds for launch in self.timed]
+
+    @property
+    def middle(self) -> Middle:
+        """Statistic of the step times."""
+        return self.launches[0].middle
+
+    @property
+    def is_training(self) -> bool:
+        """True if its steps are those of a training, measured or replayed."""
+        return self.fields.get("kind", "train") in TRAININGS
+
+
+def points_of(launches: Iterable[Launch]) -> list[Point]:
+    """Group launches by configuration, ranks and seed. Raises AmbiguousCaseError."""
+    points: dict[Key, Point] = {}
+    for launch in launches:
+        fields = launch.fields
+        key, ranks, seed = configuration(fields), int(fields.get("ranks") or 1), fields.get("seed")
+        empty = Point(key, problem(fields), str(fields.get("aggregation") or "none"), ranks, seed, [])
+        point = points.setdefault((key, ranks, seed), empty)
+        for other in point.launches:
+            if other.fields.get("launch") == fields.get("launch"):
+                raise AmbiguousCaseError(
+                    f"cases {other.fields.get('case')!r} and {fields.get('case')!r} (launch "
+                    f"{fields.get('launch')}) differ in nothing the analysis knows; "
+                    "what tells them apart belongs in the field 'settings'"
+                )
+        point.launches.append(launch)
+    return list(points.values())

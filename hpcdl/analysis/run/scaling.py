@@ -1,0 +1,341 @@
+"""From a run's frames to the records of ``--json``: one per case and seed, launches taken together.
+
+Definitions. A step takes as long as its slowest rank; ``step_seconds`` is the median over measured steps.
+If ranks keep no common step it is the mean time in which all ranks together consume a global batch (see
+:mod:`hpcdl.analysis.run.launches`).
+With T the step time at p ranks and T0 that at the base's p0 ranks: strong scaling (the global batch stays)
+has speedup T0/T and efficiency p0 T0 / (p T); weak scaling (the batch per rank stays) has speedup
+p T0 / (p0 T) and efficiency T0/T. The base are the one-rank cases of the same problem, taken together as
+launches: one rank exchanges nothing, so that every aggregation is the same program there. Of several kinds those
+of the same compression are taken, else those without, else those of any one; of these those of the same
+optimizer, else those of any one; of these those of the same strategy, else of one in lock-step, else those of
+any one. Without one-rank cases the base is the same case at its smallest scale. What belongs to the base has
+speedup and efficiency 1 by definition. Exposed communication is the step time less that of the case that does not
+communicate (aggregation "none") on as many ranks, chosen alike by strategy and optimizer; both must keep common
+steps, or neither; on one rank it is 0 by definition, and it is never below 0: where the interval of the difference
+is below 0 by more than 5 % of a step, ``beats_ceiling`` is true. Times are those of undisturbed launches; of all
+where all are disturbed (:mod:`hpcdl.analysis.run.disturbance`). Intervals of efficiency and exposed communication
+span the value as measured and the value corrected for steal time. Input is the part of the compute time that goes
+into waiting for images, of the rank that waits longest. Sent bytes and messages are per step, of the rank that
+sends most, of those that take steps.
+Load balance and communication efficiency are those of the POP project (Rosas, Gimenez & Labarta, Scalability
+prediction for fundamental performance factors, 2014).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hpcdl.analysis.run.disturbance import correction
+from hpcdl.analysis.run.launches import undisturbed
+from hpcdl.analysis.run.near_linear import judge, p_value, steps_by_launch, steps_of
+from hpcdl.analysis.run.outcome import fidelity, kept, learned
+from hpcdl.analysis.run.points import Point, points_of
+from hpcdl.analysis.run.record_fields import (
+    ANY,
+    CONTRACT,
+    batch,
+    is_independent,
+    keeps_step,
+    planned_steps,
+    scaling_of,
+)
+from hpcdl.analysis.statistics.estimates import (
+    NOTHING,
+    Interval,
+    Vector,
+    difference_interval,
+    launches_interval,
+    quantile,
+    ratio_interval,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from hpcdl.analysis.run.launches import Launch
+    from hpcdl.analysis.run.points import Point
+
+
+def base_of(point: Point, points: Sequence[Point]) -> list[Point]:
+    """Return the measured cases of all seeds that are the base of ``point``: of one scale and one program."""
+    measured = [other for other in points if other.problem == point.problem and any(map(len, other.seconds))]
+    single = [other for other in measured if other.ranks == 1]
+    for name in ("compression", "optimizer", "training"):
+        single = _nearest(single, point, name)
+    if single:
+        return single
+    own = [other for other in measured if other.key == point.key]
+    return [other for other in own if other.ranks == min(one.ranks for one in own)]
+
+
+def without_communication(point: Point, points: Sequence[Point]) -> list[Point]:
+    """Return the cases of the same problem and scale whose ranks do not communicate, of one program."""
+    found = [
+        other
+        for other in points
+        if is_independent(other.fields)
+        and (other.problem, other.ranks) == (point.problem, point.ranks)
+        and other.middle == point.middle
+    ]
+    return _nearest(_nearest(found, point, "training"), point, "optimizer")
+
+
+def _nearest(points: Sequence[Point], to: Point, name: str) -> list[Point]:
+    """Return the points whose field ``name`` is that of ``to``, else that of the usual one, else of any one.
+
+    Usual are no compression, and a strategy in lock-step.
+    """
+    values = [str(point.fields.get(name) or "none") for point in points]
+    in_step = [value for point, value in zip(points, values, strict=True) if keeps_step(point.fields)]
+    usual = {"compression": ["none"], "training": in_step}.get(name, [])
+    wanted = str(to.fields.get(name) or "none")
+    chosen = next((one for one in (wanted, *usual, *values) if one in values), None)
+    return [point for point, value in zip(points, values, strict=True) if value == chosen]
+
+
+def same_seed(points: Sequence[Point], seed: Any) -> list[Launch]:
+    """Return the launches whose times count, of ``seed`` if it is there, else of every seed."""
+    same = [point for point in points if point.seed == seed] or points
+    return undisturbed([launch for point in same for launch in point.launches if len(launch.seconds)])
+
+
+def bus_factor(collective: str, ranks: int) -> float | None:
+    """Return the factor from algorithm bandwidth S/t to the bandwidth of the busiest link.
+
+    S is the whole array: that of a rank after an allgather, before a reduce-scatter or an all-to-all.
+    allreduce 2(p-1)/p; reduce_scatter, allgather, all_to_all (p-1)/p; broadcast, reduce, pairwise exchange 1.
+    None for a collective that has no such factor. ``ranks`` >= 1.
+    """
+    share = (ranks - 1) / ranks
+    return {
+        "allreduce": 2 * share,
+        "reduce_scatter": share,
+        "allgather": share,
+        "all_to_all": share,
+        "broadcast": 1.0,
+        "reduce": 1.0,
+        "exchange": 1.0,
+        "pairwise": 1.0,
+    }.get(collective)
+
+
+Record = dict[str, Any]
+
+CEILING: Final = 0.05
+"""Share of a step that noise may gain over the same step without communication."""
+
+
+def records(launches: Iterable[Launch]) -> list[Record]:
+    """One dictionary per case and seed, in the order in which they ran.
+
+    It has all fields of the contract (None where they do not apply, or nothing was measured), then
+    ``seed``, ``launches`` (whose times count), ``launches_left_out``, ``disturbed``, ``stolen``,
+    ``planned_steps``, ``warmup_steps``, ``measured_steps``,
+    ``ranks_recorded``, ``base_ranks``, ``base_aggregation`` ("any" when several were taken together),
+    ``base_launches``, ``base_step_seconds``, ``base_disturbed``, ``near_linear``,
+    ``near_linear_p``, ``launch_seconds``, ``exposed_communication_seconds_low`` and
+    ``_high``, ``ceiling_disturbed``, ``beats_ceiling``,
+    ``load_balance``, ``communication_efficiency``, ``bubble_share`` (of pipelines), ``best_accuracy``,
+    ``memory_bytes_per_rank`` (of the rank that holds most), ``consensus_distance`` (at the end), ``workers``,
+    ``gradients_per_update``,
+    ``staleness_expected``, ``late_seconds``, ``time_p95_seconds``, ``time_max_seconds``, ``time_p50_low_seconds``,
+    ``time_p50_high_seconds``, then whatever else the case holds. Raises AmbiguousCaseError.
+    """
+    points = points_of(launches)
+    found = [_record(point, points) for point in points]
+    judge(found)
+    return found
+
+
+def _record(point: Point, points: Sequence[Point]) -> Record:
+    computed: Record = {
+        "seed": point.seed,
+        "launches": len(point.timed),
+        "launches_left_out": len(point.launches) - len(point.timed),
+        "ranks": point.ranks,
+        "scaling": scaling_of(point.fields) if point.is_training else None,
+        "steps": _whole(point, lambda launch: launch.total_steps),
+        "planned_steps": planned_steps(point.fields) if point.is_training else None,
+        "warmup_steps": point.launches[0].warmup_steps,
+        "measured_steps": sum(launch.measured_steps for launch in point.timed),
+        "ranks_recorded": min(launch.ranks_recorded for launch in point.launches),
+        "bytes_sent_per_rank": _middle(point, lambda launch: launch.bytes_sent),
+        "messages_per_rank": _middle(point, lambda launch: launch.messages),
+        "correct": _verdict(point),
+        "disturbed": next((launch.disturbed for launch in point.timed if launch.disturbed), None),
+        "stolen": _stolen(point.timed),
+        "launch_seconds": [one.typical(one.seconds) for one in point.timed if len(one.seconds)] or None,
+        "error": next((text for launch in point.launches if (text := launch.fields.get("error"))), None),
+        **_waiting(point),
+        **(_training(point, points) if point.is_training else _collective(point)),
+    }
+    given = dict(point.fields)
+    given.pop("launch", None)
+    if len(point.launches) > 1:  # fields of one launch do not hold for all
+        given = {name: value for name, value in given.items() if name not in computed}
+    known = {**given, **{name: value for name, value in computed.items() if value is not None}}
+    return {name: _json(known.get(name)) for name in dict.fromkeys((*CONTRACT, *computed, *given))}
+
+
+def _waiting(point: Point) -> Record:
+    """Return the medians over launches; a late rank if it is the same in all of them, and they are undisturbed."""
+    late = {None if launch.disturbed else launch.late_rank for launch in point.timed}
+    found = {
+        name: _median([value for launch in point.timed if (value := getattr(launch, name)) is not None])
+        for name in ("waiting_seconds", "transfer_seconds", "late_seconds")
+    }
+    one = late.pop() if len(late) == 1 else None
+    return {**found, "late_rank": one, "late_seconds": None if one is None else found["late_seconds"]}
+
+
+def _training(point: Point, points: Sequence[Point]) -> Record:
+    step = _step(point)
+    compute = _middle(point, lambda launch: launch.compute_seconds) or None
+    images = _middle(point, lambda launch: launch.images) or batch(point.fields)
+    exposed, ceiling_disturbed = _exposed(point, points)
+    shown = Interval(*(max(0.0, bound) if math.isfinite(bound) else bound for bound in exposed))
+    return {
+        "step_seconds": step.value,
+        "step_seconds_low": step.low,
+        "step_seconds_high": step.high,
+        "images_per_second": images / step.value if images and step.value > 0 else None,
+        **_scaling(point, points),
+        "compute_seconds": compute,
+        "input_seconds": _middle(point, lambda launch: launch.input_seconds) or None,
+        "exposed_communication_seconds": shown.value,
+        "exposed_communication_seconds_low": shown.low,
+        "exposed_communication_seconds_high": shown.high,
+        "ceiling_disturbed": ceiling_disturbed,
+        "beats_ceiling": exposed.high < -CEILING * step.value if math.isfinite(exposed.high) else None,
+        "load_balance": compute
+        and _middle(point, lambda launch: _share(launch.mean_compute_seconds, launch.compute_seconds)),
+        "communication_efficiency": compute
+        and _middle(point, lambda launch: _share(launch.compute_seconds, launch.seconds)),
+        "bubble_share": _middle(point, _idle_share) if point.fields.get("stages") else None,
+        **learned(point.launches),
+        **kept(point.launches),
+        **fidelity(point.launches),
+    }
+
+
+def _idle_share(launch: Launch) -> Vector:
+    """Return the share of each step in which a rank does not compute, mean over ranks."""
+    return 1 - _share(launch.mean_compute_seconds, launch.seconds)
+
+
+def _step(point: Point) -> Interval:
+    """Step time; without bounds where Student's interval of few windows reaches below 0."""
+    found = launches_interval(point.seconds, point.middle)
+    return found if not found.low < 0 else Interval(found.value, math.nan, math.nan)
+
+
+def _exposed(point: Point, points: Sequence[Point]) -> tuple[Interval, bool | None]:
+    """Return the exposed communication, and whether the case without communication was disturbed."""
+    if not any(map(len, point.seconds)):
+        return NOTHING, None
+    if point.ranks == 1 or is_independent(point.fields):
+        return Interval(0.0, 0.0, 0.0), None
+    ceiling = without_communication(point, points)
+    if not ceiling:
+        return NOTHING, None
+    others = same_seed(ceiling, point.seed)
+    value, low, high = difference_interval(
+        point.seconds, [launch.seconds for launch in others], middles=(point.middle, point.middle)
+    )
+    step = launches_interval(point.seconds, point.middle).value
+    change = _stolen(others) * (step - value) - _stolen(point.timed) * step
+    exposed = Interval(value, low + min(change, 0.0), high + max(change, 0.0))
+    return exposed, any(launch.disturbed for launch in others)
+
+
+def _scaling(point: Point, points: Sequence[Point]) -> Record:
+    scaling = scaling_of(point.fields)
+    base = base_of(point, points)
+    of_base = same_seed(base, point.seed)
+    if scaling not in {"strong", "weak"} or not of_base or not any(map(len, point.seconds)):
+        return dict.fromkeys(("speedup", "efficiency", "efficiency_low", "efficiency_high"))
+    simulated = bool(point.fields.get("network"))  # its launches do not vary, but its steps may
+    vectors = steps_of if simulated else steps_by_launch
+    times, own = vectors(of_base), vectors(point.timed)
+    scale = point.ranks / base[0].ranks
+    itself = any(other is point for other in base)
+    per_rank = 1 / scale if scaling == "strong" else 1.0
+    low = high = ratio = corrected = 1.0
+    if not itself:
+        ratio, low, high = ratio_interval(times, own, middles=(base[0].middle, point.middle))
+        corrected = correction(_stolen(of_base), _stolen(point.timed))
+        low, high = low * min(1.0, corrected), high * max(1.0, corrected)
+    aggregations = {other.aggregation for other in base}
+    return {
+        "speedup": ratio if scaling == "strong" else ratio * scale,
+        "efficiency": ratio * per_rank,
+        "efficiency_low": low * per_rank,
+        "efficiency_high": high * per_rank,
+        "base_ranks": base[0].ranks,
+        "base_aggregation": ANY if len(aggregations) > 1 else base[0].aggregation,
+        "base_launches": len(times),
+        "base_step_seconds": launches_interval(times, base[0].middle).value,
+        "base_disturbed": any(launch.disturbed for launch in of_base),
+        "near_linear": None,
+        "near_linear_p": math.nan if simulated or itself else p_value(times, own, per_rank, corrected),
+    }
+
+
+def _collective(point: Point) -> Record:
+    """Times of one operation; bandwidths are those of its median."""
+    times = launches_interval(point.seconds)
+    size = point.fields.get("message_bytes")
+    name = str(point.fields.get("collective") or point.fields.get("kind"))
+    bandwidth = size / times.value if size is not None and times.value > 0 else None
+    factor = bus_factor(name, point.ranks)
+    measured = [vector for vector in point.seconds if len(vector)]
+    return {
+        "time_p50_seconds": times.value,
+        "time_p50_low_seconds": times.low,
+        "time_p50_high_seconds": times.high,
+        "time_p95_seconds": _median([quantile(vector, 0.95) for vector in measured]),
+        "time_p99_seconds": _median([quantile(vector, 0.99) for vector in measured]),
+        "time_max_seconds": max((float(vector.max()) for vector in measured), default=None),
+        "algbw_bytes_per_second": bandwidth,
+        "busbw_bytes_per_second": None if bandwidth is None or factor is None else bandwidth * factor,
+    }
+
+
+def _verdict(point: Point) -> bool | None:
+    """False when any launch failed its check, None when any was not checked."""
+    checks = [launch.fields.get("correct") for launch in point.launches]
+    return False if False in checks else True if all(checks) else None
+
+
+def _stolen(launches: Iterable[Launch]) -> float:
+    """Return the mean share of time that the hypervisor took."""
+    return float(np.mean([launch.stolen for launch in launches]))
+
+
+def _middle(point: Point, of: Callable[[Launch], Vector]) -> float | None:
+    """Median over launches of the median over steps, or of the mean over windows."""
+    vectors = [(launch, of(launch)) for launch in point.timed]
+    return _median([launch.typical(vector) for launch, vector in vectors if len(vector)])
+
+
+def _share(part: Vector, whole: Vector) -> Vector:
+    return part[whole > 0] / whole[whole > 0]
+
+
+def _whole(point: Point, of: Callable[[Launch], int]) -> int | None:
+    return max((of(launch) for launch in point.launches), default=0) or None
+
+
+def _median(values: Any) -> float | None:
+    return float(np.median(values)) if len(values) else None
+
+
+def _json(value: Any) -> Any:
+    """Return a plain Python value, and None for a number that is not finite: JSON has no NaN."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value

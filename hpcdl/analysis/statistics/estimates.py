@@ -1,0 +1,226 @@
+"""Medians and quantiles with intervals, without assuming a distribution.
+
+Rules kept here (Hoefler & Belli, Scientific Benchmarking of Parallel Computing Systems, SC15): an iteration
+takes as long as its slowest rank; quantiles are taken over iterations, after that; ratios are ratios of
+medians; every median has an interval.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from hpcdl.analysis.statistics.welch import difference, upper
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+Vector = npt.NDArray[np.float64]
+Middle = Literal["median", "mean"]
+"""Statistic of a launch: the median of equal steps, or the mean of windows."""
+
+
+class Interval(NamedTuple):
+    """A value between two bounds; NaN where there is too little data to say."""
+
+    value: float
+    low: float
+    high: float
+
+
+NOTHING = Interval(float("nan"), float("nan"), float("nan"))
+
+
+def slowest(iterations: npt.NDArray[Any], durations: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Vector]:
+    """Per iteration the maximum over ranks.
+
+    ``iterations`` and ``durations``: (rows,), one row per rank and iteration, in any order.
+    Returns the iterations, ascending, and their maxima, both (distinct iterations,).
+    """
+    distinct, place = np.unique(iterations, return_inverse=True)
+    maxima = np.full(len(distinct), -np.inf)
+    np.maximum.at(maxima, place, durations)
+    return distinct, maxima
+
+
+def quantile(values: npt.ArrayLike, fraction: float) -> float:
+    """The quantile, linear between order statistics (Hyndman & Fan 1996, type 7); NaN for no values."""
+    values = np.asarray(values, np.float64)
+    return float(np.quantile(values, fraction)) if values.size else float("nan")
+
+
+def median_interval(values: npt.ArrayLike, confidence: float = 0.95) -> Interval:
+    """The median of n values and the narrowest symmetric pair of order statistics that covers it.
+
+    For independent values of any continuous distribution, x_(k) to x_(n+1-k) covers the median with
+    probability 1 - 2 P(B <= k - 1), B binomial(n, 1/2); the largest k that keeps ``confidence`` is taken
+    (David & Nagaraja, Order Statistics, 7.1). Below 6 values no pair covers 95 %: the bounds are NaN.
+    """
+    ordered = np.sort(np.asarray(values, np.float64).ravel())
+    n = len(ordered)
+    if n == 0:
+        return NOTHING
+    logarithms = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])
+    below = np.cumsum(np.exp(logarithms[n] - logarithms - logarithms[::-1] - n * np.log(2)))
+    k = int(np.searchsorted(below[: (n + 1) // 2], (1 - confidence) / 2, side="right"))
+    middle = float(np.median(ordered))
+    if k == 0:
+        return Interval(middle, float("nan"), float("nan"))
+    return Interval(middle, float(ordered[k - 1]), float(ordered[n - k]))
+
+
+def mean_interval(values: npt.ArrayLike, confidence: float = 0.95) -> Interval:
+    """The mean of n values with Student's t interval; one value has no bounds.
+
+    For values that are means of many, such as batch means (Law, Simulation Modeling and Analysis, 9.5.3), and the
+    usual choice for seeds.
+    """
+    values = np.asarray(values, np.float64).ravel()
+    if len(values) < 2:
+        return Interval(float(values[0]), float("nan"), float("nan")) if len(values) else NOTHING
+    middle = float(values.mean())
+    reach = student_quantile(len(values) - 1, confidence) * float(values.std(ddof=1)) / math.sqrt(len(values))
+    return Interval(middle, middle - reach, middle + reach)
+
+
+def share_interval(share: float, samples: npt.ArrayLike, together: int = 1, confidence: float = 0.95) -> Interval:
+    """A share, and Student's t interval of the geometric mean of ``samples`` of it.
+
+    It holds for ``together`` such shares at once (Bonferroni). Fewer than two samples give no bounds.
+    """
+    samples = np.asarray(samples, np.float64)
+    samples = samples[np.isfinite(samples) & (samples > 0)]
+    _, low, high = mean_interval(np.log(samples), 1 - (1 - confidence) / together)
+    return Interval(share, math.exp(low), math.exp(high))
+
+
+def student_quantile(freedom: float, confidence: float) -> float:
+    """T such that Student's t with ``freedom`` >= 1 degrees is within -T to T with probability ``confidence``."""
+    return float(upper((1 - confidence) / 2, freedom))
+
+
+def center(values: Vector, middle: Middle) -> float:
+    """The median or the mean."""
+    return float(np.mean(values) if middle == "mean" else np.median(values))
+
+
+def launches_interval(launches: Sequence[Vector], middle: Middle = "median") -> Interval:
+    """The median over launches of each launch's median (or mean), with a 95 % interval.
+
+    ``launches``: one vector of iterations per launch. The launch is the unit: from 6 launches on the interval is
+    that of their medians, and 2 to 5 give Student's t interval of the logarithms of their medians. One launch
+    gives the interval over its iterations, which describes that launch only.
+    """
+    launches = [launch for launch in launches if len(launch)]
+    if not launches:
+        return NOTHING
+    if len(launches) == 1:
+        return (mean_interval if middle == "mean" else median_interval)(launches[0])
+    each = np.array([center(launch, middle) for launch in launches])
+    over = median_interval(each)
+    if len(each) >= 6 or each.min() <= 0:
+        return over
+    _, low, high = mean_interval(np.log(each))
+    return Interval(over.value, _exp(low), _exp(high))
+
+
+def _exp(value: float) -> float:
+    """The exponential, infinity where it is beyond a float."""
+    return math.exp(value) if not value > 700 else math.inf
+
+
+def ratio_interval(numerator: Sequence[Vector], denominator: Sequence[Vector], **options: Any) -> Interval:
+    """The ratio of two medians (of launches' medians), with a 95 % interval as in :func:`compared`."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = compared(np.divide, numerator, denominator, **options)
+    return found if np.isfinite(found.value) else NOTHING
+
+
+def difference_interval(minuend: Sequence[Vector], subtrahend: Sequence[Vector], **options: Any) -> Interval:
+    """The difference of two medians (of launches' medians), with a 95 % interval as in :func:`compared`."""
+    return compared(np.subtract, minuend, subtrahend, **options)
+
+
+def compared(
+    function: Callable[[Any, Any], Any],
+    one: Sequence[Vector],
+    other: Sequence[Vector],
+    *,
+    middles: tuple[Middle, Middle] = ("median", "median"),
+    resamples: int = 4000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> Interval:
+    """The ratio or difference (``np.divide``, ``np.subtract``) of two medians of launches' medians (or means).
+
+    Each side is a sequence of launches. With several on both sides the interval is Welch's (Biometrika 34, 1947)
+    of the launches' medians, of their logarithms for a ratio. A side of one launch does not say how launches vary:
+    then a percentile bootstrap draws launches, then iterations within each drawn launch (Davison & Hinkley,
+    Bootstrap Methods, 3.8). The same seed gives the same interval; bounds are NaN where a launch has fewer than 6
+    iterations.
+    """
+    sides = [[np.sort(launch) for launch in side if len(launch)] for side in (one, other)]
+    if not all(sides):
+        return NOTHING
+    each = [
+        np.array([center(launch, middle) for launch in side]) for side, middle in zip(sides, middles, strict=True)
+    ]
+    value = float(function(*map(np.median, each)))
+    if min(map(len, each)) > 1:
+        if function is np.subtract:
+            return Interval(value, *_welch(each[0], each[1], confidence))
+        if min(side.min() for side in each) <= 0:
+            return Interval(value, float("nan"), float("nan"))
+        low, high = _welch(np.log(each[0]), np.log(each[1]), confidence)
+        return Interval(value, _exp(low), _exp(high))
+    if min(len(launch) for side in sides for launch in side) < 6:
+        return Interval(value, float("nan"), float("nan"))
+    generator = np.random.default_rng(seed)
+    values = function(
+        *(_resampled(side, middle, resamples, generator) for side, middle in zip(sides, middles, strict=True))
+    )
+    low, high = np.quantile(values, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return Interval(value, float(low), float(high))
+
+
+def _welch(one: Vector, other: Vector, confidence: float) -> tuple[float, float]:
+    """Bounds of the difference of two means."""
+    low, high = difference([other], [one]).bounds(confidence)
+    return float(low[0]), float(high[0])
+
+
+def _resampled(
+    launches: Sequence[Vector], middle: Middle, resamples: int, generator: np.random.Generator
+) -> Vector:
+    """(resamples,) medians over drawn launches of the medians (or means) of drawn iterations."""
+    bootstrap = {"median": _bootstrap_medians, "mean": _bootstrap_means}[middle]
+    drawn = generator.integers(len(launches), size=(resamples, len(launches)))
+    medians = np.empty(drawn.shape)
+    for number, launch in enumerate(launches):
+        here = drawn == number
+        medians[here] = bootstrap(launch, int(here.sum()), generator)
+    return np.asarray(np.median(medians, axis=1), np.float64)
+
+
+def _bootstrap_medians(ordered: Vector, count: int, generator: np.random.Generator) -> Vector:
+    """(count,) medians of bootstrap samples, without drawing the samples.
+
+    The k-th of n draws from 0..n-1, put in order, is floor(n U) with U the k-th order statistic of n
+    uniforms, which is Beta(k, n + 1 - k); given it, the next is U + (1 - U) Beta(1, n - k).
+    """
+    n = len(ordered)
+    k = (n + 1) // 2
+    lower = generator.beta(k, n + 1 - k, count)
+    upper = lower if n % 2 else lower + (1 - lower) * generator.beta(1, n - k, count)
+    places = [np.minimum((n * uniform).astype(np.int64), n - 1) for uniform in (lower, upper)]
+    return np.asarray((ordered[places[0]] + ordered[places[1]]) / 2, np.float64)
+
+
+def _bootstrap_means(values: Vector, count: int, generator: np.random.Generator) -> Vector:
+    """(count,) means of bootstrap samples of a few values."""
+    drawn = generator.integers(len(values), size=(count, len(values)))
+    return np.asarray(values[drawn].mean(axis=1), np.float64)

@@ -1,0 +1,173 @@
+"""Tests of many measures at once whose few launches lend each other their variance.
+
+Two or three launches hardly know how they vary; a dozen measures of the same launches do. The variance of each
+measure is shrunk towards that of all (empirical Bayes: Smyth, Stat. Appl. Genet. Mol. Biol. 3, 2004). A measure
+that varies far more than the others keeps its own variance (Phipson et al., Ann. Appl. Stat. 10, 2016).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from hpcdl.analysis.statistics.welch import ALPHA, Difference, upper
+
+SERIES: Final = 20
+"""Least number of series for an estimate."""
+FREEDOM: Final = 1000.0
+"""Degrees of freedom of the estimate, at most."""
+
+
+class Variance(NamedTuple):
+    """A variance, and the degrees of freedom that a series' own needs to weigh as much."""
+
+    variance: float
+    freedom: float
+
+
+def usual_variance(values: npt.NDArray[np.float64]) -> Variance:
+    """Return the usual variance of ``values`` (series, runs), NaN if missing; without freedom for few series.
+
+    Of chi-squared variances with n degrees of freedom the logarithms have the variance 2/n and the mean bias -1/n.
+    Further variance of the logarithms is a difference between series.
+    """
+    freedom = np.isfinite(values).sum(axis=1) - 1.0
+    enough = freedom >= 5
+    if enough.sum() < SERIES:
+        return Variance(0.0, 0.0)
+    values, freedom = values[enough], freedom[enough]
+    variance = np.nanvar(values, axis=1, ddof=1)
+    if not (variance > 0).all():
+        return Variance(0.0, 0.0)
+    logarithms = np.log(variance) + 1 / freedom
+    middle = float(np.median(logarithms))
+    spread = (1.4826 * float(np.median(np.abs(logarithms - middle)))) ** 2
+    beyond = spread - float(np.mean(2 / (freedom - 1)))
+    return Variance(float(np.exp(middle)), FREEDOM if beyond <= 2 / FREEDOM else 2 / beyond)
+
+
+Array = npt.NDArray[np.float64]
+
+FAR: Final = 6.0
+"""Robust standard deviations from the median of its side beyond which a launch is left out."""
+POWER: Final = 0.8
+"""Probability with which the smallest visible change is found."""
+DRAWS: Final = 10_000
+"""Simulated tests behind the smallest visible change."""
+OWN: Final = 0.01
+"""Probability of a variance below which it is not shrunk."""
+
+
+class Moderated(NamedTuple):
+    """Result of :func:`moderated`, per measure."""
+
+    difference: Difference
+    left_out: npt.NDArray[np.int64]
+    """Launches of both sides that are outliers."""
+    means: Array
+    """(measures, 2): of the launches that count."""
+
+
+def moderated(baseline: Array, candidate: Array, between: float) -> Moderated:
+    """Compare the means of each measure.
+
+    ``baseline``, ``candidate``: logarithms, (measures, launches or jobs), NaN where there is none.
+    ``between``: standard deviation between jobs if each side is one job, which its launches do not show.
+    """
+    kept = _without_outliers(baseline, candidate)
+    counts = np.stack([np.isfinite(side).sum(axis=1) for side in kept], axis=1)
+    lost = np.isfinite(baseline).sum(axis=1) + np.isfinite(candidate).sum(axis=1) - counts.sum(axis=1)
+    means = np.stack([np.nanmean(side, axis=1) for side in kept], axis=1)
+    residuals = np.concatenate([side - means[:, [n]] for n, side in enumerate(kept)], axis=1)
+    own = counts.sum(axis=1) - 2.0
+    own[own == 0] = np.nan
+    variance, freedom = _variances(residuals, own)
+    noise = variance * (1 / counts).sum(axis=1)
+    square = noise + 2 * between**2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        freedom = np.where(noise > 0, freedom * (square / noise) ** 2, freedom)  # Satterthwaite; between is known
+    found = Difference(means[:, 1] - means[:, 0], np.sqrt(square), freedom)
+    return Moderated(found, lost, means)
+
+
+def _variances(residuals: Array, own: Array) -> tuple[Array, Array]:
+    """Return variances and their degrees of freedom; ``own``: those of each measure by itself."""
+    from scipy.special import fdtrc, polygamma, psi  # late: ranks do not need it
+
+    variance = np.nansum(residuals**2, axis=1) / own
+    usable = variance > 0
+    if usable.sum() < 2:
+        return variance, own
+    s, d = variance[usable], own[usable]
+    logarithms = np.log(s) - psi(d / 2) + np.log(d / 2)
+    typical = logarithms[logarithms <= np.median(logarithms) + 3 * np.sqrt(polygamma(1, d / 2))]  # no outliers
+    if len(typical) < 2:
+        return variance, own
+    spread = float(typical.var(ddof=1)) - float(polygamma(1, d / 2).mean())
+    half = (1 + math.sqrt(1 + 2 * spread)) / (2 * spread) if spread > 0 else 1e6  # inverse trigamma
+    prior = math.exp(float(typical.mean()) + float(psi(half)) - math.log(half))
+    strength = min(2 * half, max(_independent(residuals[usable], s) * float(d.mean()) - float(d.mean()), 0))
+    shrunk = (strength * prior + own * variance) / (strength + own)
+    alone = fdtrc(own, max(2 * half, 1), variance / prior) < OWN if strength else np.full(len(own), True)
+    return np.where(alone, variance, shrunk), np.where(alone, own, own + strength)
+
+
+def _independent(residuals: Array, variance: Array) -> float:
+    """Return the number of independent variances: effects that measures of a launch share leave few.
+
+    The mean of M variances of values with the correlation r has the variance of M / (1 + (M - 1) r^2).
+    """
+    scaled = residuals / np.sqrt(variance)[:, None]
+    number = np.maximum(np.isfinite(scaled).sum(axis=0), 1)
+    of_mean = float(
+        (np.nansum(scaled, axis=0) ** 2 / number).sum() / (np.nansum(scaled**2, axis=0) / number).sum()
+    )
+    together = max(2.0, float(number.max()))
+    r = max(0.0, (of_mean - 1) / (together - 1))
+    return len(variance) / (1 + (together - 1) * r**2)
+
+
+def _without_outliers(*sides: Array) -> list[Array]:
+    """Return the sides without launches far from the others of their measure; at most a third of a side.
+
+    The scale is the median distance from the median, of the measure or of all measures, whichever is larger. Two
+    launches do not say which of them is an outlier.
+    """
+    distances = [np.abs(side - np.nanmedian(side, axis=1)[:, None]) for side in sides]
+    counts = [np.isfinite(side).sum(axis=1) for side in sides]
+    together = np.concatenate(distances, axis=1)
+    apart = np.greater(together, 0)
+    own = 1.4826 * np.nanmedian(np.where(apart | ~apart.any(axis=1, keepdims=True), together, np.nan), axis=1)
+    scale = np.maximum(own, np.median(own))
+    kept = []
+    for side, distance, count in zip(sides, distances, counts, strict=True):
+        far = distance > FAR * scale[:, None]
+        far &= (far.sum(axis=1) <= count // 3)[:, None]
+        kept.append(np.where(far, np.nan, side))
+    return kept
+
+
+def smallest_visible(found: Difference, minimum: float, comparisons: int = 1) -> Array:
+    """Return the smallest true difference of each comparison that would be found with probability :data:`POWER`.
+
+    It is found if p < 0.05 / ``comparisons``, which Benjamini and Hochberg ask of one that differs alone, and the
+    difference is larger than ``minimum``. Samples are normal; their variance is estimated by the standard error,
+    corrected to be median-unbiased (Wilson & Hilferty, PNAS 17, 1931). Few values estimate their own variance
+    badly, and the closed form for a known one is too optimistic: tests are simulated, with a fixed seed.
+    """
+    result = np.full(len(found.value), np.nan)
+    freedom = np.minimum(np.maximum(np.floor(found.freedom), 1), 1000)
+    for number in np.unique(freedom[np.isfinite(freedom)]):
+        chosen = freedom == number
+        generator = np.random.default_rng(0)
+        noise = generator.standard_normal(DRAWS)
+        errors = np.sqrt(generator.chisquare(number, DRAWS) / number)
+        threshold = upper(ALPHA / comparisons / 2, number) * errors
+        error = found.error[chosen] * (1 - 2 / (9 * number)) ** -1.5
+        least = np.array([minimum / one if one > 0 else 0.0 for one in error])
+        needed = [np.quantile(np.maximum(threshold, one) - noise, POWER) for one in least]
+        result[chosen] = np.where(error > 0, np.array(needed) * error, minimum)
+    return result

@@ -1,0 +1,1 @@
+"""Contracts that a scheme must fulfil."""

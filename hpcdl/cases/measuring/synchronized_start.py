@@ -1,0 +1,150 @@
+"""When the ranks begin an operation that is timed: after a barrier, or at a moment that was agreed on."""
+
+from __future__ import annotations
+
+import os
+from time import sleep
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+
+from hpcdl.fabric.network import NETWORKS
+from hpcdl.fabric.vectors import BufferPool, phantom
+from hpcdl.fabric.virtual.simulated import simulated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    import numpy.typing as npt
+
+    from hpcdl.fabric.comm import Array, Comm
+    from hpcdl.trace.record import Scalar
+
+
+def scratch_bytes(program: Callable[[Comm], Coroutine[Any, Any, Any]], ranks: int) -> int:
+    """Bytes of :meth:`hpcdl.fabric.comm.Comm.scratch` that all ranks together hold at one time, at the least.
+
+    A rank may borrow what another one has given back, whereas real ranks keep theirs. Raises the exceptions of the
+    program.
+    """
+    made = []
+
+    def make(size: int, like: Array) -> Array:
+        made.append(size * like.itemsize)
+        return phantom(size, like.dtype)
+
+    world = simulated(ranks, next(iter(NETWORKS.values())))
+    world.scratch = BufferPool(make)
+    world.run(program)
+    return sum(made)
+
+
+STARTS: Final = ("barrier", "window")
+
+_TRIALS: Final = 30
+_MOST_TRIALS: Final = 0.9
+_MOST_NS: Final = 10_000_000
+"""That a late rank adds twice to the lead, at most: one that had lost its core for long would make all wait."""
+
+_CLOSE_NS: Final = 300_000
+"""Before the moment: sleep may last so much longer than it was asked for."""
+
+
+class Start(Protocol):
+    """Lets all ranks begin together."""
+
+    async def ready(self) -> int:
+        """Return when it is time to begin: the moment, on this rank's clock."""
+        ...
+
+    async def description(self, warmup: int) -> dict[str, Scalar]:
+        """Fields of the record, without the first ``warmup`` times."""
+        ...
+
+
+class Barrier:
+    """Each rank begins when the library's barrier lets it go: some a little later than others.
+
+    An operation's time on a rank counts from there; the last rank's lateness is in the others' waiting. No clocks
+    are compared.
+    """
+
+    def __init__(self, comm: Comm, clock: Callable[[], int]) -> None:
+        self._comm = comm
+        self._clock = clock
+        self._nothing: npt.NDArray[Any] = np.empty(0)
+
+    async def ready(self) -> int:
+        """See :class:`Start`."""
+        await self._comm.native("barrier", self._nothing)
+        return self._clock()
+
+    async def description(self, warmup: int) -> dict[str, Scalar]:  # noqa: ARG002
+        """See :class:`Start`."""
+        return {}
+
+
+class Window:
+    """All ranks begin at one moment of rank 0's clock (SKaMPI's window; Hunold & Carpen-Amarie 2016, ReproMPI).
+
+    The ranks exchange their times. The start is the latest of these times plus a lead: twice the time in which the
+    exchange reaches the last rank in nine trials of ten. A rank that the exchange reaches later begins at once;
+    the record has the share of such starts, and the lead grows by twice the delay. A rank sleeps until shortly
+    before the start, then polls and yields its core.
+    """
+
+    def __init__(self, comm: Comm, clock: Callable[[], int]) -> None:
+        self._comm = comm
+        self._clock = clock
+        # half of a round trip between MPI's ranks, which alone have clocks of their own
+        self._offset, self._error = comm.clock()  # type: ignore[attr-defined]
+        self._lead = 0
+        self._late: list[int] = []
+        """By how many ns this rank missed each moment."""
+
+    async def ready(self) -> int:
+        """See :class:`Start`."""
+        if not self._lead:
+            self._lead = await self._longest()
+        latest, late = await self._most(self._late[-1] if self._late else 0)
+        self._lead += 2 * min(late, _MOST_NS)
+        moment: int = latest + self._lead - self._offset
+        now = self._clock()
+        self._late.append(max(0, now - moment))
+        self._wait(moment)
+        return max(moment, now)
+
+    async def description(self, warmup: int) -> dict[str, Scalar]:
+        """See :class:`Start`."""
+        errors = await self._comm.allgather_words(np.array([self._error]))
+        late = (await self._comm.allgather_words(np.array(self._late[warmup:], np.int64))).any(axis=0)
+        return {
+            "start_lead_seconds": self._lead * 1e-9,
+            "start_error_seconds": float(errors.max()) * 1e-9,
+            "starts_late": float(late.mean()) if late.size else 0.0,
+        }
+
+    def _wait(self, moment: int) -> None:
+        while (left := moment - self._clock()) > 0:
+            if left > _CLOSE_NS:
+                sleep((left - _CLOSE_NS) * 1e-9)
+            else:
+                os.sched_yield()
+
+    async def _most(self, late: int) -> tuple[int, int]:
+        """When, on rank 0's clock, the last rank came here; and the most of all ranks' ``late``."""
+        time, most = (await self._comm.allgather_words(np.array([self._clock() + self._offset, late]))).max(axis=0)
+        return int(time), int(most)
+
+    async def _longest(self) -> int:
+        mine = []
+        for _ in range(_TRIALS):
+            latest, _ = await self._most(0)
+            mine.append(self._clock() + self._offset - latest)
+        trials = (await self._comm.allgather_words(np.array(mine))).max(axis=0)
+        return max(1, 2 * int(np.quantile(trials, _MOST_TRIALS)))
+
+
+def start(name: str, comm: Comm, clock: Callable[[], int]) -> Start:
+    """The start of that name; every rank must call."""
+    return Window(comm, clock) if name == "window" else Barrier(comm, clock)

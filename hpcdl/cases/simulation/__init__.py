@@ -1,0 +1,1 @@
+"""Steps without computation, on simulated or real networks."""

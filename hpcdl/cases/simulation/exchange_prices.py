@@ -1,0 +1,91 @@
+"""Prices of the arithmetic in an exchange: encoders, decoders and sums, measured on this machine."""
+
+from __future__ import annotations
+
+from functools import partial
+from operator import iadd
+from statistics import median
+from time import thread_time
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from hpcdl.aggregation.ring import ring
+from hpcdl.cases.spec.scheme import exchange as exchange_of
+from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.wrapper import Wrapper
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hpcdl.compression.parts.protocol import Tensor
+    from hpcdl.fabric.comm import Array, Comm
+    from hpcdl.training.parts.compressed.plan import Plan
+
+
+MOST_ELEMENTS: Final = 4 << 20
+"""Elements of the gradient that is exchanged, at most: prices per byte no longer depend on the length."""
+RANKS: Final = 2
+"""Ranks of the measured exchange: the fewest that add."""
+CALLS: Final = 6
+"""Exchanges; the first compiles kernels, and the median of the others counts."""
+
+
+class _Timed(Wrapper[Any]):
+    """A communicator that measures the arithmetic between messages."""
+
+    def __init__(self, comm: Comm, spent: dict[str, list[float]]) -> None:
+        super().__init__(comm)
+        self._spent = spent
+
+    def _wrap(self, comm: Any) -> Comm:
+        return _Timed(comm, self._spent)
+
+    async def apply(self, label: str, work: Callable[[], Any], touched_bytes: int) -> Any:
+        def measured() -> Any:
+            began = thread_time()
+            result = work()
+            total = self._spent.setdefault(label, [0.0, 0.0])
+            total[0] += thread_time() - began
+            total[1] += touched_bytes
+            return result
+
+        return await self._comm.apply(label, measured, touched_bytes)
+
+    async def add(self, into: Array, addend: Array) -> None:
+        await self.apply("add", partial(iadd, into, addend), into.nbytes)
+
+
+def exchange_prices(
+    plan: Plan | None, aggregate: Callable[..., Any], tensors: Sequence[Tensor]
+) -> dict[str, float]:
+    """Return the time of each kind of arithmetic, by its label: s per byte that it touches.
+
+    Two ranks in this process exchange normally distributed values in the first ``tensors``, of
+    :data:`MOST_ELEMENTS` elements if there are more. Each price is the median over exchanges, on one core.
+    """
+    shown = [one for one in tensors if one.span.stop <= MOST_ELEMENTS] or [*tensors[:1]]
+    size = shown[-1].span.stop
+    if plan is not None and plan.kind == "vectors":
+        aggregate = ring  # two ranks may be too few for the case's scheme; the compressor's arithmetic is the same
+    gradient = np.random.default_rng(0).standard_normal(size, np.float32)
+    sides = [exchange_of(plan.without_warmup, shown) if plan else None for _ in range(RANKS)]
+    measured: dict[str, list[float]] = {}
+    for call in range(CALLS):
+        spent: dict[str, list[float]] = {}
+        vectors = [gradient * np.float32(rank + 1) for rank in range(RANKS)]
+
+        async def exchange(comm: Comm) -> None:
+            timed, vector, side = _Timed(comm, spent), vectors[comm.rank], sides[comm.rank]  # noqa: B023 - runs now
+            if side is None:
+                await aggregate(timed, vector)
+            else:
+                await side.reduce(timed, slice(0, size), vector, aggregate)
+
+        with threadpool_limits(1):
+            in_process(RANKS).run(exchange)
+        for label, (seconds, touched) in spent.items():
+            if call and touched:
+                measured.setdefault(label, []).append(seconds / touched)
+    return {label: median(each) for label, each in measured.items()}

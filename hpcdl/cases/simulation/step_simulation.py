@@ -1,0 +1,207 @@
+"""One training step in virtual time: the strategy itself, with size-only gradients and activations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from hpcdl.cases.simulation.divided_stand_ins import divided_outline
+from hpcdl.cases.simulation.stand_ins import Session, held_layers, outline
+from hpcdl.cases.spec.compute_times import times_of_ranks
+from hpcdl.fabric.comm import Counters
+from hpcdl.fabric.vectors import phantom
+from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.nn.volumes import volumes
+from hpcdl.trace.recorder import Recorder
+from hpcdl.training.parts.compressed.compressed import Compressed
+from hpcdl.training.parts.journal import Journal
+from hpcdl.training.parts.mesh import placed
+from hpcdl.training.parts.model_group import ModelGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from functools import partial
+
+    from hpcdl.cases.simulation.stand_ins import Held
+    from hpcdl.cases.spec.compute_times import ComputeTimes
+    from hpcdl.fabric.comm import Array, Event
+    from hpcdl.fabric.network import Network
+    from hpcdl.nn.geometry import Shape
+    from hpcdl.nn.layer import Layer
+    from hpcdl.nn.split.division import Division
+    from hpcdl.training.parts.compressed.plan import Plan
+    from hpcdl.training.parts.mesh import Mesh
+
+
+CYCLES: Final = 4
+"""Number of simulated cycles of steps."""
+
+UNSETTLED: Final = 2
+"""Number of cycles at the beginning that are not counted, because the first one has no predecessor."""
+
+
+class Tensor(NamedTuple):
+    """Position of a parameter in the flat gradient."""
+
+    name: str
+    span: slice
+    shape: tuple[int, ...]
+
+
+def tensors_of(layers: Sequence[Layer], shape: Shape) -> list[Tensor]:
+    """Return the parameters of a network in the order of its flat gradient."""
+    found: list[Tensor] = []
+    begin = 0
+    for layer in layers:
+        for one in layer.declare(shape):
+            if one.trained:
+                end = begin + int(np.prod(one.shape))
+                found.append(Tensor(f"{layer.name}.{one.name}", slice(begin, end), tuple(one.shape)))
+                begin = end
+        shape = layer.output(shape)
+    return found
+
+
+@dataclass(frozen=True)
+class Training:
+    """Everything that determines the time of a step."""
+
+    strategy: Callable[..., Any]
+    aggregate: partial[Any]
+    layers: Sequence[Layer]
+    shape: Shape
+    dtype: str
+    cycle: int = 1
+    """Number of steps after which the pattern repeats."""
+    independent: bool = False
+    """True if ranks exchange nothing."""
+    mesh: Mesh | None = None
+    """Mesh that divides the layers; None: each rank has all."""
+    parts: Sequence[slice] = (slice(None),)
+    """Layers of each stage of a pipeline."""
+    microbatches: int = 1
+    """Parts of a copy's batch in a pipeline."""
+    plan: Plan | None = None
+    """Compression of the gradients."""
+    prices: Mapping[str, float] = field(default_factory=dict)
+    """Time of arithmetic between messages, by its label (s per byte that it touches); others take gamma."""
+
+    def compressed(self) -> Compressed | None:
+        """Return one rank's exchange of compressed gradients; None without compression."""
+        if self.plan is None:
+            return None
+        tensors, dtype = self.tensors, self.dtype
+        elements = tensors[-1].span.stop
+
+        def vector(name: str, size: int | None = None) -> Array:  # noqa: ARG001
+            return phantom(elements if size is None else size, dtype)
+
+        return Compressed(self.plan.without_warmup, tensors, elements, dtype, vector, lambda _step: False, seed=0)
+
+    @cached_property
+    def tensors(self) -> list[Tensor]:
+        """Parameters of the network."""
+        return tensors_of(self.layers, self.shape)
+
+    @cached_property
+    def held(self) -> list[Held]:
+        """Layers of each stage of a pipeline."""
+        return [held_layers(self.layers, self.shape, part) for part in self.parts]
+
+    def rank_times(self, times: ComputeTimes, ranks: int, images: int) -> tuple[ComputeTimes, ...]:
+        """Return the times of each rank that shares a copy of the network; ``images`` are those of the copy."""
+        if self.mesh is None or not (divisions := self.divisions(ranks)):
+            return times.of_stages(self.layers, self.parts)
+        return times_of_ranks(times, self.layers, divisions, images, self.mesh.exchange)
+
+    def divisions(self, ranks: int) -> tuple[Division, ...]:
+        """Return the parts of the layers of each rank of a model group; empty if layers are not split."""
+        return () if self.mesh is None else self.mesh.divisions(self.layers, self.shape, ranks)
+
+    def group_ranks(self, ranks: int) -> int:
+        """Return the ranks that share a copy of the network. ValueError if ``ranks`` do not fit the mesh."""
+        return 1 if self.mesh is None else self.mesh.group_ranks(ranks)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Return the size of the vector that ranks exchange (bytes)."""
+        return volumes(self.layers, self.shape, 1).parameters * np.dtype(self.dtype).itemsize
+
+
+class VirtualStep(NamedTuple):
+    """Time and traffic of a step, mean over steps."""
+
+    seconds: float
+    """Of the slowest rank."""
+    bytes_sent: float
+    """By the rank that sends most."""
+    touched: Mapping[str, float]
+    """Bytes that the arithmetic of rank 0 touches between messages, by its label; empty unless traced."""
+
+
+def virtual_step(
+    training: Training,
+    ranks: int,
+    images: int,
+    network: Network,
+    times: ComputeTimes,
+    bucket: int | None = None,
+    *,
+    traced: bool = False,
+) -> VirtualStep:
+    """Simulate steps with ``images`` for each copy of the network.
+
+    A copy is on one rank, or on a pipeline or a model group. ``bucket`` is the smallest size of a bucket (bytes);
+    None if buckets do not depend on the links, within a host.
+    """
+    recorders = [Recorder(events=False) for _ in range(ranks)]
+    sessions: dict[int, Session] = {}
+    mesh, together = training.mesh, training.group_ranks(ranks)
+    divisions, own = training.divisions(ranks), training.rank_times(times, ranks, images)
+
+    def seconds(rank: int, label: str) -> float:
+        return own[rank % together].seconds(label, sessions[rank].group_shares[-1][1])
+
+    steps = CYCLES * training.cycle
+    events: list[list[Event]] | None = [[] for _ in range(ranks)] if traced else None
+    world = simulated(ranks, network, compute=seconds, prices=training.prices, events=events)
+
+    async def train(comm: Any) -> None:
+        def counters() -> Counters:
+            return Counters(round(world.running.time * 1e9), 0, 0, 0, 0)
+
+        place = await placed(comm, together) if together > 1 else None
+        group = None
+        if mesh is not None and place is not None and divisions:
+            division = divisions[place.model.rank]
+            stand_in: Any = divided_outline(division, training.dtype)
+            group = ModelGroup(place, division, stand_in, mesh.exchange)
+        else:
+            stand_in = outline(training.held[comm.rank % together], training.dtype)
+        session = sessions[comm.rank] = Session(
+            stand_in,
+            aggregate=training.aggregate,
+            journal=Journal(recorders[comm.rank], counters),
+            batch_per_rank=images,
+            global_batch=images * (ranks // together),
+            place=place if group is None else None,
+            group=group,
+            steps=steps,
+            bucket_bytes=bucket,
+            independent=training.independent,
+            compressed=training.compressed(),
+        )
+        await training.strategy(comm, session)
+
+    world.run(train)
+    tables = [one.step_table() for one in recorders]
+    spans = np.array([table["end"] - table["begin"] for table in tables])
+    touched: dict[str, float] = {}
+    for _, label, _, _, peer, size in events[0] if events else ():
+        if peer < 0 and size:
+            touched[label] = touched.get(label, 0.0) + size / steps
+    mean = float(spans[:, UNSETTLED * training.cycle :].max(axis=0).mean()) * 1e-9
+    return VirtualStep(mean, max(world.bytes) / steps, touched)

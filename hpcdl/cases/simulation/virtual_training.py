@@ -1,0 +1,161 @@
+"""Training in virtual time: real gradients on a modelled network, all ranks in this process.
+
+Arithmetic is real, and its duration is modelled: work by
+:mod:`hpcdl.cases.spec.compute_times`, messages by :mod:`hpcdl.fabric.network`. The same seed gives the same
+training, the same order of messages and the same times, whatever machine simulates.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hpcdl.cases.spec.compute_times import TIMES
+from hpcdl.fabric.comm import INPUT, Counters
+from hpcdl.fabric.faults import Delays, RankFailed, Straggler
+from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.training.parts.bucketing import bucket_bytes
+from hpcdl.training.parts.mesh import placed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from hpcdl.cases.spec.compute_times import ComputeTimes
+    from hpcdl.cases.spec.train_spec import TrainSpec
+    from hpcdl.fabric.comm import Comm
+    from hpcdl.trace.record import Scalar
+    from hpcdl.training.parts.journal import Journal
+    from hpcdl.training.parts.session import Session
+
+
+MOST_SECONDS: Final = 10**9
+"""Virtual time of a training's computing, at most: 31 years; traces count nanoseconds in 64 bits."""
+
+
+def check(spec: TrainSpec) -> None:
+    """Raise ValueError, led by its key, for settings that make no simulation."""
+    given = spec.compute_source.given
+    if spec.network is None:
+        if given or spec.jitter or spec.ranks_per_host != 1:
+            key = next(iter(given), "jitter" if spec.jitter else "ranks_per_host")
+            raise ValueError(f"{key}: is for simulated cases, which name a network")
+        return
+    if len(given) != 1:
+        raise ValueError(f"network: a simulated case needs exactly one of {', '.join(TIMES)}")
+    if spec.trace == "alternating":
+        raise ValueError("trace: a simulated step takes no longer when it is traced")
+    try:
+        _check_duration(spec)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{given[0]}: {error}") from None
+
+
+def _check_duration(spec: TrainSpec) -> None:
+    """Raise ValueError if the training takes more virtual time than traces can count, in nanoseconds."""
+    seconds = spec.compute_times.step_seconds(spec.images_per_step)  # one rank may make all steps
+    if (slow := spec.straggler) is not None:
+        seconds = seconds * slow.factor + slow.seconds
+    if not (total := spec.planned_steps * seconds) <= MOST_SECONDS:
+        raise ValueError(f"the training would take {total:.3g} s, and may take {MOST_SECONDS} s at most")
+
+
+class Pace:
+    """Model compute time of the simulated ranks and accumulate totals.
+
+    ``times`` are those of the ranks of a pipeline or of a model group in turn, or one for all ranks.
+    ``images(rank)`` returns the images of a rank's work; in a model group, those of the group.
+
+    The times of a batch, its input being where it begins, vary by a common factor of mean 1 and standard deviation
+    ``jitter``, lognormal. Each rank draws from its own random numbers, so that no interleaving changes them.
+    """
+
+    def __init__(
+        self,
+        times: Sequence[ComputeTimes],
+        images: Callable[[int], int],
+        ranks: int,
+        *,
+        jitter: float = 0.0,
+        straggler: Straggler | None = None,
+        seed: int = 0,
+    ) -> None:
+        self._times = times
+        self._images = images
+        self._deviation = math.sqrt(math.log1p(jitter**2))
+        self._random = [np.random.default_rng((seed, rank)) for rank in range(ranks)]
+        self._factor = [1.0] * ranks
+        self._delays = {straggler.rank: Delays(straggler, seed)} if straggler else {}
+        self.compute_seconds = [0.0] * ranks
+        self.input_seconds = [0.0] * ranks
+
+    def seconds(self, rank: int, label: str) -> float:
+        """Return the seconds that ``rank`` now takes for work called ``label``; see
+        :func:`hpcdl.fabric.virtual.simulated.simulated`.
+        """
+        if label == INPUT and self._deviation:
+            self._factor[rank] = self._random[rank].lognormal(-(self._deviation**2) / 2, self._deviation)
+        seconds = self._factor[rank] * self._times[rank % len(self._times)].seconds(label, self._images(rank))
+        pause = 0.0
+        if rank in self._delays:
+            seconds += self._delays[rank].after(seconds)
+            pause = self._delays[rank].before(label)
+        self.compute_seconds[rank] += pause + seconds
+        if label == INPUT:
+            self.input_seconds[rank] += seconds
+        return pause + seconds
+
+
+async def simulate(
+    spec: TrainSpec,
+    train: Callable[[Comm, Session], Coroutine[Any, Any, dict[str, Scalar]]],
+    journal: Journal,
+    _comm: Comm,
+) -> dict[str, Scalar]:
+    """Run ``train`` on all ranks of the case in virtual time; return rank 0's findings and the simulation's."""
+    ranks, failure, cluster = spec.ranks, spec.failure, spec.cluster
+    sessions: dict[int, Session] = {}
+    pace = Pace(
+        spec.stage_times,
+        lambda rank: sessions[rank].group_shares[-1][1],
+        ranks,
+        jitter=spec.jitter,
+        straggler=spec.straggler,
+        seed=spec.seed,
+    )
+
+    def counters(rank: int) -> Counters:
+        now, computed, waited = (
+            round(seconds * 1e9)
+            for seconds in (world.running.time, pace.compute_seconds[rank], pace.input_seconds[rank])
+        )
+        return Counters(now, world.messages[rank], world.bytes[rank], computed, waited)
+
+    failed = []
+
+    def before_step(rank: int, step: int) -> None:
+        if failure is not None and (rank, step) == (failure.rank, failure.step):
+            failed.append(str(failure))
+            raise RankFailed
+
+    journals = [
+        journal.virtual(partial(counters, rank), ranks, partial(before_step, rank)) for rank in range(ranks)
+    ]
+    events = [one.events for one in journals if one.events is not None]
+    world = simulated(ranks, cluster, compute=pace.seconds, events=events or None)
+    # a thread for each rank that makes its batches ahead would gain nothing here
+    at_once = replace(spec, prefetch=0)
+    group = spec.stages * spec.model_ranks
+
+    async def take_part(comm: Comm) -> dict[str, Scalar]:
+        place = await placed(comm, group) if group > 1 else None
+        mine = sessions[comm.rank] = at_once.session(journals[comm.rank], place=place, rank=comm.rank)
+        mine.bucket_bytes = bucket_bytes(cluster.link.alpha, cluster.link.beta, ranks)
+        return await train(comm, mine)
+
+    first, *_ = world.run(take_part)
+    failures = {"process_failure": ", ".join(failed)} if failure else {}
+    return {**first, "nodes": -(-ranks // cluster.ranks_per_host), **failures}

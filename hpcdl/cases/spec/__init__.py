@@ -1,0 +1,1 @@
+"""Keys of a suite, and specifications of cases."""

@@ -1,0 +1,331 @@
+"""Times of the split layers of a model group: each rank's share of the measured or modelled time of a layer."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from hpcdl.data.parts.sharding import bounds
+from hpcdl.fabric.comm import INPUT
+from hpcdl.nn.volumes import by_layer, volumes
+from hpcdl.registry import nearest
+from hpcdl.training.parts.passes import EXCHANGES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hpcdl.nn.geometry import Shape
+    from hpcdl.nn.layer import Layer
+    from hpcdl.nn.split.division import Division
+    from hpcdl.trace.run import Run
+
+
+PLACE: Final = ("dataset", "backend", "dtype", "threads_per_rank")
+"""Fields of a case that change how long its work takes; the model and the batch apart."""
+
+FORWARD: Final = 2
+"""Floating-point operations of a multiply-add."""
+BACKWARD: Final = 4
+"""The gradients of the weights and of the inputs, each as much as the forward."""
+
+
+TIMES: Final = ("device", "flops", "times")
+"""Keys of :class:`ComputeSource`."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """Processor that trains."""
+
+    flops: float
+    """Sustained in training, FLOP/s."""
+    source: str
+
+
+def _third(peak: float, what: str) -> Device:
+    return Device(
+        peak / 3, f"a third, assumed, of the {peak / 1e12:g} TFLOP/s in float32 that NVIDIA gives for {what}"
+    )
+
+
+DEVICES: Final[dict[str, Device]] = {
+    "k20": Device(
+        0.428e12,
+        "Iandola et al. 2016: GoogLeNet (9.47 GFLOP an image) on ImageNet (1.28 M images), 64 epochs in 21 days",
+    ),
+    "v100": _third(15.7e12, "V100 SXM2"),
+    "a100": _third(19.5e12, "A100"),
+    "h100": _third(67e12, "H100 SXM5"),
+}
+"""By name. Figures for "what if", none of them measured here: say ``flops`` or ``times`` where you know better."""
+
+
+@dataclass(frozen=True)
+class ComputeTimes:
+    """Seconds that work takes, by label."""
+
+    per_image: Mapping[str, float]
+    per_call: Mapping[str, float] = field(default_factory=dict)
+    source: str = ""
+    """The measured case that they are from."""
+
+    def seconds(self, label: str, images: int) -> float:
+        """Return the time of the work called ``label`` on a batch of ``images``. ValueError: an unknown label."""
+        known = {*self.per_image, *self.per_call}
+        if label not in known:
+            raise ValueError(f"no time is known for work labelled {label!r}{nearest(label, known)}")
+        return self.per_image.get(label, 0.0) * images + self.per_call.get(label, 0.0)
+
+    def of_network(self, layers: Sequence[Layer], shape: Shape) -> ComputeTimes:
+        """Return these times with those of updates of the whole network of ``layers`` and of each layer.
+
+        Updates that were not measured follow from measured ones, in proportion to the parameters.
+        """
+        parameters = []
+        for layer in layers:
+            parameters.append(volumes([layer], shape, 1).parameters)
+            shape = layer.output(shape)
+        whole = self._update_seconds
+        shares = {
+            f"update {layer.name}": whole * own / max(1, sum(parameters))
+            for layer, own in zip(layers, parameters, strict=True)
+        }
+        updates = {"update": whole, **shares} if self.per_call else {}
+        return ComputeTimes(self.per_image, {"evaluation": 0.0, **updates, **self.per_call}, self.source)
+
+    def of_stages(self, layers: Sequence[Layer], parts: Sequence[slice]) -> tuple[ComputeTimes, ...]:
+        """Return the times of ranks that update only a part of ``layers`` each; see :meth:`of_network`."""
+        if len(parts) == 1:
+            return (self,)
+        known = self.per_call
+        updates = [sum(known.get(f"update {layer.name}", 0.0) for layer in layers[part]) for part in parts]
+        return tuple(ComputeTimes(self.per_image, {**known, "update": one}, self.source) for one in updates)
+
+    def scaled(self, factor: float) -> ComputeTimes:
+        """All of them times ``factor``."""
+        per_image = {label: factor * one for label, one in self.per_image.items()}
+        per_call = {label: factor * one for label, one in self.per_call.items()}
+        return ComputeTimes(per_image, per_call, self.source)
+
+    def step_seconds(self, images: int) -> float:
+        """Return the time of one step with one update."""
+        return sum(self.per_image.values()) * images + self._update_seconds
+
+    @property
+    def _update_seconds(self) -> float:
+        return self.per_call["update"] if "update" in self.per_call else sum(self.per_call.values())
+
+
+@dataclass(frozen=True)
+class ComputeSource:
+    """Source of the times of work, of which a case gives one: a device, a rate or a recorded run."""
+
+    device: str | None
+    flops: float | None
+    times: str | None
+
+    @property
+    def given(self) -> list[str]:
+        """Names of the keys that have a value."""
+        return [name for name in TIMES if getattr(self, name) is not None]
+
+    def compute_times(
+        self, model: str, layers: Sequence[Layer], shape: Shape, images: int | None = None
+    ) -> ComputeTimes:
+        """Return the times of the work of ``model`` on images of ``shape``.
+
+        ``images``: those of a rank's batch that a recorded run must have. Raises ValueError.
+        """
+        if self.times is None:
+            return at_rate(layers, shape, self.flops or DEVICES[str(self.device)].flops)
+        from hpcdl.trace.record import TraceError
+        from hpcdl.trace.schema import read  # late: h5py is for those who read a run
+
+        try:
+            return recorded(read(self.times), model, shape, images).of_network(layers, shape)
+        except (TraceError, OSError) as error:
+            raise ValueError(str(error)) from None
+
+
+def at_rate(layers: Sequence[Layer], shape: Shape, flops: float) -> ComputeTimes:
+    """Times of a network that sustains ``flops`` FLOP/s: multiply-adds only, the backward twice the forward.
+
+    Input, loss, updates and layers without multiply-adds take no time. ValueError: a layer that cannot take the
+    shape it gets.
+    """
+    found, given = {INPUT: 0.0, "loss": 0.0}, shape
+    for layer in layers:
+        multiply_adds = volumes([layer], shape, 1).multiply_adds_per_image
+        found[f"forward {layer.name}"] = FORWARD * multiply_adds / flops
+        found[f"backward {layer.name}"] = BACKWARD * multiply_adds / flops
+        shape = layer.output(shape)
+    return ComputeTimes(found, {"update": 0.0}).of_network(layers, given)
+
+
+def recorded(run: Run, model: str, shape: Shape, images: int | None = None) -> ComputeTimes:
+    """Return the medians of the first training of ``model`` on images of ``shape`` in a run that recorded events.
+
+    Of one with so many ``images`` on a rank, or of any: an update takes the same time whatever the batch, and all
+    else is taken as proportional to it. ValueError: a run without such a case; the message names those it holds.
+    """
+    held, near = [], False
+    for index in _trainings(run, model):
+        found, batch = _medians(run, index), _images_per_rank(run, index)
+        if found is None:
+            continue
+        if (size := run.described[index].get("image_shape")) == shape_text(shape) and images in {None, batch}:
+            return found
+        near |= size == shape_text(shape)
+        held.append(f"images of {size or 'unknown size'} at {batch:g} a rank")
+    if not held:
+        raise ValueError(f"{run.path} has no measured training of {model!r} with events")
+    wanted = f"images of {shape_text(shape)}" + ("" if images is None else f" at {images} a rank")
+    others = ", ".join(dict.fromkeys(held))
+    remedy = "; scale_to_batch = true takes them in proportion" if near else ""
+    raise ValueError(f"{run.path} holds {model!r} on {others}, and this case has {wanted}{remedy}")
+
+
+def shape_text(shape: Shape) -> str:
+    """Return the shape of an image as in records: ``28x28x1``."""
+    return "x".join(map(str, shape))
+
+
+class Recorded:
+    """Times of recorded cases, for any case and number of ranks; each is read once."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._read: dict[int, ComputeTimes | None] = {}
+
+    def __call__(self, like: Mapping[str, Any], ranks: int) -> ComputeTimes:
+        """Return the times of a case with the model and the :data:`PLACE` of ``like``, its strategy if possible.
+
+        They are those on the most ranks below ``ranks``: in them is what ranks on shared cores cost each other,
+        and nothing of the predicted case. ValueError: a run without such a case.
+        """
+        cases = self._run.described
+
+        def distance(index: int) -> tuple[bool, bool, int]:
+            measured = int(cases[index].get("ranks") or 1)
+            below = measured < ranks
+            return (
+                cases[index].get("training") != like.get("training"),
+                not below,
+                -measured if below else measured,
+            )
+
+        fit = [
+            index
+            for index in _trainings(self._run, str(like["model"]))
+            if not cases[index].get("straggler")
+            and all(cases[index].get(name) == like.get(name) for name in PLACE)
+        ]
+        for index in sorted(fit, key=distance):
+            if index not in self._read:
+                self._read[index] = _medians(self._run, index)
+            if (found := self._read[index]) is not None:
+                return found
+        raise ValueError(f"{self._run.path} has no measured training of {like['model']!r} with events")
+
+
+def _trainings(run: Run, model: str) -> list[int]:
+    return [
+        index
+        for index, case in enumerate(run.described)
+        if case.get("kind") == "train"
+        and case.get("model") == model
+        and not case.get("network")
+        # a rank of a mesh has parts of the layers only, and one of a pipeline computes on microbatches
+        and not case.get("parallelism")
+    ]
+
+
+def _images_per_rank(run: Run, index: int) -> float:
+    """Of a step; 0 where there is none."""
+    steps = run.steps[run.steps["case_index"] == index]
+    return float(steps["images"].median()) if len(steps) else 0.0
+
+
+def _medians(run: Run, index: int) -> ComputeTimes | None:
+    events, images = run.events_of(index), _images_per_rank(run, index)
+    if not len(events) or not images:
+        return None
+    ours = events[events["label"].astype(str).str.match(rf"({INPUT}|loss|update|forward .*|backward .*)")]
+    medians = (ours["end"] - ours["begin"]).groupby(ours["label"].astype(str)).median() * 1e-9
+    update = {str(label): float(time) for label, time in medians.items() if str(label).startswith("update")}
+    rest = {str(label): float(time) / images for label, time in medians.items() if str(label) not in update}
+    return ComputeTimes(rest, update, str(run.described[index].get("case")))
+
+
+def times_of_ranks(
+    whole: ComputeTimes, layers: Sequence[Layer], divisions: Sequence[Division], images: int, exchange: str
+) -> tuple[ComputeTimes, ...]:
+    """Return the times of each rank of a model group, per image of the group's batch of ``images``.
+
+    ``whole`` are the times of all ``layers``, with updates (:meth:`ComputeTimes.of_network`). The ranks' parts of
+    a layer share its time by their multiply-adds, or by their outputs if the layer has none. A data-parallel part
+    counts with the rank's own images. With ``exchange`` in passes, split layers work once per pass, on an equal
+    part of the images.
+    """
+    shares = [(high - low) / images for low, high in pairwise(bounds(images, len(divisions)))]
+    passes = 1 if EXCHANGES[exchange] is None else len(divisions)
+    weights = _weights(divisions, shares)
+    parameters = {
+        name: sizes.parameters for name, _, sizes in by_layer(layers, divisions[0].parts[0].takes.shape, 1)
+    }
+    return tuple(
+        _of_rank(whole, parameters, division, factors, share, passes)
+        for division, factors, share in zip(divisions, weights, shares, strict=True)
+    )
+
+
+def _of_rank(
+    whole: ComputeTimes,
+    parameters: Mapping[str, int],
+    division: Division,
+    factors: Sequence[float],
+    share: float,
+    passes: int,
+) -> ComputeTimes:
+    known, calls = whole.per_image, whole.per_call
+    first = division.parts[0]
+    reads = share if first.takes.by_images else math.prod(division.shapes[0]) / math.prod(first.takes.shape)
+    loss = known.get("loss", 0.0) * share / (passes if division.passes_end == len(division.parts) else 1)
+    found = {INPUT: known.get(INPUT, 0.0) * reads, "loss": loss}
+    updates = {}
+    for number, (part, shape, name) in enumerate(
+        zip(division.parts, division.shapes, division.layers, strict=True)
+    ):
+        factor = factors[number] / (passes if division.first_split <= number < division.passes_end else 1)
+        for direction in ("forward", "backward"):
+            found[f"{direction} {part.name}"] = known.get(f"{direction} {name}", 0.0) * factor
+        own = volumes([part.layer], shape, 1).parameters
+        updates[f"update {part.name}"] = calls.get(f"update {name}", 0.0) * own / parameters.get(name, 1)
+    everything = max(1, sum(parameters.values()))
+    updates["update"] = calls.get("update", 0.0) * division.parameters / everything
+    return ComputeTimes(found, {**calls, **updates}, whole.source)
+
+
+def _weights(divisions: Sequence[Division], shares: Sequence[float]) -> list[list[float]]:
+    """Return each rank's parts' shares of the time of the layers that they belong to."""
+    work: list[list[tuple[str, float, float]]] = []
+    multiply_adds, outputs = defaultdict[str, float](float), defaultdict[str, float](float)
+    for division, share in zip(divisions, shares, strict=True):
+        work.append([])
+        for part, shape, name in zip(division.parts, division.shapes, division.layers, strict=True):
+            images = share if part.takes.by_images else 1.0
+            products = images * volumes([part.layer], shape, 1).multiply_adds_per_image
+            elements = images * math.prod(part.output(shape))
+            multiply_adds[name] += products
+            outputs[name] += elements
+            work[-1].append((name, products, elements))
+    return [
+        [
+            products / multiply_adds[name] if multiply_adds[name] else elements / outputs[name]
+            for name, products, elements in one
+        ]
+        for one in work
+    ]

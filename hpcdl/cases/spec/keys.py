@@ -1,0 +1,159 @@
+"""Keys of a kind of case: the fields of its frozen dataclass, and the values that a suite may give."""
+
+from __future__ import annotations
+
+import operator
+import re
+from contextlib import contextmanager
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from hpcdl import registry
+from hpcdl.cases.spec.choice import Choice, plain
+from hpcdl.data.parts.dataset import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+Spec = TypeVar("Spec")
+
+MOST_RANKS: Final = 1 << 17
+"""Ranks of a case, real or simulated, at most: more than the largest machines have processors."""
+MOST_REPETITIONS: Final = 10**6
+"""Repetitions of an operation, at most: their times are kept in memory."""
+MOST_STEPS: Final = 10**7
+"""Steps of a training, at most: ten times the ImageNet trainings of the literature."""
+MOST_THREADS: Final = 1024
+
+FAULTS: Final = (
+    *(ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError),
+    DataError,
+)
+"""Exceptions of an object that is made of a suite's values, a user's own too."""
+
+_TYPES: Final[dict[str, tuple[type, ...]]] = {
+    "int": (int,),
+    "float": (int, float),
+    "str": (str,),
+    "bool": (bool,),
+}
+"""Types of TOML, by the annotation of a field."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """Limits of the values of a key."""
+
+    folder: str | None = None
+    """Folder of the registry that has the value, a :class:`Choice`."""
+    around: type | None = None
+    """Class whose fields are settings of every choice."""
+    table: type | None = None
+    """Class of the value, which a suite writes as a table of its fields."""
+    choices: tuple[str, ...] = ()
+    least: float | None = None
+    above: float | None = None
+    """Exclusive lower bound."""
+    most: float | None = None
+
+
+def key(default: Any = MISSING, **limits: Any) -> Any:
+    """Return a field of a spec; ``limits`` are those of :class:`Key`. Without a default a suite must give it."""
+    return field(default=default, metadata={"key": Key(**limits)})
+
+
+_SIZE: Final = re.compile(r"(\d{1,9}) ?([KMG])(?:i?B)?")
+"""Bytes with a unit, a power of 1024, as OSU's benchmarks and nccl-tests take them."""
+
+
+def keys(spec: type) -> dict[str, Field[Any]]:
+    """Return the keys of a spec, in their order."""
+    return {one.name: one for one in fields(spec)}
+
+
+def read(one: Field[Any], value: Any) -> tuple[Any, str | None]:
+    """Return ``value`` as the field holds it, and a line if the key cannot have it.
+
+    A wrong value comes back as far as it could be read.
+    """
+    try:
+        value = _converted(one, value)
+        if isinstance(value, Choice) and value.folder in registry.FOLDERS:
+            value.check(one.metadata["key"].around)
+    except FAULTS as error:
+        return value, str(error) or type(error).__name__
+    return value, None
+
+
+def _converted(one: Field[Any], value: Any) -> Any:
+    """Return ``value`` as the field holds it; a choice is not looked up."""
+    limits: Key = one.metadata["key"]
+    if limits.folder is not None:
+        return Choice.of(limits.folder, value)
+    if limits.table is not None:
+        return _made(limits.table, value)
+    if one.name.endswith("_bytes") and isinstance(value, str) and (size := _SIZE.fullmatch(value)):
+        value = int(size[1]) << 10 * (1 + "KMG".index(size[2]))
+    _check_scalar(value, limits, str(one.type))
+    return value
+
+
+def _made(table: type, value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise TypeError(f"must be a table, as {{key = value}}, not {registry.shortened(value)}")
+    registry.check_settings(table, value)
+    full = registry.in_full(table, value)
+    return table(**{name: tuple(one) if isinstance(one, list) else one for name, one in full.items()})
+
+
+def _check_scalar(value: Any, limits: Key, annotation: str) -> None:
+    """Raise ValueError or TypeError for a value of another type, or out of its limits."""
+    types = {kind for word in annotation.split(" | ") for kind in _TYPES.get(word, ())}
+    if (isinstance(value, bool) and bool not in types) or not isinstance(value, tuple(types)):
+        wanted = " or ".join(sorted(kind.__name__ for kind in types))
+        raise TypeError(f"must be {wanted}, not {registry.shortened(value)}")
+    if isinstance(value, (int, float)) and not abs(value) < registry.LIMIT:
+        raise ValueError(f"{registry.shortened(value)} is out of range")
+    if limits.choices and value not in limits.choices:
+        raise ValueError(f"unknown {registry.shortened(value)}{registry.nearest(str(value), limits.choices)}")
+    for bound, fits, words in (
+        (limits.least, operator.ge, "at least"),
+        (limits.above, operator.gt, "more than"),
+        (limits.most, operator.le, "at most"),
+    ):
+        if isinstance(value, (int, float)) and bound is not None and not fits(value, bound):
+            raise ValueError(f"must be {words} {bound}, not {value}")
+
+
+def given(spec: Any) -> dict[str, Any]:
+    """Return the settings of a spec that differ from their defaults, as a suite writes them."""
+    return {
+        name: plain(getattr(spec, name))
+        for name, one in keys(type(spec)).items()
+        if getattr(spec, name) != one.default
+    }
+
+
+def restored(kind: type[Spec], settings: Mapping[str, Any]) -> Spec:
+    """Return the spec of which ``settings`` are :func:`given`; names are not looked up.
+
+    Raises ValueError, led by the key.
+    """
+    values = {}
+    for name, one in keys(kind).items():
+        with about(name):
+            if name in settings:
+                values[name] = _converted(one, settings[name])
+            elif one.default is MISSING:
+                raise ValueError("is missing")
+    return kind(**values)
+
+
+@contextmanager
+def about(name: str) -> Iterator[None]:
+    """Put the name of a key before the message of an exception in the body, which becomes a ValueError."""
+    try:
+        yield
+    except FAULTS as error:
+        raise ValueError(f"{name}: {str(error) or type(error).__name__}") from None

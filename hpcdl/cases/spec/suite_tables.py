@@ -1,0 +1,146 @@
+"""Tables of a suite file: arguments of ``--set`` put into them, and lists expanded to their product."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import pkgutil
+from dataclasses import MISSING, Field, dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import hpcdl
+from hpcdl import cases, registry
+from hpcdl.cases.spec.choice import Choice
+from hpcdl.cases.spec.keys import key, keys
+from hpcdl.registry import nearest
+from hpcdl.trace.input_file import parse_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+FOLDER: Final = Path(hpcdl.__file__).parent / "suites"
+"""In a checkout a link to the folder ``suites`` at its top; in an installed package a copy of its files."""
+
+
+def suites() -> dict[str, Path]:
+    """Return the suite files by name, in the order of their names."""
+    return {path.stem: path for path in sorted(FOLDER.glob("*.toml"), key=lambda path: path.stem)}
+
+
+def located(given: Path) -> Path:
+    """Return the suite file that a user means by a path or by the name of a shipped suite; the path wins.
+
+    Raises ValueError, with the nearest valid name, if there is neither.
+    """
+    known = suites()
+    if given.is_file() or (given.exists() and str(given) not in known):
+        return given
+    if str(given) not in known:
+        raise ValueError(f"{given}: no such suite file, and no suite of that name{nearest(given.stem, known)}")
+    return known[str(given)]
+
+
+MOST_CASES: Final = 10_000
+"""Cases of a suite, at most."""
+_EITHER_OR: Final = (("global_batch", "batch_per_rank"), ("epochs", "steps"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Common:
+    """Keys of every kind of case, which do not change the measurement."""
+
+    timeout_seconds: float | None = key(None, least=1)
+
+
+@cache
+def kinds() -> tuple[str, ...]:
+    """Return all kinds of case."""
+    return tuple(sorted(entry.name for entry in pkgutil.iter_modules(cases.__path__) if not entry.ispkg))
+
+
+def module_of(kind: str) -> Any:
+    """Return the module of a kind. Raises ValueError for an unknown one."""
+    if kind not in kinds():
+        raise ValueError(f"unknown {kind!r}{registry.nearest(kind, kinds())}")
+    return import_module(f"hpcdl.cases.{kind}")
+
+
+def check_keys(table: Mapping[str, Any], valid: Iterable[str], where: str) -> None:
+    """Raise ValueError for a key that is not among the valid ones."""
+    for name in table:
+        if name not in valid:
+            raise ValueError(f"{where}: {name}: unknown key{registry.nearest(name, valid)}")
+
+
+def override(text: str, head: dict[str, Any], written: list[dict[str, Any]]) -> None:
+    """Put one argument of ``--set`` into the tables [suite] and [[case]]. Raises ValueError."""
+    target, equals, value = text.partition("=")
+    path = target.strip().split(".")
+    if not equals or len(path) < 2 or path[0] not in ("case", "suite"):
+        raise ValueError(f"--set {text!r}: write case.KEY=VALUE or suite.KEY=VALUE")
+    try:
+        parsed = parse_toml(f"value = {value}")["value"]
+    except ValueError:
+        parsed = value.strip()  # a bare word is a string
+    if path[0] == "suite":
+        head[path[1]] = parsed
+        return
+    takers = [table for table in written if path[1] in ("kind", *_keys_of(table))]
+    if not takers:
+        valid = {"kind", *(name for table in written for name in _keys_of(table))}
+        raise ValueError(f"--set {text!r}: no case has the key {path[1]!r}{registry.nearest(path[1], valid)}")
+    for table in takers:
+        for pair in _EITHER_OR:
+            if path[1] in pair:
+                table.pop(pair[1 - pair.index(path[1])], None)
+        one = _keys_of(table).get(path[1])
+        default = one.default.name if one is not None and isinstance(one.default, Choice) else {}
+        try:
+            table[path[1]] = _changed(table.get(path[1], default), path[2:], parsed)
+        except TypeError as error:
+            raise ValueError(f"--set {text!r}: {path[1]}: {error}") from None
+
+
+def _changed(held: Any, path: Sequence[str], value: Any) -> Any:
+    """Return ``held``, or each of a list, with ``value`` at ``path``. Raises TypeError if it is no table."""
+    if not path:
+        return value
+    if isinstance(held, list):
+        return [_changed(one, path, value) for one in held]
+    table = {"name": held} if isinstance(held, str) else held
+    if not isinstance(table, dict):
+        raise TypeError(f"{held!r} is not a table")
+    return {**table, path[0]: _changed(table.get(path[0], {}), path[1:], value)}
+
+
+def _keys_of(table: Mapping[str, Any]) -> dict[str, Field[Any]]:
+    kind = table.get("kind")
+    known = [name for name in (kind if isinstance(kind, list) else [kind]) if name in kinds()]
+    return keys(Common) | {name: one for each in known for name, one in keys(module_of(each).SPEC).items()}
+
+
+def expanded(table: Mapping[str, Any], where: str) -> Iterable[dict[str, Any]]:
+    """Yield all combinations of the listed values. Raises ValueError."""
+    if "kind" not in table:
+        raise ValueError(f"{where}: kind: every case needs one of: {', '.join(kinds())}")
+    listed = {name: value if isinstance(value, list) else [value] for name, value in table.items()}
+    for name, values in listed.items():
+        if not values:
+            raise ValueError(f"{where}: {name}: an empty list leaves no case")
+    count = math.prod(len(values) for values in listed.values())
+    if count > MOST_CASES:
+        raise ValueError(f"{where}: its lists make {count} cases; a suite has at most {MOST_CASES}")
+    for combination in itertools.product(*listed.values()):
+        yield dict(zip(listed, combination, strict=True))
+
+
+def check_complete(kind: str, spec: type, values: Mapping[str, Any], where: str) -> None:
+    """Raise ValueError for an unknown key, and for one that is missing."""
+    check_keys(values, keys(Common) | keys(spec), where)
+    for name, one in keys(spec).items():
+        if name not in values and one.default is MISSING:
+            raise ValueError(f"{where}: {name}: a {kind} case needs it")

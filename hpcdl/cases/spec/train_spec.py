@@ -1,0 +1,293 @@
+"""Settings of a training case, and the objects made of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hpcdl import registry
+from hpcdl.cases.simulation.stage_balance import balanced
+from hpcdl.cases.spec.choice import Choice, opened
+from hpcdl.cases.spec.compute_times import DEVICES, ComputeSource, times_of_ranks
+from hpcdl.cases.spec.keys import MOST_RANKS, MOST_STEPS, MOST_THREADS, key
+from hpcdl.cases.spec.scheme import plan, traits_of
+from hpcdl.data.parts.sharding import EQUAL, Shares, bounds
+from hpcdl.fabric.faults import Failure, Straggler
+from hpcdl.fabric.network import NETWORKS
+from hpcdl.nn.backend import backend
+from hpcdl.nn.precision import HALF, master, storage_dtype
+from hpcdl.nn.pruning import Pruning, pruned
+from hpcdl.nn.quantization import Quantization, quantized
+from hpcdl.nn.replica import Replica
+from hpcdl.nn.volumes import FLOAT_BYTES, volumes
+from hpcdl.optim.parts.loss_scaling import LossScaling
+from hpcdl.optim.parts.schedules import schedule
+from hpcdl.training.parts.compressed.plan import ExchangeSettings
+from hpcdl.training.parts.mesh import Mesh
+from hpcdl.training.parts.model_group import ModelGroup
+from hpcdl.training.parts.session import Session
+from hpcdl.training.parts.traits import Strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hpcdl.cases.spec.compute_times import ComputeTimes
+    from hpcdl.data.parts.dataset import Dataset
+    from hpcdl.fabric.comm import Array
+    from hpcdl.fabric.network import Network
+    from hpcdl.nn.backend import Backend
+    from hpcdl.nn.layer import Layer
+    from hpcdl.nn.split.division import Division
+    from hpcdl.training.parts.compressed.plan import Plan
+    from hpcdl.training.parts.journal import Journal
+    from hpcdl.training.parts.mesh import Place
+
+
+MOST_AHEAD: Final = 1000
+"""Batches made ahead, at most."""
+MOST_JITTER: Final = 10
+"""Standard deviation of a simulated batch's time by its mean, at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSpec:
+    """Keys of a training case; properties raise ValueError for settings that cannot be."""
+
+    model: Choice = key(folder="models")
+    dataset: Choice = key(folder="datasets")
+    backend: Choice = key(Choice("backends", "numpy"), folder="backends")
+    dtype: str = key("float32", choices=("float32", "float64", *HALF))
+    training: Choice = key(Choice("training", "synchronous"), folder="training")
+    aggregation: Choice = key(Choice("aggregation", "ring"), folder="aggregation")
+    compression: Choice = key(Choice("compression", "none"), folder="compression", around=ExchangeSettings)
+    optimizer: Choice = key(Choice("optim", "sgd"), folder="optim")
+    schedule: Choice = key(Choice("schedules", "constant"), folder="schedules")
+    learning_rate: float = key(least=0)
+    ranks: int = key(least=1, most=MOST_RANKS)
+    global_batch: int | None = key(None, least=1)
+    batch_per_rank: int | None = key(None, least=1)
+    shares: Shares | None = key(None, table=Shares)
+    mesh: Mesh | None = key(None, table=Mesh)
+    epochs: float | None = key(None, above=0)
+    steps: int | None = key(None, least=1, most=MOST_STEPS)
+    target_accuracy: float | None = key(None, least=0, most=1)
+    stop_at_target: bool = key(default=False)
+    evaluate_every: float = key(1, least=1e-6)
+    seed: int = key(1, least=0)
+    prefetch: int = key(2, least=0, most=MOST_AHEAD)
+    threads: int = key(1, least=1, most=MOST_THREADS)
+    trace: str = key("events", choices=("events", "steps", "alternating"))
+    straggler: Straggler | None = key(None, table=Straggler)
+    failure: Failure | None = key(None, table=Failure)
+    quantization: Quantization | None = key(None, table=Quantization)
+    pruning: Pruning | None = key(None, table=Pruning)
+    network: str | None = key(None, choices=tuple(NETWORKS))
+    ranks_per_host: int = key(1, least=1, most=MOST_RANKS)
+    device: str | None = key(None, choices=tuple(DEVICES))
+    flops: float | None = key(None, above=0)
+    times: str | None = key(None)
+    jitter: float = key(0.0, least=0, most=MOST_JITTER)
+
+    @cached_property
+    def data(self) -> Dataset:
+        """The dataset."""
+        return opened(self.dataset)
+
+    @cached_property
+    def layers(self) -> Sequence[Layer]:
+        """The model for images of the dataset."""
+        return self.model.make(self.data.shape, self.data.classes)  # type: ignore[no-any-return]
+
+    @property
+    def trained_layers(self) -> Sequence[Layer]:
+        """The model with rounded and pruned weights, where the case wants them."""
+        layers = self.layers if self.quantization is None else quantized(self.layers, self.quantization)
+        return layers if self.pruning is None else pruned(layers, self.pruning)
+
+    @property
+    def kernels(self) -> Backend:
+        """The library that computes."""
+        return backend(self.backend.name, **self.backend.settings)
+
+    @cached_property
+    def strategy(self) -> Strategy:
+        """Traits of the strategy."""
+        return registry.traits("training", self.training.name, Strategy)
+
+    @cached_property
+    def independent(self) -> bool:
+        """True if ranks exchange nothing."""
+        return self.strategy.aggregates and not traits_of(self.aggregation).sums
+
+    @property
+    def stages(self) -> int:
+        """Ranks among which the layers are divided; 1: each rank has all of them."""
+        return 1 if self.mesh is None else self.mesh.pipeline
+
+    @cached_property
+    def parts(self) -> tuple[slice, ...]:
+        """Layers of each stage: contiguous, the slowest as fast as possible by the modelled times."""
+        return balanced(self.layers, self.data.shape, self.stages, self.compute_times if self.network else None)
+
+    @cached_property
+    def stage_bytes(self) -> tuple[tuple[int, int], ...]:
+        """Bytes of each stage's parameters, and of the outputs of its layers for all images in flight."""
+        settings = self.training.in_full
+        size, own = (np.dtype(kind(self.dtype)).itemsize for kind in (master, storage_dtype))
+        images = -(-self.most_images // self.strategy.microbatches(settings))
+        found, shape = [], tuple(self.data.shape)
+        for stage, part in enumerate(self.parts):
+            weight = volumes(self.layers[part], shape, images)
+            flying = self.strategy.in_flight(stage, self.stages, settings)
+            found.append((size * weight.parameters, flying * own * weight.activation_bytes // FLOAT_BYTES))
+            for layer in self.layers[part]:
+                shape = layer.output(shape)
+        return tuple(found)
+
+    @cached_property
+    def plan(self) -> Plan | None:
+        """Compression of gradients; None if there is none."""
+        return plan(self.compression, self.aggregation)
+
+    @cached_property
+    def workers(self) -> range:
+        """Ranks that share a batch."""
+        if self.stages > 1:
+            return range(0, self.ranks, self.stages)
+        replicas = self.strategy.workers(self.replicas, self.training.in_full)
+        return range(replicas.start * self.model_ranks, replicas.stop * self.model_ranks)
+
+    @property
+    def copies(self) -> int:
+        """Number of copies of the network that share a batch."""
+        return len(self.workers) // self.model_ranks
+
+    @cached_property
+    def images_per_step(self) -> int:
+        """Images of a step, of all workers together."""
+        return self.global_batch or (self.batch_per_rank or 0) * len(self.workers)
+
+    @property
+    def sharing(self) -> Shares:
+        """Shares of the workers in the images of a step."""
+        return self.shares or EQUAL
+
+    @property
+    def most_images(self) -> int:
+        """Images of the largest share of a batch."""
+        return int(np.diff(bounds(self.images_per_step, len(self.workers), self.sharing)).max())
+
+    @cached_property
+    def planned_steps(self) -> int:
+        """Steps of the whole training."""
+        if self.steps is not None:
+            return self.steps
+        per_epoch = len(self.data.train) // self.images_per_step
+        return max(1, math.ceil(float(self.epochs or 0) * per_epoch - 1e-9))
+
+    @cached_property
+    def rates(self) -> Callable[[int, int], float]:
+        """The schedule: step and steps to a factor of the learning rate. Raises TypeError, too."""
+        return schedule(self.schedule.name, **self.schedule.settings, global_batch=self.images_per_step)
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate of a step."""
+        return self.learning_rate * self.rates(step, self.planned_steps)
+
+    @property
+    def compute_source(self) -> ComputeSource:
+        """Source of the times of simulated work."""
+        return ComputeSource(self.device, self.flops, self.times)
+
+    @cached_property
+    def compute_times(self) -> ComputeTimes:
+        """Modelled times of the work of a rank that is not slowed."""
+        return self.compute_source.compute_times(str(self.model), self.layers, self.data.shape)
+
+    @cached_property
+    def stage_times(self) -> tuple[ComputeTimes, ...]:
+        """:attr:`compute_times` of each rank of a pipeline or of a model group, by its place in it."""
+        if self.mesh is not None and self.divisions:
+            images = self.images_per_step * self.model_ranks // len(self.workers)
+            return times_of_ranks(self.compute_times, self.layers, self.divisions, images, self.mesh.exchange)
+        return self.compute_times.of_stages(self.layers, self.parts)
+
+    @property
+    def cluster(self) -> Network:
+        """The network of a simulated case, with its ranks on hosts."""
+        return NETWORKS[str(self.network)].on(self.ranks_per_host)
+
+    @property
+    def model_ranks(self) -> int:
+        """Ranks among which the layers are split; 1 if they are whole."""
+        return 1 if self.mesh is None else self.mesh.groups(self.ranks)[1]
+
+    @property
+    def replicas(self) -> int:
+        """Ranks, or model groups that train as one, of the strategy."""
+        return self.ranks // self.model_ranks
+
+    @cached_property
+    def divisions(self) -> tuple[Division, ...]:
+        """Parts of the layers of each rank of a model group; empty if the layers are not split."""
+        return () if self.mesh is None else self.mesh.divisions(self.layers, self.data.shape, self.ranks)
+
+    def division(self, rank: int) -> Division | None:
+        """Return the parts of the layers of a rank of a model group; None if the layers are not split."""
+        return self.divisions[rank] if self.divisions else None
+
+    def session(
+        self,
+        journal: Journal,
+        allocate: Callable[[int, str], Array] | None = None,
+        place: Place | None = None,
+        *,
+        rank: int = 0,
+    ) -> Session:
+        """Return the side of ``rank`` of the training; ``allocate`` makes the host's vectors, see Replica.
+
+        ``place``: the rank's place in a mesh that divides layers. Without it, groups are consecutive ranks.
+        """
+        kernels = self.kernels
+        division = None if place is None else self.division(place.model.rank)
+        stage = rank % self.stages if place is None or self.stages == 1 else place.model.rank
+        replica = Replica(
+            self.trained_layers,
+            self.data.shape,
+            backend=kernels,
+            dtype=self.dtype,
+            seed=self.seed,
+            allocate=allocate if kernels.on_host else None,
+            division=division,
+            part=self.parts[stage] if division is None else slice(None),
+        )
+        update: Any = self.optimizer.make()
+        if self.dtype == "float16":  # bfloat16 has float32's exponents
+            update = LossScaling(update, replica)
+        group = None
+        if place is not None and division is not None and self.mesh is not None:
+            group = ModelGroup(place, division, replica, self.mesh.exchange)
+        return Session(
+            replica=replica,
+            optimizer=update,
+            aggregate=self.aggregation.bind(),
+            dataset=self.data,
+            journal=journal,
+            learning_rate=self.rate,
+            global_batch=self.images_per_step,
+            steps=self.planned_steps,
+            seed=self.seed,
+            shares=self.sharing,
+            independent=self.independent,
+            target_accuracy=self.target_accuracy,
+            stop_at_target=self.stop_at_target,
+            evaluate_every=self.evaluate_every,
+            prefetch=self.prefetch,
+            compression=self.plan,
+            group=group,
+            place=place if self.stages > 1 else None,
+        )

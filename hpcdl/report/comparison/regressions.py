@@ -1,0 +1,182 @@
+"""Page of a comparison: what differs in the environment, the verdict in at most 12 lines, then all measures."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from hpcdl.analysis.over_time.change import ACCEPTED, BAD, IMPROVED, INCONCLUSIVE, NEW, VERDICTS
+from hpcdl.report.comparison.environment_changes import environment_changes
+from hpcdl.report.formats.cells import NONE, plural
+from hpcdl.report.formats.document import Document, Section, Table
+from hpcdl.report.formats.summary import columns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from hpcdl.analysis.over_time.change import Change
+    from hpcdl.analysis.over_time.regressions import Comparison
+    from hpcdl.analysis.over_time.series import RunSeries
+
+
+WORST: Final = 5
+"""Measures in the verdict, at most."""
+FACTS: Final = 8
+"""Differences of the environment, at most; --json has all."""
+SHORT: Final = 60
+"""Longest reason in the table (characters)."""
+MOST: Final = 10.0
+"""Largest ratio that is shown as the smallest visible one; beyond it a comparison sees nothing."""
+HIDDEN: Final = 1.96 * math.sqrt(2)
+"""Standard deviations between jobs that a difference of two jobs must exceed at least."""
+DRIFT: Final = 0.05
+"""Largest p of a trend of the baseline that is named."""
+NAMES: Final = {"step_seconds": "step", "time_p50_seconds": "p50", "seconds_to_target": "to target"}
+
+
+def page(found: Comparison, baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> Document:
+    """Return the page; its verdict has at most 12 lines of 80 columns, the heading included."""
+    return Document(
+        "Comparison of runs",
+        [
+            Section("Runs and environment", _runs(found, baseline, candidate), _facts(baseline, candidate)),
+            Section("Verdict", points=[*_headline(found), *_worst(found), *_notes(found)]),
+            Section("All measures, worst first", tables=[_table(found.changes)]),
+        ],
+    )
+
+
+def html(found: Document, *, failed: bool) -> str:
+    """Return the page in HTML, the verdict first."""
+    from hpcdl.report.formats.html import Source, headed, written  # late: it needs jinja2
+
+    runs, verdict, measures = found.sections
+    return written([Source(found, [(one, []) for one in (headed(verdict), runs, measures)], failed)])
+
+
+def _runs(found: Comparison, baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> list[str]:
+    lines = []
+    for name, runs, jobs in zip(("Baseline", "Candidate"), (baseline, candidate), found.jobs, strict=True):
+        dates = sorted(run.date for run in runs if run.date)
+        begin, end = (f"{date[:16].replace('T', ' ')}" for date in (dates[0], dates[-1])) if dates else ("", "")
+        when = ", ".join(dict.fromkeys(filter(None, [begin, end]))).replace(", ", " to ")
+        launches = f"{len(runs)} launch{'' if len(runs) == 1 else 'es'} of {plural(jobs, 'job')}"
+        first = f"from {runs[0].path} on" if len(runs) > 1 else runs[0].path
+        lines.append(f"{name}: {', '.join(filter(None, [launches, when, first]))}.")
+    if found.between_jobs and len(baseline) + len(candidate) > 2:
+        hidden = math.exp(HIDDEN * math.log1p(found.between_jobs))
+        lines.append(
+            f"Each side is one job. Jobs are taken to vary by {100 * found.between_jobs:g} % (--between-jobs), "
+            f"which hides changes of less than {_visible(hidden)}: compare several jobs."
+        )
+    if found.unit == "job":
+        lines.append("The unit is the job: the median of its launches.")
+    if min(len(baseline), len(candidate)) == 1 < max(len(baseline), len(candidate)):
+        lines.append("One side is one launch, whose outliers look like changes: repeat it before you act.")
+    if min(found.jobs) == 1 < max(found.jobs):
+        lines.append("One side is one job: jobs of both sides are taken to vary equally.")
+    limit = math.log1p(found.min_effect)
+    if found.drift is not None and found.drift.p < DRIFT and abs(math.log(found.drift.ratio)) > limit:
+        lines.append(
+            f"DRIFT: from its first to its last run the baseline's times changed by {_percent(found.drift.ratio)} "
+            f"(p = {found.drift.p:.2g}); choose runs between which nothing changed."
+        )
+    unused = ", ".join(one.case for one in found.unused)
+    return lines + ([f"Accepted regressions that match no case: {unused}."] if unused else [])
+
+
+def _facts(baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> list[str]:
+    facts = environment_changes(baseline, candidate)
+    more = [f"{len(facts) - FACTS} more differences; --json has all"] if len(facts) > FACTS else []
+    return facts[:FACTS] + more or ["the environments are the same in all recorded facts"]
+
+
+def _headline(found: Comparison) -> list[str]:
+    counts = ", ".join(f"{found.count(one)} {one}" for one in VERDICTS if found.count(one))
+    cases = len({(one.suite, one.case) for one in found.changes})
+    lines = [
+        f"{found.verdict.upper()}: {plural(len(found.changes), 'measure')} of {plural(cases, 'case')}: {counts}"
+    ]
+    visible = [(one.smallest, one.smallest_alone) for one in found.changes if math.isfinite(one.smallest)]
+    if visible:
+        together, alone = (_visible(float(np.median(side))) for side in zip(*visible, strict=True))
+        lines.append(
+            f"smallest slowdown found with 80 % probability (median measure): {together} if most measures slow "
+            f"down, {alone} if one does"
+        )
+    elif found.count(INCONCLUSIVE):
+        lines.append("one launch does not show how launches vary: hpcdl run SUITE --launches 6")
+    return lines
+
+
+def _worst(found: Comparison) -> list[str]:
+    shown = [one for one in found.changes if one.verdict in {*BAD, ACCEPTED}]
+    shown += [one for one in reversed(found.changes) if one.verdict == IMPROVED]
+    return [_line(one) for one in shown[:WORST]]
+
+
+def _line(one: Change) -> str:
+    if math.isfinite(one.ratio):
+        change = f"{_percent(one.ratio)} ({_bounds(one)}) {NAMES.get(one.measure, one.measure)} of "
+        end = f", {one.reason}" if one.reason else ""
+    else:
+        change, end = f"{one.verdict}: ", f": {one.reason}" if one.reason else ""
+    room = columns() - len("- ") - len(change)
+    return f"{change}{_shortened(one.case, room - min(len(end), room // 2))}{_shortened(end, room // 2)}"[
+        : columns() - 2
+    ]
+
+
+def _notes(found: Comparison) -> list[str]:
+    lines = []
+    for title, names in (
+        ("new", [one.case for one in found.changes if one.verdict == NEW]),
+        ("no longer accepted", [f"{one.case} (until {one.expires})" for one in found.expired]),
+    ):
+        if names:
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            lines.append(f"{title}: {_shortened(names[0], columns() - len(title) - len(more) - 4)}{more}")
+    return lines
+
+
+def _table(changes: Iterable[Change]) -> Table:
+    header = ("case", "measure", "verdict", "change %", "95 % low", "95 % high", "visible %")
+    rows = [
+        (
+            f"{one.case}{': ' if one.reason else ''}{_shortened(one.reason, SHORT)}",
+            NAMES.get(one.measure, one.measure),
+            one.verdict,
+            *(
+                f"{100 * (ratio - 1):+.1f}" if math.isfinite(ratio) else NONE
+                for ratio in (one.ratio, one.low, one.high)
+            ),
+            f"{100 * (one.smallest_alone - 1):.1f}" if one.smallest_alone < MOST else NONE,
+        )
+        for one in changes
+    ]
+    return Table("", header, rows, 3)
+
+
+def _percent(ratio: float) -> str:
+    """Return a change: +5.6 %; a dash if it is not known."""
+    return f"{100 * (ratio - 1):+.1f} %" if math.isfinite(ratio) else NONE
+
+
+def _visible(ratio: float) -> str:
+    return f"{100 * (ratio - 1):.1f} %" if ratio < MOST else "no change"
+
+
+def _bounds(one: Change) -> str:
+    if not (math.isfinite(one.low) and math.isfinite(one.high)):
+        return NONE
+    return f"{100 * (one.low - 1):+.1f} to {_percent(one.high)}"
+
+
+def _shortened(text: str, width: int) -> str:
+    """Return text without its middle if it is longer than ``width``."""
+    if len(text) <= width:
+        return text
+    left = (width - 3) // 2
+    return f"{text[:left]}...{text[len(text) - (width - 3 - left) :]}"

@@ -1,0 +1,1 @@
+"""Documents, and the formats in which they are written."""

@@ -1,0 +1,137 @@
+"""Numbers as people read them: a sensible unit and three significant digits. A missing number is a dash."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+_BLOCK: Final = re.compile(
+    r"^(\d*)((?<=\d)[.)](?=\s|$)|(?<!\d)(?:(?:#{1,6}|[-+*])(?=\s|$)|[>|\[]|`{3}|~{3}|([-*_=])\3\3))"
+)
+"""Beginnings of a line that a backslash keeps from being a heading, list, quotation, table or fence."""
+
+MAX_MESSAGE: Final = 2000
+"""Characters of an error message, at most."""
+
+
+def visible(text: str) -> str:
+    r"""Return ``text`` with each control or formatting character as its escape, such as ``\x1b`` or ``\n``.
+
+    A terminal obeys some of them, line ends would begin lines of their own, and others reverse the order of
+    letters.
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if _shown(one) else one.encode("unicode_escape").decode() for one in text)
+
+
+def message(error: object) -> str:
+    """Return the text of an error as one line for a terminal, without its middle if it is very long."""
+    text = visible(str(error))
+    return text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE // 2]} ... {text[-MAX_MESSAGE // 4 :]}"
+
+
+def _shown(character: str) -> bool:
+    return character.isprintable() or unicodedata.category(character) == "Zs"
+
+
+def markdown(text: str) -> str:
+    """Return a line of text for Markdown in which it is text: no HTML, no links, no images, no blocks."""
+    return _BLOCK.sub(r"\1\\\2", _inline(text), count=1)
+
+
+def markdown_cell(text: str) -> str:
+    r"""Return text for a cell of a table; a pipe is ``\|``, and backslashes before it are doubled."""
+    return re.sub(r"(\\*)\|", r"\1\1\\|", _inline(text))
+
+
+def _inline(text: str) -> str:
+    return text.replace("<", "&lt;").replace("](", "]\\(")
+
+
+def fenced(text: str, language: str) -> str:
+    """Return text as a code block; its fence is longer than any row of backticks inside."""
+    longest = max(map(len, re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    lines = (visible(line.replace("\t", "    ")) for line in text.rstrip("\n").split("\n"))
+    return "\n".join([f"{fence}{language}", *lines, fence])
+
+
+Number = float | int | None
+
+NONE = "-"
+
+
+def digits(value: Number, significant: int = 3) -> str:
+    """A pure number, without an exponent from 0.001 to a million: 0.953, 12.3, 1234."""
+    if value is None:
+        return NONE
+    if value != 0 and not 1e-3 <= abs(value) < 1e6:
+        return f"{value:.{significant - 1}e}"
+    shown = f"{value:#.{significant}g}" if abs(value) < 10**significant else f"{value:.0f}"
+    return shown.rstrip(".") if "e" not in shown else f"{value:.0f}"
+
+
+def seconds(value: Number) -> str:
+    """A time: 850 ns, 12.3 us, 4.56 ms, 7.89 s, 12.3 min, 2.50 h."""
+    if value is None:
+        return NONE
+    size = abs(value)
+    if size < 59.95:
+        for unit, scale in (("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3)):
+            if size < 999.5 * scale:
+                return f"{digits(value / scale) if value else '0'} {unit if value else 's'}"
+        return f"{digits(value)} s"
+    return f"{digits(value / 60)} min" if size < 3597 else f"{digits(value / 3600)} h"
+
+
+def percent(part: Number, whole: Number) -> str:
+    """A share: 0.2 %, 12.3 %; a dash when either is unknown."""
+    return NONE if part is None or not whole else f"{100 * part / whole:.1f} %"
+
+
+def volume(value: Number) -> str:
+    """A number of bytes: 64 KiB when it is a whole number of them, 1.23 MB when not."""
+    if value is None:
+        return NONE
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if value >= scale and value % scale == 0 and (value < 1024 * scale or unit == "GiB"):
+            return f"{value // scale:.0f} {unit}"
+    return f"{value:.0f} B" if value < 1000 else _decimal(value, "B")
+
+
+def rate(value: Number) -> str:
+    """Bytes per second: 1.23 GB/s (10^9)."""
+    return NONE if value is None else _decimal(value, "B/s")
+
+
+def interval(low: Number, high: Number, shown: Callable[[Number], str] = digits) -> str:
+    """Two bounds: "0.941 to 0.962", "1.20 to 3.40 ms"; a dash when either is unknown."""
+    if low is None or high is None:
+        return NONE
+    first, last = shown(low), shown(high)
+    number, _, unit = first.partition(" ")
+    return f"{number if unit and last.endswith(f' {unit}') else first} to {last}"
+
+
+def spread(value: Number, low: Number, high: Number, shown: Callable[[Number], str] = digits) -> str:
+    """A value and its bounds: "0.95 (0.93 to 0.97)"; without the bounds when either is unknown."""
+    bounds = interval(low, high, shown)
+    return shown(value) if bounds == NONE else f"{shown(value)} ({bounds})"
+
+
+def plural(number: Number, noun: str, rest: str = "") -> str:
+    """A number of things: "1 thread per rank", "2 threads per rank"; empty for None."""
+    return "" if number is None else f"{number:g} {noun}{'' if number == 1 else 's'}{rest}"
+
+
+def _decimal(value: float, unit: str) -> str:
+    for prefix, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= 0.9995 * scale:
+            return f"{digits(value / scale)} {prefix}{unit}"
+    return f"{digits(value)} {unit}"

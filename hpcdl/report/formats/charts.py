@@ -1,0 +1,154 @@
+"""Charts: numbers and words of a figure; ``hpcdl.report.drawing`` makes SVG of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from hpcdl.report.formats.cells import NONE, Number, digits, interval
+from hpcdl.report.formats.document import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import numpy as np
+    import numpy.typing as npt
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Label and scale of an axis."""
+
+    label: str
+    shown: Callable[[Number], str] = digits
+    """Text of a value."""
+    base: int = 0
+    """Base of a logarithmic scale; 0: linear."""
+    ticks: Sequence[float] = ()
+    """Values with a label; empty: chosen by the drawing."""
+
+
+class Point(NamedTuple):
+    """A value with its 95 % interval."""
+
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line of a chart."""
+
+    name: str
+    points: Sequence[Point]
+    role: Literal["method", "ceiling", "reference"] = "method"
+    """A reference, such as the ideal line, was not measured."""
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Lines over a common axis; the series that come first are the ones to tell apart."""
+
+    title: str
+    x: Axis
+    y: Axis
+    series: Sequence[Series]
+    note: str = ""
+
+    def table(self) -> Table:
+        """Return one row per point."""
+        rows = [
+            (one.name, self.x.shown(point.x), self.y.shown(point.y), interval(point.low, point.high, self.y.shown))
+            for one in self.series
+            for point in one.points
+        ]
+        return Table("", ("line", self.x.label, self.y.label, "95 %"), rows).without_empty()
+
+
+@dataclass(frozen=True)
+class Bars:
+    """One horizontal bar per label, stacked of parts."""
+
+    title: str
+    labels: Sequence[str]
+    parts: Mapping[str, Sequence[float]]
+    """Lengths by the name of the part; one per label."""
+    axis: Axis
+    note: str = ""
+
+    def table(self) -> Table:
+        """Return one row per bar."""
+        rows = [
+            (label, *map(self.axis.shown, lengths))
+            for label, *lengths in zip(self.labels, *self.parts.values(), strict=True)
+        ]
+        return Table("", ("", *self.parts), rows)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Groups of columns: one group per category, one column per series."""
+
+    title: str
+    label: str
+    categories: Sequence[str]
+    series: Mapping[str, Sequence[float]]
+    axis: Axis
+    note: str = ""
+
+    def table(self) -> Table:
+        """Return one row per series."""
+        rows = [(name, *map(self.axis.shown, values)) for name, values in self.series.items()]
+        return Table("", (self.label, *self.categories), rows)
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """Values by row and column; NaN where there is none."""
+
+    title: str
+    rows: Sequence[str]
+    columns: Sequence[str]
+    row_label: str
+    column_label: str
+    values: npt.NDArray[np.float64]
+    axis: Axis
+    """Of the values."""
+    note: str = ""
+
+    def table(self) -> Table:
+        """Return the values."""
+        rows = [
+            (label, *(self.axis.shown(value) if math.isfinite(value) else NONE for value in values))
+            for label, values in zip(self.rows, self.values.tolist(), strict=True)
+        ]
+        return Table("", (f"{self.row_label} / {self.column_label}", *self.columns), rows)
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Names by row and column, such as the best scheme; empty where there is none."""
+
+    title: str
+    rows: Sequence[str]
+    columns: Sequence[str]
+    row_label: str
+    column_label: str
+    names: Sequence[Sequence[str]]
+    marks: Sequence[Sequence[str]] = field(default=())
+    """Text of each tile."""
+    note: str = ""
+
+    def table(self) -> Table:
+        """Return the names, with their marks."""
+        rows = [
+            (label, *(f"{name} {mark}".strip() or NONE for name, mark in zip(names, marks, strict=True)))
+            for label, names, marks in zip(self.rows, self.names, self.marks, strict=True)
+        ]
+        return Table("", (f"{self.row_label} / {self.column_label}", *self.columns), rows, 1 + len(self.columns))
+
+
+Chart = Lines | Bars | Columns | HeatMap | Tiles

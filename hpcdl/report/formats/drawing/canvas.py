@@ -1,0 +1,172 @@
+"""A figure of matplotlib, and its SVG for a page: text stays text, colours are CSS variables."""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from matplotlib import rc_context
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+
+from hpcdl.report.formats.cells import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from matplotlib.axes import Axes
+
+
+SERIES: Final = 8
+"""Series with a colour of their own; further ones are thin lines without a name."""
+
+
+class Theme(NamedTuple):
+    """Colours of a theme, ``#rrggbb``."""
+
+    paper: str
+    panel: str
+    ink: str
+    muted: str
+    grid: str
+    link: str
+    bad: str
+    series: tuple[str, ...]
+
+    def variables(self) -> dict[str, str]:
+        """Return the CSS variables by name."""
+        named = self._asdict()
+        series = named.pop("series")
+        return {**named, **{f"s{number}": colour for number, colour in enumerate(series)}}
+
+
+LIGHT: Final = Theme(
+    *("#ffffff", "#f5f7f9", "#1b1f24", "#56606b", "#d5dbe1", "#0a58a8", "#b3261e"),
+    ("#0060a8", "#b84a00", "#00755a", "#a3427f", "#8a6100", "#2277ac", "#3c434b", "#6d6a00"),
+)
+DARK: Final = Theme(
+    *("#11161c", "#1a2129", "#e7edf3", "#a3aeba", "#36404b", "#7db8f5", "#ff8a80"),
+    ("#5fb0ee", "#ff8a4d", "#2fc79b", "#e29bc4", "#e8a91c", "#9cc4ff", "#c9d1d9", "#e9de5a"),
+)
+
+INK: Final = "#010101"
+MUTED: Final = "#010102"
+GRID: Final = "#010103"
+PAPER: Final = "#010104"
+COLOURS: Final = tuple(f"#0102{number:02x}" for number in range(SERIES))
+"""Sentinel colours of series."""
+VARIABLES: Final = {
+    INK: "currentColor",
+    MUTED: "var(--muted)",
+    GRID: "var(--grid)",
+    PAPER: "var(--paper)",
+    **{colour: f"var(--s{number})" for number, colour in enumerate(COLOURS)},
+}
+"""CSS of each sentinel."""
+
+MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "p")
+"""matplotlib's names."""
+SHAPES: Final = (
+    "M14 2.6a3.4 3.4 0 1 0 .01 0z",
+    "M11 3h6v6h-6z",
+    "M14 2l4 7.4h-8z",
+    "M14 1.6l4.4 4.4-4.4 4.4-4.4-4.4z",
+    "M14 10l4-7.4h-8z",
+    "M12.5 2h3v2.5h2.5v3h-2.5v2.5h-3v-2.5h-2.5v-3h2.5z",
+    "M12 2l2 2 2-2 2 2-2 2 2 2-2 2-2-2-2 2-2-2 2-2-2-2z",
+    "M14 2l4 3-1.5 4.6h-5l-1.5-4.6z",
+)
+"""Markers as SVG paths, 28 x 12."""
+DASHES: Final[tuple[tuple[float, ...], ...]] = (
+    (),
+    (6, 2),
+    (2, 1.5),
+    (6, 2, 2, 2),
+    (9, 2),
+    (4, 1, 1, 1, 1, 1),
+    (1, 1),
+    (9, 2, 2, 2),
+)
+"""In points; empty: a solid line."""
+
+
+WIDTH: Final = 4.8
+"""Inches of a figure; text of 9 points is legible on a phone, where the figure is as wide as the screen."""
+LONGEST: Final = 26
+"""Characters of a label, at most."""
+SETTINGS: Final[Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "hpcdl",
+    "font.size": 9,
+    "text.parse_math": False,
+    "text.color": INK,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.8,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "figure.constrained_layout.use": True,
+}
+
+
+def drawn(draw: Callable[[Axes], None], height: float, number: int) -> str:
+    """Return the drawing of ``draw`` as an SVG element; ``number`` makes its ids unique on a page."""
+    with _settings():
+        figure = Figure(figsize=(WIDTH, height))
+        FigureCanvasSVG(figure)
+        figure.patch.set_visible(False)
+        axes = figure.add_subplot()
+        axes.patch.set_visible(False)
+        draw(axes)
+        stream = io.StringIO()
+        figure.savefig(
+            stream, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
+        )
+    return themed(stream.getvalue(), number)
+
+
+@contextmanager
+def _settings() -> Iterator[None]:
+    with rc_context(SETTINGS), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # glyphs that its fonts lack; the browser has its own
+        yield
+
+
+def themed(svg: str, number: int) -> str:
+    """Return matplotlib's SVG without its head, with CSS colours, rounded coordinates and unique ids."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
+    svg = re.sub(
+        r'<svg [^>]*viewBox="([^"]*)"[^>]*>', r'<svg class="chart" role="img" viewBox="\1">', svg, count=1
+    )
+    used = set(re.findall(r"(?:url\(|href=\")#([\w-]+)", svg))
+    svg = re.sub(r"<style.*?</style>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r' id="([^"]+)"', lambda one: one[0] if one[1] in used else "", svg)
+    svg = re.sub(r'(url\(#|href="#| id=")(?=[\w-])', rf"\1f{number}-", svg)
+    svg = svg.replace("xlink:href", "href")
+    svg = re.sub(r"font-family: [^;\"]*;? ?", "", svg)
+    svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"\d+\.\d{3,}", _rounded, tag[0]), svg)
+    for sentinel, css in VARIABLES.items():
+        svg = svg.replace(sentinel, css)
+    return re.sub(r">\s+<", "><", svg).strip()
+
+
+def _rounded(number: re.Match[str]) -> str:
+    return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
+
+
+def label(text: str) -> str:
+    """Return text for a drawing: printable, and cut at :data:`LONGEST` characters."""
+    shown = visible(text)
+    return shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}"

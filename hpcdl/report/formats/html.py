@@ -1,0 +1,124 @@
+"""One self-contained HTML page: no script, no outside request, light and dark, for screens and paper."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from itertools import count
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from hpcdl.report.formats.cells import visible
+from hpcdl.report.formats.document import Section
+from hpcdl.report.formats.drawing.canvas import DARK, LIGHT
+from hpcdl.report.run.contents import illustrated
+from hpcdl.report.run.warnings import failures, unfinished
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from jinja2 import Template
+
+    from hpcdl.report.formats.charts import Chart
+    from hpcdl.report.formats.document import Document, Table
+    from hpcdl.report.formats.drawing.figure import Entry
+    from hpcdl.report.run.findings import Findings
+
+
+MOST: Final = 8
+"""Figures of a section, at most; the tables have all numbers."""
+
+
+@dataclass(frozen=True)
+class Illustration:
+    """A figure of the page."""
+
+    title: str
+    svg: Markup
+    legend: Sequence[Entry]
+    note: str
+    numbers: Table
+
+
+@dataclass(frozen=True)
+class Part:
+    """A section of the page."""
+
+    anchor: str
+    section: Section
+    figures: Sequence[Illustration]
+    left_out: int
+
+
+@dataclass(frozen=True)
+class Page:
+    """A run on the page."""
+
+    head: Document
+    parts: Sequence[Part]
+    failed: bool
+
+
+class Source(NamedTuple):
+    """Content of a page; the first paragraph of its first section is the headline."""
+
+    head: Document
+    contents: Sequence[tuple[Section, Sequence[Chart]]]
+    failed: bool
+
+
+def render(found: Sequence[Findings]) -> str:
+    """Return the page; several runs follow each other."""
+    return written([_of_run(one) for one in found])
+
+
+def written(sources: Sequence[Source]) -> str:
+    """Return one page with all sources."""
+    numbers = count(1)
+    return _template().render(pages=[_page(one, numbers) for one in sources], light=LIGHT, dark=DARK)
+
+
+def headed(verdict: Section) -> Section:
+    """Return a section whose first point is the headline of the page."""
+    headline, *points = verdict.points
+    return Section(verdict.title, [headline, *verdict.paragraphs], points)
+
+
+def _of_run(found: Findings) -> Source:
+    head, contents = illustrated(found)
+    failed = bool(failures(found.records) or unfinished(found.run) or not found.run.complete)
+    return Source(head, contents, failed)
+
+
+@cache
+def _template() -> Template:
+    loader = PackageLoader("hpcdl.report", "page")
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["visible_lines"] = _visible_lines
+    return environment.get_template("page.html")
+
+
+def _page(source: Source, numbers: Iterator[int]) -> Page:
+    parts = []
+    for section, charts in source.contents:
+        figures = [_illustration(chart, next(numbers)) for chart in charts[:MOST]]
+        parts.append(Part(f"p{next(numbers)}", section.visible(), figures, max(0, len(charts) - MOST)))
+    return Page(source.head.visible(), parts, source.failed)
+
+
+def _illustration(chart: Chart, number: int) -> Illustration:
+    from hpcdl.report.formats.drawing.figure import figure  # late: a page without figures needs no matplotlib
+
+    made = figure(chart, number)
+    legend = [one._replace(name=visible(one.name)) for one in made.legend]
+    svg = Markup(made.svg)  # noqa: S704 - matplotlib escapes its texts
+    return Illustration(visible(chart.title), svg, legend, visible(chart.note), chart.table().visible())
+
+
+def _visible_lines(text: str) -> str:
+    """Return a text of several lines without control characters other than their ends."""
+    return "\n".join(visible(line.replace("\t", "    ")) for line in text.rstrip("\n").split("\n"))

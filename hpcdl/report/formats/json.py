@@ -1,0 +1,58 @@
+"""The document that ``--json`` prints."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from hpcdl.analysis.run.record_fields import settings
+from hpcdl.report.prediction.predictions import described
+from hpcdl.report.run.findings import findings
+from hpcdl.report.run.rows import rows
+from hpcdl.report.run.warnings import not_run, unfinished
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcdl.analysis.run.scaling import Record
+    from hpcdl.report.run.findings import Findings
+    from hpcdl.trace.run import Run
+
+
+def frame(runs: Sequence[Run]) -> pd.DataFrame:
+    """Return one row per case and seed; an unknown value is missing."""
+    return pd.DataFrame(cases(findings(runs)))
+
+
+def cases(found: Sequence[Findings]) -> list[Record]:
+    """Return the rows of all runs, each with the case's settings; ``schema.json`` has the types."""
+    return [{**row, "settings": settings(row)} for one in rows(found) for row in one.records]
+
+
+def render(found: Sequence[Findings]) -> str:
+    """``{"schema": 1, "cases": [...], "networks": [...], "runs": [...]}``: SI units, null for unknown values.
+
+    ``networks``: the network fitted to the collectives and exchanges of each run with enough of them, from which
+    their ``predicted_seconds`` follow. ``runs``: of each whether every case of its suite has a result, and the
+    cases that failed before they had one, or cannot be run where it was made. Texts are ASCII: JSON has escapes
+    for all other characters.
+    """
+    rows_of_runs = rows(found)
+    networks = [
+        {"run": one.run, **described(one.fitted.network, one.fitted.certainty)}
+        for one in rows_of_runs
+        if one.fitted
+    ]
+    about_runs = [
+        {
+            "run": one.name,
+            "complete": one.run.complete,
+            "failed_cases": unfinished(one.run),
+            "cases_not_run": not_run(one.run),
+        }
+        for one in found
+    ]
+    document = {"schema": 1, "cases": cases(found), "networks": networks, "runs": about_runs}
+    return json.dumps(document, indent=1, allow_nan=False) + "\n"

@@ -1,0 +1,140 @@
+"""Plain text for a terminal: results without the evidence of the whole report."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shutil
+import sys
+import textwrap
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from hpcdl.report.run.contents import summary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from hpcdl.report.formats.document import Document, Section, Table
+    from hpcdl.report.run.findings import Findings
+
+
+GAP: Final = 2
+"""Spaces between two columns."""
+PROSE: Final = 100
+"""Length of the longest line of a text; tables are as wide as the terminal."""
+LONGEST: Final = 4
+"""Lines of a text, at most, in a section of limited length."""
+COLOURS: Final = {
+    "1": r"^[A-Z][^a-z]+$",
+    "31": r"\b(FAILED|WRONG|REGRESSED|MISSING)\b",
+    "33": r"\b(DISTURBED|OVERSUBSCRIBED|INCOMPLETE|INCONCLUSIVE|MIXED|EMULATED|disturbed)\b",
+}
+"""Parameters of ECMA-48's SGR (bold, red, yellow), and the words that have them: headings, failures, doubts."""
+
+
+def columns() -> int:
+    """Return the width of the terminal (or $COLUMNS); 80 without one."""
+    return max(40, shutil.get_terminal_size().columns)
+
+
+def coloured(text: str, *, terminal: bool | None = None) -> str:
+    """Return text with colours for a terminal; unchanged with $NO_COLOR (no-color.org), or for another output.
+
+    ``terminal``: whether the output is a terminal; None: whether stdout is.
+    """
+    if not (sys.stdout.isatty() if terminal is None else terminal):
+        return text
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    for code, words in COLOURS.items():
+        text = re.sub(words, rf"\033[{code}m\g<0>\033[0m", text, flags=re.MULTILINE)
+    return text
+
+
+def render(found: Sequence[Findings]) -> str:
+    """Return the summary of each run; no line is longer than the terminal."""
+    return plain(map(summary, found))
+
+
+def plain(pages: Iterable[Document]) -> str:
+    """Return documents as text."""
+    lines: list[str] = []
+    for page in (one.visible() for one in pages):
+        lines += [*_wrapped(page.title), *_wrapped(page.question), ""]
+        for section in page.sections:
+            lines += _section(section)
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _section(section: Section) -> list[str]:
+    """Return the lines of a section; points that its limit leaves out are counted in the last line."""
+    if section.most_lines is None or len(lines := list(_lines(section))) - 1 <= section.most_lines:
+        return list(_lines(section))
+    for shown in range(len(section.points), -1, -1):
+        rest = f"{len(section.points) - shown} more in report.md"
+        lines = list(_lines(replace(section, points=[*section.points[:shown], rest])))
+        if len(lines) - 1 <= section.most_lines:  # an empty line follows
+            break
+    return lines
+
+
+def _lines(section: Section) -> Iterator[str]:
+    yield section.title.upper()
+    most = None if section.most_lines is None else LONGEST
+    for paragraph in section.paragraphs:
+        yield from _wrapped(paragraph, most=most)
+    for point in section.points:
+        yield from _wrapped(f"- {point}", most=most, indent="  ")
+    for table in section.tables:
+        yield from _table(table)
+    yield ""
+
+
+def _table(table: Table) -> Iterator[str]:
+    yield from _wrapped(table.title)
+    widths, dropped = _widths(table), []
+    while sum(widths) + GAP * (len(widths) - 1) > columns() and len(widths) > 2:
+        dropped.append(table.header[-2])  # the last column is the verdict
+        table = table.without(table.header[-2])
+        widths = _widths(table)
+    for row in (table.header, *table.rows):
+        cells = [_wrapped(cell, width) or [""] for cell, width in zip(row, widths, strict=True)]
+        for line in itertools.zip_longest(*cells, fillvalue=""):
+            words = (
+                part.ljust(width) if number < table.left else part.rjust(width)
+                for number, (part, width) in enumerate(zip(line, widths, strict=True))
+            )
+            yield (" " * GAP).join(words).rstrip()
+    left_out = f"More columns on a wider terminal: {', '.join(reversed(dropped))}." if dropped else ""
+    yield from _wrapped(" ".join(filter(None, (table.left_out, left_out))))
+
+
+def _widths(table: Table) -> list[int]:
+    """Return the width of each column: its longest cell, but less if all together do not fit into the terminal.
+
+    Then headings over numbers are wrapped between words, then words are. Numbers, and names up to half of the
+    terminal, are never broken, so that the widths may exceed the terminal.
+    """
+    every = list(zip(table.header, *table.rows, strict=True))
+    widths = [max(map(len, column)) for column in every]
+    longest = [max(len(word) for cell in column for word in cell.split() or [""]) for column in every]
+    whole = [max(map(len, [*head.split(), *cells])) for head, *cells in every]
+    words, numbers = range(table.left), range(table.left, len(every))
+    least = [min(width, (columns() - GAP) // 2) for width in longest]
+    for among, floor in ((numbers, whole), (words, least)):
+        while sum(widths) + GAP * (len(widths) - 1) > columns():
+            wide = [place for place in among if widths[place] > floor[place]]
+            if not wide:
+                break
+            widths[max(wide, key=widths.__getitem__)] -= 1
+    return widths
+
+
+def _wrapped(text: str, width: int | None = None, most: int | None = None, indent: str = "") -> list[str]:
+    """Return the lines of a text, at most ``most`` of them; ``indent`` begins all but the first."""
+    width = width or min(columns(), PROSE)
+    return textwrap.wrap(
+        text, width, subsequent_indent=indent, break_on_hyphens=False, max_lines=most, placeholder=" ..."
+    )

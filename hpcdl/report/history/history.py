@@ -1,0 +1,228 @@
+"""Page of an archive's history: the verdict, new events, all events, changes of the environment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from hpcdl.analysis.over_time.change_points import AFTER, BEFORE, MIN_EFFECT
+from hpcdl.analysis.over_time.nominal_rate import FLOOR
+from hpcdl.analysis.over_time.verdict import TOGETHER
+from hpcdl.launch.environment import differences
+from hpcdl.report.formats.cells import NONE, digits, interval, plural, rate
+from hpcdl.report.formats.document import Document, Section, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcdl.analysis.over_time.calibration import Calibration
+    from hpcdl.analysis.over_time.history import History, Job
+    from hpcdl.analysis.over_time.nominal_rate import BelowFloor
+    from hpcdl.analysis.over_time.suspects import Spread, Suspect
+    from hpcdl.analysis.over_time.verdict import Event, SuiteVerdict
+
+
+CASES: Final = 10
+"""Cases of a new event in the page, at most; --json has all."""
+VISIBLE_SPREAD: Final = 0.01
+"""Least standard deviation between hosts, as a logarithm, that is stated."""
+MEASURES: Final = {"step_seconds": "step", "time_p50_seconds": "p50", "seconds_to_target": "to target"}
+
+
+def page(found: SuiteVerdict, calibration: Calibration | None) -> Document:
+    """Return the page of one suite."""
+    history, findings = found.history, found.findings
+    first, last = history.jobs[0], history.jobs[-1]
+    series = f"{plural(findings.judged + findings.short, 'measure')} in the newest"
+    runs = f"{plural(len(history.jobs), 'run')}, {day(first)} to {day(last)}, {series}."
+    short = f"{findings.short} of them have fewer than {BEFORE} runs and are not judged."
+    slow = [_suspect(history, one) for one in findings.suspects]
+    sections = [
+        Section("Verdict", [runs, *([short] if findings.short else [])], _verdict(found)),
+        *(_cases(history, event) for event in (*found.open_events, *found.news)),
+        Section("Changes", tables=[_events(found)] if findings.events else []),
+        Section("Slow hosts and links", points=slow or _spread(findings.spread)),
+        Section("Changes of the environment", points=_environment(history)),
+        Section("Calibration on this archive", _calibration(calibration)),
+    ]
+    return Document(f"hpcdl: history of {history.suite}", [one for one in sections if one])
+
+
+def day(job: Job) -> str:
+    """Return the date and time of a job, UTC."""
+    return job.date[:16].replace("T", " ")
+
+
+def signed(ratio: float) -> str:
+    """Return a ratio of times as a signed share: +5.1 %."""
+    return f"{100 * (ratio - 1):+.1f} %" if ratio < 10 else f"x {digits(ratio)}"
+
+
+def label(history: History, series: int) -> str:
+    """Return case and measure of a series."""
+    key = history.keys[series]
+    return f"{key.case} ({MEASURES.get(key.measure, key.measure)})"
+
+
+def sentence(history: History, event: Event) -> str:
+    """Return one event in words: verdict, first run, size, cases, and the environment or the likely hosts."""
+    job, worst = history.jobs[event.first], event.changes[0]
+    text = f"{event.verdict.upper()} since {day(job)} ({job.path}): {plural(len(event.changes), 'measure')}, "
+    text += f"median {signed(event.ratio)}, most {label(history, worst.series)} {_size(worst.ratio)}."
+    if event.verdict == "two states":
+        text += " Slower again, at a level that they had before; later changes between the two are not reported."
+    if event.environment:
+        facts = "; ".join(_differences(history, event.first))
+        text += f" {'Slower' if event.ratio > 1 else 'Faster'} since the new environment: {facts}."
+    if event.suspects:
+        return " ".join([text, *(f"Likely: {_suspect(history, suspect)}" for suspect in event.suspects)])
+    return f"{text} {_no_culprit(history, event)}" if event.ratio > 1 and not event.environment else text
+
+
+def below_floor(history: History, one: BelowFloor) -> str:
+    """Return in words that a collective is below the floor."""
+    case = history.case(one.series)
+    return (
+        f"{case.collective}, {plural(case.ranks, 'rank')}: the best algorithm, {case.case}, has a bus bandwidth "
+        f"of {rate(one.rate)} since {day(history.jobs[one.first])}, below {100 * FLOOR:g} % of the link's nominal "
+        f"{rate(one.nominal)}."
+    )
+
+
+def _size(ratio: Sequence[float]) -> str:
+    value, low, high = ratio
+    return f"{signed(value)} ({interval(100 * (low - 1), 100 * (high - 1), lambda one: f'{one:+.1f}')} %)"
+
+
+def _no_culprit(history: History, event: Event) -> str:
+    around = history.jobs[max(0, event.first - BEFORE) : event.found + 1]
+    sets = {tuple(sorted(job.hosts)) for job in around}
+    if all(len(hosts) < 2 for hosts in sets):
+        return "One host: no other to compare it with."
+    measured = any(case.host_slowness for job in around for run in job.runs for case in run.cases)
+    if len(sets) == 1 and not measured:
+        return (
+            'All runs had the same hosts; a case of kind "pairwise", pattern "all_pairs", would tell them apart.'
+        )
+    return "No host or link stands out."
+
+
+def _verdict(found: SuiteVerdict) -> list[str]:
+    history = found.history
+    newest = len(history.jobs) - 1
+    points = [f"{sentence(history, event)} {_since(event, newest)}" for event in found.open_events]
+    points += [f"REGRESSED: {_suspect(history, one)}" for one in found.open_suspects]
+    points += [f"REGRESSED: {below_floor(history, one)}" for one in found.open_below_floor]
+    points += [f"MISSING in the newest run: {case}: {reason}" for case, reason in found.missing]
+    if found.age is not None:
+        hours = found.age.total_seconds() / 3600
+        points.append(f"STALE: the newest run began at {day(history.jobs[-1])}, {hours:.0f} hours ago.")
+    points += [sentence(history, event) for event in found.news]
+    points += [_accepted(found, event) for event in found.accepted_events]
+    disturbed = history.jobs[-1].disturbed
+    if disturbed:
+        case, cause = next(iter(disturbed.items()))
+        points.append(
+            f"DISTURBED in the newest run: {plural(len(disturbed), 'case')}, not judged: {case}: {cause}."
+        )
+    if found.verdict == "too few runs":
+        points.append(f"TOO FEW RUNS: no measure of the newest has {BEFORE} runs.")
+    elif found.verdict == "fine" and found.age is None:
+        points.append(f"FINE: no change of {100 * MIN_EFFECT:g} % or more for the worse is open.")
+    return points
+
+
+def _since(event: Event, newest: int) -> str:
+    back = len(event.changes) - len(event.open)
+    repaired = f", {back} of them repaired" if back else ""
+    return f"Found {plural(newest - event.found, 'run')} before the newest{repaired}."
+
+
+def _accepted(found: SuiteVerdict, event: Event) -> str:
+    history = found.history
+    entry = found.accepts(history.keys[event.open[0].series].case)
+    reason = "" if entry is None else f", until {entry.expires}: {entry.reason}"
+    return (
+        f"ACCEPTED{reason}: {plural(len(event.open), 'measure')} {event.verdict} since "
+        f"{day(history.jobs[event.first])}, median {signed(event.ratio)}."
+    )
+
+
+def _cases(history: History, event: Event) -> Section:
+    rows = [(label(history, one.series), signed(one.ratio.value), _bounds(one.ratio)) for one in event.changes]
+    left_out = f"{len(rows) - CASES} more in --json" if len(rows) > CASES else ""
+    table = Table("", ("measure", "change", "95 % interval"), rows[:CASES], left_out=left_out)
+    return Section(f"{event.verdict.capitalize()} since {day(history.jobs[event.first])}", tables=[table])
+
+
+def _bounds(ratio: Sequence[float]) -> str:
+    return f"{signed(ratio[1])} to {signed(ratio[2])}"
+
+
+def _events(found: SuiteVerdict) -> Table:
+    history = found.history
+    rows = [
+        (
+            day(history.jobs[one.first]),
+            one.verdict,
+            "open" if one in found.open_events else "accepted" if one in found.accepted_events else NONE,
+            ", ".join(suspect.name for suspect in one.suspects)
+            or ("new environment" if one.environment else NONE),
+            str(len(one.changes)),
+            signed(one.ratio),
+            str(one.found - one.first + 1),
+        )
+        for one in sorted(found.findings.events, key=lambda one: one.first)
+    ]
+    header = ("first run", "verdict", "state", "likely cause", "measures", "median", "found after")
+    notes = [f"A change needs {AFTER} runs that agree; a series is judged from its {BEFORE + AFTER}th run on."]
+    return Table("", header, rows, left=4, notes=notes)
+
+
+def _suspect(history: History, one: Suspect) -> str:
+    end = "" if one.ended is None else f", until {day(history.jobs[one.ended])}"
+    times = f"{plural(one.runs, 'run')} with it slow since {day(history.jobs[one.first])}{end}"
+    sure = f"{min(100 * one.probability, 99.9):.1f} %"
+    kind = "" if one.kind == "hosts" else f"{one.kind} "
+    return f"{kind}{one.name}, {signed(one.ratio)}, {times}, probability {sure}, by {one.source}."
+
+
+def _spread(spread: Spread | None) -> list[str]:
+    if spread is None or spread.deviation < VISIBLE_SPREAD:
+        return []
+    text = f"Host {spread.slowest} is the slowest of a usual spread, {signed(spread.ratio)}"
+    return [
+        f"No host stands out. {text}; the hosts differ by {100 * spread.deviation:.1f} % (standard deviation)."
+    ]
+
+
+def _differences(history: History, job: int) -> list[str]:
+    """Return what is new in the environment of a job, or of one next to it."""
+    near = [number for number in history.environment_changes() if abs(number - job) <= TOGETHER]
+    found = [
+        differences(history.jobs[number - 1].environment, history.jobs[number].environment) for number in near
+    ]
+    return next(filter(None, found), ["other key"])
+
+
+def _environment(history: History) -> list[str]:
+    points = []
+    for number in history.environment_changes():
+        facts = differences(history.jobs[number - 1].environment, history.jobs[number].environment)
+        points.append(f"{day(history.jobs[number])}: {'; '.join(facts) or 'other key'}.")
+    return points
+
+
+def _calibration(found: Calibration | None) -> list[str]:
+    if found is None:
+        return []
+    text = (
+        f"Its own noise, shuffled {found.rounds} times in blocks of runs: {found.regressed:.2f} false regressions "
+        f"and {found.improved:.2f} false improvements per 100 runs of the whole suite."
+    )
+    if found.found is not None and found.delay is not None:
+        delay = "-" if found.delay == float("inf") else f"{found.delay:g}"
+        text += (
+            f" Of steps of +5 % in one measure {100 * found.found:.0f} % were found within 12 runs, the median "
+            f"after {delay} runs."
+        )
+    return [text]

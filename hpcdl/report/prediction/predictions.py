@@ -1,0 +1,187 @@
+"""Predicted times, the measured ones next to them, and the errors of the network that predicts."""
+
+from __future__ import annotations
+
+import json
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
+
+from hpcdl.prediction.certainty import PRICES
+from hpcdl.report.formats.cells import NONE, digits, percent, rate, seconds, volume
+from hpcdl.report.formats.document import Document, Section, Table
+from hpcdl.report.prediction import parallelism
+from hpcdl.report.prediction.published_results import reported
+from hpcdl.report.run.method_names import scheme_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hpcdl.analysis.run.scaling import Record
+    from hpcdl.fabric.network import Network
+    from hpcdl.prediction.certainty import Certainty
+    from hpcdl.prediction.predict import Prediction
+
+
+NOTE: Final = (
+    "Predicted: the same program in virtual time on a model of the network. Of measured: predicted by measured "
+    "time. A library's own collective cannot be simulated: its time is that of the best published algorithm."
+)
+STEPS: Final = (
+    *("training", "aggregation", "ranks", "predicted", "measured", "of measured"),
+    "",
+)
+STEPS_NOTE: Final = (
+    "Predicted: the strategy itself in virtual time, messages on the model of the network; compute times are "
+    "those given to a replay, or measured ones of the next smaller number of ranks if there is one, in "
+    "proportion to a rank's images. Encoders, decoders and sums of compressed gradients have the prices that they "
+    "are measured at on this machine."
+)
+ERRORS: Final = {
+    "fitted": "the times that the network was fitted to",
+    "scheme_and_ranks_left_out": "each algorithm on each number of ranks, predicted from all others",
+    "ranks_left_out": "each number of ranks, predicted from the other numbers",
+}
+
+
+def render(prediction: Prediction) -> str:
+    """The document that ``hpcdl predict --json`` prints; SI units."""
+    head = described(prediction.network, prediction.certainty)
+    cases = [*prediction.rows, *prediction.steps]
+    whole: dict[str, Any] = {"schema": 1, "network": head, "cases": cases, "left_out": prediction.left_out}
+    if prediction.meshes:
+        whole["parallelism"] = parallelism.records(prediction.meshes)
+    return json.dumps(whole, indent=1, allow_nan=False) + "\n"
+
+
+def described(priced: Network, certainty: Certainty | None) -> dict[str, Any]:
+    """A network in JSON; of a fitted one also how far off it is."""
+    head: dict[str, Any] = {
+        "name": priced.name,
+        "source": priced.source,
+        **{f"{name.replace(' ', '_')}_seconds": price for name, price, _ in _prices(priced)},
+        "ranks_per_host": None if priced.is_one_host else priced.ranks_per_host,
+    }
+    if certainty:
+        known = {"undetermined": certainty.undetermined, "notes": list(certainty.notes)}
+        head |= {"fit": {**certainty.errors, **known}}
+    return head
+
+
+def document(prediction: Prediction, title: str) -> Document:
+    """Return the prediction as a document."""
+    shown = [
+        network(prediction.network, prediction.certainty),
+        predicted(prediction.rows),
+        steps(prediction.steps, compared=prediction.certainty is not None),
+        reported(prediction.rows),
+    ]
+    if prediction.meshes:
+        shown.append(parallelism.section(prediction.meshes))
+    if prediction.left_out:
+        shown.append(Section("Not predicted", points=prediction.left_out))
+    return Document(title, list(filter(None, shown)))
+
+
+def network(priced: Network, certainty: Certainty | None) -> Section:
+    """Its prices; of a fitted one also how well they are known, and how far off it is."""
+    paid = set(certainty.pays) if certainty else {name for name, _, _ in _prices(priced)}
+    unknown = certainty.undetermined if certainty else []
+    prices = [
+        (
+            name,
+            seconds(price) if is_time else rate(1 / price) if price else "0",
+            "undetermined" if name in unknown else "",
+        )
+        for name, price, is_time in _prices(priced)
+        if name in paid
+    ]
+    where = "all ranks on one host" if priced.is_one_host else f"{priced.ranks_per_host} a host"
+    paragraphs = [f"{priced.name} ({priced.source}), {where}."]
+    tables = [Table("", ("price", "value", ""), prices).without_empty()]
+    points = []
+    if certainty:
+        if unknown:
+            points.append(
+                f"The measured times do not determine {', '.join(unknown)}: another value explains it as well. "
+                "Predicted times that depend on it by 10 % or more are marked UNDETERMINED; schemes must not be "
+                "ranked by them. Measure shorter and longer vectors, or more schemes."
+            )
+        points += certainty.notes
+        rows = [
+            (what, percent(one["median"], 1), percent(one["worst"], 1), str(one["of"]))
+            for name, what in ERRORS.items()
+            if (one := certainty.errors.get(name))
+        ]
+        tables += [Table("Relative error", ("of", "median", "worst", "times"), rows)] if rows else []
+    return Section("Network", paragraphs, points, tables)
+
+
+def predicted(rows: Sequence[Record]) -> Section:
+    """A table per collective and type: every algorithm by size and ranks."""
+    groups: dict[str, list[Record]] = {}
+    for row in rows:
+        groups.setdefault(f"{row['collective']}, {row['dtype']}", []).append(row)
+    header = ("size", "algorithm", "ranks", "predicted", "measured", "of measured", "")
+    tables = [
+        Table(title, header, [_cells(row) for row in sorted(group, key=_order)], 2).without_empty()
+        for title, group in groups.items()
+    ]
+    return Section("Predicted times", [NOTE] if tables else [], tables=tables)
+
+
+def steps(rows: Sequence[Record], *, compared: bool) -> Section:
+    """A table per problem: every way of training it by ranks.
+
+    ``compared``: the network is fitted to a run, so that its error on measured steps is stated.
+    """
+    groups: dict[str, list[Record]] = {}
+    for row in rows:
+        batch = row["global_batch"] // (1 if row["scaling"] == "strong" else row["ranks"])
+        what = ", ".join(filter(None, (f"{row['model']} on {row['dataset']}", row["backend"], row["dtype"])))
+        groups.setdefault(f"{what}, {row['scaling']} scaling, {batch} images", []).append(row)
+    tables = [
+        Table(title, STEPS, [_step(row) for row in group], 2).without_empty() for title, group in groups.items()
+    ]
+    notes = [STEPS_NOTE] if rows else []
+    ratios = [row["predicted_seconds"] / row["step_seconds"] for row in rows if row["step_seconds"]]
+    if compared and ratios:
+        within = percent(median([abs(ratio - 1) for ratio in ratios]), 1)
+        notes.append(f"Half of the {len(ratios)} predicted steps are within {within} of the measured ones.")
+    return Section("Predicted training steps", notes, tables=tables)
+
+
+def _step(row: Record) -> tuple[str, ...]:
+    measured = row["step_seconds"]
+    return (
+        ", ".join(filter(None, (row["training"], row.get("parallelism")))),
+        scheme_name(row) + (" (a library's)" if row["library_decides"] else ""),
+        str(row["ranks"]),
+        seconds(row["predicted_seconds"]),
+        seconds(measured),
+        digits(row["predicted_seconds"] / measured) if measured else NONE,
+        parallelism.doubt(row),
+    )
+
+
+def _order(row: Mapping[str, Any]) -> tuple[int, str, int]:
+    return row["message_bytes"], scheme_name(row), row["ranks"]
+
+
+def _cells(row: Record) -> tuple[str, ...]:
+    measured = row["time_p50_seconds"]
+    return (
+        volume(row["message_bytes"]),
+        scheme_name(row) + (" (a library's)" if row.get("library_decides") else ""),
+        str(row["ranks"]),
+        seconds(row["predicted_seconds"]),
+        seconds(measured),
+        digits(row["predicted_seconds"] / measured) if measured else NONE,
+        parallelism.doubt(row),
+    )
+
+
+def _prices(network: Network) -> list[tuple[str, float, bool]]:
+    """Name, price and whether it is that of a message; the others are a byte's."""
+    values = (network.link.alpha, network.link.beta, network.gamma, network.inside.alpha, network.inside.beta)
+    found = [(name, value, name.endswith("alpha")) for name, value in zip(PRICES, values, strict=True)]
+    return [one for one in found if not network.is_one_host or one[0] not in {"alpha", "beta"}]

@@ -1,0 +1,1 @@
+"""Content of a report about one run."""

@@ -1,0 +1,83 @@
+"""Contents of a report: all sections for a file, or the outcome for a terminal."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from hpcdl.report import sections
+from hpcdl.report.formats.document import Document
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hpcdl.report.formats.charts import Chart
+    from hpcdl.report.formats.document import Section
+    from hpcdl.report.run.findings import Findings
+
+
+BEST: Final = 5
+"""Methods that a table shows on a terminal."""
+
+
+class Answer(NamedTuple):
+    """Answer to the suite's question, as far as one section gives it."""
+
+    headline: str
+    """One sentence."""
+    details: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """A section; each file in ``hpcdl/report/sections`` declares one as ``SECTION``.
+
+    A section that does not apply to a run returns a ``Section`` without content, and None instead of an answer.
+    """
+
+    order: int
+    """Place on the page, ascending; answers have the same order."""
+    page: Callable[[Findings], Section]
+    """Content in a file."""
+    terminal: Callable[[Findings], Section] | None = None
+    """Content on a terminal; None: not shown there."""
+    answer: Callable[[Findings], Answer | None] | None = None
+    """Contribution to the verdict."""
+    figures: Sequence[Callable[[Findings], Sequence[Chart]]] = ()
+    """Charts of a page with figures, before the tables; each comes from a file in ``hpcdl/report/figures``."""
+
+
+@cache
+def declared() -> list[Declaration]:
+    """Return the sections in their order: the ``SECTION`` of each file in ``hpcdl/report/sections``."""
+    names = [module.name for module in pkgutil.iter_modules(sections.__path__)]
+    found = [importlib.import_module(f"{sections.__name__}.{name}").SECTION for name in names]
+    return sorted(found, key=lambda one: one.order)
+
+
+def document(found: Findings) -> Document:
+    """Return all sections to which the run has something to show."""
+    pages = [one.page(found) for one in declared()]
+    return Document(_title(found), list(filter(None, pages)), found.question)
+
+
+def illustrated(found: Findings) -> tuple[Document, list[tuple[Section, list[Chart]]]]:
+    """Return all sections as :func:`document`, and each with its charts; those without either are left out."""
+    pages = [(one.page(found), [chart for charts in one.figures for chart in charts(found)]) for one in declared()]
+    kept = [(section, charts) for section, charts in pages if section or charts]
+    return Document(_title(found), [section for section, _ in kept], found.question), kept
+
+
+def summary(found: Findings) -> Document:
+    """Return the sections of a terminal: the answers, and each table with its main columns and best rows."""
+    pages = [one.terminal(found) for one in declared() if one.terminal]
+    return Document(_title(found), list(filter(None, pages)), found.question)
+
+
+def _title(found: Findings) -> str:
+    """Return the run's name, and the number of launches if they are pooled."""
+    launches = len({fields.get("launch") for fields in found.run.described})
+    return f"hpcdl: {found.name}" + (f", {launches} launches" if launches > 1 else "")

@@ -1,0 +1,168 @@
+"""Numbers from one run: each reduction is computed once, at its first use, and every section draws from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from hpcdl.analysis.network import links, slow_hosts, stragglers, waiting
+from hpcdl.analysis.network.switch_traffic import switch_traffic
+from hpcdl.analysis.run import cores, overhead, ranking
+from hpcdl.analysis.run.launches import launches
+from hpcdl.analysis.run.outcome import staleness
+from hpcdl.analysis.run.scaling import records
+from hpcdl.prediction.fitted import predict_run
+from hpcdl.report.run.grouping import problems
+from hpcdl.report.run.method_names import run_names
+from hpcdl.report.run.settings import settings
+from hpcdl.report.run.warnings import warnings
+from hpcdl.trace.input_file import parse_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from hpcdl.analysis.network.links import Links
+    from hpcdl.analysis.network.slow_hosts import Speeds
+    from hpcdl.analysis.network.stragglers import Slowed
+    from hpcdl.analysis.network.switch_traffic import SwitchTraffic
+    from hpcdl.analysis.network.waiting import Waiting
+    from hpcdl.analysis.run.launches import Launch
+    from hpcdl.analysis.run.outcome import Staleness
+    from hpcdl.analysis.run.overhead import Overhead
+    from hpcdl.analysis.run.ranking import Field, Winner
+    from hpcdl.analysis.run.scaling import Record
+    from hpcdl.prediction.fitted import RunPrediction
+    from hpcdl.report.run.grouping import Method
+    from hpcdl.report.run.settings import Settings
+    from hpcdl.trace.run import Run
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Findings in one run."""
+
+    run: Run
+    name: str
+    """Name of the run in this report."""
+
+    @cached_property
+    def launches(self) -> list[Launch]:
+        """Each launch of each case, reduced over its ranks."""
+        found = zip(launches(self.run), self.waiting, strict=True)
+        return [replace(one, **waits.columns) if waits else one for one, waits in found]
+
+    @cached_property
+    def waiting(self) -> list[Waiting | None]:
+        """Waiting and transfer of each launch of each case; None where the trace does not show them."""
+        return [one for one, _ in self._from_events]
+
+    @cached_property
+    def records(self) -> list[Record]:
+        """One record per case and seed. Raises AmbiguousCaseError."""
+        return records(self.launches)
+
+    @cached_property
+    def problems(self) -> list[list[Method]]:
+        """Training records by problem, then by method, then by ranks."""
+        return problems(self.records)
+
+    @cached_property
+    def settings(self) -> Settings:
+        """Settings that the problems share, and those in which they differ."""
+        return settings(self.problems)
+
+    @cached_property
+    def warnings(self) -> list[str]:
+        """Doubts about the numbers, worst first."""
+        return warnings(self.run, self.records)
+
+    @cached_property
+    def usable_cores(self) -> float | None:
+        """Cores of the smallest node that its ranks may use; None if unknown."""
+        return cores.usable_cores(self.run.environment)
+
+    @cached_property
+    def oversubscribed(self) -> Mapping[int, int]:
+        """Numbers of ranks that share cores, with the cores that they need on the fullest node."""
+        return cores.oversubscribed(self.run, self.records)
+
+    @cached_property
+    def fields(self) -> list[Field]:
+        """Training methods that may be compared with each other."""
+        return ranking.fields_of(self.launches)
+
+    @cached_property
+    def winners(self) -> list[Winner]:
+        """Best method of each field by each measure."""
+        return ranking.winners(self.fields)
+
+    @cached_property
+    def staleness(self) -> list[tuple[Mapping[str, Any], Staleness]]:
+        """Fields and staleness of each launch that applied gradients of other ranks."""
+        return [(one.fields, found) for one in self.launches if (found := staleness(one))]
+
+    @cached_property
+    def slowed(self) -> list[Slowed]:
+        """Cases with a straggler compared with the same cases without."""
+        return stragglers.slowed(self.launches)
+
+    @cached_property
+    def predicted(self) -> RunPrediction | None:
+        """Network fitted to the measured times, and its predictions; None if too little was measured."""
+        return predict_run(self.run, self.records)
+
+    @cached_property
+    def links(self) -> list[Links]:
+        """Exchanges between all pairs of ranks, or across the middle, launches together."""
+        return links.over_launches(links.links(self.run))
+
+    @cached_property
+    def speeds(self) -> list[Speeds]:
+        """Speeds of hosts, from the events of traced cases that were not disturbed, launches together."""
+        cases = zip(self._from_events, self.launches, strict=True)
+        return slow_hosts.over_launches([speeds for (_, speeds), of in cases if speeds and not of.disturbed])
+
+    @cached_property
+    def _from_events(self) -> list[tuple[Waiting | None, Speeds | None]]:
+        """Findings in the events of each case, which are read once."""
+        run = self.run
+        found: list[tuple[Waiting | None, Speeds | None]] = []
+        for index, fields in enumerate(run.described):
+            if fields.get("ranks", 1) == 1:
+                found.append((None, None))
+                continue
+            events = run.events_of(index)
+            found.append((waiting.of_case(run, index, events), slow_hosts.of_case(run, index, events)))
+        return found
+
+    @cached_property
+    def switch_traffic(self) -> list[SwitchTraffic]:
+        """Bytes through each level of switches, of cases whose messages were recorded under Slurm."""
+        return switch_traffic(self.run)
+
+    @cached_property
+    def cost_of_fabric(self) -> list[Overhead]:
+        """Exchanges through the fabric compared with mpi4py's."""
+        return overhead.fabric(self.launches)
+
+    @cached_property
+    def cost_of_tracing(self) -> list[Overhead]:
+        """Traced steps compared with untraced ones."""
+        return overhead.tracing(self.launches)
+
+    @property
+    def question(self) -> str:
+        """The suite's question; empty if it has none."""
+        try:
+            head = parse_toml(self.run.suite).get("suite")
+        except ValueError:  # a report cannot mend a suite that has run
+            return ""
+        return str(head.get("question", "")) if isinstance(head, dict) else ""
+
+
+def findings(runs: Sequence[Run]) -> list[Findings]:
+    """Return the findings in each run. Raises ValueError for a run that is given twice."""
+    names = run_names([run.path for run in runs])
+    return [Findings(run, name) for run, name in zip(runs, names, strict=True)]

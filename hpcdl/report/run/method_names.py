@@ -1,0 +1,122 @@
+"""Names of rows: as brief as the other rows of a table allow."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from hpcdl.analysis.run.record_fields import ANY, OWN, parts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+
+def run_names(paths: Sequence[Path]) -> list[str]:
+    """Return the names of run folders, each with as many parent folders as tell it from the others.
+
+    Raises ValueError for a run that is given twice.
+    """
+    folders = [path.parent if path.name == "run.h5" else path for path in (path.resolve() for path in paths)]
+    if len(set(folders)) < len(folders):
+        twice = next(path for path, folder in zip(paths, folders, strict=True) if folders.count(folder) > 1)
+        raise ValueError(f"{twice}: the run is given more than once")
+    for depth in count(1):
+        names = ["/".join(folder.parts[-depth:]) for folder in folders]
+        if len(set(names)) == len(names):
+            return names
+    raise AssertionError  # whole paths differ
+
+
+def scheme_name(fields: Mapping[str, Any]) -> str:
+    """The aggregation, with its compression where there is one; empty where a strategy moves its messages."""
+    aggregation, compression = (fields.get(name) or "none" for name in ("aggregation", "compression"))
+    name = {ANY: "any scheme", OWN: ""}.get(str(aggregation), str(aggregation))
+    return name if compression == "none" else f"{name} + {compression}".strip()
+
+
+class Names:
+    """Names for the methods of one table.
+
+    A strategy is called what its paper calls it (the record's ``system``), else by its name; of settings only
+    those are named that differ between strategies, or optimizers, of the same name. Settings that follow from the
+    named ones are left out.
+    """
+
+    def __init__(self, cases: Iterable[Mapping[str, Any]]) -> None:
+        self._cases = list(cases)
+        titles: dict[str, set[str]] = {}
+        for case in self._cases:
+            titles.setdefault(text_of(case, "training"), set()).add(str(case.get("system") or ""))
+        known = {label: one.pop() for label, one in titles.items() if len(one) == 1}
+        self._brief = {
+            "training": _brief({label: known.get(label) or parts(label)[0] for label in titles}),
+            "parallelism": _brief(
+                {label: parts(label)[0] or "data-parallel" for label in self._all("parallelism")}
+            ),
+            "optimizer": _brief({label: parts(label)[0] for label in self._all("optimizer")}),
+            "schedule": _brief({label: parts(label)[0] for label in self._all("schedule")}),
+            "learning_rate": {rate: f"rate {rate}" for rate in self._all("learning_rate")},
+        }
+
+    def __call__(self, case: Mapping[str, Any]) -> str:
+        """Return the fields in which ``case`` differs from the others, else its aggregation or strategy."""
+        given: list[str] = []
+        words = []
+        for field, brief in self._brief.items():
+            if len(self._all(field, case, given)) > 1:
+                words.append(brief.get(text_of(case, field), ""))
+            if field == "training" and len(self._schemes(case)) > 1:
+                words.append(scheme_name(case))
+            given.append(field)
+        alone = scheme_name(case) or self._brief["training"].get(text_of(case, "training"), "")
+        return ", ".join(filter(None, words)) or alone
+
+    @property
+    def common(self) -> dict[str, str]:
+        """Fields that all cases share and no name has, in words."""
+        shared = {name: self._all(name).pop() for name in self._brief if len(self._all(name)) == 1}
+        for name, noun in (("schedule", "schedule"), ("learning_rate", "learning rate")):
+            if shared.get(name):
+                shared[name] = f"{noun} {shared[name]}"
+        summed = all(case.get("aggregation") != OWN for case in self._cases)
+        if len(shared) < len(self._brief) and len(self._schemes()) == 1 and summed:
+            shared["aggregation"] = f"aggregation {self._schemes().pop()}"
+        return shared
+
+    def _all(self, field: str, like: Mapping[str, Any] | None = None, given: Iterable[str] = ()) -> set[str]:
+        """Return the texts of ``field`` in the cases that agree with ``like`` in the ``given`` fields."""
+        wanted = {name: text_of(like, name) for name in given} if like else {}
+        return {
+            text_of(case, field)
+            for case in self._cases
+            if all(text_of(case, name) == value for name, value in wanted.items())
+        }
+
+    def _schemes(self, like: Mapping[str, Any] | None = None) -> set[str]:
+        """Ways of summing, of the strategy of ``like``; one rank sums nothing, a strategy's own is no choice."""
+        cases = [one for one in self._cases if not like or text_of(one, "training") == text_of(like, "training")]
+        several = [case for case in cases if case.get("ranks") != 1] or cases
+        return {scheme_name(case) for case in several if case.get("aggregation") != OWN}
+
+
+def text_of(case: Mapping[str, Any], field: str) -> str:
+    """A field in words; empty where there is none."""
+    value = case.get(field)
+    return f"{value:g}" if isinstance(value, float) else str(value or "")
+
+
+def _brief(heads: Mapping[str, str]) -> dict[str, str]:
+    """By label its head, with the settings in which it differs from others of the same head."""
+    alike: dict[str, list[str]] = {}
+    for label, head in heads.items():
+        alike.setdefault(head, []).append(label)
+    found = {}
+    for head, labels in alike.items():
+        settings = {label: parts(label)[1] for label in labels}
+        keys = list(dict.fromkeys(key for one in settings.values() for key in one))
+        differing = [key for key in keys if len({one.get(key) for one in settings.values()}) > 1]
+        for label, one in settings.items():
+            named = ",".join(f"{key}={one[key]}" for key in differing if key in one)
+            found[label] = f"{head}({named})" if named else head
+    return found

@@ -1,0 +1,160 @@
+"""Scaling of the compute time, which communication is not responsible for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from hpcdl.analysis.run.disturbance import NOTED_STEAL
+from hpcdl.analysis.run.near_linear import NEAR_LINEAR
+from hpcdl.report.formats.cells import digits, interval, plural, seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from hpcdl.report.run.grouping import Method, Scale
+
+
+MOST: Final = 3
+"""Methods of one outcome that a line names."""
+
+
+def count(judged: Sequence[Sequence[Method]], oversubscribed: Collection[int]) -> str:
+    """Return the number of near-linear methods at their largest scale, in all settings together; empty if none.
+
+    Without any verdict, return the range of their efficiencies.
+    """
+    if not judged:
+        return ""
+    ends = [method.scales[-1] for methods in judged for method in methods]
+    scales = {scale["ranks"] for scale in ends}
+    where = plural(ends[0]["ranks"], "rank") if len(scales) == 1 else "their largest scale"
+    disturbed = sum(scale.disturbed for scale in ends)
+    inconclusive = sum(scale.near_linear is None for scale in ends) - disturbed
+    states = [f"{inconclusive} inconclusive"] * bool(inconclusive) + [f"{disturbed} disturbed"] * bool(disturbed)
+    if inconclusive + disturbed == len(ends):
+        values = [scale.median("efficiency") or 0.0 for scale in ends]
+        line = (
+            f"Efficiency is {_range(values)} at {where}, without a verdict on near-linear scaling "
+            f"(>= {NEAR_LINEAR:.2f}): {', '.join(states)}."
+        )
+    else:
+        are = (
+            "method is"
+            if len(ends) == 1
+            else "methods are"
+            if len(judged) == 1
+            else "pairs of method and setting are"
+        )
+        near_linear = sum(scale.near_linear is True for scale in ends)
+        line = f"{near_linear} of {len(ends)} {are} near-linear at {where} (efficiency >= {NEAR_LINEAR:.2f})."
+        line += f" Without a verdict: {', '.join(states)}." if states else ""
+    shared = sorted({scale["ranks"] for scale in ends if not scale["network"]} & set(oversubscribed))
+    if shared:
+        numbers = ", ".join(map(str, shared))
+        line += f" OVERSUBSCRIBED: at {numbers} ranks they share cores, which does not measure scaling."
+    return line
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = digits(min(values)), digits(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def standings(methods: Sequence[Method]) -> list[str]:
+    """Return one line per outcome with its best methods and their efficiencies; the best outcome first."""
+    lines: dict[tuple[int, int, str], list[tuple[float, str]]] = {}
+    for one in methods:
+        order, phrase, decisive = _standing([scale for scale in one.scales if not scale.is_base])
+        place = -(decisive.median("efficiency") or 0)
+        lines.setdefault((*order, phrase), []).append((place, f"{one.name} ({_efficiency(decisive)})"))
+    return [f"{phrase}: {_first(sorted(named))}." for (_, _, phrase), named in sorted(lines.items())]
+
+
+def _first(named: Sequence[tuple[float, str]]) -> str:
+    more = [f"{len(named) - MOST} more"] if len(named) > MOST else []
+    return ", ".join([*(name for _, name in named[:MOST]), *more])
+
+
+def _standing(beyond: Sequence[Scale]) -> tuple[tuple[int, int], str, Scale]:
+    """Return the rank of an outcome, its words, and the decisive scale."""
+    held = next((number for number, scale in enumerate(beyond) if not scale.near_linear), len(beyond))
+    reached = beyond[held - 1]["ranks"] if held else 0
+    if held == len(beyond):
+        return (-reached, 0), f"near-linear at {reached} ranks", beyond[-1]
+    decisive = beyond[held]
+    until = f"near-linear up to {reached} ranks, " if held else ""
+    here = f"{decisive['ranks']} ranks"
+    if decisive.near_linear is False:
+        where = f"at {here}" if decisive is beyond[-1] else f"from {here} on"
+        return (-reached, 2), f"{until}not {'' if held else 'near-linear '}{where}", decisive
+    if decisive.disturbed:
+        return (-reached, 1), f"{until}no verdict at {here}, disturbed", decisive
+    return (-reached, 1), f"{until}inconclusive at {here}, {_reason(decisive)}", decisive
+
+
+def _reason(scale: Scale) -> str:
+    """Return the reason why an undisturbed case is inconclusive."""
+    if scale.is_one_launch:
+        return "one launch"
+    low, high = scale.low("efficiency_low"), scale.high("efficiency_high")
+    if low is None or high is None:
+        return "too few steps for an interval"
+    inside = low < NEAR_LINEAR <= high
+    if not inside:
+        return "too many cases for this difference"
+    stolen = max(scale.values("stolen"), default=0.0)
+    cause = f", which steal time of {100 * stolen:.0f} % widens" if stolen >= NOTED_STEAL else ""
+    return f"{NEAR_LINEAR:.2f} is inside the interval{cause}"
+
+
+def _efficiency(scale: Scale) -> str:
+    bounds = interval(scale.low("efficiency_low"), scale.high("efficiency_high"))
+    return digits(scale.median("efficiency")) + (f", {bounds}" if bounds != "-" else "")
+
+
+def not_scaling(methods: Sequence[Method], oversubscribed: Collection[int]) -> list[str]:
+    """Return one line per number of ranks at which the compute time alone rules out near-linear scaling.
+
+    ``methods``: all of one problem. Compute times are medians over the methods of one strategy, since all of them
+    compute the same. Ranks that share cores (``oversubscribed`` numbers of them) are not judged.
+    """
+    missed: dict[tuple[str, int], Method] = {}
+    for one in methods:
+        last = one.scales[-1]
+        shared = last["ranks"] in oversubscribed and not last["network"]
+        if last.near_linear is False and not one.is_ceiling and not shared:
+            missed.setdefault((str(last["training"]), last["ranks"]), one)
+    several = len({scale["training"] for one in methods for scale in one.scales}) > 1
+    lines = []
+    for (training, ranks), one in missed.items():
+        line = _line(one, _compute(methods, training, ranks), methods)
+        lines += [f"{training}: {line}" if several and line else line]
+    return list(filter(None, lines))
+
+
+def _compute(methods: Sequence[Method], training: str, ranks: int) -> float | None:
+    """Return the median compute time of a step."""
+    scales = [scale for one in methods for scale in one.scales]
+    alike = [scale for scale in scales if (scale["training"], scale["ranks"]) == (training, ranks)]
+    times = [time for scale in alike for time in scale.values("compute_seconds")]
+    return float(np.median(times)) if times else None
+
+
+def _line(one: Method, spent: float | None, methods: Sequence[Method]) -> str:
+    """Return the compute time at the last scale and with linear scaling; empty if it scales."""
+    last = one.scales[-1]
+    at_base, step = _compute(methods, last["training"], last["base_ranks"]), last.median("base_step_seconds")
+    strong = last["scaling"] == "strong"
+    more = last["ranks"] / last["base_ranks"] if strong else 1.0
+    # a step on these ranks takes at least its compute time
+    if not spent or not at_base or not step or step / (more * spent) >= NEAR_LINEAR:
+        return ""
+    base = f"the {seconds(at_base)} of {plural(last['base_ranks'], 'rank')}"
+    linear = f"linear scaling of {base} would be {seconds(at_base / more)}" if strong else f"against {base}"
+    return (
+        f"cause at {plural(last['ranks'], 'rank')}: computing itself does not scale. A rank computes "
+        f"{seconds(spent)} in a step; {linear} ({digits(at_base / more / spent)} of linear). Without any "
+        "communication the median method would not be near-linear either."
+    )

@@ -1,0 +1,87 @@
+"""Rendering of runs in any format."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import shlex
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+
+from hpcdl.report.run.findings import findings
+from hpcdl.trace import run_files
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from hpcdl.trace.run import Run
+
+
+LIBRARIES: Final = ("jinja2", "matplotlib")
+"""Needed for HTML."""
+
+
+def missing() -> str:
+    """Return in words which libraries HTML lacks; empty if none."""
+    lacking = [name for name in LIBRARIES if find_spec(name) is None]
+    return f"report.html needs {' and '.join(lacking)}: pip install 'hpcdl[report]'" if lacking else ""
+
+
+def formats() -> list[str]:
+    """Return the formats that can be written, as :data:`hpcdl.report.run.render.FORMATS` names them."""
+    return ["md"] if missing() else ["md", "html"]
+
+
+def next_steps(page: str, folder: Path, *, launches: int = 1) -> str:
+    """Return the last lines of a run: its page, and what to do next."""
+    compare = f"hpcdl compare {shlex.quote(str(folder))} --with LATER-RUN"
+    more = "verdicts need several launches: add --launches 3"
+    steps = [*([more] if launches == 1 else []), f"what has changed since: {compare}"]
+    return "\n".join([f"report: {page}", *(f"next: {step}" for step in steps)])
+
+
+def save(folder: Path, texts: Sequence[str]) -> str:
+    """Write one text per format of :func:`formats`; return a line with the page to open. Raises OSError."""
+    (folder / "report.html").unlink(missing_ok=True)  # of an earlier part of the run
+    paths = [folder / f"report.{one}" for one in formats()]
+    for path, text in zip(paths, texts, strict=True):
+        run_files.write_text(path, text)
+    lacking = missing()
+    return f"{paths[-1]}" + (f" ({lacking})" if lacking else "")
+
+
+FORMATS: Final = {
+    **dict.fromkeys(("markdown", "md"), "markdown"),
+    **{name: name for name in ("summary", "html", "csv", "json", "svg")},
+    "tex": "latex",
+}
+"""Format, or ending of a file name, to the module of this folder that writes it."""
+
+
+def render(runs: Sequence[Run], format: str) -> str:  # noqa: A002 - the contract's name
+    """Return ``runs`` as text; ``format`` is one of :data:`FORMATS`. Raises as :func:`renderings`."""
+    return renderings(runs, [format])[0]
+
+
+def renderings(runs: Sequence[Run], formats: Sequence[str]) -> list[str]:
+    """Return ``runs`` as one text per format; the findings in a run are computed once for all formats.
+
+    ``svg:TITLE`` is the first figure whose title begins with TITLE.
+
+    Raises ValueError for an unknown format or one without its libraries, a run that is given twice,
+    hpcdl.analysis.run.points.AmbiguousCaseError for two cases that do not differ in any field, and
+    hpcdl.trace.record.TraceError for a trace that is damaged.
+    """
+    named = [one.partition(":")[::2] for one in formats]
+    for one, _ in named:
+        if one not in FORMATS:
+            near = difflib.get_close_matches(one, FORMATS, 1, 0)
+            raise ValueError(f"no report format {one!r}; did you mean {near[0]!r}? known: {', '.join(FORMATS)}")
+        if one in {"html", "svg"} and missing():
+            raise ValueError(missing())
+    found = findings(runs)
+    return [
+        str(importlib.import_module(f"hpcdl.report.formats.{FORMATS[one]}").render(found, *filter(None, [title])))
+        for one, title in named
+    ]

@@ -1,0 +1,95 @@
+"""Settings of trainings in words: once those that all cases share, and a letter for each combination of others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from string import ascii_uppercase
+from typing import TYPE_CHECKING, Any, Final
+
+from hpcdl.analysis.run.record_fields import Key, planned_steps, problem
+from hpcdl.analysis.run.record_fields import words as conditions_in_words
+from hpcdl.report.formats.cells import digits, plural
+from hpcdl.report.run.grouping import names_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hpcdl.report.run.grouping import Method
+
+
+ABSENT: Final = {
+    "straggler": "no straggler",
+    "failure": "no failure",
+    "shares": "equal shares",
+    "simulated": "measured",
+    "trace": "trace=events",
+}
+"""By condition, the words for a case without it if other cases have it."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The problems of a report."""
+
+    common: str
+    """Settings that all problems share."""
+    own: Mapping[Key, tuple[str, str]]
+    """Letter and further settings of each problem. Empty if there is only one."""
+
+    def letter(self, fields: Mapping[str, Any]) -> str:
+        """``A``, ``B``, ... for the problem of a record; empty if there is only one."""
+        return self.own.get(problem(fields), ("", ""))[0]
+
+    @property
+    def letters(self) -> Settings:
+        """These settings with titles for a terminal: a letter alone."""
+        return replace(self, own={key: (f"Setting {letter}", "") for key, (letter, _) in self.own.items()})
+
+    def title(self, fields: Mapping[str, Any]) -> str:
+        """Return letter and further settings; empty if there is only one problem."""
+        return ": ".join(filter(None, self.own.get(problem(fields), ())))
+
+
+def settings(groups: Sequence[Sequence[Method]]) -> Settings:
+    """Compare the problems of ``groups`` (of :func:`~hpcdl.report.run.grouping.problems`) word by word."""
+    words = {problem(methods[0].scales[0].records[0]): _words(methods) for methods in groups}
+    every = list(words.values())
+    names = list(dict.fromkeys(name for one in every for name in one))
+    shared = [name for name in names if len({one.get(name) for one in every}) == 1]
+    common = [every[0][name] for name in shared if name != "suite"]
+    absent = {name: word for name, word in ABSENT.items() if name in names and name not in shared}
+    own = {
+        key: (
+            ascii_uppercase[number] if number < len(ascii_uppercase) else str(number + 1),
+            ", ".join(word for name, word in {**absent, **one}.items() if name not in shared),
+        )
+        for number, (key, one) in enumerate(words.items())
+    }
+    return Settings(", ".join(common), own if len(own) > 1 else {})
+
+
+def _words(methods: Sequence[Method]) -> dict[str, str]:
+    """Return by subject each known setting of a problem, and those that all methods share."""
+    fields = methods[0].scales[0].records[0]
+    batch = {
+        "strong": f"strong scaling, global batch {fields.get('global_batch')}",
+        "weak": f"weak scaling, {_per_rank(fields)} images per rank",
+    }.get(fields.get("scaling") or "", "scaling not stated")
+    epochs, target = (fields.get(name) for name in ("epochs", "target_accuracy"))
+    known = {
+        "suite": f"suite {fields.get('suite')}",
+        "task": f"{fields.get('model') or 'unnamed model'} on {fields.get('dataset') or 'unnamed data'}",
+        "arithmetic": " ".join(str(fields[name]) for name in ("backend", "dtype") if fields.get(name)),
+        **names_of(methods).common,
+        "threads": plural(fields.get("threads_per_rank"), "thread", " per rank"),
+        "batch": batch,
+        "length": plural(epochs, "epoch") or plural(planned_steps(fields), "step"),
+        "target": "" if target is None else f"target accuracy {digits(target)}",
+        **conditions_in_words(fields),
+    }
+    return {name: word for name, word in known.items() if word}
+
+
+def _per_rank(fields: Mapping[str, Any]) -> Any:
+    whole = fields.get("global_batch")
+    return fields.get("batch_per_rank") or ("equal" if whole is None else whole // fields["ranks"])
