@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from hpcdl.exit_codes import FAILED, INTERRUPTED, USAGE
 from hpcdl.launch import signals, standard_streams
-from hpcdl.launch.launcher_check import is_first
+from hpcdl.launch.library import is_first
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from hpcdl.commands.parts.command import Command
+    from hpcdl.commands.parts.parser import Command
 
 
 def commands() -> dict[str, Command]:
@@ -57,7 +57,7 @@ def _execute(options: argparse.Namespace) -> int:
     from hpcdl.launch.testbed_settings import TestbedError
     from hpcdl.report.formats.cells import message
     from hpcdl.suite import UsageError
-    from hpcdl.trace.record import TraceError
+    from hpcdl.trace.recorder import TraceError
 
     try:
         return int(options.execute(options))

@@ -2,7 +2,8 @@
 
 ``hpcdl/aggregation/ring.py`` offers its function ``ring``. A file in ``hpcdl/optim`` or ``hpcdl/compression``
 offers a class; letter case and underscores do not matter: ``sgd.py`` offers ``SGD``. A file of a family, such as
-``hpcdl/models/vgg.py``, lists what it offers in ``OFFERS``. A new file needs no registration.
+``hpcdl/models/vgg.py``, lists what it offers in ``OFFERS``, and may list ``TRAITS`` so. A new file needs no
+registration.
 
 ``mypackage.mymodule:my_ring`` names an object of the user. Its module is searched on Python's path, then in the
 folder of the suite. It is imported only if the user typed the name, in a suite or an option: a file of a run is
@@ -91,11 +92,14 @@ def find(folder: str, name: str) -> Callable[..., Any]:
 
 
 def traits(folder: str, name: str, kind: type[Traits]) -> Traits:
-    """Return ``TRAITS`` of the module of ``name``; the defaults ``kind()`` if the module has none.
+    """Return ``TRAITS`` of the module of ``name``, a family's by name; the defaults ``kind()`` if it has none.
 
     Raises ValueError for an unknown name, and for ``TRAITS`` of another type.
     """
-    declared = getattr(sys.modules[find(folder, name).__module__], "TRAITS", None)
+    module = sys.modules[find(folder, name).__module__]
+    declared = getattr(module, "TRAITS", None)
+    if hasattr(module, "OFFERS") and isinstance(declared, dict):
+        declared = declared.get(name)
     if declared is None:
         return kind()
     if not isinstance(declared, kind):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from hpcdl.fabric.comm import Comm
     from hpcdl.fabric.faults import Failure
-    from hpcdl.trace.record import Scalar
+    from hpcdl.trace.recorder import Scalar
     from hpcdl.training.parts.journal import Journal
 
 

@@ -3,8 +3,7 @@ import random
 import pytest
 
 from hpcdl import registry
-from hpcdl.trace.record import CaseRecord
-from hpcdl.trace.recorder import Evaluation, Recorder, Step
+from hpcdl.trace.recorder import CaseRecord, Evaluation, Recorder, Step
 from hpcdl.trace.schema import merge, read, write_part
 from hpcdl.training.parts.traits import Strategy
 

@@ -25,12 +25,12 @@ ONLY_IN = {
     "zstandard": ["compression/codes/zstd.py"],
     "h5py": ["trace/*", "data/*"],
     "PIL": ["data/convert.py"],
-    "pandas": ["__init__.py", "analysis/*", "report/*", "trace/run.py", "trace/messages.py", "trace/export/*"],
+    "pandas": ["__init__.py", "analysis/*", "report/*", "trace/run.py", "trace/messages.py", "trace/export.py"],
     "matplotlib": ["report/formats/drawing/*"],
     "jinja2": ["report/formats/html.py"],
     "scipy": ["analysis/*"],
     "rich": ["commands/*"],
-    "perfetto": ["trace/export/perfetto.py"],
+    "perfetto": ["trace/export.py"],
 }
 """Libraries, and the only modules that may import them."""
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from hpcdl import suite
+from hpcdl.data.hdf5 import ImageFile
 from hpcdl.data.parts import data_file
 from hpcdl.data.parts.data_file import content
 from hpcdl.data.parts.dataset import DataError
-from hpcdl.data.parts.image_file import ImageFile
 from hpcdl.prediction.network_file import NetworkFileError
 from hpcdl.prediction.network_file import load_network as network
 from hpcdl.trace import input_file
-from hpcdl.trace.record import TraceError
+from hpcdl.trace.recorder import TraceError
 from hpcdl.trace.schema import read as trace
 
 READERS = {

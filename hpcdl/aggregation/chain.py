@@ -3,7 +3,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.aggregation.parts.segments import segmented
+from hpcdl.aggregation.parts.folding import segmented
 from hpcdl.aggregation.parts.traits import Aggregation
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpcdl.aggregation.parts.segments import segmented
+from hpcdl.aggregation.parts.folding import segmented
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -4,7 +4,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.aggregation import allgather, ring
-from hpcdl.aggregation.parts.composing import component, halves
+from hpcdl.aggregation.parts.collectives import component, halves
 from hpcdl.aggregation.parts.messages import HEADER, cut, enclose, no_bytes, padded, sender_of
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.fabric.vectors import Parts, Phantom, partition

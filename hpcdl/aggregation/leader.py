@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.aggregation import binomial
-from hpcdl.aggregation.parts.composing import component, halves
+from hpcdl.aggregation.parts.collectives import component, halves
 from hpcdl.aggregation.parts.traits import Aggregation
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from hpcdl.fabric.network import Network
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer
-    from hpcdl.trace.record import Scalar
+    from hpcdl.trace.recorder import Scalar
     from hpcdl.training.parts.journal import Journal
 
 RING: Final = Choice("aggregation", "ring")

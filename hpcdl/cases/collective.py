@@ -26,7 +26,7 @@ from hpcdl.cases.spec.scheme import can_be_tried, check_dense, check_hosts, chec
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated
-from hpcdl.launch.memory import node_memory_bytes, shortage
+from hpcdl.launch.machine import node_memory_bytes, shortage
 from hpcdl.nn.backend import backend
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from hpcdl.fabric.comm import Comm
     from hpcdl.nn.backend import Backend
-    from hpcdl.trace.record import Scalar
+    from hpcdl.trace.recorder import Scalar
     from hpcdl.training.parts.journal import Journal
 
 

@@ -15,13 +15,13 @@ import numpy as np
 
 from hpcdl.analysis.network.links import rounds
 from hpcdl.cases.spec.keys import MOST_RANKS, MOST_REPETITIONS, MOST_THREADS, key
-from hpcdl.launch.memory import node_memory_bytes, shortage
+from hpcdl.launch.machine import node_memory_bytes, shortage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine
 
     from hpcdl.fabric.comm import Comm
-    from hpcdl.trace.record import Scalar
+    from hpcdl.trace.recorder import Scalar
     from hpcdl.training.parts.journal import Journal
 
 CALLED: Final = {

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from hpcdl.cases.simulation.stand_in_stages import Marks
     from hpcdl.fabric.comm import Comm
-    from hpcdl.trace.record import Scalar
+    from hpcdl.trace.recorder import Scalar
     from hpcdl.training.parts.journal import Journal
 
 MOST_SECONDS: Final = 10**6

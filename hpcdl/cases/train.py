@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from hpcdl.fabric.comm import Comm
-    from hpcdl.trace.record import Scalar
+    from hpcdl.trace.recorder import Scalar
     from hpcdl.training.parts.journal import Journal
     from hpcdl.training.parts.session import Session
 

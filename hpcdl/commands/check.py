@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.commands.parts.command import Command
+from hpcdl.commands.parts.parser import Command
 from hpcdl.exit_codes import FAILED, MISMATCH, OK
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def execute(options: argparse.Namespace) -> int:
 def _machine() -> int:
     import os
 
-    from hpcdl.launch.launcher_check import is_first, launched
+    from hpcdl.launch.library import is_first, launched
     from hpcdl.launch.preflight import preflight, preflight_of_job
 
     findings = preflight_of_job() if launched(os.environ) else preflight()

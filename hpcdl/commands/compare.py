@@ -7,9 +7,8 @@ import datetime as dt
 import re
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.commands.parts.command import Command
-from hpcdl.commands.parts.output_file import check_page, write_output
-from hpcdl.commands.parts.parser import path
+from hpcdl.commands.parts.output import check_page, write_output
+from hpcdl.commands.parts.parser import Command, path
 from hpcdl.exit_codes import FAILED, INCONCLUSIVE, OK
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ def _series(baseline: Sequence[Path], candidate: Sequence[Path]) -> tuple[list[R
     """Read both sides. Raises UsageError for a run that cannot be read, or is given twice."""
     from hpcdl.analysis.over_time.archive import read_series, runs_in
     from hpcdl.suite import UsageError
-    from hpcdl.trace.record import TraceError
+    from hpcdl.trace.recorder import TraceError
 
     sides = [[run for path in given for run in runs_in(path)] for given in (baseline, candidate)]
     seen = set()

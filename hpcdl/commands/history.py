@@ -8,9 +8,8 @@ import re
 import sys
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.commands.parts.command import Command
-from hpcdl.commands.parts.output_file import check_page, write_output
-from hpcdl.commands.parts.parser import path
+from hpcdl.commands.parts.output import check_page, write_output
+from hpcdl.commands.parts.parser import Command, path
 from hpcdl.exit_codes import FAILED, INCONCLUSIVE, OK
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ import argparse
 import json
 from typing import Any, Final
 
-from hpcdl.commands.parts.command import Command
-from hpcdl.commands.parts.parser import chosen, whole_number
+from hpcdl.commands.parts.parser import Command, chosen, whole_number
 from hpcdl.exit_codes import OK
 
 SUBJECTS: Final = (

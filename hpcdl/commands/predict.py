@@ -6,9 +6,8 @@ import sys
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.commands.parts.command import Command
-from hpcdl.commands.parts.output_file import write_output
-from hpcdl.commands.parts.parser import case_patterns, path, whole_number
+from hpcdl.commands.parts.output import write_output
+from hpcdl.commands.parts.parser import Command, case_patterns, path, whole_number
 from hpcdl.exit_codes import OK
 
 if TYPE_CHECKING:

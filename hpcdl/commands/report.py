@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.commands.parts.command import Command
-from hpcdl.commands.parts.output_file import write_output
-from hpcdl.commands.parts.parser import path
+from hpcdl.commands.parts.output import write_output
+from hpcdl.commands.parts.parser import Command, path
 from hpcdl.exit_codes import OK
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
-    from hpcdl.commands.parts.rendering import rendered
+    from hpcdl.commands.parts.output import rendered
     from hpcdl.report.formats.summary import coloured
     from hpcdl.suite import UsageError
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.commands.parts.command import Command
 from hpcdl.commands.parts.folder import folder_of, load_suite, writable
 from hpcdl.commands.parts.job import in_job
-from hpcdl.commands.parts.parser import case_patterns, path, whole_number
+from hpcdl.commands.parts.parser import Command, case_patterns, path, whole_number
 from hpcdl.exit_codes import FAILED, OK
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
-    from hpcdl.launch.launcher_check import is_first, launched
+    from hpcdl.launch.library import is_first, launched
     from hpcdl.launch.testbed_settings import emulated
     from hpcdl.suite import UsageError
 
@@ -92,7 +91,7 @@ def execute(options: argparse.Namespace) -> int:
 
 def _several(options: argparse.Namespace, *, inside: bool) -> int:
     """Launch the suite several times, each into its own folder; report the pooled launches."""
-    from hpcdl.commands.parts.rendering import rendered
+    from hpcdl.commands.parts.output import rendered
     from hpcdl.launch.mpirun import LAUNCH
     from hpcdl.report.formats.summary import coloured
     from hpcdl.report.run.render import formats, next_steps, save
@@ -126,7 +125,7 @@ def _several(options: argparse.Namespace, *, inside: bool) -> int:
 
 def _dry_run(options: argparse.Namespace) -> int:
     """List the cases. Raises UsageError, after the list, if they would exceed this node's memory."""
-    from hpcdl.launch.launcher_check import launched
+    from hpcdl.launch.library import launched
     from hpcdl.report.formats.cells import plural
 
     chosen = load_suite(options)
@@ -162,7 +161,7 @@ def _ranks(options: argparse.Namespace, chosen: Suite) -> int:
 
 def _check_memory(chosen: Suite, ranks: int) -> None:
     """Raise UsageError if all ranks start on this node and exceed its memory."""
-    from hpcdl.launch.launcher_check import in_batch_job
+    from hpcdl.launch.library import in_batch_job
     from hpcdl.run.memory import lack_of_memory
     from hpcdl.suite import UsageError
 

@@ -9,14 +9,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.commands.parts.command import Command
-from hpcdl.commands.parts.output_file import write_output
-from hpcdl.commands.parts.parser import case_patterns, path, whole_number
+from hpcdl.commands.parts.output import write_output
+from hpcdl.commands.parts.parser import Command, case_patterns, path, whole_number
 from hpcdl.exit_codes import FAILED, OK
 
 if TYPE_CHECKING:
-    from hpcdl.launch.batch_script import BatchJob
-    from hpcdl.launch.site_profile import SiteProfile
+    from hpcdl.launch.batch_script import BatchJob, SiteProfile
     from hpcdl.suite import Suite
 
 _TIME: Final = re.compile(r"\d+(:\d\d){0,2}|\d+-\d+(:\d\d){0,2}")
@@ -72,8 +70,7 @@ def _time(text: str) -> str:
 def execute(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
     from hpcdl import suite
-    from hpcdl.launch.batch_script import BatchJob, batch_script
-    from hpcdl.launch.site_profile import site_profile
+    from hpcdl.launch.batch_script import BatchJob, batch_script, site_profile
 
     on_gpus = options.gpus_per_node is not None
     ranks = options.nodes[0] * options.ranks_per_node

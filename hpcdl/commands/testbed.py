@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.commands.parts.command import Command
-from hpcdl.commands.parts.parser import whole_number
+from hpcdl.commands.parts.parser import Command, whole_number
 
 if TYPE_CHECKING:
     import argparse

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.commands.parts.command import Command
-from hpcdl.commands.parts.parser import case_patterns, path, whole_number
+from hpcdl.commands.parts.parser import Command, case_patterns, path, whole_number
 from hpcdl.exit_codes import OK
 
 if TYPE_CHECKING:
@@ -43,15 +42,14 @@ def _numbers(text: str) -> list[int]:
 def execute(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
     from hpcdl.suite import UsageError
-    from hpcdl.trace.export import goal, perfetto
-    from hpcdl.trace.export.selection import select
-    from hpcdl.trace.record import TraceError
+    from hpcdl.trace.export import select, write_goal, write_perfetto
+    from hpcdl.trace.recorder import TraceError
     from hpcdl.trace.schema import read
 
     try:
         run = read(options.run)
         selection = select(run, _case(run, options.case), options.ranks, options.steps)
-        write = {"perfetto": perfetto.write, "goal": goal.write}[options.format]
+        write = {"perfetto": write_perfetto, "goal": write_goal}[options.format]
         messages = write(options.file, selection)
     except ModuleNotFoundError as error:
         raise UsageError(

@@ -8,9 +8,8 @@ import numpy as np
 
 from hpcdl.compression.parts.device import kernels, to_device
 from hpcdl.compression.parts.magnitudes import check, largest, quantile, sample
-from hpcdl.compression.parts.positions import put, take
 from hpcdl.compression.parts.protocol import Compression, Sparse
-from hpcdl.compression.parts.selection import check_density, draw_seed, entries, trimmed
+from hpcdl.compression.parts.selection import check_density, draw_seed, entries, put, take, trimmed
 
 if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Layout
@@ -52,7 +51,7 @@ class DGC:
             raise ValueError(f"clipping must be above 0, not {clipping}")
         if sparsity_warmup_steps < 0:
             raise ValueError(f"sparsity_warmup_steps must be at least 0, not {sparsity_warmup_steps}")
-        self._correct = kernels(layout.device, "momentum_correction").correct
+        self._correct = kernels(layout.device, "entries").correct
         self.state: dict[str, Array] = {
             name: to_device(layout.device, np.zeros(layout.size, layout.dtype))
             for name in ("velocity", "accumulated")

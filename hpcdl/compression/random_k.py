@@ -8,9 +8,8 @@ import numpy as np
 
 from hpcdl.compression.parts.checks import check_finite
 from hpcdl.compression.parts.device import to_device
-from hpcdl.compression.parts.positions import subset
 from hpcdl.compression.parts.protocol import Compression
-from hpcdl.compression.parts.selection import check_density, draw_seed, entries
+from hpcdl.compression.parts.selection import check_density, draw_seed, entries, subset
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

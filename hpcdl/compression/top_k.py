@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from hpcdl.compression.parts.positions import put, take
 from hpcdl.compression.parts.protocol import Compression, Sparse
-from hpcdl.compression.parts.selection import check_density, draw_seed, entries, top
+from hpcdl.compression.parts.selection import check_density, draw_seed, entries, put, take, top
 
 if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Layout

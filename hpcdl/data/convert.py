@@ -1,7 +1,7 @@
 """Convert folders of JPEG or PNG to one HDF5 file: ``python -m hpcdl.data.convert SOURCE -o images.h5``.
 
 SOURCE has ImageNet's layout, ``train/CLASS/*.jpg`` and ``val/CLASS/*.jpg`` (or ``test``). Classes are numbered in
-the order of their sorted names, as in torchvision's ImageFolder. :mod:`hpcdl.data.parts.image_file` describes the
+the order of their sorted names, as in torchvision's ImageFolder. :mod:`hpcdl.data.hdf5` describes the
 result. Needs Pillow: ``pip install 'hpcdl[images]'``.
 """
 
@@ -21,7 +21,7 @@ import numpy as np
 from hpcdl.data.parts.dataset import ContentDigest, DataError
 from hpcdl.data.parts.sharding import epoch_order
 from hpcdl.data.parts.splits import PixelCounts
-from hpcdl.trace.atomic_write import atomic_write
+from hpcdl.trace.files import atomic_write
 from hpcdl.trace.input_file import check_regular
 
 if TYPE_CHECKING:

@@ -10,15 +10,25 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from hpcdl.launch import machine
 from hpcdl.launch.disturbance import UNKNOWN, Counters
-from hpcdl.launch.finding import Finding
 from hpcdl.launch.mpirun import launch_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+
+class Finding(NamedTuple):
+    """Result of one check."""
+
+    verdict: Literal["ok", "unknown", "warning", "FAILED"]
+    subject: str
+    detail: str
+    advice: str = ""
+    """Advice; empty if the verdict is ``ok``."""
+
 
 _TRANSPORTS: Final = ("UCX_TLS", "FI_PROVIDER", "OMPI_MCA_btl", "MPIR_CVAR_CH4_OFI_PROVIDER")
 """Variables that choose the transports of an MPI library."""

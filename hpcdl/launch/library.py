@@ -14,7 +14,95 @@ from hpcdl.exit_codes import FAILED
 from hpcdl.launch.status_files import write_status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+
+
+_SIZE_VARIABLES: Final = {
+    "OMPI_COMM_WORLD_SIZE": ("OMPI_COMM_WORLD_RANK", "Open MPI's mpirun"),
+    "PMI_SIZE": ("PMI_RANK", "a PMI launcher (MPICH's or Intel MPI's mpirun, srun --mpi=pmi2)"),
+    "MPI_LOCALNRANKS": ("MPI_LOCALRANKID", "MPICH's mpirun"),
+    "PALS_NRANKS": ("PALS_RANKID", "PALS' mpiexec"),
+    "SLURM_STEP_NUM_TASKS": ("SLURM_PROCID", "srun"),
+}
+"""Variable with the number of processes: (variable with this process's number, launcher). The innermost launcher
+is first: in a Slurm job, srun starts one daemon of mpirun per node."""
+
+_PMIX: Final = "PMIX_NAMESPACE"
+"""Set by launchers with PMIx: Open MPI 5's mpirun, prterun, srun --mpi=pmix."""
+_CHOSEN: Final = "MPIR_CVAR_PMI_VERSION"
+"""Selects MPICH's launch protocol."""
+
+_BATCH_JOBS: Final = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "PE_HOSTFILE")
+"""Set by batch systems in jobs, which may have several nodes."""
+
+_INTERACTIVE_STEP: Final = "4294967290"
+"""Slurm step of the interactive shell of salloc."""
+
+
+def _size_variable(environment: Mapping[str, str]) -> str | None:
+    """Return the variable with the innermost launcher's number of processes; None without a launcher."""
+    for name in _SIZE_VARIABLES:
+        by_hand = name.startswith("SLURM") and environment.get("SLURM_STEP_ID") == _INTERACTIVE_STEP
+        if environment.get(name, "").isdecimal() and not by_hand:
+            return name
+    return None
+
+
+def launched(environment: Mapping[str, str]) -> bool:
+    """Return True if a launcher started this process."""
+    return _size_variable(environment) is not None or "PMIX_RANK" in environment
+
+
+def in_batch_job(environment: Mapping[str, str]) -> bool:
+    """Return True in a job of a batch system."""
+    return any(name in environment for name in _BATCH_JOBS)
+
+
+def is_first(environment: Mapping[str, str]) -> bool:
+    """Return True on the launcher's first process, even if MPI does not work."""
+    name = _size_variable(environment)
+    return environment.get(_SIZE_VARIABLES[name][0] if name else "PMIX_RANK", "0") == "0"
+
+
+def incompatibility(environment: Mapping[str, str], library: Library) -> str | None:
+    """Return one line, for exit 78, if ``library`` cannot find its ranks under this launcher; None otherwise.
+
+    Call it before MPI_Init, because MPICH would end the process with its own exit code and a page of text.
+    """
+    name = _size_variable(environment)
+    launcher = _SIZE_VARIABLES[name][1] if name else "a PMIx launcher"
+    by_pmix = _PMIX in environment
+    if library.name == "MPICH" and by_pmix and _CHOSEN not in environment:
+        if "PMI_SIZE" in environment:
+            return (
+                f"two nested launchers started this process, one by PMI (PMI_SIZE), one by PMIx ({_PMIX}); MPICH "
+                f"accepts neither: use one of them, or unset {_PMIX}"
+            )
+        if "pmix" not in library.text.lower():
+            return (
+                f"{launcher} started this process by PMIx ({_PMIX}), but this MPICH {library.major} was built "
+                f"without PMIx: launcher and MPI library do not fit; use MPICH's own mpirun, srun --mpi=pmi2, or "
+                f"hpcdl run alone, which starts the right mpirun itself"
+            )
+    if library.name == "Open MPI" and library.major >= 5 and name and int(environment[name]) > 1 and not by_pmix:
+        return (
+            f"{launcher} started {environment[name]} processes ({name}) without PMIx, which Open MPI "
+            f"{library.major} needs to find its ranks: launcher and MPI library do not fit; use Open MPI's own "
+            f"mpirun, srun --mpi=pmix, or hpcdl run alone, which starts the right mpirun itself"
+        )
+    return None
+
+
+def mismatch(size: int, environment: Mapping[str, str], library: str) -> str | None:
+    """Return one line, for exit 78, if MPI sees ``size`` = 1 rank but the launcher started more; else None."""
+    name = _size_variable(environment)
+    if size != 1 or name is None or int(environment[name]) <= 1:
+        return None
+    return (
+        f"{_SIZE_VARIABLES[name][1]} started {environment[name]} processes ({name}) but {library} sees one rank: "
+        f"launcher and MPI library do not fit. With Slurm try srun --mpi=pmi2 (MPICH), srun --mpi=pmix "
+        f"(Open MPI), or the library's own mpirun inside the job"
+    )
 
 
 class Library(NamedTuple):

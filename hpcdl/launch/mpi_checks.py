@@ -7,9 +7,9 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.launch import machine
-from hpcdl.launch.finding import Finding
+from hpcdl.launch.host_checks import Finding
+from hpcdl.launch.mpi_probe import is_tcp
 from hpcdl.launch.testbed_settings import emulated
-from hpcdl.launch.transports_used import is_tcp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

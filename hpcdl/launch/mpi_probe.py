@@ -8,15 +8,14 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 import tempfile
 import time
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-
-from hpcdl.launch.transports_used import VARIABLES, Transports, transports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,6 +23,43 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
     from hpcdl.launch.library import Library
+
+
+VARIABLES: Final = {
+    "UCX_LOG_LEVEL": "info",
+    "OMPI_MCA_ompi_display_comm": "mpi_init",
+    "MPIR_CVAR_DEBUG_SUMMARY": "1",
+}
+"""Variables that make the libraries print their transports, to be set before they are loaded."""
+
+_TCP: Final = {"tcp", "sockets", "udp"}
+
+
+class Transports(NamedTuple):
+    """Names of transports; an empty tuple: no such connection, or none was named."""
+
+    within_host: tuple[str, ...]
+    between_hosts: tuple[str, ...]
+
+
+def transports(output: str) -> Transports:
+    """Return the transports in the ``output`` of all ranks."""
+    within: list[str] = []
+    between: list[str] = []
+    for place, listed in re.findall(r"UCX +INFO .*(intra-node|inter-node) cfg#\d+ +\S*?tag\(([^)]*)\)", output):
+        names = [one.partition("/")[0] for one in listed.split()]
+        (within if place == "intra-node" else between).extend(names)
+    for place, listed in re.findall(r"^\s*(on-host|off-host):.*connections are (.*)$", output, re.MULTILINE):
+        names = [one for one in re.split(r",? or |, ", listed.strip()) if one not in {"self", "n/a"}]
+        (within if place == "on-host" else between).extend(names)
+    between += re.findall(r"^libfabric provider: *(\S+)", output, re.MULTILINE)
+    return Transports(tuple(dict.fromkeys(within)), tuple(dict.fromkeys(between)))
+
+
+def is_tcp(names: tuple[str, ...]) -> bool:
+    """Return True if one of the transports is TCP or UDP through the kernel."""
+    return any(name.partition(";")[0] in _TCP for name in names)
+
 
 MESSAGE: Final = 1 << 17
 """Bytes of the messages that open connections: long ones have transports of their own."""
@@ -61,7 +97,7 @@ def probe(library: Library, local: Callable[[], Any]) -> Probe | None:
     """Probe the job of this MPI ``library``, which is started; None on ranks other than 0. Collective.
 
     ``local`` is called on the first rank of each host. Transports are unknown unless
-    :data:`hpcdl.launch.transports_used.VARIABLES` were set before the library was loaded.
+    :data:`hpcdl.launch.mpi_probe.VARIABLES` were set before the library was loaded.
     """
     from mpi4py import MPI
 

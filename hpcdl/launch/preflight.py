@@ -10,13 +10,11 @@ import os
 import subprocess
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.launch.finding import Finding
-from hpcdl.launch.host_checks import host_checks
-from hpcdl.launch.launcher_check import incompatibility, mismatch
+from hpcdl.launch.host_checks import Finding, host_checks
+from hpcdl.launch.library import incompatibility, mismatch
 from hpcdl.launch.mpi_checks import mpi_checks, oversubscription
-from hpcdl.launch.mpi_probe import Probe, probe
+from hpcdl.launch.mpi_probe import VARIABLES, Probe, Transports, probe
 from hpcdl.launch.mpirun import NoLauncher, launch_environment, mpirun, python_command
-from hpcdl.launch.transports_used import VARIABLES, Transports
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -13,7 +13,7 @@ from time import sleep
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.exit_codes import INTERRUPTED
-from hpcdl.launch.launcher_check import launched
+from hpcdl.launch.library import launched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -28,7 +28,7 @@ from hpcdl.prediction.parallelism import Parallelism, parallelism
 from hpcdl.prediction.programs import check_hosts, measured_programs, program_of, scheme_traits, spec_of
 from hpcdl.prediction.steps import STEPPING, predicted_steps
 from hpcdl.suite import UsageError
-from hpcdl.trace.record import TraceError
+from hpcdl.trace.recorder import TraceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

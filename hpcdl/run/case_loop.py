@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from hpcdl.fabric.mpi.comm import MpiComm
     from hpcdl.launch.disturbance import Usage
     from hpcdl.suite import Case
-    from hpcdl.trace.record import Scalar
-    from hpcdl.trace.recorder import Packed
+    from hpcdl.trace.recorder import Packed, Scalar
 
 
 def run(

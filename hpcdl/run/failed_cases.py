@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.launch.status_files import STATUS
-from hpcdl.trace import run_files
+from hpcdl.trace import files
 from hpcdl.trace.input_file import read_text
 from hpcdl.trace.json_record import from_json
 
@@ -71,7 +71,7 @@ def _record_path(part: Path, suffix: str) -> Path:
 def begin(part: Path, case: str) -> None:
     """Record that ``case`` begins; its result will be in ``part``."""
     failure = Failure(case, _JOB_ENDED, command=_command())
-    run_files.write_text(_record_path(part, ".started"), json.dumps(asdict(failure)))
+    files.write_text(_record_path(part, ".started"), json.dumps(asdict(failure)))
     _record_path(part, ".failed").unlink(missing_ok=True)
 
 
@@ -130,7 +130,7 @@ def blame(parts: Path, command: str, rank: int, known: Collection[str]) -> None:
     for digest, failure in of_command(parts, command).items():
         if failure.error == _JOB_ENDED and digest not in known:
             named = replace(failure, rank=rank, error=_RANK_ENDED)
-            run_files.write_text(parts / f"{digest}.failed", json.dumps(asdict(named)))
+            files.write_text(parts / f"{digest}.failed", json.dumps(asdict(named)))
 
 
 def any_since(parts: Path, begin_ns: int) -> bool:

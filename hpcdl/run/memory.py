@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.launch.memory import node_memory_bytes, shortage
+from hpcdl.launch.machine import node_memory_bytes, shortage
 from hpcdl.launch.testbed_settings import emulated
 
 if TYPE_CHECKING:

@@ -6,27 +6,80 @@ import fcntl
 import os
 import shutil
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpcdl.fabric.mpi.interpreter import library_version
-from hpcdl.launch.environment import counters, describe_job
+from hpcdl.launch.environment import counters, describe_job, differences
 from hpcdl.launch.mpirun import LAUNCH, on_terminal
 from hpcdl.run import failed_cases
-from hpcdl.run.finished_parts import FinishedParts, finished_parts
 from hpcdl.run.progress import CLEAR, progress_line
 from hpcdl.suite import UsageError
-from hpcdl.trace import run_files
+from hpcdl.trace import files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from hpcdl.run.failed_cases import Failure
     from hpcdl.run.job import Job
     from hpcdl.suite import Case, Suite
-    from hpcdl.trace.record import Scalar
-    from hpcdl.trace.recorder import Packed
+    from hpcdl.trace.recorder import Packed, Scalar
+
+
+DAMAGED = ".damaged"
+"""Suffix of a part that cannot be read."""
+
+
+@dataclass
+class FinishedParts:
+    """The parts of a run folder; each is read once, completely."""
+
+    paths: dict[str, Path] = field(default_factory=dict)
+    """By digest of the case; its number changes with the suite, --case and --set."""
+    wrong: set[str] = field(default_factory=set)
+    """Digests of the cases whose result is wrong."""
+    damaged: dict[Path, str] = field(default_factory=dict)
+    """Parts that cannot be read, with the reason; their cases run again."""
+    environments: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Environments of the finished cases, by key."""
+
+    def difference(self, environment: Mapping[str, Any]) -> str | None:
+        """Return one line on how ``environment`` differs from that of a finished case; None if it does not."""
+        others = [one for key, one in self.environments.items() if key != environment.get("key")]
+        if not others:
+            return None
+        changes = "; ".join(differences(others[0], environment))
+        return f"its finished cases ran on another machine or library: {changes}"
+
+    def set_aside_damaged(self) -> list[str]:
+        """Rename the damaged parts; return one line for each."""
+        lines = []
+        for path, why in self.damaged.items():
+            path.rename(path.with_name(f"{path.name}{DAMAGED}"))
+            lines.append(f"parts/{path.name} is renamed to {path.name}{DAMAGED}, and its case runs again: {why}")
+        return lines
+
+
+def finished_parts(folder: Path) -> FinishedParts:
+    """Read the parts in ``folder``."""
+    from hpcdl.trace.recorder import TraceError  # imported late: only rank 0 needs h5py
+    from hpcdl.trace.schema import read_part
+
+    found = FinishedParts()
+    for path in sorted(folder.glob("*.h5")):
+        try:
+            fields, environment = read_part(path)
+        except TraceError as error:
+            found.damaged[path] = str(error).removeprefix(f"{path}: ")
+            continue
+        digest = str(fields.get("digest"))
+        found.paths[digest] = path
+        found.environments[str(environment.get("key"))] = environment
+        if fields.get("correct") is False:
+            found.wrong.add(digest)
+    return found
 
 
 @contextmanager
@@ -35,7 +88,7 @@ def claimed(folder: Path) -> Iterator[None]:
 
     A file system without locks gives no protection.
     """
-    with run_files.append(folder / "log.txt") as log:
+    with files.append(folder / "log.txt") as log:
         try:
             fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -89,7 +142,7 @@ class RunFolder:
             self.refusal = f"-o {folder}: {self.refusal}; choose another folder or add --mix-environments"
             return
         (folder / "run.h5").unlink(missing_ok=True)  # of the interrupted run: the parts will be merged again
-        self._log = run_files.append(folder / "log.txt")
+        self._log = files.append(folder / "log.txt")
         for line in self._earlier.set_aside_damaged():
             self.show(line)
         missing = [i for i, case in enumerate(suite.cases) if not self._finished(case)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import math
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -14,6 +15,26 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+Scalar = str | int | float | bool | None
+
+
+@dataclass
+class CaseRecord:
+    """One launch of a case.
+
+    ``case`` maps field names to scalars. ``hpcdl/trace/README.md`` lists the fields that the analysis reads; other
+    fields are kept. ``ranks[r]`` is the result of :meth:`hpcdl.trace.recorder.Recorder.pack` on rank r.
+    """
+
+    case: dict[str, Scalar]
+    ranks: list[Packed] = field(default_factory=list)
+
+
+class TraceError(Exception):
+    """A trace cannot be read or written; the message is one line and names the file."""
+
 
 Packed = dict[str, npt.NDArray[Any]]
 """Trace of one rank as arrays, see :meth:`Recorder.pack`."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from hpcdl.trace.record import Scalar
+    from hpcdl.trace.recorder import Scalar
 
 Table = dict[str, npt.NDArray[Any]]
 """Columns of equal length."""

@@ -43,11 +43,10 @@ import h5py
 import numpy as np
 
 from hpcdl.trace import validation
-from hpcdl.trace.atomic_write import atomic_write
-from hpcdl.trace.checksum import SIZE, write_checksum
+from hpcdl.trace.files import SIZE, atomic_write, write_checksum
 from hpcdl.trace.layout import OPTIONAL, RANK, SCHEMA, TABLES
 from hpcdl.trace.opening import open_trace
-from hpcdl.trace.record import CaseRecord, Scalar, TraceError
+from hpcdl.trace.recorder import CaseRecord, Scalar, TraceError
 from hpcdl.trace.run import Run, Table
 
 if TYPE_CHECKING:

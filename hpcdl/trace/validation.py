@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from hpcdl.trace.record import Scalar
+    from hpcdl.trace.recorder import Scalar
 
 MAX_PACKED: Final = 1100
 """Largest ratio of unpacked to stored bytes: deflate reaches 1032 (zlib.net/zlib_tech.html)."""

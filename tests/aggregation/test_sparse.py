@@ -9,7 +9,7 @@ from contract.aggregations import SPARSE, scheme
 
 from hpcdl import suite
 from hpcdl.aggregation.parts import cost
-from hpcdl.aggregation.parts.composing import component
+from hpcdl.aggregation.parts.collectives import component
 from hpcdl.aggregation.parts.entries import Series, dense
 from hpcdl.cases.contract.sparse_contract import check_sparse_scheme, drawn, fault
 from hpcdl.compression.parts.protocol import Sparse

@@ -7,7 +7,7 @@ from contract.records import with_settings
 
 import hpcdl.aggregation
 from hpcdl import registry, suite
-from hpcdl.aggregation.parts.composing import component, halves
+from hpcdl.aggregation.parts.collectives import component, halves
 from hpcdl.aggregation.parts.traits import Aggregation, traits_of
 from hpcdl.cases.contract.scheme_contract import check_scheme
 from hpcdl.cases.measuring.autotune import candidates, foretold

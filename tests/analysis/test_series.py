@@ -7,9 +7,9 @@ import pytest
 
 from hpcdl.analysis.over_time import archive as series_file
 from hpcdl.analysis.over_time.archive import read_series, runs_in
-from hpcdl.trace.checksum import verified_checksum
+from hpcdl.trace.files import verified_checksum
 from hpcdl.trace.layout import SCHEMA
-from hpcdl.trace.record import TraceError
+from hpcdl.trace.recorder import TraceError
 
 COLLECTIVE = {
     "suite": "s",

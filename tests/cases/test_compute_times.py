@@ -7,8 +7,7 @@ import pytest
 from hpcdl import registry, suite
 from hpcdl.cases.spec.compute_times import DEVICES, ComputeTimes, at_rate, recorded
 from hpcdl.nn.volumes import volumes
-from hpcdl.trace.record import CaseRecord
-from hpcdl.trace.recorder import Recorder, Step
+from hpcdl.trace.recorder import CaseRecord, Recorder, Step
 from hpcdl.trace.schema import merge, read, write_part
 
 SHAPE = (8, 8, 1)

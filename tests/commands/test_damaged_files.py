@@ -9,7 +9,7 @@ import pytest
 from hpcdl.analysis.over_time import archive as series_file
 from hpcdl.analysis.over_time.archive import keep_series
 from hpcdl.cli import main
-from hpcdl.trace.checksum import verified_checksum, write_checksum
+from hpcdl.trace.files import verified_checksum, write_checksum
 from hpcdl.trace.layout import SCHEMA
 
 TEXTS = {

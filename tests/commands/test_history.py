@@ -14,8 +14,7 @@ from hpcdl.analysis.network.links import rounds
 from hpcdl.analysis.over_time import archive as series_file
 from hpcdl.cli import main
 from hpcdl.trace import opening
-from hpcdl.trace.record import CaseRecord
-from hpcdl.trace.recorder import Recorder, Step
+from hpcdl.trace.recorder import CaseRecord, Recorder, Step
 from hpcdl.trace.schema import merge, write_part
 
 CASES = ("ring", "tree")

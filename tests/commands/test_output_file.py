@@ -6,7 +6,7 @@ from threading import Thread
 
 import pytest
 
-from hpcdl.commands.parts.output_file import write_output
+from hpcdl.commands.parts.output import write_output
 from hpcdl.suite import UsageError
 
 

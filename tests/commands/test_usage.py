@@ -10,7 +10,7 @@ import pytest
 from hpcdl import suite
 from hpcdl.cli import commands, main
 from hpcdl.commands.parts.folder import folder_of
-from hpcdl.launch.memory import node_memory_bytes
+from hpcdl.launch.machine import node_memory_bytes
 
 from .conftest import TRAIN
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from hpcdl.run import failed_cases
-from hpcdl.run.supervision import modified, supervise
+from hpcdl.run.relaunch import modified, supervise
 from hpcdl.run.watchdog import Watchdog
 
 
@@ -106,7 +106,7 @@ def launcher(program):
 
 def test_a_launcher_without_heartbeat_is_killed(tmp_path, capsys, monkeypatch):
     """The launcher ignores SIGTERM."""
-    monkeypatch.setattr("hpcdl.run.supervision.KILL_DELAY", 0.2)
+    monkeypatch.setattr("hpcdl.run.relaunch.KILL_DELAY", 0.2)
     ready = tmp_path / "ready"
     program = (
         "import pathlib, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "

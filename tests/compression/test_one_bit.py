@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from contract.compressors import decoded, encoded, layout
 
-from hpcdl.compression.one_bit import OneBit
+from hpcdl.compression.two_values import OneBit
 
 SHAPES = [(6, 5), (4,), (3, 2, 2, 3), (1,), (2, 600)]
 

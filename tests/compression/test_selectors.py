@@ -8,8 +8,8 @@ from hypothesis.extra.numpy import arrays
 
 from hpcdl import registry
 from hpcdl.compression.dgc import DGC
-from hpcdl.compression.parts.positions import subset
 from hpcdl.compression.parts.protocol import Layout
+from hpcdl.compression.parts.selection import subset
 from hpcdl.compression.random_k import RandomK
 from hpcdl.compression.threshold import Threshold
 from hpcdl.compression.top_k import TopK

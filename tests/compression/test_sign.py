@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from contract.compressors import decoded, encoded, layout
 
-from hpcdl.compression.ef_sign import EFSign
 from hpcdl.compression.sign import Sign
+from hpcdl.compression.two_values import EFSign
 
 LENGTH = 1003
 

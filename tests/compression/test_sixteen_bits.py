@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from hpcdl.compression.bf16 import BF16
-from hpcdl.compression.fp16 import FP16
-from hpcdl.compression.parts import halves
+from hpcdl.compression import halves
+from hpcdl.compression.halves import BF16, FP16
 from hpcdl.compression.parts.protocol import Layout
 
 EDGES = [0, -0.0, 65504, 65519.9, 65520, 1e30, 2.0**-14, 2.0**-24, 2.0**-25, 2.0**-25 * 1.0001, 1e-40, 3e38]

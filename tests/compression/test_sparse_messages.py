@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from hpcdl import registry
 from hpcdl.compression.parts.code import entropy
+from hpcdl.compression.parts.message_encoders import HEADER, SparseMessages
 from hpcdl.compression.parts.protocol import Layout, Sparse
-from hpcdl.compression.parts.sparse_messages import HEADER, SparseMessages
 
 CODES = registry.names("codes")
 

@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 
 from contract import quadratic
-from hpcdl.optim.parts.line_search import strong_wolfe
+from hpcdl.optim.parts.lbfgs import strong_wolfe
 from hpcdl.training.sandblaster import sandblaster
 
 STEPS = 14

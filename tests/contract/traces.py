@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 import h5py
 
-from hpcdl.trace.checksum import write_checksum
+from hpcdl.trace.files import write_checksum
 
 
 @contextmanager

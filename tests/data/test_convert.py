@@ -10,9 +10,8 @@ import pytest
 
 from hpcdl.data import convert
 from hpcdl.data.convert import main, write_image_file
-from hpcdl.data.hdf5 import hdf5
+from hpcdl.data.hdf5 import DATASETS, hdf5
 from hpcdl.data.parts.dataset import DataError, content_digest
-from hpcdl.data.parts.image_file import DATASETS
 from hpcdl.data.parts.splits import in_memory_dataset
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install 'hpcdl[images]'")

@@ -8,9 +8,8 @@ import h5py
 import numpy as np
 import pytest
 
-from hpcdl.data.hdf5 import hdf5
+from hpcdl.data.hdf5 import DATASETS, SAMPLED, hdf5
 from hpcdl.data.parts.dataset import DataError, content_digest
-from hpcdl.data.parts.image_file import DATASETS, SAMPLED
 from hpcdl.data.parts.splits import in_memory_dataset
 
 RANDOM = np.random.default_rng(0)
@@ -77,7 +76,7 @@ def test_augmentation_is_that_of_images_in_memory(tmp_path):
 
 def test_opening_reads_a_sample_and_no_more(tmp_path, monkeypatch):
     """ImageNet's 250 GB are not read to compute a mean."""
-    from hpcdl.data.parts.image_file import Images
+    from hpcdl.data.hdf5 import Images
 
     read = []
     plain = Images.__call__

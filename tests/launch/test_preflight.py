@@ -6,10 +6,9 @@ import pytest
 
 from hpcdl.launch import host_checks, machine, mpi_checks, preflight
 from hpcdl.launch.disturbance import Sample
-from hpcdl.launch.finding import Finding
-from hpcdl.launch.mpi_probe import Probe
+from hpcdl.launch.host_checks import Finding
+from hpcdl.launch.mpi_probe import Probe, Transports, transports
 from hpcdl.launch.testbed_settings import TESTBED
-from hpcdl.launch.transports_used import Transports, transports
 
 
 def place(root, path, text):

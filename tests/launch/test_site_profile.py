@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcdl.launch.site_profile import SiteProfile, places, site_profile
+from hpcdl.launch.batch_script import SiteProfile, places, site_profile
 
 
 def test_without_a_profile_everything_is_the_clusters_default(tmp_path):

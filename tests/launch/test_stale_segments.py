@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.launch.stale_segments import remove_stale_segments
+from hpcdl.launch.mpirun import remove_stale_segments
 
 
 @pytest.fixture

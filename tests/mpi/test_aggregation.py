@@ -7,8 +7,8 @@ import pytest
 from contract.aggregations import ON_HOSTS, OTHERS, SCHEMES, called, called_out_of_place, scheme
 from contract.operands import as_wanted, awkward_lengths, operands
 
+from hpcdl.fabric.mpi import natives
 from hpcdl.fabric.mpi import natives as mpi_native
-from hpcdl.fabric.mpi import persistent as mpi_persistent
 from hpcdl.fabric.vectors import BufferPool, OutOfPlace
 from hpcdl.fabric.virtual.collectives import SUMS
 from hpcdl.fabric.virtual.inprocess import in_process
@@ -183,8 +183,8 @@ def test_mpi_gets_operand_and_result_without_copies(collective, blocking, mpi):
 
 def test_persistent_requests_are_kept_and_freed(mpi, monkeypatch):
     """Some vectors are used again, more are used than the cache holds, and active requests are freed."""
-    monkeypatch.setattr(mpi_persistent, "_MOST_BYTES", 1 << 16)
-    monkeypatch.setattr(mpi_persistent, "_MOST_REQUESTS", 6)
+    monkeypatch.setattr(natives, "_MOST_BYTES", 1 << 16)
+    monkeypatch.setattr(natives, "_MOST_REQUESTS", 6)
     buffers = [np.zeros(1 << 11) for _ in range(20)]
 
     async def program(comm):

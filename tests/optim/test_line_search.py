@@ -4,7 +4,7 @@ from math import cos, inf, log, nan, sin
 
 import pytest
 
-from hpcdl.optim.parts.line_search import CURVATURE, SUFFICIENT_DECREASE, strong_wolfe
+from hpcdl.optim.parts.lbfgs import CURVATURE, SUFFICIENT_DECREASE, strong_wolfe
 
 FUNCTIONS = {
     "parabola": lambda t: ((t - 3) ** 2, 2 * (t - 3)),

@@ -20,8 +20,8 @@ from torch_compressors import peer
 from turns import THREADS, processor, quartiles
 
 from hpcdl import registry
+from hpcdl.compression.parts.message_encoders import SparseMessages
 from hpcdl.compression.parts.protocol import Layout
-from hpcdl.compression.parts.sparse_messages import SparseMessages
 
 COMPRESSORS = [name for name in registry.names("compression") if name != "none"]
 ELEMENTS = 25_000_000

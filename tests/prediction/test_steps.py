@@ -21,8 +21,7 @@ from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.prediction import steps as predicted_steps
 from hpcdl.prediction.predict import _times, predict
-from hpcdl.trace.record import CaseRecord
-from hpcdl.trace.recorder import Recorder, Step
+from hpcdl.trace.recorder import CaseRecord, Recorder, Step
 from hpcdl.trace.schema import merge, read, write_part
 
 NETWORK = "ethernet-10g"

@@ -9,8 +9,7 @@ from hpcdl.report.formats import json as document
 from hpcdl.report.formats.markdown import render
 from hpcdl.report.run.findings import findings
 from hpcdl.report.sections import waiting_and_transfer
-from hpcdl.trace.record import CaseRecord
-from hpcdl.trace.recorder import Recorder, Step
+from hpcdl.trace.recorder import CaseRecord, Recorder, Step
 from hpcdl.trace.schema import merge, read, write_part
 
 

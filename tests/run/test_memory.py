@@ -9,7 +9,7 @@ import pytest
 
 from hpcdl.cases import collective
 from hpcdl.cli import main
-from hpcdl.launch.memory import node_memory_bytes, shortage
+from hpcdl.launch.machine import node_memory_bytes, shortage
 from hpcdl.run import memory
 from hpcdl.run.memory import lack_of_memory
 

@@ -14,8 +14,7 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 from hpcdl import registry
 from hpcdl.fabric.network import Link, Network
 from hpcdl.fabric.virtual.simulated import simulated
-from hpcdl.trace.export import goal, perfetto
-from hpcdl.trace.export.selection import Selection
+from hpcdl.trace.export import Selection, write_goal, write_perfetto
 from hpcdl.trace.messages import matched
 
 ALPHA, BETA, GAMMA = 1e-5, 1e-9, 1e-10
@@ -97,7 +96,7 @@ def packets(path):
 @pytest.mark.parametrize("name", ["ring", "hierarchical"])
 def test_a_timeline_has_every_event_and_an_arrow_for_each_message(tmp_path, name):
     chosen, _ = simulate(name, 4, overlapped=True)
-    count = perfetto.write(tmp_path / "x.pftrace", chosen)
+    count = write_perfetto(tmp_path / "x.pftrace", chosen)
     names, tracks, processes = {}, {}, {}
     open_slices, times, flows = defaultdict(list), defaultdict(int), defaultdict(list)
     seen = 0
@@ -179,7 +178,7 @@ def simulated_goal(text):
 def test_a_goal_schedule_takes_the_time_of_the_simulation(tmp_path, name, ranks, overlapped):
     """Not where many messages wait for one port, as in ``direct``: which goes first is each simulator's own."""
     chosen, seconds = simulate(name, ranks, overlapped)
-    messages = goal.write(tmp_path / "x.goal", chosen)
+    messages = write_goal(tmp_path / "x.goal", chosen)
     text = (tmp_path / "x.goal").read_text()
     assert text.count(": send ") == text.count(": recv ") == messages == (chosen.events["label"] == "send").sum()
     assert simulated_goal(text) == pytest.approx(seconds * 1e9, rel=0.05)
@@ -188,4 +187,4 @@ def test_a_goal_schedule_takes_the_time_of_the_simulation(tmp_path, name, ranks,
 def test_a_collective_of_the_library_has_no_goal_schedule(tmp_path):
     chosen = selection([[(0, "native allreduce", 0, 5, -1, 8)]])
     with pytest.raises(ValueError, match="case calls 'native allreduce'"):
-        goal.write(tmp_path / "x.goal", chosen)
+        write_goal(tmp_path / "x.goal", chosen)

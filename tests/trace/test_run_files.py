@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from hpcdl.trace import run_files
-from hpcdl.trace.atomic_write import atomic_write
+from hpcdl.trace import files
+from hpcdl.trace.files import atomic_write
 
 
 @pytest.fixture
@@ -25,9 +25,9 @@ def folder(tmp_path):
 def test_links_are_not_followed(folder, elsewhere):
     (folder / "log.txt").symlink_to(elsewhere)
     with pytest.raises(OSError, match=r"log\.txt"):
-        run_files.append(folder / "log.txt")
+        files.append(folder / "log.txt")
     with pytest.raises(OSError, match=r"log\.txt"):
-        run_files.write_text(folder / "log.txt", "x")
+        files.write_text(folder / "log.txt", "x")
     assert elsewhere.read_text() == "precious"
 
 
@@ -40,17 +40,17 @@ def test_a_link_in_the_place_of_a_partial_file_is_replaced(folder, elsewhere):
     assert (folder / "run.h5").read_text() == "new"
 
 
-@pytest.mark.parametrize("name", [*run_files.FILES, "parts/0000-0123456789ab.h5", "parts/.x.partial"])
+@pytest.mark.parametrize("name", [*files.FILES, "parts/0000-0123456789ab.h5", "parts/.x.partial"])
 def test_links_of_a_run_folder_are_named(folder, elsewhere, name):
     if name == "parts":
         (folder / name).rmdir()
     (folder / name).symlink_to(elsewhere.parent if name == "parts" else elsewhere)
-    assert run_files.write_obstacle(folder) == f"{name} is a symbolic link; links are not followed"
+    assert files.write_obstacle(folder) == f"{name} is a symbolic link; links are not followed"
 
 
 def test_a_dangling_link_is_a_link(folder):
     (folder / "log.txt").symlink_to("nowhere")
-    assert run_files.write_obstacle(folder) == "log.txt is a symbolic link; links are not followed"
+    assert files.write_obstacle(folder) == "log.txt is a symbolic link; links are not followed"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give files away")
@@ -59,17 +59,17 @@ def test_files_of_another_user_are_named(folder, name):
     if name != "parts":
         (folder / name).write_text("")
     os.chown(folder / name, 12345, -1)
-    assert run_files.write_obstacle(folder) == f"{name} belongs to another user (12345)"
+    assert files.write_obstacle(folder) == f"{name} belongs to another user (12345)"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give files away")
 def test_the_folder_of_another_user_is_named(folder):
     os.chown(folder, 12345, -1)
-    assert run_files.write_obstacle(folder) == "belongs to another user (12345)"
+    assert files.write_obstacle(folder) == "belongs to another user (12345)"
 
 
 def test_a_run_folder_of_ones_own_is_fine(folder, tmp_path):
     (folder / "log.txt").write_text("")
-    assert run_files.write_obstacle(folder) is None
+    assert files.write_obstacle(folder) is None
     (tmp_path / "link").symlink_to(folder)
-    assert run_files.write_obstacle(tmp_path / "link") is None, "the user has named it"
+    assert files.write_obstacle(tmp_path / "link") is None, "the user has named it"

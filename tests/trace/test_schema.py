@@ -10,8 +10,7 @@ import pytest
 from contract.traces import changed
 
 import hpcdl
-from hpcdl.trace.record import CaseRecord, TraceError
-from hpcdl.trace.recorder import Recorder
+from hpcdl.trace.recorder import CaseRecord, Recorder, TraceError
 from hpcdl.trace.schema import merge, read, write_part
 
 

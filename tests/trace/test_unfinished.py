@@ -6,12 +6,11 @@ import h5py
 import numpy as np
 import pytest
 
-from hpcdl.trace.checksum import write_checksum
+from hpcdl.trace.files import write_checksum
 from hpcdl.trace.layout import SCHEMA
-from hpcdl.trace.record import CaseRecord
-from hpcdl.trace.recorder import Recorder
+from hpcdl.trace.opening import newest_unfinished
+from hpcdl.trace.recorder import CaseRecord, Recorder
 from hpcdl.trace.schema import merge, write_part
-from hpcdl.trace.unfinished import newest_unfinished
 
 
 @pytest.fixture

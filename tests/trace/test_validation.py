@@ -13,7 +13,7 @@ from contract.traces import changed
 from hpcdl.analysis.run.points import AmbiguousCaseError
 from hpcdl.launch.environment import describe_job, describe_rank
 from hpcdl.report.run.render import render
-from hpcdl.trace.record import TraceError
+from hpcdl.trace.recorder import TraceError
 from hpcdl.trace.schema import merge, read, read_part
 
 SUITE = "[suite]\nname = 's'\nquestion = 'Which?'\n"

@@ -10,7 +10,7 @@ from contract.schedules import SCHEDULES, ranks_in
 from contract.tiny import PARAMETERS, RATE, replicas, starts, tiny_session
 
 from hpcdl.aggregation.parts.messages import padded
-from hpcdl.compression.parts.sparse_messages import HEADER as ENTRIES_HEADER
+from hpcdl.compression.parts.message_encoders import HEADER as ENTRIES_HEADER
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.d_psgd import check_compression, d_psgd

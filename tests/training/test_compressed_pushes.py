@@ -8,7 +8,7 @@ from contract import quadratic
 from contract.compression import COMPRESSORS, planned
 
 from hpcdl.aggregation.parts.messages import padded
-from hpcdl.compression.parts.vector_messages import HEADER
+from hpcdl.compression.parts.message_encoders import HEADER
 from hpcdl.fabric.faults import RankFailed
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.registry import in_full

@@ -13,12 +13,26 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl import registry
+from hpcdl.aggregation.parts.traits import part_traits
 from hpcdl.fabric.vectors import OutOfPlace, Parts, partition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
 
-    from hpcdl.fabric.comm import Array
+    from hpcdl.fabric.comm import Array, Comm
+
+
+def component(key: str, name: str) -> Callable[[Comm, Array], Awaitable[None]]:
+    """Return the scheme that the setting ``key`` names. Raises ValueError if it cannot be a component."""
+    part_traits(key, name)
+    return registry.find("aggregation", name)
+
+
+def halves(scheme: Callable[..., Any], *names: str) -> list[Callable[..., Any]] | None:
+    """Return the functions ``names`` of a scheme's module; None if it does not define all of them."""
+    found = [half for name in names if (half := own(scheme, name)) is not None]
+    return found if len(found) == len(names) else None
+
 
 BY_PARTS: Final = ("reduce_scatter", "allgather", "all_to_all")
 """Collectives that are called with the parts of the vector; the others are called with the vector."""

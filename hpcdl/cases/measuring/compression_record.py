@@ -15,7 +15,7 @@ from hpcdl.fabric.virtual.simulated import simulated
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Comm
-    from hpcdl.trace.record import Scalar
+    from hpcdl.trace.recorder import Scalar
     from hpcdl.training.parts.compressed.compressed import Compressed
     from hpcdl.training.parts.compressed.plan import Plan
     from hpcdl.training.parts.journal import Journal

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.trace.record import Scalar
+    from hpcdl.trace.recorder import Scalar
 
 
 def scratch_bytes(program: Callable[[Comm], Coroutine[Any, Any, Any]], ranks: int) -> int:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hpcdl.cases.spec.compute_times import ComputeTimes
     from hpcdl.cases.spec.train_spec import TrainSpec
     from hpcdl.fabric.comm import Comm
-    from hpcdl.trace.record import Scalar
+    from hpcdl.trace.recorder import Scalar
     from hpcdl.training.parts.journal import Journal
     from hpcdl.training.parts.session import Session
 

@@ -141,7 +141,7 @@ class ComputeSource:
         """
         if self.times is None:
             return at_rate(layers, shape, self.flops or DEVICES[str(self.device)].flops)
-        from hpcdl.trace.record import TraceError
+        from hpcdl.trace.recorder import TraceError
         from hpcdl.trace.schema import read  # late: h5py is for those who read a run
 
         try:

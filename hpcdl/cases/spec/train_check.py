@@ -16,7 +16,7 @@ from hpcdl.cases.spec.keys import MOST_STEPS, about
 from hpcdl.cases.spec.scheme import check_dense, check_hosts, check_memory, traits_of, try_out
 from hpcdl.data.parts.dataset import Dataset
 from hpcdl.data.parts.sharding import EQUAL, bounds
-from hpcdl.launch.memory import node_memory_bytes, shortage
+from hpcdl.launch.machine import node_memory_bytes, shortage
 from hpcdl.nn.precision import HALF
 from hpcdl.nn.volumes import volumes
 from hpcdl.training.parts.traits import Strategy

@@ -26,7 +26,7 @@ def load_suite(options: argparse.Namespace) -> Suite:
 def folder_of(options: argparse.Namespace, chosen: Suite) -> Path:
     """Return the run folder: that of -o, else with --resume the newest unfinished one, else a new one."""
     from hpcdl.suite import UsageError
-    from hpcdl.trace.unfinished import newest_unfinished
+    from hpcdl.trace.opening import newest_unfinished
 
     if options.folder is not None:
         return Path(options.folder)
@@ -52,11 +52,11 @@ def writable(folder: Path, suite: str, *, resume: bool) -> Path:
     may have a run of the same suite.
     """
     from hpcdl.suite import UsageError
-    from hpcdl.trace import run_files
+    from hpcdl.trace import files
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        complaint = run_files.write_obstacle(folder)
+        complaint = files.write_obstacle(folder)
     except OSError as error:
         raise UsageError(f"-o {folder}: cannot be written to: {error.strerror}") from None
     if complaint is not None:
@@ -71,7 +71,7 @@ def writable(folder: Path, suite: str, *, resume: bool) -> Path:
 
 def _suite_of(folder: Path) -> str | None:
     """Return the name of the suite of the finished cases; None if there are none."""
-    from hpcdl.trace.record import TraceError
+    from hpcdl.trace.recorder import TraceError
     from hpcdl.trace.schema import read
 
     for part in sorted((folder / "parts").glob("*.h5")):

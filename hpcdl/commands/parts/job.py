@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 def in_job(options: argparse.Namespace) -> int:
     """Run the suite as one rank of a job; return the exit code."""
-    from hpcdl.launch.launcher_check import incompatibility, is_first, mismatch
-    from hpcdl.launch.library import abort, abort_on_error, load, start
+    from hpcdl.launch.library import abort, abort_on_error, incompatibility, is_first, load, mismatch, start
     from hpcdl.launch.rank_processes import announce
     from hpcdl.launch.status_files import STATUS, write_status
     from hpcdl.run.failed_cases import CaseFailedError

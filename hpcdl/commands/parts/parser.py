@@ -6,15 +6,34 @@ import argparse
 import itertools
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from hpcdl.exit_codes import USAGE
-from hpcdl.launch.launcher_check import is_first
+from hpcdl.launch.library import is_first
 from hpcdl.registry import LIMIT, nearest, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+
+@dataclass(frozen=True)
+class Command:
+    """Declaration of a command: ``COMMAND`` of a file in ``hpcdl/commands``, which has the command's name."""
+
+    order: int
+    """Position in ``hpcdl --help``; lower numbers come first."""
+    summary: str
+    """Line in ``hpcdl --help``."""
+    description: str
+    """First paragraph of the command's own ``--help``."""
+    arguments: Callable[[argparse.ArgumentParser], None]
+    """Declare arguments and options."""
+    execute: Callable[[argparse.Namespace], int]
+    """Run the command with its options; return the exit code."""
+    example: str
+    """Last line of the command's own ``--help``."""
 
 
 class Arguments(argparse.ArgumentParser):

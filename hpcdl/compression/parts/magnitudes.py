@@ -38,7 +38,7 @@ def check(vector: Array, begin: int, device: Device | None) -> None:
 
     ``begin`` is the position of ``vector`` in the whole gradient; ``device`` holds it.
     """
-    if not kernels(device, "magnitudes").are_finite(vector):
+    if not kernels(device, "entries").are_finite(vector):
         refuse(vector, begin)
 
 
@@ -55,7 +55,7 @@ def sample(vector: Array, seed: int, share: float, device: Device | None) -> Arr
     """
     size = min(len(vector), max(LEAST, int(REACHING / share), int(SAMPLED * len(vector))))
     found = np.empty(size, f"u{vector.itemsize}")
-    kernels(device, "magnitudes").sample(vector, found, np.uint64(seed))
+    kernels(device, "entries").sample(vector, found, np.uint64(seed))
     return found
 
 
@@ -72,7 +72,7 @@ def largest(vector: Array, begin: int, threshold: Any, expected: int, device: De
     ``expected`` is their likely number. Raises FloatingPointError for a value that is infinite or not a number;
     ``begin`` is the position of ``vector`` in the whole gradient; ``device`` holds it. Positions are on the host.
     """
-    found, finite = kernels(device, "magnitudes").find(vector, threshold, expected)
+    found, finite = kernels(device, "entries").find(vector, threshold, expected)
     if not finite:
         refuse(vector, begin)
     return found  # type: ignore[no-any-return]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from hpcdl.fabric.device.staged_copy import Wait
     from hpcdl.fabric.device.transport import Transport
-    from hpcdl.fabric.mpi.persistent import PersistentRequests
+    from hpcdl.fabric.mpi.natives import PersistentRequests
 
 T = TypeVar("T")
 

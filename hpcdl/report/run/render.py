@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.report.run.findings import findings
-from hpcdl.trace import run_files
+from hpcdl.trace import files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +46,7 @@ def save(folder: Path, texts: Sequence[str]) -> str:
     (folder / "report.html").unlink(missing_ok=True)  # of an earlier part of the run
     paths = [folder / f"report.{one}" for one in formats()]
     for path, text in zip(paths, texts, strict=True):
-        run_files.write_text(path, text)
+        files.write_text(path, text)
     lacking = missing()
     return f"{paths[-1]}" + (f" ({lacking})" if lacking else "")
 
@@ -71,7 +71,7 @@ def renderings(runs: Sequence[Run], formats: Sequence[str]) -> list[str]:
 
     Raises ValueError for an unknown format or one without its libraries, a run that is given twice,
     hpcdl.analysis.run.points.AmbiguousCaseError for two cases that do not differ in any field, and
-    hpcdl.trace.record.TraceError for a trace that is damaged.
+    hpcdl.trace.recorder.TraceError for a trace that is damaged.
     """
     named = [one.partition(":")[::2] for one in formats]
     for one, _ in named:

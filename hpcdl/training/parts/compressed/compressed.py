@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import numpy as np
 
 from hpcdl.aggregation.ring import ring
+from hpcdl.compression.parts.message_encoders import SparseMessages, VectorMessages
 from hpcdl.compression.parts.protocol import Layout
-from hpcdl.compression.parts.sparse_messages import SparseMessages
-from hpcdl.compression.parts.vector_messages import VectorMessages
 from hpcdl.fabric.vectors import Phantom
 from hpcdl.training.parts.compressed.exchanges import by_messages, by_sums
 from hpcdl.training.parts.compressed.piece import Courier, Piece

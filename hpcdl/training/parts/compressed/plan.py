@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hpcdl import registry
 from hpcdl.aggregation.parts.collectives import own
 from hpcdl.aggregation.parts.traits import Aggregation
-from hpcdl.compression.parts.sparse_messages import SparseMessages
-from hpcdl.compression.parts.vector_messages import VectorMessages
+from hpcdl.compression.parts.message_encoders import SparseMessages, VectorMessages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpcdl.aggregation.parts.entries import Series, nbytes
-from hpcdl.compression.parts.positions import add, put
 from hpcdl.compression.parts.protocol import Sparse
+from hpcdl.compression.parts.selection import add, put
 from hpcdl.fabric.vectors import Phantom, phantom
 from hpcdl.training.parts.compressed.piece import depends, refused
 

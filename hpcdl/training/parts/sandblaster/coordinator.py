@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from hpcdl.fabric.comm import ANY, PeerLost
-from hpcdl.optim.parts.lbfgs import Operation, OperationKind, curvature_pair, two_loop
-from hpcdl.optim.parts.line_search import strong_wolfe
+from hpcdl.optim.parts.lbfgs import Operation, OperationKind, curvature_pair, strong_wolfe, two_loop
 from hpcdl.training.parts.sandblaster.portions import Portions
 from hpcdl.training.parts.sandblaster.vector_shards import DIRECTION, PAIRS, SLOPE, SUM, TRIAL, WEIGHTS, Shards
 

@@ -9,6 +9,55 @@ from numba import njit
 
 from hpcdl.compression.parts.magnitudes import bits, bits_of
 
+
+def take(vector: Any, indices: Any) -> Any:
+    """Return the entries at ``indices``."""
+    return vector[indices]
+
+
+def put(indices: Any, values: Any, into: Any) -> None:
+    """Write ``values`` at ``indices``."""
+    into[indices] = values
+
+
+@njit(nogil=True, cache=True)
+def add(indices: Any, values: Any, into: Any) -> None:
+    """Add ``values`` at ``indices``."""
+    for i in range(len(indices)):
+        into[indices[i]] += values[i]
+
+
+@njit(nogil=True, cache=True)
+def mark(indices: Any, marks: Any) -> None:
+    """Set the bits of ``indices``."""
+    for i in range(len(indices)):
+        marks[indices[i] >> 3] |= np.uint8(1 << (indices[i] & 7))
+
+
+@njit(nogil=True, cache=True)
+def rising(ahead: Any, length: Any, indices: Any) -> Any:
+    """Fill ``indices`` from gaps; return False if one is not below ``length``."""
+    position = np.int64(-1)
+    for i in range(len(ahead)):
+        position += 1 + np.int64(ahead[i])
+        if position >= length:
+            return False
+        indices[i] = position
+    return True
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def correct(gradient: Any, velocity: Any, accumulated: Any, momentum: Any, scale: Any) -> None:
+    """Set u = ``momentum`` u + ``scale`` g and v = v + u; ``gradient`` becomes v (Lin 2018, equation 4).
+
+    ``velocity`` is u and ``accumulated`` is v; all have the shape (n,).
+    """
+    for i in range(len(gradient)):
+        velocity[i] = momentum * velocity[i] + scale * gradient[i]
+        accumulated[i] += velocity[i]
+        gradient[i] = accumulated[i]
+
+
 BLOCK: Final = 64
 """Entries of which only the largest is looked at first."""
 

@@ -8,17 +8,134 @@ from __future__ import annotations
 
 import heapq
 import zlib
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO, cast
 
 from hpcdl.trace.messages import matched
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
     import pandas as pd
 
-    from hpcdl.trace.export.selection import Selection
+    from hpcdl.trace.run import Run
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Events and steps of one case, times in ns from the first of them."""
+
+    name: str
+    events: pd.DataFrame
+    """rank, task, label, begin, end, peer, bytes."""
+    steps: pd.DataFrame
+    """rank, step, begin, end."""
+    dropped: int
+    """Events that the recorder had no room for."""
+
+
+def select(
+    run: Run, case_index: int, ranks: Collection[int] | None = None, steps: Collection[int] | None = None
+) -> Selection:
+    """Return the events of ``ranks`` from the begin of the first of ``steps`` to the end of the last one.
+
+    None selects all ranks, or all events, also those outside steps. Raises ValueError if there are no such ranks
+    or steps, and TraceError for a damaged file.
+    """
+    name = str(run.described[case_index].get("case", ""))
+    events = run.events_of(case_index)
+    rows = run.steps[run.steps["case_index"] == case_index]
+    recorders = run.ranks[run.ranks["case_index"] == case_index]
+    if ranks is not None:
+        if absent := sorted(set(ranks) - set(recorders["rank"])):
+            raise ValueError(f"{name} has no rank {absent[0]}")
+        events, rows = events[events["rank"].isin(ranks)], rows[rows["rank"].isin(ranks)]
+    if steps is not None:
+        if absent := sorted(set(steps) - set(rows["step"])):
+            raise ValueError(f"{name} has no step {absent[0]}")
+        rows = rows[rows["step"].isin(steps)]
+        window = rows.groupby("rank").agg(begin=("begin", "min"), end=("end", "max"))
+        begin, end = (events["rank"].map(window[column]) for column in ("begin", "end"))
+        events = events[(events["begin"] >= begin) & (events["end"] <= end)]
+    if events.empty:
+        raise ValueError(f"{name} has no recorded events of these ranks and steps")
+    start = min(events["begin"].min(), rows["begin"].min() if len(rows) else events["begin"].min())
+    shift = {"begin": lambda frame: frame["begin"] - start, "end": lambda frame: frame["end"] - start}
+    return Selection(name, events.assign(**shift), rows.assign(**shift), int(recorders["dropped"].sum()))
+
+
+def write_goal(path: Path, selection: Selection) -> int:
+    """Write the schedule of a selection; return its number of messages.
+
+    Sends and receives whose other end is not in the selection are left out. Raises ValueError for collectives of
+    the library, whose messages are unknown, and OSError.
+    """
+    events = selection.events
+    natives = sorted({label for label in events["label"].astype(str) if label.startswith("native ")})
+    if natives:
+        raise ValueError(f"{selection.name} calls {natives[0]!r}, whose messages the MPI library does not show")
+    messages = matched(events)
+    tags = dict(zip(messages["send"], range(len(messages)), strict=True))
+    tags |= dict(zip(messages["recv"], range(len(messages)), strict=True))
+    ranks = sorted(set(events["rank"]))
+    numbers = {rank: number for number, rank in enumerate(ranks)}
+    with path.open("w", encoding="ascii") as file:
+        file.write(f"num_ranks {len(ranks)}\n")
+        for rank in ranks:
+            file.write(f"\nrank {numbers[rank]} {{\n")
+            _goal_of_rank(file, events[events["rank"] == rank], tags, numbers)
+            file.write("}\n")
+    return len(messages)
+
+
+def _goal_of_rank(file: TextIO, events: pd.DataFrame, tags: dict[int, int], numbers: dict[int, int]) -> None:
+    ordered = events.sort_values(["begin", "end"], kind="stable")
+    line = 0
+    written: dict[int, int] = {}  # row: its line
+    for row, gap, label, length, peer, size, required in _required(ordered):
+        lines = sorted({written[one] for one in required if one in written})
+        if gap > 0:
+            line += 1
+            file.write(f"l{line}: calc {gap}\n" + "".join(f"l{line} requires l{one}\n" for one in lines))
+            lines = [line]
+        if label in {"send", "recv"}:
+            if row not in tags:
+                continue
+            direction = "to" if label == "send" else "from"
+            text = f"{label} {size}b {direction} {numbers[peer]} tag {tags[row]}"
+        else:
+            text = f"calc {length}"
+        line += 1
+        file.write(f"l{line}: {text}\n" + "".join(f"l{line} requires l{one}\n" for one in lines))
+        written[row] = line
+
+
+def _required(ordered: pd.DataFrame) -> Iterator[tuple[int, int, str, int, int, int, set[int]]]:
+    """Yield row, idle time before it, label, length, peer, bytes of each event and the rows that it requires."""
+    last: tuple[int, int] | None = None  # end and row of the event that ended last before the current one began
+    running: list[tuple[int, int]] = []  # end and row of events that have not ended
+    open_rows: dict[int, list[tuple[int, int]]] = {}  # task: its events that no later one of the task requires
+    before: dict[int, tuple[int, set[int]]] = {}  # task: begin of its event before, and what that requires
+    names = ("task", "label", "begin", "end", "peer", "bytes")
+    for row, task, label, begin, end, peer, size in zip(
+        ordered.index, *(ordered[name].tolist() for name in names), strict=True
+    ):
+        ended = [one for one in running if one[0] <= begin]
+        running = [one for one in running if one[0] > begin]
+        last = max([*ended, last] if last else ended, default=None)
+        if task in before and before[task][0] == begin:  # both ends of an exchange
+            required = before[task][1]
+        else:
+            mine = open_rows.get(task, [])
+            required = {one for at, one in mine if at <= begin}
+            open_rows[task] = [one for one in mine if one[0] > begin]
+            required |= {last[1]} if last else set()
+        before[task] = begin, required
+        open_rows.setdefault(task, []).append((end, row))
+        running.append((end, row))
+        yield row, begin - last[0] if last else begin, label, end - begin, peer, size, required
+
 
 BATCH: Final = 20_000
 """Packets that are compressed together."""
@@ -46,7 +163,7 @@ class _Slice(NamedTuple):
     """0: none."""
 
 
-def write(path: Path, selection: Selection) -> int:
+def write_perfetto(path: Path, selection: Selection) -> int:
     """Write the timeline of a selection; return the number of messages whose two ends are in it.
 
     Raises ModuleNotFoundError without the package ``perfetto``, and OSError.

@@ -1,3 +1,26 @@
+// Entries at positions, all different.
+
+extern "C" __global__ void take(const T* vector, const int* indices, T* values, Index n) {
+    for (Index i = first_thread(); i < n; i += all_threads()) values[i] = vector[indices[i]];
+}
+
+extern "C" __global__ void put(T* vector, const int* indices, const T* values, Index n) {
+    for (Index i = first_thread(); i < n; i += all_threads()) vector[indices[i]] = values[i];
+}
+
+extern "C" __global__ void add(T* vector, const int* indices, const T* values, Index n) {
+    for (Index i = first_thread(); i < n; i += all_threads()) vector[indices[i]] += values[i];
+}
+
+// u = momentum u + scale g, v = v + u, and v in place of g; products are not fused with sums.
+extern "C" __global__ void correct(T* gradient, T* velocity, T* accumulated, Index n, double momentum, double scale) {
+    for (Index i = first_thread(); i < n; i += all_threads()) {
+        velocity[i] = rounded_product((T)momentum, velocity[i]) + rounded_product((T)scale, gradient[i]);
+        accumulated[i] += velocity[i];
+        gradient[i] = accumulated[i];
+    }
+}
+
 // Magnitudes as integers: the bits of a number without its sign. A thread reads a chunk of CHUNK entries.
 
 #if NUMBER == 0

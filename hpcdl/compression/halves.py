@@ -1,4 +1,4 @@
-"""16-bit vectors: arrays that add in float32, and the compressor that rounds gradients to them."""
+"""Compressors that round gradients to 16-bit numbers, and vectors of these that add in float32."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from hpcdl.compression.parts.checks import check_finite
 from hpcdl.compression.parts.device import kernels
+from hpcdl.compression.parts.protocol import Compression
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from hpcdl.compression.parts.device import Device
     from hpcdl.compression.parts.protocol import Layout
     from hpcdl.fabric.comm import Array
+
 
 LARGEST: Final = {"float16": "65504, the largest number of float16", "bfloat16": "the largest number of bfloat16"}
 
@@ -64,25 +66,27 @@ def bits(vector: Array) -> Array:
 
 
 class Halves:
-    """16-bit numbers on the wire: ``numbers`` is float16 or bfloat16; sums and parameters stay float32.
+    """16-bit numbers on the wire; sums and parameters stay float32.
 
     A rank's gradient is rounded to the nearest number. Where a scheme adds, it adds in float32 and rounds the
     partial sum, because it sends 16 bits on.
     """
 
-    def __init__(self, layout: Layout, numbers: str) -> None:
+    numbers: str
+    """float16 or bfloat16."""
+
+    def __init__(self, layout: Layout) -> None:
         compiled = kernels(layout.device, "halves")
-        self._narrow = getattr(compiled, f"narrow_{numbers}")
-        self._widen = getattr(compiled, f"widen_{numbers}")
-        self._numbers = numbers
-        self.state: dict[str, Array] = {numbers: zeros(layout.size, numbers, layout.device)}
+        self._narrow = getattr(compiled, f"narrow_{self.numbers}")
+        self._widen = getattr(compiled, f"widen_{self.numbers}")
+        self.state: dict[str, Array] = {self.numbers: zeros(layout.size, self.numbers, layout.device)}
 
     def rounds(self, span: slice, vector: Array, residual: Array | None, _step: int) -> Iterator[Array]:
         """See :class:`hpcdl.compression.parts.protocol.Summable`.
 
         Raises FloatingPointError for a value that is infinite or not a number, or a sum that is.
         """
-        sent = self.state[self._numbers][span]
+        sent = self.state[self.numbers][span]
         numbers = vector.astype(np.float32, copy=False)
         fused = residual is not None and residual.dtype == np.float32
         check_finite(self._narrow(numbers, bits(sent), residual if fused else None))
@@ -96,10 +100,29 @@ class Halves:
         """See :class:`hpcdl.compression.parts.protocol.PointToPoint`."""
         numbers = vector if vector.dtype == np.float32 else np.empty_like(vector, dtype=np.float32)
         if not self._widen(bits(sent), numbers):
-            raise FloatingPointError(f"the sum exceeds {LARGEST[self._numbers]}")
+            raise FloatingPointError(f"the sum exceeds {LARGEST[self.numbers]}")
         if numbers is not vector:
             vector[:] = numbers
 
     def lengths(self, span: slice) -> list[tuple[int, str]]:
         """Return the length and the type of the vector."""
-        return [(span.stop - span.start, "float16" if self._numbers == "float16" else "uint16")]
+        return [(span.stop - span.start, "float16" if self.numbers == "float16" else "uint16")]
+
+
+class FP16(Halves):
+    """float16 on the wire: 5 bits of exponent, 11 of significand; values beyond 65504 are sent as 65504."""
+
+    numbers = "float16"
+
+
+class BF16(Halves):
+    """bfloat16 on the wire: the exponent of float32, 8 bits of significand."""
+
+    numbers = "bfloat16"
+
+
+OFFERS: Final = {"fp16": FP16, "bf16": BF16}
+TRAITS: Final = {
+    "fp16": Compression(error_feedback=False, rounds_values=True, on_device=True),
+    "bf16": Compression(error_feedback=False, own_sums=True, rounds_values=True),
+}

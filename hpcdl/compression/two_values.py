@@ -1,13 +1,15 @@
-"""Compressor of one bit per entry, negative or not, and the values that both signs have in each segment."""
+"""One bit per entry and values of segments: 1-bit SGD (Seide et al. 2014), EF-signSGD (Karimireddy 2019)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from hpcdl.compression.parts.checks import check_finite, check_length, check_padding, check_values
 from hpcdl.compression.parts.device import kernels
+from hpcdl.compression.parts.protocol import Compression
+from hpcdl.compression.parts.segments import rows, tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,3 +72,45 @@ class TwoValues:
 def _both(values: Array) -> Array:
     """Return the values of negative and of other entries, (segments, 2)."""
     return values if values.shape[1] == 2 else np.concatenate([-values, values], axis=1)
+
+
+class OneBit(TwoValues):
+    """One bit per entry: below zero or not; two values per column: the means of those entries.
+
+    A column of the paper's matrices (W^T v) has all weights of one output, as a row has here; a convolution's
+    kernel counts as a column, and a vector as one. A message has both values of each column, or of its part within
+    the span, then the bits. A server quantises the sum again, with a residual of its own.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        super().__init__(rows(layout), layout, 2, _means)
+
+
+def _means(totals: Array, lengths: Array) -> Array:
+    """Return the means of negative and of other entries of each segment, (segments, 2)."""
+    counts = np.stack([totals[:, 2], lengths - totals[:, 2]], axis=1)
+    means: Array = totals[:, :2] / np.maximum(counts, 1)
+    return means
+
+
+class EFSign(TwoValues):
+    """Signs times the mean magnitude of each tensor, with error feedback; a zero counts as positive.
+
+    A message has one scale per tensor, or per part of a tensor within the span, and one bit per entry. A server
+    encodes the sum again (Zheng et al. 2019).
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        super().__init__(tensors(layout), layout, 1, _magnitudes)
+
+
+def _magnitudes(totals: Array, lengths: Array) -> Array:
+    """Return the mean magnitude of each segment, (segments, 1)."""
+    return ((totals[:, 1] - totals[:, 0]) / lengths)[:, None]
+
+
+OFFERS: Final = {"one_bit": OneBit, "ef_sign": EFSign}
+TRAITS: Final = {
+    "one_bit": Compression(both_ways=True, on_device=True, title="Seide 2014"),
+    "ef_sign": Compression(both_ways=True, on_device=True, title="Karimireddy 2019"),
+}

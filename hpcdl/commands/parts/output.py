@@ -4,6 +4,29 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def rendered(folders: Sequence[Path], forms: Sequence[str], *, launches: bool) -> list[str]:
+    """Return the report of the runs in ``folders`` in each of ``forms``; with ``launches`` the runs are pooled.
+
+    Raises UsageError.
+    """
+    from hpcdl.analysis.run.points import AmbiguousCaseError
+    from hpcdl.analysis.run.pool_launches import pool
+    from hpcdl.report.run.render import renderings
+    from hpcdl.suite import UsageError
+    from hpcdl.trace.recorder import TraceError
+    from hpcdl.trace.schema import read
+
+    try:
+        runs = [read(folder) for folder in folders]
+        return renderings([pool(runs)] if launches else runs, forms)
+    except (TraceError, AmbiguousCaseError, ValueError) as error:
+        raise UsageError(str(error)) from None
 
 
 def check_page(output: Path | None, *suffixes: str) -> None:
@@ -24,7 +47,7 @@ def write_output(option: str, file: Path, text: str) -> None:
     target of a link is written to. Raises UsageError.
     """
     from hpcdl.suite import UsageError
-    from hpcdl.trace.atomic_write import atomic_write
+    from hpcdl.trace.files import atomic_write
 
     target = Path(os.path.realpath(file))
     try:

@@ -1,1 +1,0 @@
-"""Files for other tools, made of a run's events."""
