@@ -30,4 +30,4 @@ def summary(*runs: Run | str | Path) -> pd.DataFrame:
     from hpcdl.report.formats.json import frame  # late, as above
     from hpcdl.trace.run import Run
 
-    return frame([one if isinstance(one, Run) else read(one) for one in runs])
+    return frame([run if isinstance(run, Run) else read(run) for run in runs])

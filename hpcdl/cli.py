@@ -24,8 +24,8 @@ def commands() -> dict[str, Command]:
     from hpcdl import commands as folder
 
     names = [module.name for module in pkgutil.iter_modules(folder.__path__) if not module.ispkg]
-    found = {name: importlib.import_module(f"{folder.__name__}.{name}").COMMAND for name in names}
-    return dict(sorted(found.items(), key=lambda one: one[1].order))
+    commands = {name: importlib.import_module(f"{folder.__name__}.{name}").COMMAND for name in names}
+    return dict(sorted(commands.items(), key=lambda item: item[1].order))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

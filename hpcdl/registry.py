@@ -84,11 +84,11 @@ def find(folder: str, name: str) -> Callable[..., Any]:
     """
     if ":" in name:
         return _users_own(folder, name)
-    found = _offer(f"{FOLDERS[folder]}.{name}") if name.isidentifier() else None
-    found = found or _offers(folder).get(name)
-    if found is None:
+    offer = _offer(f"{FOLDERS[folder]}.{name}") if name.isidentifier() else None
+    offer = offer or _offers(folder).get(name)
+    if offer is None:
         raise ValueError(f"unknown {name!r}{nearest(name, names(folder))}")
-    return found
+    return offer
 
 
 def traits(folder: str, name: str, kind: type[Traits]) -> Traits:
@@ -145,13 +145,13 @@ def _users_own(folder: str, name: str) -> Callable[..., Any]:
 @cache
 def _offers(folder: str) -> dict[str, Callable[..., Any]]:
     """Return all objects of ``folder``, by name. Imports all of its modules."""
-    package, found = importlib.import_module(FOLDERS[folder]), {}
+    package, offers = importlib.import_module(FOLDERS[folder]), {}
     for entry in pkgutil.iter_modules(package.__path__):
         path = f"{package.__name__}.{entry.name}"
-        if (one := _offer(path)) is not None:
-            found[entry.name] = one
-        found |= getattr(sys.modules.get(path), "OFFERS", {})
-    return found
+        if (offer := _offer(path)) is not None:
+            offers[entry.name] = offer
+        offers |= getattr(sys.modules.get(path), "OFFERS", {})
+    return offers
 
 
 @cache

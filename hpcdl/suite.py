@@ -215,7 +215,7 @@ def parse(
         if case.name in seen:
             raise UsageError(f"{source}: the case {case.name!r} is there twice")
         seen.add(case.name)
-    others = tuple(one.case for one in drafts if one.complaint is None and one.case.name not in seen)
+    others = tuple(draft.case for draft in drafts if draft.complaint is None and draft.case.name not in seen)
     return Suite(name, question, text, checked, others)
 
 
@@ -224,15 +224,15 @@ def matching(names: Sequence[str], globs: Sequence[str]) -> list[int]:
 
     Raises UsageError for a pattern that matches no name.
     """
-    found = set(() if globs else range(len(names)))
+    chosen = set(() if globs else range(len(names)))
     for glob in globs:
         here = {place for place, name in enumerate(names) if name == glob or fnmatch(name, glob)}
         if not here:
             wider = f"*{glob}*"
             near = f"; did you mean {wider!r}?" if any(fnmatch(name, wider) for name in names) else ""
             raise UsageError(f"--case {glob!r} matches none of the cases, such as {names[0]!r}{near}")
-        found |= here
-    return sorted(found)
+        chosen |= here
+    return sorted(chosen)
 
 
 def _drafts(text: str, source: str, overrides: Sequence[str], ranks: int) -> tuple[str, str, list[_Draft]]:
@@ -247,8 +247,8 @@ def _drafts(text: str, source: str, overrides: Sequence[str], ranks: int) -> tup
         raise UsageError(f"{source}: there is no [suite]")
     if not isinstance(written, list) or not written or not all(isinstance(table, dict) for table in written):
         raise UsageError(f"{source}: there is no [[case]]")
-    for one in overrides:
-        override(one, head, written)
+    for setting in overrides:
+        override(setting, head, written)
     for table in written:
         if table.get("ranks") == "all":
             table["ranks"] = ranks
@@ -281,9 +281,9 @@ def _draft(suite: str, values: dict[str, Any], where: str) -> _Draft:
         raise UsageError(f"{where}: kind: {error}") from None
     check_complete(kind, module.SPEC, values, where)
     held, complaints = dict[str, Any](), []
-    for name, one in (keys(Common) | keys(module.SPEC)).items():
+    for name, key in (keys(Common) | keys(module.SPEC)).items():
         if name in values:
-            held[name], wrong = read(one, values[name])
+            held[name], wrong = read(key, values[name])
             complaints += [f"{where}: {name}: {wrong}"] if wrong else []
     limit = held.pop("timeout_seconds", None)
     case = Case(suite, kind, kind, module.SPEC(**held), limit)

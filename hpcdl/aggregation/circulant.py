@@ -101,10 +101,10 @@ async def _turn_back(comm: Comm, chunks: Parts, turned: Array) -> None:
 
 def _halves(size: int) -> list[tuple[int, int]]:
     """Return ``size``, halved and rounded up, in pairs; for 7: (7, 4), (4, 2), (2, 1)."""
-    found = [size]
-    while found[-1] > 1:
-        found.append((found[-1] + 1) // 2)
-    return list(pairwise(found))
+    sizes = [size]
+    while sizes[-1] > 1:
+        sizes.append((sizes[-1] + 1) // 2)
+    return list(pairwise(sizes))
 
 
 async def _scatter(comm: Comm, turned: Array, edges: Sequence[int]) -> None:

@@ -72,4 +72,4 @@ def _largest_of_sum(mine: Sparse, theirs: Sparse) -> tuple[Sparse, Sparse]:
 
 def _rest(mine: Sparse, dropped: list[Sparse], total: Sparse) -> Sparse:
     """Return own entries without a place in the result, and parts of sums that this rank dropped."""
-    return summed([absent(mine, total), *(present(one, total) for one in dropped)])
+    return summed([absent(mine, total), *(present(entries, total) for entries in dropped)])

@@ -115,7 +115,7 @@ async def _halve(comm: Comm, whole: Array, me: int, edges: Sequence[int], rank_o
     distance = (len(edges) - 1) // 2
     with comm.scratch(max(edges[distance], edges[-1] - edges[distance]), whole) as inbox:
         while distance:
-            mine, theirs = (_block(whole, one, edges, distance) for one in (me, me ^ distance))
+            mine, theirs = (_block(whole, number, edges, distance) for number in (me, me ^ distance))
             partner = rank_of(me ^ distance)
             await comm.exchange(theirs, partner, inbox[: len(mine)], partner)
             await comm.add(mine, inbox[: len(mine)])
@@ -126,7 +126,7 @@ async def _double(comm: Comm, whole: Array, me: int, edges: Sequence[int], rank_
     """Recursive doubling: gather the parts between all edges on every number."""
     distance = 1
     while distance < len(edges) - 1:
-        mine, theirs = (_block(whole, one, edges, distance) for one in (me, me ^ distance))
+        mine, theirs = (_block(whole, number, edges, distance) for number in (me, me ^ distance))
         partner = rank_of(me ^ distance)
         await comm.exchange(mine, partner, theirs, partner)
         distance *= 2

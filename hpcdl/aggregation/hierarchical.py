@@ -78,7 +78,7 @@ async def gather(
         comm.scratch(across.size * padded(handed), empty) as bundles,
         comm.scratch(node.size * column, empty) as row,
     ):
-        found: list[Array] = []
+        vectors: list[Array] = []
         if place >= owners:
             await node.send(table[:length], place % owners)
         else:
@@ -87,9 +87,9 @@ async def gather(
             for other in range(place + owners, node.size, owners):
                 end += (await node.recv(bundles[end : end + bound], other, tag=0)).count
             own = await comm.apply("enclose", partial(enclose, bundles, end - HEADER), HEADER)
-            found = await across_nodes(across, bundles, own)
+            vectors = await across_nodes(across, bundles, own)
         end = HEADER
-        for bundle in found:
+        for bundle in vectors:
             content = bundle[HEADER:]
             await comm.get(row[end : end + len(content)], content, comm.rank)
             end += len(content)
@@ -110,5 +110,5 @@ async def gather(
 
 
 def _gather_of(key: str, name: str) -> Callable[[Comm, Array, int], Awaitable[list[Array]]]:
-    found = halves(component(key, name), "gather")
-    return found[0] if found else allgather.gather
+    functions = halves(component(key, name), "gather")
+    return functions[0] if functions else allgather.gather

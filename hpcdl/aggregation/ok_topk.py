@@ -156,15 +156,15 @@ async def _select(
     """
     above, equal = _counts(mine, state)
     numbers = await table(comm, count, above, equal)
-    k, found, equals = int(numbers[:, 0].max()), int(numbers[:, 1].sum()), int(numbers[:, 2].sum())
-    if renew or 4 * found > 5 * k or 4 * (found + equals) < 3 * k:
+    k, reaching, equals = int(numbers[:, 0].max()), int(numbers[:, 1].sum()), int(numbers[:, 2].sum())
+    if renew or 4 * reaching > 5 * k or 4 * (reaching + equals) < 3 * k:
         state["threshold"] = await _threshold(comm, mine, k)
         above, equal = _counts(mine, state)
         numbers = await table(comm, count, above, equal)
-        found = int(numbers[:, 1].sum())
+        reaching = int(numbers[:, 1].sum())
     # sums equal to the threshold fill up to k, from all ranks alike
     below = np.cumsum([0, *numbers[:, 2]], dtype=np.int64)
-    fill = min(max(0, k - found), int(below[-1]))
+    fill = min(max(0, k - reaching), int(below[-1]))
     quotas = np.diff(below * fill // max(1, int(below[-1])))
     shares = numbers[:, 1] + quotas
     select = partial(at_least, mine, int(state["threshold"][0]), int(quotas[comm.rank]))
@@ -182,17 +182,17 @@ def _counts(mine: Sparse, state: dict[str, Array]) -> tuple[int, int]:
 async def _threshold(comm: Comm, mine: Sparse, k: int) -> Array:
     """Return the k-th largest magnitude of all ranks' sums, (1,): one byte of it after the other."""
     size = magnitudes(mine)
-    found = 0
+    threshold = 0
     for byte in reversed(range(size.itemsize)):
         digits = size >> size.dtype.type(8 * byte)
-        same = digits[digits >> size.dtype.type(8) == found] & size.dtype.type(255)
+        same = digits[digits >> size.dtype.type(8) == threshold] & size.dtype.type(255)
         counts = np.bincount(same, minlength=256).astype(np.int32)
         await sum_counts(comm, counts)
         from_top = np.cumsum(counts[::-1], dtype=np.int64)
         digit = int(np.searchsorted(from_top, k))
         k -= int(from_top[digit - 1]) if digit else 0
-        found = found << 8 | 255 - digit
-    return np.array([found], size.dtype)
+        threshold = threshold << 8 | 255 - digit
+    return np.array([threshold], size.dtype)
 
 
 async def _balance(comm: Comm, kept: Sparse, shares: list[int], size: int) -> tuple[Sparse, list[int]]:

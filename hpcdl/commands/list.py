@@ -58,13 +58,13 @@ def execute(options: argparse.Namespace) -> int:
         raise UsageError("--layers: only for `hpcdl list models`")
     subjects = [options.subject] if options.subject else list(SUBJECTS)
     batches = options.batch or [USUAL_BATCH]
-    found: dict[str, list[dict[str, Any]]] = {
+    catalogues: dict[str, list[dict[str, Any]]] = {
         subject: catalogue(subject, batches, layers=options.layers) for subject in subjects
     }
     if options.json:
-        print(json.dumps({"schema": 1, **found}, indent=1))
+        print(json.dumps({"schema": 1, **catalogues}, indent=1))
         return OK
-    for subject, entries in found.items():
+    for subject, entries in catalogues.items():
         print(f"{subject}:")
         width = max((len(entry["name"]) for entry in entries), default=0)
         for entry in entries:

@@ -47,7 +47,7 @@ def execute(options: argparse.Namespace) -> int:
         if monotonic() > begin + SILENCE:
             print(f"hpcdl: {line} ...", file=sys.stderr, flush=True)
 
-    found = prediction.predict(
+    predicted = prediction.predict(
         options.source,
         options.network,
         prediction.ascending(options.ranks),
@@ -57,10 +57,12 @@ def execute(options: argparse.Namespace) -> int:
         show=show,
     )
     if options.save:
-        origin = found.fitted.origin if found.fitted else {}
-        write_output("--save", options.save, network_file.format_network(found.network, origin, found.certainty))
-    page = predictions.document(found, f"hpcdl: {options.source} on {found.network.name}")
-    print(predictions.render(found) if options.json else coloured(plain([page])), end="")
+        origin = predicted.fitted.origin if predicted.fitted else {}
+        write_output(
+            "--save", options.save, network_file.format_network(predicted.network, origin, predicted.certainty)
+        )
+    page = predictions.document(predicted, f"hpcdl: {options.source} on {predicted.network.name}")
+    print(predictions.render(predicted) if options.json else coloured(plain([page])), end="")
     return OK
 
 

@@ -29,14 +29,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _numbers(text: str) -> list[int]:
-    found: list[int] = []
+    numbers: list[int] = []
     for word in text.split(","):
         first, dash, last = word.partition("-")
         ends = whole_number(first), whole_number(last if dash else first)
         if not 0 <= ends[0] <= ends[1] < MOST:
             raise argparse.ArgumentTypeError(f"{word!r} is no range such as 0-7")
-        found += range(ends[0], ends[1] + 1)
-    return found
+        numbers += range(ends[0], ends[1] + 1)
+    return numbers
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -69,7 +69,7 @@ def _case(run: Run, globs: Sequence[str]) -> int:
     """Return the index of the only case that ``globs`` select. Raises ValueError if it is none or several."""
     from hpcdl.suite import matching
 
-    names = [str(one.get("case", "")) for one in run.described]
+    names = [str(fields.get("case", "")) for fields in run.described]
     chosen = matching(names, globs)
     if len(chosen) == 1:
         return chosen[0]

@@ -135,9 +135,9 @@ class Reader:
     def positions(self, count: int, size: int) -> Array:
         """Return ``count`` positions, rising, below ``size``."""
         if self._code is None:
-            found = np.flatnonzero(self.integers(size, 1))
-            check_values(np.array(len(found) == count))
-            return found
+            present = np.flatnonzero(self.integers(size, 1))
+            check_values(np.array(len(present) == count))
+            return present
         positions = np.cumsum(self.integers(count, 0).astype(np.int64) + 1) - 1
         check_values(positions[-1:] < size)
         return positions

@@ -70,30 +70,30 @@ class PowerSGD:
         """
         check_finite(np.isfinite(vector).all())
         matrices, rest = self._divided(span)
-        qs = [self.state["Q"][one.q].reshape(one.columns, self._rank) for one in matrices]
-        views = [_of(vector, span, one) for one in matrices]
+        qs = [self.state["Q"][matrix.q].reshape(matrix.columns, self._rank) for matrix in matrices]
+        views = [_of(vector, span, matrix) for matrix in matrices]
         for q in qs:
             self._kernels.orthonormalize(q)
         first = np.concatenate(
-            [*((m @ q).ravel() for m, q in zip(views, qs, strict=True)), *(vector[one] for one in rest)]
+            [*((m @ q).ravel() for m, q in zip(views, qs, strict=True)), *(vector[part] for part in rest)]
         )
         yield first
-        ps = _cut(first, [one.rows for one in matrices], self._rank)
+        ps = _cut(first, [matrix.rows for matrix in matrices], self._rank)
         for p in ps:
             self._kernels.orthonormalize(p)
         if matrices:
             second = np.concatenate([(m.T @ p).ravel() for m, p in zip(views, ps, strict=True)])
             yield second
-            for q, new in zip(qs, _cut(second, [one.columns for one in matrices], self._rank), strict=True):
+            for q, new in zip(qs, _cut(second, [matrix.columns for matrix in matrices], self._rank), strict=True):
                 q[:] = new
         if residual is not None:
             residual[:] = vector
         for p, q, m in zip(ps, qs, views, strict=True):
             self._kernels.write_product(p, q, m)
         if residual is not None:
-            for one, m in zip(matrices, views, strict=True):
-                _of(residual, span, one)[:] -= m / m.dtype.type(self._ranks)
-        begin = self._rank * sum(one.rows for one in matrices)
+            for matrix, m in zip(matrices, views, strict=True):
+                _of(residual, span, matrix)[:] -= m / m.dtype.type(self._ranks)
+        begin = self._rank * sum(matrix.rows for matrix in matrices)
         for part in rest:
             end = begin + part.stop - part.start
             vector[part] = first[begin:end]
@@ -104,22 +104,28 @@ class PowerSGD:
     def lengths(self, span: slice) -> list[tuple[int, str]]:
         """See :class:`hpcdl.compression.parts.protocol.Summable`."""
         matrices, rest = self._divided(span)
-        first = self._rank * sum(one.rows for one in matrices) + sum(one.stop - one.start for one in rest)
-        second = self._rank * sum(one.columns for one in matrices)
+        first = self._rank * sum(matrix.rows for matrix in matrices) + sum(part.stop - part.start for part in rest)
+        second = self._rank * sum(matrix.columns for matrix in matrices)
         return [(first, self._dtype), *([(second, self._dtype)] if matrices else [])]
 
     def _divided(self, span: slice) -> tuple[list[Matrix], list[slice]]:
         """Return the matrices of a span, and slices of its other elements, counted from the span's start."""
-        matrices = [one for one in self._matrices if span.start <= one.span.start and one.span.stop <= span.stop]
-        begins = [span.start, *(one.span.stop for one in matrices)]
-        ends = [*(one.span.start for one in matrices), span.stop]
+        matrices = [
+            matrix
+            for matrix in self._matrices
+            if span.start <= matrix.span.start and matrix.span.stop <= span.stop
+        ]
+        begins = [span.start, *(matrix.span.stop for matrix in matrices)]
+        ends = [*(matrix.span.start for matrix in matrices), span.stop]
         between = [slice(b - span.start, e - span.start) for b, e in zip(begins, ends, strict=True) if b < e]
         return matrices, between or [slice(0, 0)]
 
 
-def _of(vector: Array, span: slice, one: Matrix) -> Array:
+def _of(vector: Array, span: slice, matrix: Matrix) -> Array:
     """Return the view of a matrix in the values of a span."""
-    return vector[one.span.start - span.start : one.span.stop - span.start].reshape(one.rows, one.columns)
+    return vector[matrix.span.start - span.start : matrix.span.stop - span.start].reshape(
+        matrix.rows, matrix.columns
+    )
 
 
 def _cut(stacked: Array, rows: Sequence[int], rank: int) -> list[Array]:

@@ -59,8 +59,8 @@ class Threshold:
         magnitude = self._magnitude(span, vector, step)
         likely = entries(2 * self._density, len(vector))
         positions = largest(vector, span.start, magnitude + magnitude.dtype.type(1), likely, device)
-        found = take(vector, positions, device)
-        values = np.copysign(vector.dtype.type(from_bits(magnitude, vector.dtype)), found)
+        taken = take(vector, positions, device)
+        values = np.copysign(vector.dtype.type(from_bits(magnitude, vector.dtype)), taken)
         add(Sparse(positions, -values), vector, device)
         return Sparse(positions, values)
 
@@ -71,10 +71,10 @@ class Threshold:
             return max(fixed, fixed.dtype.type(1))
         device = self._layout.device
         sampled = sample(vector, draw_seed(self._layout, span.start, step), self._density, device)
-        found = quantile(sampled, self._density)
-        if found == 0:
-            positions = largest(vector, span.start, found.dtype.type(1), len(vector), device)
+        threshold = quantile(sampled, self._density)
+        if threshold == 0:
+            positions = largest(vector, span.start, threshold.dtype.type(1), len(vector), device)
             mean = np.abs(take(vector, positions, device)).mean(dtype=np.float64) if len(positions) else 0
-            found = bits(mean, vector.dtype)
-        one = found.dtype.type(1)
-        return min(max(one, found - min(found, one)), bits(np.inf, vector.dtype) - one)
+            threshold = bits(mean, vector.dtype)
+        one = threshold.dtype.type(1)
+        return min(max(one, threshold - min(threshold, one)), bits(np.inf, vector.dtype) - one)

@@ -46,7 +46,7 @@ def cifar_dataset(
     settings.
     """
     files = [*train, *test]
-    folder, found = find_files(
+    folder, present = find_files(
         name,
         path,
         files,
@@ -56,8 +56,8 @@ def cifar_dataset(
     )
     return in_memory_dataset(
         name,
-        read_records([(found[file], count) for file, count in train.items()], labels),
-        read_records([(found[file], count) for file, count in test.items()], labels),
+        read_records([(present[file], count) for file, count in train.items()], labels),
+        read_records([(present[file], count) for file, count in test.items()], labels),
         classes=list(labels.values())[-1],
         source=str(folder),
         augmentation=augmentation,

@@ -239,12 +239,12 @@ def _classes(folder: Path) -> dict[str, list[Path]]:
         raise DataError(f"{folder}: cannot be read: {error.strerror}") from error
     if not names:
         raise DataError(f"{folder}: has no folders, one per class; are its images not sorted yet?")
-    found = {}
+    options = {}
     for name in names:
-        found[name] = sorted(path for path in (folder / name).rglob("*") if path.suffix.lower() in ENDINGS)
-        if not found[name]:
+        options[name] = sorted(path for path in (folder / name).rglob("*") if path.suffix.lower() in ENDINGS)
+        if not options[name]:
             raise DataError(f"{folder / name}: has no .jpg, .jpeg or .png")
-    return found
+    return options
 
 
 def _split_off(train: dict[str, list[Path]], share: float, seed: int) -> dict[str, list[Path]]:

@@ -188,9 +188,9 @@ def _datasets(file: h5py.File) -> str:
     """Return the names of the first few datasets."""
     import h5py
 
-    found: list[str] = []
-    file.visititems(lambda name, thing: found.append(name) if isinstance(thing, h5py.Dataset) else None)
-    return ", ".join(found[:8]) + (", ..." if len(found) > 8 else "") or "no dataset"
+    names: list[str] = []
+    file.visititems(lambda name, thing: names.append(name) if isinstance(thing, h5py.Dataset) else None)
+    return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "") or "no dataset"
 
 
 def _open_file(path: Path) -> h5py.File:

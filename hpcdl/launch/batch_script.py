@@ -72,7 +72,7 @@ def _line(value: object, where: str) -> str:
 
 
 def _lines(value: object, where: str) -> tuple[str, ...]:
-    return tuple(_line(one, where) for one in (value if isinstance(value, list) else [value]))
+    return tuple(_line(item, where) for item in (value if isinstance(value, list) else [value]))
 
 
 WARNING_SECONDS: Final = 120

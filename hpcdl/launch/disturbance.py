@@ -105,7 +105,7 @@ def columns(usages: Sequence[Usage]) -> list[dict[str, float]]:
     ``idle_cores`` is the number of these cores that ranks of the case leave free for other processes.
     """
     sharing = _Sharing(usages)
-    return [_columns(one, *sharing.of(one.place)) for one in usages]
+    return [_columns(usage, *sharing.of(usage.place)) for usage in usages]
 
 
 def _columns(usage: Usage, cpu_ns: int, threads: int) -> dict[str, float]:
@@ -149,7 +149,10 @@ class _Sharing:
         if place not in self._found:
             users = set().union(*(self._users[place.machine, core] for core in place.cores))
             those = [self._usages[rank] for rank in users]
-            self._found[place] = sum(one.grown("cpu_ns") for one in those), sum(one.threads for one in those)
+            self._found[place] = (
+                sum(usage.grown("cpu_ns") for usage in those),
+                sum(usage.threads for usage in those),
+            )
         return self._found[place]
 
 
@@ -160,7 +163,7 @@ def _siblings(cpus: Path, core: int) -> frozenset[int]:
         ranges = [[int(end) for end in part.split("-")] for part in listed.split(",")]
     except ValueError:
         return frozenset([core])
-    return frozenset([core, *(one for ends in ranges for one in range(ends[0], ends[-1] + 1))])
+    return frozenset([core, *(core for ends in ranges for core in range(ends[0], ends[-1] + 1))])
 
 
 def _core_times(stat: str, cores: Iterable[int]) -> tuple[int, int]:
@@ -168,7 +171,7 @@ def _core_times(stat: str, cores: Iterable[int]) -> tuple[int, int]:
     busy = steal = 0
     lines = {line.partition(" ")[0]: line.split()[1:9] for line in stat.splitlines() if line.startswith("cpu")}
     for core in cores:
-        ticks = [int(one) for one in lines.get(f"cpu{core}", ()) if one.isdecimal()]
+        ticks = [int(count) for count in lines.get(f"cpu{core}", ()) if count.isdecimal()]
         if len(ticks) < 8:
             return UNKNOWN, UNKNOWN
         busy += sum(ticks[:3])  # user, nice, system
@@ -178,8 +181,8 @@ def _core_times(stat: str, cores: Iterable[int]) -> tuple[int, int]:
 
 def _retransmissions(snmp: str) -> int:
     rows = [line.split() for line in snmp.splitlines() if line.startswith("Tcp:")]
-    found = dict(zip(rows[0], rows[1], strict=False)).get("RetransSegs", "") if len(rows) == 2 else ""
-    return int(found) if found.isdecimal() else UNKNOWN
+    retransmitted = dict(zip(rows[0], rows[1], strict=False)).get("RetransSegs", "") if len(rows) == 2 else ""
+    return int(retransmitted) if retransmitted.isdecimal() else UNKNOWN
 
 
 def _load(loadavg: str) -> float:

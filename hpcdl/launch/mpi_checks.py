@@ -27,34 +27,34 @@ FAST_DRIVERS: Final = ("cxi", "efa")
 """Drivers of network cards whose fabric is not InfiniBand."""
 
 
-def mpi_checks(found: Probe, root: Path = machine.ROOT) -> Iterator[Finding]:
+def mpi_checks(probe: Probe, root: Path = machine.ROOT) -> Iterator[Finding]:
     """Yield the findings about the ranks, transports and clocks of a job."""
-    ranks = len(found.hosts)
-    if found.total != ranks:
-        yield Finding("FAILED", "MPI", f"{ranks} ranks add up to {found.total}", "install the MPI library again")
+    ranks = len(probe.hosts)
+    if probe.total != ranks:
+        yield Finding("FAILED", "MPI", f"{ranks} ranks add up to {probe.total}", "install the MPI library again")
         return
-    hosts = f"{len(found.nodes)} host{'s' if len(found.nodes) > 1 else ''}"
-    yield Finding("ok", "MPI", f"{found.library}, {ranks} ranks on {hosts} add up")
-    yield within_host(found, os.environ)
-    yield between_hosts(found, os.environ, fast_fabric(root))
-    yield clock_skew(found)
+    hosts = f"{len(probe.nodes)} host{'s' if len(probe.nodes) > 1 else ''}"
+    yield Finding("ok", "MPI", f"{probe.library}, {ranks} ranks on {hosts} add up")
+    yield within_host(probe, os.environ)
+    yield between_hosts(probe, os.environ, fast_fabric(root))
+    yield clock_skew(probe)
 
 
 def fast_fabric(root: Path = machine.ROOT) -> list[str]:
     """Return the ports and cards of fabrics that are faster than TCP and are up."""
     ports, cards = machine.infiniband(root), machine.network(root)
-    found = (
+    active = (
         [name for name, port in ports.items() if "ACTIVE" in str(port["state"])] if isinstance(ports, dict) else []
     )
     known = cards.items() if isinstance(cards, dict) else ()
-    return found + [name for name, card in known if str(card["driver"]).startswith(FAST_DRIVERS)]
+    return active + [name for name, card in known if str(card["driver"]).startswith(FAST_DRIVERS)]
 
 
-def within_host(found: Probe, variables: Mapping[str, str]) -> Finding:
+def within_host(probe: Probe, variables: Mapping[str, str]) -> Finding:
     """Return the transports between ranks of one host: shared memory, except on a testbed."""
-    names = found.transports.within_host
+    names = probe.transports.within_host
     if not names:
-        why = "no two ranks share a host" if len(found.nodes) == len(found.hosts) else "the library does not tell"
+        why = "no two ranks share a host" if len(probe.nodes) == len(probe.hosts) else "the library does not tell"
         return Finding("ok", "transport within a host", why)
     if not is_tcp(names) or emulated(variables) is not None:
         return Finding("ok", "transport within a host", ", ".join(names))
@@ -62,10 +62,10 @@ def within_host(found: Probe, variables: Mapping[str, str]) -> Finding:
     return Finding("warning", "transport within a host", f"{', '.join(names)}: no shared memory", advice)
 
 
-def between_hosts(found: Probe, variables: Mapping[str, str], fabric: list[str]) -> Finding:
+def between_hosts(probe: Probe, variables: Mapping[str, str], fabric: list[str]) -> Finding:
     """Return the transports between hosts; TCP with an unused ``fabric`` is a fallback."""
-    names, subject = found.transports.between_hosts, "transport between hosts"
-    if len(found.nodes) == 1:
+    names, subject = probe.transports.between_hosts, "transport between hosts"
+    if len(probe.nodes) == 1:
         return Finding(
             "ok", subject, "one host; srun hpcdl check, or mpirun -n N hpcdl check, checks those of a job"
         )
@@ -83,37 +83,37 @@ def _unset(variables: Mapping[str, str]) -> str:
     return f"unset {' '.join(chosen)}" if chosen else ""
 
 
-def clock_skew(found: Probe) -> Finding:
+def clock_skew(probe: Probe) -> Finding:
     """Return the greatest difference of the hosts' wall clocks, and the error of the traces' alignment."""
-    if len(set(found.machines)) == 1:
+    if len(set(probe.machines)) == 1:
         return Finding("ok", "clock skew", "one clock: all ranks are on one machine")
-    offsets = [offset for offset, _ in found.skew]
-    skew, error = max(offsets) - min(offsets), max(error for _, error in found.skew)
+    offsets = [offset for offset, _ in probe.skew]
+    skew, error = max(offsets) - min(offsets), max(error for _, error in probe.skew)
     detail = (
-        f"wall clocks of {len(set(found.machines))} hosts differ by {skew / 1e6:.3g} ms "
+        f"wall clocks of {len(set(probe.machines))} hosts differ by {skew / 1e6:.3g} ms "
         f"(error {error / 1e6:.2g} ms); "
-        f"traces are aligned to {found.alignment / 1e3:.3g} us"
+        f"traces are aligned to {probe.alignment / 1e3:.3g} us"
     )
     if skew - 2 * error > SKEW:
         departures = [abs(offset - median(offsets)) for offset in offsets]
-        worst = found.hosts[departures.index(max(departures))]
+        worst = probe.hosts[departures.index(max(departures))]
         advice = f"synchronise {worst} (chronyc tracking): dates of runs disagree; traces are aligned anyway"
         return Finding("warning", "clock skew", detail, advice)
-    if found.alignment > ALIGNMENT:
+    if probe.alignment > ALIGNMENT:
         advice = "repeat on a quiet network: shorter waits for late ranks cannot be told from clock errors"
         return Finding("warning", "clock skew", detail, advice)
     return Finding("ok", "clock skew", detail)
 
 
-def oversubscription(found: Probe) -> Iterator[Finding]:
+def oversubscription(probe: Probe) -> Iterator[Finding]:
     """Yield for the fullest machine if its ranks and their threads fit on the cores that they may use."""
     fullest, most = "", (0.0, 0, 0, 0)
-    for name in dict.fromkeys(found.machines):
-        ranks = [rank for rank, one in enumerate(found.machines) if one == name]
-        cores = len(set().union(*(found.cores[rank] for rank in ranks)))
-        threads = sum(found.threads[rank] for rank in ranks)
+    for name in dict.fromkeys(probe.machines):
+        ranks = [rank for rank, machine_of_rank in enumerate(probe.machines) if machine_of_rank == name]
+        cores = len(set().union(*(probe.cores[rank] for rank in ranks)))
+        threads = sum(probe.threads[rank] for rank in ranks)
         most, fullest = max(
-            (most, fullest), ((threads / cores, len(ranks), threads, cores), found.hosts[ranks[0]])
+            (most, fullest), ((threads / cores, len(ranks), threads, cores), probe.hosts[ranks[0]])
         )
     share, count, threads, cores = most
     detail = f"{count} ranks with {threads} threads on {cores} cores of {fullest}"

@@ -47,10 +47,10 @@ def transports(output: str) -> Transports:
     within: list[str] = []
     between: list[str] = []
     for place, listed in re.findall(r"UCX +INFO .*(intra-node|inter-node) cfg#\d+ +\S*?tag\(([^)]*)\)", output):
-        names = [one.partition("/")[0] for one in listed.split()]
+        names = [name.partition("/")[0] for name in listed.split()]
         (within if place == "intra-node" else between).extend(names)
     for place, listed in re.findall(r"^\s*(on-host|off-host):.*connections are (.*)$", output, re.MULTILINE):
-        names = [one for one in re.split(r",? or |, ", listed.strip()) if one not in {"self", "n/a"}]
+        names = [name for name in re.split(r",? or |, ", listed.strip()) if name not in {"self", "n/a"}]
         (within if place == "on-host" else between).extend(names)
     between += re.findall(r"^libfabric provider: *(\S+)", output, re.MULTILINE)
     return Transports(tuple(dict.fromkeys(within)), tuple(dict.fromkeys(between)))
@@ -114,21 +114,21 @@ def probe(library: Library, local: Callable[[], Any]) -> Probe | None:
     me = describe_rank()
     hosts = world.allgather(me["hostname"])
     first = hosts.index(me["hostname"]) == world.rank
-    found = world.gather(
+    gathered = world.gather(
         (_machine(), sorted(os.sched_getaffinity(0)), me["threads"], text, local() if first else None)
     )
     skew = world.gather(compared(world, time.time_ns))
     alignment = world.reduce(compared(world)[1], MPI.MAX)
-    if found is None or skew is None or alignment is None:
+    if gathered is None or skew is None or alignment is None:
         return None
-    machines, cores, threads, texts, locals_ = (list(column) for column in zip(*found, strict=True))
+    machines, cores, threads, texts, locals_ = (list(column) for column in zip(*gathered, strict=True))
     return Probe(
         f"{library.name} {library.major}",
         total,
         hosts,
         machines,
         cores,
-        [one if isinstance(one, int) else 1 for one in threads],
+        [threads_of_rank if isinstance(threads_of_rank, int) else 1 for threads_of_rank in threads],
         transports("\n".join(texts)),
         skew,
         alignment,
@@ -152,18 +152,18 @@ def _machine() -> str:
 @contextmanager
 def _captured() -> Iterator[list[str]]:
     """Context manager: yield a list that gets the text which libraries print to standard output in the body."""
-    found: list[str] = []
+    names: list[str] = []
     kept = os.dup(STDOUT)
     with tempfile.TemporaryFile() as file:
         os.dup2(file.fileno(), STDOUT)
         try:
-            yield found
+            yield names
         finally:
             ctypes.CDLL(None).fflush(None)  # C's own buffer
             os.dup2(kept, STDOUT)
             os.close(kept)
             file.seek(0)
-            found.append(file.read().decode(errors="replace"))
+            names.append(file.read().decode(errors="replace"))
 
 
 def main() -> None:
@@ -173,9 +173,9 @@ def main() -> None:
     os.environ.update(VARIABLES)
     library = load()
     with abort_on_error():
-        found = probe(library, lambda: None)
-    if found is not None:
-        print(json.dumps(asdict(found)), flush=True)
+        result = probe(library, lambda: None)
+    if result is not None:
+        print(json.dumps(asdict(result)), flush=True)
 
 
 if __name__ == "__main__":

@@ -120,9 +120,9 @@ def mpirun() -> Path:
     """
     own = Path(sysconfig.get_path("scripts"))
     for name in ("mpirun", "mpiexec"):
-        found = shutil.which(name, path=str(own)) or shutil.which(name)
-        if found:
-            return Path(found)
+        launcher = shutil.which(name, path=str(own)) or shutil.which(name)
+        if launcher:
+            return Path(launcher)
     raise NoLauncher("no mpirun found: pip install 'hpcdl[mpich]', or load your site's MPI module")
 
 

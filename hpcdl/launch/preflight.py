@@ -58,11 +58,11 @@ def _mpi() -> Iterator[Finding]:
         yield Finding("FAILED", "MPI", f"two ranks ended with exit code {ended.returncode}: {last}", other)
         return
     fields = json.loads(answers[0])
-    found = Probe(**{**fields, "transports": Transports(*map(tuple, fields["transports"]))})
-    if len(found.hosts) == 2:
-        yield from mpi_checks(found)
+    probed = Probe(**{**fields, "transports": Transports(*map(tuple, fields["transports"]))})
+    if len(probed.hosts) == 2:
+        yield from mpi_checks(probed)
     else:
-        yield Finding("FAILED", "MPI", f"2 ranks started, but MPI sees {len(found.hosts)}", other)
+        yield Finding("FAILED", "MPI", f"2 ranks started, but MPI sees {len(probed.hosts)}", other)
 
 
 def preflight_of_job() -> list[Finding] | str:
@@ -77,13 +77,13 @@ def preflight_of_job() -> list[Finding] | str:
     if complaint := incompatibility(os.environ, library):
         return complaint
     with abort_on_error():
-        found = probe(library, lambda: list(host_checks()))
-    if found is None:
+        probed = probe(library, lambda: list(host_checks()))
+    if probed is None:
         return []
-    if complaint := mismatch(len(found.hosts), os.environ, library.name):
+    if complaint := mismatch(len(probed.hosts), os.environ, library.name):
         return complaint
-    local = {host: findings for host, findings in zip(found.hosts, found.local, strict=True) if findings}
-    return [*mpi_checks(found), *oversubscription(found), *of_hosts(local.items())]
+    local = {host: findings for host, findings in zip(probed.hosts, probed.local, strict=True) if findings}
+    return [*mpi_checks(probed), *oversubscription(probed), *of_hosts(local.items())]
 
 
 def of_hosts(local: Iterable[tuple[str, list[Finding]]]) -> list[Finding]:
@@ -91,8 +91,8 @@ def of_hosts(local: Iterable[tuple[str, list[Finding]]]) -> list[Finding]:
     hosts = dict(local)
     groups: dict[tuple[str, str], list[tuple[str, Finding]]] = {}
     for host, findings in hosts.items():
-        for one in findings:
-            groups.setdefault((one.subject, one.verdict), []).append((host, one))
+        for finding in findings:
+            groups.setdefault((finding.subject, finding.verdict), []).append((host, finding))
     shown = []
     for group in groups.values():
         names = [host for host, _ in group]

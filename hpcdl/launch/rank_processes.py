@@ -78,5 +78,5 @@ class RankProcesses:
         """Return the rank whose process ended first; None if unknown, as if not all ranks were watched."""
         if len(self._ranks) < self._number:
             return None
-        found = self._ended.poll(0)
-        return self._ranks[found[0][0]] if found else None
+        events = self._ended.poll(0)
+        return self._ranks[events[0][0]] if events else None

@@ -109,10 +109,10 @@ def _bytes_per_second(rate: str, option: str) -> int:
         stdin=subprocess.DEVNULL,
     )
     if tried.returncode == 0:
-        found = int(json.loads(tried.stdout)[0]["options"]["rate"])
-        if not MIN_RATE <= found <= MAX_RATE:
-            raise NoTestbed(f"{option}: must be from 100kbit to 100gbit, but tc reads it as {8 * found} bit/s")
-        return found
+        bits = int(json.loads(tried.stdout)[0]["options"]["rate"])
+        if not MIN_RATE <= bits <= MAX_RATE:
+            raise NoTestbed(f"{option}: must be from 100kbit to 100gbit, but tc reads it as {8 * bits} bit/s")
+        return bits
     reason = (tried.stderr.strip() or "no output").splitlines()[0]
     if reason.startswith("unshare:"):
         raise NoTestbed(f"testbed: namespaces cannot be created here: {reason}")

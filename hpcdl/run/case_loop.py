@@ -151,7 +151,7 @@ def _run_case(
     failure: Failure | None = None
     begin = job.counters.sample()
     try:
-        found, mine, usage = ({}, list[bytes](), None) if comm is None else _run_here(case, job, comm)
+        result, mine, usage = ({}, list[bytes](), None) if comm is None else _run_here(case, job, comm)
     except BaseException as error:
         details = "".join(traceback.format_exception(error))
         failure = Failure(case.name, failed_cases.describe(error), job.world.rank, details)
@@ -174,7 +174,7 @@ def _run_case(
     traces = {rank: of_rank for rank, of_rank, _ in gathered}
     absent = [rank for rank in range(case.processes) if rank not in traces]
     if planned := case.failure:
-        found["process_failure"] = ", ".join(
+        result["process_failure"] = ", ".join(
             str(planned) if rank == planned.rank else f"rank {rank}" for rank in absent
         )
     nothing = [to_bytes(Recorder().pack())]
@@ -182,7 +182,7 @@ def _run_case(
     if not absent and len(every) == case.processes:  # a simulated case has traces of ranks without processes
         for packed, counted in zip(every, columns([usage for _, _, usage in gathered]), strict=False):
             packed |= {name: np.array(value) for name, value in counted.items()}
-    return (found, every), ()
+    return (result, every), ()
 
 
 def _end_job(failure: Failure, folder: Path) -> None:
@@ -215,8 +215,8 @@ def _run_here(case: Case, job: Job, comm: MpiComm) -> tuple[dict[str, Scalar], l
         begin = job.counters.sample()  # after all ranks of the case have come
         mpi.events = recorder.events
         try:
-            found = mpi.run(program(FaultTolerant(comm) if case.failure else comm))
+            result = mpi.run(program(FaultTolerant(comm) if case.failure else comm))
         finally:
             mpi.events = None
         usage = job.counters.usage(begin, allowed)
-    return found, [to_bytes(one.pack()) for one in recorder.virtual or [recorder]], usage
+    return result, [to_bytes(part.pack()) for part in recorder.virtual or [recorder]], usage

@@ -102,12 +102,12 @@ def recorded(part: Path) -> Failure | None:
 
 def read(parts: Path) -> dict[str, Failure]:
     """Return the failures of unfinished cases, by digest."""
-    found = {}
+    failures = {}
     for suffix in (".started", ".failed"):  # .failed has the details, and replaces .started
         for path in sorted(parts.glob(f"*{suffix}")):
             if (failure := _failure(path)) is not None:
-                found[path.stem] = failure
-    return found
+                failures[path.stem] = failure
+    return failures
 
 
 def _failure(path: Path) -> Failure | None:

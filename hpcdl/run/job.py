@@ -84,13 +84,13 @@ class Job:
 
         All ranks have left the case.
         """
-        found = self._reserved.gather(failure) or []
+        failures = self._reserved.gather(failure) or []
         if any(not program.done for program in self.mpi.programs()):
             self._abandoned.append(self.mpi)  # keeps its buffers: messages may still arrive
         self.mpi = Mpi(self._reserved)
         self._given.comm = self.world = self.mpi.comm
         self._smaller = {self.world.size: self.world}
-        return [one for one in found if one is not None]
+        return [failure for failure in failures if failure is not None]
 
     def should_stop(self) -> bool:
         """Return True if any rank or its ``hpcdl run`` received SIGUSR1, as before Slurm's limit. Collective."""

@@ -27,5 +27,5 @@ def progress_line(number: int, total: int, name: str, seconds: float, finished: 
 
 
 def _rounded(seconds: float) -> str:
-    unit, size = next((one for one in _UNITS if seconds >= 2 * one[1]), _UNITS[-1])
+    unit, size = next((unit for unit in _UNITS if seconds >= 2 * unit[1]), _UNITS[-1])
     return f"{seconds / size:.0f} {unit}"

@@ -115,9 +115,9 @@ def run_cases(
             if code is None:
                 if first is not None:
                     failed_cases.blame(parts, str(status), first, known)
-                found = failed_cases.of_command(parts, str(status))
-                new = [failure for digest, failure in found.items() if digest not in known]
-                known |= found.keys()
+                failures = failed_cases.of_command(parts, str(status))
+                new = [failure for digest, failure in failures.items() if digest not in known]
+                known |= failures.keys()
                 for failure in new:
                     print(f"hpcdl: FAILED {failure}", file=sys.stderr)
                 if not new:

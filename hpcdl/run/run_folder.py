@@ -47,7 +47,7 @@ class FinishedParts:
 
     def difference(self, environment: Mapping[str, Any]) -> str | None:
         """Return one line on how ``environment`` differs from that of a finished case; None if it does not."""
-        others = [one for key, one in self.environments.items() if key != environment.get("key")]
+        others = [described for key, described in self.environments.items() if key != environment.get("key")]
         if not others:
             return None
         changes = "; ".join(differences(others[0], environment))
@@ -67,19 +67,19 @@ def finished_parts(folder: Path) -> FinishedParts:
     from hpcdl.trace.recorder import TraceError  # imported late: only rank 0 needs h5py
     from hpcdl.trace.schema import read_part
 
-    found = FinishedParts()
+    finished = FinishedParts()
     for path in sorted(folder.glob("*.h5")):
         try:
             fields, environment = read_part(path)
         except TraceError as error:
-            found.damaged[path] = str(error).removeprefix(f"{path}: ")
+            finished.damaged[path] = str(error).removeprefix(f"{path}: ")
             continue
         digest = str(fields.get("digest"))
-        found.paths[digest] = path
-        found.environments[str(environment.get("key"))] = environment
+        finished.paths[digest] = path
+        finished.environments[str(environment.get("key"))] = environment
         if fields.get("correct") is False:
-            found.wrong.add(digest)
-    return found
+            finished.wrong.add(digest)
+    return finished
 
 
 @contextmanager
@@ -187,9 +187,9 @@ class RunFolder:
             columns = shutil.get_terminal_size().columns
             print(progress_line(number, total, case.name, took, self._added, columns), end="", flush=True)
 
-    def add(self, number: int, case: Case, found: dict[str, Scalar], traces: list[Packed]) -> None:
+    def add(self, number: int, case: Case, measured: dict[str, Scalar], traces: list[Packed]) -> None:
         """Write a finished case."""
-        fields = {**case.fields(), "nodes": min(self._job.nodes, case.processes), **found}
+        fields = {**case.fields(), "nodes": min(self._job.nodes, case.processes), **measured}
         if not fields.get("network"):
             fields["clock_error_seconds"] = self._job.clock_error_seconds
         record = self._schema.CaseRecord(fields, traces)
@@ -204,7 +204,7 @@ class RunFolder:
         place = f"[{number + 1}/{len(self._suite.cases)}]"
         seconds = perf_counter() - self._began
         words = ["WRONG RESULT"] if wrong else []
-        words += [f"{found.get('process_failure') or 'no rank'} failed"] if case.setting("failure") else []
+        words += [f"{measured.get('process_failure') or 'no rank'} failed"] if case.setting("failure") else []
         self.show("  ".join([f"{place} {case.name}: {seconds:.1f} s", *words]))
 
     def fail(self, number: int, failures: Sequence[Failure]) -> None:
@@ -257,7 +257,8 @@ class RunFolder:
 
         self._environment["counters_after"] = counters()
         self._environment["failed_cases"] = [
-            {"case": one.case, "rank": one.rank, "error": one.error} for one in self._failures.values()
+            {"case": failure.case, "rank": failure.rank, "error": failure.error}
+            for failure in self._failures.values()
         ]
         self._environment["cases_not_run"] = [
             {"case": self._suite.cases[number].name, "error": why} for number, why in self._not_run.items()

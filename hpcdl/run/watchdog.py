@@ -126,13 +126,13 @@ class Watchdog:
     def _state(self) -> Hashable:
         """Return a value that changes with each operation; None while a program computes or ends."""
         try:
-            found = self._waits()
+            waits = self._waits()
             progress = self._progress()
         except FRAMES_ENDED:
             return None
-        if not found or any(not wait.operation for wait in found):
+        if not waits or any(not wait.operation for wait in waits):
             return None
-        return progress, frozenset((wait.operation, wait.begin) for wait in found)
+        return progress, frozenset((wait.operation, wait.begin) for wait in waits)
 
     def _error(self, watched: Watched, elapsed: float, quiet: float) -> str | None:
         if watched.limit is not None and elapsed >= watched.limit:
@@ -155,10 +155,10 @@ class Watchdog:
 
     def _log(self, watched: Watched, error: str) -> None:
         try:
-            found = [str(wait) for wait in self._waits()] if watched.has_programs else []
+            waits = [str(wait) for wait in self._waits()] if watched.has_programs else []
         except FRAMES_ENDED:
-            found = []
-        lines = [f"rank {self._rank}, {one}" for one in found]
+            waits = []
+        lines = [f"rank {self._rank}, {wait}" for wait in waits]
         lines = lines or [f"rank {self._rank} {'has left' if watched.has_programs else 'has no part in'} the case"]
         failure = Failure(watched.name, error, self._rank, "\n".join(lines), by_watchdog=True)
         first = watched.part is None or failed_cases.record(watched.part, failure)

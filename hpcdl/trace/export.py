@@ -94,10 +94,10 @@ def _goal_of_rank(file: TextIO, events: pd.DataFrame, tags: dict[int, int], numb
     line = 0
     written: dict[int, int] = {}  # row: its line
     for row, gap, label, length, peer, size, required in _required(ordered):
-        lines = sorted({written[one] for one in required if one in written})
+        lines = sorted({written[row] for row in required if row in written})
         if gap > 0:
             line += 1
-            file.write(f"l{line}: calc {gap}\n" + "".join(f"l{line} requires l{one}\n" for one in lines))
+            file.write(f"l{line}: calc {gap}\n" + "".join(f"l{line} requires l{number}\n" for number in lines))
             lines = [line]
         if label in {"send", "recv"}:
             if row not in tags:
@@ -107,7 +107,7 @@ def _goal_of_rank(file: TextIO, events: pd.DataFrame, tags: dict[int, int], numb
         else:
             text = f"calc {length}"
         line += 1
-        file.write(f"l{line}: {text}\n" + "".join(f"l{line} requires l{one}\n" for one in lines))
+        file.write(f"l{line}: {text}\n" + "".join(f"l{line} requires l{number}\n" for number in lines))
         written[row] = line
 
 
@@ -121,15 +121,15 @@ def _required(ordered: pd.DataFrame) -> Iterator[tuple[int, int, str, int, int, 
     for row, task, label, begin, end, peer, size in zip(
         ordered.index, *(ordered[name].tolist() for name in names), strict=True
     ):
-        ended = [one for one in running if one[0] <= begin]
-        running = [one for one in running if one[0] > begin]
+        ended = [event for event in running if event[0] <= begin]
+        running = [event for event in running if event[0] > begin]
         last = max([*ended, last] if last else ended, default=None)
         if task in before and before[task][0] == begin:  # both ends of an exchange
             required = before[task][1]
         else:
             mine = open_rows.get(task, [])
             required = {one for at, one in mine if at <= begin}
-            open_rows[task] = [one for one in mine if one[0] > begin]
+            open_rows[task] = [event for event in mine if event[0] > begin]
             required |= {last[1]} if last else set()
         before[task] = begin, required
         open_rows.setdefault(task, []).append((end, row))
@@ -175,15 +175,15 @@ def write_perfetto(path: Path, selection: Selection) -> int:
     flows |= dict(zip(messages["recv"], range(1, len(messages) + 1), strict=True))
     tracks: dict[tuple[int, str], int] = {}
     slices = sorted([*_events(selection.events, flows, tracks), *_steps(selection.steps, tracks)])
-    names = {name: number for number, name in enumerate(dict.fromkeys(one.name for one in slices), 1)}
+    names = {name: number for number, name in enumerate(dict.fromkeys(edge.name for edge in slices), 1)}
     with path.open("wb") as file:
         head = Trace()
         _describe(head, tracks, names)
         file.write(head.SerializeToString())
         for first in range(0, len(slices), BATCH):
             batch = Trace()
-            for one in slices[first : first + BATCH]:
-                _add(batch.packet.add(), one, names)
+            for edge in slices[first : first + BATCH]:
+                _add(batch.packet.add(), edge, names)
             packed = Trace()
             packed.packet.add().compressed_packets = zlib.compress(batch.SerializeToString())
             file.write(packed.SerializeToString())
@@ -255,17 +255,17 @@ def _describe(trace: Any, tracks: dict[tuple[int, str], int], names: dict[str, i
     packet.interned_data.debug_annotation_names.add(iid=_BYTES, name="bytes")
 
 
-def _add(packet: Any, one: _Slice, names: dict[str, int]) -> None:
-    packet.timestamp = one.time
+def _add(packet: Any, edge: _Slice, names: dict[str, int]) -> None:
+    packet.timestamp = edge.time
     packet.trusted_packet_sequence_id, packet.sequence_flags = _SEQUENCE, _NEEDS_STATE
     event = packet.track_event
-    event.track_uuid = one.track
-    event.type = event.TYPE_SLICE_BEGIN if one.begins else event.TYPE_SLICE_END
-    if one.begins:
-        event.name_iid = names[one.name]
-    if one.bytes:
-        event.debug_annotations.add(name_iid=_BYTES, uint_value=one.bytes)
-    if one.flow and one.begins:
-        event.flow_ids.append(one.flow)
-    elif one.flow:
-        event.terminating_flow_ids.append(one.flow)
+    event.track_uuid = edge.track
+    event.type = event.TYPE_SLICE_BEGIN if edge.begins else event.TYPE_SLICE_END
+    if edge.begins:
+        event.name_iid = names[edge.name]
+    if edge.bytes:
+        event.debug_annotations.add(name_iid=_BYTES, uint_value=edge.bytes)
+    if edge.flow and edge.begins:
+        event.flow_ids.append(edge.flow)
+    elif edge.flow:
+        event.terminating_flow_ids.append(edge.flow)

@@ -50,12 +50,12 @@ def verified_checksum(path: Path) -> str | None:
 
 
 def _digest(path: Path) -> bytes:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     with path.open("rb") as file:
         file.seek(SIZE)
         while piece := file.read(_PIECE):
-            found.update(piece)
-    return found.hexdigest().encode()
+            digest.update(piece)
+    return digest.hexdigest().encode()
 
 
 @contextmanager
@@ -121,14 +121,14 @@ def write_obstacle(folder: Path) -> str | None:
         return f"belongs to another user ({owner})"
     for path in (*(folder / name for name in FILES), *sorted((folder / "parts").glob("*"))):
         try:
-            found = path.lstat()
+            status = path.lstat()
         except FileNotFoundError:
             continue
         name = path.relative_to(folder)
-        if stat.S_ISLNK(found.st_mode):
+        if stat.S_ISLNK(status.st_mode):
             return f"{name} is a symbolic link; links are not followed"
-        if found.st_uid != mine:
-            return f"{name} belongs to another user ({found.st_uid})"
-        if not (stat.S_ISDIR if name.name == "parts" else stat.S_ISREG)(found.st_mode):
+        if status.st_uid != mine:
+            return f"{name} belongs to another user ({status.st_uid})"
+        if not (stat.S_ISDIR if name.name == "parts" else stat.S_ISREG)(status.st_mode):
             return f"{name} exists but is not a {'folder' if name.name == 'parts' else 'regular file'}"
     return None

@@ -42,10 +42,10 @@ def read_bytes(path: Path, limit: int) -> bytes:
     check_regular(path)
     # O_NONBLOCK: the path may have become a FIFO since it was checked
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:  # noqa: PTH123
-        found = stream.read(limit + 1)
-    if len(found) > limit:
+        content = stream.read(limit + 1)
+    if len(content) > limit:
         raise OSError(errno.EFBIG, f"larger than {limit} bytes", str(path))
-    return found
+    return content
 
 
 def read_text(path: Path) -> str:

@@ -32,7 +32,7 @@ def _converted(kind: Any, value: Any, place: str) -> Any:
     if kind is Any:
         return value
     if isinstance(kind, UnionType):
-        inner = [one for one in get_args(kind) if one is not type(None)]
+        inner = [member for member in get_args(kind) if member is not type(None)]
         return None if value is None and len(inner) < len(get_args(kind)) else _converted(inner[0], value, place)
     origin, inside = get_origin(kind), get_args(kind)
     if origin is dict and isinstance(value, dict):
@@ -41,7 +41,7 @@ def _converted(kind: Any, value: Any, place: str) -> Any:
         return origin(_converted(inside[0], item, f"{place}[{number}]") for number, item in enumerate(value))
     if is_dataclass(kind) and isinstance(value, dict):
         types = _hints(kind)  # type: ignore[arg-type]
-        required = {one.name for one in fields(kind) if one.default is MISSING}
+        required = {field.name for field in fields(kind) if field.default is MISSING}
         if required <= value.keys() <= types.keys():
             return kind(
                 **{  # type: ignore[operator]
@@ -56,17 +56,17 @@ def _converted(kind: Any, value: Any, place: str) -> Any:
 def misfit(value: Any, shape: Any, place: str) -> str | None:
     """Return the first place in ``value`` that violates the schema ``shape``; None if it is valid."""
     if isinstance(shape, tuple):
-        misfits = [misfit(value, one, place) for one in shape]
+        misfits = [misfit(value, alternative, place) for alternative in shape]
         return None if None in misfits else max(filter(None, misfits), key=len)
     if isinstance(shape, dict):
         if not isinstance(value, dict) or (isinstance(shape, Complete) and shape.keys() - value.keys()):
             return place
-        inside = [(key, one, shape.get(key, shape.get("*"))) for key, one in value.items()]
-        return _first(misfit(one, its, f"{place}.{key}") for key, one, its in inside if its is not None)
+        inside = [(key, item, shape.get(key, shape.get("*"))) for key, item in value.items()]
+        return _first(misfit(item, its, f"{place}.{key}") for key, item, its in inside if its is not None)
     if isinstance(shape, list):
         if not isinstance(value, list):
             return place
-        return _first(misfit(one, shape[0], f"{place}[{number}]") for number, one in enumerate(value))
+        return _first(misfit(item, shape[0], f"{place}[{number}]") for number, item in enumerate(value))
     if isinstance(shape, re.Pattern):
         fits = isinstance(value, str) and shape.fullmatch(value) is not None
     elif isinstance(shape, type):

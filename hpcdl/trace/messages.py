@@ -29,10 +29,10 @@ def matched(events: pd.DataFrame) -> pd.DataFrame:
     alike = (counts["sent"] == counts["got"]).groupby(level=_LINK).all().rename("alike").reset_index()
     sides = []
     for side in (sends, receives):
-        one = side.merge(alike, on=_LINK, how="left")
-        one["task"] = one["task"].where(one["alike"], -1)
-        one["turn"] = one.groupby(key).cumcount()
-        sides.append(one)
+        merged = side.merge(alike, on=_LINK, how="left")
+        merged["task"] = merged["task"].where(merged["alike"], -1)
+        merged["turn"] = merged.groupby(key).cumcount()
+        sides.append(merged)
     return sides[0].merge(sides[1], on=[*key, "turn"])[["send", "recv"]]
 
 

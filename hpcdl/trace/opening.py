@@ -41,8 +41,8 @@ def _written(folder: Path, launches: int) -> float:
 
 
 def _is_unfinished(folder: Path, suite: str, launches: int) -> bool:
-    found = [_suite_and_state(run) for run in _launches(folder, launches)]
-    return any(name == suite for name, _ in found) and not all(complete for _, complete in found)
+    states = [_suite_and_state(run) for run in _launches(folder, launches)]
+    return any(name == suite for name, _ in states) and not all(complete for _, complete in states)
 
 
 def _suite_and_state(run: Path) -> tuple[str | None, bool]:
@@ -92,13 +92,13 @@ def open_trace(path: Path, *, verified: bool = False) -> Iterator[h5py.File]:
 
 def _check_schema(file: h5py.File, path: Path) -> None:
     try:
-        found = [validation.scalar(file.attrs.get(name, ""), name) for name in ("format", "schema")]
+        values = [validation.scalar(file.attrs.get(name, ""), name) for name in ("format", "schema")]
     except DAMAGE as error:
-        found = [_line(error), ""]
-    if found[0] != "hpcdl":
+        values = [_line(error), ""]
+    if values[0] != "hpcdl":
         raise TraceError(f"{path}: an HDF5 file, but not a trace of hpcdl")
-    if found[1] != SCHEMA:
-        raise TraceError(f"{path}: schema {found[1]!r}, but this hpcdl reads schema {SCHEMA}")
+    if values[1] != SCHEMA:
+        raise TraceError(f"{path}: schema {values[1]!r}, but this hpcdl reads schema {SCHEMA}")
 
 
 def _reason(path: Path, error: OSError) -> str:

@@ -84,8 +84,8 @@ class Run:
         """
         import pandas as pd
 
-        names = list(dict.fromkeys(name for one in described for name in one))
-        columns = {name: pd.Series([one.get(name) for one in described], dtype=object) for name in names}
+        names = list(dict.fromkeys(name for fields in described for name in fields))
+        columns = {name: pd.Series([fields.get(name) for fields in described], dtype=object) for name in names}
         return cls(
             path,
             cases=pd.DataFrame({name: column.infer_objects() for name, column in columns.items()}),

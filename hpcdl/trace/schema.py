@@ -147,10 +147,10 @@ def read(path: str | Path, wanted: Collection[str] = READ) -> Run:
                 places.append((file, name))
                 described.append(fields)
                 ranks = validation.rows(group, "ranks")
-                for key, found in tables.items():
+                for key, frame in tables.items():
                     there = key in wanted and key in group
                     table = validation.rows(group, key) if there else np.empty(0, (TABLES | OPTIONAL)[key])
-                    found.append(_on_common_clock(table, ranks))
+                    frame.append(_on_common_clock(table, ranks))
     return Run.of(
         path,
         described,
@@ -201,12 +201,12 @@ def _write_case(group: h5py.Group, record: CaseRecord) -> None:
     for name in ("steps", "evaluations", "updates"):
         _write(group, name, _with_rank([packed[name] for packed in record.ranks], TABLES[name]))
     for name, columns in OPTIONAL.items():
-        found = _with_rank([packed[name] for packed in record.ranks], columns)
-        if len(found):
-            _write(group, name, found)
+        frame = _with_rank([packed[name] for packed in record.ranks], columns)
+        if len(frame):
+            _write(group, name, frame)
     group["labels"] = np.array(list(numbers), f"S{max(map(len, numbers), default=1)}")
     names = RANK.names or ()
-    rows = [(rank, *(one.get(name, UNKNOWN) for name in names[1:])) for rank, one in enumerate(record.ranks)]
+    rows = [(rank, *(packed.get(name, UNKNOWN) for name in names[1:])) for rank, packed in enumerate(record.ranks)]
     group["ranks"] = np.array(rows, RANK)
 
 
@@ -246,10 +246,10 @@ class _Context(NamedTuple):
 def _context(source: h5py.File) -> _Context:
     own = validation.environment(source, "environment")
     others = validation.member(source, "environments", h5py.Group) if "environments" in source else {}
-    found = {key: validation.environment(others, key) for key in others}
+    environments = {key: validation.environment(others, key) for key in others}
     if "key" in own:
-        found[own["key"]] = own
-    return _Context(own, validation.text(source, "suite"), found)
+        environments[own["key"]] = own
+    return _Context(own, validation.text(source, "suite"), environments)
 
 
 def _on_common_clock(table: npt.NDArray[Any], ranks: npt.NDArray[Any]) -> Table:

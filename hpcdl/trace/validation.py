@@ -94,9 +94,9 @@ def check_case(
     _check_members(group, (*TABLES, "labels"), OPTIONAL)
     for table, columns in (TABLES | OPTIONAL).items():
         if table in tables and (table in TABLES or table in group):
-            found = dataset(group, table)
-            if found.id.get_type() != _type_id(table):
-                raise DamageError(f"{found.name}: has the columns {found.dtype}, not {columns}")
+            rows = dataset(group, table)
+            if rows.id.get_type() != _type_id(table):
+                raise DamageError(f"{rows.name}: has the columns {rows.dtype}, not {columns}")
     if "events" in tables:
         labels = dataset(group, "labels")
         if labels.dtype.kind != "S":
@@ -130,44 +130,44 @@ def member(group: h5py.Group, name: str, kind: type[h5py.Group | h5py.Dataset]) 
         raise DamageError(f"{place}: is missing")
     if not isinstance(link, h5py.HardLink):
         raise DamageError(f"{place}: is {_LINKS.get(type(link), 'a link')}, which a trace may not have")
-    found = group[name]
-    if not isinstance(found, kind):
-        raise DamageError(f"{place}: is a {type(found).__name__.lower()}, not a {kind.__name__.lower()}")
-    return found
+    thing = group[name]
+    if not isinstance(thing, kind):
+        raise DamageError(f"{place}: is a {type(thing).__name__.lower()}, not a {kind.__name__.lower()}")
+    return thing
 
 
 def dataset(group: h5py.Group, name: str, dimensions: int = 1) -> h5py.Dataset:
     """Return a dataset whose values are all in the file itself."""
-    found = member(group, name, h5py.Dataset)
-    if found.external or found.is_virtual:
-        raise DamageError(f"{found.name}: has its values in another file, which a trace may not have")
-    if found.shape is None or len(found.shape) != dimensions:
-        raise DamageError(f"{found.name}: has the shape {found.shape}, not {dimensions} dimensions")
-    made = found.id.get_create_plist()
+    values = member(group, name, h5py.Dataset)
+    if values.external or values.is_virtual:
+        raise DamageError(f"{values.name}: has its values in another file, which a trace may not have")
+    if values.shape is None or len(values.shape) != dimensions:
+        raise DamageError(f"{values.name}: has the shape {values.shape}, not {dimensions} dimensions")
+    made = values.id.get_create_plist()
     if strange := {made.get_filter(number)[0] for number in range(made.get_nfilters())} - FILTERS:
-        raise DamageError(f"{found.name}: is packed by the filter {min(strange)}, which is not gzip")
-    declared = found.size * found.id.get_type().get_size()  # found.nbytes would parse the type
-    if declared > MAX_PACKED * found.id.get_storage_size():
-        raise DamageError(f"{found.name}: declares {declared} bytes, but the file has fewer")
-    return found
+        raise DamageError(f"{values.name}: is packed by the filter {min(strange)}, which is not gzip")
+    declared = values.size * values.id.get_type().get_size()  # found.nbytes would parse the type
+    if declared > MAX_PACKED * values.id.get_storage_size():
+        raise DamageError(f"{values.name}: declares {declared} bytes, but the file has fewer")
+    return values
 
 
 def text(group: h5py.Group, name: str) -> str:
     """Return the text in a scalar dataset."""
-    found = dataset(group, name, 0)
-    kind = h5py.check_string_dtype(found.dtype)
+    values = dataset(group, name, 0)
+    kind = h5py.check_string_dtype(values.dtype)
     if kind is None or kind.length is not None:
-        raise DamageError(f"{found.name}: not a text, but {found.dtype}")
-    return str(found.asstr()[()])
+        raise DamageError(f"{values.name}: not a text, but {values.dtype}")
+    return str(values.asstr()[()])
 
 
 def environment(group: h5py.Group, name: str) -> dict[str, Any]:
     """Return a description of the environment that matches :data:`hpcdl.trace.layout.ENVIRONMENT`."""
-    found = json.loads(text(group, name))
-    place = misfit(found, ENVIRONMENT, name)
+    description = json.loads(text(group, name))
+    place = misfit(description, ENVIRONMENT, name)
     if place is not None:
         raise DamageError(f"{place}: has an unexpected value")
-    return dict(found)
+    return dict(description)
 
 
 def scalar(value: Any, place: str) -> Scalar:
@@ -184,21 +184,24 @@ def scalar(value: Any, place: str) -> Scalar:
 
 def fields(group: h5py.Group) -> dict[str, Any]:
     """Return the fields of a case."""
-    found: dict[str, Any] = {}
+    known: dict[str, Any] = {}
     for name in group.attrs:
         place = f"{group.name}: {name!r}"
         if not isinstance(name, str):
             raise DamageError(f"{place}: not UTF-8")
         name.encode()
-        found[name] = scalar(group.attrs[name], place)
-        if found[name] is not None:
-            _check_field(name, found[name], place)
-    for name in (*REQUIRED, *(one for name, its in IMPLIED.items() if found.get(name) is not None for one in its)):
-        if found.get(name) is None:
+        known[name] = scalar(group.attrs[name], place)
+        if known[name] is not None:
+            _check_field(name, known[name], place)
+    for name in (
+        *REQUIRED,
+        *(field for name, its in IMPLIED.items() if known.get(name) is not None for field in its),
+    ):
+        if known.get(name) is None:
             raise DamageError(f"{group.name}: has no field {name!r}")
-    if found["ranks"] >= MAX_RANKS:
-        raise DamageError(f"{group.name}: 'ranks': out of range: {found['ranks']}")
-    return found
+    if known["ranks"] >= MAX_RANKS:
+        raise DamageError(f"{group.name}: 'ranks': out of range: {known['ranks']}")
+    return known
 
 
 def _check_field(name: str, value: Any, place: str) -> None:
@@ -222,8 +225,8 @@ def _check_setting(value: Any, place: str, depth: int = 0) -> None:
     if depth > MAX_NESTING:
         raise DamageError(f"{place}: nested too deeply")
     if isinstance(value, (dict, list)):
-        for one in value.values() if isinstance(value, dict) else value:
-            _check_setting(one, place, depth + 1)
+        for item in value.values() if isinstance(value, dict) else value:
+            _check_setting(item, place, depth + 1)
     elif isinstance(value, (int, float)) and not abs(value) < MAX_NUMBER:
         raise DamageError(f"{place}: a number out of range")
 

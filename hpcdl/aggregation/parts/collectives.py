@@ -30,8 +30,8 @@ def component(key: str, name: str) -> Callable[[Comm, Array], Awaitable[None]]:
 
 def halves(scheme: Callable[..., Any], *names: str) -> list[Callable[..., Any]] | None:
     """Return the functions ``names`` of a scheme's module; None if it does not define all of them."""
-    found = [half for name in names if (half := own(scheme, name)) is not None]
-    return found if len(found) == len(names) else None
+    functions = [half for name in names if (half := own(scheme, name)) is not None]
+    return functions if len(functions) == len(names) else None
 
 
 BY_PARTS: Final = ("reduce_scatter", "allgather", "all_to_all")
@@ -46,10 +46,10 @@ def offered(collective: str, scheme: str) -> Callable[..., Coroutine[Any, Any, N
     Raises ValueError for an unknown scheme and for one without it, naming those that have it.
     """
     allreduce = registry.find("aggregation", scheme)
-    found = allreduce if collective == "allreduce" else own(allreduce, collective)
-    if found is None:
+    function = allreduce if collective == "allreduce" else own(allreduce, collective)
+    if function is None:
         raise ValueError(f"{scheme!r} has no {collective}; these have: {', '.join(schemes(collective))}")
-    return found
+    return function
 
 
 def schemes(collective: str) -> list[str]:
@@ -63,9 +63,9 @@ def schemes(collective: str) -> list[str]:
 
 def own(scheme: Callable[..., Any], collective: str) -> Callable[..., Coroutine[Any, Any, None]] | None:
     """Return the function called ``collective`` that the module of ``scheme`` defines besides it; None if none."""
-    found = vars(sys.modules[scheme.__module__]).get(collective)
-    defined = getattr(found, "__module__", None) == scheme.__module__ and found is not scheme
-    return found if defined else None
+    function = vars(sys.modules[scheme.__module__]).get(collective)
+    defined = getattr(function, "__module__", None) == scheme.__module__ and function is not scheme
+    return function if defined else None
 
 
 def operand(collective: str, buffer: Array, ranks: int) -> Array | Parts:

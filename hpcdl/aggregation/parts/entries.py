@@ -202,8 +202,8 @@ def _found(entries: Sparse, total: Sparse) -> Array:
     if not len(total.indices):
         return np.zeros(len(entries.indices), bool)
     places = np.searchsorted(total.indices, entries.indices)
-    found: Array = total.indices[np.minimum(places, len(total.indices) - 1)] == entries.indices
-    return found
+    present: Array = total.indices[np.minimum(places, len(total.indices) - 1)] == entries.indices
+    return present
 
 
 def _where(entries: Sparse, keep: Array) -> Sparse:

@@ -103,18 +103,18 @@ def cut(arrived: Array, count: int, source: int) -> list[Array]:
     if type(arrived) is Phantom:
         share = len(arrived) // count
         return [arrived[i * share : (i + 1) * share] for i in range(count)]
-    found, begin = [], 0
+    messages, begin = [], 0
     for _ in range(count):
         if begin + HEADER > len(arrived):
             raise ValueError(f"message from rank {source}: truncated to {len(arrived)} bytes")
         length = int(arrived[begin : begin + HEADER].view(np.uint32)[0])
         if length < HEADER or length % ALIGNMENT or begin + length > len(arrived):
             raise ValueError(f"message from rank {source}: corrupt: a length of {length} in {len(arrived)} bytes")
-        found.append(arrived[begin : begin + length])
+        messages.append(arrived[begin : begin + length])
         begin += length
     if begin != len(arrived):
         raise ValueError(f"message from rank {source}: corrupt: {len(arrived) - begin} bytes too many")
-    return found
+    return messages
 
 
 async def gather_in_rounds(
@@ -134,8 +134,8 @@ async def gather_in_rounds(
         status = await comm.exchange(table[: ends[messages - 1]], (rank - distance) % size, space, source)
         arrived = cut(space[: status.count], messages, source)
         known += arrived
-        for one in arrived:
-            ends.append(ends[-1] + len(one))
+        for message in arrived:
+            ends.append(ends[-1] + len(message))
     return in_rank_order(known, rank)
 
 

@@ -50,16 +50,16 @@ def part_traits(key: str, name: str) -> Aggregation:
     Raises ValueError if it cannot be a component of a composite scheme.
     """
     try:
-        found = registry.traits("aggregation", name, Aggregation)
+        traits = registry.traits("aggregation", name, Aggregation)
     except ValueError as error:
         raise ValueError(f"{key} = {name!r}: {error}") from None
-    if not found.sums:
+    if not traits.sums:
         raise ValueError(f"{key} = {name!r}: this scheme sums nothing")
-    if found.sparse:
+    if traits.sparse:
         raise ValueError(f"{key} = {name!r}: this scheme sums entries that a compressor selects")
-    if found.composite:
+    if traits.composite:
         raise ValueError(f"{key} = {name!r}: this scheme is itself composite")
-    return found
+    return traits
 
 
 def traits_of(name: str, settings: Mapping[str, Any]) -> Aggregation:

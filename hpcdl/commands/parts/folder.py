@@ -32,17 +32,17 @@ def folder_of(options: argparse.Namespace, chosen: Suite) -> Path:
         return Path(options.folder)
     runs = Path("runs")
     if options.resume:
-        found = newest_unfinished(runs, chosen.name, options.launches)
-        if found is None:
+        unfinished = newest_unfinished(runs, chosen.name, options.launches)
+        if unfinished is None:
             raise UsageError(
                 f"--resume: {runs}/ holds no unfinished run of the suite {chosen.name!r}; name its folder "
                 "with -o, or start a new run without --resume"
             )
-        print(f"resuming the newest unfinished run: {found}", flush=True)
-        return found
+        print(f"resuming the newest unfinished run: {unfinished}", flush=True)
+        return unfinished
     name = f"{chosen.name}-{dt.datetime.now(dt.UTC):%Y%m%d-%H%M%S}"
     names = (name, *(f"{name}-{number}" for number in range(2, 1000)))  # several may start within a second
-    return next(runs / one for one in names if not (runs / one).exists())
+    return next(runs / name for name in names if not (runs / name).exists())
 
 
 def writable(folder: Path, suite: str, *, resume: bool) -> Path:

@@ -110,13 +110,13 @@ def code_lengths(counts: Array) -> Array:
     if not len(used):
         return lengths
     occurring = counts[used].astype(np.int64)
-    found = depths(occurring.tolist())
+    of_values = depths(occurring.tolist())
     least = 1
-    while max(found) > LONGEST:
+    while max(of_values) > LONGEST:
         least *= 2
-        found = depths(np.maximum(occurring, least).tolist())
+        of_values = depths(np.maximum(occurring, least).tolist())
     even = depths([1] * len(used))
-    lengths[used] = min(found, even, key=lambda bits: int(occurring @ np.array(bits)))
+    lengths[used] = min(of_values, even, key=lambda bits: int(occurring @ np.array(bits)))
     return lengths
 
 
@@ -152,7 +152,7 @@ def canonical(lengths: Array) -> Array:
 
 def _look_up(lengths: Array, codes: Array) -> Array:
     """Return symbol x 16 + length, uint16 (2^15,), for each beginning of 15 bits; 0 where no code fits."""
-    found = np.zeros(1 << LONGEST, np.uint16)
+    table = np.zeros(1 << LONGEST, np.uint16)
     for symbol in np.flatnonzero(lengths):
-        found[int(codes[symbol]) :: 1 << int(lengths[symbol])] = (symbol << 4) + int(lengths[symbol])
-    return found
+        table[int(codes[symbol]) :: 1 << int(lengths[symbol])] = (symbol << 4) + int(lengths[symbol])
+    return table

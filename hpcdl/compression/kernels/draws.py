@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 @njit(nogil=True, cache=True)
-def subset(found: Any, length: Any, seed: Any) -> None:
-    """Fill ``found``, int32 (count,), with distinct positions below ``length``, rising."""
-    count = len(found)
+def subset(positions: Any, length: Any, seed: Any) -> None:
+    """Fill ``positions``, int32 (count,), with distinct positions below ``length``, rising."""
+    count = len(positions)
     inverse = 2 * count > length
     marks = np.zeros((length + 63) // 64, np.uint64)
     state, drawn = seed, 0
@@ -37,7 +37,7 @@ def subset(found: Any, length: Any, seed: Any) -> None:
     for block in range(len(marks)):
         word = ~marks[block] if inverse else marks[block]
         while word != np.uint64(0) and i < count:  # bits behind the end come last
-            found[i] = 64 * block + np.int64(trailing_zeros(word))
+            positions[i] = 64 * block + np.int64(trailing_zeros(word))
             word &= word - np.uint64(1)
             i += 1
 

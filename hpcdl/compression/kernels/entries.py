@@ -68,17 +68,17 @@ def find(vector: Any, threshold: Any, likely: int) -> tuple[Any, bool]:
     ``likely``: their probable number.
     """
     seen = bits_of(vector)
-    found = np.empty(min(len(seen), likely) + BLOCK, np.int32)
-    count, most = collect(seen, threshold, found)
-    if count > len(found) - BLOCK:
-        found = np.empty(count + BLOCK, np.int32)
-        collect(seen, threshold, found)
-    return found[:count], bool(most < bits(np.inf, vector.dtype))
+    positions = np.empty(min(len(seen), likely) + BLOCK, np.int32)
+    count, most = collect(seen, threshold, positions)
+    if count > len(positions) - BLOCK:
+        positions = np.empty(count + BLOCK, np.int32)
+        collect(seen, threshold, positions)
+    return positions[:count], bool(most < bits(np.inf, vector.dtype))
 
 
-def sample(vector: Any, found: Any, seed: Any) -> None:
-    """Fill ``found`` with the bits of magnitudes, one from each of equal pieces of ``vector``."""
-    sample_bits(bits_of(vector), found, seed)
+def sample(vector: Any, sampled: Any, seed: Any) -> None:
+    """Fill ``sampled`` with the bits of magnitudes, one from each of equal pieces of ``vector``."""
+    sample_bits(bits_of(vector), sampled, seed)
 
 
 def are_finite(vector: Any) -> bool:
@@ -87,8 +87,8 @@ def are_finite(vector: Any) -> bool:
 
 
 @njit(nogil=True, cache=True)
-def collect(seen: Any, threshold: Any, found: Any) -> Any:
-    """Write positions to ``found`` as long as a block fits; return the number of all and the largest magnitude."""
+def collect(seen: Any, threshold: Any, positions: Any) -> Any:
+    """Fill ``positions`` as long as a block fits; return the number of all and the largest magnitude."""
     mask = ~(seen.dtype.type(1) << seen.dtype.type(8 * seen.itemsize - 1))
     count, highest = 0, seen.dtype.type(0)
     for begin in range(0, len(seen), BLOCK):
@@ -99,9 +99,9 @@ def collect(seen: Any, threshold: Any, found: Any) -> Any:
         if most < threshold:
             continue
         highest = max(highest, most)
-        if count + BLOCK <= len(found):
+        if count + BLOCK <= len(positions):
             for i in range(len(block)):
-                found[count] = begin + i
+                positions[count] = begin + i
                 count += block[i] & mask >= threshold
         else:
             for i in range(len(block)):
@@ -110,14 +110,14 @@ def collect(seen: Any, threshold: Any, found: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def sample_bits(seen: Any, found: Any, seed: Any) -> None:
-    """Fill ``found`` with magnitudes, one from each of equal pieces of ``seen``."""
+def sample_bits(seen: Any, sampled: Any, seed: Any) -> None:
+    """Fill ``sampled`` with magnitudes, one from each of equal pieces of ``seen``."""
     mask = ~(seen.dtype.type(1) << seen.dtype.type(8 * seen.itemsize - 1))
     state = seed
-    for i in range(len(found)):
-        begin, end = i * len(seen) // len(found), (i + 1) * len(seen) // len(found)
+    for i in range(len(sampled)):
+        begin, end = i * len(seen) // len(sampled), (i + 1) * len(seen) // len(sampled)
         state = state * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)  # Knuth's MMIX
-        found[i] = seen[begin + np.int64((state >> np.uint64(33)) % np.uint64(end - begin))] & mask
+        sampled[i] = seen[begin + np.int64((state >> np.uint64(33)) % np.uint64(end - begin))] & mask
 
 
 @njit(nogil=True, cache=True)

@@ -50,9 +50,9 @@ def decode(wire: Any, size: Any, direct: Any, look_up: Any, integers: Any) -> An
     largest = 1 << direct
     for i in range(len(integers)):
         word = window(wire, bit)
-        found = look_up[np.int64(word & np.uint64(len(look_up) - 1))]
-        length = np.uint64(found & 15)
-        symbol = np.int64(found >> 4)
+        code = look_up[np.int64(word & np.uint64(len(look_up) - 1))]
+        length = np.uint64(code & 15)
+        symbol = np.int64(code >> 4)
         bit += length
         if length == np.uint64(0):
             return False

@@ -50,7 +50,7 @@ def lookup(words: Array, widths: Array) -> tuple[Array, Array, Array]:
         np.zeros(1 << PEEK, int),
     )
     patterns = np.arange(1 << PEEK)
-    ordered = [one for one in range(len(words)) if one != 1 and widths[one] <= PEEK]
+    ordered = [number for number in range(len(words)) if number != 1 and widths[number] <= PEEK]
     for place in range(FEW):
         open_ones = patterns[counts == place]
         for symbol in ordered:

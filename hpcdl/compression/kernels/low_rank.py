@@ -20,19 +20,19 @@ def orthonormalize(columns: Any) -> None:
     """
     rows, count = columns.shape
     column = np.empty(rows)
-    for one in range(count):
+    for k in range(count):
         before = 0.0
         for row in range(rows):
-            column[row] = columns[row, one]
+            column[row] = columns[row, k]
             before += column[row] * column[row]
-        after = _without(columns, one, column)
+        after = _without(columns, k, column)
         if not after > DEPENDENT * DEPENDENT * before:
             column[:] = 0
-            column[_farthest(columns, one)] = 1
-            after = _without(columns, one, column)
+            column[_farthest(columns, k)] = 1
+            after = _without(columns, k, column)
         scale = 1 / np.sqrt(after)
         for row in range(rows):
-            columns[row, one] = column[row] * scale
+            columns[row, k] = column[row] * scale
 
 
 @njit(nogil=True, cache=True)
@@ -71,6 +71,6 @@ def write_product(left: Any, right: Any, into: Any) -> None:
     for row in range(rows):
         for column in range(columns):
             total = left[row, 0] * right[column, 0]
-            for one in range(1, left.shape[1]):
-                total += left[row, one] * right[column, one]
+            for k in range(1, left.shape[1]):
+                total += left[row, k] * right[column, k]
             into[row, column] = total

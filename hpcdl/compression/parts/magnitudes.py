@@ -54,16 +54,16 @@ def sample(vector: Array, seed: int, share: float, device: Device | None) -> Arr
     from each of equal pieces of the vector.
     """
     size = min(len(vector), max(LEAST, int(REACHING / share), int(SAMPLED * len(vector))))
-    found = np.empty(size, f"u{vector.itemsize}")
-    kernels(device, "entries").sample(vector, found, np.uint64(seed))
-    return found
+    sampled = np.empty(size, f"u{vector.itemsize}")
+    kernels(device, "entries").sample(vector, sampled, np.uint64(seed))
+    return sampled
 
 
-def quantile(found: Array, share: float) -> Any:
-    """Return the magnitude that this share of ``found`` reaches; ``found`` is put into another order."""
-    rank = max(0, min(len(found) - 1, len(found) - round(share * len(found))))
-    found.partition(rank)
-    return found[rank]
+def quantile(sampled: Array, share: float) -> Any:
+    """Return the magnitude that this share of ``sampled`` reaches; ``sampled`` is put into another order."""
+    rank = max(0, min(len(sampled) - 1, len(sampled) - round(share * len(sampled))))
+    sampled.partition(rank)
+    return sampled[rank]
 
 
 def largest(vector: Array, begin: int, threshold: Any, expected: int, device: Device | None) -> Array:
@@ -72,10 +72,10 @@ def largest(vector: Array, begin: int, threshold: Any, expected: int, device: De
     ``expected`` is their likely number. Raises FloatingPointError for a value that is infinite or not a number;
     ``begin`` is the position of ``vector`` in the whole gradient; ``device`` holds it. Positions are on the host.
     """
-    found, finite = kernels(device, "entries").find(vector, threshold, expected)
+    positions, finite = kernels(device, "entries").find(vector, threshold, expected)
     if not finite:
         refuse(vector, begin)
-    return found  # type: ignore[no-any-return]
+    return positions  # type: ignore[no-any-return]
 
 
 def refuse(vector: Array, begin: int) -> NoReturn:

@@ -129,10 +129,10 @@ class SparseMessages:
 
     def encode(self, span: slice, vector: Array, wire: Bytes, step: int) -> int:
         """See :class:`hpcdl.compression.parts.protocol.Encoder`."""
-        found = self.selector.select(span, vector, step)
-        message = self.write(found, len(vector))
+        entries = self.selector.select(span, vector, step)
+        message = self.write(entries, len(vector))
         wire[: len(message)] = message
-        self.entries += len(found.indices)
+        self.entries += len(entries.indices)
         self.wire_bytes += len(message)
         self.last = span, message
         return len(message)
@@ -143,10 +143,10 @@ class SparseMessages:
 
     def entropy(self, span: slice, message: Bytes) -> float:
         """Return the bits per entry of an ideal code: the entropy of the gaps, and the signs or values."""
-        found = self.read(message, span.stop - span.start)
-        if not len(found.indices):
+        entries = self.read(message, span.stop - span.start)
+        if not len(entries.indices):
             return 0.0
-        return entropy(gaps(found.indices)) + (8 * self._dtype.itemsize if message[0] & VALUES else 1)
+        return entropy(gaps(entries.indices)) + (8 * self._dtype.itemsize if message[0] & VALUES else 1)
 
     def bits_per_entry(self) -> tuple[float, float] | None:
         """Return bits per entry of all messages, and of an ideal code of the last one; None without entries."""
@@ -154,29 +154,29 @@ class SparseMessages:
             return None
         return 8 * self.wire_bytes / self.entries, self.entropy(*self.last)
 
-    def write(self, found: Sparse, length: int) -> Bytes:
+    def write(self, entries: Sparse, length: int) -> Bytes:
         """Return the message of these entries of a vector of ``length``."""
-        count = len(found.indices)
+        count = len(entries.indices)
         if not count:
             return np.empty(0, np.uint8)
-        magnitudes = np.abs(found.values)
+        magnitudes = np.abs(entries.values)
         signs = bool(magnitudes[0] > 0 and (magnitudes == magnitudes[0]).all())
-        negative = np.signbit(found.values)
+        negative = np.signbit(entries.values)
         bitmap = (length + 7) // 8
         if self.code.words:
-            integers = found.indices.astype(np.uint32) << 1 | (negative & signs)
+            integers = entries.indices.astype(np.uint32) << 1 | (negative & signs)
         else:
-            integers = gaps(found.indices)
+            integers = gaps(entries.indices)
         positions = np.empty(self.code.bound(count, length - count), np.uint8)
         positions = positions[: self.code.encode(integers, positions)]
         coded = len(positions) < bitmap
         if not coded:
-            positions = bitmap_of(found.indices, length)
+            positions = bitmap_of(entries.indices, length)
         header = np.empty(HEADER, np.uint8)
         header[0] = (not coded) * BITMAP | (not signs) * VALUES
         header[1:].view("<u4")[0] = count
         if not signs:
-            return np.concatenate([header, positions, found.values.view(np.uint8)])
+            return np.concatenate([header, positions, entries.values.view(np.uint8)])
         pieces = [header, magnitudes[:1].view(np.uint8), positions]
         if not (coded and self.code.words):
             pieces.append(np.packbits(negative, bitorder="little"))

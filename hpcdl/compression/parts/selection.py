@@ -22,9 +22,9 @@ def subset(count: int, length: int, seed: int) -> Array:
     """
     from hpcdl.compression.kernels import draws  # late: listing compressors must not load numba
 
-    found = np.empty(count, np.int32)
-    draws.subset(found, length, np.uint64(seed))
-    return found
+    positions = np.empty(count, np.int32)
+    draws.subset(positions, length, np.uint64(seed))
+    return positions
 
 
 def gaps(indices: Array) -> Array:
@@ -39,14 +39,14 @@ def take(vector: Array, indices: Array, device: Device | None) -> Array:
     return kernels(device, "entries").take(vector, indices)  # type: ignore[no-any-return]
 
 
-def put(found: Sparse, into: Array, device: Device | None) -> None:
+def put(entries: Sparse, into: Array, device: Device | None) -> None:
     """Write the entries, which are on the host, to the vector ``into`` on ``device``."""
-    kernels(device, "entries").put(found.indices, found.values, into)
+    kernels(device, "entries").put(entries.indices, entries.values, into)
 
 
-def add(found: Sparse, into: Array, device: Device | None) -> None:
+def add(entries: Sparse, into: Array, device: Device | None) -> None:
     """Add the entries, which are on the host, to the vector ``into`` on ``device``."""
-    kernels(device, "entries").add(found.indices, found.values, into)
+    kernels(device, "entries").add(entries.indices, entries.values, into)
 
 
 def bitmap_of(indices: Array, length: int) -> Bytes:
@@ -60,10 +60,10 @@ def bitmap_of(indices: Array, length: int) -> Bytes:
 
 def unpacked(bits: Bytes, count: int) -> Array:
     """Return ``count`` bits, bool. Raises ValueError if a bit behind them is set."""
-    found = np.unpackbits(bits, bitorder="little").view(bool)
-    if found[count:].any():
+    marked = np.unpackbits(bits, bitorder="little").view(bool)
+    if marked[count:].any():
         raise ValueError(f"a bit is set behind {count}")
-    return found[:count]
+    return marked[:count]
 
 
 def rising(ahead: Array, length: int, indices: Array) -> bool:
@@ -107,10 +107,10 @@ def top(vector: Array, begin: int, k: int, seed: int, device: Device | None) -> 
     threshold = max(
         sampled.dtype.type(1), quantile(sampled, (MARGIN * wanted + 3 * wanted**0.5 + 1) / len(sampled))
     )
-    found = largest(vector, begin, threshold, round(1.5 * k), device)
-    if len(found) < k and threshold > 1:
-        found = largest(vector, begin, sampled.dtype.type(1), len(vector), device)
-    return trimmed(vector, found, k, device)
+    positions = largest(vector, begin, threshold, round(1.5 * k), device)
+    if len(positions) < k and threshold > 1:
+        positions = largest(vector, begin, sampled.dtype.type(1), len(vector), device)
+    return trimmed(vector, positions, k, device)
 
 
 def trimmed(vector: Array, positions: Array, k: int, device: Device | None) -> Array:

@@ -37,13 +37,13 @@ def find_files(
         raise DataError(f"{name}: path must be the name of a folder, not {path!r}")
     folders = [Path(path)] if path else [*_data_folders(subfolders), *installed]
     for folder in folders:
-        found = _present(folder, files)
-        if not found:
+        present = _present(folder, files)
+        if not present:
             continue
         for file in files:
-            if file not in found:
+            if file not in present:
                 raise DataError(f"{folder / file}: missing, also with .gz, although other files of {name} exist")
-        return folder, found
+        return folder, present
     searched = ", ".join(map(str, folders)) or "HPCDL_DATA, which is not set"
     raise DataError(f"{name}: not found in {searched}; {hint}")
 
@@ -58,7 +58,7 @@ def content(path: Path) -> bytes:
             return read_bytes(path, MAX_DATA)
         check_regular(path)
         with gzip.open(path) as stream:
-            found = stream.read(MAX_DATA + 1)
+            content = stream.read(MAX_DATA + 1)
     except FileNotFoundError as error:
         raise DataError(f"{path}: missing") from error
     except EOFError as error:
@@ -69,9 +69,9 @@ def content(path: Path) -> bytes:
         raise DataError(f"{path}: damaged gzip stream: {error}") from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
-    if len(found) > MAX_DATA:
+    if len(content) > MAX_DATA:
         raise DataError(f"{path}: larger than {MAX_DATA} bytes when unpacked")
-    return found
+    return content
 
 
 def data_root() -> str:

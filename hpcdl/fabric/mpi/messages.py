@@ -86,11 +86,11 @@ class AnyTag:
                         request = message.Irecv(buffer)
                         break
                 else:
-                    found = MPI.Status()
-                    drawn = self._communicator.Improbe(source, MPI.ANY_TAG, found)
+                    probed = MPI.Status()
+                    drawn = self._communicator.Improbe(source, MPI.ANY_TAG, probed)
                     if drawn is None:
                         return False
-                    self.drawn.append((found.tag // TAGS, found.source, found.tag % TAGS, drawn))
+                    self.drawn.append((probed.tag // TAGS, probed.source, probed.tag % TAGS, drawn))
             return request.Test(status)
 
         return done

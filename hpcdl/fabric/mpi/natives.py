@@ -66,19 +66,19 @@ class PersistentRequests:
         """
         vectors = (buffer,) if operand is None else (operand, buffer)
         key = (*(vector.__array_interface__["data"][0] for vector in vectors), buffer.nbytes, buffer.dtype.num)
-        one = self._requests.pop(key, None)
-        if one is None:
-            one = self._make(operand, vectors)
-        self._requests[key] = one
-        one.active = True
-        one.request.Start()
+        request = self._requests.pop(key, None)
+        if request is None:
+            request = self._make(operand, vectors)
+        self._requests[key] = request
+        request.active = True
+        request.request.Start()
         if blocking:
-            one.request.Wait()
-        elif not one.request.Test():
-            yield one.request.Test
-        one.active = False
-        if self._requests.get(key) is not one:  # freed while it was active
-            one.free()
+            request.request.Wait()
+        elif not request.request.Test():
+            yield request.request.Test
+        request.active = False
+        if self._requests.get(key) is not request:  # freed while it was active
+            request.free()
 
     def free(self) -> None:
         """Free all requests; one that is active is freed when it has completed."""
@@ -94,7 +94,7 @@ class PersistentRequests:
         if not self._requests:
             self._in_use.append(self)
         made = _Request(request, vectors)
-        left = _MOST_BYTES - made.nbytes - sum(one.nbytes for one in self._requests.values())
+        left = _MOST_BYTES - made.nbytes - sum(request.nbytes for request in self._requests.values())
         while self._requests and (left < 0 or len(self._requests) >= _MOST_REQUESTS):
             oldest = self._requests.pop(next(iter(self._requests)))
             left += oldest.nbytes

@@ -71,9 +71,9 @@ class _Port:
             heappop(self.short)
 
 
-def _first_moment(now: float, enough: float, one: _Port, other: _Port) -> tuple[float, int, int]:
+def _first_moment(now: float, enough: float, port: _Port, other: _Port) -> tuple[float, int, int]:
     """From when on both ports are free for long enough, and where in each of them that is."""
-    sending, receiving = one.free, other.free
+    sending, receiving = port.free, other.free
     moment = max(now, sending[0], receiving[0])
     at = bisect_right(sending, moment) - 1 & ~1
     at_too = bisect_right(receiving, moment) - 1 & ~1

@@ -108,7 +108,10 @@ class Multipliers:
         multiples = sorted({tensor.rate for tensor in tensors} - {1.0})
         return cls(
             _positions(tensor.span for tensor in tensors if not tensor.decay),
-            {one: _positions(tensor.span for tensor in tensors if tensor.rate == one) for one in multiples},
+            {
+                multiple: _positions(tensor.span for tensor in tensors if tensor.rate == multiple)
+                for multiple in multiples
+            },
             asarray,
         )
 
@@ -158,8 +161,8 @@ def _positions(spans: Iterable[slice]) -> NDArray[np.int64]:
 def _within(positions: NDArray[np.int64], span: slice) -> NDArray[np.int64]:
     """Return the positions in ``span``, relative to its start."""
     first, last = np.searchsorted(positions, [span.start, span.stop])
-    found: NDArray[np.int64] = positions[first:last] - span.start
-    return found
+    places: NDArray[np.int64] = positions[first:last] - span.start
+    return places
 
 
 UNIFORM: Final = Multipliers(np.empty(0, np.int64), {})

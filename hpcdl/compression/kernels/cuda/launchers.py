@@ -116,21 +116,21 @@ class Entries(Launcher):
     def are_finite(self, vector: Array) -> bool:
         return self._count(vector, 0)[1]
 
-    def sample(self, vector: Array, found: Array, seed: Any) -> None:
+    def sample(self, vector: Array, sampled: Array, seed: Any) -> None:
         device, dtype = self._device, vector.dtype
-        drawn = device.empty(found.shape, str(dtype))
+        drawn = device.empty(sampled.shape, str(dtype))
         start = int(seed.astype(np.int64))  # launches pass integers with a sign
-        self._launch("sample", dtype, len(found), vector, drawn, len(vector), len(found), start)
-        found[:] = device.to_host(drawn).view(found.dtype)
+        self._launch("sample", dtype, len(sampled), vector, drawn, len(vector), len(sampled), start)
+        sampled[:] = device.to_host(drawn).view(sampled.dtype)
 
     def find(self, vector: Array, threshold: Any, likely: int) -> tuple[Array, bool]:  # noqa: ARG002
         device, n = self._device, len(vector)
         counts, finite = self._count(vector, int(threshold))
         offsets = self._offsets(counts)
-        found = device.empty((int(device.to_host(offsets[-1:])[0]),), "int32")
-        arguments = (vector, offsets, found, n, int(threshold))
+        positions = device.empty((int(device.to_host(offsets[-1:])[0]),), "int32")
+        arguments = (vector, offsets, positions, n, int(threshold))
         self._launch("collect", vector.dtype, -(-n // ENTRIES_OF_THREAD), *arguments)
-        return device.to_host(found), finite
+        return device.to_host(positions), finite
 
     def _count(self, vector: Array, threshold: int) -> tuple[Array, bool]:
         """Return the number of entries of each chunk that reach ``threshold``, and True if all are finite."""
