@@ -18,8 +18,7 @@ from hpcdl.aggregation.parts import cost
 from hpcdl.aggregation.parts.collectives import COLLECTIVES, offered, operand, out_of_place_operand
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.cases.measuring.autotune import foretold, tune
-from hpcdl.cases.measuring.reference_values import ALIKE, Contents, alike, reals
-from hpcdl.cases.measuring.synchronized_start import STARTS, scratch_bytes, start
+from hpcdl.cases.measuring.timed_collectives import ALIKE, STARTS, Contents, alike, reals, scratch_bytes, start
 from hpcdl.cases.spec.choice import Choice, architecture
 from hpcdl.cases.spec.keys import MOST_RANKS, MOST_REPETITIONS, MOST_THREADS, about, key, keys
 from hpcdl.cases.spec.scheme import can_be_tried, check_dense, check_hosts, check_memory, traits_of

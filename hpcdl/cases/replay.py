@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hpcdl import registry
+from hpcdl.cases.measuring.autotune import fitted_bucket_bytes
 from hpcdl.cases.measuring.compression_record import compression_fields
-from hpcdl.cases.measuring.link_probes import fitted_bucket_bytes
-from hpcdl.cases.measuring.reference_values import alike
+from hpcdl.cases.measuring.timed_collectives import alike
 from hpcdl.cases.simulation.divided_stand_ins import divided_replica
 from hpcdl.cases.simulation.stage_balance import check_microbatches, check_stages
 from hpcdl.cases.simulation.stand_ins import Session, replica, valued_replica

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl import registry
 from hpcdl.analysis.run.record_fields import OWN
-from hpcdl.cases.measuring.autotune import tune
+from hpcdl.cases.measuring.autotune import fitted_bucket_bytes, multiply, one_host, tune
 from hpcdl.cases.measuring.compression_record import compression_fields
-from hpcdl.cases.measuring.link_probes import fitted_bucket_bytes, multiply, one_host
 from hpcdl.cases.simulation.virtual_training import simulate
 from hpcdl.cases.spec.compute_times import TIMES, shape_text
 from hpcdl.cases.spec.scheme import traits_of

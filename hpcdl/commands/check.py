@@ -53,7 +53,6 @@ def _scheme(name: str) -> int:
     from hpcdl import registry
     from hpcdl.aggregation.parts.traits import Aggregation
     from hpcdl.cases.contract.scheme_contract import check_scheme
-    from hpcdl.cases.contract.sparse_contract import check_sparse_scheme
     from hpcdl.suite import UsageError
 
     registry.trust(name, Path.cwd())
@@ -62,7 +61,7 @@ def _scheme(name: str) -> int:
     except ValueError as error:
         raise UsageError(f"check: {error}") from None
     failed = False
-    for check in check_sparse_scheme(scheme) if traits.sparse else check_scheme(scheme, traits):
+    for check in check_scheme(scheme, traits):
         print(f"{'ok' if check.holds else 'FAILED':7}  {check.what}: {check.detail}", flush=True)
         failed |= not check.holds
     return FAILED if failed else OK

@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.analysis.run.cores import oversubscribed
-from hpcdl.prediction.certainty import Certainty
 from hpcdl.prediction.fitting import CannotFitError, Fit, fit, seconds, summary
+from hpcdl.prediction.network_file import Certainty
 from hpcdl.prediction.programs import cheapest, hosts, measured_program
 
 if TYPE_CHECKING:

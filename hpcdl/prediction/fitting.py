@@ -11,22 +11,58 @@ chapter 23). Outliers count less (Huber 1964).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from operator import add
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from hpcdl.fabric.network import EVERY_RANK, Link, Network
 from hpcdl.fabric.virtual.simulated import simulated
-from hpcdl.prediction.certainty import DOUBTFUL, PRICES
-from hpcdl.prediction.dual_numbers import Dual
+from hpcdl.prediction.network_file import DOUBTFUL, PRICES
 from hpcdl.prediction.programs import MeasuredProgram, cheapest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from hpcdl.prediction.certainty import Certainty
+    from hpcdl.prediction.network_file import Certainty
     from hpcdl.prediction.programs import Program
+
+
+class Dual(float):
+    """A number and its derivatives by some variables.
+
+    Addition, and multiplication and division by plain numbers, keep derivatives. ``max`` and other selections
+    return one of their arguments unchanged. All other operations return plain numbers.
+    """
+
+    __slots__ = ("slope",)
+
+    slope: tuple[float, ...]
+
+    def __new__(cls, value: float, slope: tuple[float, ...]) -> Self:
+        """Create a number ``value`` with derivatives ``slope``."""
+        made = super().__new__(cls, value)
+        made.slope = slope
+        return made
+
+    def __add__(self, other: float) -> Dual:
+        """Add values and derivatives; a plain number has derivatives 0."""
+        slope = tuple(map(add, self.slope, other.slope)) if type(other) is Dual else self.slope
+        return Dual(float.__add__(self, other), slope)
+
+    __radd__ = __add__
+
+    def __mul__(self, number: float) -> Dual:
+        """Multiply by a plain number."""
+        return Dual(float.__mul__(self, number), tuple([number * one for one in self.slope]))
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, number: float) -> Dual:
+        """Divide by a plain number."""
+        return self * (1 / number)
+
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -89,7 +125,7 @@ class Fit:
 
     @property
     def information(self) -> Matrix:
-        """Return (prices, prices): see :class:`hpcdl.prediction.certainty.Certainty`."""
+        """Return (prices, prices): see :class:`hpcdl.prediction.network_file.Certainty`."""
         rows = self.coefficients / self.measured[:, None]
         spare = len(self.programs) / max(len(self.programs) - len(self.pays), 1)
         usual = max(float(np.median(np.abs(self.errors))) / 0.6745 * spare**0.5, EXACT)

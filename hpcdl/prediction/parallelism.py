@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl import registry
+from hpcdl.cases.simulation.stage_balance import balanced
 from hpcdl.cases.simulation.step_simulation import Training, virtual_step
 from hpcdl.cases.spec.choice import architecture
 from hpcdl.cases.spec.compute_times import TIMES
 from hpcdl.data.parts.dataset import DataError
-from hpcdl.prediction.mesh_choice import COUNTS, candidates, label, with_mesh, with_microbatches
+from hpcdl.nn.split.division import LINEAR
 from hpcdl.prediction.programs import scheme_traits, spec_of
 from hpcdl.prediction.split_volumes import splits
-from hpcdl.prediction.step_formulas import closed_form_seconds
 from hpcdl.prediction.steps import STEPPING, UNEQUAL, is_undetermined
 from hpcdl.training.parts.bucketing import bucket_bytes
 from hpcdl.training.parts.mesh import Mesh
+from hpcdl.training.parts.passes import EXCHANGES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,9 +28,56 @@ if TYPE_CHECKING:
     from hpcdl.analysis.run.scaling import Record
     from hpcdl.cases.spec.compute_times import ComputeTimes
     from hpcdl.fabric.network import Network
-    from hpcdl.prediction.certainty import Certainty
+    from hpcdl.prediction.network_file import Certainty
     from hpcdl.prediction.split_volumes import LayerSplits
     from hpcdl.prediction.steps import Times
+
+
+COUNTS: Final = tuple(1 << power for power in range(8))
+"""Numbers of microbatches of a candidate pipeline."""
+
+WAYS: Final = (
+    *product(("model", "space", "hybrid"), LINEAR, ("all",)),
+    *(("hybrid", "outputs", exchange) for exchange in EXCHANGES if exchange != "all"),
+)
+"""Splits of a candidate mesh: of layers of images, of fully connected layers, and the exchange between the two."""
+
+
+def candidates(ranks: int) -> list[Mesh]:
+    """Return the meshes of ``ranks`` ranks: data parallelism alone, and each split on each grid; pipelines."""
+    sizes = [size for size in range(2, ranks + 1) if ranks % size == 0]
+    split = [
+        Mesh(data=ranks // size, model=size, split=way, linear=linear, exchange=exchange)
+        for size in sizes
+        for way, linear, exchange in WAYS
+    ]
+    return [Mesh(model=1), *split, *(Mesh(pipeline=size) for size in sizes)]
+
+
+def label(mesh: Mesh | None, ranks: int, microbatches: int = 1) -> str:
+    """Return the name of a mesh on ``ranks`` ranks, equal for equal meshes: ``hybrid outputs 2x4``, data first."""
+    groups, size = (ranks, 1) if mesh is None else mesh.groups(ranks)
+    if mesh is not None and mesh.pipeline > 1:
+        return f"pipeline {groups}x{mesh.pipeline}" + (f" in {microbatches} parts" if microbatches > 1 else "")
+    if mesh is None or size == 1:
+        return "data"
+    exchange = "" if mesh.exchange == "all" else f" {mesh.exchange}"
+    return f"{mesh.split} {mesh.linear}{exchange} {groups}x{size}"
+
+
+def with_mesh(training: Training, mesh: Mesh, times: ComputeTimes) -> Training:
+    """Return the training with another mesh; a pipeline's stages are balanced by ``times``, its batch is whole."""
+    if mesh.pipeline == 1:
+        return replace(training, mesh=mesh, parts=(slice(None),))
+    parts = balanced(training.layers, training.shape, mesh.pipeline, times)
+    return with_microbatches(replace(training, mesh=mesh, parts=parts), 1)
+
+
+def with_microbatches(training: Training, microbatches: int) -> Training:
+    """Return the training of a pipeline with another number of microbatches."""
+    strategy = partial(registry.find("training", "pipeline"), microbatches=microbatches)
+    return replace(training, microbatches=microbatches, strategy=strategy)
+
 
 PROBLEM: Final = ("kind", "model", "dataset", "backend", "dtype", "aggregation", *TIMES, "time_scale")
 """Fields of cases that differ in their parallelism alone, besides the batch."""
@@ -38,7 +88,6 @@ class MeshTime:
     """Times of a step with one mesh (s)."""
 
     mesh: str
-    closed_form_seconds: float
     predicted_seconds: float
     """Of the simulated programs."""
     undetermined: bool = False
@@ -65,11 +114,6 @@ class Parallelism:
 
     @property
     def chosen(self) -> MeshTime:
-        """The mesh with the shortest step by the closed forms."""
-        return min(self.meshes, key=lambda one: one.closed_form_seconds)
-
-    @property
-    def fastest(self) -> MeshTime:
         """The mesh with the shortest simulated step."""
         return min(self.meshes, key=lambda one: one.predicted_seconds)
 
@@ -154,15 +198,16 @@ def _of(
             if mesh.pipeline > 1:
                 counts = [microbatches] if microbatches else [one for one in COUNTS if one <= images]
                 divided = [with_microbatches(training, count) for count in counts]
+                # pipelines work alike, and sum equal gradients whatever the microbatches: one alone is compared
                 training = min(
-                    divided, key=lambda one: closed_form_seconds(one, ranks, images, network, work, bucket)
+                    divided,
+                    key=lambda one: virtual_step(one, mesh.pipeline, images, network, work, bucket).seconds,
                 )
             if (program := _program(training, ranks)) in known:
                 continue
             known.add(program)
             cases = [one for one in measured if program == _program(one.training(base, work), ranks)]
             buckets = next((one.bucket_bytes for one in cases if one.bucket_bytes), bucket)
-            stated = closed_form_seconds(training, ranks, images, network, work, buckets)
             predicted = virtual_step(training, ranks, images, network, work, buckets).seconds
         except ValueError as error:
             reasons.append(f"{like['model']}, mesh {label(mesh, ranks)}: {error}")
@@ -170,7 +215,7 @@ def _of(
         took = median(one.step_seconds for one in cases) if cases else None
         doubtful = is_undetermined(training, ranks, network, certainty, buckets, predicted)
         name = label(mesh, ranks, training.microbatches)
-        meshes.append(MeshTime(name, stated, predicted, doubtful, took, cases[0].case if cases else None))
+        meshes.append(MeshTime(name, predicted, doubtful, took, cases[0].case if cases else None))
     if not meshes:
         raise ValueError("no mesh fits")
     whole = splits(layers, shape, batch, ranks, link)
@@ -203,7 +248,7 @@ class _Measured:
 
 
 def _measured(here: Sequence[Record]) -> list[_Measured]:
-    """Return the measured cases that :func:`hpcdl.prediction.mesh_choice.with_mesh` predicts."""
+    """Return the measured cases that :func:`hpcdl.prediction.parallelism.with_mesh` predicts."""
     found = []
     for one in here:
         spec = spec_of(one)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from hpcdl.cases.spec.train_spec import TrainSpec
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer
-    from hpcdl.prediction.certainty import Certainty
+    from hpcdl.prediction.network_file import Certainty
     from hpcdl.trace.run import Run
 
 FAR: Final = 4

@@ -25,8 +25,8 @@ from hpcdl.cases.spec.keys import about
 from hpcdl.data.parts.dataset import DataError
 from hpcdl.fabric.vectors import phantom
 from hpcdl.nn.precision import master
-from hpcdl.prediction.certainty import DOUBTFUL
 from hpcdl.prediction.fitting import predicted_time
+from hpcdl.prediction.network_file import DOUBTFUL
 from hpcdl.prediction.programs import check_hosts, scheme_traits, spec_of
 from hpcdl.training.parts.bucketing import bucket_bytes
 from hpcdl.training.parts.traits import Strategy
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from hpcdl.fabric.network import Network
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer
-    from hpcdl.prediction.certainty import Certainty
+    from hpcdl.prediction.network_file import Certainty
     from hpcdl.training.parts.compressed.plan import Plan
 
     Times = Callable[[Record, int, Sequence[Layer], Shape], ComputeTimes]

@@ -11,7 +11,8 @@ from hpcdl import suite
 from hpcdl.aggregation.parts import cost
 from hpcdl.aggregation.parts.collectives import component
 from hpcdl.aggregation.parts.entries import Series, dense
-from hpcdl.cases.contract.sparse_contract import check_sparse_scheme, drawn, fault
+from hpcdl.aggregation.parts.traits import Aggregation
+from hpcdl.cases.contract.scheme_contract import check_scheme, drawn, fault
 from hpcdl.compression.parts.protocol import Sparse
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import phantom
@@ -63,7 +64,7 @@ def layouts(ranks, size=400, k=20):
 
 @pytest.mark.parametrize("name", SPARSE)
 def test_the_contract_of_a_sparse_scheme(name):
-    assert [check for check in check_sparse_scheme(scheme(name)) if not check.holds] == []
+    assert [check for check in check_scheme(scheme(name), Aggregation(sparse=True)) if not check.holds] == []
 
 
 @pytest.mark.sampled

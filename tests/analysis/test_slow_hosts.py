@@ -8,7 +8,7 @@ import pytest
 
 from hpcdl import registry
 from hpcdl.analysis.network.slow_hosts import long_messages, of_events
-from hpcdl.cases.measuring.link_probes import LONG
+from hpcdl.cases.measuring.autotune import LONG
 from hpcdl.cases.simulation.stand_ins import Session, held_layers, outline
 from hpcdl.cases.spec.choice import Choice, architecture
 from hpcdl.cases.spec.compute_times import at_rate

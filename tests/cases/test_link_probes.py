@@ -4,7 +4,7 @@ from time import sleep
 
 import pytest
 
-from hpcdl.cases.measuring.link_probes import fitted_bucket_bytes, measure_beside_work, measure_link, one_host
+from hpcdl.cases.measuring.autotune import fitted_bucket_bytes, measure_beside_work, measure_link, one_host
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.training.parts.bucketing import bucket_bytes

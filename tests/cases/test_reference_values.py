@@ -6,7 +6,7 @@ from contract.aggregations import called
 from contract.operands import as_wanted
 
 from hpcdl.aggregation.parts.collectives import COLLECTIVES
-from hpcdl.cases.measuring.reference_values import Contents, alike, reals
+from hpcdl.cases.measuring.timed_collectives import Contents, alike, reals
 from hpcdl.fabric.virtual.inprocess import in_process
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from hpcdl import registry
-from hpcdl.cases.measuring.synchronized_start import scratch_bytes
+from hpcdl.cases.measuring.timed_collectives import scratch_bytes
 from hpcdl.fabric.vectors import phantom
 
 INBOXES = {

@@ -5,8 +5,8 @@ import asyncio
 import numpy as np
 import pytest
 
-from hpcdl.cases.measuring import synchronized_start as starts
-from hpcdl.cases.measuring.synchronized_start import start
+from hpcdl.cases.measuring import timed_collectives as starts
+from hpcdl.cases.measuring.timed_collectives import start
 
 OFFSET = 1_000_000
 

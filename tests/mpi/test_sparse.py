@@ -4,7 +4,7 @@ import pytest
 from contract.aggregations import SPARSE, scheme
 
 from hpcdl.aggregation.parts.entries import Series
-from hpcdl.cases.contract.sparse_contract import drawn, fault
+from hpcdl.cases.contract.scheme_contract import drawn, fault
 from hpcdl.fabric.virtual.inprocess import in_process
 
 pytestmark = pytest.mark.mpi

@@ -8,18 +8,18 @@ from contract.aggregations import SCHEMES, UNCOSTED
 from contract.records import with_settings
 
 from hpcdl.fabric.network import NETWORKS, Link, Network
-from hpcdl.prediction.certainty import Certainty
-from hpcdl.prediction.dual_numbers import Dual
 from hpcdl.prediction.fitting import (
     ENOUGH,
     EVERY_RANK,
     CannotFitError,
+    Dual,
     fit,
     is_undetermined,
     predicted_time,
     seconds,
     summary,
 )
+from hpcdl.prediction.network_file import Certainty
 from hpcdl.prediction.programs import MeasuredProgram, cheapest, program_of
 
 FITTED = ("ring", "tree", "butterfly", "hierarchical")

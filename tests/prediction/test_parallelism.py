@@ -4,6 +4,7 @@ import json
 from functools import partial
 
 import pytest
+from contract.step_formulas import closed_form_seconds
 
 from hpcdl import suite
 from hpcdl.aggregation.ring import ring
@@ -14,10 +15,8 @@ from hpcdl.fabric.network import NETWORKS, Link, Network
 from hpcdl.models.cifar_quick import cifar_quick
 from hpcdl.models.distbelief_speech import distbelief_speech
 from hpcdl.models.lenet5 import lenet5
-from hpcdl.prediction.mesh_choice import candidates, label, with_mesh, with_microbatches
-from hpcdl.prediction.parallelism import parallelism
+from hpcdl.prediction.parallelism import candidates, label, parallelism, with_mesh, with_microbatches
 from hpcdl.prediction.split_volumes import splits
-from hpcdl.prediction.step_formulas import closed_form_seconds
 from hpcdl.report.prediction.parallelism import section
 from hpcdl.training.parts.bucketing import bucket_bytes
 from hpcdl.training.parts.mesh import Mesh
@@ -116,10 +115,10 @@ def test_images_are_not_charged_to_the_first_layer():
 
 
 def test_a_pipeline_has_the_best_number_of_microbatches(tmp_path):
-    """By the closed form; the default of four is measured beside it."""
+    """By simulation; the default of four is measured beside it."""
     found, _ = of_cases(tmp_path, "{data = 1, pipeline = 4}", [0.3], batch=64, training="pipeline")
     pipelines = {
-        one.mesh: one.closed_form_seconds for one in found.meshes if "1x4" in one.mesh and "pipe" in one.mesh
+        one.mesh: one.predicted_seconds for one in found.meshes if "1x4" in one.mesh and "pipe" in one.mesh
     }
     assert len(pipelines) == 2
     assert min(pipelines.values()) < pipelines["pipeline 1x4 in 4 parts"]
@@ -144,7 +143,7 @@ def test_the_command_compares_meshes_and_layers(tmp_path, capsys):
     two, four = json.loads(capsys.readouterr().out)["parallelism"]
     assert (two["ranks"], four["ranks"]) == (2, 4)
     assert [layer["name"] for layer in two["layers"]] == ["conv1", "conv2", "fc1", "fc2"]
-    by_time = {mesh["mesh"]: mesh["closed_form_seconds"] for mesh in four["meshes"]}
+    by_time = {mesh["mesh"]: mesh["predicted_seconds"] for mesh in four["meshes"]}
     assert by_time[four["chosen"]] == min(by_time.values())
     wanted = {"data", "model inputs 1x4", "space outputs 1x4", "hybrid outputs 2x2", "hybrid outputs turns 1x4"}
     assert wanted | {"hybrid outputs slices 1x4"} <= set(by_time)

@@ -2,7 +2,7 @@
 
 One launch per rate of the links runs the suite on 2, 4 and 8 hosts. ``hpcdl predict RUN --network RUN --parallelism``
 predicts its steps on a network that is fitted to the collectives of the same launch. Needs root and a quiet machine.
-Writes ``meshes.md``. Exit code 1 if the closed forms choose a slower mesh in more than a tenth of the cases, or if
+Writes ``meshes.md``. Exit code 1 if the simulation chooses a slower mesh in more than a tenth of the cases, or if
 predicted steps differ from measured ones by more than a tenth on average.
 """
 
@@ -84,22 +84,16 @@ def table(title, header, rows):
 
 
 def choices(problems):
-    """Return the table of chosen and fastest meshes, and the share of right choices of each kind of prediction."""
-    rows, right = [], {"closed_form_seconds": [], "predicted_seconds": []}
-    for one in problems:
-        best = one.best
-        chosen = {field: one.least(field) for field in right}
-        for field, name in chosen.items():
-            right[field].append(name in best)
-        stated = chosen["closed_form_seconds"]
-        slower = one.meshes[stated]["measured"] / one.meshes[best[0]]["measured"] - 1
-        agree = "yes" if stated in best else "no"
-        cells = (stated, chosen["predicted_seconds"], ", ".join(best), agree, f"{100 * slower:.1f} %")
-        rows.append((*one.words, *cells))
-    header = ("network", "images", "hosts", "rate", "closed form chooses", "simulation chooses", "measured best")
-    return table("Choices", (*header, "agree", "slower than the best"), rows), {
-        field: mean(found) for field, found in right.items()
-    }
+    """Return the table of chosen and fastest meshes, and the share of right choices."""
+    rows, right = [], []
+    for problem in problems:
+        best, chosen = problem.best, problem.least("predicted_seconds")
+        right.append(chosen in best)
+        slower = problem.meshes[chosen]["measured"] / problem.meshes[best[0]]["measured"] - 1
+        cells = (chosen, ", ".join(best), "yes" if chosen in best else "no", f"{100 * slower:.1f} %")
+        rows.append((*problem.words, *cells))
+    header = ("network", "images", "hosts", "rate", "simulation chooses", "measured best")
+    return table("Choices", (*header, "agree", "slower than the best"), rows), mean(right)
 
 
 def hybrids(problems):
@@ -109,11 +103,9 @@ def hybrids(problems):
         hybrid = one.meshes.get(f"{HYBRID}{one.ranks}")
         if one.model.startswith(HYBRIDS) and hybrid and DATA in one.meshes:
             data = one.meshes[DATA]
-            ratios = (
-                hybrid[field] / data[field] for field in ("closed_form_seconds", "predicted_seconds", "measured")
-            )
+            ratios = (hybrid[field] / data[field] for field in ("predicted_seconds", "measured"))
             rows.append((*one.words, *(f"{ratio:.3f}" for ratio in ratios)))
-    header = ("network", "images", "hosts", "rate", "closed form", "simulation", "measured")
+    header = ("network", "images", "hosts", "rate", "simulation", "measured")
     return table("Step of the hybrid divided by that of data parallelism", header, rows)
 
 
@@ -123,11 +115,7 @@ def speedups(problems, alone):
     for (rate, model, batch), first in alone.items():
         scaled = {one.ranks: one for one in problems if (one.rate, one.model, one.batch) == (rate, model, batch)}
         base = {"measured": median(first["steps"])}
-        for kind, field in (
-            ("closed form", "closed_form_seconds"),
-            ("simulation", "predicted_seconds"),
-            ("measured", "measured"),
-        ):
+        for kind, field in (("simulation", "predicted_seconds"), ("measured", "measured")):
             least = {p: min(one[field] for one in at.meshes.values()) for p, at in sorted(scaled.items())}
             whole = base.get(field, first["modelled_compute_seconds"])
             found = {1: 1.0, **{p: whole / seconds for p, seconds in least.items()}}
@@ -139,31 +127,17 @@ def speedups(problems, alone):
 
 
 def times(problems):
-    """Return the table of all steps, and the mean accuracy of each kind of prediction."""
-    rows, errors = [], {"closed_form_seconds": [], "predicted_seconds": []}
+    """Return the table of all steps, and the mean accuracy of the predictions."""
+    rows, errors = [], []
     for one in problems:
         for name, mesh in one.meshes.items():
             low, middle, high = mesh["steps"][0], mesh["measured"], mesh["steps"][-1]
-            cells = []
-            for field, found in errors.items():
-                found.append(mesh[field] / middle - 1)
-                cells += [f"{1e3 * mesh[field]:.1f}", f"{100 * found[-1]:+.1f} %"]
+            errors.append(mesh["predicted_seconds"] / middle - 1)
+            cells = f"{1e3 * mesh['predicted_seconds']:.1f}", f"{100 * errors[-1]:+.1f} %"
             shown = f"{1e3 * middle:.1f} ({1e3 * low:.1f} to {1e3 * high:.1f})"
             rows.append((*one.words, name, shown, *cells))
-    header = (
-        "network",
-        "images",
-        "hosts",
-        "rate",
-        "mesh",
-        "measured ms",
-        "closed form ms",
-        "",
-        "simulation ms",
-        "",
-    )
-    accuracy = {field: 1 - mean(map(abs, found)) for field, found in errors.items()}
-    return table("Steps", header, rows), accuracy
+    header = ("network", "images", "hosts", "rate", "mesh", "measured ms", "simulation ms", "")
+    return table("Steps", header, rows), 1 - mean(map(abs, errors))
 
 
 def report(problems, alone, call):
@@ -171,13 +145,7 @@ def report(problems, alone, call):
     compared = [one for one in problems if len(one.meshes) > 1]
     choice, right = choices(compared)
     steps, accuracy = times(problems)
-    names = {"closed_form_seconds": "closed form", "predicted_seconds": "simulation"}
     count = sum(len(one.meshes) for one in problems)
-    points = [
-        f"- The {names[field]} chooses the measured best mesh in {100 * share:.0f} % of {len(compared)} cases. The "
-        f"mean accuracy of {count} steps is {100 * accuracy[field]:.1f} %."
-        for field, share in right.items()
-    ]
     text = f"""# Meshes on emulated hosts
 
 `{call}`
@@ -187,15 +155,13 @@ uses a network fitted to collectives of the same launch, and the bucket sizes th
 meshes are those whose steps overlap with the steps of the fastest. A mesh is its split and data x model, or data x
 pipeline. Accuracy is 1 less the mean of |predicted/measured - 1|.
 
-{chr(10).join(points)}
+- The simulation chooses the measured best mesh in {100 * right:.0f} % of {len(compared)} cases. The mean accuracy of
+  {count} steps is {100 * accuracy:.1f} %.
 """
     failed = [
-        f"{what} of the {names[field]}: {100 * found[field]:.1f} %, less than {100 * LEAST:.0f} %"
-        for what, found, field in (
-            ("right choices", right, "closed_form_seconds"),
-            ("accuracy", accuracy, "predicted_seconds"),
-        )
-        if found[field] < LEAST
+        f"{what}: {100 * share:.1f} %, less than {100 * LEAST:.0f} %"
+        for what, share in (("right choices", right), ("accuracy", accuracy))
+        if share < LEAST
     ]
     return "\n".join([text, choice, hybrids(problems), speedups(problems, alone), steps]), failed
 

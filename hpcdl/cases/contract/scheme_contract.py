@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from hpcdl.aggregation.parts import cost
+from hpcdl.aggregation.parts.entries import Series, dense
+from hpcdl.compression.parts.protocol import Sparse
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Iterator
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
 
+    from hpcdl.aggregation.parts.entries import Reduced
     from hpcdl.aggregation.parts.traits import Aggregation
     from hpcdl.fabric.comm import Array, Comm
 
-    Scheme = Callable[[Comm, Array], Coroutine[Any, Any, None]]
+    Scheme = Callable[..., Coroutine[Any, Any, Any]]
 
 
 RANKS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 17)
@@ -31,6 +34,8 @@ PER_RANK: Final = 64
 """Elements per rank in the cost check, so that every chunk has the same length."""
 NETWORK: Final = NETWORKS["ethernet-10g"]
 """Network of the cost check: alpha, beta and gamma all differ from 0."""
+PIECES: Final = (1, 300, 2, 700)
+"""Elements of vectors that are summed at the same time."""
 
 
 class Check(NamedTuple):
@@ -41,109 +46,206 @@ class Check(NamedTuple):
     detail: str
 
 
-def lengths(ranks: int) -> list[int]:
-    """Return awkward lengths of a vector: 0, around the number of ranks, and a prime."""
-    return sorted({0, 1, ranks - 1, ranks, ranks + 1, 1009})
+class BrokenContractError(Exception):
+    """A check found a difference; the message has its place."""
 
 
 def check_scheme(scheme: Scheme, traits: Aggregation) -> Iterator[Check]:
     """Yield the result of each check of ``scheme``, an ``async def`` over a communicator and a vector.
 
-    A scheme whose messages a library or another scheme decides states no cost.
+    A sparse scheme sums entries: see :mod:`hpcdl.aggregation.parts.entries`. It states no cost, and neither does a
+    scheme whose messages a library or another scheme decides.
     """
-    checks: list[tuple[str, Callable[[Scheme], str]]] = [
-        ("exact sums", _sums),
-        ("equal bits on all ranks", _bits),
-        ("several at once", _several),
-        ("sub-communicators", _parts),
+    subject = _Entries(scheme) if traits.sparse else _Vectors(scheme)
+    checks: list[tuple[str, Callable[[], str]]] = [
+        (subject.conserved, partial(_sums, subject)),
+        ("equal bits on all ranks", partial(_bits, subject)),
+        ("several at once", partial(_several, subject)),
+        ("sub-communicators", partial(_parts, subject)),
     ]
-    if not (traits.native or traits.adaptive):
-        checks += [("messages and bytes as stated", _volume), ("simulated time as stated", _time)]
-    yield from results(checks, scheme)
-
-
-def results(checks: Iterable[tuple[str, Callable[[Any], str]]], scheme: Callable[..., Any]) -> Iterator[Check]:
-    """Yield the result of each check of ``scheme``, which returns a detail or raises an exception."""
+    if not (traits.native or traits.adaptive or traits.sparse):
+        checks.append(("messages and bytes as stated", partial(_volume, scheme)))
+        checks.append(("simulated time as stated", partial(_time, scheme)))
     for what, check in checks:
         try:
-            yield Check(holds=True, what=what, detail=check(scheme))
+            yield Check(holds=True, what=what, detail=check())
         except Exception as error:  # noqa: BLE001 - the scheme is a user's and may raise anything
             reason = str(error) if isinstance(error, BrokenContractError) else f"{type(error).__name__}: {error}"
             yield Check(holds=False, what=what, detail=reason)
 
 
-class BrokenContractError(Exception):
-    """A check found a difference; the message has its place."""
+class _Vectors:
+    """Sums of whole vectors in place."""
+
+    conserved = "exact sums"
+
+    def __init__(self, scheme: Scheme) -> None:
+        self.scheme = scheme
+
+    def sizes(self, ranks: int) -> Sequence[tuple[int, int]]:
+        """Return awkward lengths of a vector: 0, around the number of ranks, and a prime."""
+        return [(size, size) for size in sorted({0, 1, ranks - 1, ranks, ranks + 1, 1009})]
+
+    def drawn(self, ranks: int, size: int, _count: int, *seed: int) -> list[Any]:
+        """Return whole numbers of each rank: sums are exact."""
+        rows = np.random.default_rng([ranks, size, *seed]).integers(-1000, 1001, (ranks, size))
+        return [*rows.astype(np.float32)]
+
+    def reals(self, ranks: int) -> list[Any]:
+        """Return numbers of each rank whose sum depends on the order of adding."""
+        return [*np.random.default_rng(ranks).standard_normal((ranks, 1003)).astype(np.float32)]
+
+    def series(self, _size: int, _count: int) -> Any:
+        """Return the state of a rank over several sums; None if there is none."""
+        return None
+
+    async def sum(self, comm: Comm, vector: Any, _series: Any) -> Any:
+        """Return the rank's result."""
+        vector = vector.copy()
+        await self.scheme(comm, vector)
+        return vector
+
+    def fault(self, results: Sequence[Any], inputs: Sequence[Any], _size: int) -> str:
+        """Return the error in the ranks' results; empty if there is none."""
+        expected = np.sum(inputs, axis=0)
+        wrong = [rank for rank, vector in enumerate(results) if not np.array_equal(vector, expected)]
+        return f"rank {wrong[0]} does not hold the sum" if wrong else ""
+
+    def bits(self, result: Any) -> bytes:
+        """Return the bits of a sum."""
+        return bytes(result.tobytes())
 
 
-def _sums(scheme: Scheme) -> str:
+class _Entries(_Vectors):
+    """Sums of entries, of which ranks keep rests."""
+
+    conserved = "sum and rests are the input"
+
+    def sizes(self, _ranks: int) -> Sequence[tuple[int, int]]:
+        return (0, 0), (1, 1), (60, 60), (1009, 30)
+
+    def drawn(self, ranks: int, size: int, count: int, *seed: int) -> list[Any]:
+        return drawn(ranks, size, count, *seed)
+
+    def reals(self, ranks: int) -> list[Any]:
+        return [
+            Sparse(part.indices, np.random.default_rng(rank).standard_normal(len(part.values)).astype(np.float32))
+            for rank, part in enumerate(drawn(ranks, 1003, 50))
+        ]
+
+    def series(self, size: int, count: int) -> Any:
+        return Series(size, count)
+
+    async def sum(self, comm: Comm, vector: Any, series: Any) -> Any:
+        return await self.scheme(comm, vector, series)
+
+    def fault(self, results: Sequence[Any], inputs: Sequence[Any], size: int) -> str:
+        return fault(results, inputs, size)
+
+    def bits(self, result: Any) -> bytes:
+        return bytes(result.total.indices.tobytes() + result.total.values.tobytes())
+
+
+def drawn(ranks: int, size: int, count: int, *seed: int) -> list[Sparse]:
+    """Return random entries of each rank, with whole numbers from -1000 to 1000: sums are exact."""
+    entries = []
+    for rank in range(ranks):
+        generator = np.random.default_rng([ranks, size, rank, *seed])
+        indices = np.sort(generator.permutation(size)[:count]).astype(np.int32)
+        entries.append(Sparse(indices, generator.integers(-1000, 1001, count).astype(np.float32)))
+    return entries
+
+
+def fault(results: Sequence[Reduced], inputs: Sequence[Sparse], size: int) -> str:
+    """Return the errors in the ranks' results of one sum of whole numbers; empty if there are none."""
+    total = results[0].total
+    for rank, reduced in enumerate(results):
+        for entries in reduced:
+            if entries.indices.dtype != np.int32 or (np.diff(entries.indices) <= 0).any():
+                return f"rank {rank}: positions are not rising int32"
+        same = np.array_equal(reduced.total.indices, total.indices)
+        if not same or reduced.total.values.tobytes() != total.values.tobytes():
+            return f"ranks 0 and {rank} have different sums"
+    after = dense(total, size).astype(np.float64) + sum(dense(reduced.rest, size) for reduced in results)
+    before = np.zeros(size) + sum(dense(entries, size) for entries in inputs)
+    wrong = np.flatnonzero(after != before)
+    if not len(wrong):
+        return ""
+    return f"element {wrong[0]}: sum and rests are {after[wrong[0]]:g}, not {before[wrong[0]]:g}"
+
+
+def _sums(subject: _Vectors) -> str:
     runs = 0
     for ranks in RANKS:
-        for length in lengths(ranks):
-            rows = np.random.default_rng([ranks, length]).integers(-1000, 1001, (ranks, length)).astype(np.float32)
-            for seed in range(SCHEDULES):
-                _check_sum(scheme, rows, seed)
+        for size, count in subject.sizes(ranks):
+            series = [subject.series(size, count) for _ in range(ranks)]
+            for seed in range(SCHEDULES):  # a series uses its state again
+                inputs = subject.drawn(ranks, size, count, seed)
+                where = f"{ranks} ranks, {count} of {size} elements, schedule {seed}"
+                try:
+                    results = in_process(ranks, seed).run(partial(_sum, subject, inputs, series))
+                except Exception as error:
+                    raise BrokenContractError(f"{where}: {type(error).__name__}: {error}") from error
+                if wrong := subject.fault(results, inputs, size):
+                    raise BrokenContractError(f"{where}: {wrong}")
                 runs += 1
     return f"{runs} runs: {len(RANKS)} numbers of ranks from {RANKS[0]} to {RANKS[-1]}, lengths from 0"
 
 
-def _check_sum(scheme: Scheme, rows: Array, seed: int) -> None:
-    vectors = rows.copy()
-    where = f"{len(rows)} ranks, {rows.shape[1]} elements, schedule {seed}"
-    try:
-        in_process(len(rows), seed).run(lambda comm: scheme(comm, vectors[comm.rank]))
-    except Exception as error:
-        raise BrokenContractError(f"{where}: {type(error).__name__}: {error}") from error
-    wrong = [rank for rank, vector in enumerate(vectors) if not np.array_equal(vector, rows.sum(axis=0))]
-    if wrong:
-        raise BrokenContractError(f"{where}: rank {wrong[0]} does not hold the sum")
+def _sum(subject: _Vectors, inputs: Sequence[Any], series: Sequence[Any], comm: Comm) -> Coroutine[Any, Any, Any]:
+    return subject.sum(comm, inputs[comm.rank], series[comm.rank])
 
 
-def _bits(scheme: Scheme) -> str:
+def _bits(subject: _Vectors) -> str:
     for ranks in (2, 3, 5, 8, 13):
-        rows = np.random.default_rng(ranks).standard_normal((ranks, 1003)).astype(np.float32)
-        runs = np.stack([rows] * SCHEDULES)
-        for seed, vectors in enumerate(runs):
-            in_process(ranks, seed).run(partial(_on_row, scheme, vectors))
-        bits = runs.view(np.uint32)
-        if not (bits == bits[0, 0]).all():
+        inputs, bits = subject.reals(ranks), set[bytes]()
+        for seed in range(SCHEDULES):
+            series = [subject.series(1003, 50) for _ in range(ranks)]
+            results = in_process(ranks, seed).run(partial(_sum, subject, inputs, series))
+            bits |= set(map(subject.bits, results))
+        if len(bits) > 1:
             raise BrokenContractError(f"{ranks} ranks: sums differ by their last bits between ranks or schedules")
     return f"{SCHEDULES} schedules of 2 to 13 ranks"
 
 
-def _on_row(scheme: Scheme, rows: Array, comm: Comm) -> Coroutine[Any, Any, None]:
-    return scheme(comm, rows[comm.rank])
-
-
-def _several(scheme: Scheme) -> str:
-    async def pieces(comm: Comm) -> None:
-        mine = rows[comm.rank]
-        tasks = [comm.start(scheme(comm, piece)) for piece in (mine[:1], mine[1:300], mine[300:302])]
-        await scheme(comm, mine[302:])
-        for task in reversed(tasks):
-            await task
+def _several(subject: _Vectors) -> str:
+    async def pieces(comm: Comm) -> list[Any]:
+        calls = [
+            subject.sum(comm, piece[comm.rank], subject.series(size, size // 3))
+            for piece, size in zip(inputs, PIECES, strict=True)
+        ]
+        tasks = [comm.start(call) for call in calls[:-1]]
+        last = await calls[-1]
+        return [*reversed([await task for task in reversed(tasks)]), last]
 
     for ranks in (2, 3, 5, 8):
+        inputs = [subject.drawn(ranks, size, size // 3) for size in PIECES]
         for seed in range(SCHEDULES):
-            rows = np.arange(ranks * 1000, dtype=np.float32).reshape(ranks, 1000) % 97
-            expected = rows.sum(axis=0)
-            in_process(ranks, seed).run(pieces)
-            if not (rows == expected).all():
-                raise BrokenContractError(f"{ranks} ranks, schedule {seed}: pieces of one vector get mixed up")
+            results = in_process(ranks, seed).run(pieces)
+            for number, size in enumerate(PIECES):
+                if wrong := subject.fault([result[number] for result in results], inputs[number], size):
+                    raise BrokenContractError(
+                        f"{ranks} ranks, schedule {seed}, piece {number} of {len(PIECES)}: {wrong}"
+                    )
     return "four pieces of a vector, joined in another order"
 
 
-def _parts(scheme: Scheme) -> str:
-    rows = np.arange(9 * 50, dtype=np.float32).reshape(9, 50) % 53
-    expected = np.array([rows[rank % 4 :: 4].sum(axis=0) for rank in range(9)])
+def _parts(subject: _Vectors) -> str:
+    inputs = subject.drawn(9, 50, 20)
 
-    async def program(comm: Comm) -> None:
-        await scheme(await comm.split(comm.rank % 4, -comm.rank), rows[comm.rank])
+    async def program(comm: Comm) -> Any:
+        part = await comm.split(comm.rank % 4, -comm.rank)
+        return await subject.sum(part, inputs[comm.rank], subject.series(50, 20))
 
-    in_process(9, 1).run(program)
-    if not (rows == expected).all():
-        raise BrokenContractError("four groups of 9 ranks: a group does not hold its own sum")
+    results = in_process(9, 1).run(program)
+    for group in range(4):
+        if wrong := subject.fault(results[group::4], inputs[group::4], 50):
+            raise BrokenContractError(f"group {group} of 4 of 9 ranks: {wrong}")
     return "four groups of 9 ranks"
+
+
+def _on_row(scheme: Scheme, rows: Array, comm: Comm) -> Coroutine[Any, Any, None]:
+    return scheme(comm, rows[comm.rank])
 
 
 def _volume(scheme: Scheme) -> str:

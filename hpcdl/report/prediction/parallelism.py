@@ -17,13 +17,11 @@ if TYPE_CHECKING:
 
 
 NOTE: Final = (
-    "Closed form: computing, activations and gradient sums as in Gholami et al. 2018. In backward, activations "
-    "of layers split by filters or outputs are half of theirs, because each rank needs its part of the gradient. "
-    "Predicted: the same programs in virtual time. A mesh is its split and data x model, or data x pipeline with "
-    "the best number of microbatches among powers of two."
+    "Predicted: the programs of the steps in virtual time. A mesh is its split and data x model, or data x "
+    "pipeline with the best number of microbatches among powers of two."
 )
 LAYERS: Final = ("layer", "|D| MB", "|W| MB", "GFLOP", "bytes/FLOP", "cheapest", "messages")
-MESHES: Final = ("mesh", "closed form", "predicted", "measured", "")
+MESHES: Final = ("mesh", "predicted", "measured", "")
 
 
 def section(found: Sequence[Parallelism]) -> Section:
@@ -31,11 +29,8 @@ def section(found: Sequence[Parallelism]) -> Section:
     tables, points = [], []
     for one in found:
         what = f"{one.model}, {one.global_batch} images, {one.ranks} ranks"
-        slower = one.chosen.predicted_seconds / one.fastest.predicted_seconds - 1
         points.append(
-            f"{what}: choose {one.chosen.mesh}, {seconds(one.chosen.predicted_seconds)} a step"
-            + (f"; {one.fastest.mesh} is {100 * slower:.1f} % faster in simulation." if slower > 0 else ".")
-            + _measured(one)
+            f"{what}: choose {one.chosen.mesh}, {seconds(one.chosen.predicted_seconds)} a step.{_measured(one)}"
         )
         tables += [Table(f"Meshes: {what}", MESHES, _meshes(one)), Table(f"Layers: {what}", LAYERS, _layers(one))]
     return Section("Parallelism", [NOTE] if tables else [], points, tables)
@@ -55,7 +50,6 @@ def records(found: Sequence[Parallelism]) -> list[dict[str, Any]]:
             **{name: getattr(one, name) for name in ("model", "dataset", "global_batch", "ranks", "network")},
             "times_the_measured_ranks": one.times_the_measured_ranks,
             "chosen": one.chosen.mesh,
-            "fastest": one.fastest.mesh,
             "fastest_measured": one.best.mesh if one.best else None,
             "meshes": [{name: getattr(mesh, name) for name in mesh.__slots__} for mesh in one.meshes],
             "layers": [
@@ -89,14 +83,12 @@ def _meshes(one: Parallelism) -> list[tuple[str, ...]]:
     return [
         (
             mesh.mesh,
-            seconds(mesh.closed_form_seconds),
             seconds(mesh.predicted_seconds),
             seconds(mesh.step_seconds),
             "; ".join(
                 word
                 for word, holds in (
                     ("chosen", mesh is one.chosen),
-                    ("fastest", mesh is one.fastest),
                     ("fastest measured", mesh is one.best),
                     (doubt({"times_the_measured_ranks": one.times_the_measured_ranks, **asdict(mesh)}), True),
                 )

@@ -6,7 +6,7 @@ import json
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from hpcdl.prediction.certainty import PRICES
+from hpcdl.prediction.network_file import PRICES
 from hpcdl.report.formats.cells import NONE, digits, percent, rate, seconds, volume
 from hpcdl.report.formats.document import Document, Section, Table
 from hpcdl.report.prediction import parallelism
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from hpcdl.analysis.run.scaling import Record
     from hpcdl.fabric.network import Network
-    from hpcdl.prediction.certainty import Certainty
+    from hpcdl.prediction.network_file import Certainty
     from hpcdl.prediction.predict import Prediction
 
 
