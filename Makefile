@@ -105,7 +105,7 @@ $(PLANS)/ready: | $(PLANS)/bin/python
 	@touch $@
 
 $(VENV)/ready: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install -q -e '.[mpich,report]'
+	$(BIN)/python -m pip install --no-compile -e '.[mpich,report]'  # not quiet: it takes a while; Python compiles what it uses
 	@touch $@
 
 $(VENV)/ready-to-test: pyproject.toml | $(VENV)/bin/python
