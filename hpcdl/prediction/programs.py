@@ -88,10 +88,9 @@ def cheapest(programs: Sequence[MeasuredProgram], messages: int) -> list[Measure
 
 
 def scheme_traits(record: Mapping[str, Any]) -> Aggregation:
-    """Return the traits of a record's scheme; the defaults for an exchange."""
-    if record["kind"] == "pairwise":
-        return Aggregation()
-    return traits_of(spec_of(record).aggregation)
+    """Return the traits of a record's scheme; the defaults for a kind of case without schemes."""
+    scheme = getattr(spec_of(record), "aggregation", None)
+    return Aggregation() if scheme is None else traits_of(scheme)
 
 
 def program_of(record: Mapping[str, Any], ranks: int) -> Program | None:
