@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.fabric.vectors import partition
 from hpcdl.training.parts.asynchronous.client import Client
-from hpcdl.training.parts.asynchronous.delay_compensation import (
+from hpcdl.training.parts.asynchronous.messages import Layout, Transfers
+from hpcdl.training.parts.asynchronous.server import (
     ADAPTIVE,
     CONSTANT,
     AdaptiveStrength,
     DelayCompensation,
+    Rules,
+    Server,
 )
-from hpcdl.training.parts.asynchronous.messages import Layout
-from hpcdl.training.parts.asynchronous.server import Rules, Server
-from hpcdl.training.parts.asynchronous.transfers import Transfers
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.replicas import holders, place_among
 from hpcdl.training.parts.snapshots import Snapshots
@@ -76,7 +76,7 @@ async def asynchronous(
     which divide by the gradient's size, it scales the rate too.
 
     ``delay_compensation`` is ``"constant"`` or ``"adaptive"``, with lambda = ``strength``
-    (:mod:`hpcdl.training.parts.asynchronous.delay_compensation`). ``warm_start``: number of mini-batches on which
+    (:mod:`hpcdl.training.parts.asynchronous.server`). ``warm_start``: number of mini-batches on which
     worker 0 trains alone at first.
 
     Every update has the session's rate, so a global batch makes W / ``collect`` updates. All workers together
@@ -96,7 +96,7 @@ async def asynchronous(
 
     Messages per exchange and server: a request, V / ``servers`` bytes with a push; an answer and V / ``servers``
     bytes with a fetch. With a compressor a push has its message for each shard. A fetch has 16 bits per parameter
-    with fp16 and bf16 (:mod:`hpcdl.training.parts.asynchronous.transfers`).
+    with fp16 and bf16 (:mod:`hpcdl.training.parts.asynchronous.messages`).
     """
     if session.replica.loss_scale != 1:
         raise ValueError("asynchronous training has no loss scaling; float32 and bfloat16 need none")

@@ -3,18 +3,25 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from hpcdl.training.parts.bucketing import check_bucket_bytes
 from hpcdl.training.parts.gradient import gradient
-from hpcdl.training.parts.priority import WIDTH, PrioritySchedule
 from hpcdl.training.parts.replicas import place_among
 from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from hpcdl.fabric.comm import Comm
+    from hpcdl.fabric.task import Task
     from hpcdl.nn.stage import Stage
     from hpcdl.training.parts.session import Session
+
+
+WIDTH: Final = 2
+"""Buckets under way: one on the links, and the one that follows it."""
+
 
 LENGTH: Final = 4
 """Default bucket length, in those of ``synchronous``: the next forward hides more than backward alone."""
@@ -26,10 +33,10 @@ async def layerwise(comm: Comm, session: Session, *, bucket_bytes: int | None = 
     A layer's gradient is summed as soon as backward has computed it, and the layer is updated at once. Messages
     overlap with the rest of backward, the next batch and the next forward up to that layer. The first layers'
     gradients are complete last and needed first. Therefore large layers are cut into buckets of about
-    ``bucket_bytes``, few buckets are under way, and those of the first layers have priority
-    (:mod:`hpcdl.training.parts.priority`). By default the length is four times the one that the links between
-    hosts ask for (:mod:`hpcdl.training.parts.bucketing`). Within a host, or with 0, each layer is one bucket and
-    all may be under way at once. The results are those of ``synchronous``.
+    ``bucket_bytes``, few buckets are under way, and those of the first layers have priority. By
+    default the length is four times the one that the links between hosts ask for
+    (:mod:`hpcdl.training.parts.bucketing`). Within a host, or with 0, each layer is one bucket and all may be
+    under way at once. The results are those of ``synchronous``.
 
     Each layer has its own optimizer state; together they are as large as one for the whole network. With float16
     all layers share one loss scale. A layer whose gradient overflows is not updated in that step; the others are,
@@ -46,17 +53,13 @@ async def layerwise(comm: Comm, session: Session, *, bucket_bytes: int | None = 
     smallest = LENGTH * (session.bucket_bytes or 0) if bucket_bytes is None else bucket_bytes
     step, rate = 0, 0.0
 
-    async def aggregate(bucket: slice) -> None:
-        await session.reduce(comm, bucket)
-
     async def update(name: str) -> None:
         span = stages[name].span
         work = partial(optimizers[name].update, parameters[span], gradients[span], rate)
         await comm.compute(f"update {name}", work)
 
-    elements = max(1, smallest // gradients.itemsize) if smallest else max(1, gradients.size)
-    cut = {name: session.buckets([stage.span], elements) for name, stage in stages.items()}
-    schedule = PrioritySchedule(comm, cut, aggregate, update, WIDTH if smallest else 0)
+    buckets = {name: session.buckets(smallest, [stage.span]) for name, stage in stages.items()}
+    schedule = PrioritySchedule(comm, buckets, partial(session.reduce, comm), update, WIDTH if smallest else 0)
 
     async def wait_for(stage: Stage) -> None:
         nonlocal rate
@@ -80,6 +83,108 @@ async def layerwise(comm: Comm, session: Session, *, bucket_bytes: int | None = 
                 await schedule.finished(name)
             if await session.evaluate(comm, step + 1):
                 return
+
+
+class PrioritySchedule:
+    """Schedule of one rank's gradient sums, with an action after each stage's sum.
+
+    The first layers' buckets overtake, because the next forward needs them first. Buckets start in the order of
+    backward while backward runs, and then in the order of the next forward (Jayarajan et al. 2019, P3, section 4;
+    Peng et al. 2019, ByteScheduler, section 4). Only a few are under way at once, so that an urgent bucket waits
+    for few others.
+
+    All ranks must start buckets in the same order, although backward ends at different times. Therefore they agree
+    on the number of buckets that start in backward's order: the minimum over ranks of the number started in the
+    last step, increased on a rank whose buckets were all complete when its backward ended.
+
+    ``buckets``: slices of each stage's gradient, stages in the order of the forward. ``aggregate`` sums a bucket
+    over all ranks; ``then`` is called with a stage whose buckets are summed. ``width``: buckets under way; 0: all,
+    in the order of backward.
+    """
+
+    def __init__(
+        self,
+        comm: Comm,
+        buckets: Mapping[str, Sequence[slice]],
+        aggregate: Callable[[slice], Coroutine[Any, Any, None]],
+        then: Callable[[str], Coroutine[Any, Any, None]],
+        width: int = WIDTH,
+    ) -> None:
+        self._comm = comm
+        self._buckets = buckets
+        self._aggregate = aggregate
+        self._then = then
+        self._all = sum(map(len, buckets.values()))
+        self._width = width or self._all
+        self._early = self._all
+        """Buckets that start in the order of backward; rounded up to whole stages."""
+        self._agreed: Task[int] | None = None
+        self._stages: dict[str, Task[None]] = {}
+        self._queue: list[Task[None]] = []
+        """Buckets of this step, in the order in which they start."""
+        self._starts: list[Task[None]] = []
+        """For each bucket a task that ends when the bucket may start, if ``width`` limits them."""
+        self._started = self._finished = 0
+
+    async def begin(self) -> None:
+        """Prepare for a backward; the buckets of the previous step must be finished."""
+        if self._agreed is not None:
+            self._early = await self._agreed
+        self._stages.clear()
+        self._queue.clear()
+        self._starts.clear()
+        self._started = self._finished = 0
+
+    def complete(self, stage: str) -> None:
+        """Start the buckets of ``stage``, which backward has completed, if they are among the early ones."""
+        if len(self._queue) < self._early:
+            self._start(stage)
+
+    def end(self) -> None:
+        """Start all other buckets, in the order of the forward, after the end of backward."""
+        early = len(self._queue)
+        wanted = early + self._width if self._finished == early else max(self._started, self._width)
+        for stage in self._buckets:
+            if stage not in self._stages:
+                self._start(stage)
+        if self._width < self._all:
+            self._agreed = self._comm.start(self._agree(min(wanted, self._all)))
+
+    async def finished(self, stage: str) -> None:
+        """Wait until the gradient of ``stage`` is summed and ``then`` has returned."""
+        if stage in self._stages:
+            await self._stages[stage]
+
+    def _start(self, stage: str) -> None:
+        if not self._buckets[stage]:
+            return
+        sums = []
+        for bucket in self._buckets[stage]:
+            if self._width < self._all:
+                # waits for the previous start too: a library's collectives must start in one order on all ranks
+                full = self._queue[-self._width :] if len(self._queue) >= self._width else []
+                self._starts.append(self._comm.start(_join([*self._starts[-1:], *full[:1]])))
+            sums.append(self._comm.start(self._sum(bucket, self._starts[-1:])))
+            self._queue.append(sums[-1])
+        self._stages[stage] = self._comm.start(self._after(stage, sums))
+
+    async def _sum(self, bucket: slice, start: Sequence[Task[None]]) -> None:
+        await _join(start)
+        self._started += 1
+        await self._aggregate(bucket)
+        self._finished += 1
+
+    async def _after(self, stage: str, sums: Sequence[Task[None]]) -> None:
+        await _join(sums)
+        await self._then(stage)
+
+    async def _agree(self, wanted: int) -> int:
+        return int((await self._comm.allgather_words(np.array([wanted]))).min())
+
+
+async def _join(tasks: Sequence[Task[None]]) -> None:
+    for task in tasks:
+        await task
 
 
 def check(_ranks: int, settings: Mapping[str, Any]) -> None:

@@ -9,23 +9,21 @@ import numpy as np
 from hpcdl.data.parts.sharding import bounds
 from hpcdl.fabric.comm import INPUT
 from hpcdl.registry import nearest
-from hpcdl.training.parts.bucketing import check_bucket_bytes
-from hpcdl.training.parts.complete_buckets import CompleteBuckets
+from hpcdl.training.parts.bucketing import CompleteBuckets, check_bucket_bytes
 from hpcdl.training.parts.flow import WHOLE
+from hpcdl.training.parts.gradient import run_passes
 from hpcdl.training.parts.mesh import placed
-from hpcdl.training.parts.neighbours import Images, Loss, stage_after, stage_before
-from hpcdl.training.parts.pass_engine import run_passes
-from hpcdl.training.parts.pipeline.auxiliary_losses import stages_with_heads, total_loss
-from hpcdl.training.parts.pipeline.evaluation import test
-from hpcdl.training.parts.pipeline.schedules import SCHEDULES, in_flight
-from hpcdl.training.parts.sections import Microbatch, Section
+from hpcdl.training.parts.neighbours import LOSS, Images, Loss, stage_after, stage_before
+from hpcdl.training.parts.schedules import SCHEDULES, Microbatch, Section, in_flight
 from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.training.parts.neighbours import Neighbour
+    from hpcdl.training.parts.neighbours import Neighbour, Stage
     from hpcdl.training.parts.session import Session
 
 
@@ -44,7 +42,7 @@ async def pipeline(
         stage 2   .  .  F0 B0 F1 B1 F2 B2 F3 B3 .  .
 
     A batch is divided into ``microbatches``, whose activations pass from stage to stage. ``schedule`` is ``gpipe``
-    or ``1f1b`` (:mod:`hpcdl.training.parts.pipeline.schedules`). Both sum the gradients of all microbatches before
+    or ``1f1b`` (:mod:`hpcdl.training.parts.schedules`). Both sum the gradients of all microbatches before
     the update, so that training equals that of the undivided network. Exceptions: batch normalisation uses the
     statistics of each microbatch, and on GPUs dropout draws other masks.
 
@@ -67,7 +65,8 @@ async def pipeline(
     after = None if replica.is_last else stage_after(pipe, replica, most, len(bindings))
     with_heads = await stages_with_heads(pipe, any(stage.heads for stage in replica.stages))
     section, scale = Section(0, bindings, [WHOLE], order), 1 / session.global_batch
-    buckets = CompleteBuckets(replicas, session, bucket_bytes)
+    smallest = session.bucket_bytes if bucket_bytes is None else bucket_bytes
+    buckets = CompleteBuckets(replicas, session.buckets(smallest), partial(session.reduce, replicas))
 
     for step in range(session.steps):
         rate = session.learning_rate(step)
@@ -99,6 +98,61 @@ async def pipeline(
 def _divided(batch: Array, microbatches: int) -> list[Array]:
     """Return views of the microbatches, whose sizes differ by at most one image."""
     return [batch[begin:end] for begin, end in pairwise(bounds(len(batch), microbatches))]
+
+
+async def stages_with_heads(pipe: Comm, own: bool) -> list[int]:
+    """Return the stages that have auxiliary classifiers; every rank of the pipeline calls."""
+    marks = np.zeros(pipe.size)
+    marks[pipe.rank] = own
+    await pipe.native("allreduce", marks)
+    return [int(stage) for stage in np.flatnonzero(marks)]
+
+
+async def total_loss(pipe: Comm, stages: Sequence[int], own: float) -> float:
+    """Return on the last rank the sum of the losses of ``stages``, which it receives; elsewhere ``own``."""
+    last = pipe.size - 1
+    if pipe.rank == last:
+        for stage in stages:
+            if stage != last:
+                theirs = np.empty(1)
+                await pipe.recv(theirs, stage, LOSS)
+                own += float(theirs[0])
+    elif pipe.rank in stages:
+        await pipe.send(np.array([own]), last, LOSS)
+    return own
+
+
+async def test(
+    comm: Comm, session: Session, replicas: Comm, before: Stage | None, after: Stage | None, most: int
+) -> NDArray[np.float64]:
+    """Return the summed loss and the number of correct answers of this pipeline's share of the test set, (2,).
+
+    They are zeros on all ranks but the last of each pipeline. At most ``most`` images pass at a time.
+    """
+    replica, split = session.replica, session.dataset.test
+    begin, end = bounds(len(split), replicas.size)[replicas.rank :][:2]
+    parts = [np.arange(first, min(first + most, end)) for first in range(begin, end, most)]
+    sums = np.zeros(2)
+    for number, mine in enumerate(parts):
+        if before is None:
+            images, _ = await comm.compute("evaluation", partial(split.batch, mine, replica.dtype))
+            x = replica.backend.asarray(images)
+        else:
+            before.expect(number, len(mine))
+            x = await before.received(number)
+        y = await comm.compute("evaluation", partial(replica.predict, x))
+        if after is None:
+            labels = replica.backend.asarray(split.labels[mine])
+            work = partial(replica.loss, y, labels, 1.0)
+            loss, correct, _ = await comm.compute("evaluation", work)
+            sums += (loss, correct)
+        else:
+            await after.sent(number - 1)
+            await after.send(number, y)
+    if after is not None:
+        await after.finish()
+    replica.release_predictions()
+    return sums
 
 
 def check(_ranks: int, settings: Mapping[str, Any]) -> None:

@@ -3,8 +3,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from hpcdl.training.parts.bucketing import check_bucket_bytes
-from hpcdl.training.parts.complete_buckets import CompleteBuckets
+from hpcdl.training.parts.bucketing import CompleteBuckets, check_bucket_bytes
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.replicas import place_among
 from hpcdl.training.parts.traits import Strategy
@@ -29,7 +28,8 @@ async def synchronous(comm: Comm, session: Session, *, bucket_bytes: int | None 
     """
     replica = session.replica
     gradients = replica.gradients
-    buckets = CompleteBuckets(comm, session, bucket_bytes)
+    smallest = session.bucket_bytes if bucket_bytes is None else bucket_bytes
+    buckets = CompleteBuckets(comm, session.buckets(smallest), partial(session.reduce, comm))
     for step in range(session.steps):
         rate = session.learning_rate(step)
         with session.journal.step(session.epoch(step), rate) as outcome:

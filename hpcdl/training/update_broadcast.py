@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from hpcdl.training.parts.encoded_updates import EncodedUpdates
+from hpcdl.training.parts.compressed.piece import Piece
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.snapshots import Snapshots
 from hpcdl.training.parts.step_counter import COUNTER_RANK, assign_steps, evaluations_due, numbered_steps
@@ -14,49 +14,15 @@ from hpcdl.training.parts.traits import Strategy
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.fabric.task import Task
+    from hpcdl.training.parts.compressed.compressed import Compressed
     from hpcdl.training.parts.compressed.plan import Plan
     from hpcdl.training.parts.session import Session
     from hpcdl.training.parts.traits import Settings
 
+
 _HEADER: Final = 1
 _UPDATE: Final = 2
 _ACKNOWLEDGEMENT: Final = 3
-
-
-class ReceivedUpdates:
-    """Sum of the updates that a rank has received and not yet applied, and their senders."""
-
-    def __init__(self, session: Session, ranks: int) -> None:
-        self.session = session
-        self.total = session.vector("received")
-        self.incoming = session.vector("incoming")
-        self.received = np.zeros(ranks, np.int64)
-        """Number of updates of each rank that have arrived."""
-        self.applied = np.zeros(ranks, np.int64)
-        """Number of updates of each rank, this one included, that are in the parameters."""
-        self.waiting: list[tuple[int, Array]] = []
-        """Sender and header of each update that is in ``total``."""
-
-    async def apply(self, comm: Comm) -> None:
-        """Add the sum to the parameters."""
-        parameters = self.session.replica.parameters
-
-        def drain() -> None:
-            nonlocal parameters
-            parameters += self.total
-            self.total[:] = 0
-
-        await comm.apply("apply", drain, 2 * parameters.nbytes)
-        for source, header in self.waiting:
-            staleness = int(np.maximum(self.applied - header[1:], 0).sum())
-            self.record(source, staleness, int(header[0]))
-        self.waiting.clear()
-
-    def record(self, source: int, staleness: int, number: int) -> None:
-        """Record that the update which rank ``source`` made in step ``number`` is applied."""
-        rate = self.session.learning_rate(number // len(self.applied))
-        self.session.journal.update(source, int(self.applied.sum()), staleness, rate)
-        self.applied[source] += 1
 
 
 async def update_broadcast(comm: Comm, session: Session, *, ramp_steps: int = 0) -> None:
@@ -197,6 +163,90 @@ def encode(update: Array, payload: Array) -> None:
 def decode(payload: Array, into: Array) -> None:
     """Add a received update to the sum ``into``."""
     into += payload
+
+
+class EncodedUpdates:
+    """Encoder and buffers of one rank's updates, and of those that it receives."""
+
+    def __init__(self, comm: Comm, session: Session, compressed: Compressed) -> None:
+        self._compressed = compressed
+        self._courier = compressed.courier(comm.rank, comm.size, sends=True)
+        self._span = slice(0, session.replica.parameters.size)
+        elements = -(-self._courier.bound(self._span) // session.replica.parameters.itemsize)
+        self._outgoing, self.incoming = (
+            session.vector(f"{way} message", elements).view(np.uint8) for way in ("outgoing", "incoming")
+        )
+
+    def is_dense(self, number: int) -> bool:
+        """Return True if the update ``number`` of a rank is not encoded."""
+        return number < self._compressed.plan.settings.warmup_steps
+
+    def count(self, dense: int, sent: int, number: int, receivers: int) -> None:
+        """Count the bytes that the update ``number`` took, and those that it would have taken dense."""
+        if self.is_dense(number):
+            self._compressed.warmup_bytes += receivers * sent
+        else:
+            self._compressed.saved_bytes += receivers * (dense - sent)
+
+    async def replace(self, comm: Comm, x: Array, before: Array, number: int) -> Array:
+        """Replace the update ``x`` by ``before`` + the decoded message; return the message.
+
+        The residual keeps the rest. Raises FloatingPointError, naming step and tensor, for a value that is
+        infinite or not a number.
+        """
+        piece = Piece(self._span, x, self._compressed.residual, number)
+        await self._compressed.before(comm, number, x)
+        length = await comm.apply("encode", partial(self._courier.encode, piece, self._outgoing), 2 * x.nbytes)
+        await self._compressed.after(comm, self._span, number)
+        message = self._outgoing[:length]
+
+        def change() -> None:
+            x[:] = before
+            self._courier.decode(self._span, message, comm.rank, x)
+
+        await comm.apply("decode", change, x.nbytes + self._courier.touched_bytes(x, [message]))
+        return message
+
+    async def add(self, comm: Comm, message: Array, sender: int, into: Array) -> None:
+        """Add the update in a message to ``into``. Raises ValueError, naming the sender, for a corrupt one."""
+        decode = partial(self._courier.decode, self._span, message, sender, into)
+        await comm.apply("decode", decode, self._courier.touched_bytes(into, [message]))
+
+
+class ReceivedUpdates:
+    """Sum of the updates that a rank has received and not yet applied, and their senders."""
+
+    def __init__(self, session: Session, ranks: int) -> None:
+        self.session = session
+        self.total = session.vector("received")
+        self.incoming = session.vector("incoming")
+        self.received = np.zeros(ranks, np.int64)
+        """Number of updates of each rank that have arrived."""
+        self.applied = np.zeros(ranks, np.int64)
+        """Number of updates of each rank, this one included, that are in the parameters."""
+        self.waiting: list[tuple[int, Array]] = []
+        """Sender and header of each update that is in ``total``."""
+
+    async def apply(self, comm: Comm) -> None:
+        """Add the sum to the parameters."""
+        parameters = self.session.replica.parameters
+
+        def drain() -> None:
+            nonlocal parameters
+            parameters += self.total
+            self.total[:] = 0
+
+        await comm.apply("apply", drain, 2 * parameters.nbytes)
+        for source, header in self.waiting:
+            staleness = int(np.maximum(self.applied - header[1:], 0).sum())
+            self.record(source, staleness, int(header[0]))
+        self.waiting.clear()
+
+    def record(self, source: int, staleness: int, number: int) -> None:
+        """Record that the update which rank ``source`` made in step ``number`` is applied."""
+        rate = self.session.learning_rate(number // len(self.applied))
+        self.session.journal.update(source, int(self.applied.sum()), staleness, rate)
+        self.applied[source] += 1
 
 
 def check(_ranks: int, settings: Settings) -> None:

@@ -5,12 +5,12 @@ import pytest
 from contract.training import GLOBAL_BATCH, SEED, TOLERANCE, digits, session
 
 from hpcdl import registry
+from hpcdl.cases.simulation.stage_balance import partition
 from hpcdl.nn.backend import backend
 from hpcdl.nn.replica import Replica
 from hpcdl.trace.recorder import Recorder, Step
 from hpcdl.training.parts.mesh import placed
-from hpcdl.training.parts.pipeline.partition import partition
-from hpcdl.training.parts.pipeline.schedules import SCHEDULES
+from hpcdl.training.parts.schedules import SCHEDULES
 from hpcdl.training.pipeline import pipeline
 
 pytestmark = pytest.mark.mpi

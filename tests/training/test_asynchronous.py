@@ -29,8 +29,8 @@ from hpcdl.optim.sgd import SGD
 from hpcdl.registry import in_full
 from hpcdl.trace.recorder import Recorder, Update
 from hpcdl.training.asynchronous import asynchronous, check, title
-from hpcdl.training.parts.asynchronous.delay_compensation import AdaptiveStrength, DelayCompensation
 from hpcdl.training.parts.asynchronous.messages import Request
+from hpcdl.training.parts.asynchronous.server import AdaptiveStrength, DelayCompensation
 from hpcdl.training.synchronous import synchronous
 
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from hpcdl.training.parts.bucketing import LEAST_FITTED, bucket_bytes, buckets
+from hpcdl.training.parts.bucketing import MIN_FITTED, bucket_bytes, buckets
 
 
 def spans(*sizes):
@@ -54,7 +54,7 @@ def test_the_latency_of_a_ring_is_the_given_share_of_its_transfer(ranks, alpha, 
 
 @pytest.mark.parametrize(("alpha", "beta"), [(0, 1e-9), (1, 1)])
 def test_no_network_has_thousands_of_buckets(alpha, beta):
-    assert bucket_bytes(alpha, beta, 4) == LEAST_FITTED
+    assert bucket_bytes(alpha, beta, 4) == MIN_FITTED
 
 
 def test_impossible_alpha_beta_and_ranks_are_refused():

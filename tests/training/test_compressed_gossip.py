@@ -13,9 +13,8 @@ from hpcdl.aggregation.parts.messages import padded
 from hpcdl.compression.parts.message_encoders import HEADER as ENTRIES_HEADER
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.trace.recorder import Recorder
-from hpcdl.training.d_psgd import check_compression, d_psgd
+from hpcdl.training.d_psgd import CompressedGossip, check_compression, d_psgd
 from hpcdl.training.parts.compressed.piece import Courier
-from hpcdl.training.parts.compressed_gossip import CompressedGossip
 from hpcdl.training.parts.topologies import GRAPHS, metropolis, neighbours
 
 STILL = {"learning_rate": lambda _step: 0.0}

@@ -7,6 +7,7 @@ import pytest
 from contract.training import GLOBAL_BATCH, SEED, session
 
 from hpcdl import registry
+from hpcdl.cases.simulation.stage_balance import partition
 from hpcdl.data.parts.sharding import Shares
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
@@ -23,8 +24,7 @@ from hpcdl.nn.layers.pooling import MaxPooling
 from hpcdl.nn.replica import Replica
 from hpcdl.trace.recorder import Evaluation, Recorder, Step
 from hpcdl.training.parts.mesh import Place, placed
-from hpcdl.training.parts.pipeline.partition import partition
-from hpcdl.training.parts.pipeline.schedules import SCHEDULES, bubble_share
+from hpcdl.training.parts.schedules import SCHEDULES, bubble_share
 from hpcdl.training.pipeline import pipeline
 from hpcdl.training.synchronous import synchronous
 

@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from hpcdl.training.parts.pipeline.partition import partition
-from hpcdl.training.parts.pipeline.schedules import SCHEDULES, bubble_share, in_flight
+from hpcdl.cases.simulation.stage_balance import partition
+from hpcdl.training.parts.schedules import SCHEDULES, bubble_share, in_flight
 
 
 def every_partition(layers, parts):

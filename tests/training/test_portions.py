@@ -7,7 +7,7 @@ from itertools import chain
 
 import pytest
 
-from hpcdl.training.parts.sandblaster.portions import Portions
+from hpcdl.training.parts.sandblaster.vector_shards import Portions
 
 SHARDS = 3
 

@@ -3,20 +3,70 @@
 from __future__ import annotations
 
 import math
+from itertools import accumulate, pairwise
+from math import inf
 from typing import TYPE_CHECKING, Protocol
 
 from hpcdl.cases.spec.compute_times import at_rate
 from hpcdl.cases.spec.scheme import traits_of
-from hpcdl.training.parts.pipeline.partition import partition
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from hpcdl.cases.spec.choice import Choice
     from hpcdl.cases.spec.compute_times import ComputeTimes
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer
     from hpcdl.training.parts.traits import Strategy
+
+
+def partition(times: Sequence[float], parts: int, volumes: Sequence[float]) -> tuple[slice, ...]:
+    """Return ``parts`` consecutive, non-empty slices of the layers; the longest takes the least time possible.
+
+    ``times`` are those of the layers. ``volumes`` are the sizes of their outputs: of all such partitions the one
+    is returned that passes the least from stage to stage. Dynamic programming, O(parts x layers^2); PipeDream's
+    partition (Narayanan et al. 2019, section 3.1) without replicated stages. Exact.
+
+    ValueError: more parts than layers, or none.
+    """
+    layers = len(times)
+    if not 1 <= parts <= layers:
+        raise ValueError(f"{layers} layers make 1 to {layers} stages, not {parts}")
+    until = [*accumulate(times, initial=0.0)]
+
+    def time(begin: int, end: int) -> float:
+        return until[end] - until[begin]
+
+    longest, _ = _best(layers, parts, lambda before, begin, end: max(before, time(begin, end)))
+
+    def passed(before: float, begin: int, end: int) -> float:
+        if time(begin, end) > longest:
+            return inf
+        return before + (volumes[begin - 1] if begin else 0.0)
+
+    _, cuts = _best(layers, parts, passed)
+    return tuple(slice(begin, end) for begin, end in pairwise(cuts))
+
+
+def _best(layers: int, parts: int, cost: Callable[[float, int, int], float]) -> tuple[float, list[int]]:
+    """Return the least cost of a partition and its cuts, (parts + 1,).
+
+    ``cost(before, begin, end)`` is the cost of a partition of the first ``end`` layers whose last part begins at
+    ``begin`` and whose other parts cost ``before``.
+    """
+    least = [[inf] * (layers + 1) for _ in range(parts + 1)]
+    chosen = [[0] * (layers + 1) for _ in range(parts + 1)]
+    least[0][0] = 0.0
+    for part in range(1, parts + 1):
+        for end in range(part, layers + 1):
+            for begin in range(part - 1, end):
+                found = cost(least[part - 1][begin], begin, end)
+                if found < least[part][end]:
+                    least[part][end], chosen[part][end] = found, begin
+    cuts = [layers]
+    for part in range(parts, 0, -1):
+        cuts.append(chosen[part][cuts[-1]])
+    return least[parts][layers], cuts[::-1]
 
 
 def balanced(

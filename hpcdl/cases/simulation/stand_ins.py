@@ -186,11 +186,17 @@ class Session:
         """Return an optimizer that changes nothing."""
         return self.optimizer
 
-    def buckets(self, spans: Sequence[slice], smallest: int) -> list[slice]:
+    def buckets(self, smallest: int | None, spans: Sequence[slice] | None = None) -> list[slice]:
         """See :class:`hpcdl.training.parts.session.Session`."""
+        replica = self.replica
+        whole = slice(0, replica.gradients.size) if spans is None else slice(spans[0].start, spans[-1].stop)
+        if not smallest or whole.start == whole.stop:
+            return [whole] if whole.start < whole.stop else []
+        spans = [stage.span for stage in replica.stages] if spans is None else spans
+        elements = max(1, smallest // self.replica.gradients.itemsize)
         if self.group is not None:
-            return self.group.buckets(spans, smallest)
-        found = buckets(spans, smallest)
+            return self.group.buckets(spans, elements)
+        found = buckets(spans, elements)
         if self.compressed is not None and self.compressed.plan.traits.whole_tensors:
             return between(found, [one.span for one in self.compressed.tensors])
         return found

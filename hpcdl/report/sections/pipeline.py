@@ -8,7 +8,7 @@ from hpcdl.report.formats.cells import digits, volume
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import Declaration
 from hpcdl.report.run.grouping import rows
-from hpcdl.training.parts.pipeline.schedules import bubble_share
+from hpcdl.training.parts.schedules import bubble_share
 
 if TYPE_CHECKING:
     from hpcdl.report.run.findings import Findings

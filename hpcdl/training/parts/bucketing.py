@@ -8,26 +8,32 @@ hide the last bucket, so large tensors are cut, and the last bucket is short.
 from __future__ import annotations
 
 import math
+from collections import deque
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from hpcdl.fabric.comm import Comm
+    from hpcdl.fabric.task import Task
+    from hpcdl.nn.stage import Stage
+
 
 LATENCY: Final = 0.08
 """Largest share of a bucket's transfer time that its latency may take."""
 
 
-LEAST_BYTES: Final = 1024
+MIN_BYTES: Final = 1024
 """Shortest length that a suite may set."""
-LEAST_FITTED: Final = 1 << 16
+MIN_FITTED: Final = 1 << 16
 """Shortest length that is derived from a network."""
 
 
 def bucket_bytes(alpha: float, beta: float, ranks: int, *, latency: float = LATENCY) -> int:
     """Return the fewest bytes n for which a ring's latency is at most ``latency`` times its transfer time.
 
-    It is at least :data:`LEAST_FITTED`, so that no network has thousands of buckets.
+    It is at least :data:`MIN_FITTED`, so that no network has thousands of buckets.
 
     A ring takes 2(p - 1) alpha + 2 n (p - 1)/p beta (Patarasuk & Yuan 2009); the ratio is p alpha / (n beta). It
     is smaller for schemes of fewer steps, such as halving-doubling. ``alpha`` is in s, ``beta`` in s/byte.
@@ -39,13 +45,13 @@ def bucket_bytes(alpha: float, beta: float, ranks: int, *, latency: float = LATE
             f"alpha = {alpha}, beta = {beta}, latency = {latency}, ranks = {ranks}: "
             "alpha must be at least 0, the others more than 0"
         )
-    return max(LEAST_FITTED, math.ceil(ranks * alpha / (beta * latency)))
+    return max(MIN_FITTED, math.ceil(ranks * alpha / (beta * latency)))
 
 
 def check_bucket_bytes(given: int | None) -> None:
-    """Raise ValueError for a length that is neither 0 nor at least :data:`LEAST_BYTES`."""
-    if given is not None and given != 0 and given < LEAST_BYTES:
-        raise ValueError(f"bucket_bytes: must be 0 (one bucket) or at least {LEAST_BYTES}, not {given}")
+    """Raise ValueError for a length that is neither 0 nor at least :data:`MIN_BYTES`."""
+    if given is not None and given != 0 and given < MIN_BYTES:
+        raise ValueError(f"bucket_bytes: must be 0 (one bucket) or at least {MIN_BYTES}, not {given}")
 
 
 def buckets(spans: Sequence[slice], smallest: int) -> list[slice]:
@@ -89,3 +95,32 @@ def between(slices: Sequence[slice], tensors: Sequence[slice]) -> list[slice]:
     cuts = [min(edges, key=lambda edge: abs(edge - one.start)) for one in slices[:-1]]
     bounds = [slices[0].stop, *cuts, slices[-1].start]
     return [slice(begin, end) for end, begin in pairwise(bounds) if begin < end] or list(slices[:1])
+
+
+class CompleteBuckets:
+    """``buckets`` of the gradient, each summed by ``reduce(bucket)`` in each step, the last one after backward."""
+
+    def __init__(
+        self, comm: Comm, buckets: Sequence[slice], reduce: Callable[[slice], Coroutine[Any, Any, None]]
+    ) -> None:
+        self._comm = comm
+        self._buckets = buckets
+        self._reduce = reduce
+        self._unsent: deque[slice] = deque()
+        self._under_way: deque[Task[Any]] = deque()
+
+    def begin(self) -> None:
+        """Begin a step: no bucket is complete."""
+        self._unsent.extend(self._buckets)
+
+    def start_complete(self, stage: Stage) -> None:
+        """Start the sums of the buckets that backward of ``stage`` has completed."""
+        while len(self._unsent) > 1 and self._unsent[0].start >= stage.span.start:
+            self._under_way.append(self._comm.start(self._reduce(self._unsent.popleft())))
+
+    async def finish(self) -> None:
+        """Sum the last bucket and wait for the others."""
+        while self._unsent:
+            await self._reduce(self._unsent.popleft())
+        while self._under_way:
+            await self._under_way.popleft()

@@ -1,22 +1,142 @@
 """Flow of activations between the stages of a network that is divided among the ranks of a model group.
 
-Layers compute on the arrays that they are given; the flow alone communicates.
+Layers compute on the arrays that they are given; the flow alone communicates. It redistributes activations and
+their gradients within the group, from one layout to another.
 """
 
 from __future__ import annotations
 
+import math
+from functools import partial
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final, Protocol
 
-from hpcdl.fabric.vectors import empty
-from hpcdl.training.parts.redistribution import redistribute
+from hpcdl.aggregation import direct
+from hpcdl.fabric.vectors import Parts, assign, empty
+from hpcdl.nn.split.layout import extents, intersection, volume, within
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.nn.split.division import Division
-    from hpcdl.nn.split.layout import Range
+    from hpcdl.nn.split.layout import Box, Layout, Range
     from hpcdl.nn.stage import Stage
+
+
+async def redistribute(
+    comm: Comm, x: Array, source: Layout, target: Layout, images: Sequence[Range], empty: Callable[[int], Array]
+) -> Array:
+    """Return the activations in the layout ``target``, with all axes of its box, from ``x`` in ``source``.
+
+    Positions that several ranks have in ``source`` are summands; positions that several ranks have in ``target``
+    are copies. Therefore the gradient goes the opposite way, from ``target`` to ``source``, by the same function.
+    ``images`` are the ranks' shares of the group's batch, ``empty(size)`` returns an uninitialised vector.
+
+    Copies of the whole are gathered, summands of the whole are reduce-scattered (:mod:`hpcdl.aggregation.direct`).
+    Otherwise each rank sends each other rank the positions that the two share. With n elements of a whole batch,
+    all p ranks, the gathering and the scattering each send (p - 1)*n.
+    """
+    have, want = source.boxes(images), target.boxes(images)
+    x = x.reshape(extents(have[comm.rank]))
+    if source.replicated:
+        return await _reduce_scatter(comm, x, want, empty)
+    if target.replicated:
+        return await _gather(comm, x, have, want[comm.rank], empty)
+    inside = ((0, images[-1][1]), *((0, extent) for extent in target.shape))
+    return await _exchange(comm, x, have, want, target.fill, inside, empty)
+
+
+async def _gather(comm: Comm, x: Array, have: Sequence[Box], want: Box, empty: Callable[[int], Array]) -> Array:
+    whole = empty(volume(want)).reshape(extents(want))
+    if all(math.prod(extents(box)[1:]) == math.prod(extents(want)[1:]) for box in have):
+        # cut by images: the parts are consecutive
+        chunks = _chunks(whole.reshape(-1), have)
+        await comm.apply("copy", partial(assign, chunks[comm.rank], x.reshape(-1)), x.nbytes)
+        await direct.allgather(comm, chunks)
+        return whole
+    with comm.scratch(whole.size, whole) as inbox:
+        chunks = _chunks(inbox, have)
+        await comm.apply("copy", partial(assign, chunks[comm.rank], x.reshape(-1)), x.nbytes)
+        await direct.allgather(comm, chunks)
+
+        def unpack() -> None:
+            for box, chunk in zip(have, chunks, strict=True):
+                whole[within(box, want)] = chunk.reshape(extents(box))
+
+        await comm.apply("unpack", unpack, whole.nbytes)
+    return whole
+
+
+async def _reduce_scatter(comm: Comm, x: Array, want: Sequence[Box], empty: Callable[[int], Array]) -> Array:
+    with comm.scratch(x.size, x) as summands:
+        chunks = _chunks(summands, want)
+        origin = tuple((0, extent) for extent in x.shape)
+
+        def pack() -> None:
+            for box, chunk in zip(want, chunks, strict=True):
+                chunk.reshape(extents(box))[...] = x[within(box, origin)]
+
+        await comm.apply("pack", pack, x.nbytes)
+        await direct.reduce_scatter(comm, chunks)
+        mine = empty(chunks[comm.rank].size)
+        await comm.apply("copy", partial(assign, mine, chunks[comm.rank]), mine.nbytes)
+    return mine.reshape(extents(want[comm.rank]))
+
+
+async def _exchange(
+    comm: Comm,
+    x: Array,
+    have: Sequence[Box],
+    want: Sequence[Box],
+    fill: float,
+    inside: Box,
+    empty: Callable[[int], Array],
+) -> Array:
+    rank, peers = comm.rank, [*range(comm.rank + 1, comm.size), *range(comm.rank)]
+    own, origin = want[rank], have[rank]
+    mine = empty(volume(own)).reshape(extents(own))
+    leaving = [intersection(origin, want[peer]) for peer in peers]
+    arriving = [intersection(have[peer], own) for peer in peers]
+    copied = sum(map(volume, leaving))
+    with comm.scratch(copied, x) as outbox, comm.scratch(sum(map(volume, arriving)), x) as inbox:
+        sent, received = _chunks(outbox, leaving), _chunks(inbox, arriving)
+
+        def pack() -> None:
+            for box, chunk in zip(leaving, sent, strict=True):
+                chunk.reshape(extents(box))[...] = x[within(box, origin)]
+
+        await comm.apply("pack", pack, outbox.nbytes)
+        under_way = [
+            comm.start(program, shared_tags=True)
+            for peer, out, into in zip(peers, sent, received, strict=True)
+            for program in (
+                *([comm.recv(into, peer)] if into.size else []),
+                *([comm.send(out, peer)] if out.size else []),
+            )
+        ]
+
+        def take_own() -> None:
+            both = intersection(origin, own)
+            mine[...] = fill
+            mine[within(intersection(own, inside), own)] = 0
+            mine[within(both, own)] = x[within(both, origin)]
+
+        def take_others() -> None:
+            for box, chunk in zip(arriving, received, strict=True):
+                mine[within(box, own)] += chunk.reshape(extents(box))
+
+        await comm.apply("copy", take_own, mine.nbytes)
+        for message in under_way:
+            await message
+        await comm.apply("add", take_others, inbox.nbytes)
+    return mine
+
+
+def _chunks(vector: Array, boxes: Sequence[Box]) -> Parts:
+    """Return consecutive parts of a vector, each of the size of its box."""
+    bounds = [*accumulate(map(volume, boxes), initial=0)]
+    return Parts(vector, [vector[low:high] for low, high in pairwise(bounds)])
 
 
 class Flow(Protocol):

@@ -16,11 +16,10 @@ from hpcdl.nn.split.layout import extents, intersection, within
 from hpcdl.training.parts.bucketing import between, buckets
 from hpcdl.training.parts.flow import ModelParallel
 from hpcdl.training.parts.passes import EXCHANGES, Passes
-from hpcdl.training.parts.segments import segments
 from hpcdl.training.parts.testing import using
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -31,6 +30,22 @@ if TYPE_CHECKING:
     from hpcdl.nn.split.layout import Range
     from hpcdl.training.parts.compressed.compressed import Compressed
     from hpcdl.training.parts.mesh import Place
+
+
+def segments(parts: Iterable[tuple[slice, bool]], span: slice) -> list[tuple[slice, bool]]:
+    """Return the runs of ``span`` that are divided, and those that are not, in order.
+
+    ``parts`` are adjacent slices of the vector; True marks a divided one. Empty slices do not interrupt a run.
+    """
+    found: list[tuple[slice, bool]] = []
+    for part, divided in parts:
+        low, high = max(part.start, span.start), min(part.stop, span.stop)
+        if low >= high:
+            continue
+        if found and found[-1][1] == divided:
+            low = found.pop()[0].start
+        found.append((slice(low, high), divided))
+    return found
 
 
 class ModelGroup:

@@ -1,6 +1,6 @@
 """Both ends of a section of layers: the images or a stage before, and the loss or a stage after.
 
-All have the same interface, so that one program runs every section (:mod:`hpcdl.training.parts.pass_engine`).
+All have the same interface, so that one program runs every section (:mod:`hpcdl.training.parts.gradient`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hpcdl.nn.replica import Replica
     from hpcdl.training.parts.flow import Flow
     from hpcdl.training.parts.journal import Outcome
-    from hpcdl.training.parts.sections import Microbatch
+    from hpcdl.training.parts.schedules import Microbatch
     from hpcdl.training.parts.session import Session
 
 NUMBERS: Final = 127

@@ -22,8 +22,7 @@ import numpy as np
 from hpcdl.data.parts.sharding import bounds
 from hpcdl.fabric.vectors import empty
 from hpcdl.training.parts.flow import ModelParallel
-from hpcdl.training.parts.pipeline.schedules import gpipe, in_flight, one_forward_one_backward
-from hpcdl.training.parts.sections import Microbatch, Section
+from hpcdl.training.parts.schedules import Microbatch, Section, gpipe, in_flight, one_forward_one_backward
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

@@ -129,13 +129,22 @@ class Session:
         self.vectors[name] = self.replica.backend.zeros(elements, self.replica.dtype)
         return self.vectors[name]
 
-    def buckets(self, spans: Sequence[slice], smallest: int) -> list[slice]:
-        """Return :func:`hpcdl.training.parts.bucketing.buckets`, cut between tensors if the compressor must."""
-        whole = self.compression is not None and self.compression.traits.whole_tensors
+    def buckets(self, smallest: int | None, spans: Sequence[slice] | None = None) -> list[slice]:
+        """Return the buckets of the layers at ``spans``, by default of all, of about ``smallest`` bytes.
+
+        0 or None: one bucket. Buckets are cut between tensors if the compressor must.
+        """
+        replica = self.replica
+        whole = slice(0, replica.gradients.size) if spans is None else slice(spans[0].start, spans[-1].stop)
+        if not smallest or whole.start == whole.stop:
+            return [whole] if whole.start < whole.stop else []
+        spans = [stage.span for stage in replica.stages] if spans is None else spans
+        elements = max(1, smallest // replica.gradients.itemsize)
+        whole_tensors = self.compression is not None and self.compression.traits.whole_tensors
         if self.group is not None:
-            return self.group.buckets(spans, smallest, whole_tensors=whole)
-        found = buckets(spans, smallest)
-        return between(found, [one.span for one in self.replica.tensors]) if whole else found
+            return self.group.buckets(spans, elements, whole_tensors=whole_tensors)
+        slices = buckets(spans, elements)
+        return between(slices, [tensor.span for tensor in replica.tensors]) if whole_tensors else slices
 
     async def reduce(self, comm: Comm, span: slice) -> None:
         """Sum the part ``span`` of the gradient over all ranks, in place, with the compression of the case.

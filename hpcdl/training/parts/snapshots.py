@@ -10,11 +10,22 @@ import numpy as np
 
 from hpcdl.training.parts.journal import Moment
 from hpcdl.training.parts.replicas import holders
-from hpcdl.training.parts.running_statistics import share_statistics
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.training.parts.session import Session
+
+
+async def share_statistics(comm: Comm, session: Session, *, worked: bool) -> None:
+    """Set the running statistics of all ranks to the mean over the ranks that ``worked``."""
+    state = session.replica.state
+    if state.size:
+        if not worked:
+            state[:] = 0
+        workers = np.array([float(worked)])
+        await comm.native("allreduce", state)
+        await comm.native("allreduce", workers)
+        await comm.compute("evaluation", partial(itruediv, state, float(workers[0])))
 
 
 class _Snapshot(NamedTuple):

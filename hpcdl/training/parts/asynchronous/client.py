@@ -22,8 +22,7 @@ from hpcdl.training.parts.replicas import follow
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.fabric.task import Task
-    from hpcdl.training.parts.asynchronous.messages import Layout
-    from hpcdl.training.parts.asynchronous.transfers import Transfers
+    from hpcdl.training.parts.asynchronous.messages import Layout, Transfers
     from hpcdl.training.parts.session import Session
 
 

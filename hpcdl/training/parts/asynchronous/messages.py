@@ -1,19 +1,26 @@
-"""Messages between workers and servers of asynchronous training, and the roles of ranks."""
+"""Messages of gradients and parameters between workers and servers of asynchronous training."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from hpcdl.fabric.vectors import partition, phantom
+from hpcdl.aggregation.parts.messages import no_bytes
+from hpcdl.fabric.vectors import assign, partition, phantom
+from hpcdl.training.parts.compressed.piece import Piece
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from hpcdl.fabric.comm import Array
+    from hpcdl.fabric.comm import Array, Comm
+    from hpcdl.training.parts.compressed.piece import Courier
+    from hpcdl.training.parts.session import Session
+
 
 REQUEST: Final = 0
 """Tag of a worker's :class:`Request`."""
@@ -109,3 +116,123 @@ class Layout:
         """Return the slices of :meth:`shards` in a vector of ``size`` elements."""
         bounds = accumulate((shard.size for shard in self.shards(phantom(size, np.uint8))), initial=0)
         return [slice(begin, end) for begin, end in pairwise(bounds)]
+
+
+class Transfers:
+    """Messages of one rank, dense or encoded by the case's compressor.
+
+    A worker encodes the part of its gradient for each shard separately. Its residual keeps what is not sent until
+    the next push. A server decodes a gradient before it uses it. The first ``warmup_steps`` pushes of a worker are
+    dense.
+
+    Parameters are rounded to 16 bits if the compressor rounds values, and dense otherwise. To send differences, a
+    server would have to keep the last parameters of every worker.
+    """
+
+    def __init__(self, comm: Comm, session: Session, layout: Layout) -> None:
+        self._comm = comm
+        self._session = session
+        self._layout = layout
+        self._spans = layout.spans(session.replica.parameters.size)
+        self._compressed = compressed = session.compressed
+        self._gradients: Courier | None = None
+        self._parameters: Courier | None = None
+        self._pushes = Counter[int]()
+        """Gradients sent to each server."""
+        self._received = Counter[int]()
+        """Gradients received from each worker."""
+        if compressed is not None:
+            courier = compressed.courier(comm.rank, layout.workers, sends=layout.works(comm.rank))
+            self._gradients = courier
+            self._parameters = compressed.courier_of_values(comm.rank)
+
+    async def push(self, server: int, gradient: Array) -> None:
+        """Send a gradient, (shard length,), to rank ``server``; a compressor may change it.
+
+        Raises FloatingPointError, naming push and tensor, for a value that a compressor cannot send.
+        """
+        number = self._pushes[server]
+        self._pushes[server] += 1
+        compressed, span = self._compressed, self._span(server)
+        if compressed is None or self._gradients is None:
+            await self._comm.send(gradient, server, GRADIENT)
+        elif number < compressed.plan.settings.warmup_steps:
+            await self._comm.send(gradient, server, GRADIENT)
+            compressed.warmup_bytes += gradient.nbytes
+        else:
+            residual = None if compressed.residual is None else compressed.residual[span]
+            piece = Piece(span, gradient, residual, number)
+            await compressed.before(self._comm, number, gradient)
+            with self._comm.scratch(self._gradients.bound(span), no_bytes(gradient)) as message:
+                encode = partial(self._gradients.encode, piece, message)
+                length = await self._comm.apply("encode", encode, 2 * gradient.nbytes)
+                await self._comm.send(message[:length], server, GRADIENT)
+            await compressed.after(self._comm, span, number)
+            compressed.saved_bytes += gradient.nbytes - length
+
+    async def receive_push(self, worker: int, gradient: Array) -> None:
+        """Set ``gradient``, (shard length,), to what rank ``worker`` has sent to this server.
+
+        Raises ValueError, naming the worker, for a corrupt message.
+        """
+        number = self._received[worker]
+        self._received[worker] += 1
+        compressed = self._compressed
+        dense = compressed is None or number < compressed.plan.settings.warmup_steps
+        courier = None if dense else self._gradients
+        await self._receive(courier, gradient, self._span(self._comm.rank), worker, GRADIENT)
+
+    def copy(self, shard: Array) -> Array:
+        """Return memory for :meth:`write`."""
+        if self._parameters is None:
+            return self._session.vector("copy", shard.size)
+        elements = -(-self._parameters.bound(self._span(self._comm.rank)) // shard.itemsize)
+        return self._session.vector("copy", elements).view(np.uint8)
+
+    async def write(self, shard: Array, copy: Array) -> Array:
+        """Write a server's parameters to ``copy`` as they are sent; return the message.
+
+        Raises FloatingPointError for parameters that cannot be rounded: infinite, or not a number.
+        """
+        if self._parameters is None:
+            await self._comm.apply("copy", partial(assign, copy, shard), copy.nbytes)
+            return copy
+        piece = Piece(self._span(self._comm.rank), shard, None, 0)
+        encode = partial(self._parameters.encode, piece, copy)
+        try:
+            return copy[: await self._comm.apply("encode", encode, shard.nbytes)]
+        except FloatingPointError:
+            raise FloatingPointError("parameters: a value is infinite or not a number") from None
+
+    async def answer(self, worker: int, message: Array, shard: Array) -> None:
+        """Send the message of the parameters, written by :meth:`write`, to rank ``worker``."""
+        await self._comm.send(message, worker, PARAMETERS)
+        compressed = self._compressed
+        if compressed is None:
+            return
+        if self._parameters is not None:
+            compressed.saved_bytes += shard.nbytes - message.nbytes
+        elif 0 < self._received[worker] <= compressed.plan.settings.warmup_steps:
+            compressed.warmup_bytes += message.nbytes
+
+    async def fetch(self, server: int, parameters: Array) -> None:
+        """Set ``parameters``, (shard length,), to those that rank ``server`` has sent."""
+        await self._receive(self._parameters, parameters, self._span(server), server, PARAMETERS)
+
+    def _span(self, server: int) -> slice:
+        return self._spans[server - self._layout.first]
+
+    async def _receive(self, courier: Courier | None, into: Array, span: slice, source: int, tag: int) -> None:
+        if courier is None:
+            await self._comm.recv(into, source, tag)
+            return
+        with self._comm.scratch(courier.bound(span), no_bytes(into)) as buffer:
+            status = await self._comm.recv(buffer, source, tag)
+            message = buffer[: status.count]
+            decode = partial(_decode, courier, span, message, source, into)
+            await self._comm.apply("decode", decode, into.nbytes + courier.touched_bytes(into, [message]))
+
+
+def _decode(courier: Courier, span: slice, message: Array, sender: int, into: Array) -> None:
+    into[:] = 0
+    courier.decode(span, message, sender, into)

@@ -11,8 +11,16 @@ import numpy as np
 
 from hpcdl.fabric.comm import ANY, PeerLost
 from hpcdl.optim.parts.lbfgs import Operation, OperationKind, curvature_pair, strong_wolfe, two_loop
-from hpcdl.training.parts.sandblaster.portions import Portions
-from hpcdl.training.parts.sandblaster.vector_shards import DIRECTION, PAIRS, SLOPE, SUM, TRIAL, WEIGHTS, Shards
+from hpcdl.training.parts.sandblaster.vector_shards import (
+    DIRECTION,
+    PAIRS,
+    SLOPE,
+    SUM,
+    TRIAL,
+    WEIGHTS,
+    Portions,
+    Shards,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Schedules of a synchronous pipeline: the order of a stage's forward and backward passes in one step."""
+"""Microbatches, sections of consecutive layers that work on them, and the schedules of their passes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from hpcdl.fabric.comm import Array
+    from hpcdl.nn.split.layout import Range
+    from hpcdl.nn.stage import Stage
+    from hpcdl.training.parts.flow import Flow
 
 
 class Pass(NamedTuple):
@@ -61,3 +66,24 @@ def bubble_share(stages: int, microbatches: int, balance: float = 1.0) -> float:
     Equal stages, b = 1, with either schedule: (S - 1) / (M + S - 1) (Huang et al. 2019, section 2.3).
     """
     return 1 - microbatches * balance / (microbatches - 1 + stages * balance)
+
+
+class Section(NamedTuple):
+    """Consecutive layers that work on the same microbatches, in the order of a schedule."""
+
+    begin: int
+    """Number of the first layer among those of the replica."""
+    bindings: Sequence[Sequence[Stage]]
+    """The layers, bound once for each microbatch in flight; microbatches take them in turn."""
+    flows: Sequence[Flow]
+    """Flows of activations, which microbatches take in turn."""
+    order: Sequence[Pass]
+
+
+class Microbatch(NamedTuple):
+    """Images that pass through the layers together."""
+
+    labels: Array
+    """Labels of this rank's images."""
+    shares: Sequence[Range]
+    """Shares of the model group's ranks in the images."""

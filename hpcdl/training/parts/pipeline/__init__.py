@@ -1,1 +1,0 @@
-"""Parts of pipeline parallelism: partition of layers, schedules, transfers between stages, evaluation."""
