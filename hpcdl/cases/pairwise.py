@@ -15,6 +15,7 @@ import numpy as np
 
 from hpcdl.analysis.network.links import rounds
 from hpcdl.cases.spec.keys import MOST_RANKS, MOST_REPETITIONS, MOST_THREADS, key
+from hpcdl.fabric.comm import LIBRARY_CALLS
 from hpcdl.launch.machine import node_memory_bytes, shortage
 
 if TYPE_CHECKING:
@@ -116,4 +117,7 @@ def program(spec: PairwiseSpec, journal: Journal) -> Callable[[Comm], Coroutine[
         await comm.native("allreduce", wrong)
         return {"correct": not wrong[0]}
 
+    LIBRARY_CALLS[measure.__code__] = lambda local: (
+        "" if local.get("peer") is None else f"Sendrecv with rank {local['peer']}"
+    )
     return measure

@@ -1,7 +1,7 @@
 """The protocol that every distributed algorithm of hpcdl is written against.
 
 An algorithm is an ``async def`` over a :class:`Comm`. It awaits operations; an interpreter carries them out: MPI
-(:mod:`hpcdl.fabric.mpi.interpreter`), all ranks in one process (:mod:`hpcdl.fabric.virtual.simulated`) or virtual
+(:mod:`hpcdl.fabric.mpi.interpreter`), all ranks in one process (:mod:`hpcdl.fabric.virtual.inprocess`) or virtual
 time (:mod:`hpcdl.fabric.virtual.simulated`). It holds no clock, no thread, no file and no MPI.
 """
 
@@ -15,6 +15,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Hashable, Sequence
     from contextlib import AbstractContextManager
+    from types import CodeType
 
     from hpcdl.fabric.task import Task
 
@@ -31,6 +32,10 @@ ANY: Final = -1
 
 INPUT: Final = "input"
 """Label of the work that waits for a step's images and hands them to the device."""
+
+
+LIBRARY_CALLS: Final[dict[CodeType, Callable[[dict[str, Any]], str]]] = {}
+"""Programs that call the MPI library themselves: what one waits in, of its local variables; ``begin`` is in ns."""
 
 
 class Status(NamedTuple):

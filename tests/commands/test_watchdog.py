@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
+from hpcdl.cases import pairwise
+from hpcdl.fabric.comm import LIBRARY_CALLS
 from hpcdl.run import failed_cases
 from hpcdl.run.relaunch import modified, supervise
 from hpcdl.run.watchdog import Watchdog
@@ -131,3 +133,10 @@ def test_a_launcher_with_heartbeat_is_waited_for():
     with launcher("import time; time.sleep(1)") as run:
         supervise(run, itertools.count().__next__, lambda: False, heartbeat_timeout=0.1)
         assert run.returncode == 0
+
+
+def test_a_wait_in_the_library_itself_names_its_peer():
+    program = pairwise.program(pairwise.SPEC(message_bytes=0, exchange="raw"), journal=None)
+    described = LIBRARY_CALLS[program.__code__]
+    assert described({"peer": 1}) == "Sendrecv with rank 1"
+    assert not described({}), "it has not chosen one yet, and computes"

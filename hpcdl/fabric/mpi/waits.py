@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from hpcdl.fabric.comm import ANY
+from hpcdl.fabric.comm import ANY, LIBRARY_CALLS
 from hpcdl.fabric.mpi.comm import MpiComm
 from hpcdl.fabric.mpi.scheduler import Scheduler
 from hpcdl.fabric.task import Task
@@ -125,8 +125,7 @@ def _described(name: str, frames: list[FrameType], mpi: Mpi) -> Wait:
             return Wait(f"{name}{place}", _OPERATIONS[code](local) + of, local.get("begin"))
         if not code.co_filename.startswith(_FABRIC):
             place = f" in {code.co_name}, line {frame.f_lineno} of {Path(code.co_filename).name}"
-    # cases of kind "pairwise" time the library itself and call it directly
-    local = frames[-1].f_locals if frames else {}
-    if isinstance(local.get("peer"), int) and "sendrecv" in local:
-        return Wait(f"{name}{place}", f"Sendrecv with rank {local['peer']}", local.get("begin"))
+    if frames and (described := LIBRARY_CALLS.get(frames[-1].f_code)):
+        local = frames[-1].f_locals
+        return Wait(f"{name}{place}", described(local), local.get("begin"))
     return Wait(f"{name}{place}", "", None)
