@@ -1,0 +1,34 @@
+"""Every shipped suite has a report that ``make reports`` makes, by a command that exists."""
+
+import re
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+REPORTS = tomllib.loads((ROOT / "reports/reports.toml").read_text())["report"]
+WITHOUT = {
+    "firecaffe": "two hours: its trainings to full accuracy",
+    "interconnect": "a nightly check, which answers beside its own history",
+    "parallelism-replay": "meshes.md runs it on more hosts",
+}
+
+
+def test_every_suite_has_a_report():
+    run = {name for report in REPORTS for name in re.findall(r"suites/([\w-]+)\.toml", report["command"])}
+    suites = {path.stem for path in (ROOT / "suites").glob("*.toml")}
+    assert run | WITHOUT.keys() == suites
+    assert not run & WITHOUT.keys()
+
+
+def test_names_are_unique_and_programs_exist():
+    names = [report["name"] for report in REPORTS]
+    assert len(set(names)) == len(names)
+    for report in REPORTS:
+        for file in re.findall(r"[\w/-]+\.py", report["command"]):
+            assert (ROOT / file).is_file(), file
+
+
+def test_what_stands_in_the_folder_is_made_or_explained():
+    targets = {report["name"] + Path(report.get("file", "report.md")).suffix for report in REPORTS}
+    there = {path.name for path in (ROOT / "reports").iterdir() if path.suffix in {".md", ".svg", ".txt"}}
+    assert there <= targets | {"README.md", "gpu.md", "fashion-mnist.md"}
