@@ -15,27 +15,26 @@ from hpcdl import registry
 from hpcdl.cases.measuring.autotune import fitted_bucket_bytes
 from hpcdl.cases.measuring.compression_record import compression_fields
 from hpcdl.cases.measuring.timed_collectives import alike
-from hpcdl.cases.simulation.divided_stand_ins import divided_replica
+from hpcdl.cases.simulation.sized_session import CheckedSums, sized_session
+from hpcdl.cases.simulation.sizes import Zeros, phantoms, sizes
 from hpcdl.cases.simulation.stage_balance import check_microbatches, check_stages
-from hpcdl.cases.simulation.stand_ins import Session, replica, valued_replica
-from hpcdl.cases.simulation.step_simulation import tensors_of
 from hpcdl.cases.spec.choice import check_layers
 from hpcdl.cases.spec.compression_check import check_exchange
 from hpcdl.cases.spec.compute_times import TIMES, shape_text
 from hpcdl.cases.spec.keys import about
 from hpcdl.cases.spec.replay_spec import ReplaySpec
-from hpcdl.cases.spec.scheme import check_dense, exchange, traits_of, try_out
+from hpcdl.cases.spec.scheme import check_dense, traits_of, try_out
 from hpcdl.fabric.modelled_compute import ModelledCompute, oversleep
+from hpcdl.nn.replica import Replica
 from hpcdl.nn.volumes import FLOAT_BYTES, volumes
 from hpcdl.training.parts.mesh import placed
 from hpcdl.training.parts.model_group import ModelGroup
 from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Sequence
+    from collections.abc import Callable, Collection, Coroutine
 
-    from hpcdl.cases.simulation.stand_in_stages import Marks
-    from hpcdl.fabric.comm import Comm
+    from hpcdl.fabric.comm import Array, Comm
     from hpcdl.trace.recorder import Scalar
     from hpcdl.training.parts.journal import Journal
 
@@ -172,45 +171,50 @@ def program(spec: ReplaySpec, journal: Journal) -> Callable[[Comm], Coroutine[An
     shape, layers = spec.architecture
 
     async def play(comm: Comm) -> dict[str, Scalar]:
-        summed = traits_of(spec.aggregation).sums
         place = await placed(comm, spec.ranks // spec.copies)
-        times, group, compressed = spec.rank_times[place.model.rank], None, None
-        stand_in: Any
-        marks: Sequence[Marks] = ()
-        if spec.plan is not None:
-            stand_in = valued_replica(layers, shape, comm.rank)
-            compressed = exchange(spec.plan, tensors_of(layers, shape))
-        elif spec.mesh is not None and spec.divisions:
-            division = spec.divisions[place.model.rank]
-            stand_in, marks = divided_replica(division, place, comm.rank, comm.size, summed=summed)
-            group = ModelGroup(place, division, stand_in, spec.mesh.exchange)
-        else:
-            part = spec.parts[place.model.rank]
-            stand_in, one = replica(layers, shape, place.group, spec.copies, summed=summed, part=part)
-            marks = [one]
-        session = Session(
-            stand_in,
-            aggregate=spec.aggregation.bind(),
-            journal=journal,
-            batch_per_rank=spec.images,
-            global_batch=spec.images * spec.copies,
-            place=place,
-            group=group,
-            compressed=compressed,
+        times = spec.rank_times[place.model.rank]
+        division = spec.divisions[place.model.rank] if spec.divisions else None
+        random = np.random.default_rng(comm.rank)
+
+        def draw(size: int) -> Array:
+            return random.standard_normal(size, np.float32)
+
+        activations = phantoms if place.model.size == 1 else Zeros()
+        replica = Replica(
+            layers,
+            shape,
+            backend=sizes(np.zeros, activations, draw if spec.plan is not None else None),
+            division=division,
+            part=slice(None) if division is not None else spec.parts[place.model.rank],
+        )
+        group = None
+        if spec.mesh is not None and division is not None:
+            group = ModelGroup(place, division, replica, spec.mesh.exchange)
+        sums = CheckedSums(spec.aggregation.bind(), summed=traits_of(spec.aggregation).sums)
+        session = sized_session(
+            replica,
+            sums if spec.plan is None else spec.aggregation.bind(),
+            journal,
+            images=spec.images,
+            copies=spec.copies,
             steps=spec.steps,
             bucket_bytes=await fitted_bucket_bytes(comm, sleep),
+            compression=spec.plan,
+            place=place,
+            group=group,
         )
+        gradients, compressed = replica.gradients, session.compressed
 
         def seconds(label: str) -> float:
-            return times.seconds(label, session.group_shares[-1][1])
+            return times.seconds(label, session.inputs.group_shares[-1][1])
 
         before = journal.read().bytes
         await train(ModelledCompute(comm, seconds, oversleep()), session)
         sent = journal.read().bytes - before
-        journal.memory(stand_in.gradients.nbytes + (compressed.memory_bytes if compressed else 0))
-        wrong = np.array([float(sum(one.wrong for one in marks))])
+        journal.memory(gradients.nbytes + (compressed.memory_bytes if compressed else 0))
+        wrong = np.array([float(sums.wrong)])
         if compressed is not None:
-            wrong[0] = not await alike(comm, stand_in.gradients)
+            wrong[0] = not await alike(comm, gradients)
         await comm.native("allreduce", wrong)
         parameters = volumes(layers, shape, 1).parameters
         found = {"parameters": parameters, "bucket_bytes": session.bucket_bytes}

@@ -96,7 +96,7 @@ def program(spec: TrainSpec, journal: Journal) -> Callable[[Comm], Coroutine[Any
         try:
             await run(comm, mine)
         finally:
-            mine.close()
+            mine.inputs.close()
         mine.journal.memory(mine.memory_bytes)
         mine.journal.residuals(mine.compressed.norms.rows() if mine.compressed is not None else ())
         sent = mine.journal.read().bytes - before
@@ -107,8 +107,8 @@ def program(spec: TrainSpec, journal: Journal) -> Callable[[Comm], Coroutine[Any
             "parameters": volumes(spec.layers, spec.data.shape, 1).parameters,
             "bucket_bytes": mine.bucket_bytes,
             "chosen": chosen,
-            "dataset_source": mine.dataset.source,
-            "dataset_digest": mine.dataset.digest,
+            "dataset_source": mine.inputs.dataset.source,
+            "dataset_digest": mine.inputs.dataset.digest,
         }
 
     if spec.network:

@@ -60,6 +60,14 @@ class Backend:
     prepare: Callable[[str], None] | None = field(default=None, kw_only=True)
     """Compile or load the kernels of a dtype. Call it before anything is timed."""
 
+    bind: Callable[..., Bound] | None = field(default=None, kw_only=True)
+    """Bind (layer, input shape, site) to sizes alone, in place of the kernels; None: arrays have values."""
+
+    @property
+    def sizes_only(self) -> bool:
+        """True if nothing is computed, and arrays have no values that matter."""
+        return self.bind is not None
+
     @property
     def on_host(self) -> bool:
         """True if arrays are in host memory."""

@@ -56,9 +56,9 @@ class Replica:
 
     ``layers`` take images of ``shape``, (H, W, C) or (F,). A replica may hold only the layers of ``part``: all of
     its vectors have only theirs, its inputs are the outputs of the layer before them, and its initial values are
-    those of the whole network. ``dtype`` is the precision of activations: float32,
-    float64, or on some backends bfloat16 or float16. With 16-bit activations, the flat vectors, images and
-    predictions are float32. ``allocate(size, dtype)`` returns zeroed vectors for parameters and gradients; it
+    those of the whole network; with a backend of sizes there are none. ``dtype`` is the precision of activations:
+    float32, float64, or on some backends bfloat16 or float16. With 16-bit activations, the flat vectors, images
+    and predictions are float32. ``allocate(size, dtype)`` returns zeroed vectors for parameters and gradients; it
     needs a backend with numpy arrays. ``division`` gives this rank's parts of the layers
     (:func:`hpcdl.nn.split.division.divide`) in place of ``layers``.
 
@@ -111,12 +111,17 @@ class Replica:
         parameters, untrained = [*chain.from_iterable(trained)], [*chain.from_iterable(held_state)]
         _distinct(variable.name for variable in (*parameters, *untrained))
         self.tensors = _place(parameters)
-        drawn = _drawn(parameters, (allocate or np.zeros)(_size(parameters), self.dtype), seed)
-        self.parameters = backend.asarray(drawn)
+
+        def initial(variables: Sequence[Variable], zeros: Callable[[int, str], Array]) -> Array:
+            if backend.sizes_only:
+                return backend.zeros(_size(variables), self.dtype)
+            return backend.asarray(_drawn(variables, zeros(_size(variables), self.dtype), seed))
+
+        self.parameters = initial(parameters, allocate or np.zeros)
         self.gradients = (allocate or backend.zeros)(self.parameters.size, self.dtype)
         self.layer_gradient = backend.zeros(0, self.dtype)
         """Gradient of one layer for one microbatch; empty without :meth:`bindings`."""
-        self.state = backend.asarray(_drawn(untrained, np.zeros(_size(untrained), self.dtype), seed))
+        self.state = initial(untrained, np.zeros)
         """Running statistics; training forwards update them, evaluation reads them; may be empty."""
 
         values = _views(self.parameters, self.tensors) | _views(self.state, _place(untrained))

@@ -40,7 +40,7 @@ class Stage:
         self.input_dtype = master(site.dtype) if first else self.output_dtype
         """Dtypes of the arrays of outputs and inputs."""
         before = len(site.heads)
-        bound = layer.bind(shape, site)
+        bound = layer.bind(shape, site) if site.backend.bind is None else site.backend.bind(layer, shape, site)
         self.heads = tuple(site.heads[before:])
         """Losses of the auxiliary classifiers in the layer."""
         stashing = isinstance(layer, Part) and layer.stashes
@@ -99,7 +99,8 @@ class Stage:
         site = replace(self._site, stashes=stashes, continued=dict(self._site.seeded))
         own = replace(site, gradients=views, seeded=[], heads=[])
         again = Stage(self._layer, self.shape, (self.span, self.state), own, first=self._first)
-        again._part, again._total = part, total
+        if not site.backend.sizes_only:
+            again._part, again._total = part, total
         return again
 
     def _narrow(self, x: Array) -> Array:

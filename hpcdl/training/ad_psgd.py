@@ -127,13 +127,13 @@ async def work(
             snapshots.take(steps, current.vector)
         evaluated = step
         rate = session.learning_rate(step)
-        with session.journal.step(session.epoch(step), rate) as outcome:
+        with session.journal.step(session.inputs.epoch(step), rate) as outcome:
             await current.copy(comm, x)
             copied = current.version
             averaging = None
             if passive:
                 averaging = comm.start(average(comm, current, int(choice.choice(passive))), shared_tags=True)
-            await gradient(comm, session, partial(session.input, own, comm.rank, comm.size), outcome)
+            await gradient(comm, session, partial(session.inputs.load, own, comm.rank, comm.size), outcome)
             await comm.compute("update", partial(difference, session.optimizer, x, gradients, rate, update))
             if averaging is not None:
                 await averaging

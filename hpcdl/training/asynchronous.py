@@ -102,7 +102,7 @@ async def asynchronous(
         raise ValueError("asynchronous training has no loss scaling; float32 and bfloat16 need none")
     ranks = holders(comm, session)
     layout = Layout.of(ranks.size, servers, dedicated=dedicated)
-    weights = session.shares.among(layout.workers)
+    weights = session.inputs.shares.among(layout.workers)
     warm_start = min(warm_start, -(-session.steps * sum(weights) // weights[0]))
     rules = Rules(
         weights=weights,
@@ -154,8 +154,8 @@ async def _work(
         applied = client.applied // rules.parts
         snapshots.note_progress(applied)
         rate = session.learning_rate(min(applied, session.steps - 1))
-        with session.journal.step(session.epoch(client.clock), rate) as outcome:
-            inputs = partial(session.input, client.clock, number, workers)
+        with session.journal.step(session.inputs.epoch(client.clock), rate) as outcome:
+            inputs = partial(session.inputs.load, client.clock, number, workers)
             await gradient(comm, session, inputs, outcome, scale=1 / session.global_batch)
             await client.accrue(replica.gradients)
             if n_fetch + ahead > 1:  # otherwise the fetch replaces these parameters before their next use

@@ -89,8 +89,8 @@ async def d_psgd(
 
     for step in range(session.steps):
         rate = session.learning_rate(step)
-        with session.journal.step(session.epoch(step), rate) as outcome:
-            share = partial(session.input, step, comm.rank, comm.size)
+        with session.journal.step(session.inputs.epoch(step), rate) as outcome:
+            share = partial(session.inputs.load, step, comm.rank, comm.size)
             update = partial(session.optimizer.update, x, replica.gradients, rate)
             if mixing == "overlap":
                 mixing_task = comm.start(mix(step))
@@ -104,7 +104,7 @@ async def d_psgd(
                 await comm.compute("update", update)
                 await mix(step)
                 await comm.apply("mix", partial(assign, x, mixed), x.nbytes)
-        if session.evaluation_due(step + 1) and await session.evaluate_average(comm, step + 1, x):
+        if session.evaluation.due(step + 1) and await session.evaluation.test_average(comm, step + 1, x):
             return
 
 

@@ -95,12 +95,12 @@ async def work(comm: Comm, session: Session, snapshots: Snapshots, worker: int, 
         step = number // workers
         snapshots.note_progress(step)
         rate = session.learning_rate(step)
-        with session.journal.step(session.epoch(step), rate) as outcome:
+        with session.journal.step(session.inputs.epoch(step), rate) as outcome:
             exchange = None
             if own % period == 0:
                 await comm.apply("pull", partial(without_lookahead, session.optimizer, x, pull), x.nbytes)
                 exchange = comm.start(exchange_with_centre(comm, pull), shared_tags=True)
-            await gradient(comm, session, partial(session.input, own, worker, workers), outcome)
+            await gradient(comm, session, partial(session.inputs.load, own, worker, workers), outcome)
             await comm.compute("update", partial(session.optimizer.update, x, replica.gradients, rate))
             if exchange is not None:
                 await exchange

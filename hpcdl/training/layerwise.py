@@ -73,15 +73,15 @@ async def layerwise(comm: Comm, session: Session, *, bucket_bytes: int | None = 
         schedule.complete(stage.name)
 
     for step in range(session.steps):
-        with session.journal.step(session.epoch(step), session.learning_rate(step)) as outcome:
-            share = partial(session.input, step, *place_among(comm, session))
+        with session.journal.step(session.inputs.epoch(step), session.learning_rate(step)) as outcome:
+            share = partial(session.inputs.load, step, *place_among(comm, session))
             scale = 1 / session.global_batch
             await gradient(comm, session, share, outcome, scale=scale, before=wait_for, after=complete)
             schedule.end()
-        if session.evaluation_due(step + 1):
+        if session.evaluation.due(step + 1):
             for name in stages:
                 await schedule.finished(name)
-            if await session.evaluate(comm, step + 1):
+            if await session.evaluation.test(comm, step + 1):
                 return
 
 

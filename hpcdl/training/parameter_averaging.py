@@ -54,13 +54,13 @@ async def parameter_averaging(
     """
     replica, optimizer = session.replica, session.optimizer
     among, place = holders(comm, session), place_among(comm, session)
-    share = session.images_of(*place)
+    share = session.inputs.images_of(*place)
     begin = max(local_from, _first_drop(session.learning_rate, session.steps) if post_local else 0)
     since = images = 0
     for step in range(session.steps):
         rate = session.learning_rate(step)
-        with session.journal.step(session.epoch(step), rate) as outcome:
-            inputs = partial(session.input, step, *place)
+        with session.journal.step(session.inputs.epoch(step), rate) as outcome:
+            inputs = partial(session.inputs.load, step, *place)
             await gradient(comm, session, inputs, outcome, scale=1 / max(1, share))
             if session.group is not None:
                 await session.group.complete(session.aggregate)
@@ -78,12 +78,12 @@ async def parameter_averaging(
                         await comm.apply("reset", partial(assign, vector, 0), vector.nbytes)
                     optimizer.steps = 0
                 since = images = 0
-        if session.evaluation_due(step + 1):
+        if session.evaluation.due(step + 1):
             if since and not session.independent:
                 weight = among.size * images / (since * session.global_batch)
-                stop = await session.evaluate_average(comm, step + 1, replica.parameters, weight=weight)
+                stop = await session.evaluation.test_average(comm, step + 1, replica.parameters, weight=weight)
             else:
-                stop = await session.evaluate(comm, step + 1)
+                stop = await session.evaluation.test(comm, step + 1)
             if stop:
                 if since and not session.independent:
                     await _average(among, session, replica.parameters, images / (since * session.global_batch))

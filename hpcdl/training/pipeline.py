@@ -59,7 +59,7 @@ async def pipeline(
     pipe, replicas = place.model, place.data
     order = SCHEDULES[schedule](pipe.rank, pipe.size, microbatches)
     bindings = replica.bindings(in_flight(order))
-    largest = int(np.diff(bounds(session.global_batch, replicas.size, session.shares)).max())
+    largest = int(np.diff(bounds(session.global_batch, replicas.size, session.inputs.shares)).max())
     most = -(-largest // microbatches)
     before = None if replica.is_first else stage_before(pipe, replica, most, len(bindings))
     after = None if replica.is_last else stage_after(pipe, replica, most, len(bindings))
@@ -70,15 +70,17 @@ async def pipeline(
 
     for step in range(session.steps):
         rate = session.learning_rate(step)
-        with session.journal.step(session.epoch(step), rate) as outcome:
+        with session.journal.step(session.inputs.epoch(step), rate) as outcome:
             buckets.begin()
             if before is None:
                 images, labels = await comm.compute(
-                    INPUT, partial(session.input, step, replicas.rank, replicas.size)
+                    INPUT, partial(session.inputs.load, step, replicas.rank, replicas.size)
                 )
                 source: Neighbour = Images(_divided(images, microbatches))
             else:
-                labels = await comm.compute(INPUT, partial(session.labels, step, replicas.rank, replicas.size))
+                labels = await comm.compute(
+                    INPUT, partial(session.inputs.labels, step, replicas.rank, replicas.size)
+                )
                 source = before
             parts = [Microbatch(own, ((0, len(own)),)) for own in _divided(labels, microbatches)]
             sink = Loss(comm, session, parts, [WHOLE], scale, outcome) if after is None else after
@@ -89,9 +91,9 @@ async def pipeline(
             auxiliary = await total_loss(pipe, with_heads, own)
             if after is None:
                 outcome.loss = (outcome.loss + auxiliary) / max(1, outcome.images)
-        if session.evaluation_due(step + 1):
+        if session.evaluation.due(step + 1):
             through = partial(test, comm, session, replicas, before, after, most)
-            if await session.evaluate(comm, step + 1, replicas=replicas, through=through):
+            if await session.evaluation.test(comm, step + 1, replicas=replicas, through=through):
                 return
 
 
@@ -129,7 +131,7 @@ async def test(
 
     They are zeros on all ranks but the last of each pipeline. At most ``most`` images pass at a time.
     """
-    replica, split = session.replica, session.dataset.test
+    replica, split = session.replica, session.inputs.dataset.test
     begin, end = bounds(len(split), replicas.size)[replicas.rank :][:2]
     parts = [np.arange(first, min(first + most, end)) for first in range(begin, end, most)]
     sums = np.zeros(2)

@@ -73,7 +73,7 @@ async def sandblaster(
     """
     if session.replica.loss_scale != 1:
         raise ValueError("sandblaster's line search compares losses with gradients and cannot use loss scaling")
-    session.prefetch = 0  # the next portion is not known ahead
+    session.inputs.prefetch = 0  # the next portion is not known ahead
     replicas, (number, _) = members(comm, session), place_among(comm, session)
     serving, working = _roles(len(replicas), servers)
     portions = min(portions_per_worker * len(working), session.global_batch)
@@ -185,7 +185,9 @@ class _Participant:
             replica.parameters[self.shard.span] = self.shard.vectors[WEIGHTS]
         await ranks.native("allreduce", replica.parameters)
         await share_statistics(ranks, self.session, worked=is_worker)
-        return await self.session.evaluate(comm, order.number, at=Moment(order.number, int(order.training_ns)))
+        return await self.session.evaluation.test(
+            comm, order.number, at=Moment(order.number, int(order.training_ns))
+        )
 
 
 async def only_test(rank: _Participant) -> Order:
@@ -206,11 +208,11 @@ async def work(rank: _Participant) -> Order:
     async def compute(order: Order) -> Order:
         """Compute a portion's gradient, and add it to ``accumulated`` if the coordinator accepts it."""
         nonlocal fetched
-        with rank.session.journal.step(rank.session.epoch(order.number - 1), order.length) as outcome:
+        with rank.session.journal.step(rank.session.inputs.epoch(order.number - 1), order.length) as outcome:
             if fetched != order.number:
                 await fetch(rank.comm, rank.parts(replica.parameters))
                 fetched = order.number
-            inputs = partial(rank.session.input, order.batch, order.portion, rank.portions)
+            inputs = partial(rank.session.inputs.load, order.batch, order.portion, rank.portions)
             await gradient(rank.comm, rank.session, inputs, outcome, scale=1 / rank.session.global_batch)
             loss = outcome.loss * outcome.images
             answer = await rank.report(Report(order.number, order.portion, loss))

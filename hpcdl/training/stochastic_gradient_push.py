@@ -45,15 +45,15 @@ async def stochastic_gradient_push(comm: Comm, session: Session, *, graph: str =
     biased[-1] = 1
     for step in range(session.steps):
         rate = session.learning_rate(step)
-        with session.journal.step(session.epoch(step), rate) as outcome:
-            await gradient(comm, session, partial(session.input, step, comm.rank, comm.size), outcome)
+        with session.journal.step(session.inputs.epoch(step), rate) as outcome:
+            await gradient(comm, session, partial(session.inputs.load, step, comm.rank, comm.size), outcome)
             await comm.apply("mix", partial(isub, x, z), x.nbytes)
             await comm.compute("update", partial(session.optimizer.update, z, replica.gradients, rate))
             await comm.add(x, z)
             await _push(comm, biased, part, incoming, pushes(graph, comm.size, step, session.seed))
             await comm.apply("mix", partial(assign, z, x), z.nbytes)
             await comm.apply("mix", partial(itruediv, z, biased[-1]), z.nbytes)
-        if session.evaluation_due(step + 1) and await session.evaluate_average(comm, step + 1, z):
+        if session.evaluation.due(step + 1) and await session.evaluation.test_average(comm, step + 1, z):
             return
 
 

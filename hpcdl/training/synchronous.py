@@ -32,15 +32,15 @@ async def synchronous(comm: Comm, session: Session, *, bucket_bytes: int | None 
     buckets = CompleteBuckets(comm, session.buckets(smallest), partial(session.reduce, comm))
     for step in range(session.steps):
         rate = session.learning_rate(step)
-        with session.journal.step(session.epoch(step), rate) as outcome:
+        with session.journal.step(session.inputs.epoch(step), rate) as outcome:
             buckets.begin()
-            share = partial(session.input, step, *place_among(comm, session))
+            share = partial(session.inputs.load, step, *place_among(comm, session))
             await gradient(
                 comm, session, share, outcome, scale=1 / session.global_batch, after=buckets.start_complete
             )
             await buckets.finish()
             await comm.compute("update", partial(session.optimizer.update, replica.parameters, gradients, rate))
-        if session.evaluation_due(step + 1) and await session.evaluate(comm, step + 1):
+        if session.evaluation.due(step + 1) and await session.evaluation.test(comm, step + 1):
             return
 
 

@@ -49,18 +49,18 @@ async def synchronous_elastic_averaging(
 
     for step in range(session.steps):
         rate = session.learning_rate(step)
-        with session.journal.step(session.epoch(step), rate) as outcome:
+        with session.journal.step(session.inputs.epoch(step), rate) as outcome:
             summing = None
             if step % period == 0:
                 await comm.apply("pull", compute_pull, 4 * x.nbytes)
                 summing = comm.start(session.aggregate(comm, pulls))
-            await gradient(comm, session, partial(session.input, step, comm.rank, comm.size), outcome)
+            await gradient(comm, session, partial(session.inputs.load, step, comm.rank, comm.size), outcome)
             await comm.compute("update", partial(session.optimizer.update, x, gradients, rate))
             if summing is not None:
                 await summing
                 await comm.apply("pull", partial(isub, x, pull), x.nbytes)
                 await comm.add(centre, pulls)
-        if session.evaluation_due(step + 1) and await session.evaluate(comm, step + 1, parameters=centre):
+        if session.evaluation.due(step + 1) and await session.evaluation.test(comm, step + 1, parameters=centre):
             return
 
 

@@ -88,9 +88,9 @@ async def work(
             snapshots.take(steps, x)
         evaluated = step
         rate = session.learning_rate(step)
-        with session.journal.step(session.epoch(step), rate) as outcome:
+        with session.journal.step(session.inputs.epoch(step), rate) as outcome:
             await received.apply(comm)
-            await gradient(comm, session, partial(session.input, own, comm.rank, comm.size), outcome)
+            await gradient(comm, session, partial(session.inputs.load, own, comm.rank, comm.size), outcome)
             share = outcome.images / session.global_batch
             await comm.compute("update", partial(make_update, session, rate, share, before))
             while under_way:

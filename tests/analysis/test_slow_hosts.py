@@ -9,13 +9,15 @@ import pytest
 from hpcdl import registry
 from hpcdl.analysis.network.slow_hosts import long_messages, of_events
 from hpcdl.cases.measuring.autotune import LONG
-from hpcdl.cases.simulation.stand_ins import Session, held_layers, outline
+from hpcdl.cases.simulation.sized_session import sized_session
+from hpcdl.cases.simulation.sizes import sizes
 from hpcdl.cases.spec.choice import Choice, architecture
 from hpcdl.cases.spec.compute_times import at_rate
 from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.nn.replica import Replica
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.bucketing import bucket_bytes
 from hpcdl.training.parts.journal import Journal
@@ -106,12 +108,12 @@ def trained(scheme, strategy, ranks, slow, *, change=lambda frame: frame, names=
     )
 
     async def train(comm):
-        session = Session(
-            outline(held_layers(layers, shape, slice(None)), "float32"),
-            aggregate=registry.find("aggregation", scheme),
-            journal=Journal(Recorder(events=False), lambda: Counters(0, 0, 0, 0, 0)),
-            batch_per_rank=64,
-            global_batch=64 * ranks,
+        session = sized_session(
+            Replica(layers, shape, backend=sizes()),
+            registry.find("aggregation", scheme),
+            Journal(Recorder(events=False), lambda: Counters(0, 0, 0, 0, 0)),
+            images=64,
+            copies=ranks,
             steps=4,
             bucket_bytes=bucket_bytes(ETHERNET.link.alpha, ETHERNET.link.beta, ranks),
         )

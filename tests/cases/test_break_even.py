@@ -18,8 +18,6 @@ from hpcdl.cases.spec.scheme import plan
 from hpcdl.fabric.network import Link, Network
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.models.lenet5 import lenet5
-from hpcdl.nn.backend import backend
-from hpcdl.nn.replica import Replica
 from hpcdl.training.parts.compressed.compressed import Compressed
 from hpcdl.training.synchronous import synchronous
 
@@ -36,11 +34,6 @@ EXCHANGES = [
     (Choice("compression", "random_k", {"density": 0.01}), Choice("aggregation", "ring")),
     (Choice("compression", "terngrad"), Choice("aggregation", "sharded_parameter_server")),
 ]
-
-
-def test_outlined_tensors_are_those_of_the_replica():
-    replica = Replica(LAYERS, SHAPE, backend=backend("numpy"), dtype="float32", seed=0)
-    assert [(one.name, one.span, one.shape) for one in replica.tensors] == [tuple(one) for one in TENSORS]
 
 
 @pytest.mark.sampled

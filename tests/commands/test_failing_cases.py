@@ -127,8 +127,8 @@ async def poisoned(comm, session):
     replica = session.replica
     for step in range(session.steps):
         rate = session.learning_rate(step)
-        with session.journal.step(session.epoch(step), rate) as outcome:
-            await gradient(comm, session, partial(session.input, step, comm.rank, comm.size), outcome)
+        with session.journal.step(session.inputs.epoch(step), rate) as outcome:
+            await gradient(comm, session, partial(session.inputs.load, step, comm.rank, comm.size), outcome)
             if comm.rank == 1 and step == 2:
                 replica.gradients[7] = float("nan")
             await session.reduce(comm, slice(0, replica.gradients.size))

@@ -32,7 +32,7 @@ from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.mesh import placed
 from hpcdl.training.parts.model_group import ModelGroup
-from hpcdl.training.parts.session import Session
+from hpcdl.training.parts.session import training_session
 from hpcdl.training.synchronous import synchronous
 
 STEPS = 20
@@ -177,7 +177,7 @@ def session_of(layers, shape, recorder=None, place=None, division=None, exchange
         "evaluate_every": 1000,  # only at the end
         "group": None if place is None else ModelGroup(place, division, replica, exchange),
     }
-    return Session(replica=replica, **defaults | settings)
+    return training_session(replica=replica, **defaults | settings)
 
 
 async def train_divided(comm, layers, shape, mesh, *, strategy=synchronous, recorders=None, **settings):

@@ -10,7 +10,7 @@ from hpcdl.nn.backend import backend
 from hpcdl.optim.sgd import SGD
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.journal import Journal
-from hpcdl.training.parts.session import Session
+from hpcdl.training.parts.session import training_session
 
 IMAGES = 48
 RATE = 0.125
@@ -79,4 +79,4 @@ def session(size=5, dtype="float64", recorder=None, before_step=lambda step: Non
         "seed": 3,
         "evaluate_every": 1000,  # only at the end
     }
-    return Session(**defaults | settings)
+    return training_session(**defaults | settings)

@@ -46,7 +46,7 @@ def by_one_loop(size=SIZE, steps=STEPS, history=HISTORY):
     """Return the final parameters, without portions, shards, ranks or the two-loop recursion."""
     mine = session(size=size)
     replica, w = mine.replica, mine.replica.parameters
-    images, labels = mine.batch(0, 0, 1)
+    images, labels = mine.inputs.batch(0, 0, 1)
     left = steps
 
     def evaluate(point):

@@ -13,9 +13,9 @@ from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.sgd import SGD
 from hpcdl.trace.recorder import Recorder
+from hpcdl.training.parts.evaluation import test_share as share_of_test
 from hpcdl.training.parts.journal import Journal
-from hpcdl.training.parts.session import Session
-from hpcdl.training.parts.testing import test_share as share_of_test
+from hpcdl.training.parts.session import training_session
 
 RATE = 0.05
 
@@ -51,7 +51,7 @@ def tiny_session(recorder=None, *, start=None, **settings):
         "seed": 3,
         "evaluate_every": 1000,  # only at the end
     }
-    mine = Session(**{"replica": settings.get("replica") or tiny_replica()} | defaults | settings)
+    mine = training_session(**{"replica": settings.get("replica") or tiny_replica()} | defaults | settings)
     if start is not None:
         mine.replica.parameters[:] = start
     return mine
@@ -70,5 +70,5 @@ def replicas(ranks):
 
 def loss_of_test(session):
     """The mean loss of a session's network over all test images."""
-    test = session.dataset.test
+    test = session.inputs.dataset.test
     return share_of_test(session.replica, test, (0, 1), session.global_batch, 0, None)[0] / len(test)

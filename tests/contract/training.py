@@ -12,7 +12,7 @@ from hpcdl.optim.parts.schedules import schedule
 from hpcdl.optim.sgd import SGD
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.journal import Journal
-from hpcdl.training.parts.session import Session
+from hpcdl.training.parts.session import training_session
 
 STEPS = 12
 """An epoch of the digits (11 batches) and one step."""
@@ -50,7 +50,7 @@ def session(aggregation, dtype, recorder=None, **settings):
         "seed": SEED,
         "evaluate_every": 1000,  # only at the end
     }
-    return Session(**defaults | settings)
+    return training_session(**defaults | settings)
 
 
 @cache
@@ -59,7 +59,7 @@ def by_one_rank(dtype):
     mine = session("none", dtype)
     replica = mine.replica
     for step in range(STEPS):
-        x, labels = mine.batch(step, 0, 1)
+        x, labels = mine.inputs.batch(step, 0, 1)
         for stage in replica.stages:
             x = stage.forward(x)
         _, _, dy = replica.loss(x, labels, 1 / GLOBAL_BATCH)

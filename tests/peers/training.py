@@ -36,7 +36,7 @@ def play_hpcdl(name, aggregation, bucket_bytes):
     from hpcdl.optim.sgd import SGD
     from hpcdl.trace.recorder import Recorder
     from hpcdl.training.parts.journal import Journal
-    from hpcdl.training.parts.session import Session
+    from hpcdl.training.parts.session import training_session
     from hpcdl.training.synchronous import synchronous
 
     shape, classes, _ = NETWORKS[name]
@@ -52,7 +52,7 @@ def play_hpcdl(name, aggregation, bucket_bytes):
 
     def answer(together, steps):
         recorder = Recorder(events=False)
-        session = Session(
+        session = training_session(
             replica=replica,
             optimizer=SGD(momentum=MOMENTUM, weight_decay=DECAY),
             aggregate=registry.find("aggregation", aggregation if together else "none"),
@@ -63,8 +63,8 @@ def play_hpcdl(name, aggregation, bucket_bytes):
             steps=steps,
             seed=1,
         )
-        session.input = lambda *_: batch
-        session.evaluation_due = lambda _steps: False
+        session.inputs.load = lambda *_: batch
+        session.evaluation.due = lambda _steps: False
         mpi.run(synchronous(mpi.comm, session, bucket_bytes=bucket_bytes if together else None))
         return recorder.steps[0].begin, recorder.steps[-1].end
 

@@ -155,7 +155,7 @@ def test_mean_staleness_agrees_with_theory(workers, collect, overlap, under_way)
 @cache
 def batch_gradient(size, global_batch, clock, worker, workers, shares=EQUAL):
     """Return the number of images of a worker's share of one batch, and their sum."""
-    images, _ = quadratic.session(size=size, global_batch=global_batch, shares=shares).batch(
+    images, _ = quadratic.session(size=size, global_batch=global_batch, shares=shares).inputs.batch(
         clock, worker, workers
     )
     return len(images), images.reshape(len(images), -1).sum(axis=0)

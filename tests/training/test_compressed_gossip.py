@@ -132,7 +132,7 @@ def test_compressed_gossip_is_the_papers_algorithm(ranks, graph, mixing):
         found = np.empty_like(x)
         for rank, mine in enumerate(sessions):
             mine.replica.parameters[:] = x[rank]
-            y, labels = mine.batch(step, rank, ranks)
+            y, labels = mine.inputs.batch(step, rank, ranks)
             for stage in mine.replica.stages:
                 y = stage.forward(y)
             _, _, dy = mine.replica.loss(y, labels, 1 / max(1, len(labels)))

@@ -37,7 +37,7 @@ def test_one_worker_is_the_papers_algorithm(period, moving_rate, optimizer, mome
     x = replica.parameters.copy()
     centre, v = x.copy(), 0 * x
     for t in range(11):
-        images, labels = mine.batch(t, 0, 1)
+        images, labels = mine.inputs.batch(t, 0, 1)
         replica.parameters[:] = x + momentum * v
         for stage in replica.stages:
             images = stage.forward(images)

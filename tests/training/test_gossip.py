@@ -56,7 +56,7 @@ def gradient(mine, step, rank, ranks, at):
     """Return the gradient of the mean loss over a rank's share at the parameters ``at``."""
     replica = mine.replica
     replica.parameters[:] = at
-    x, labels = mine.batch(step, rank, ranks)
+    x, labels = mine.inputs.batch(step, rank, ranks)
     for stage in replica.stages:
         x = stage.forward(x)
     _, _, dy = replica.loss(x, labels, 1 / max(1, len(labels)))

@@ -49,21 +49,21 @@ def test_ranks_together_see_the_images_that_one_rank_sees(ranks, prefetch):
     sessions = [session("none", "float32", **settings) for _ in range(ranks)]
     seen = []
     for step in (0, 1, 2, 3, 7, 2):  # two steps an epoch; going back is allowed
-        images, labels = whole.batch(step, 0, 1)
-        parts = [mine.batch(step, rank, ranks) for rank, mine in enumerate(sessions)]
+        images, labels = whole.inputs.batch(step, 0, 1)
+        parts = [mine.inputs.batch(step, rank, ranks) for rank, mine in enumerate(sessions)]
         assert np.array_equal(np.concatenate([part[0] for part in parts]), images)
         assert np.array_equal(np.concatenate([part[1] for part in parts]), labels)
         seen.append(images.tobytes())
     assert seen[-1] == seen[2]
     assert len(set(seen)) == 5
     for one in (whole, *sessions):
-        one.close()
+        one.inputs.close()
 
 
 def test_each_epoch_augments_the_same_images_differently():
     """Two epochs have the same labels and different pixels."""
     mine = session("none", "float64", dataset=MOVING, global_batch=240)
-    first, second = (mine.batch(step, 0, 1) for step in (0, 1))
+    first, second = (mine.inputs.batch(step, 0, 1) for step in (0, 1))
     assert sorted(first[1]) == sorted(second[1])
     plain = {image.tobytes() for image in MOVING.train.batch(np.arange(240), "float64")[0]}
     for images, _ in (first, second):
@@ -75,10 +75,10 @@ def test_a_session_may_change_its_rank_and_number_of_ranks():
     mine = session("none", "float32", prefetch=2)
     alone = session("none", "float32")
     for step, rank, ranks in ((0, 0, 1), (1, 2, 3), (2, 2, 3), (3, 0, 2)):
-        assert np.array_equal(mine.batch(step, rank, ranks)[0], alone.batch(step, rank, ranks)[0])
-    mine.close()
-    assert np.array_equal(mine.batch(4, 0, 1)[0], alone.batch(4, 0, 1)[0])  # a batch after close()
-    mine.close()
+        assert np.array_equal(mine.inputs.batch(step, rank, ranks)[0], alone.inputs.batch(step, rank, ranks)[0])
+    mine.inputs.close()
+    assert np.array_equal(mine.inputs.batch(4, 0, 1)[0], alone.inputs.batch(4, 0, 1)[0])  # a batch after close()
+    mine.inputs.close()
 
 
 @pytest.mark.parametrize("dataset", [digits(), MOVING], ids=lambda dataset: dataset.name)
@@ -88,7 +88,7 @@ def test_prefetch_changes_no_bit_of_the_training(dataset):
             settings = {"dataset": dataset, "steps": 12, "evaluate_every": 1.0, "prefetch": prefetch}
             mine = session("ring", "float32", recorders[comm.rank], **settings)
             await synchronous(comm, mine)
-            mine.close()
+            mine.inputs.close()
             return mine.replica.parameters
 
         recorders = [Recorder(events=False) for _ in range(3)]
@@ -123,12 +123,12 @@ def test_an_unreadable_image_fails_the_step_of_its_batch(prefetch):
 
     mine = session("none", "float32", dataset=replace(digits(), train=Faulty()), prefetch=prefetch)
     failed = []
-    for step in range(mine.steps_per_epoch):
+    for step in range(mine.inputs.steps_per_epoch):
         try:
-            mine.batch(step, 0, 1)
+            mine.inputs.batch(step, 0, 1)
         except Mistake:
             failed.append(step)
-    mine.close()
+    mine.inputs.close()
     assert len(failed) == 1
 
 

@@ -90,7 +90,7 @@ def by_hand(ranks, steps, averaged_after, shares=EQUAL):
     for step in range(steps):
         for rank, mine in enumerate(sessions):
             replica = mine.replica
-            x, labels = mine.batch(step, rank, ranks)
+            x, labels = mine.inputs.batch(step, rank, ranks)
             consumed[rank] += len(x)
             for stage in replica.stages:
                 x = stage.forward(x)

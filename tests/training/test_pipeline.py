@@ -225,7 +225,7 @@ def test_messages_are_activations_and_their_gradients():
         part = slice(0, 3) if comm.rank == 0 else slice(3, None)
         replica = Replica(layers, images().shape, backend=backend("numpy"), dtype="float64", part=part)
         mine = session("ring", "float64", replica=replica, dataset=images(), steps=2, evaluate_every=1000)
-        mine.evaluation_due = lambda _steps: False
+        mine.evaluation.due = lambda _steps: False
         mine.place = Place(0, data=await comm.split(comm.rank), model=comm, ranks=((0, 1),))
         await pipeline(comm, mine, microbatches=7)
         return replica

@@ -179,7 +179,7 @@ def training_loss(replica):
 def by_sgd(rate, momentum, steps):
     mine = learn(global_batch=len(digits().train))
     replica, optimizer = mine.replica, SGD(momentum=momentum)
-    x, labels = mine.batch(0, 0, 1)
+    x, labels = mine.inputs.batch(0, 0, 1)
     for _ in range(steps):
         y = x
         for stage in replica.stages:

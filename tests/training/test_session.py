@@ -14,7 +14,7 @@ from hpcdl.nn.layers.flatten import Flatten
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.replica import Replica
 from hpcdl.trace.recorder import Recorder
-from hpcdl.training.parts.testing import test_share as share_of_test
+from hpcdl.training.parts.evaluation import test_share as share_of_test
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7, 16])
@@ -22,12 +22,12 @@ def test_shares_of_all_ranks_are_the_batch(ranks):
     sessions = [session("none", "float32", global_batch=100) for _ in range(ranks)]
     whole = session("none", "float32", global_batch=100)
     for step in (0, 13, 14, 27, 28, 5):  # epochs have 14 steps; going back is allowed
-        images, labels = whole.batch(step, 0, 1)
-        parts = [mine.batch(step, rank, ranks) for rank, mine in enumerate(sessions)]
+        images, labels = whole.inputs.batch(step, 0, 1)
+        parts = [mine.inputs.batch(step, rank, ranks) for rank, mine in enumerate(sessions)]
         assert np.array_equal(np.concatenate([part[0] for part in parts]), images)
         assert np.array_equal(np.concatenate([part[1] for part in parts]), labels)
-    assert whole.steps_per_epoch == 14
-    assert [whole.epoch(step) for step in (0, 13, 14, 28)] == [0, 0, 1, 2]
+    assert whole.inputs.steps_per_epoch == 14
+    assert [whole.inputs.epoch(step) for step in (0, 13, 14, 28)] == [0, 0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_shares_of_all_ranks_are_the_batch(ranks):
 )
 def test_evaluations_are_due_every_so_many_epochs_and_at_the_end(every, steps, expected):
     mine = session("none", "float32", steps=steps, evaluate_every=every)  # 11 steps an epoch
-    assert [step for step in range(1, steps + 1) if mine.evaluation_due(step)] == expected
+    assert [step for step in range(1, steps + 1) if mine.evaluation.due(step)] == expected
 
 
 def normalizing(rank):
@@ -58,7 +58,7 @@ def normalizing(rank):
 def test_running_statistics_are_averaged_unless_replicas_are_independent(independent):
     async def program(comm):
         mine = session("none", "float64", replica=normalizing(comm.rank), independent=independent)
-        await mine.evaluate(comm, 1)
+        await mine.evaluation.test(comm, 1)
         return mine.replica.state
 
     states = in_process(3).run(program)
@@ -77,7 +77,7 @@ def test_all_ranks_together_evaluate_the_whole_test_set(ranks):
 
     async def program(comm):
         mine = session("none", "float32", recorders[comm.rank], replica=replica)
-        return await mine.evaluate(comm, 22)
+        return await mine.evaluation.test(comm, 22)
 
     assert in_process(ranks).run(program) == [False] * ranks
     for recorder in recorders:
@@ -96,13 +96,13 @@ def test_evaluation_needs_no_more_memory_than_training(global_batch, ranks, monk
     idle = in_use()
 
     async def program(comm):
-        return await mine.evaluate(comm, 1)
+        return await mine.evaluation.test(comm, 1)
 
     in_process(1).run(program)
     assert sum(sizes) == len(digits().test)
     assert max(sizes) == global_batch
     sizes.clear()
-    share_of_test(mine.replica, mine.dataset.test, (1, ranks), mine.global_batch, 0, None)
+    share_of_test(mine.replica, mine.inputs.dataset.test, (1, ranks), mine.global_batch, 0, None)
     assert max(sizes) == math.ceil(global_batch / ranks)
     assert in_use() == idle
 
@@ -113,6 +113,6 @@ def test_evaluation_needs_no_more_memory_than_training(global_batch, ranks, monk
 def test_evaluation_returns_the_same_decision_to_stop_on_all_ranks(target, stop, expected):
     async def program(comm):
         mine = session("none", "float32", target_accuracy=target, stop_at_target=stop)
-        return await mine.evaluate(comm, 1)
+        return await mine.evaluation.test(comm, 1)
 
     assert in_process(3).run(program) == [expected] * 3

@@ -45,7 +45,7 @@ def simulated(ranks, steps, period, beta, momentum=0.0):
         pulls = beta / ranks * (workers - centre) * (t % period == 0)
         for rank, (x, v) in enumerate(zip(workers, velocities, strict=True)):
             replica.parameters[:] = x + momentum * v
-            images, labels = mine.batch(t, rank, ranks)
+            images, labels = mine.inputs.batch(t, rank, ranks)
             for stage in replica.stages:
                 images = stage.forward(images)
             _, _, dy = replica.loss(images, labels, 1 / len(labels))

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from hpcdl.cases.simulation.divided_stand_ins import divided_outline
-from hpcdl.cases.simulation.stand_ins import Session, held_layers, outline
+from hpcdl.cases.simulation.sized_session import sized_session
+from hpcdl.cases.simulation.sizes import sizes
 from hpcdl.cases.spec.compute_times import times_of_ranks
 from hpcdl.fabric.comm import Counters
-from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.nn.precision import master
+from hpcdl.nn.replica import Replica
 from hpcdl.nn.volumes import volumes
 from hpcdl.trace.recorder import Recorder
-from hpcdl.training.parts.compressed.compressed import Compressed
 from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.mesh import placed
 from hpcdl.training.parts.model_group import ModelGroup
@@ -25,15 +26,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from functools import partial
 
-    from hpcdl.cases.simulation.stand_ins import Held
     from hpcdl.cases.spec.compute_times import ComputeTimes
-    from hpcdl.fabric.comm import Array, Event
+    from hpcdl.fabric.comm import Event
     from hpcdl.fabric.network import Network
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer
+    from hpcdl.nn.replica import Tensor
     from hpcdl.nn.split.division import Division
     from hpcdl.training.parts.compressed.plan import Plan
     from hpcdl.training.parts.mesh import Mesh
+    from hpcdl.training.parts.session import Session
 
 
 CYCLES: Final = 4
@@ -43,26 +45,9 @@ UNSETTLED: Final = 2
 """Number of cycles at the beginning that are not counted, because the first one has no predecessor."""
 
 
-class Tensor(NamedTuple):
-    """Position of a parameter in the flat gradient."""
-
-    name: str
-    span: slice
-    shape: tuple[int, ...]
-
-
-def tensors_of(layers: Sequence[Layer], shape: Shape) -> list[Tensor]:
+def tensors_of(layers: Sequence[Layer], shape: Shape) -> Sequence[Tensor]:
     """Return the parameters of a network in the order of its flat gradient."""
-    found: list[Tensor] = []
-    begin = 0
-    for layer in layers:
-        for one in layer.declare(shape):
-            if one.trained:
-                end = begin + int(np.prod(one.shape))
-                found.append(Tensor(f"{layer.name}.{one.name}", slice(begin, end), tuple(one.shape)))
-                begin = end
-        shape = layer.output(shape)
-    return found
+    return Replica(layers, shape, backend=sizes()).tensors
 
 
 @dataclass(frozen=True)
@@ -89,27 +74,14 @@ class Training:
     prices: Mapping[str, float] = field(default_factory=dict)
     """Time of arithmetic between messages, by its label (s per byte that it touches); others take gamma."""
 
-    def compressed(self) -> Compressed | None:
-        """Return one rank's exchange of compressed gradients; None without compression."""
-        if self.plan is None:
-            return None
-        tensors, dtype = self.tensors, self.dtype
-        elements = tensors[-1].span.stop
-
-        def vector(name: str, size: int | None = None) -> Array:  # noqa: ARG001
-            return phantom(elements if size is None else size, dtype)
-
-        return Compressed(self.plan.without_warmup, tensors, elements, dtype, vector, lambda _step: False, seed=0)
-
     @cached_property
-    def tensors(self) -> list[Tensor]:
-        """Parameters of the network."""
-        return tensors_of(self.layers, self.shape)
+    def replicas(self) -> list[Replica]:
+        """Replicas of the layers of each stage of a pipeline."""
+        return [self.replica(part=part) for part in self.parts]
 
-    @cached_property
-    def held(self) -> list[Held]:
-        """Layers of each stage of a pipeline."""
-        return [held_layers(self.layers, self.shape, part) for part in self.parts]
+    def replica(self, **part: Any) -> Replica:
+        """Return a replica of sizes, of a ``part`` or a ``division`` of the layers."""
+        return Replica(self.layers, self.shape, backend=sizes(), dtype=master(self.dtype), **part)
 
     def rank_times(self, times: ComputeTimes, ranks: int, images: int) -> tuple[ComputeTimes, ...]:
         """Return the times of each rank that shares a copy of the network; ``images`` are those of the copy."""
@@ -163,7 +135,7 @@ def virtual_step(
     divisions, own = training.divisions(ranks), training.rank_times(times, ranks, images)
 
     def seconds(rank: int, label: str) -> float:
-        return own[rank % together].seconds(label, sessions[rank].group_shares[-1][1])
+        return own[rank % together].seconds(label, sessions[rank].inputs.group_shares[-1][1])
 
     steps = CYCLES * training.cycle
     events: list[list[Event]] | None = [[] for _ in range(ranks)] if traced else None
@@ -177,22 +149,23 @@ def virtual_step(
         group = None
         if mesh is not None and place is not None and divisions:
             division = divisions[place.model.rank]
-            stand_in: Any = divided_outline(division, training.dtype)
-            group = ModelGroup(place, division, stand_in, mesh.exchange)
+            replica = training.replica(division=division)
+            group = ModelGroup(place, division, replica, mesh.exchange)
         else:
-            stand_in = outline(training.held[comm.rank % together], training.dtype)
-        session = sessions[comm.rank] = Session(
-            stand_in,
-            aggregate=training.aggregate,
-            journal=Journal(recorders[comm.rank], counters),
-            batch_per_rank=images,
-            global_batch=images * (ranks // together),
-            place=place if group is None else None,
-            group=group,
+            replica = copy(training.replicas[comm.rank % together])
+            replica.stages = tuple(map(copy, replica.stages))
+        session = sessions[comm.rank] = sized_session(
+            replica,
+            training.aggregate,
+            Journal(recorders[comm.rank], counters),
+            images=images,
+            copies=ranks // together,
             steps=steps,
             bucket_bytes=bucket,
             independent=training.independent,
-            compressed=training.compressed(),
+            compression=training.plan.without_warmup if training.plan is not None else None,
+            place=place,
+            group=group,
         )
         await training.strategy(comm, session)
 

@@ -120,7 +120,7 @@ async def simulate(
     sessions: dict[int, Session] = {}
     pace = Pace(
         spec.stage_times,
-        lambda rank: sessions[rank].group_shares[-1][1],
+        lambda rank: sessions[rank].inputs.group_shares[-1][1],
         ranks,
         jitter=spec.jitter,
         straggler=spec.straggler,

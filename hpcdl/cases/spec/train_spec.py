@@ -29,7 +29,7 @@ from hpcdl.optim.parts.schedules import schedule
 from hpcdl.training.parts.compressed.plan import ExchangeSettings
 from hpcdl.training.parts.mesh import Mesh
 from hpcdl.training.parts.model_group import ModelGroup
-from hpcdl.training.parts.session import Session
+from hpcdl.training.parts.session import training_session
 from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from hpcdl.training.parts.compressed.plan import Plan
     from hpcdl.training.parts.journal import Journal
     from hpcdl.training.parts.mesh import Place
+    from hpcdl.training.parts.session import Session
 
 
 MOST_AHEAD: Final = 1000
@@ -271,7 +272,7 @@ class TrainSpec:
         group = None
         if place is not None and division is not None and self.mesh is not None:
             group = ModelGroup(place, division, replica, self.mesh.exchange)
-        return Session(
+        return training_session(
             replica=replica,
             optimizer=update,
             aggregate=self.aggregation.bind(),

@@ -51,7 +51,7 @@ async def run_passes(
     for number, now in enumerate(order):
         given, taken = (source, sink) if now.forward else (sink, source)
         labels, shares = microbatches[now.microbatch]
-        session.images = len(labels)
+        session.inputs.images = len(labels)
         x: Any = await given.received(now.microbatch)
         if number + 1 < len(order):
             expect(order[number + 1])
@@ -103,7 +103,7 @@ async def gradient(
     stages, flow = session.replica.stages, session.flow
     passes = None if session.group is None else session.group.passes
     x, labels = await comm.compute(INPUT, inputs)
-    shares, last, auxiliary = session.group_shares, len(stages), 0.0
+    shares, last, auxiliary = session.inputs.group_shares, len(stages), 0.0
     batch = [Microbatch(labels, shares)]
     factor = 1 / max(1, len(labels)) if scale is None else scale
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import contextmanager
 from functools import partial
 from itertools import accumulate, pairwise
 from operator import itruediv
@@ -16,10 +17,9 @@ from hpcdl.nn.split.layout import extents, intersection, within
 from hpcdl.training.parts.bucketing import between, buckets
 from hpcdl.training.parts.flow import ModelParallel
 from hpcdl.training.parts.passes import EXCHANGES, Passes
-from hpcdl.training.parts.testing import using
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -210,3 +210,14 @@ class ModelGroup:
                 sums += (loss, correct)
         replica.release_predictions()
         return sums
+
+
+@contextmanager
+def using(replica: Replica, parameters: Array | None) -> Iterator[None]:
+    """Use ``parameters`` in place of the replica's own, which return afterwards; None: its own."""
+    own = None if parameters is None else replica.parameters.copy()
+    if parameters is not None:
+        replica.parameters[:] = parameters
+    yield
+    if own is not None:
+        replica.parameters[:] = own

@@ -67,7 +67,7 @@ class Snapshots:
 
     def note_progress(self, steps: int) -> None:
         """Copy the running statistics if an evaluation has become due within ``steps`` global batches."""
-        due = self._session.evaluations_within(steps)
+        due = self._session.evaluation.within(steps)
         if due > max(self._statistics, default=0):
             self._statistics[due] = self._session.replica.state.copy()
 
@@ -103,15 +103,15 @@ class Snapshots:
                 parameters[one.start : one.start + one.vector.size] = one.vector
             moment = Moment(int(steps), int(training_ns))
             if combine == "average":
-                await session.evaluate_average(comm, moment.steps, parameters, at=moment)
+                await session.evaluation.test_average(comm, moment.steps, parameters, at=moment)
             else:
                 await ranks.native("allreduce", parameters)
-                await session.evaluate(comm, moment.steps, parameters=parameters, at=moment)
+                await session.evaluation.test(comm, moment.steps, parameters=parameters, at=moment)
         if combine == "average":
             await comm.native("allreduce", parameters)
             await comm.compute("evaluation", partial(itruediv, parameters, comm.size))
         return parameters
 
     def _statistics_of(self, steps: int, now: Array) -> Array:
-        due = self._session.evaluations_within(steps)
+        due = self._session.evaluation.within(steps)
         return next((copy for number, copy in self._statistics.items() if number >= due), now)

@@ -57,4 +57,4 @@ async def _request(comm: Comm) -> int:
 
 def evaluations_due(session: Session, after: int, until: int) -> list[int]:
     """Return the numbers of steps above ``after``, up to ``until``, after which an evaluation is due."""
-    return [steps for steps in range(after + 1, until + 1) if session.evaluation_due(steps)]
+    return [steps for steps in range(after + 1, until + 1) if session.evaluation.due(steps)]

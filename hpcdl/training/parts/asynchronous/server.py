@@ -285,7 +285,7 @@ class Server:
         self._version += 1
         self._applied += sum(one.parts for one in self._collected)
         self._collected.clear()
-        if session.evaluation_due(self._applied // parts):
+        if session.evaluation.due(self._applied // parts):
             self._take_snapshot()
 
     def _take_snapshot(self) -> None:

@@ -108,7 +108,7 @@ class LbfgsCoordinator:
         self._tested_ns = 0
         """Time in tests, including the wait for them."""
         self._target_reached = False
-        images = len(session.dataset.train)
+        images = len(session.inputs.dataset.train)
         self._whole = LEAVES_OUT * (images - session.global_batch) < images
         """True if the batch is all the data; it does not change then."""
         self._loss: float | None = None
@@ -125,7 +125,7 @@ class LbfgsCoordinator:
             going = await self._iterate(search)
             last = not going or self._number == steps
             # after a failure the survivors test only at the end
-            if self._session.evaluation_due(self._number) and not last and len(self._running) == self._replicas:
+            if self._session.evaluation.due(self._number) and not last and len(self._running) == self._replicas:
                 await self._test()
                 going = not self._target_reached
         ending = self._test_order(Command.STOP)._replace(number=0 if self._target_reached else self._number)

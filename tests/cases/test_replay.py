@@ -11,12 +11,14 @@ from hpcdl.aggregation.halving_doubling import halving_doubling
 from hpcdl.aggregation.none import none
 from hpcdl.aggregation.ring import ring
 from hpcdl.analysis.run.record_fields import words
-from hpcdl.cases.simulation import stand_ins as replay
+from hpcdl.cases.simulation.sized_session import CheckedSums, sized_session
+from hpcdl.cases.simulation.sizes import sizes
 from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.modelled_compute import ModelledCompute
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.models.googlenet import googlenet
 from hpcdl.models.lenet5 import lenet5
+from hpcdl.nn.replica import Replica
 from hpcdl.nn.volumes import volumes
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.layerwise import layerwise
@@ -26,21 +28,22 @@ from hpcdl.training.synchronous import synchronous
 STRATEGIES = [synchronous, partial(synchronous, bucket_bytes=4096), layerwise]
 
 
+LAYERS, SHAPE = lenet5((28, 28, 1), 10), (28, 28, 1)
+
+
 def play(ranks, strategy, aggregate, *, seed=0, steps=3):
-    """Return the marks of every rank, the labels of its work in order, and its recorder."""
+    """Return the checked sums of every rank, the labels of its work in order, and its recorder."""
     slept = [[] for _ in range(ranks)]
 
     async def program(comm):
-        stand_in, marks = replay.replica(
-            lenet5((28, 28, 1), 10), (28, 28, 1), comm.rank, comm.size, summed=aggregate is not none
-        )
+        sums = CheckedSums(aggregate, summed=aggregate is not none)
         recorder, ticks = Recorder(), count()
-        session = replay.Session(
-            stand_in,
-            aggregate=aggregate,
-            journal=Journal(recorder, lambda: Counters(next(ticks), 0, 0, 0, 0)),
-            batch_per_rank=5,
-            global_batch=5 * comm.size,
+        session = sized_session(
+            Replica(LAYERS, SHAPE, backend=sizes(np.zeros)),
+            sums,
+            Journal(recorder, lambda: Counters(next(ticks), 0, 0, 0, 0)),
+            images=5,
+            copies=comm.size,
             steps=steps,
         )
 
@@ -49,7 +52,7 @@ def play(ranks, strategy, aggregate, *, seed=0, steps=3):
             return 0.0
 
         await strategy(ModelledCompute(comm, seconds, 0.0), session)
-        return marks, recorder
+        return sums, recorder
 
     return in_process(ranks, seed).run(program), slept
 
@@ -60,10 +63,10 @@ def play(ranks, strategy, aggregate, *, seed=0, steps=3):
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_every_sum_is_looked_at_and_right(ranks, strategy, aggregate):
     played, slept = play(ranks, strategy, aggregate, seed=ranks)
-    layers = [layer.name for layer in lenet5((28, 28, 1), 10)]
-    for (marks, recorder), labels in zip(played, slept, strict=True):
-        assert marks.wrong == 0
-        assert marks.gradients.size == 431_080
+    layers = [layer.name for layer in LAYERS]
+    for (sums, recorder), labels in zip(played, slept, strict=True):
+        assert sums.wrong == 0
+        assert sums.elements == 3 * 431_080
         assert [step.images for step in recorder.steps] == [5] * 3
         work = [label for label in labels if not label.startswith("update")]
         forward = [f"forward {name}" for name in layers]
@@ -83,19 +86,16 @@ def test_wrong_sums_are_noticed(strategy):
 
     for aggregate in (forgetful, lazy):
         played, _ = play(3, strategy, aggregate)
-        assert sum(marks.wrong for marks, _ in played) >= 3
+        assert sum(sums.wrong for sums, _ in played) >= 3
 
 
-def test_a_stand_in_has_the_networks_gradients():
-    for layers, shape, size in (
-        (googlenet(), (224, 224, 3), 13_378_280),
-        (lenet5((28, 28, 1), 10), (28, 28, 1), 431_080),
-    ):
-        stand_in, _ = replay.replica(layers, shape, 0, 2, summed=True)
-        assert stand_in.gradients.size == size
-        assert [stage.name for stage in stand_in.stages] == [layer.name for layer in layers]
-        assert stand_in.stages[-1].span.stop == size
-        assert np.array_equal(stand_in.gradients, np.zeros(size))
+def test_a_replica_of_sizes_has_the_networks_gradients():
+    for layers, shape, size in ((googlenet(), (224, 224, 3), 13_378_280), (LAYERS, SHAPE, 431_080)):
+        replica = Replica(layers, shape, backend=sizes())
+        assert replica.gradients.size == size
+        assert [stage.name for stage in replica.stages] == [layer.name for layer in layers]
+        assert replica.stages[-1].span.stop == size
+        assert replica.gradients.strides == replica.parameters.strides == (0,)
 
 
 CASE = """

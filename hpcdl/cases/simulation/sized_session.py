@@ -1,0 +1,168 @@
+"""Session of a training of which only the messages are real: replicas have sizes, and no values."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hpcdl.data.parts.sharding import EQUAL
+from hpcdl.optim.parts.per_tensor import UNIFORM
+from hpcdl.training.parts.evaluation import Evaluation
+from hpcdl.training.parts.inputs import Inputs
+from hpcdl.training.parts.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from hpcdl.fabric.comm import Array, Comm
+    from hpcdl.nn.replica import Replica
+    from hpcdl.optim.parts.per_tensor import Multipliers
+    from hpcdl.training.parts.compressed.plan import Plan
+    from hpcdl.training.parts.journal import Journal
+    from hpcdl.training.parts.mesh import Place
+    from hpcdl.training.parts.model_group import ModelGroup
+
+STRIDE: Final = 65_521
+"""Elements between the marks of a vector: a prime, so that they meet the parts of no partition alike."""
+CYCLE: Final = 1000
+"""Sums after which a rank's marks repeat; sums over a thousand ranks are exact in float32."""
+
+
+def sized_session(
+    replica: Replica,
+    aggregate: Callable[[Comm, Array], Coroutine[Any, Any, None]],
+    journal: Journal,
+    *,
+    images: int,
+    copies: int,
+    steps: int,
+    bucket_bytes: int | None = None,
+    independent: bool = False,
+    compression: Plan | None = None,
+    place: Place | None = None,
+    group: ModelGroup | None = None,
+) -> Session:
+    """Return the session of a ``replica`` of sizes; ``images`` of each of ``copies`` copies of the network."""
+    return Session(
+        replica,
+        NoUpdates(),
+        aggregate,
+        SizedInputs(replica, images, group),
+        NoEvaluation(steps),
+        journal,
+        lambda _step: 0.0,
+        global_batch=images * copies,
+        steps=steps,
+        seed=0,
+        bucket_bytes=bucket_bytes,
+        independent=independent,
+        compression=compression,
+        place=place,
+        group=group,
+    )
+
+
+class SizedInputs(Inputs):
+    """Batches of ``images`` images without pixels, for a copy of the network; there is no dataset."""
+
+    def __init__(self, replica: Replica, images: int, group: ModelGroup | None) -> None:
+        self.replica = replica
+        self.group = group
+        self.shares = EQUAL
+        self.images = 0
+        self._group_images = images
+
+    def epoch(self, step: int) -> int:  # noqa: ARG002
+        """Return 0: there is no data to pass through."""
+        return 0
+
+    def images_of(self, rank: int, ranks: int) -> int:  # noqa: ARG002
+        """Return the images of a copy's batch."""
+        return self._group_images
+
+    def load(self, step: int, rank: int, ranks: int) -> tuple[Array, Array]:  # noqa: ARG002
+        """Return what the first layer takes, and the labels of this rank's images."""
+        self.images = taken = self._group_images
+        if self.group is not None:
+            low, high = self.group_shares[self.group.place.model.rank]
+            self.images = high - low
+            taken = taken if self.group.takes_all else self.images
+        (vector,) = self.replica.buffers(taken, 1, inputs=True)
+        return vector.reshape(taken, *self.replica.shape), np.empty(self.images, np.int64)
+
+    def labels(self, step: int, rank: int, ranks: int) -> Array:  # noqa: ARG002
+        """Return the labels of a batch."""
+        self.images = 0
+        return np.empty(self._group_images, np.int64)
+
+
+class NoEvaluation(Evaluation):
+    """End of a training whose network is not tested."""
+
+    def __init__(self, steps: int) -> None:
+        self.compressed = None
+        self._steps = steps
+
+    def within(self, steps: int) -> int:  # noqa: ARG002
+        """Return 0."""
+        return 0
+
+    def due(self, steps: int) -> bool:
+        """Return True after the last step."""
+        return steps == self._steps
+
+    def follows(self, step: int) -> bool:  # noqa: ARG002
+        """Return False."""
+        return False
+
+    async def test(self, comm: Comm, steps: float, **_settings: Any) -> bool:  # noqa: ARG002
+        """Return False: training continues."""
+        return False
+
+    async def test_average(self, comm: Comm, steps: float, mine: Array, **_settings: Any) -> bool:  # noqa: ARG002
+        """Return False: training continues."""
+        return False
+
+
+class NoUpdates:
+    """An optimizer that changes nothing."""
+
+    multipliers: Multipliers = UNIFORM
+    look_ahead = 0.0
+
+    def __init__(self) -> None:
+        self.state: dict[str, Array] = {}
+        self.steps = 0
+
+    def update(self, parameters: Array, gradients: Array, learning_rate: float) -> None:
+        """Do nothing."""
+
+
+class CheckedSums:
+    """Aggregation of vectors with marks, to see whether the sums over ranks are right.
+
+    Each rank writes a number of its own at some places of a vector before the sum. ``summed``: the aggregation
+    sums; otherwise it leaves vectors as they are.
+    """
+
+    def __init__(self, aggregate: Callable[[Comm, Array], Coroutine[Any, Any, None]], *, summed: bool) -> None:
+        self.wrong = 0
+        """Marks that differed from the expected sum."""
+        self.elements = 0
+        """Elements of all vectors so far."""
+        self._aggregate = aggregate
+        self._summed = summed
+        self._sums = Counter[tuple[int, int]]()
+        """Sums so far, by ranks and elements."""
+
+    async def __call__(self, comm: Comm, vector: Array) -> None:
+        """Sum ``vector`` and look at its marks."""
+        ranks, number = comm.size, self._sums[comm.size, vector.size] % CYCLE
+        self._sums[ranks, vector.size] += 1
+        vector[::STRIDE] = vector[-1:] = own = comm.rank + 1 + number
+        await self._aggregate(comm, vector)
+        total = ranks * (ranks + 1) // 2 + ranks * number if self._summed else own
+        self.wrong += int(np.count_nonzero(vector[::STRIDE] != total)) + int(vector[-1] != total)
+        self.elements += vector.size

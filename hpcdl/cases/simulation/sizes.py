@@ -1,0 +1,108 @@
+"""Backend of sizes: layers give arrays of their shapes and compute nothing, as on PyTorch's meta device."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cache, partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpcdl.fabric.vectors import phantom
+from hpcdl.nn.backend import Backend, backend
+from hpcdl.nn.precision import storage_dtype
+from hpcdl.nn.split.part import Part
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hpcdl.fabric.comm import Array
+    from hpcdl.nn.geometry import Shape
+    from hpcdl.nn.layer import Layer, Site
+
+
+@cache
+def phantoms(shape: Shape, dtype: str) -> Array:
+    """Return a size-only array, :func:`hpcdl.fabric.vectors.phantom`."""
+    return phantom(math.prod(shape), dtype).reshape(shape)
+
+
+class Zeros:
+    """Arrays of zeros that share one memory, of the longest so far; they must not be written to."""
+
+    def __init__(self) -> None:
+        self._memory = np.zeros(0, np.uint8)
+
+    def __call__(self, shape: Shape, dtype: str) -> Array:
+        """Return an array of ``shape``."""
+        if (size := math.prod(shape) * np.dtype(dtype).itemsize) > self._memory.size:
+            self._memory = np.zeros(size, np.uint8)
+        return self._memory[:size].view(dtype).reshape(shape)
+
+
+def sizes(
+    zeros: Callable[[int, str], Array] = phantom,
+    activations: Callable[[Shape, str], Array] = phantoms,
+    draw: Callable[[int], Array] | None = None,
+) -> Backend:
+    """Return a backend without arithmetic, whose backward leaves the gradients as they are.
+
+    ``zeros(size, dtype)`` makes the replica's vectors, and ``activations(shape, dtype)`` what layers give: by
+    default arrays without memory, for simulations; otherwise :class:`Zeros`, which can be sent. ``draw(size)``
+    returns values that each backward writes into a tensor's gradient, if they matter.
+    """
+    return replace(
+        backend("numpy"),
+        name="sizes",
+        zeros=zeros,
+        asarray=lambda array: array,
+        cross_entropy=lambda _blob: _no_loss,
+        bind=partial(BoundSizes, activations, draw),
+    )
+
+
+def _no_loss(logits: Array, labels: Array, scale: float) -> tuple[float, int, Array]:  # noqa: ARG001
+    return math.nan, 0, logits
+
+
+class BoundSizes:
+    """Layer, or rank's part of a layer, that gives arrays of the right shapes.
+
+    An array of a whole batch has one row (:attr:`hpcdl.nn.split.layout.Layout.of_batch`) and does not tell the
+    images. So the part that gives it leaves its input for the part that takes it.
+    """
+
+    def __init__(
+        self,
+        activations: Callable[[Shape, str], Array],
+        draw: Callable[[int], Array] | None,
+        layer: Layer,
+        shape: Shape,
+        site: Site,
+    ) -> None:
+        self._activations = activations
+        self._shape, self._output = shape, layer.output(shape)
+        self._dtype = storage_dtype(site.dtype)
+        part = layer if isinstance(layer, Part) else None
+        self._from_batch, self._to_batch = (part.takes.of_batch, part.gives.of_batch) if part else (False, False)
+        self._stash = site.stash(part.of or part.name) if part else []
+        own = [view for name, view in site.gradients.items() if name.startswith(f"{site.path}.")] if draw else []
+        self._gradients = [(view, draw(view.size).reshape(view.shape)) for view in own] if draw else []
+
+    def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
+        """See :class:`hpcdl.nn.bound.Bound`."""
+        return self._activations((self._rows(x, self._from_batch, self._to_batch), *self._output), self._dtype)
+
+    def backward(self, dy: Array, needs_dx: bool) -> Array | None:
+        """Write the values of the gradients, if there are any; return an array of the input's shape."""
+        for gradient, values in self._gradients:
+            gradient[...] = values
+        rows = self._rows(dy, self._to_batch, self._from_batch)
+        return self._activations((rows, *self._shape), self._dtype) if needs_dx else None
+
+    def _rows(self, array: Array, from_batch: bool, to_batch: bool) -> int:
+        if to_batch:
+            self._stash.append(array)
+            return 1
+        return len(self._stash.pop() if from_batch else array)

@@ -1,0 +1,172 @@
+"""Evaluations of a training: when they are due, and tests of the whole network by all ranks together."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from operator import itruediv, mul
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpcdl.data.parts.prefetch import Prefetch
+from hpcdl.training.parts.compressed.compressed import NO_FIDELITY
+from hpcdl.training.parts.model_group import using
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from numpy.typing import NDArray
+
+    from hpcdl.data.parts.dataset import Split
+    from hpcdl.fabric.comm import Array, Comm
+    from hpcdl.nn.replica import Replica
+    from hpcdl.training.parts.compressed.compressed import Compressed
+    from hpcdl.training.parts.inputs import Inputs
+    from hpcdl.training.parts.journal import Journal, Moment
+
+
+class Evaluation:
+    """Evaluations every ``every`` epochs and after the last of ``steps`` steps.
+
+    With ``stop_at_target`` training may stop at ``target_accuracy``. ``independent``: replicas are never combined,
+    so that each has its own accuracy.
+    """
+
+    def __init__(
+        self,
+        inputs: Inputs,
+        journal: Journal,
+        steps: int,
+        *,
+        every: float = 1.0,
+        target_accuracy: float | None = None,
+        stop_at_target: bool = False,
+        independent: bool = False,
+    ) -> None:
+        self.compressed: Compressed | None = None
+        """Exchange of compressed gradients, whose loss of information is recorded."""
+        self._inputs = inputs
+        self._replica = inputs.replica
+        self._group = inputs.group
+        self._journal = journal
+        self._steps = steps
+        self._every = every
+        self._target_accuracy = target_accuracy
+        self._stop_at_target = stop_at_target
+        self._independent = independent
+        self._evaluated = 0
+
+    def within(self, steps: int) -> int:
+        """Return the number of evaluations due within ``steps`` steps, without the one at the end."""
+        return int(steps / self._inputs.steps_per_epoch / self._every + 1e-9)
+
+    def due(self, steps: int) -> bool:
+        """Return whether an evaluation is due after ``steps`` steps."""
+        within = self.within(steps)
+        due = within > self._evaluated or steps == self._steps
+        self._evaluated = within
+        return due
+
+    def follows(self, step: int) -> bool:
+        """Return whether an evaluation follows ``step``."""
+        return step + 1 == self._steps or self.within(step + 1) > self.within(step)
+
+    async def test(
+        self,
+        comm: Comm,
+        steps: float,
+        *,
+        parameters: Array | None = None,
+        consensus: float = math.nan,
+        at: Moment | None = None,
+        replicas: Comm | None = None,
+        through: Callable[[], Awaitable[NDArray[np.float64]]] | None = None,
+    ) -> bool:
+        """Test the network on all ranks together; return whether training may stop.
+
+        Each rank tests its share of the test set. Running statistics of batch normalisation, which each rank has
+        its own of during training (Goyal et al. 2017, section 2.3), are averaged first. ``parameters``, equal on
+        all ranks, are tested in place of the replica's. ``consensus`` and ``at`` are recorded with the result.
+        ``steps``: length of training so far, in global batches. ``replicas`` are the ranks with the same layers,
+        by default all. ``through()`` returns this rank's summed loss and number of correct answers, by default
+        those of its share of the test set.
+        """
+        replica, inputs = self._replica, self._inputs
+        if self._group is not None:
+            await self._group.average_statistics(comm)
+            sums = await self._group.test(comm, inputs.dataset.test, inputs.global_batch, parameters)
+        else:
+            if replica.state.size and not self._independent:
+                alike = replicas or comm
+                await alike.native("allreduce", replica.state)
+                await comm.compute("evaluation", partial(itruediv, replica.state, alike.size))
+            if through is None:
+                own, batch = (comm.rank, comm.size), inputs.global_batch
+                work = partial(test_share, replica, inputs.dataset.test, own, batch, inputs.prefetch, parameters)
+                sums = await comm.compute("evaluation", work)
+            else:
+                sums = await through()
+        await comm.native("allreduce", sums)
+        loss, accuracy = (float(total) / len(inputs.dataset.test) for total in sums)
+        epochs, samples = steps / inputs.steps_per_epoch, round(steps * inputs.global_batch)
+        fidelity = NO_FIDELITY
+        if self.compressed is not None:
+            alike = comm if self._group is None else self._group.place.data
+            fidelity = await self.compressed.fidelity(alike, replica.gradients)
+        self._journal.evaluation(epochs, loss, accuracy, samples, consensus=consensus, fidelity=fidelity, at=at)
+        reached = self._target_accuracy is not None and accuracy >= self._target_accuracy
+        return bool(self._stop_at_target and reached)
+
+    async def test_average(
+        self, comm: Comm, steps: float, mine: Array, *, weight: float = 1, at: Moment | None = None
+    ) -> bool:
+        """Test the average over replicas of ``mine``, which does not change; record their distance from it.
+
+        ``weight``: weight of this rank's replica in the average; the weights of all add up to their number.
+        """
+        ranks = comm if self._group is None else self._group.place.data
+        square = _square_distance if self._group is None else self._group.square_distance
+        average = await comm.compute("evaluation", partial(mul, mine, weight))
+        await ranks.native("allreduce", average)
+        await comm.compute("evaluation", partial(itruediv, average, ranks.size))
+        squares = np.array([await comm.compute("evaluation", partial(square, mine, average))])
+        await comm.native("allreduce", squares)
+        distance = float(squares[0] / ranks.size) ** 0.5
+        return await self.test(comm, steps, parameters=average, consensus=distance, at=at)
+
+
+def test_share(
+    replica: Replica,
+    split: Split,
+    own: tuple[int, int],
+    global_batch: int,
+    prefetch: int,
+    parameters: Array | None,
+) -> NDArray[np.float64]:
+    """Return the summed loss and the correct answers over the share ``own`` (rank, ranks) of a split, (2,).
+
+    ``parameters`` are tested, or the replica's. Batches are no larger than in training, so that tests need no more
+    memory than training; ``prefetch`` of them are made ahead by a thread.
+    """
+    rank, ranks = own
+    indices = np.arange(rank * len(split) // ranks, (rank + 1) * len(split) // ranks)
+    length = math.ceil(global_batch / ranks)
+    parts = range(0, len(indices), length)
+
+    def make(part: int) -> tuple[Array, NDArray[np.int64]]:
+        return split.batch(indices[parts[part] :][:length], replica.dtype)
+
+    sums = np.zeros(2)
+    with using(replica, parameters), Prefetch(make, len(parts), prefetch) as ahead:
+        for part in range(len(parts)):
+            images, labels = ahead.take(part)
+            logits = replica.predict(replica.backend.asarray(images))
+            loss, correct, _ = replica.loss(logits, replica.backend.asarray(labels), 1.0)
+            sums += (loss, correct)
+        replica.release_predictions()
+    return sums
+
+
+def _square_distance(parameters: Array, average: Array) -> float:
+    return float(((parameters - average) ** 2).sum())

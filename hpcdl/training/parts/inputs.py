@@ -1,0 +1,120 @@
+"""Inputs of a training on one rank: its shares of the batches of a dataset."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+from hpcdl.data.parts.prefetch import Prefetch
+from hpcdl.data.parts.sharding import EQUAL, Shares, bounds, epoch_order, share, steps_per_epoch
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from hpcdl.data.parts.dataset import Dataset
+    from hpcdl.fabric.comm import Array
+    from hpcdl.nn.replica import Replica
+    from hpcdl.nn.split.layout import Range
+    from hpcdl.training.parts.model_group import ModelGroup
+
+
+_Batch: TypeAlias = "tuple[Array, NDArray[np.int64]]"
+
+
+class Inputs:
+    """Shares of the batches of ``dataset``, for ``replica``.
+
+    ``shares``: the ranks' shares of a batch. ``prefetch``: batches prepared ahead by a thread, which :meth:`close`
+    ends; 0: no thread, :meth:`batch` makes each. ``group``: the rank's model group; None: it has all layers.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        dataset: Dataset,
+        global_batch: int,
+        steps: int,
+        seed: int,
+        *,
+        shares: Shares = EQUAL,
+        prefetch: int = 0,
+        group: ModelGroup | None = None,
+    ) -> None:
+        self.replica = replica
+        self.dataset = dataset
+        self.global_batch = global_batch
+        self.shares = shares
+        self.prefetch = prefetch
+        self.group = group
+        self.images = 0
+        """Images of the last batch; simulated compute times scale with it."""
+        self._group_images = 0
+        self._steps = steps
+        self._seed = seed
+        self._ahead: tuple[tuple[int, int], Prefetch[_Batch]] | None = None
+
+    @property
+    def group_shares(self) -> tuple[Range, ...]:
+        """Shares of the model group's ranks in its last batch; of the rank alone without a group."""
+        return ((0, self.images),) if self.group is None else self.group.shares(self._group_images)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Number of whole batches in an epoch."""
+        return steps_per_epoch(len(self.dataset.train), self.global_batch)
+
+    def epoch(self, step: int) -> int:
+        """Return the epoch of ``step``."""
+        return step // self.steps_per_epoch
+
+    def images_of(self, rank: int, ranks: int) -> int:
+        """Return the number of images of ``rank``'s share of a batch."""
+        ends = bounds(self.global_batch, ranks, self.shares)
+        return ends[rank + 1] - ends[rank]
+
+    def batch(self, step: int, rank: int, ranks: int) -> _Batch:
+        """Return images and labels of ``rank``'s share of the global batch, which does not depend on ``ranks``.
+
+        In a divided network, ``rank`` is the number of a replica, and the images are those that the first layer's
+        part takes, of the replica's share.
+        """
+        self._group_images = self.images_of(rank, ranks)
+        self.replica.reseed(self._seed, rank, step)
+        if self._ahead is None or self._ahead[0] != (rank, ranks):
+            self.close()
+            make = partial(self._make_batch, rank=rank, ranks=ranks)
+            self._ahead = (rank, ranks), Prefetch(make, self._steps, self.prefetch)
+        images, labels = self._ahead[1].take(step)
+        self.images = len(labels)
+        return images, labels
+
+    def load(self, step: int, rank: int, ranks: int) -> tuple[Array, Array]:
+        """Return :meth:`batch` in the memory of the replica's device."""
+        images, labels = self.batch(step, rank, ranks)
+        return self.replica.backend.asarray(images), self.replica.backend.asarray(labels)
+
+    def labels(self, step: int, rank: int, ranks: int) -> Array:
+        """Return the labels of :meth:`load` alone, for a rank whose layers take no images."""
+        self.replica.reseed(self._seed, rank, step)
+        labels = self.dataset.train.labels[self._indices(step, rank, ranks)]
+        self.images = 0
+        return self.replica.backend.asarray(labels)
+
+    def close(self) -> None:
+        """End the prefetch thread, if there is one; a later :meth:`batch` starts it again."""
+        if self._ahead is not None:
+            self._ahead[1].close()
+            self._ahead = None
+
+    def _make_batch(self, step: int, rank: int, ranks: int) -> _Batch:
+        """Make a batch without touching the replica: another thread may call."""
+        indices, key = self._indices(step, rank, ranks), (self._seed, self.epoch(step))
+        if self.group is not None:
+            return self.group.read(self.dataset.train, indices, key)
+        return self.dataset.train.batch(indices, self.replica.dtype, key)
+
+    def _indices(self, step: int, rank: int, ranks: int) -> NDArray[np.int64]:
+        epoch, within = divmod(step, self.steps_per_epoch)
+        order = epoch_order(len(self.dataset.train), epoch, self._seed)
+        return share(order, within, self.global_batch, rank, ranks, self.shares)
