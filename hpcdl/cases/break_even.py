@@ -15,29 +15,25 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from hpcdl import registry
 from hpcdl.analysis.run.break_even import crossing
 from hpcdl.cases.simulation.exchange_prices import exchange_prices
 from hpcdl.cases.simulation.step_simulation import Training, VirtualStep, tensors_of, virtual_step
+from hpcdl.cases.spec import combinations
 from hpcdl.cases.spec.choice import Choice, architecture, check_layers
-from hpcdl.cases.spec.compression_check import check_exchange, check_lengths
 from hpcdl.cases.spec.compute_times import ComputeSource, shape_text
 from hpcdl.cases.spec.keys import MOST_RANKS, MOST_THREADS, about, key
-from hpcdl.cases.spec.scheme import NONE, check_dense, check_hosts, plan, try_out
+from hpcdl.cases.spec.scheme import NONE, check_lengths, plan, try_compressor, try_out
+from hpcdl.cases.spec.step_spec import StepSpec
 from hpcdl.fabric.network import NETWORKS, Link
 from hpcdl.nn.volumes import FLOAT_BYTES, volumes
 from hpcdl.training.parts.bucketing import bucket_bytes
 from hpcdl.training.parts.compressed.plan import ExchangeSettings, kind_of
-from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 
-    from hpcdl.cases.spec.compute_times import ComputeTimes
     from hpcdl.fabric.comm import Comm
     from hpcdl.fabric.network import Network
-    from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.layer import Layer
     from hpcdl.trace.recorder import Scalar
     from hpcdl.training.parts.journal import Journal
 
@@ -65,7 +61,7 @@ COPIES: Final = 6
 
 
 @dataclass(frozen=True, kw_only=True)
-class BreakEvenSpec:
+class BreakEvenSpec(StepSpec):
     """Keys of a set-up; properties raise ValueError for settings that cannot be."""
 
     model: Choice = key(folder="models")
@@ -82,32 +78,11 @@ class BreakEvenSpec:
     threads: int = key(1, least=1, most=MOST_THREADS)
     trace: str = key("steps", choices=("steps",))
 
-    @cached_property
-    def architecture(self) -> tuple[Shape, Sequence[Layer]]:
-        """The shape of images, and the layers."""
-        return architecture(self.model, self.dataset)
-
-    @cached_property
-    def strategy(self) -> Strategy:
-        """Traits of the strategy."""
-        return registry.traits("training", self.training.name, Strategy)
-
     @property
     def compute_source(self) -> ComputeSource:
         """Source of the times of work: without one the rate of this processor."""
         given = ComputeSource(None, self.flops, self.times)
         return given if given.given else ComputeSource(None, processor_flops(), None)
-
-    @cached_property
-    def compute_times(self) -> ComputeTimes:
-        """Times of the work of a rank."""
-        shape, layers = self.architecture
-        return self.compute_source.compute_times(str(self.model), layers, shape)
-
-    @property
-    def cluster(self) -> Network:
-        """The network, with its ranks on hosts."""
-        return NETWORKS[self.network].on(self.ranks_per_host)
 
     @cached_property
     def aggregations(self) -> list[Choice]:
@@ -116,7 +91,11 @@ class BreakEvenSpec:
             return [self.aggregation]
         names = SUMS if kind_of(self.compression.find()) == "vectors" else GATHERS
         schemes = [Choice("aggregation", name) for name in names]
-        return [scheme for scheme in schemes if _exchanges(self.compression, scheme)]
+        return [scheme for scheme in schemes if not any(self.refusals(scheme))]
+
+    def refusals(self, scheme: Choice) -> Iterator[str]:
+        """Yield the reasons why a scheme cannot exchange the compressed gradients."""
+        return combinations.refusals("break_even", replace(self, aggregation=scheme))
 
     def exchange(self, compression: Choice, aggregation: Choice) -> Exchange:
         """Return an exchange of this set-up's gradient."""
@@ -126,15 +105,6 @@ class BreakEvenSpec:
 
 
 SPEC: Final = BreakEvenSpec
-
-
-def _exchanges(compression: Choice, aggregation: Choice) -> bool:
-    """Return True if a scheme can exchange a compressed gradient."""
-    try:
-        plan(compression, aggregation).check()  # type: ignore[union-attr]
-    except ValueError:
-        return False
-    return True
 
 
 @dataclass(frozen=True)
@@ -199,36 +169,28 @@ def check(spec: BreakEvenSpec, _given: Collection[str]) -> None:
         raise ValueError("times: give at most one of flops and times")
     if spec.compression.name == NONE:
         raise ValueError("compression: name a compressor; dense exchanges are compared with it")
-    with about("training"):
-        if not (spec.strategy.lockstep and spec.strategy.aggregates and spec.strategy.compresses):
-            names = registry.names("training")
-            every = {one: registry.traits("training", one, Strategy) for one in names}
-            able = [one for one, its in every.items() if its.lockstep and its.aggregates and its.compresses]
-            raise ValueError(f"{spec.training.name!r} has no steps of its own; these have: {', '.join(able)}")
-        spec.strategy.check(spec.ranks, spec.training.in_full)
-    with about("model"):
-        shape, layers = spec.architecture
-        check_layers(layers, shape)
     for scheme in spec.aggregations or [Choice("aggregation", GATHERS[0])]:
-        with about("aggregation"):
-            check_hosts(scheme, spec.ranks, spec.ranks_per_host)
+        for message in spec.refusals(scheme):
+            raise ValueError(message)
         with about("compression"):
             chosen = plan(spec.compression, scheme)
             assert chosen is not None
-            check_exchange(spec.compression, chosen)
+            try_compressor(spec.compression, chosen)
             check_lengths(chosen)
+    with about("training"):
+        spec.strategy.check(spec.ranks, spec.training.in_full)
+    with about("model"):
+        check_layers(spec.layers, spec.shape)
     if source:
         with about(source[0]):
             spec.compute_times.step_seconds(spec.batch_per_rank)
     for _, aggregation in DENSE:
-        check_dense(aggregation)
         try_out(aggregation, spec.ranks)
 
 
 def memory_bytes(spec: BreakEvenSpec) -> int:
     """See :class:`hpcdl.suite.Kind`: gradients of the ranks whose exchange is measured."""
-    shape, layers = spec.architecture
-    return COPIES * FLOAT_BYTES * volumes(layers, shape, 1).parameters
+    return COPIES * FLOAT_BYTES * volumes(spec.layers, spec.shape, 1).parameters
 
 
 def identity(spec: BreakEvenSpec) -> list[str]:
@@ -241,7 +203,7 @@ def fields(spec: BreakEvenSpec) -> dict[str, Scalar]:
     """See :class:`hpcdl.suite.Kind`."""
     return {
         **{name: str(getattr(spec, name)) for name in ("model", "training", "compression")},
-        "dataset": str(spec.dataset) if spec.dataset else shape_text(spec.architecture[0]),
+        "dataset": str(spec.dataset) if spec.dataset else shape_text(spec.shape),
         "dtype": "float32",
         "batch_per_rank": spec.batch_per_rank,
         "global_batch": spec.batch_per_rank * spec.ranks,
@@ -274,10 +236,9 @@ def program(
 
             return crossing(gain, rate / RANGE, rate * RANGE)
 
-        shape, layers = spec.architecture
         return {
             "aggregation": str(exchange.aggregation),
-            "parameters": volumes(layers, shape, 1).parameters,
+            "parameters": volumes(spec.layers, spec.shape, 1).parameters,
             "modelled_compute_seconds": spec.compute_times.step_seconds(spec.batch_per_rank),
             "bandwidth_bytes_per_second": rate,
             "compressed_seconds": step.seconds,

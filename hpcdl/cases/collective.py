@@ -19,9 +19,10 @@ from hpcdl.aggregation.parts.collectives import COLLECTIVES, offered, operand, o
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.cases.measuring.autotune import foretold, tune
 from hpcdl.cases.measuring.timed_collectives import ALIKE, STARTS, Contents, alike, reals, scratch_bytes, start
+from hpcdl.cases.spec import combinations
 from hpcdl.cases.spec.choice import Choice, architecture
-from hpcdl.cases.spec.keys import MOST_RANKS, MOST_REPETITIONS, MOST_THREADS, about, key, keys
-from hpcdl.cases.spec.scheme import can_be_tried, check_dense, check_hosts, check_memory, traits_of
+from hpcdl.cases.spec.keys import MOST_RANKS, MOST_REPETITIONS, MOST_THREADS, about, key
+from hpcdl.cases.spec.scheme import can_be_tried, check_library, traits_of
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated
@@ -90,27 +91,16 @@ SEGMENT_BYTES: Final = 65536
 SEGMENTS: Final = 16
 """To a vector on which a scheme is tried: enough that a segment's inbox is small in comparison."""
 
-MEASURED: Final = ("backend", "start", "placement", "threads")
-"""Keys that say nothing of a simulated case."""
-
 
 def check(spec: CollectiveSpec, _given: Collection[str]) -> None:
     """See :class:`hpcdl.suite.Kind`."""
-    for name in MEASURED if spec.network else ():
-        if getattr(spec, name) != keys(CollectiveSpec)[name].default:
-            why = f"goes with measured cases, and network = {spec.network!r} simulates this one"
-            raise ValueError(f"{name}: {why}")
     with about("message_bytes"):
         _check_size(spec)
     with about("backend"):
-        kernels = spec.kernels
+        _ = spec.kernels
+    combinations.check("collective", spec)
     with about("aggregation"):
-        if not traits_of(spec.aggregation).sums:
-            raise ValueError(f"{spec.aggregation.name!r} exchanges nothing, so there is nothing to time")
-        check_dense(spec.aggregation)
-        check_memory(spec.aggregation, kernels)
-        if spec.network:
-            check_hosts(spec.aggregation, spec.ranks, spec.ranks_per_host)
+        check_library(spec.aggregation)
         run = spec.scheme
         registry.check_settings(run.func, run.keywords)
         needed = memory_bytes(spec)  # tries the scheme

@@ -6,42 +6,90 @@ strategy does: an interconnect is tested under the traffic of a training, with n
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from time import sleep
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hpcdl import registry
 from hpcdl.cases.measuring.autotune import fitted_bucket_bytes
 from hpcdl.cases.measuring.compression_record import compression_fields
 from hpcdl.cases.measuring.timed_collectives import alike
 from hpcdl.cases.simulation.sized_session import CheckedSums, sized_session
 from hpcdl.cases.simulation.sizes import Zeros, phantoms, sizes
-from hpcdl.cases.simulation.stage_balance import check_microbatches, check_stages
-from hpcdl.cases.spec.choice import check_layers
-from hpcdl.cases.spec.compression_check import check_exchange
-from hpcdl.cases.spec.compute_times import TIMES, shape_text
-from hpcdl.cases.spec.keys import about
-from hpcdl.cases.spec.replay_spec import ReplaySpec
-from hpcdl.cases.spec.scheme import check_dense, traits_of, try_out
+from hpcdl.cases.spec import combinations
+from hpcdl.cases.spec.choice import Choice, check_layers
+from hpcdl.cases.spec.compute_times import DEVICES, TIMES, shape_text
+from hpcdl.cases.spec.keys import MOST_RANKS, MOST_STEPS, MOST_THREADS, about, key
+from hpcdl.cases.spec.scheme import NONE, traits_of, try_compressor, try_out
+from hpcdl.cases.spec.step_spec import StepSpec
 from hpcdl.fabric.modelled_compute import ModelledCompute, oversleep
 from hpcdl.nn.replica import Replica
 from hpcdl.nn.volumes import FLOAT_BYTES, volumes
-from hpcdl.training.parts.mesh import placed
+from hpcdl.training.parts.compressed.plan import ExchangeSettings
+from hpcdl.training.parts.mesh import Mesh, placed
 from hpcdl.training.parts.model_group import ModelGroup
-from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine
 
+    from hpcdl.cases.spec.compute_times import ComputeTimes
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.trace.recorder import Scalar
     from hpcdl.training.parts.journal import Journal
 
-MOST_SECONDS: Final = 10**6
+MAX_SECONDS: Final = 10**6
 """Sum of the sleeps of a replay, at most: 11 days."""
 COMPRESSED_COPIES: Final = 6
 """Vectors of a compressed exchange: gradient, its values, residual, two of a compressor, messages."""
+
+
+MAX_IMAGES: Final = 10**9
+"""Images of a rank's batch, at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplaySpec(StepSpec):
+    """Keys of a replay; properties raise ValueError for settings that cannot be."""
+
+    model: Choice = key(folder="models")
+    dataset: Choice | None = key(None, folder="datasets")
+    training: Choice = key(Choice("training", "synchronous"), folder="training")
+    aggregation: Choice = key(Choice("aggregation", "ring"), folder="aggregation")
+    compression: Choice = key(Choice("compression", NONE), folder="compression", around=ExchangeSettings)
+    ranks: int = key(least=1, most=MOST_RANKS)
+    batch_per_rank: int | None = key(None, least=1, most=MAX_IMAGES)
+    global_batch: int | None = key(None, least=1, most=MAX_IMAGES)
+    mesh: Mesh | None = key(None, table=Mesh)
+    steps: int = key(20, least=1, most=MOST_STEPS)
+    warmup: int = key(2, least=0)
+    device: str | None = key(None, choices=tuple(DEVICES))
+    flops: float | None = key(None, above=0)
+    times: str | None = key(None)
+    time_scale: float = key(1.0, above=0)
+    scale_to_batch: bool = key(default=False)
+    threads: int = key(1, least=1, most=MOST_THREADS)
+    trace: str = key("events", choices=("events", "steps", "alternating"))
+
+    @property
+    def copies(self) -> int:
+        """Number of copies of the network; each is on one rank, or on a pipeline or a model group."""
+        return self.ranks // (self.stages * self.model_ranks)
+
+    @property
+    def images(self) -> int:
+        """Images of a copy's batch."""
+        if self.global_batch is not None:
+            return self.global_batch // self.copies
+        return (self.batch_per_rank or 0) * self.model_ranks
+
+    @cached_property
+    def compute_times(self) -> ComputeTimes:
+        """Times of the work of a rank."""
+        images = None if self.scale_to_batch else self.images
+        times = self.compute_source.compute_times(str(self.model), self.layers, self.shape, images)
+        return times.scaled(self.time_scale)
 
 
 SPEC: Final = ReplaySpec
@@ -56,54 +104,26 @@ def check(spec: ReplaySpec, _given: Collection[str]) -> None:
         raise ValueError("scale_to_batch: goes with times, which may be of another batch")
     if spec.warmup >= spec.steps:
         raise ValueError(f"warmup: {spec.warmup} of {spec.steps} steps leave none to measure")
+    with about("mesh"):
+        _ = spec.replicas
+    combinations.check("replay", spec)
     with about("training"):
-        _check_strategy(spec)
-    if spec.mesh is not None:
-        with about("mesh"):
-            _check_mesh(spec)
+        spec.strategy.check(spec.ranks, spec.training.in_full)
     _check_batch(spec)
     with about("model"):
-        shape, layers = spec.architecture
-        check_layers(layers, shape)
+        check_layers(spec.layers, spec.shape)
     with about("aggregation"):
-        if spec.plan is None:
-            check_dense(spec.aggregation)
-        if traits_of(spec.aggregation).memory == "device":
-            raise ValueError(
-                f"{spec.aggregation.name!r} sums vectors on GPUs, and a replay's are in the host's memory"
-            )
         try_out(spec.aggregation, spec.ranks // spec.stages)
     with about("compression"):
-        _check_compression(spec)
-    with about("training"):
-        check_microbatches(spec, spec.images)
-    with about("mesh"):
-        check_stages(spec, len(layers))
+        try_compressor(spec.compression, spec.plan)
+    spec.check_stages(spec.images)
     if spec.mesh is not None:
         with about("mesh"):
-            spec.mesh.check_divisions(layers, shape, spec.ranks)
+            spec.mesh.check_divisions(spec.layers, spec.shape, spec.ranks)
     with about(source[0]):
         seconds = spec.steps * spec.compute_times.step_seconds(spec.images)
-        if not seconds <= MOST_SECONDS:
-            raise ValueError(f"the steps would sleep for {seconds:.3g} s, and may for {MOST_SECONDS} s at most")
-
-
-def _check_strategy(spec: ReplaySpec) -> None:
-    """Raise ValueError for a strategy that cannot be replayed, or not with its settings."""
-    if not spec.strategy.lockstep:
-        able = [one for one in registry.names("training") if registry.traits("training", one, Strategy).lockstep]
-        raise ValueError(f"{spec.training.name!r} cannot be replayed{registry.nearest(spec.training.name, able)}")
-    spec.strategy.check(spec.ranks, spec.training.in_full)
-
-
-def _check_compression(spec: ReplaySpec) -> None:
-    """Raise ValueError for a compression that the strategy, the mesh or the aggregation does not allow."""
-    if spec.plan is None:
-        return
-    if not (spec.strategy.compresses and spec.strategy.aggregates) or spec.mesh is not None:
-        where = "a mesh" if spec.mesh is not None else repr(spec.training.name)
-        raise ValueError(f"a replay with {where} compresses no gradients")
-    check_exchange(spec.compression, spec.plan)
+        if not seconds <= MAX_SECONDS:
+            raise ValueError(f"the steps would sleep for {seconds:.3g} s, and may for {MAX_SECONDS} s at most")
 
 
 def _check_batch(spec: ReplaySpec) -> None:
@@ -115,29 +135,18 @@ def _check_batch(spec: ReplaySpec) -> None:
         raise ValueError(f"global_batch: {given} images are not divisible by the {copies} copies of the network")
 
 
-def _check_mesh(spec: ReplaySpec) -> None:
-    """Raise ValueError for a mesh that does not fit the ranks, or that the strategy does not support."""
-    assert spec.mesh is not None, "the caller checks"
-    spec.mesh.groups(spec.ranks)
-    if spec.stages > 1 and not spec.strategy.pipelines:
-        raise ValueError(f'{spec.training.name!r} has all layers on every rank; training = "pipeline" has not')
-    if spec.stages == 1 and not spec.strategy.splits_layers:
-        raise ValueError(f"{spec.training.name!r} does not split layers among ranks")
-
-
 def memory_bytes(spec: ReplaySpec) -> int:
     """See :class:`hpcdl.suite.Kind`: gradients, and as much again for a scheme's inbox, or for compression."""
-    shape, layers = spec.architecture
-    return (2 if spec.plan is None else COMPRESSED_COPIES) * FLOAT_BYTES * volumes(layers, shape, 1).parameters
+    copies = 2 if spec.plan is None else COMPRESSED_COPIES
+    return copies * FLOAT_BYTES * volumes(spec.layers, spec.shape, 1).parameters
 
 
 def identity(spec: ReplaySpec) -> list[str]:
     """See :class:`hpcdl.suite.Kind`."""
     choices = [str(spec.model), str(spec.training), str(spec.aggregation)]
     choices += [str(spec.compression)] if spec.plan else []
-    mesh = [str(on)] if spec.mesh is not None and (on := spec.mesh.on(spec.ranks)) else []
     batch = f"b{spec.global_batch}" if spec.batch_per_rank is None else f"b{spec.batch_per_rank}each"
-    return [*choices, *mesh, f"p{spec.ranks}", batch, f"{spec.steps}st"]
+    return [*choices, *spec.mesh_name, f"p{spec.ranks}", batch, f"{spec.steps}st"]
 
 
 def fields(spec: ReplaySpec) -> dict[str, Scalar]:
@@ -146,7 +155,7 @@ def fields(spec: ReplaySpec) -> dict[str, Scalar]:
         "model": str(spec.model),
         "training": str(spec.training),
         "aggregation": str(spec.aggregation),
-        "dataset": str(spec.dataset) if spec.dataset else shape_text(spec.architecture[0]),
+        "dataset": str(spec.dataset) if spec.dataset else shape_text(spec.shape),
         "dtype": "float32",
         "compression": str(spec.compression),
         "batch_per_rank": spec.batch_per_rank,
@@ -159,7 +168,7 @@ def fields(spec: ReplaySpec) -> dict[str, Scalar]:
         "modelled_compute_seconds": spec.compute_times.step_seconds(spec.images),
         "parallelism": str(spec.mesh) if spec.copies < spec.ranks else None,
         "stages": spec.stages if spec.stages > 1 else None,
-        "microbatches": spec.strategy.microbatches(spec.training.in_full) if spec.stages > 1 else None,
+        "microbatches": spec.microbatches if spec.stages > 1 else None,
         "lockstep": spec.strategy.lockstep,
         "independent": not traits_of(spec.aggregation).sums,
     }
@@ -172,7 +181,7 @@ def program(spec: ReplaySpec, journal: Journal) -> Callable[[Comm], Coroutine[An
 
     async def play(comm: Comm) -> dict[str, Scalar]:
         place = await placed(comm, spec.ranks // spec.copies)
-        times = spec.rank_times[place.model.rank]
+        times = spec.stage_times[place.model.rank]
         division = spec.divisions[place.model.rank] if spec.divisions else None
         random = np.random.default_rng(comm.rank)
 
@@ -216,11 +225,10 @@ def program(spec: ReplaySpec, journal: Journal) -> Callable[[Comm], Coroutine[An
         if compressed is not None:
             wrong[0] = not await alike(comm, gradients)
         await comm.native("allreduce", wrong)
-        parameters = volumes(layers, shape, 1).parameters
-        found = {"parameters": parameters, "bucket_bytes": session.bucket_bytes}
         return {
             **await compression_fields(comm, compressed, journal, sent, spec.warmup),
-            **found,
+            "parameters": volumes(layers, shape, 1).parameters,
+            "bucket_bytes": session.bucket_bytes,
             "correct": not wrong[0],
         }
 

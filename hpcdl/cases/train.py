@@ -46,8 +46,7 @@ def identity(spec: TrainSpec) -> list[str]:
     names += [str(spec.compression)] if spec.plan else []
     batch = f"b{spec.global_batch}" if spec.batch_per_rank is None else f"b{spec.batch_per_rank}each"
     length = f"{spec.epochs:g}ep" if spec.steps is None else f"{spec.steps}st"
-    mesh = [str(on)] if spec.mesh is not None and (on := spec.mesh.on(spec.ranks)) else []
-    return [*names, *mesh, f"p{spec.ranks}", batch, length]
+    return [*names, *spec.mesh_name, f"p{spec.ranks}", batch, length]
 
 
 def fields(spec: TrainSpec) -> dict[str, Scalar]:
@@ -74,7 +73,7 @@ def fields(spec: TrainSpec) -> dict[str, Scalar]:
         "lockstep": spec.strategy.lockstep,
         "independent": spec.independent,
         "stages": spec.stages if spec.stages > 1 else None,
-        "microbatches": spec.strategy.microbatches(spec.training.in_full) if spec.stages > 1 else None,
+        "microbatches": spec.microbatches if spec.stages > 1 else None,
         "activation_bytes_per_rank": max(outputs for _, outputs in spec.stage_bytes),
         "served": spec.strategy.served,
         "gradients_in_flight": spec.strategy.gradients_in_flight(spec.training.in_full),

@@ -1,20 +1,26 @@
-"""``hpcdl list``: names that a suite can use."""
+"""``hpcdl list``: names that a suite can use, and what cannot be combined."""
 
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
-from typing import Any, Final
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.commands.parts.parser import Command, chosen, whole_number
 from hpcdl.exit_codes import OK
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
 SUBJECTS: Final = (
     *("aggregation", "compression", "codes", "optimizers", "schedules", "training", "models", "datasets"),
-    *("networks", "suites"),
+    *("networks", "suites", "combinations"),
 )
-MOST_IMAGES: Final = 10**9
+MAX_IMAGES: Final = 10**9
 """Largest batch."""
+USUAL_BATCH: Final = 256
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,14 +48,13 @@ def _batches(text: str) -> list[int]:
     """Read ``256,1024``."""
     batches = [whole_number(part) for part in text.split(",")]
     for batch in batches:
-        if not 1 <= batch <= MOST_IMAGES:
-            raise argparse.ArgumentTypeError(f"{batch} is not from 1 to {MOST_IMAGES}")
+        if not 1 <= batch <= MAX_IMAGES:
+            raise argparse.ArgumentTypeError(f"{batch} is not from 1 to {MAX_IMAGES}")
     return batches
 
 
 def execute(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
-    from hpcdl.commands.parts.listing import USUAL_BATCH, catalogue, described, layer_lines, settings
     from hpcdl.suite import UsageError
 
     if options.batch and options.subject != "models":
@@ -58,28 +63,194 @@ def execute(options: argparse.Namespace) -> int:
         raise UsageError("--layers: only for `hpcdl list models`")
     subjects = [options.subject] if options.subject else list(SUBJECTS)
     batches = options.batch or [USUAL_BATCH]
-    catalogues: dict[str, list[dict[str, Any]]] = {
-        subject: catalogue(subject, batches, layers=options.layers) for subject in subjects
-    }
+    listed = {subject: catalogue(subject, batches, layers=options.layers) for subject in subjects}
     if options.json:
-        print(json.dumps({"schema": 1, **catalogues}, indent=1))
+        print(json.dumps({"schema": 1, **listed}, indent=1))
         return OK
-    for subject, entries in catalogues.items():
+    for subject, entries in listed.items():
         print(f"{subject}:")
         width = max((len(entry["name"]) for entry in entries), default=0)
         for entry in entries:
-            print(f"  {entry['name']:{width}}  {described(entry, volumes=bool(options.batch or options.layers))}")
-            for line in layer_lines(entry):
+            print(f"  {entry['name']:{width}}  {_described(entry, volumes=bool(options.batch or options.layers))}")
+            for line in _layer_lines(entry):
                 print(f"  {'':{width}}  {line}")
-            if options.subject and not (options.batch or options.layers) and (line := settings(entry)):
+            if options.subject and not (options.batch or options.layers) and (line := _settings(entry)):
                 print(f"  {'':{width}}  {line}")
     return OK
 
 
+def catalogue(
+    subject: str, batches: Sequence[int] = (USUAL_BATCH,), *, layers: bool = False
+) -> list[dict[str, Any]]:
+    """Return the entries of a subject: ``name``, ``summary`` and further fields.
+
+    A model has one entry per batch size in ``batches``, with the volumes of a step, and with those of each layer
+    if ``layers``.
+    """
+    from hpcdl import registry
+
+    if subject in TABLES:
+        return TABLES[subject]()
+    entries = []
+    folder = "optim" if subject == "optimizers" else subject
+    for name in registry.names(folder):
+        offer = registry.find(folder, name)
+        parameters = registry.settings_of(offer)
+        entry: dict[str, Any] = {
+            "name": name,
+            "summary": registry.summary(offer),
+            "settings": {key: str(parameter.annotation) for key, parameter in parameters.items()},
+            "defaults": {
+                key: parameter.default
+                for key, parameter in parameters.items()
+                if parameter.default is not parameter.empty
+            },
+        }
+        if subject == "aggregation":
+            from hpcdl.aggregation.parts.cost import costs
+
+            entry["costs"] = costs(offer)
+        volumes = _volumes(offer, batches, layers=layers) if subject == "models" else [{}]
+        entries += [entry | sizes for sizes in volumes]
+    return entries
+
+
+def _described(entry: dict[str, Any], *, volumes: bool) -> str:
+    """Return one line on an entry; with ``volumes`` the volumes of a model instead of its summary."""
+    if "parameters" not in entry:
+        return str(entry["summary"])
+    size = "x".join(map(str, entry["shape"]))
+    if not volumes:
+        multiply_adds = entry["multiply_adds_per_image"] / 1e9
+        return f"{size:9}  {entry['parameters']:11,} parameters {multiply_adds:8.4f} GMAC  {entry['summary']}"
+    weights, data, activations = (
+        f"{entry[key] / 1e6:10,.1f} MB" for key in ("weight_bytes", "data_bytes", "activation_bytes")
+    )
+    flop = entry["forward_backward_flop"] / 1e12
+    return (
+        f"{size:9}  batch {entry['batch']:5}  |W|{weights}  |D|{data}  {flop:9.3f} TFLOP  activations{activations}"
+    )
+
+
+def _layer_lines(entry: dict[str, Any]) -> list[str]:
+    """Return a table of the layers of a model, one line each; empty for entries without layers."""
+    layers = entry.get("layers", [])
+    width = max((len(layer["name"]) for layer in layers), default=0)
+    return [
+        f"{layer['name']:{width}}  {'x'.join(map(str, layer['output'])):12}"
+        f"  |W|{layer['weight_bytes'] / 1e6:10,.3f} MB  |D|{layer['data_bytes'] / 1e6:10,.1f} MB"
+        f"  {layer['forward_backward_flop'] / 1e9:12,.3f} GFLOP"
+        for layer in layers
+    ]
+
+
+def _settings(entry: dict[str, Any]) -> str:
+    """Return one line with the settings of an entry and their defaults; empty without settings."""
+    known = entry.get("defaults", {})
+    return ", ".join(
+        f"{key} = {json.dumps(known[key])}" if known.get(key) is not None else f"{key} ({kind})"
+        for key, kind in entry.get("settings", {}).items()
+    )
+
+
+def _volumes(model: Callable[..., Any], batches: Sequence[int], *, layers: bool) -> list[dict[str, Any]]:
+    """Return the volumes of a model per batch size, for images of the model's default shape."""
+    from hpcdl.nn.volumes import by_layer, volumes
+
+    shape, classes = (p.default for p in list(inspect.signature(model).parameters.values())[:2])
+    network, entries = model(shape, classes), []
+    for batch in batches:
+        entry = {"shape": shape, "classes": classes, **asdict(volumes(network, shape, batch))}
+        if layers:
+            entry["layers"] = [
+                {"name": name, "output": output, **asdict(sizes)}
+                for name, output, sizes in by_layer(network, shape, batch)
+            ]
+        entries.append(entry)
+    return entries
+
+
+def _networks() -> list[dict[str, Any]]:
+    from hpcdl.fabric.network import NETWORKS
+
+    return [
+        {
+            "name": network.name,
+            "summary": f"{network.link.alpha * 1e6:g} us, {1e-9 / network.link.beta:.3g} GB/s ({network.source})",
+            "alpha_seconds": network.link.alpha,
+            "beta_seconds_per_byte": network.link.beta,
+            "gamma_seconds_per_byte": network.gamma,
+            "source": network.source,
+        }
+        for network in NETWORKS.values()
+    ]
+
+
+def _schedules() -> list[dict[str, Any]]:
+    """Return the schedules, each with its own settings and those of a warm-up."""
+    from hpcdl import registry
+    from hpcdl.optim.parts.schedules import SCHEDULES, with_warmup
+
+    around = registry.settings_of(with_warmup)
+    del around["global_batch"]  # the case's
+    return [
+        {
+            "name": name,
+            "summary": registry.summary(shape),
+            "settings": {key: str(parameter.annotation) for key, parameter in parameters.items()},
+            "defaults": {key: parameter.default for key, parameter in parameters.items()},
+        }
+        for name, shape in SCHEDULES.items()
+        for parameters in [{**registry.settings_of(shape), **around}]
+    ]
+
+
+def _suites() -> list[dict[str, Any]]:
+    """Return the suites of the package."""
+    import tomllib
+
+    from hpcdl.cases.spec.suite_tables import suites
+
+    return [
+        {
+            "name": name,
+            "summary": tomllib.loads(path.read_text(encoding="utf-8"))["suite"]["question"],
+            "path": str(path),
+        }
+        for name, path in suites().items()
+    ]
+
+
+def _combinations() -> list[dict[str, Any]]:
+    """Return the pairs of features that a case cannot have together, each under the key that it is about."""
+    from hpcdl.cases.spec.combinations import ROWS
+
+    return [
+        {
+            "name": row.key,
+            "summary": f"{row.feature.text} and {row.other.text}: {row.reason}; {row.advice}",
+            "feature": row.feature.text,
+            "other": row.other.text,
+            "reason": row.reason,
+            "remedy": row.advice,
+        }
+        for row in ROWS
+    ]
+
+
+TABLES: Final = {
+    "networks": _networks,
+    "suites": _suites,
+    "schedules": _schedules,
+    "combinations": _combinations,
+}
+"""Entries of the subjects that are no folder of objects."""
+
 COMMAND: Final = Command(
     40,
     "list names that a suite can use",
-    "List the names that a suite can use; with SUBJECT, also their settings and defaults.",
+    "List the names that a suite can use; with SUBJECT, also their settings and defaults. combinations: pairs of "
+    "features that a case cannot have together.",
     arguments,
     execute,
     "hpcdl list aggregation",

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hpcdl.analysis.run.scaling import Record
-    from hpcdl.cases.spec.replay_spec import ReplaySpec
+    from hpcdl.cases.replay import ReplaySpec
     from hpcdl.cases.spec.train_spec import TrainSpec
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer

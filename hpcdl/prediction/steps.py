@@ -20,8 +20,8 @@ from hpcdl.analysis.run.record_fields import configuration
 from hpcdl.cases.simulation.exchange_prices import exchange_prices
 from hpcdl.cases.simulation.step_simulation import Training, tensors_of, virtual_step
 from hpcdl.cases.spec.choice import architecture
-from hpcdl.cases.spec.compression_check import check_lengths
 from hpcdl.cases.spec.keys import about
+from hpcdl.cases.spec.scheme import check_lengths
 from hpcdl.data.parts.dataset import DataError
 from hpcdl.fabric.vectors import phantom
 from hpcdl.nn.precision import master

@@ -11,7 +11,7 @@ from hpcdl.aggregation.parts.collectives import component, halves
 from hpcdl.aggregation.parts.traits import Aggregation, traits_of
 from hpcdl.cases.contract.scheme_contract import check_scheme
 from hpcdl.cases.measuring.autotune import candidates, foretold
-from hpcdl.commands.parts.listing import catalogue
+from hpcdl.commands.list import catalogue
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.prediction.predict import predict
 from hpcdl.prediction.programs import measured_program

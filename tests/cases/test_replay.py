@@ -175,16 +175,6 @@ def test_compressed_sums_that_differ_between_ranks_are_noticed(tmp_path, monkeyp
     assert not found["correct"]
 
 
-@pytest.mark.parametrize(
-    "extra, message",
-    [
-        ("compression = 'fp16'\nmesh = {model = 3}", "compression: a replay with a mesh compresses no gradients"),
-        ("compression = {name = 'top_k', density = 2}\naggregation = 'allgather'", "compression: density"),
-        ("compression = 'one_bit'\naggregation = 'ring'", "compression: OneBit makes messages"),
-        ("aggregation = 'sparcml'", "aggregation: 'sparcml' sums entries"),
-    ],
-)
-def test_a_compressed_replay_that_cannot_run_is_refused(extra, message):
-    with pytest.raises(suite.UsageError) as refused:
-        suite.parse(f"{CASE}{extra}\n", "s.toml")
-    assert message in str(refused.value)
+def test_a_compressed_replay_that_cannot_run_is_refused():
+    with pytest.raises(suite.UsageError, match="compression: density"):
+        suite.parse(f"{CASE}compression = {{name = 'top_k', density = 2}}\naggregation = 'allgather'\n", "s.toml")

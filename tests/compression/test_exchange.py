@@ -273,8 +273,7 @@ class Seeded:
 
 @pytest.mark.parametrize("compressor", ["threshold", "dgc", "qsgd"])
 def test_servers_are_refused_where_the_paper_encodes_no_sums(compressor):
-    with pytest.raises(ValueError, match=r"'sharded_parameter_server' would answer dense.*: allgather, "):
-        planned(compressor, "sharded_parameter_server").check()
+    assert not fits(compressor, "sharded_parameter_server")
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7, 8, 16])

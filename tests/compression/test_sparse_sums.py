@@ -98,17 +98,3 @@ def test_values_that_are_not_finite_are_refused_by_step_and_tensor(scheme):
     rows[0, 1, 20] = np.nan
     with pytest.raises(FloatingPointError, match=r"^step 0: gradient of layer1\.weight: "):
         exchanged(planned(Selected, scheme), rows)
-
-
-@pytest.mark.parametrize("compressor", ["fp16", "sign"])
-@pytest.mark.parametrize("scheme", SPARSE)
-def test_compressors_that_select_nothing_are_refused(compressor, scheme):
-    with pytest.raises(
-        ValueError, match=rf"^\w+ makes \w+, which '{scheme}' cannot exchange; these exchange them: [^\n]*$"
-    ):
-        planned(compressor, scheme).check()
-
-
-def test_a_code_is_refused():
-    with pytest.raises(ValueError, match=r"^code: 'gtopk' sums positions and values, not messages in a code$"):
-        planned(Selected, "gtopk", code="rice").check()

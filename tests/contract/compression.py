@@ -8,7 +8,10 @@ import numpy as np
 
 from hpcdl import registry
 from hpcdl.aggregation.parts.traits import Aggregation
+from hpcdl.cases.replay import ReplaySpec
 from hpcdl.cases.spec.choice import Choice
+from hpcdl.cases.spec.combinations import refusals
+from hpcdl.cases.spec.keys import restored
 from hpcdl.cases.spec.scheme import plan
 from hpcdl.compression.parts.device import to_device, to_host
 from hpcdl.fabric.virtual.inprocess import in_process
@@ -42,21 +45,25 @@ def tensors_of(size):
     return [Tensor(f"layer{i}.weight", offsets[i], shape) for i, shape in enumerate(shapes)]
 
 
-def planned(compressor, scheme, *, traits=None, scheme_settings=(), **settings):
-    """Return the plan of a compressor, by name or as a class of a test, and a scheme."""
+def named(compressor):
+    """Return the name of a compressor of the package, or of a class of a test."""
     name = compressor if isinstance(compressor, str) else f"{compressor.__module__}:{compressor.__name__}"
     registry.trust(name, Path())
+    return name
+
+
+def planned(compressor, scheme, *, traits=None, scheme_settings=(), **settings):
+    """Return the plan of a compressor, by name or as a class of a test, and a scheme."""
+    name = named(compressor)
     found = plan(Choice("compression", name, settings), Choice("aggregation", scheme, dict(scheme_settings)))
     return found if traits is None else replace(found, traits=traits)
 
 
 def fits(compressor, scheme):
     """Return whether a scheme can exchange what a compressor makes."""
-    try:
-        planned(compressor, scheme).check()
-    except ValueError:
-        return False
-    return True
+    keys = {"model": "lenet5", "flops": 1e9, "ranks": 2, "batch_per_rank": 8}
+    spec = restored(ReplaySpec, {**keys, "compression": named(compressor), "aggregation": scheme})
+    return not any(refusals("replay", spec))
 
 
 class Side:

@@ -32,13 +32,6 @@ WRONG_VALUES = [
         {"compression": {"name": "fp16", "warmup_steps": -1}},
         "compression: warmup_steps: must be at least 0",
     ),
-    ("train", {"compression": {"name": "fp16", "code": "rice"}}, "compression: code: FP16 selects no entries"),
-    (
-        "train",
-        {"compression": "dgc", "aggregation": "bruck", "optimizer": {"name": "sgd", "momentum": 0.9}},
-        "compression: DGC has a momentum of its own; the optimizer's must be 0",
-    ),
-    ("train", {"compression": "dgc", "aggregation": "bruck", "optimizer": "nesterov"}, "compression: DGC has a"),
     (
         "train",
         {"compression": "sign", "training": "update_broadcast"},
@@ -51,23 +44,8 @@ WRONG_VALUES = [
     ),
     (
         "train",
-        {"compression": "power_sgd", "training": "asynchronous"},
-        "compression: PowerSGD needs sums over all ranks; these make messages between two: bf16, deep_compression, ",
-    ),
-    (
-        "train",
-        {"compression": {"name": "one_bit", "code": "rice"}, "training": "asynchronous"},
-        "compression: code: OneBit selects no entries",
-    ),
-    (
-        "train",
         {"compression": {"name": "top_k", "warmup_steps": -1}, "training": "asynchronous"},
         "compression: warmup_steps: must be at least 0",
-    ),
-    (
-        "train",
-        {"compression": "fp16", "training": "ad_psgd"},
-        "compression: 'ad_psgd' compresses nothing; these do: asynchronous, d_psgd, ",
     ),
     (
         "train",
@@ -78,11 +56,6 @@ WRONG_VALUES = [
         "train",
         {"compression": "qsgd", "training": {"name": "d_psgd", "consensus_step": 0.1}},
         "compression: the error of QSGD (variance up to 1.41 of the squared norm; accepted: 0.5) may exceed ",
-    ),
-    (
-        "train",
-        {"compression": "power_sgd", "training": {"name": "d_psgd", "consensus_step": 0.1}},
-        "compression: the error of PowerSGD may exceed the difference that 'd_psgd' sends; these have ",
     ),
     (
         "train",
@@ -99,51 +72,14 @@ WRONG_VALUES = [
     ),
     (
         "train",
-        {"compression": "power_sgd", "aggregation": "native"},
-        "compression: PowerSGD makes sums that wait for others; with 'native' ranks may begin ",
-    ),
-    (
-        "train",
-        {"compression": "bf16", "aggregation": "native"},
-        "compression: BF16 makes vectors of a type that a ",
-    ),
-    (
-        "train",
-        {"compression": "top_k"},
-        "compression: TopK makes entries, which 'ring' cannot exchange; these exchange them: ",
-    ),
-    (
-        "train",
-        {"compression": "sign", "aggregation": "gtopk"},
-        "Sign makes messages, which 'gtopk' cannot exchange",
-    ),
-    (
-        "train",
-        {"compression": "fp16", "aggregation": "gtopk"},
-        "FP16 makes vectors, which 'gtopk' cannot exchange",
-    ),
-    ("train", {"aggregation": "gtopk"}, "aggregation: 'gtopk' sums entries that a compressor selects; these do: "),
-    (
-        "train",
         {"compression": {"name": "top_k", "code": "rise"}, "aggregation": "bruck"},
         "compression: code: unknown 'rise'; did you mean 'rice'?",
-    ),
-    (
-        "train",
-        {"compression": {"name": "top_k", "code": "rice"}, "aggregation": "gtopk"},
-        "compression: code: 'gtopk' sums positions and values, not messages in a code",
-    ),
-    (
-        "train",
-        {"compression": {"name": "dgc", "error_feedback": True}, "aggregation": "bruck"},
-        "compression: error_feedback: DGC holds itself what is not sent",
     ),
     (
         "train",
         {"compression": {"name": "top_k", "density": 2.0}, "aggregation": "bruck"},
         "compression: density must be above 0",
     ),
-    ("train", {"compression": "fp16", "aggregation": "none"}, "compression: 'none' exchanges nothing"),
     ("train", {"aggregation": {"name": "tree", "arty": 3}}, "unknown setting 'arty'; did you mean 'arity'?"),
     ("train", {"aggregation": {"name": "ring", "arity": 3}}, "unknown setting 'arity'; it has none"),
     ("train", {"aggregation": {"name": "tree", "arity": 0}}, "aggregation: arity = 0: a tree's node has at least"),
@@ -181,7 +117,6 @@ WRONG_VALUES = [
     ("train", {"seed": -1}, "seed: must be at least 0, not -1"),
     ("train", {"seed": 1 << 63}, "seed: 9223372036854775808 is out of range"),
     ("train", {"pruning": {"sparsity": 1}}, "pruning: sparsity: must be more than 0 and less than 1, not 1"),
-    ("train", {"pruning": {"sparsity": 0.5}, "mesh": {"model": 2}}, "mesh: pruning needs layers that are whole"),
     (
         "train",
         {"ranks": 4, "mesh": {"model": 2}, "training": {"name": "asynchronous", "servers": 3}},
@@ -193,17 +128,6 @@ WRONG_VALUES = [
         {"ranks": 4, "mesh": {"model": 2, "split": "hybrid"}, "training": "sandblaster"},
         "mesh: 'sandblaster' has one shard for each parameter, but every rank of a model group has all of conv1",
     ),
-    (
-        "train",
-        {
-            "ranks": 4,
-            "mesh": {"model": 2},
-            "training": "asynchronous",
-            "failure": {"rank": 3, "step": 2},
-        },
-        "failure: 'asynchronous' does not go on when a rank of a model group fails",
-    ),
-    ("train", {"mesh": {"model": 2}, "training": "ad_psgd"}, "mesh: 'ad_psgd' does not split layers among ranks"),
     ("train", {"pruning": {}}, "pruning: needs a setting 'sparsity'"),
     ("train", {"quantization": {"weights": 32}}, "quantization: weights: must be 2 to 16 bits, not 32"),
     ("train", {"quantization": {"weight": 8}}, "quantization: unknown setting 'weight'; did you mean 'weights'?"),
@@ -235,7 +159,6 @@ WRONG_VALUES = [
     ("pairwise", {"message_bytes": 1 << 50}, "message_bytes: 1125899906842624 to a rank: needs at least 3377699."),
     ("collective", {"message_bytes": -4}, "message_bytes: must be at least 0, not -4"),
     ("collective", {"network": "infiniband"}, "network: unknown 'infiniband'; did you mean 'infiniband-"),
-    ("collective", {"aggregation": "none"}, "aggregation: 'none' exchanges nothing"),
     ("collective", {"collective": "alltoall"}, "collective: unknown 'alltoall'; did you mean 'all_to_all'?"),
     (
         "collective",
@@ -258,21 +181,6 @@ WRONG_VALUES = [
     ("collective", {"placement": "inplace"}, "placement: unknown 'inplace'; did you mean 'in_place'?"),
     ("collective", {"dtype": "float16"}, "dtype: unknown 'float16'; did you mean 'float"),
     ("collective", {"backend": "cuda"}, "backend: unknown 'cuda'"),
-    (
-        "collective",
-        {"aggregation": "nccl"},
-        "aggregation: 'nccl' sums vectors on GPUs, and backend 'numpy' has none",
-    ),
-    (
-        "collective",
-        {"network": "gemini", "aggregation": "two_shot", "ranks": 4, "ranks_per_host": 2},
-        "aggregation: 'two_shot' is for ranks of one host, and has 2 of 4 on one here",
-    ),
-    (
-        "collective",
-        {"network": "gemini", "start": "window"},
-        "start: goes with measured cases, and network = 'gemini' simulates this one",
-    ),
     ("collective", {"repetitions": 0}, "repetitions: must be at least 1, not 0"),
     ("collective", {"global_batch": 4}, "global_batch: unknown key"),
     ("pairwise", {"ranks": 3}, "ranks: a pair has 2, not 3; pattern = 'all_pairs' or 'bisection' takes more"),
@@ -291,12 +199,6 @@ WRONG_VALUES = [
     ("replay", {"scale_to_batch": True}, "scale_to_batch: goes with times"),
     ("replay", {"warmup": 20}, "warmup: 20 of 20 steps leave none to measure"),
     ("replay", {"training": "layerwize"}, "training: unknown 'layerwize'; did you mean 'layerwise'?"),
-    (
-        "replay",
-        {"training": "elastic_averaging"},
-        "training: 'elastic_averaging' cannot be replayed; valid names: ",
-    ),
-    ("replay", {"aggregation": "nccl"}, "aggregation: 'nccl' sums vectors on GPUs"),
     ("replay", {"model": "googlenot"}, "model: unknown 'googlenot'; did you mean 'googlenet'?"),
     ("replay", {"model": "googlenet", "dataset": "digits"}, "model: "),
     ("replay", {"epochs": 3}, "epochs: unknown key"),

@@ -31,26 +31,6 @@ SPEECH = {"model": "distbelief_speech", "dataset": {"name": "synthetic", "shape"
             "mesh: conv1: 8 rows of outputs cannot be split among 16 ranks",
         ),
         (
-            {"mesh": {"model": 2}, "aggregation": "none"},
-            "mesh: ranks share parameters, and 'none' sums nothing",
-        ),
-        (
-            {"mesh": {"model": 2}, "aggregation": "native"},
-            "mesh: with 'native' ranks may begin sums of divided and whole layers in different orders",
-        ),
-        (
-            {"mesh": {"model": 2}, "compression": "fp16", "training": "asynchronous"},
-            "mesh: compression = 'fp16': messages of replicas that span ranks are not compressed",
-        ),
-        (
-            {"mesh": {"data": 1}, "compression": "fp16"},
-            "mesh: compression = 'fp16': one model group sums nothing; data must be at least 2",
-        ),
-        (
-            {"mesh": {"model": 2}, "shares": {"weights": [3, 1]}},
-            "shares: 'synchronous' has equal shares on a mesh; leave one of the keys out",
-        ),
-        (
             {"mesh": {"pipeline": 2, "linear": "inputs"}, "training": "pipeline"},
             "mesh: linear: 'inputs' has no effect: layers of a pipeline are whole; leave it out",
         ),

@@ -54,8 +54,8 @@ def test_a_declaration_of_another_type_is_refused(refused, written, tmp_path):
 @pytest.mark.parametrize("name", ["asynchronous", "elastic_averaging", "update_broadcast", "ad_psgd"])
 def test_strategies_without_common_steps_refuse_to_stop_at_a_target(refused, written, parsed, name):
     wish = {"target_accuracy": 0.9, "stop_at_target": True}
-    message = f"[[case]] 1: stop_at_target: '{name}' has no common step after which to stop; leave this key out"
-    assert refused(written(training=name, **wish)) == message
+    message = f"[[case]] 1: stop_at_target: this key cannot be used with training '{name}': "
+    assert refused(written(training=name, **wish)).startswith(message)
     assert parsed(training=["synchronous", "layerwise", "sandblaster"], **wish)
 
 
@@ -66,16 +66,13 @@ def test_stopping_needs_a_target(refused, written):
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", {"name": "sgd", "weight_decay": 2e-4}])
 def test_l_bfgs_takes_no_optimizer(refused, written, parsed, optimizer):
-    message = "[[case]] 1: optimizer: 'sandblaster' has its own optimizer, L-BFGS; leave this key out"
+    message = (
+        "[[case]] 1: optimizer: this key cannot be used with training 'sandblaster': it has its own optimizer; leave "
+        "this key out"
+    )
     assert refused(written(training="sandblaster", optimizer=optimizer)) == message
     assert parsed(training="sandblaster")[0].fields()["optimizer"] == "L-BFGS"
     assert refused(written(training="sandblaster"), ["case.optimizer.momentum=0.9"]) == message
-
-
-@pytest.mark.parametrize("name", ["asynchronous", "pipeline", "sandblaster"])
-def test_strategies_without_loss_scaling_refuse_float16(refused, written, name):
-    message = f"'{name}' has no loss scaling, which float16 needs; bfloat16 and float32 need none"
-    assert refused(written(training=name, dtype="float16")) == f"[[case]] 1: dtype: {message}"
 
 
 SHARES = {"weights": [3, 1]}
@@ -88,16 +85,6 @@ def test_strategies_that_weigh_by_images_accept_unequal_shares(parsed, name):
     assert [case.fields()["shares"] for case in cases] == ["3:1", "3:1"]
     assert [words(case.fields()) for case in cases] == [{"shares": "shares 3:1"}] * 2
     assert parsed(training=name)[0].fields()["shares"] is None
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["ad_psgd", "d_psgd", "update_broadcast", "elastic_averaging", "sandblaster", "synchronous_elastic_averaging"],
-)
-def test_other_strategies_refuse_unequal_shares(refused, written, name):
-    these = "asynchronous, layerwise, parameter_averaging, pipeline, synchronous"
-    message = f"[[case]] 1: shares: '{name}' counts all ranks alike; these count images: {these}"
-    assert refused(written(training=name, shares=SHARES)) == message
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ SIMULATED = {"network": "gemini"}
         ({"straggler": {"rank": 1}}, "straggler: give a factor of more than 1, or probability and seconds"),
         ({"straggler": {"rank": 1, "factor": "big"}}, "straggler: setting 'factor' must be float, not 'big'"),
         ({"straggler": 5}, "straggler: must be a table, as {key = value}, not 5"),
-        ({"failure": {"rank": 1, "step": 5}}, "failure: 'synchronous' does not go on when a rank fails"),
         ({**ASYNCHRONOUS, "failure": {"rank": 0, "step": 5}}, "failure: rank: rank 0 keeps the record and cannot"),
         ({**ASYNCHRONOUS, "failure": {"rank": 1}}, "failure: needs a setting 'step'"),
         ({**ASYNCHRONOUS, "failure": {"rank": 1, "step": -1}}, "failure: step: must be at least 0, not -1"),

@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcdl.aggregation.parts.cost import cost, costs
 from hpcdl.aggregation.ring import ring
-from hpcdl.cases.spec.scheme import MOST_TRIED
+from hpcdl.cases.spec.scheme import MAX_TRIED
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated
@@ -88,7 +88,7 @@ def _ratio(compressed: Compressed, ranks: int, sent: float, *, among_activations
 def _dense_bytes(plan: Plan, ranks: int, size: int, dtype: np.dtype[Any]) -> float:
     """Return the bytes that all ranks send to sum ``size`` elements; by a ring if the scheme is sparse."""
     scheme, settings = (ring, {}) if plan.aggregation.sparse else (plan.scheme, plan.scheme_settings)
-    if ranks <= MOST_TRIED:
+    if ranks <= MAX_TRIED:
         world = simulated(ranks, next(iter(NETWORKS.values())))
         world.run(lambda comm: scheme(comm, phantom(size, dtype), **settings))
         return float(sum(world.bytes))

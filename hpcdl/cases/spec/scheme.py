@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from hpcdl import registry
 from hpcdl.aggregation.parts import traits
-from hpcdl.compression.parts.protocol import Compression
+from hpcdl.compression.parts.protocol import Compression, Layout
 from hpcdl.fabric.device import nccl
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import phantom
@@ -23,10 +23,15 @@ if TYPE_CHECKING:
     from hpcdl.cases.spec.choice import Choice
     from hpcdl.compression.parts.protocol import Tensor
     from hpcdl.fabric.comm import Array
-    from hpcdl.nn.backend import Backend
 
 
-MOST_TRIED: Final = 32
+class _Tensor(NamedTuple):
+    name: str
+    span: slice
+    shape: tuple[int, ...]
+
+
+MAX_TRIED: Final = 32
 """Ranks up to which an aggregation is tried: about 10 ms for a ring."""
 
 
@@ -35,34 +40,10 @@ def traits_of(aggregation: Choice) -> traits.Aggregation:
     return traits.traits_of(aggregation.name, aggregation.settings)
 
 
-def check_memory(aggregation: Choice, backend: Backend) -> None:
-    """Raise ValueError for a scheme that cannot sum vectors where ``backend`` has them."""
-    memory, scheme = traits_of(aggregation).memory, aggregation.name
-    if memory == "host" and not backend.on_host:
-        raise ValueError(f"{scheme!r} sums in the host's memory, and backend {backend.name!r} is not there")
-    if memory == "device":
-        if backend.on_host:
-            raise ValueError(f"{scheme!r} sums vectors on GPUs, and backend {backend.name!r} has none there")
-        nccl.library()  # the one that sums there
-
-
-def check_dense(aggregation: Choice) -> None:
-    """Raise ValueError for a scheme that sums no whole vectors but entries that a compressor selects."""
-    if traits_of(aggregation).sparse:
-        those = [
-            one for one in registry.names("compression") if hasattr(registry.find("compression", one), "select")
-        ]
-        raise ValueError(
-            f"{aggregation.name!r} sums entries that a compressor selects; these do: {', '.join(those)}"
-        )
-
-
-def check_hosts(aggregation: Choice, ranks: int, ranks_per_host: int) -> None:
-    """Raise ValueError for a scheme of one host whose simulated ranks are on several."""
-    if traits_of(aggregation).one_host and ranks_per_host < ranks:
-        raise ValueError(
-            f"{aggregation.name!r} is for ranks of one host, and has {ranks_per_host} of {ranks} on one here"
-        )
+def check_library(aggregation: Choice) -> None:
+    """Raise ValueError if a scheme that sums on GPUs lacks its library."""
+    if traits_of(aggregation).memory == "device":
+        nccl.library()
 
 
 def can_be_tried(aggregation: Choice, ranks: int) -> bool:
@@ -72,7 +53,7 @@ def can_be_tried(aggregation: Choice, ranks: int) -> bool:
     simulated, sparse ones sum no whole vectors, and more ranks take long.
     """
     traits = traits_of(aggregation)
-    return ":" not in aggregation.name and traits.memory != "device" and not traits.sparse and ranks <= MOST_TRIED
+    return ":" not in aggregation.name and traits.memory != "device" and not traits.sparse and ranks <= MAX_TRIED
 
 
 def try_out(aggregation: Choice, ranks: int) -> None:
@@ -81,6 +62,31 @@ def try_out(aggregation: Choice, ranks: int) -> None:
         aggregate = aggregation.bind()
         world = simulated(ranks, next(iter(NETWORKS.values())))
         world.run(lambda comm: aggregate(comm, phantom(ranks, "float32")))
+
+
+TRIED: Final = Layout(
+    size=6, tensors=(_Tensor("fc.weight", slice(0, 4), (2, 2)), _Tensor("fc.bias", slice(4, 6), (2,)))
+)
+"""Layout on which a compressor is made before the run, to raise the ValueError of its settings."""
+
+
+def try_compressor(compression: Choice, plan: Plan | None) -> None:
+    """Raise ValueError for settings of a compression that are out of range; a user's own is not made."""
+    if plan is None:
+        if compression.settings:
+            raise ValueError(f"{NONE!r} has no setting {next(iter(compression.settings))!r}")
+        return
+    if plan.settings.warmup_steps < 0:
+        raise ValueError(f"warmup_steps: must be at least 0, not {plan.settings.warmup_steps}")
+    plan.make_code()
+    if ":" not in compression.name:
+        plan.make(TRIED)
+
+
+def check_lengths(plan: Plan) -> None:
+    """Raise ValueError if lengths of messages depend on the values of the gradient, which simulations lack."""
+    if plan.kind != "vectors" and plan.make(TRIED).expected(slice(0, TRIED.size)) is None:
+        raise ValueError("lengths of its messages depend on values, which a simulation lacks")
 
 
 NONE: Final = "none"

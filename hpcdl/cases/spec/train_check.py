@@ -7,19 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from hpcdl import registry
 from hpcdl.cases.simulation import virtual_training
-from hpcdl.cases.simulation.stage_balance import check_microbatches, check_stages
-from hpcdl.cases.spec import compression_check
+from hpcdl.cases.spec import combinations
 from hpcdl.cases.spec.choice import check_layers
 from hpcdl.cases.spec.keys import MOST_STEPS, about
-from hpcdl.cases.spec.scheme import check_dense, check_hosts, check_memory, traits_of, try_out
+from hpcdl.cases.spec.scheme import check_library, traits_of, try_compressor, try_out
 from hpcdl.data.parts.dataset import Dataset
 from hpcdl.data.parts.sharding import EQUAL, bounds
 from hpcdl.launch.machine import node_memory_bytes, shortage
-from hpcdl.nn.precision import HALF
 from hpcdl.nn.volumes import volumes
-from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -98,12 +94,9 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
             raise ValueError(f"are {spec.planned_steps} steps, and must be at most {MOST_STEPS}")
     with about("backend"):
         kernels = spec.kernels
-    _check_supported(spec, given)
+    combinations.check("train", spec, given)
     with about("dtype"):
         kernels.check_precision(spec.dtype)
-    for key, asked in (("quantization", spec.quantization), ("pruning", spec.pruning)):
-        if asked is not None and not kernels.on_host:
-            raise ValueError(f"{key}: is done in the host's memory, and backend {kernels.name!r} is not there")
     with about("model"):
         if (shape := check_layers(spec.layers, spec.data.shape)) != (spec.data.classes,):
             raise ValueError(f"ends in {shape}, but {spec.data.name} has {spec.data.classes} classes")
@@ -118,28 +111,21 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
         spec.strategy.check_rates(spec.rate, spec.planned_steps, spec.training.in_full)
     _check_shares(spec)
     virtual_training.check(spec)
-    with about("training"):
-        shares = np.diff(bounds(spec.images_per_step, spec.copies, spec.sharing))
-        check_microbatches(spec, int(shares.min()))
+    spec.check_stages(int(np.diff(bounds(spec.images_per_step, spec.copies, spec.sharing)).min()))
     with about("mesh"):
-        check_stages(spec, len(spec.layers))
-    if spec.mesh is not None:
-        with about("mesh"):
-            _check_mesh(spec)
+        _check_divisions(spec)
     with about("batch_per_rank" if spec.global_batch is None else "global_batch"):
         if (line := shortage(memory_bytes(spec), 1, node_memory_bytes())) is not None:
             raise ValueError(f"{spec.most_images} images a rank: {line}")
     if spec.strategy.aggregates:
         with about("aggregation"):
-            if spec.plan is None:
-                check_dense(spec.aggregation)
-            check_memory(spec.aggregation, kernels)
-            if spec.network:
-                check_hosts(spec.aggregation, spec.ranks, spec.ranks_per_host)
+            check_library(spec.aggregation)
             if not traits_of(spec.aggregation).sparse:
                 try_out(spec.aggregation, spec.ranks // spec.stages)
     with about("compression"):
-        compression_check.check(spec)
+        if spec.plan is not None:
+            spec.strategy.check_compression(spec.plan, spec.training.in_full)
+        try_compressor(spec.compression, spec.plan)
     _check_faults(spec)
 
 
@@ -191,91 +177,12 @@ def _check_shares(spec: TrainSpec) -> None:
             raise ValueError(f"weights: with {spec.sharing} rank {rank} would receive 0 of {batch} images")
 
 
-def _check_mesh(spec: TrainSpec) -> None:
-    """Raise ValueError for a mesh that does not fit the ranks, and for layers that cannot be split so."""
+def _check_divisions(spec: TrainSpec) -> None:
+    """Raise ValueError for layers that cannot be split so, or not with the strategy."""
     if spec.mesh is None or spec.model_ranks == 1:
         return
-    if spec.independent:
-        raise ValueError(f"ranks share parameters, and {spec.aggregation.name!r} sums nothing")
-    if spec.strategy.aggregates and traits_of(spec.aggregation).native:
-        raise ValueError(
-            f"with {spec.aggregation.name!r} ranks may begin sums of divided and whole layers in different orders"
-        )
-    if spec.plan is not None and not spec.strategy.aggregates:
-        raise ValueError(
-            f"compression = {spec.compression.name!r}: messages of replicas that span ranks are not compressed"
-        )
-    if spec.plan is not None and spec.replicas == 1:
-        raise ValueError(
-            f"compression = {spec.compression.name!r}: one model group sums nothing; data must be at least 2"
-        )
-    if spec.dtype in HALF:
-        raise ValueError(f"gradients of activations are summed over ranks; use float32, not {spec.dtype}")
-    for key in ("quantization", "pruning"):
-        if getattr(spec, key) is not None:
-            raise ValueError(f"{key} needs layers that are whole on every rank")
-    spec.mesh.check_divisions(spec.layers, spec.data.shape, spec.ranks)
+    spec.mesh.check_divisions(spec.layers, spec.shape, spec.ranks)
     whole = [name for division in spec.divisions for name in division.whole]
     if whole and not spec.strategy.aggregates:
         shards = f"{spec.training.name!r} has one shard for each parameter"
         raise ValueError(f"{shards}, but every rank of a model group has all of {whole[0]}")
-
-
-def _check_supported(spec: TrainSpec, given: Collection[str]) -> None:
-    """Raise ValueError, led by its key, for a key of the case that its strategy does not support."""
-    name, traits = spec.training.name, spec.strategy
-    weighing = [
-        one for one in registry.names("training") if registry.traits("training", one, Strategy).weighs_images
-    ]
-    splitting = [
-        one for one in registry.names("training") if registry.traits("training", one, Strategy).splits_layers
-    ]
-    for key, asked, able, why in (
-        (
-            "dtype",
-            spec.dtype == "float16",
-            traits.scales_loss,
-            "has no loss scaling, which float16 needs; bfloat16 and float32 need none",
-        ),
-        (
-            "optimizer",
-            "optimizer" in given,
-            traits.optimizer is None,
-            f"has its own optimizer, {traits.optimizer}; leave this key out",
-        ),
-        (
-            "shares",
-            spec.shares,
-            traits.weighs_images,
-            f"counts all ranks alike; these count images: {', '.join(weighing)}",
-        ),
-        (
-            "stop_at_target",
-            spec.stop_at_target,
-            traits.stops_at_target,
-            "has no common step after which to stop; leave this key out",
-        ),
-        (
-            "aggregation",
-            "aggregation" in given,
-            traits.aggregates,
-            "moves its messages itself; leave this key out",
-        ),
-        ("failure", spec.failure, traits.may_fail is not None, "does not go on when a rank fails"),
-        ("failure", spec.failure, spec.model_ranks == 1, "does not go on when a rank of a model group fails"),
-        (
-            "mesh",
-            spec.mesh and spec.stages == 1,
-            traits.splits_layers,
-            f"does not split layers among ranks; these do: {', '.join(splitting)}",
-        ),
-        ("mesh", spec.stages > 1, traits.pipelines, 'has all layers on every rank; training = "pipeline" has not'),
-        (
-            "shares",
-            spec.shares,
-            spec.mesh is None or spec.stages > 1,
-            "has equal shares on a mesh; leave one of the keys out",
-        ),
-    ):
-        if asked and not able:
-            raise ValueError(f"{key}: {name!r} {why}")

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hpcdl import registry
-from hpcdl.cases.simulation.stage_balance import balanced
 from hpcdl.cases.spec.choice import Choice, opened
-from hpcdl.cases.spec.compute_times import DEVICES, ComputeSource, times_of_ranks
+from hpcdl.cases.spec.compute_times import DEVICES
 from hpcdl.cases.spec.keys import MOST_RANKS, MOST_STEPS, MOST_THREADS, key
-from hpcdl.cases.spec.scheme import plan, traits_of
+from hpcdl.cases.spec.scheme import traits_of
+from hpcdl.cases.spec.step_spec import StepSpec
 from hpcdl.data.parts.sharding import EQUAL, Shares, bounds
 from hpcdl.fabric.faults import Failure, Straggler
 from hpcdl.fabric.network import NETWORKS
@@ -30,32 +29,28 @@ from hpcdl.training.parts.compressed.plan import ExchangeSettings
 from hpcdl.training.parts.mesh import Mesh
 from hpcdl.training.parts.model_group import ModelGroup
 from hpcdl.training.parts.session import training_session
-from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hpcdl.cases.spec.compute_times import ComputeTimes
     from hpcdl.data.parts.dataset import Dataset
     from hpcdl.fabric.comm import Array
-    from hpcdl.fabric.network import Network
     from hpcdl.nn.backend import Backend
     from hpcdl.nn.layer import Layer
     from hpcdl.nn.split.division import Division
-    from hpcdl.training.parts.compressed.plan import Plan
     from hpcdl.training.parts.journal import Journal
     from hpcdl.training.parts.mesh import Place
     from hpcdl.training.parts.session import Session
 
 
-MOST_AHEAD: Final = 1000
+MAX_AHEAD: Final = 1000
 """Batches made ahead, at most."""
-MOST_JITTER: Final = 10
+MAX_JITTER: Final = 10
 """Standard deviation of a simulated batch's time by its mean, at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainSpec:
+class TrainSpec(StepSpec):
     """Keys of a training case; properties raise ValueError for settings that cannot be."""
 
     model: Choice = key(folder="models")
@@ -79,7 +74,7 @@ class TrainSpec:
     stop_at_target: bool = key(default=False)
     evaluate_every: float = key(1, least=1e-6)
     seed: int = key(1, least=0)
-    prefetch: int = key(2, least=0, most=MOST_AHEAD)
+    prefetch: int = key(2, least=0, most=MAX_AHEAD)
     threads: int = key(1, least=1, most=MOST_THREADS)
     trace: str = key("events", choices=("events", "steps", "alternating"))
     straggler: Straggler | None = key(None, table=Straggler)
@@ -91,17 +86,12 @@ class TrainSpec:
     device: str | None = key(None, choices=tuple(DEVICES))
     flops: float | None = key(None, above=0)
     times: str | None = key(None)
-    jitter: float = key(0.0, least=0, most=MOST_JITTER)
+    jitter: float = key(0.0, least=0, most=MAX_JITTER)
 
     @cached_property
     def data(self) -> Dataset:
         """The dataset."""
         return opened(self.dataset)
-
-    @cached_property
-    def layers(self) -> Sequence[Layer]:
-        """The model for images of the dataset."""
-        return self.model.make(self.data.shape, self.data.classes)  # type: ignore[no-any-return]
 
     @property
     def trained_layers(self) -> Sequence[Layer]:
@@ -115,44 +105,23 @@ class TrainSpec:
         return backend(self.backend.name, **self.backend.settings)
 
     @cached_property
-    def strategy(self) -> Strategy:
-        """Traits of the strategy."""
-        return registry.traits("training", self.training.name, Strategy)
-
-    @cached_property
     def independent(self) -> bool:
         """True if ranks exchange nothing."""
         return self.strategy.aggregates and not traits_of(self.aggregation).sums
 
-    @property
-    def stages(self) -> int:
-        """Ranks among which the layers are divided; 1: each rank has all of them."""
-        return 1 if self.mesh is None else self.mesh.pipeline
-
-    @cached_property
-    def parts(self) -> tuple[slice, ...]:
-        """Layers of each stage: contiguous, the slowest as fast as possible by the modelled times."""
-        return balanced(self.layers, self.data.shape, self.stages, self.compute_times if self.network else None)
-
     @cached_property
     def stage_bytes(self) -> tuple[tuple[int, int], ...]:
         """Bytes of each stage's parameters, and of the outputs of its layers for all images in flight."""
-        settings = self.training.in_full
         size, own = (np.dtype(kind(self.dtype)).itemsize for kind in (master, storage_dtype))
-        images = -(-self.most_images // self.strategy.microbatches(settings))
-        found, shape = [], tuple(self.data.shape)
+        images = -(-self.most_images // self.microbatches)
+        sizes, shape = [], tuple(self.shape)
         for stage, part in enumerate(self.parts):
             weight = volumes(self.layers[part], shape, images)
-            flying = self.strategy.in_flight(stage, self.stages, settings)
-            found.append((size * weight.parameters, flying * own * weight.activation_bytes // FLOAT_BYTES))
+            flying = self.strategy.in_flight(stage, self.stages, self.training.in_full)
+            sizes.append((size * weight.parameters, flying * own * weight.activation_bytes // FLOAT_BYTES))
             for layer in self.layers[part]:
                 shape = layer.output(shape)
-        return tuple(found)
-
-    @cached_property
-    def plan(self) -> Plan | None:
-        """Compression of gradients; None if there is none."""
-        return plan(self.compression, self.aggregation)
+        return tuple(sizes)
 
     @cached_property
     def workers(self) -> range:
@@ -171,6 +140,11 @@ class TrainSpec:
     def images_per_step(self) -> int:
         """Images of a step, of all workers together."""
         return self.global_batch or (self.batch_per_rank or 0) * len(self.workers)
+
+    @property
+    def images(self) -> int:
+        """Images of the batch of a copy of the network, of which the shares are equal."""
+        return self.images_per_step // self.copies
 
     @property
     def sharing(self) -> Shares:
@@ -198,44 +172,6 @@ class TrainSpec:
     def rate(self, step: int) -> float:
         """Return the learning rate of a step."""
         return self.learning_rate * self.rates(step, self.planned_steps)
-
-    @property
-    def compute_source(self) -> ComputeSource:
-        """Source of the times of simulated work."""
-        return ComputeSource(self.device, self.flops, self.times)
-
-    @cached_property
-    def compute_times(self) -> ComputeTimes:
-        """Modelled times of the work of a rank that is not slowed."""
-        return self.compute_source.compute_times(str(self.model), self.layers, self.data.shape)
-
-    @cached_property
-    def stage_times(self) -> tuple[ComputeTimes, ...]:
-        """:attr:`compute_times` of each rank of a pipeline or of a model group, by its place in it."""
-        if self.mesh is not None and self.divisions:
-            images = self.images_per_step * self.model_ranks // len(self.workers)
-            return times_of_ranks(self.compute_times, self.layers, self.divisions, images, self.mesh.exchange)
-        return self.compute_times.of_stages(self.layers, self.parts)
-
-    @property
-    def cluster(self) -> Network:
-        """The network of a simulated case, with its ranks on hosts."""
-        return NETWORKS[str(self.network)].on(self.ranks_per_host)
-
-    @property
-    def model_ranks(self) -> int:
-        """Ranks among which the layers are split; 1 if they are whole."""
-        return 1 if self.mesh is None else self.mesh.groups(self.ranks)[1]
-
-    @property
-    def replicas(self) -> int:
-        """Ranks, or model groups that train as one, of the strategy."""
-        return self.ranks // self.model_ranks
-
-    @cached_property
-    def divisions(self) -> tuple[Division, ...]:
-        """Parts of the layers of each rank of a model group; empty if the layers are not split."""
-        return () if self.mesh is None else self.mesh.divisions(self.layers, self.data.shape, self.ranks)
 
     def division(self, rank: int) -> Division | None:
         """Return the parts of the layers of a rank of a model group; None if the layers are not split."""

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl import registry
 from hpcdl.aggregation.parts.collectives import own
-from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.compression.parts.message_encoders import SparseMessages, VectorMessages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from hpcdl.aggregation.parts.traits import Aggregation
     from hpcdl.compression.parts.code import Code
     from hpcdl.compression.parts.protocol import Compression, Encoder, Layout
 
@@ -78,53 +78,8 @@ class Plan:
             raise ValueError(f"{self.scheme.__name__} declares {name}, but its module does not define it")
         return found
 
-    def check(self) -> None:
-        """Raise ValueError if the aggregation cannot exchange what the compressor makes."""
-        name, scheme, traits = self.name, self.scheme.__name__, self.aggregation
-        if not traits.sums:
-            raise ValueError(f"{scheme!r} exchanges nothing that could be compressed")
-        self._check_settings()
-        if not able(self.kind, traits, both_ways=self.traits.both_ways):
-            declared = {
-                one: registry.traits("aggregation", one, Aggregation) for one in registry.names("aggregation")
-            }
-            both_ways = self.traits.both_ways
-            those = [one for one, theirs in declared.items() if able(self.kind, theirs, both_ways=both_ways)]
-            reason = "would answer dense, for its paper encodes no sums" if traits.servers else "cannot exchange"
-            raise ValueError(
-                f"{name} makes {self.kind}, which {scheme!r} {reason}; these exchange them: {', '.join(those)}"
-            )
-        if self.kind == "vectors" and self.traits.own_sums and (traits.native or traits.adaptive):
-            raise ValueError(f"{name} makes vectors of a type that a library cannot sum, as {scheme} lets it")
-        if traits.native and self.traits.dependent_sums:
-            raise ValueError(
-                f"{name} makes sums that wait for others; with {scheme!r} ranks may begin them in different orders"
-            )
-        if self.settings.code is not None and traits.sparse:
-            raise ValueError(f"code: {scheme!r} sums positions and values, not messages in a code")
-
-    def check_messages(self) -> None:
-        """Raise ValueError if a receiver cannot read what the compressor makes without a sum over all ranks."""
-        self._check_settings()
-        if not readable(self.make):
-            compressors = {one: registry.find("compression", one) for one in registry.names("compression")}
-            those = [one for one, found in compressors.items() if readable(found)]
-            raise ValueError(
-                f"{self.name} needs sums over all ranks; these make messages between two: {', '.join(those)}"
-            )
-
-    def _check_settings(self) -> None:
-        """Raise ValueError for settings that do not fit the compressor."""
-        if self.settings.warmup_steps < 0:
-            raise ValueError(f"warmup_steps: must be at least 0, not {self.settings.warmup_steps}")
-        if self.settings.error_feedback and self.traits.own_residual:
-            raise ValueError(f"error_feedback: {self.name} holds itself what is not sent")
-        if self.settings.code is not None and self.kind != "entries":
-            raise ValueError(f"code: {self.name} selects no entries, whose positions a code shortens")
-        self.make_code()
-
     def encoder(self, compressor: Any, layout: Layout) -> Encoder:
-        """Return the encoder of messages that one rank can read; :meth:`check` or ``check_messages`` allows it."""
+        """Return the encoder of messages that one rank can read."""
         if self.kind == "entries":
             return SparseMessages(layout, compressor, self.make_code())
         if self.kind == "vectors":
@@ -154,14 +109,3 @@ class Plan:
 def readable(make: Callable[..., Any]) -> bool:
     """Return True if one rank can read what a compressor, bound or not, makes without a sum over all ranks."""
     return any(hasattr(getattr(make, "func", make), method) for method in ("select", "encode", "restore"))
-
-
-def able(kind: str, aggregation: Aggregation, *, both_ways: bool) -> bool:
-    """Return True if a scheme can exchange what a compressor of this kind makes.
-
-    ``both_ways``: servers can encode the sums of its messages.
-    """
-    if kind == "vectors":
-        return aggregation.sums and not aggregation.sparse
-    messages = aggregation.gathers or (both_ways and aggregation.servers is not None)
-    return messages or (kind == "entries" and aggregation.sparse)

@@ -1,0 +1,342 @@
+"""What goes with what: one table of pairs of features that a case cannot have together.
+
+A feature is a property of a case, such as model parallelism, or one that a named object declares in its traits,
+such as an aggregation that sums nothing. ``hpcdl list combinations`` prints the table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from hpcdl import registry
+from hpcdl.aggregation.parts.traits import Aggregation
+from hpcdl.cases.spec.keys import about, keys
+from hpcdl.cases.spec.scheme import NONE, traits_of
+from hpcdl.compression.parts.protocol import Compression
+from hpcdl.nn.precision import HALF
+from hpcdl.training.parts.compressed.plan import readable
+from hpcdl.training.parts.traits import Strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+TRAITS: Final[dict[str, type]] = {"training": Strategy, "aggregation": Aggregation, "compression": Compression}
+"""Declaration of the objects of a folder."""
+
+
+class Setup:
+    """A case whose combination of features is checked; keys that its kind does not have are None."""
+
+    def __init__(self, kind: str, spec: Any, given: Collection[str] = ()) -> None:
+        self.kind, self.spec, self.given = kind, spec, given
+
+    def __getattr__(self, name: str) -> Any:
+        known = name in keys(type(self.spec)) or hasattr(type(self.spec), name)
+        return getattr(self.spec, name) if known else None
+
+    @cached_property
+    def scheme(self) -> Aggregation | None:
+        """Traits of the aggregation; None if the case has none."""
+        uses = self.strategy is None or self.strategy.aggregates
+        return traits_of(self.aggregation) if uses and self.aggregation else None
+
+    @property
+    def on_host(self) -> bool:
+        """True if gradients are in the host's memory."""
+        return self.kernels is None or bool(self.kernels.on_host)
+
+    def exchanges(self, scheme: Aggregation) -> bool:
+        """Return True if a scheme can exchange what the case's compressor makes."""
+        if self.plan.kind == "vectors":
+            return scheme.sums and not scheme.sparse
+        messages = scheme.gathers or (self.plan.traits.both_ways and scheme.servers is not None)
+        return messages or (self.plan.kind == "entries" and scheme.sparse)
+
+
+@dataclass(frozen=True)
+class Feature:
+    """Property of a case."""
+
+    text: str
+    holds: Callable[[Setup], Any]
+    key: str = ""
+    """Key whose value a message shows instead of the text."""
+    able: Callable[[Setup], list[str]] | None = None
+    """Names of objects that go with the other feature."""
+    noun: str = "these"
+    """Noun of these objects in a message."""
+
+    def shown(self, setup: Setup) -> str:
+        """Return the feature in a message."""
+        value = getattr(setup, self.key) if self.key else None
+        return self.text if value is None else f"{self.key} {getattr(value, 'name', value)!r}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """Two features that exclude each other."""
+
+    key: str
+    """Key that the message is about."""
+    feature: Feature
+    other: Feature
+    reason: str
+    remedy: str = ""
+    """If empty: choose an object without the other feature."""
+
+    @property
+    def advice(self) -> str:
+        """The remedy, for any case."""
+        key = self.other.key or self.key
+        return self.remedy or f"choose another {'strategy' if key == 'training' else key}"
+
+    def message(self, setup: Setup) -> str:
+        """Return the refusal of a case that has both features."""
+        first = self.feature.shown(setup).removeprefix(f"{self.key} ").replace(f"the key {self.key}", "this key")
+        able = [] if self.remedy or self.other.able is None else self.other.able(setup)
+        remedy = f"{self.other.noun} can: {', '.join(able)}" if able else self.advice
+        return f"{self.key}: {first} cannot be used with {self.other.shown(setup)}: {self.reason}; {remedy}"
+
+
+def refusals(kind: str, spec: Any, given: Collection[str] = ()) -> Iterator[str]:
+    """Yield a message, led by a key, for each row that refuses a case; ``given``: keys in the suite."""
+    setup = Setup(kind, spec, given)
+    with about("aggregation"):
+        _ = setup.scheme
+    with about("compression"):
+        _ = setup.plan
+    return (row.message(setup) for row in ROWS if row.feature.holds(setup) and row.other.holds(setup))
+
+
+def check(kind: str, spec: Any, given: Collection[str] = ()) -> None:
+    """Raise ValueError for the first of :func:`refusals`."""
+    for message in refusals(kind, spec, given):
+        raise ValueError(message)
+
+
+def _named(folder: str, has: Callable[[Any], Any]) -> Callable[[Setup], list[str]]:
+    """Return a function that lists the objects of a folder whose traits have something."""
+
+    def names(_setup: Setup) -> list[str]:
+        kind = TRAITS[folder]
+        return [
+            name for name in registry.names(folder) if name != NONE and has(registry.traits(folder, name, kind))
+        ]
+
+    return names
+
+
+def _declared(folder: str, text: str, has: Callable[[Any], Any]) -> Feature:
+    """Return the feature of a case whose strategy, aggregation or compressor has such traits."""
+
+    def holds(setup: Setup) -> bool:
+        if folder == "compression":
+            return setup.plan is not None and bool(has(setup.plan.traits))
+        traits = setup.strategy if folder == "training" else setup.scheme
+        return traits is not None and bool(has(traits))
+
+    return Feature(text, holds, folder, _named(folder, lambda traits: not has(traits)))
+
+
+def strategy(text: str, has: Callable[[Strategy], Any]) -> Feature:
+    """Return the feature of cases whose strategy has such traits."""
+    return _declared("training", f"a strategy {text}", has)
+
+
+def aggregation(text: str, has: Callable[[Aggregation], Any]) -> Feature:
+    """Return the feature of cases whose aggregation has such traits."""
+    return _declared("aggregation", f"an aggregation {text}", has)
+
+
+def compressor(text: str, has: Callable[[Compression], Any]) -> Feature:
+    """Return the feature of cases whose compressor has such traits."""
+    return _declared("compression", f"a compressor {text}", has)
+
+
+def _given(key: str) -> Feature:
+    return Feature(f"the key {key}", lambda case: key in case.given and getattr(case, key))
+
+
+def _measured(key: str) -> Feature:
+    """Return the feature of collectives that give a key of measurements."""
+    return Feature(
+        f"the key {key}",
+        lambda case: case.kind == "collective" and getattr(case, key) != keys(type(case.spec))[key].default,
+    )
+
+
+def _compressors(has: Callable[[Any], Any]) -> Callable[[Setup], list[str]]:
+    """Return a function that lists the compressors whose class has something."""
+    return lambda _: [name for name in registry.names("compression") if has(registry.find("compression", name))]
+
+
+def _product(kind: str) -> Feature:
+    """Return the feature of cases whose compressor makes vectors, entries or messages."""
+    return Feature(f"a compressor of {kind}", lambda case: case.plan and case.plan.kind == kind, "compression")
+
+
+REPLAY: Final = Feature("a replay", lambda case: case.kind == "replay")
+COMPRESSED_REPLAY: Final = Feature("a compressed replay", lambda case: case.kind == "replay" and case.plan)
+BREAK_EVEN: Final = Feature("a break-even case", lambda case: case.kind == "break_even")
+COLLECTIVE: Final = Feature("a collective", lambda case: case.kind == "collective")
+SIMULATED: Final = Feature("a simulated case", lambda case: case.network, "network")
+HOSTS: Final = Feature(
+    "ranks on several hosts", lambda case: case.network and (case.ranks_per_host or 1) < case.ranks
+)
+
+SHARES, FAILURE = _given("shares"), _given("failure")
+QUANTIZATION, PRUNING = _given("quantization"), _given("pruning")
+MODEL: Final = Feature("model parallelism", lambda case: (case.model_ranks or 1) > 1)
+ONE_GROUP: Final = Feature("a single model group", lambda case: MODEL.holds(case) and case.replicas == 1)
+MESH: Final = Feature("a mesh of model groups", lambda case: case.mesh is not None and case.stages == 1)
+PIPELINE: Final = Feature("stages of a pipeline", lambda case: (case.stages or 1) > 1)
+ANY_MESH: Final = Feature("a mesh", lambda case: case.mesh is not None)
+HOST: Final = Feature("a backend on the host", lambda case: case.on_host, "backend")
+DEVICE: Final = Feature(
+    "a backend on a device",
+    lambda case: not case.on_host,
+    "backend",
+    _named("compression", lambda traits: traits.on_device),
+    "these compressors",
+)
+FLOAT16: Final = Feature("float16", lambda case: case.dtype == "float16", "dtype")
+HALF_PRECISION: Final = Feature("16-bit precision", lambda case: case.dtype in HALF, "dtype")
+MOMENTUM: Final = Feature(
+    "a momentum of the optimizer", lambda case: case.optimizer and case.optimizer.in_full.get("momentum")
+)
+
+LOOSE: Final = strategy("without equal steps", lambda its: not its.lockstep)
+UNSUMMED: Final = strategy(
+    "that sums no compressed gradients in equal steps",
+    lambda its: not (its.lockstep and its.aggregates and its.compresses),
+)
+UNSCALED: Final = strategy("without loss scaling", lambda its: not its.scales_loss)
+OWN_OPTIMIZER: Final = strategy("with an optimizer of its own", lambda its: its.optimizer)
+UNWEIGHTED: Final = strategy("that counts all ranks alike", lambda its: not its.weighs_images)
+NO_COMMON_STEP: Final = strategy("without common steps", lambda its: not its.stops_at_target)
+OWN_MESSAGES: Final = strategy("with messages of its own", lambda its: not its.aggregates)
+ALL_RANKS: Final = strategy("that needs all ranks", lambda its: its.may_fail is None)
+WHOLE_LAYERS: Final = strategy("that splits no layers", lambda its: not its.splits_layers)
+ONE_STAGE: Final = strategy("without stages", lambda its: not its.pipelines)
+DENSE: Final = strategy("that compresses nothing", lambda its: not its.compresses)
+BUCKETS: Final = Feature(
+    "a strategy that sums buckets at the same time",
+    lambda case: case.training and "bucket_bytes" in registry.settings_of(case.training.find()),
+    "training",
+)
+
+SUMS_NOTHING: Final = aggregation("that sums nothing", lambda its: not its.sums)
+NATIVE: Final = aggregation("by the library", lambda its: its.native)
+ADAPTIVE: Final = aggregation("chosen at run time", lambda its: its.adaptive)
+LIBRARY: Final = aggregation("that may be the library's", lambda its: its.native or its.adaptive)
+COMPOSITE: Final = aggregation("composed of the library's", lambda its: its.composite and its.native)
+SPARSE: Final = aggregation("of entries", lambda its: its.sparse)
+ON_HOST: Final = aggregation("in the host's memory", lambda its: its.memory == "host")
+ON_GPUS: Final = aggregation("on GPUs", lambda its: its.memory == "device")
+ONE_HOST: Final = aggregation("for one host", lambda its: its.one_host)
+
+COMPRESSION: Final = Feature("compression", lambda case: case.plan, "compression")
+NO_COMPRESSION: Final = Feature(
+    "dense gradients",
+    lambda case: not case.plan,
+    able=_compressors(lambda made: hasattr(made, "select")),
+    noun="these compressors",
+)
+PAIRS: Final = Feature(
+    "compressed messages between two ranks", lambda case: case.plan and not case.strategy.aggregates
+)
+HOST_COMPRESSOR: Final = compressor("on the host", lambda its: not its.on_device)
+OWN_MOMENTUM: Final = compressor("with a momentum of its own", lambda its: its.own_momentum)
+OWN_TYPE: Final = compressor("of vectors of its own type", lambda its: its.own_sums)
+WAITING_SUMS: Final = compressor("whose sums wait for others", lambda its: its.dependent_sums)
+OWN_REST: Final = compressor("that holds itself what is not sent", lambda its: its.own_residual)
+VECTORS, ENTRIES, MESSAGES = (_product(kind) for kind in ("vectors", "entries", "messages"))
+OTHER_PRODUCT: Final = Feature(
+    "an aggregation that cannot exchange them",
+    lambda case: case.plan and case.scheme and not case.exchanges(case.scheme),
+    "aggregation",
+    lambda case: _named("aggregation", case.exchanges)(case),
+)
+NEEDS_SUMS: Final = Feature(
+    "a compressor that needs sums over all ranks",
+    lambda case: case.plan and not readable(case.plan.make),
+    "compression",
+)
+READ_BY_ONE: Final = Feature(
+    "messages between two ranks",
+    lambda case: not case.strategy.aggregates,
+    "training",
+    _compressors(readable),
+    "these compressors",
+)
+CODE: Final = Feature("a code of positions", lambda case: case.plan and case.plan.settings.code)
+NO_ENTRIES: Final = Feature(
+    "a compressor that selects no entries", lambda case: case.plan.kind != "entries", "compression"
+)
+FEEDBACK: Final = Feature("error_feedback", lambda case: case.plan and case.plan.settings.error_feedback)
+
+ORDER: Final = "ranks may begin the library's sums in different orders"
+LEAVE: Final = "leave this key out"
+LEAVE_ONE: Final = "leave one of the keys out"
+ANOTHER: Final = "choose another scheme"
+
+ROWS: Final = (
+    Row("training", REPLAY, LOOSE, "its messages do not depend on sizes alone"),
+    Row("training", BREAK_EVEN, UNSUMMED, "steps with and without compression are compared"),
+    Row("dtype", FLOAT16, UNSCALED, "float16 needs loss scaling", "use bfloat16 or float32"),
+    Row("optimizer", _given("optimizer"), OWN_OPTIMIZER, "it has its own optimizer", LEAVE),
+    Row("shares", SHARES, UNWEIGHTED, "it counts all ranks alike"),
+    Row("shares", SHARES, MESH, "model groups have equal shares", LEAVE_ONE),
+    Row("stop_at_target", _given("stop_at_target"), NO_COMMON_STEP, "ranks could not stop together", LEAVE),
+    Row("aggregation", _given("aggregation"), OWN_MESSAGES, "it moves its messages itself", LEAVE),
+    Row("failure", FAILURE, ALL_RANKS, "it does not go on when a rank fails"),
+    Row("failure", FAILURE, MODEL, "a model group does not go on when a rank fails", LEAVE_ONE),
+    Row("mesh", MESH, WHOLE_LAYERS, "it does not split layers among ranks"),
+    Row("mesh", PIPELINE, ONE_STAGE, "it has all layers on every rank"),
+    Row("mesh", SUMS_NOTHING, MODEL, "ranks of a group share parameters", "choose one that sums"),
+    Row("mesh", NATIVE, MODEL, f"{ORDER}, of parts and of whole layers", ANOTHER),
+    Row("mesh", ADAPTIVE, PIPELINE, "it measures sums over all ranks", ANOTHER),
+    Row("mesh", PAIRS, MODEL, "messages of model groups are not compressed", LEAVE_ONE),
+    Row("mesh", COMPRESSION, ONE_GROUP, "one group sums nothing", "data must be at least 2"),
+    Row("mesh", HALF_PRECISION, MODEL, "gradients of activations are summed over ranks", "use float32"),
+    Row("mesh", QUANTIZATION, MODEL, "it needs layers that are whole on every rank", LEAVE_ONE),
+    Row("mesh", PRUNING, MODEL, "it needs layers that are whole on every rank", LEAVE_ONE),
+    Row("quantization", QUANTIZATION, DEVICE, "it is done in the host's memory", "choose a backend on the host"),
+    Row("pruning", PRUNING, DEVICE, "it is done in the host's memory", "choose a backend on the host"),
+    Row("aggregation", SUMS_NOTHING, COLLECTIVE, "there is nothing to time", "choose one that sums"),
+    Row("aggregation", SPARSE, NO_COMPRESSION, "it sums entries that a compressor selects"),
+    Row("aggregation", ON_HOST, DEVICE, "it sums in the host's memory", ANOTHER),
+    Row("aggregation", ON_GPUS, HOST, "it sums vectors on GPUs", ANOTHER),
+    Row("aggregation", ONE_HOST, HOSTS, "its ranks share memory", f"raise ranks_per_host, or {ANOTHER}"),
+    Row("aggregation", COMPOSITE, BUCKETS, ORDER, ANOTHER),
+    Row("compression", COMPRESSION, DENSE, "it compresses nothing"),
+    Row("compression", PAIRS, REPLAY, "replays compress sums only", "choose a strategy that sums"),
+    Row("compression", COMPRESSED_REPLAY, ANY_MESH, "replays compress no gradients of meshes", LEAVE_ONE),
+    Row("compression", HOST_COMPRESSOR, DEVICE, "it computes in the host's memory"),
+    Row("compression", PAIRS, DEVICE, "they are compressed on the host only", "choose a strategy that sums"),
+    Row(
+        "compression",
+        COMPRESSION,
+        FLOAT16,
+        "scaled gradients may overflow, and cannot be sent",
+        "use bfloat16",
+    ),
+    Row("compression", OWN_MOMENTUM, MOMENTUM, "there would be two", "the optimizer's must be 0"),
+    Row("compression", COMPRESSION, SUMS_NOTHING, "it exchanges nothing", "choose one that sums"),
+    Row("compression", VECTORS, OTHER_PRODUCT, "it exchanges no vectors"),
+    Row("compression", ENTRIES, OTHER_PRODUCT, "it exchanges no entries"),
+    Row("compression", MESSAGES, OTHER_PRODUCT, "it exchanges no messages"),
+    Row("compression", OWN_TYPE, LIBRARY, "no library sums its type", ANOTHER),
+    Row("compression", WAITING_SUMS, NATIVE, ORDER, ANOTHER),
+    Row("compression", NEEDS_SUMS, READ_BY_ONE, "a receiver could not read its messages"),
+    Row("compression", CODE, NO_ENTRIES, "a code shortens positions of entries", "leave code out"),
+    Row("compression", CODE, SPARSE, "it sums positions and values, not messages in a code", "leave code out"),
+    Row("compression", FEEDBACK, OWN_REST, "it holds itself what is not sent", "leave error_feedback out"),
+    *(
+        Row(key, _measured(key), SIMULATED, "it goes with measured cases", LEAVE)
+        for key in ("backend", "start", "placement", "threads")
+    ),
+)
+"""The table. The first row that a case meets refuses it."""

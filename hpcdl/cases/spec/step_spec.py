@@ -1,0 +1,144 @@
+"""What kinds of case that consist of training steps derive from their keys."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from hpcdl import registry
+from hpcdl.cases.simulation.stage_balance import balanced
+from hpcdl.cases.spec.choice import architecture
+from hpcdl.cases.spec.compute_times import ComputeSource, times_of_ranks
+from hpcdl.cases.spec.scheme import plan
+from hpcdl.fabric.network import NETWORKS
+from hpcdl.training.parts.traits import Strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcdl.cases.spec.choice import Choice
+    from hpcdl.cases.spec.compute_times import ComputeTimes
+    from hpcdl.fabric.network import Network
+    from hpcdl.nn.geometry import Shape
+    from hpcdl.nn.layer import Layer
+    from hpcdl.nn.split.division import Division
+    from hpcdl.training.parts.compressed.plan import Plan
+    from hpcdl.training.parts.mesh import Mesh
+
+
+class StepSpec:
+    """Objects made of the keys of a case; properties raise ValueError for settings that cannot be.
+
+    Subclasses are dataclasses; a key that a kind does not have keeps its value here.
+    """
+
+    model: Choice
+    dataset: Any
+    training: Choice
+    aggregation: Any
+    compression: Choice
+    ranks: int
+    mesh: Mesh | None = None
+    network: str | None = None
+    ranks_per_host: int = 1
+    device: str | None = None
+    flops: float | None
+    times: str | None
+
+    @cached_property
+    def architecture(self) -> tuple[Shape, Sequence[Layer]]:
+        """The shape of images, and the layers."""
+        return architecture(self.model, self.dataset)
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of images."""
+        return self.architecture[0]
+
+    @property
+    def layers(self) -> Sequence[Layer]:
+        """The model for such images."""
+        return self.architecture[1]
+
+    @cached_property
+    def strategy(self) -> Strategy:
+        """Traits of the strategy."""
+        return registry.traits("training", self.training.name, Strategy)
+
+    @cached_property
+    def plan(self) -> Plan | None:
+        """Compression of gradients; None if there is none."""
+        return plan(self.compression, self.aggregation)
+
+    @property
+    def stages(self) -> int:
+        """Ranks among which the layers are divided; 1: each rank has all of them."""
+        return 1 if self.mesh is None else self.mesh.pipeline
+
+    @cached_property
+    def parts(self) -> tuple[slice, ...]:
+        """Layers of each stage: contiguous, the slowest as fast as possible by the modelled times."""
+        times = self.compute_times if self.compute_source.given else None
+        return balanced(self.layers, self.shape, self.stages, times)
+
+    @property
+    def microbatches(self) -> int:
+        """Parts of a worker's batch that pass through the layers in turn."""
+        return self.strategy.microbatches(self.training.in_full)
+
+    @property
+    def model_ranks(self) -> int:
+        """Ranks among which each layer is split; 1 if layers are whole."""
+        return 1 if self.mesh is None else self.mesh.groups(self.ranks)[1]
+
+    @property
+    def replicas(self) -> int:
+        """Ranks, or model groups that train as one, of the strategy."""
+        return self.ranks // self.model_ranks
+
+    @cached_property
+    def divisions(self) -> tuple[Division, ...]:
+        """Parts of the layers of each rank of a model group; empty if layers are not split."""
+        return () if self.mesh is None else self.mesh.divisions(self.layers, self.shape, self.ranks)
+
+    @property
+    def images(self) -> int:
+        """Images of the batch of a copy of the network."""
+        raise NotImplementedError
+
+    @property
+    def compute_source(self) -> ComputeSource:
+        """Source of the times of work."""
+        return ComputeSource(self.device, self.flops, self.times)
+
+    @cached_property
+    def compute_times(self) -> ComputeTimes:
+        """Times of the work of a rank that is not slowed and has all layers."""
+        return self.compute_source.compute_times(str(self.model), self.layers, self.shape)
+
+    @cached_property
+    def stage_times(self) -> tuple[ComputeTimes, ...]:
+        """:attr:`compute_times` of each rank of a pipeline or of a model group, by its place in it."""
+        if self.mesh is not None and self.divisions:
+            return times_of_ranks(self.compute_times, self.layers, self.divisions, self.images, self.mesh.exchange)
+        return self.compute_times.of_stages(self.layers, self.parts)
+
+    @property
+    def cluster(self) -> Network:
+        """The network of a simulated case, with its ranks on hosts."""
+        return NETWORKS[str(self.network)].on(self.ranks_per_host)
+
+    @property
+    def mesh_name(self) -> list[str]:
+        """The mesh in a case's name; empty if it divides no layers."""
+        mesh = None if self.mesh is None else self.mesh.on(self.ranks)
+        return [] if mesh is None else [str(mesh)]
+
+    def check_stages(self, images: int) -> None:
+        """Raise ValueError for too few ``images`` of a worker's batch, or too few layers."""
+        if self.microbatches > images:
+            most = f"must be at most {images}, the images of a batch, not {self.microbatches}"
+            raise ValueError(f"training: microbatches: {most}")
+        if self.stages > len(self.layers):
+            few = f"{self.model} has {len(self.layers)} layers, too few for {self.stages} stages"
+            raise ValueError(f"mesh: {few}")

@@ -1,0 +1,162 @@
+"""Every row of the table of combinations refuses a case that has both features, and none that lacks one."""
+
+from dataclasses import replace
+
+import pytest
+
+from hpcdl import registry
+from hpcdl.cases.spec import combinations
+from hpcdl.cases.spec.combinations import ROWS, Setup, refusals
+from hpcdl.cases.spec.keys import restored
+from hpcdl.cases.spec.suite_tables import module_of
+from hpcdl.compression.parts.protocol import Compression
+from hpcdl.nn.backend import backend
+
+CASES = {
+    "train": {
+        "model": "lenet5",
+        "dataset": "digits",
+        "learning_rate": 0.1,
+        "ranks": 4,
+        "global_batch": 64,
+        "steps": 3,
+    },
+    "replay": {"model": "lenet5", "flops": 1e9, "ranks": 4, "batch_per_rank": 8},
+    "collective": {"aggregation": "ring", "ranks": 4, "message_bytes": 64},
+    "break_even": {
+        "model": "lenet5",
+        "compression": "fp16",
+        "ranks": 4,
+        "aggregation": "ring",
+        "batch_per_rank": 8,
+        "network": "gemini",
+    },
+}
+DEVICE = {"backend": "cupy"}
+MODEL = {"mesh": {"model": 2}}
+STAGES = {"mesh": {"pipeline": 2}, "training": "pipeline"}
+FAILURE = {"failure": {"rank": 1, "step": 1}}
+SHARES = {"shares": {"weights": [3, 1]}}
+NATIVE = {"name": "hierarchical", "outer": "native"}
+
+EXAMPLES = [
+    # key of the row, kind of case, keys
+    ("training", "replay", {"training": "elastic_averaging"}),
+    ("training", "break_even", {"training": "ad_psgd"}),
+    ("dtype", "train", {"dtype": "float16", "training": "asynchronous"}),
+    ("optimizer", "train", {"optimizer": "sgd", "training": "sandblaster"}),
+    ("shares", "train", {**SHARES, "training": "sandblaster"}),
+    ("shares", "train", {**SHARES, **MODEL}),
+    ("stop_at_target", "train", {"stop_at_target": True, "training": "asynchronous"}),
+    ("aggregation", "train", {"aggregation": "ring", "training": "asynchronous"}),
+    ("failure", "train", FAILURE),
+    ("failure", "train", {**FAILURE, **MODEL, "training": "asynchronous"}),
+    ("mesh", "train", {**MODEL, "training": "ad_psgd"}),
+    ("mesh", "replay", {**STAGES, "training": "layerwise"}),
+    ("mesh", "train", {**MODEL, "aggregation": "none"}),
+    ("mesh", "train", {**MODEL, "aggregation": "native"}),
+    ("mesh", "replay", {**STAGES, "aggregation": "auto"}),
+    ("mesh", "train", {**MODEL, "compression": "top_k", "training": "asynchronous"}),
+    ("mesh", "train", {"mesh": {"data": 1}, "compression": "fp16"}),
+    ("mesh", "train", {**MODEL, "dtype": "bfloat16"}),
+    ("mesh", "train", {**MODEL, "quantization": {"weights": 8}}),
+    ("mesh", "train", {**MODEL, "pruning": {"sparsity": 0.5}}),
+    ("quantization", "train", {**DEVICE, "quantization": {"weights": 8}}),
+    ("pruning", "train", {**DEVICE, "pruning": {"sparsity": 0.5}}),
+    ("aggregation", "collective", {"aggregation": "none"}),
+    ("aggregation", "train", {"aggregation": "gtopk"}),
+    ("aggregation", "collective", {**DEVICE, "aggregation": "two_shot"}),
+    ("aggregation", "replay", {"aggregation": "nccl"}),
+    ("aggregation", "collective", {"aggregation": "two_shot", "network": "gemini", "ranks_per_host": 2}),
+    ("aggregation", "train", {"aggregation": NATIVE}),
+    ("compression", "train", {"compression": "fp16", "training": "ad_psgd"}),
+    ("compression", "replay", {"compression": "fp16", "training": "d_psgd"}),
+    ("compression", "replay", {"compression": "fp16", **MODEL}),
+    ("compression", "train", {**DEVICE, "compression": "qsgd", "aggregation": "allgather"}),
+    ("compression", "train", {**DEVICE, "compression": "fp16", "training": "asynchronous"}),
+    ("compression", "train", {"compression": "fp16", "dtype": "float16"}),
+    (
+        "compression",
+        "train",
+        {"compression": "dgc", "aggregation": "bruck", "optimizer": {"name": "sgd", "momentum": 0.9}},
+    ),
+    ("compression", "train", {"compression": "fp16", "aggregation": "none"}),
+    ("compression", "train", {"compression": "fp16", "aggregation": "gtopk"}),
+    ("compression", "train", {"compression": "top_k"}),
+    ("compression", "train", {"compression": "sign", "aggregation": "gtopk"}),
+    ("compression", "train", {"compression": "bf16", "aggregation": "native"}),
+    ("compression", "train", {"compression": "power_sgd", "aggregation": "native"}),
+    ("compression", "train", {"compression": "power_sgd", "training": "asynchronous"}),
+    ("compression", "train", {"compression": {"name": "fp16", "code": "rice"}}),
+    ("compression", "train", {"compression": {"name": "top_k", "code": "rice"}, "aggregation": "gtopk"}),
+    ("compression", "train", {"compression": {"name": "dgc", "error_feedback": True}, "aggregation": "bruck"}),
+    ("backend", "collective", {**DEVICE, "network": "gemini"}),
+    ("start", "collective", {"start": "window", "network": "gemini"}),
+    ("placement", "collective", {"placement": "out_of_place", "network": "gemini"}),
+    ("threads", "collective", {"threads": 2, "network": "gemini"}),
+]
+"""A case for each row, in their order."""
+
+
+@pytest.fixture(autouse=True)
+def _device(monkeypatch):
+    """Let ``backend = "cupy"`` be on a device without one."""
+    for kind in ("train", "collective"):
+        spec = module_of(kind).SPEC
+        kernels = property(
+            lambda case: replace(backend("numpy"), device=object() if case.backend.name == "cupy" else None)
+        )
+        monkeypatch.setattr(spec, "kernels", kernels)
+
+
+def spec_of(kind, **changed):
+    return restored(module_of(kind).SPEC, {**CASES[kind], **changed})
+
+
+@pytest.mark.parametrize(
+    ("row", "example"), [*zip(ROWS, EXAMPLES, strict=True)], ids=lambda value: str(value)[:60]
+)
+def test_a_row_refuses_its_example(row, example):
+    key, kind, changed = example
+    spec = spec_of(kind, **changed)
+    message = row.message(Setup(kind, spec, changed))
+    assert message in [*refusals(kind, spec, changed)]
+    assert message.startswith(f"{key}: ")
+    assert "cannot be used with" in message
+    assert message.count("; ") == 1
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_a_plain_case_is_not_refused(kind):
+    assert [*refusals(kind, spec_of(kind))] == []
+
+
+def test_a_refusal_shows_values_and_names_the_remedy():
+    case = spec_of("train", mesh={"model": 2}, aggregation="none")
+    with pytest.raises(
+        ValueError,
+        match=r"^mesh: aggregation 'none' cannot be used with model parallelism: .*; choose one that sums$",
+    ):
+        combinations.check("train", case)
+    names = r"; these can: asynchronous, layerwise, parameter_averaging, pipeline, synchronous$"
+    case = spec_of("train", shares={"weights": [3, 1]}, training="sandblaster")
+    with pytest.raises(
+        ValueError, match=rf"^shares: this key cannot be used with training 'sandblaster': .*{names}"
+    ):
+        combinations.check("train", case, ["shares"])
+
+
+@pytest.mark.parametrize("compressor", registry.names("compression"))
+def test_a_device_takes_the_compressors_that_declare_it(compressor):
+    gathered = not hasattr(registry.find("compression", compressor), "rounds")
+    case = spec_of(
+        "train", backend="cupy", compression=compressor, aggregation="allgather" if gathered else "ring"
+    )
+    able = [
+        name
+        for name in registry.names("compression")
+        if registry.traits("compression", name, Compression).on_device
+    ]
+    refused = [message for message in refusals("train", case) if "it computes in the host's memory" in message]
+    assert [*map(bool, refused)] == [True] * (compressor not in {"none", *able})
+    assert all(message.endswith(f"these compressors can: {', '.join(able)}") for message in refused)
