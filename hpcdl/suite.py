@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hpcdl import registry
 from hpcdl.analysis.run.record_fields import label
-from hpcdl.cases.spec.choice import plain
-from hpcdl.cases.spec.keys import given, keys, read
+from hpcdl.cases.spec.keys import given, keys, plain, read
 from hpcdl.cases.spec.suite_tables import (
     MOST_CASES,
     Common,

@@ -17,11 +17,10 @@ import numpy as np
 
 from hpcdl.analysis.run.break_even import crossing
 from hpcdl.cases.simulation.exchange_prices import exchange_prices
-from hpcdl.cases.simulation.step_simulation import Training, VirtualStep, tensors_of, virtual_step
+from hpcdl.cases.simulation.step_simulation import VirtualStep, tensors_of, virtual_step
 from hpcdl.cases.spec import combinations
-from hpcdl.cases.spec.choice import Choice, architecture, check_layers
 from hpcdl.cases.spec.compute_times import ComputeSource, shape_text
-from hpcdl.cases.spec.keys import MOST_RANKS, MOST_THREADS, about, key
+from hpcdl.cases.spec.keys import MOST_RANKS, MOST_THREADS, Choice, about, architecture, check_layers, key
 from hpcdl.cases.spec.scheme import NONE, check_lengths, plan, try_compressor, try_out
 from hpcdl.cases.spec.step_spec import StepSpec
 from hpcdl.fabric.network import NETWORKS, Link
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 
     from hpcdl.fabric.comm import Comm
-    from hpcdl.fabric.network import Network
     from hpcdl.trace.recorder import Scalar
     from hpcdl.training.parts.journal import Journal
 
@@ -41,7 +39,7 @@ RING: Final = Choice("aggregation", "ring")
 HALF: Final = tuple((Choice("compression", name), RING) for name in ("fp16", "bf16"))
 """Compression and aggregation of the baseline: the faster of the two."""
 DENSE: Final = tuple(
-    (Choice("compression", NONE), one) for one in (RING, Choice("aggregation", "halving_doubling"))
+    (Choice("compression", NONE), scheme) for scheme in (RING, Choice("aggregation", "halving_doubling"))
 )
 """Dense exchanges of which the best is compared, too."""
 SUMS: Final = ("ring", "halving_doubling")
@@ -54,7 +52,7 @@ SQUARE: Final = 1024
 """Rows of the matrices whose product gives this processor's rate."""
 CALLS: Final = 5
 """Products; the fastest counts."""
-MOST_IMAGES: Final = 10**6
+MAX_IMAGES: Final = 10**6
 """Images of a rank's batch, at most."""
 COPIES: Final = 6
 """Gradients in memory while prices are measured: of two ranks the gradient, the residual and a copy."""
@@ -70,7 +68,7 @@ class BreakEvenSpec(StepSpec):
     aggregation: Choice | None = key(None, folder="aggregation")
     compression: Choice = key(folder="compression", around=ExchangeSettings)
     ranks: int = key(least=2, most=MOST_RANKS)
-    batch_per_rank: int = key(least=1, most=MOST_IMAGES)
+    batch_per_rank: int = key(least=1, most=MAX_IMAGES)
     network: str = key(choices=tuple(NETWORKS))
     ranks_per_host: int = key(1, least=1, most=MOST_RANKS)
     flops: float | None = key(None, above=0)
@@ -97,37 +95,8 @@ class BreakEvenSpec(StepSpec):
         """Yield the reasons why a scheme cannot exchange the compressed gradients."""
         return combinations.refusals("break_even", replace(self, aggregation=scheme))
 
-    def exchange(self, compression: Choice, aggregation: Choice) -> Exchange:
-        """Return an exchange of this set-up's gradient."""
-        return Exchange(
-            self.model, self.dataset, self.training, compression, aggregation, self.ranks, self.batch_per_rank
-        )
-
 
 SPEC: Final = BreakEvenSpec
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """Settings that determine a step, apart from the network and the times of work."""
-
-    model: Choice
-    dataset: Choice | None
-    training: Choice
-    compression: Choice
-    aggregation: Choice
-    ranks: int
-    images: int
-
-    @cached_property
-    def program(self) -> Training:
-        """The program, with measured prices."""
-        shape, layers = architecture(self.model, self.dataset)
-        prices = _prices(self.model, self.dataset, self.compression, self.aggregation)
-        chosen = plan(self.compression, self.aggregation)
-        return Training(
-            self.training.bind(), self.aggregation.bind(), layers, shape, "float32", plan=chosen, prices=prices
-        )
 
 
 @cache
@@ -143,23 +112,22 @@ def processor_flops() -> float:
 
 
 @cache
-def _prices(model: Choice, dataset: Choice | None, compression: Choice, aggregation: Choice) -> dict[str, float]:
+def _prices(
+    model: Choice, dataset: Choice | None, compression: Choice, aggregation: Choice | None
+) -> dict[str, float]:
     shape, layers = architecture(model, dataset)
+    assert aggregation is not None, "an exchange has one"
     return exchange_prices(plan(compression, aggregation), aggregation.bind(), tensors_of(layers, shape))
 
 
-_steps: dict[tuple[Exchange, Link, int, object], VirtualStep] = {}
-"""Simulated steps: cases share their baselines."""
-
-
-def _step(spec: BreakEvenSpec, exchange: Exchange, network: Network) -> VirtualStep:
-    place = exchange, network.link, spec.ranks_per_host, (spec.flops, spec.times)
-    if place not in _steps:
-        bucket = bucket_bytes(network.link.alpha, network.link.beta, spec.ranks)
-        _steps[place] = virtual_step(
-            exchange.program, spec.ranks, spec.batch_per_rank, network, spec.compute_times, bucket, traced=True
-        )
-    return _steps[place]
+@cache  # cases share their baselines
+def _step(spec: BreakEvenSpec, rate: float) -> VirtualStep:
+    """Return a step with the case's compression and aggregation at a bandwidth of ``rate`` bytes/s."""
+    network = replace(spec.cluster, link=Link(spec.cluster.link.alpha, 1 / rate))
+    training = spec.simulated(_prices(spec.model, spec.dataset, spec.compression, spec.aggregation))
+    bucket = bucket_bytes(network.link.alpha, network.link.beta, spec.ranks)
+    images = spec.batch_per_rank
+    return virtual_step(training, spec.ranks, images, network, spec.compute_times, bucket, traced=True)
 
 
 def check(spec: BreakEvenSpec, _given: Collection[str]) -> None:
@@ -195,7 +163,7 @@ def memory_bytes(spec: BreakEvenSpec) -> int:
 
 def identity(spec: BreakEvenSpec) -> list[str]:
     """See :class:`hpcdl.suite.Kind`."""
-    choices = [str(one) for one in (spec.model, spec.training, spec.aggregation, spec.compression) if one]
+    choices = [str(choice) for choice in (spec.model, spec.training, spec.aggregation, spec.compression) if choice]
     return [*choices, spec.network, f"p{spec.ranks}", f"b{spec.batch_per_rank}each"]
 
 
@@ -217,20 +185,21 @@ def program(
     spec: BreakEvenSpec, _journal: Journal
 ) -> Callable[[Comm], Coroutine[object, object, dict[str, Scalar]]]:
     """See :class:`hpcdl.suite.Kind`."""
-    own = [spec.exchange(spec.compression, scheme) for scheme in spec.aggregations]
-    half, dense = ([spec.exchange(*one) for one in every] for every in (HALF, DENSE))
+    own = [replace(spec, aggregation=scheme) for scheme in spec.aggregations]
+    half, dense = (
+        [replace(spec, compression=compression, aggregation=scheme) for compression, scheme in baselines]
+        for baselines in (HALF, DENSE)
+    )
 
-    def fastest(exchanges: Sequence[Exchange], rate: float) -> tuple[Exchange, VirtualStep]:
-        network = replace(spec.cluster, link=Link(spec.cluster.link.alpha, 1 / rate))
-        steps = [(exchange, _step(spec, exchange, network)) for exchange in exchanges]
-        return min(steps, key=lambda pair: pair[1].seconds)
+    def fastest(exchanges: Sequence[BreakEvenSpec], rate: float) -> tuple[BreakEvenSpec, VirtualStep]:
+        return min(((exchange, _step(exchange, rate)) for exchange in exchanges), key=lambda pair: pair[1].seconds)
 
     async def simulate(_comm: Comm) -> dict[str, Scalar]:
         rate = 1 / spec.cluster.link.beta
         (exchange, step), (_, baseline), (_, plain) = (fastest(each, rate) for each in (own, half, dense))
-        prices = exchange.program.prices
+        prices = _prices(spec.model, spec.dataset, exchange.compression, exchange.aggregation)
 
-        def crossed(others: Sequence[Exchange]) -> float | None:
+        def crossed(others: Sequence[BreakEvenSpec]) -> float | None:
             def gain(level: float) -> float:
                 return fastest(others, level)[1].seconds - fastest(own, level)[1].seconds
 

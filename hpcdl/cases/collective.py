@@ -20,8 +20,7 @@ from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.cases.measuring.autotune import foretold, tune
 from hpcdl.cases.measuring.timed_collectives import ALIKE, STARTS, Contents, alike, reals, scratch_bytes, start
 from hpcdl.cases.spec import combinations
-from hpcdl.cases.spec.choice import Choice, architecture
-from hpcdl.cases.spec.keys import MOST_RANKS, MOST_REPETITIONS, MOST_THREADS, about, key
+from hpcdl.cases.spec.keys import MOST_RANKS, MOST_REPETITIONS, MOST_THREADS, Choice, about, architecture, key
 from hpcdl.cases.spec.scheme import can_be_tried, check_library, traits_of
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import phantom

@@ -19,9 +19,8 @@ from hpcdl.cases.measuring.timed_collectives import alike
 from hpcdl.cases.simulation.sized_session import CheckedSums, sized_session
 from hpcdl.cases.simulation.sizes import Zeros, phantoms, sizes
 from hpcdl.cases.spec import combinations
-from hpcdl.cases.spec.choice import Choice, check_layers
 from hpcdl.cases.spec.compute_times import DEVICES, TIMES, shape_text
-from hpcdl.cases.spec.keys import MOST_RANKS, MOST_STEPS, MOST_THREADS, about, key
+from hpcdl.cases.spec.keys import MOST_RANKS, MOST_STEPS, MOST_THREADS, Choice, about, check_layers, key
 from hpcdl.cases.spec.scheme import NONE, traits_of, try_compressor, try_out
 from hpcdl.cases.spec.step_spec import StepSpec
 from hpcdl.fabric.modelled_compute import ModelledCompute, oversleep

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import nnls
 
 from hpcdl.fabric.network import EVERY_RANK, Link, Network
 from hpcdl.fabric.virtual.simulated import simulated
@@ -256,7 +257,7 @@ def _solve(coefficients: Matrix, measured: Vector, *, robust: bool = True) -> Ve
     weights = np.ones(len(rows))
     prices = np.zeros(len(size))
     for _ in range(100):
-        following = _non_negative(rows / size * weights[:, None], weights)
+        following, _ = nnls(rows / size * weights[:, None], weights, maxiter=100)
         if np.allclose(following, prices, rtol=1e-9, atol=0):
             break
         prices = following
@@ -269,32 +270,6 @@ def _solve(coefficients: Matrix, measured: Vector, *, robust: bool = True) -> Ve
             usual = HUBER * max(float(np.median(off)) / 0.6745, 1e-12)
             weights *= np.sqrt(usual / np.maximum(off, usual))
     return np.asarray(prices / size, np.float64)
-
-
-def _non_negative(rows: Matrix, target: Vector) -> Vector:
-    """Return the x >= 0 that minimises ``|rows @ x - target|`` (NNLS of Lawson & Hanson)."""
-    x = np.zeros(rows.shape[1])
-    active = np.zeros(len(x), bool)
-    slack = 1e-12 * np.linalg.norm(target)
-    for _ in range(10 * len(x)):
-        downhill = rows.T @ (target - rows @ x)
-        if active.all() or downhill[~active].max() <= slack:
-            break
-        active[np.argmax(np.where(active, -np.inf, downhill))] = True
-        while True:
-            there = np.zeros(len(x))
-            there[active] = np.linalg.lstsq(rows[:, active], target, rcond=1e-9)[0]
-            if there[active].min(initial=np.inf) > 0:
-                x = there
-                break
-            out = active & (there <= 0)
-            share = (x[out] / (x[out] - there[out])).min()
-            x = x + share * (there - x)
-            active &= x > 1e-15
-            x[~active] = 0
-            if not active.any():
-                break
-    return x
 
 
 def summary(errors: Vector) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from hpcdl import registry
 from hpcdl.cases.simulation.stage_balance import balanced
 from hpcdl.cases.simulation.step_simulation import Training, virtual_step
-from hpcdl.cases.spec.choice import architecture
 from hpcdl.cases.spec.compute_times import TIMES
+from hpcdl.cases.spec.keys import architecture
 from hpcdl.data.parts.dataset import DataError
 from hpcdl.nn.split.division import LINEAR
 from hpcdl.prediction.programs import scheme_traits, spec_of

@@ -7,6 +7,7 @@ Encoders, decoders and sums of compressed gradients have the prices that they ar
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
@@ -19,29 +20,24 @@ from hpcdl.aggregation.ring import ring
 from hpcdl.analysis.run.record_fields import configuration
 from hpcdl.cases.simulation.exchange_prices import exchange_prices
 from hpcdl.cases.simulation.step_simulation import Training, tensors_of, virtual_step
-from hpcdl.cases.spec.choice import architecture
 from hpcdl.cases.spec.keys import about
 from hpcdl.cases.spec.scheme import check_lengths
 from hpcdl.data.parts.dataset import DataError
 from hpcdl.fabric.vectors import phantom
-from hpcdl.nn.precision import master
 from hpcdl.prediction.fitting import predicted_time
 from hpcdl.prediction.network_file import DOUBTFUL
 from hpcdl.prediction.programs import check_hosts, scheme_traits, spec_of
 from hpcdl.training.parts.bucketing import bucket_bytes
-from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from hpcdl.analysis.run.scaling import Record
-    from hpcdl.cases.spec.choice import Choice
     from hpcdl.cases.spec.compute_times import ComputeTimes
     from hpcdl.fabric.network import Network
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer
     from hpcdl.prediction.network_file import Certainty
-    from hpcdl.training.parts.compressed.plan import Plan
 
     Times = Callable[[Record, int, Sequence[Layer], Shape], ComputeTimes]
     """Returns the compute times of a case on so many ranks. Raises ValueError if they are unknown."""
@@ -139,47 +135,22 @@ def _bucket(
 def _training(record: Mapping[str, Any]) -> Training:
     """Return the training of a record. Raises ValueError if sizes alone do not determine its time."""
     spec = spec_of(record)
-    strategy, scheme = spec.training, spec.aggregation
-    cycle = _cycle(strategy)
     for key in UNEQUAL:
         if record.get(key):
             raise ValueError(f"{key}: ranks or steps of the case differ")
-    traits = scheme_traits(record)
-    if traits.adaptive:
-        raise ValueError(f"{scheme.name} chooses its scheme by measurements at run time")
-    if spec.plan is not None and spec.mesh is not None:
+    if scheme_traits(record).adaptive:
+        raise ValueError(f"{spec.aggregation.name} chooses its scheme by measurements at run time")
+    training: Training = spec.simulated({})
+    if spec.plan is None:
+        return training
+    if spec.mesh is not None:
         raise ValueError(f"compression {spec.compression}: its arithmetic on a mesh has no price")
-    shape, layers = architecture(spec.model, spec.dataset)
-    return Training(
-        strategy.bind(),
-        scheme.bind(),
-        layers,
-        shape,
-        master(str(record["dtype"])),
-        cycle=cycle,
-        independent=not traits.sums,
-        mesh=spec.mesh,
-        parts=spec.parts,
-        plan=spec.plan,
-        prices=_prices(spec.plan, scheme, layers, shape),
-    )
-
-
-def _prices(plan: Plan | None, scheme: Choice, layers: Sequence[Layer], shape: Shape) -> dict[str, float]:
-    """Return measured prices of a compressed exchange's arithmetic; none without compression."""
-    if plan is None:
-        return {}
     with about("compression"):
-        check_lengths(plan)
-    return exchange_prices(plan, scheme.bind(), tensors_of(layers, shape))
-
-
-def _cycle(strategy: Choice) -> int:
-    """Return the number of steps after which costs repeat. ValueError: sizes alone do not determine them."""
-    traits = registry.traits("training", strategy.name, Strategy)
-    if not (traits.aggregates and (traits.lockstep or traits.cycle)):
-        raise ValueError(f"the messages of {strategy.name!r} do not depend on sizes alone")
-    return traits.cycle(strategy.in_full) if traits.cycle else 1
+        check_lengths(spec.plan)
+    return replace(
+        training,
+        prices=exchange_prices(spec.plan, training.aggregate, tensors_of(training.layers, training.shape)),
+    )
 
 
 def _images(record: Mapping[str, Any], workers: int, ranks: int) -> int:

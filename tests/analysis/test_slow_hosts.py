@@ -11,8 +11,8 @@ from hpcdl.analysis.network.slow_hosts import long_messages, of_events
 from hpcdl.cases.measuring.autotune import LONG
 from hpcdl.cases.simulation.sized_session import sized_session
 from hpcdl.cases.simulation.sizes import sizes
-from hpcdl.cases.spec.choice import Choice, architecture
 from hpcdl.cases.spec.compute_times import at_rate
+from hpcdl.cases.spec.keys import Choice, architecture
 from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import phantom

@@ -12,8 +12,8 @@ from hpcdl.aggregation.sharded_parameter_server import sharded_parameter_server
 from hpcdl.cases import break_even
 from hpcdl.cases.simulation.exchange_prices import exchange_prices
 from hpcdl.cases.simulation.step_simulation import CYCLES, Training, tensors_of, virtual_step
-from hpcdl.cases.spec.choice import Choice
 from hpcdl.cases.spec.compute_times import at_rate
+from hpcdl.cases.spec.keys import Choice
 from hpcdl.cases.spec.scheme import plan
 from hpcdl.fabric.network import Link, Network
 from hpcdl.fabric.virtual.simulated import simulated

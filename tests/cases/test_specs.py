@@ -9,8 +9,7 @@ import pytest
 
 import hpcdl
 from hpcdl import suite
-from hpcdl.cases.spec.choice import Choice
-from hpcdl.cases.spec.keys import given, keys, restored
+from hpcdl.cases.spec.keys import Choice, given, keys, restored
 from hpcdl.cases.spec.suite_tables import kinds, module_of
 from hpcdl.cases.spec.train_spec import TrainSpec
 from hpcdl.data.parts.sharding import Shares

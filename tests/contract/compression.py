@@ -9,9 +9,8 @@ import numpy as np
 from hpcdl import registry
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.cases.replay import ReplaySpec
-from hpcdl.cases.spec.choice import Choice
 from hpcdl.cases.spec.combinations import refusals
-from hpcdl.cases.spec.keys import restored
+from hpcdl.cases.spec.keys import Choice, restored
 from hpcdl.cases.spec.scheme import plan
 from hpcdl.compression.parts.device import to_device, to_host
 from hpcdl.fabric.virtual.inprocess import in_process

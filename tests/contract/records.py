@@ -5,8 +5,7 @@ import json
 from dataclasses import MISSING
 
 from hpcdl.analysis.run.record_fields import parts
-from hpcdl.cases.spec.choice import Choice
-from hpcdl.cases.spec.keys import keys
+from hpcdl.cases.spec.keys import Choice, keys
 from hpcdl.cases.spec.suite_tables import kinds, module_of
 
 USUAL = {"learning_rate": 0.1, "model": "lenet5", "dataset": "digits"}

@@ -2,8 +2,7 @@
 
 import pytest
 
-from hpcdl.cases.spec.train_check import memory_bytes
-from hpcdl.cases.train import program
+from hpcdl.cases.train import memory_bytes, program
 from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.volumes import volumes

@@ -20,7 +20,7 @@ from hpcdl.training.parts.compressed.plan import ExchangeSettings, Plan, kind_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hpcdl.cases.spec.choice import Choice
+    from hpcdl.cases.spec.keys import Choice
     from hpcdl.compression.parts.protocol import Tensor
     from hpcdl.fabric.comm import Array
 

@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from hpcdl import registry
 from hpcdl.cases.simulation.stage_balance import balanced
-from hpcdl.cases.spec.choice import architecture
+from hpcdl.cases.simulation.step_simulation import Training
 from hpcdl.cases.spec.compute_times import ComputeSource, times_of_ranks
-from hpcdl.cases.spec.scheme import plan
+from hpcdl.cases.spec.keys import architecture
+from hpcdl.cases.spec.scheme import plan, traits_of
 from hpcdl.fabric.network import NETWORKS
+from hpcdl.nn.precision import master
 from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from hpcdl.cases.spec.choice import Choice
     from hpcdl.cases.spec.compute_times import ComputeTimes
+    from hpcdl.cases.spec.keys import Choice
     from hpcdl.fabric.network import Network
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer
@@ -41,6 +43,7 @@ class StepSpec:
     mesh: Mesh | None = None
     network: str | None = None
     ranks_per_host: int = 1
+    dtype: str = "float32"
     device: str | None = None
     flops: float | None
     times: str | None
@@ -127,6 +130,28 @@ class StepSpec:
     def cluster(self) -> Network:
         """The network of a simulated case, with its ranks on hosts."""
         return NETWORKS[str(self.network)].on(self.ranks_per_host)
+
+    def simulated(self, prices: Mapping[str, float]) -> Training:
+        """Return the training whose steps are simulated; ``prices`` are those of compressed exchanges, by label.
+
+        Raises ValueError if sizes alone do not determine the messages.
+        """
+        traits = self.strategy
+        if not (traits.aggregates and (traits.lockstep or traits.cycle)):
+            raise ValueError(f"the messages of {self.training.name!r} do not depend on sizes alone")
+        return Training(
+            self.training.bind(),
+            self.aggregation.bind(),
+            self.layers,
+            self.shape,
+            master(self.dtype),
+            cycle=traits.cycle(self.training.in_full) if traits.cycle else 1,
+            independent=not traits_of(self.aggregation).sums,
+            mesh=self.mesh,
+            parts=self.parts,
+            plan=self.plan,
+            prices=prices,
+        )
 
     @property
     def mesh_name(self) -> list[str]:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import hpcdl
 from hpcdl import cases, registry
-from hpcdl.cases.spec.choice import Choice
-from hpcdl.cases.spec.keys import key, keys
+from hpcdl.cases.spec.keys import Choice, key, keys
 from hpcdl.registry import nearest
 from hpcdl.trace.input_file import parse_toml
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hpcdl.cases.spec.choice import Choice, opened
 from hpcdl.cases.spec.compute_times import DEVICES
-from hpcdl.cases.spec.keys import MOST_RANKS, MOST_STEPS, MOST_THREADS, key
+from hpcdl.cases.spec.keys import MOST_RANKS, MOST_STEPS, MOST_THREADS, Choice, key, opened
 from hpcdl.cases.spec.scheme import traits_of
 from hpcdl.cases.spec.step_spec import StepSpec
 from hpcdl.data.parts.sharding import EQUAL, Shares, bounds
