@@ -16,7 +16,7 @@ from hpcdl import registry
 from hpcdl.analysis.run.record_fields import label
 from hpcdl.cases.spec.keys import given, keys, plain, read
 from hpcdl.cases.spec.suite_tables import (
-    MOST_CASES,
+    MAX_CASES,
     Common,
     check_complete,
     check_keys,
@@ -264,8 +264,8 @@ def _drafts(text: str, source: str, overrides: Sequence[str], ranks: int) -> tup
     for number, table in enumerate(written, 1):
         where = f"{source}: [[case]] {number}"
         drafts += [_draft(name, values, where) for values in expanded(table, where)]
-        if len(drafts) > MOST_CASES:
-            raise UsageError(f"{where}: the suite has more than {MOST_CASES} cases")
+        if len(drafts) > MAX_CASES:
+            raise UsageError(f"{where}: the suite has more than {MAX_CASES} cases")
     return name, question, list(_named_apart(drafts))
 
 

@@ -20,7 +20,7 @@ from hpcdl.cases.simulation.exchange_prices import exchange_prices
 from hpcdl.cases.simulation.step_simulation import VirtualStep, tensors_of, virtual_step
 from hpcdl.cases.spec import combinations
 from hpcdl.cases.spec.compute_times import ComputeSource, shape_text
-from hpcdl.cases.spec.keys import MOST_RANKS, MOST_THREADS, Choice, about, architecture, check_layers, key
+from hpcdl.cases.spec.keys import MAX_RANKS, MAX_THREADS, Choice, about, architecture, check_layers, key
 from hpcdl.cases.spec.scheme import NONE, check_lengths, plan, try_compressor, try_out
 from hpcdl.cases.spec.step_spec import StepSpec
 from hpcdl.fabric.network import NETWORKS, Link
@@ -67,13 +67,13 @@ class BreakEvenSpec(StepSpec):
     training: Choice = key(Choice("training", "synchronous"), folder="training")
     aggregation: Choice | None = key(None, folder="aggregation")
     compression: Choice = key(folder="compression", around=ExchangeSettings)
-    ranks: int = key(least=2, most=MOST_RANKS)
+    ranks: int = key(least=2, most=MAX_RANKS)
     batch_per_rank: int = key(least=1, most=MAX_IMAGES)
     network: str = key(choices=tuple(NETWORKS))
-    ranks_per_host: int = key(1, least=1, most=MOST_RANKS)
+    ranks_per_host: int = key(1, least=1, most=MAX_RANKS)
     flops: float | None = key(None, above=0)
     times: str | None = key(None)
-    threads: int = key(1, least=1, most=MOST_THREADS)
+    threads: int = key(1, least=1, most=MAX_THREADS)
     trace: str = key("steps", choices=("steps",))
 
     @property

@@ -17,10 +17,10 @@ from hpcdl import registry
 from hpcdl.aggregation.parts import cost
 from hpcdl.aggregation.parts.collectives import COLLECTIVES, offered, operand, out_of_place_operand
 from hpcdl.aggregation.parts.traits import Aggregation
-from hpcdl.cases.measuring.autotune import foretold, tune
+from hpcdl.cases.measuring.autotune import choose_by_simulation, tune
 from hpcdl.cases.measuring.timed_collectives import ALIKE, STARTS, Contents, alike, reals, scratch_bytes, start
 from hpcdl.cases.spec import combinations
-from hpcdl.cases.spec.keys import MOST_RANKS, MOST_REPETITIONS, MOST_THREADS, Choice, about, architecture, key
+from hpcdl.cases.spec.keys import MAX_RANKS, MAX_REPETITIONS, MAX_THREADS, Choice, about, architecture, key
 from hpcdl.cases.spec.scheme import can_be_tried, check_library, traits_of
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import phantom
@@ -43,17 +43,17 @@ class CollectiveSpec:
 
     collective: str = key("allreduce", choices=COLLECTIVES)
     aggregation: Choice = key(folder="aggregation")
-    ranks: int = key(least=1, most=MOST_RANKS)
+    ranks: int = key(least=1, most=MAX_RANKS)
     message_bytes: int | str = key()
     dtype: str = key("float32", choices=("float32", "float64"))
     backend: Choice = key(Choice("backends", "numpy"), folder="backends")
-    repetitions: int = key(50, least=1, most=MOST_REPETITIONS)
-    warmup: int = key(5, least=0, most=MOST_REPETITIONS)
+    repetitions: int = key(50, least=1, most=MAX_REPETITIONS)
+    warmup: int = key(5, least=0, most=MAX_REPETITIONS)
     start: str = key("barrier", choices=STARTS)
     placement: str = key("in_place", choices=("in_place", "out_of_place"))
     network: str | None = key(None, choices=tuple(NETWORKS))
-    ranks_per_host: int = key(1, least=1, most=MOST_RANKS)
-    threads: int = key(1, least=1, most=MOST_THREADS)
+    ranks_per_host: int = key(1, least=1, most=MAX_RANKS)
+    threads: int = key(1, least=1, most=MAX_THREADS)
     trace: str = key("steps", choices=("events", "steps"))
 
     @property
@@ -231,17 +231,17 @@ async def _measure(spec: CollectiveSpec, journal: Journal, comm: Comm) -> dict[s
     after = journal.read()
     messages, sent = after.messages - before.messages, after.bytes - before.bytes
     journal.repetitions(spans, messages // len(spans), sent // len(spans))
-    found = await beginning.description(spec.warmup)
+    description = await beginning.description(spec.warmup)
     if out_of_place:
-        found["copied"] = copied or collective == "broadcast"  # of which MPI has none with two vectors
+        description["copied"] = copied or collective == "broadcast"  # of which MPI has none with two vectors
     sent_from = operands if apart else buffer
     del contents, operands  # what follows needs as much
     if collective in ALIKE:
         sent_from[:] = place.asarray(reals(comm.rank, size, dtype))
         await scheme(comm, given)
-        found["same_bits"] = await alike(comm, place.to_host(buffer))
+        description["same_bits"] = await alike(comm, place.to_host(buffer))
     await comm.native("allreduce", wrong)
-    return {"correct": not wrong[0], "chosen": chosen, **found}
+    return {"correct": not wrong[0], "chosen": chosen, **description}
 
 
 async def _chosen(
@@ -261,7 +261,7 @@ async def _simulate(spec: CollectiveSpec, journal: Journal, _comm: Comm) -> dict
     payload: Any = operand(spec.collective, vector, ranks)
     scheme, chosen = spec.scheme, None
     if traits_of(spec.aggregation).adaptive:
-        choices = foretold(ranks, network, [vector.nbytes], spec.dtype)
+        choices = choose_by_simulation(ranks, network, [vector.nbytes], spec.dtype)
         scheme, chosen = partial(choices[vector.nbytes]), choices.name(vector.nbytes)
     world = simulated(ranks, network)
     began = perf_counter()

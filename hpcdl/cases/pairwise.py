@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hpcdl.analysis.network.links import rounds
-from hpcdl.cases.spec.keys import MOST_RANKS, MOST_REPETITIONS, MOST_THREADS, key
+from hpcdl.cases.spec.keys import MAX_RANKS, MAX_REPETITIONS, MAX_THREADS, key
 from hpcdl.fabric.comm import LIBRARY_CALLS
 from hpcdl.launch.machine import node_memory_bytes, shortage
 
@@ -39,11 +39,11 @@ class PairwiseSpec:
 
     exchange: str = key("fabric", choices=("fabric", "raw"))
     message_bytes: int = key(least=0)
-    ranks: int = key(2, least=2, most=MOST_RANKS)
+    ranks: int = key(2, least=2, most=MAX_RANKS)
     pattern: str = key("pair", choices=tuple(CALLED))
-    repetitions: int = key(1000, least=1, most=MOST_REPETITIONS)
-    warmup: int = key(100, least=0, most=MOST_REPETITIONS)
-    threads: int = key(1, least=1, most=MOST_THREADS)
+    repetitions: int = key(1000, least=1, most=MAX_REPETITIONS)
+    warmup: int = key(100, least=0, most=MAX_REPETITIONS)
+    threads: int = key(1, least=1, most=MAX_THREADS)
     trace: str = key("steps", choices=("events", "steps"))
 
 

@@ -20,7 +20,7 @@ from hpcdl.cases.simulation.sized_session import CheckedSums, sized_session
 from hpcdl.cases.simulation.sizes import Zeros, phantoms, sizes
 from hpcdl.cases.spec import combinations
 from hpcdl.cases.spec.compute_times import DEVICES, TIMES, shape_text
-from hpcdl.cases.spec.keys import MOST_RANKS, MOST_STEPS, MOST_THREADS, Choice, about, check_layers, key
+from hpcdl.cases.spec.keys import MAX_RANKS, MAX_STEPS, MAX_THREADS, Choice, about, check_layers, key
 from hpcdl.cases.spec.scheme import NONE, traits_of, try_compressor, try_out
 from hpcdl.cases.spec.step_spec import StepSpec
 from hpcdl.fabric.modelled_compute import ModelledCompute, oversleep
@@ -57,18 +57,18 @@ class ReplaySpec(StepSpec):
     training: Choice = key(Choice("training", "synchronous"), folder="training")
     aggregation: Choice = key(Choice("aggregation", "ring"), folder="aggregation")
     compression: Choice = key(Choice("compression", NONE), folder="compression", around=ExchangeSettings)
-    ranks: int = key(least=1, most=MOST_RANKS)
+    ranks: int = key(least=1, most=MAX_RANKS)
     batch_per_rank: int | None = key(None, least=1, most=MAX_IMAGES)
     global_batch: int | None = key(None, least=1, most=MAX_IMAGES)
     mesh: Mesh | None = key(None, table=Mesh)
-    steps: int = key(20, least=1, most=MOST_STEPS)
+    steps: int = key(20, least=1, most=MAX_STEPS)
     warmup: int = key(2, least=0)
     device: str | None = key(None, choices=tuple(DEVICES))
     flops: float | None = key(None, above=0)
     times: str | None = key(None)
     time_scale: float = key(1.0, above=0)
     scale_to_batch: bool = key(default=False)
-    threads: int = key(1, least=1, most=MOST_THREADS)
+    threads: int = key(1, least=1, most=MAX_THREADS)
     trace: str = key("events", choices=("events", "steps", "alternating"))
 
     @property

@@ -16,7 +16,7 @@ from hpcdl.cases.simulation import virtual_training
 from hpcdl.cases.simulation.virtual_training import simulate
 from hpcdl.cases.spec import combinations
 from hpcdl.cases.spec.compute_times import TIMES, shape_text
-from hpcdl.cases.spec.keys import MOST_STEPS, about, check_layers
+from hpcdl.cases.spec.keys import MAX_STEPS, about, check_layers
 from hpcdl.cases.spec.scheme import check_library, traits_of, try_compressor, try_out
 from hpcdl.cases.spec.train_spec import TrainSpec
 from hpcdl.data.parts.dataset import Dataset
@@ -79,15 +79,15 @@ def _check_failure(failure: Failure, spec: TrainSpec) -> None:
 
 OPTIMIZER: Final = ("update", "state", "steps", "look_ahead")
 """Attributes of every optimizer, a user's own too: see :class:`hpcdl.optim.parts.protocol.Optimizer`."""
-LOOKED_AT: Final = 100
+CHECKED_STEPS: Final = 100
 """First steps whose learning rates are checked."""
 
 
 def check(spec: TrainSpec, given: Collection[str]) -> None:
     """Open the dataset and work out every shape. Raises ValueError, led by the key, for what cannot run."""
-    for one, other in (("global_batch", "batch_per_rank"), ("epochs", "steps")):
-        if (getattr(spec, one) is None) == (getattr(spec, other) is None):
-            raise ValueError(f"{one}: give exactly one of {one} and {other}")
+    for key, other in (("global_batch", "batch_per_rank"), ("epochs", "steps")):
+        if (getattr(spec, key) is None) == (getattr(spec, other) is None):
+            raise ValueError(f"{key}: give exactly one of {key} and {other}")
     with about("mesh"):
         replicas = spec.replicas
     with about("training"):
@@ -103,8 +103,8 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
     if spec.images_per_step > (images := len(spec.data.train)):
         raise ValueError(f"global_batch: {spec.images_per_step} images a step, but {spec.data.name} has {images}")
     with about("epochs" if spec.steps is None else "steps"):
-        if spec.planned_steps > MOST_STEPS:
-            raise ValueError(f"are {spec.planned_steps} steps, and must be at most {MOST_STEPS}")
+        if spec.planned_steps > MAX_STEPS:
+            raise ValueError(f"are {spec.planned_steps} steps, and must be at most {MAX_STEPS}")
     with about("backend"):
         kernels = spec.kernels
     combinations.check("train", spec, given)
@@ -163,7 +163,7 @@ def _check_rates(spec: TrainSpec) -> None:
     """Raise ValueError if the learning rate is no finite number at some step, or soon after the last one."""
     length = spec.planned_steps
     # schedules are monotone between the end of their warm-up and their last step
-    for step in sorted({*range(min(length, LOOKED_AT)), length // 2, length - 1, length, 2 * length}):
+    for step in sorted({*range(min(length, CHECKED_STEPS)), length // 2, length - 1, length, 2 * length}):
         if not math.isfinite(value := spec.rate(step)):
             raise ValueError(f"the learning rate is {value} at step {step}")
 

@@ -141,7 +141,7 @@ def _dry_run(options: argparse.Namespace) -> int:
 
 def _ranks(options: argparse.Namespace, chosen: Suite) -> int:
     """Return the number of ranks to start. Raises UsageError if -n is too small for the cases, or too large."""
-    from hpcdl.cases.spec.keys import MOST_RANKS
+    from hpcdl.cases.spec.keys import MAX_RANKS
     from hpcdl.suite import UsageError
 
     needed = max(case.processes for case in chosen.cases)
@@ -154,8 +154,8 @@ def _ranks(options: argparse.Namespace, chosen: Suite) -> int:
             f"-n {options.ranks}: the suite {chosen.name!r} has cases of {needed} ranks; "
             "use --case or --set case.ranks=..."
         )
-    if options.ranks > MOST_RANKS:
-        raise UsageError(f"-n {options.ranks}: must be at most {MOST_RANKS}")
+    if options.ranks > MAX_RANKS:
+        raise UsageError(f"-n {options.ranks}: must be at most {MAX_RANKS}")
     return int(options.ranks)
 
 

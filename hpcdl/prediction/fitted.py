@@ -27,7 +27,7 @@ SHARING: Final = (
     "On numbers of ranks that are no power of two the model takes up to twice as long."
 )
 
-AFFORDABLE: Final = 60_000
+MAX_REPORT_MESSAGES: Final = 60_000
 """Most messages that a report simulates for a fit; they take about half a second."""
 
 
@@ -35,7 +35,7 @@ AFFORDABLE: Final = 60_000
 class Fitted:
     """Network fitted to a run, with the quality of the fit."""
 
-    found: Fit
+    fit: Fit
     run: str
     date: str
     library: str
@@ -45,27 +45,29 @@ class Fitted:
     @property
     def network(self) -> Network:
         """Return the network, named after the run."""
-        source = f"fitted to {len(self.found.programs)} times of {', '.join(filter(None, (self.run, self.date)))}"
-        return replace(self.found.network, name=f"fitted to {self.run}", source=source)
+        source = f"fitted to {len(self.fit.programs)} times of {', '.join(filter(None, (self.run, self.date)))}"
+        return replace(self.fit.network, name=f"fitted to {self.run}", source=source)
 
     @property
     def most_ranks(self) -> int:
         """Return the largest measured number of ranks."""
-        return max(one.ranks for one in self.found.programs)
+        return max(program.ranks for program in self.fit.programs)
 
     @cached_property
     def errors(self) -> dict[str, dict[str, Any]]:
         """Return median and worst relative error of fitted times, and of times predicted from the others."""
         return {
-            "fitted": summary(self.found.errors),
-            "scheme_and_ranks_left_out": summary(self.found.left_out(lambda one: (one.scheme, one.ranks))),
-            "ranks_left_out": summary(self.found.left_out(lambda one: one.ranks)),
+            "fitted": summary(self.fit.errors),
+            "scheme_and_ranks_left_out": summary(
+                self.fit.left_out(lambda program: (program.scheme, program.ranks))
+            ),
+            "ranks_left_out": summary(self.fit.left_out(lambda program: program.ranks)),
         }
 
     @cached_property
     def certainty(self) -> Certainty:
         """Return the uncertainty of the cost parameters."""
-        return Certainty(self.found.prices, self.found.information, self.errors, self.notes)
+        return Certainty(self.fit.prices, self.fit.information, self.errors, self.notes)
 
     @property
     def origin(self) -> dict[str, Any]:
@@ -74,7 +76,7 @@ class Fitted:
             "run": self.run,
             "date": self.date,
             "library": self.library,
-            "times": len(self.found.programs),
+            "times": len(self.fit.programs),
             "most_ranks": self.most_ranks,
         }
 
@@ -88,14 +90,14 @@ class RunPrediction:
     """All records of the run; the fitted ones have ``predicted_seconds``."""
     rows: list[Record]
     """The fitted records."""
-    dear: int
+    too_expensive: int
     """Number of measured times omitted because their simulation takes long."""
 
 
 def fitted(run: Run, programs: Sequence[MeasuredProgram], notes: Sequence[str] = ()) -> Fitted:
     """Fit a network to measured programs, except those whose messages share ports. Raises CannotFitError."""
-    serial = [one for one in programs if not one.shares_ports]
-    left_out = dict.fromkeys(one.scheme for one in programs if one.shares_ports)
+    serial = [program for program in programs if not program.shares_ports]
+    left_out = dict.fromkeys(program.scheme for program in programs if program.shares_ports)
     if left_out:
         notes = [*notes, f"Left out of the fit: {', '.join(left_out)} on more than two ranks. {SHARING}"]
     mpi = run.environment.get("mpi")
@@ -127,20 +129,22 @@ def predict_run(run: Run, measured: Sequence[Record]) -> RunPrediction | None:
     kept, notes = with_own_cores(run, measured)
     free = set(map(id, kept))
     known = [
-        (place, one) for place, record in enumerate(measured) if id(record) in free and (one := _known(record))
+        (place, program)
+        for place, record in enumerate(measured)
+        if id(record) in free and (program := _known(record))
     ]
-    places = {id(one): place for place, one in known}
-    chosen = cheapest([one for _, one in known], AFFORDABLE)
+    places = {id(program): place for place, program in known}
+    chosen = cheapest([program for _, program in known], MAX_REPORT_MESSAGES)
     try:
         explained = fitted(run, chosen, notes)
     except CannotFitError:
         return None
-    if len(explained.found.programs) < CHECKED * len(explained.found.pays):
+    if len(explained.fit.programs) < CHECKED * len(explained.fit.determined):
         return None
     predicted = [dict(record) for record in measured]
-    rows = [predicted[places[id(one)]] for one in chosen]
-    for row, one in zip(rows, chosen, strict=True):
-        row["predicted_seconds"] = seconds(one, explained.network)
+    rows = [predicted[places[id(program)]] for program in chosen]
+    for row, program in zip(rows, chosen, strict=True):
+        row["predicted_seconds"] = seconds(program, explained.network)
     return RunPrediction(explained, predicted, rows, len(known) - len(chosen))
 
 

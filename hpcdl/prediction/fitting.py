@@ -56,7 +56,7 @@ class Dual(float):
 
     def __mul__(self, number: float) -> Dual:
         """Multiply by a plain number."""
-        return Dual(float.__mul__(self, number), tuple([number * one for one in self.slope]))
+        return Dual(float.__mul__(self, number), tuple([number * derivative for derivative in self.slope]))
 
     __rmul__ = __mul__
 
@@ -74,10 +74,10 @@ BEGIN: Final = np.array([1e-5, 1e-9, 1e-10, 1e-6, 1e-10])
 FREE: Final = 1e-4 * BEGIN
 """Lower bound of simulated prices; it breaks ties between chains of equal length."""
 
-ENOUGH: Final = 10_000
+MAX_MESSAGES: Final = 10_000
 """Most messages simulated per iteration; programs beyond it count only in the last one."""
 
-FAR_OFF: Final = 100
+MAX_RATIO: Final = 100
 """Largest ratio of predicted and measured time that increases an error."""
 
 MANY: Final = 4
@@ -112,7 +112,7 @@ class Fit:
     @property
     def measured(self) -> Vector:
         """Return the measured times (s), (programs,)."""
-        return np.array([one.seconds for one in self.programs])
+        return np.array([program.seconds for program in self.programs])
 
     @property
     def network(self) -> Network:
@@ -120,7 +120,7 @@ class Fit:
         return _priced(self.layout, self.prices.tolist())
 
     @property
-    def pays(self) -> list[str]:
+    def determined(self) -> list[str]:
         """Return the prices that some program depends on."""
         return [PRICES[price] for price in np.flatnonzero(self.coefficients.sum(axis=0))]
 
@@ -128,7 +128,7 @@ class Fit:
     def information(self) -> Matrix:
         """Return (prices, prices): see :class:`hpcdl.prediction.network_file.Certainty`."""
         rows = self.coefficients / self.measured[:, None]
-        spare = len(self.programs) / max(len(self.programs) - len(self.pays), 1)
+        spare = len(self.programs) / max(len(self.programs) - len(self.determined), 1)
         usual = max(float(np.median(np.abs(self.errors))) / 0.6745 * spare**0.5, EXACT)
         return np.asarray(rows.T @ rows / usual**2, np.float64)
 
@@ -148,13 +148,13 @@ class Fit:
         NaN where a program depends on a price that no other group depends on.
         """
         errors = np.full(len(self.programs), np.nan)
-        groups = [group_of(one) for one in self.programs]
+        groups = [group_of(program) for program in self.programs]
         measured = self.measured
         for group in dict.fromkeys(groups):
-            mine = np.array([one == group for one in groups])
-            unpaid = self.coefficients[~mine].sum(axis=0) == 0
-            known = self.coefficients[:, unpaid].sum(axis=1) == 0
-            if (~mine).sum() >= (~unpaid).sum() and known[mine].any():
+            mine = np.array([other == group for other in groups])
+            missing = self.coefficients[~mine].sum(axis=0) == 0
+            known = self.coefficients[:, missing].sum(axis=1) == 0
+            if (~mine).sum() >= (~missing).sum() and known[mine].any():
                 prices = _solve(self.coefficients[~mine], measured[~mine])
                 network = _priced(self.layout, prices.tolist())
                 for place in map(int, np.flatnonzero(mine & known)):
@@ -169,12 +169,12 @@ def fit(programs: Sequence[MeasuredProgram], hosts: Sequence[int] = ()) -> Fit:
     """
     layout = _layout(hosts)
     begin = _linearised(programs, layout, BEGIN)
-    if len(programs) < (needed := max(len(begin.pays), 1)):
+    if len(programs) < (needed := max(len(begin.determined), 1)):
         raise CannotFitError(
             f"{len(programs)} measured collectives and exchanges cannot determine {needed} prices"
         )
-    light = _linearised(cheapest(programs, ENOUGH), layout, BEGIN)
-    if len(light.programs) < MANY * needed or light.pays != begin.pays:
+    light = _linearised(cheapest(programs, MAX_MESSAGES), layout, BEGIN)
+    if len(light.programs) < MANY * needed or light.determined != begin.determined:
         light = begin
     squares = _descend(light, robust=False)  # starting with the robust error could treat most programs as outliers
     return _linearised(programs, layout, _descend(squares, robust=True).prices)
@@ -197,7 +197,7 @@ def _descend(best: Fit, *, robust: bool) -> Fit:
 
 
 def _size(errors: Vector, *, robust: bool) -> float:
-    logarithms = np.log((1 + errors).clip(1 / FAR_OFF, FAR_OFF))
+    logarithms = np.log((1 + errors).clip(1 / MAX_RATIO, MAX_RATIO))
     return float(np.mean(np.abs(logarithms) if robust else logarithms**2))
 
 
@@ -205,7 +205,7 @@ def _linearised(programs: Sequence[MeasuredProgram], layout: Network, prices: Ve
     """Return the derivatives of the times at ``prices``."""
     each = zip(prices.clip(FREE).tolist(), np.eye(len(PRICES)).tolist(), strict=True)
     network = _priced(layout, [Dual(price, tuple(row)) for price, row in each])
-    coefficients = [_slope(seconds(one, network)) for one in programs]
+    coefficients = [_slope(seconds(program, network)) for program in programs]
     return Fit(programs, prices, np.array(coefficients).reshape(-1, len(PRICES)), layout)
 
 
@@ -222,8 +222,8 @@ def seconds(measured: MeasuredProgram, network: Network) -> float:
 
 def predicted_time(program: Program, ranks: int, network: Network, certainty: Certainty) -> tuple[float, float]:
     """Return the time of ``program`` on a fitted network (s), and half its 95 % interval relative to it."""
-    found = _linearised([MeasuredProgram("", ranks, 0, 1.0, program)], network, certainty.prices)
-    return float(found.predicted[0]), certainty.doubt(found.coefficients[0])
+    linear = _linearised([MeasuredProgram("", ranks, 0, 1.0, program)], network, certainty.prices)
+    return float(linear.predicted[0]), certainty.doubt(linear.coefficients[0])
 
 
 def is_undetermined(program: Program, ranks: int, network: Network, certainty: Certainty | None) -> bool:
@@ -261,7 +261,7 @@ def _solve(coefficients: Matrix, measured: Vector, *, robust: bool = True) -> Ve
         if np.allclose(following, prices, rtol=1e-9, atol=0):
             break
         prices = following
-        ratio = (rows / size @ prices).clip(1 / FAR_OFF, FAR_OFF)
+        ratio = (rows / size @ prices).clip(1 / MAX_RATIO, MAX_RATIO)
         off = np.abs(np.log(ratio))
         # with these weights, a linear difference has the gradient of the squared logarithm
         pull = np.divide(np.log(ratio), ratio - 1, out=np.ones_like(ratio), where=ratio != 1)

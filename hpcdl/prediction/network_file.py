@@ -48,7 +48,7 @@ class Certainty:
     """Measurements that the fit omits."""
 
     @property
-    def pays(self) -> list[str]:
+    def determined(self) -> list[str]:
         """Return the parameters that some measured time depends on."""
         return [PRICES[price] for price in np.flatnonzero(np.diag(self.information))]
 
@@ -56,18 +56,18 @@ class Certainty:
     def undetermined(self) -> list[str]:
         """Return the parameters that may be 0, or of which only a sum with others is known."""
         return [name for name, unit in zip(PRICES, np.eye(len(PRICES)), strict=True)
-                if name in self.pays and self.doubt(unit) >= 1]  # fmt: skip
+                if name in self.determined and self.doubt(unit) >= 1]  # fmt: skip
 
     def doubt(self, coefficients: Vector) -> float:
         """Return half the 95 % interval of ``coefficients @ prices`` relative to it; infinity if unknown."""
         predicted = float(coefficients @ self.prices)
         size = np.sqrt(np.diag(self.information))
-        paid = size > 0
-        if coefficients[~paid].any():
+        known = size > 0
+        if coefficients[~known].any():
             return math.inf
-        scaled = coefficients[paid] / size[paid]
+        scaled = coefficients[known] / size[known]
         values, directions = np.linalg.eigh(
-            self.information[np.ix_(paid, paid)] / np.outer(size[paid], size[paid])
+            self.information[np.ix_(known, known)] / np.outer(size[known], size[known])
         )
         deviation = math.sqrt(float(((directions.T @ scaled) ** 2 / values.clip(SINGULAR)).sum()))
         return DEVIATIONS * deviation / predicted if predicted > 0 else math.inf if deviation else 0.0
@@ -158,12 +158,12 @@ def load_network(path: Path) -> tuple[Network, int | None, Certainty | None]:
 
 def _certainty(tables: Mapping[str, Any], path: Path) -> Certainty:
     fields, count = _table(tables, "certainty", path), len(PRICES)
-    found = _table({"error": {}, **tables}, "error", path)
+    error_tables = _table({"error": {}, **tables}, "error", path)
     try:
         prices, information = (np.array(fields.get(name), np.float64) for name in ("prices", "information"))
         errors = {
             name: {key: None if error.get(key) is None else kind(error[key]) for key, kind in ERROR.items()}
-            for name, error in found.items()
+            for name, error in error_tables.items()
         }
     except (AttributeError, TypeError, ValueError):
         prices = information = np.empty(0)
@@ -176,10 +176,10 @@ def _certainty(tables: Mapping[str, Any], path: Path) -> Certainty:
 
 
 def _table(tables: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any]:
-    found = tables.get(name)
-    if not isinstance(found, dict):
+    table = tables.get(name)
+    if not isinstance(table, dict):
         raise NetworkFileError(f"{path}: {name}: no table [{name}]")
-    return found
+    return table
 
 
 def _link(tables: Mapping[str, Any], name: str, path: Path) -> Link:

@@ -115,14 +115,14 @@ class Parallelism:
     @property
     def chosen(self) -> MeshTime:
         """The mesh with the shortest simulated step."""
-        return min(self.meshes, key=lambda one: one.predicted_seconds)
+        return min(self.meshes, key=lambda mesh: mesh.predicted_seconds)
 
     @property
     def best(self) -> MeshTime | None:
         """The mesh with the shortest measured step; None if none was measured."""
         return min(
-            (one for one in self.meshes if one.step_seconds is not None),
-            key=lambda one: one.step_seconds or 0.0,
+            (mesh for mesh in self.meshes if mesh.step_seconds is not None),
+            key=lambda mesh: mesh.step_seconds or 0.0,
             default=None,
         )
 
@@ -141,7 +141,7 @@ def parallelism(
     one training. Weakly scaled ones keep the images per rank. ``most`` and ``certainty`` are those of
     :func:`hpcdl.prediction.steps.predicted_steps`.
     """
-    found: list[Parallelism] = []
+    predictions: list[Parallelism] = []
     left_out: list[str] = []
     problems: dict[Any, list[Record]] = {}
     for record in records:
@@ -150,10 +150,10 @@ def parallelism(
             batch = record.get("batch_per_rank" if weak else "global_batch")
             problems.setdefault((*map(record.get, PROBLEM), weak, batch), []).append(record)
     for alike in problems.values():
-        for p in ranks or sorted({int(one["ranks"]) for one in alike if one["ranks"] > 1}):
-            here = [one for one in alike if one["ranks"] == p]
+        for p in ranks or sorted({int(record["ranks"]) for record in alike if record["ranks"] > 1}):
+            here = [record for record in alike if record["ranks"] == p]
             try:
-                one, reasons = _of(alike[0], here, p, times, network, certainty)
+                compared, reasons = _of(alike[0], here, p, times, network, certainty)
             except (ValueError, TypeError, DataError, OSError) as error:
                 left_out.append(f"{alike[0]['model']} on {p} ranks: {error}")
                 continue
@@ -161,8 +161,8 @@ def parallelism(
             farthest = most or max(
                 (record["ranks"] for record in alike if record.get("step_seconds")), default=None
             )
-            found.append(replace(one, times_the_measured_ranks=p / farthest if farthest else None))
-    return found, left_out
+            predictions.append(replace(compared, times_the_measured_ranks=p / farthest if farthest else None))
+    return predictions, left_out
 
 
 def _of(
@@ -190,29 +190,31 @@ def _of(
     measured = _measured(here)
     meshes, reasons = [], []
     known: set[Any] = set()
-    given = [(one.mesh, one.microbatches) for one in measured]
-    for mesh, microbatches in dict.fromkeys((*given, *((one, 0) for one in candidates(ranks)))):
+    given = [(case.mesh, case.microbatches) for case in measured]
+    for mesh, microbatches in dict.fromkeys((*given, *((mesh, 0) for mesh in candidates(ranks)))):
         try:
             training = with_mesh(base, mesh, work)
             images = _shared(batch, ranks // training.group_ranks(ranks))
             if mesh.pipeline > 1:
-                counts = [microbatches] if microbatches else [one for one in COUNTS if one <= images]
+                counts = [microbatches] if microbatches else [count for count in COUNTS if count <= images]
                 divided = [with_microbatches(training, count) for count in counts]
                 # pipelines work alike, and sum equal gradients whatever the microbatches: one alone is compared
                 training = min(
                     divided,
-                    key=lambda one: virtual_step(one, mesh.pipeline, images, network, work, bucket).seconds,
+                    key=lambda training: (
+                        virtual_step(training, mesh.pipeline, images, network, work, bucket).seconds
+                    ),
                 )
             if (program := _program(training, ranks)) in known:
                 continue
             known.add(program)
-            cases = [one for one in measured if program == _program(one.training(base, work), ranks)]
-            buckets = next((one.bucket_bytes for one in cases if one.bucket_bytes), bucket)
+            cases = [case for case in measured if program == _program(case.training(base, work), ranks)]
+            buckets = next((case.bucket_bytes for case in cases if case.bucket_bytes), bucket)
             predicted = virtual_step(training, ranks, images, network, work, buckets).seconds
         except ValueError as error:
             reasons.append(f"{like['model']}, mesh {label(mesh, ranks)}: {error}")
             continue
-        took = median(one.step_seconds for one in cases) if cases else None
+        took = median(case.step_seconds for case in cases) if cases else None
         doubtful = is_undetermined(training, ranks, network, certainty, buckets, predicted)
         name = label(mesh, ranks, training.microbatches)
         meshes.append(MeshTime(name, predicted, doubtful, took, cases[0].case if cases else None))
@@ -249,31 +251,31 @@ class _Measured:
 
 def _measured(here: Sequence[Record]) -> list[_Measured]:
     """Return the measured cases that :func:`hpcdl.prediction.parallelism.with_mesh` predicts."""
-    found = []
-    for one in here:
-        spec = spec_of(one)
+    cases = []
+    for record in here:
+        spec = spec_of(record)
         mesh = spec.mesh or Mesh(model=1)
         strategy = "synchronous" if mesh.pipeline == 1 else "pipeline"
         settings = spec.training.in_full
         microbatches = {"microbatches": settings["microbatches"]} if "microbatches" in settings else {}
         plain = settings == registry.in_full(registry.find("training", strategy), microbatches)
-        unlike = spec.plan is not None or any(one.get(key) for key in ("network", *UNEQUAL))
-        if not one.get("step_seconds") or unlike or spec.training.name != strategy or not plain:
+        unlike = spec.plan is not None or any(record.get(key) for key in ("network", *UNEQUAL))
+        if not record.get("step_seconds") or unlike or spec.training.name != strategy or not plain:
             continue
-        parts, case = settings.get("microbatches", 1), str(one.get("case"))
-        found.append(_Measured(mesh, parts, one["step_seconds"], case, one.get("bucket_bytes")))
-    return found
+        parts, case = settings.get("microbatches", 1), str(record.get("case"))
+        cases.append(_Measured(mesh, parts, record["step_seconds"], case, record.get("bucket_bytes")))
+    return cases
 
 
 def _program(training: Training, ranks: int) -> object:
     """Return a key that is equal for meshes with equal messages and equal work of each rank."""
     divisions = training.divisions(ranks)
     exchange = training.mesh.exchange if training.mesh and divisions else ""
-    stages = tuple((one.start, one.stop) for one in training.parts)
+    stages = tuple((part.start, part.stop) for part in training.parts)
     return (
         training.group_ranks(ranks),
         exchange,
         stages,
         training.microbatches,
-        tuple(one.boundaries for one in divisions),
+        tuple(division.boundaries for division in divisions),
     )

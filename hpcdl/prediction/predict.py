@@ -17,7 +17,7 @@ from hpcdl.analysis.run.points import AmbiguousCaseError
 from hpcdl.analysis.run.record_fields import CONTRACT
 from hpcdl.analysis.run.scaling import records
 from hpcdl.cases.spec.compute_times import ComputeTimes, Recorded
-from hpcdl.cases.spec.keys import MOST_RANKS
+from hpcdl.cases.spec.keys import MAX_RANKS
 from hpcdl.cases.spec.suite_tables import suites
 from hpcdl.fabric.network import NETWORKS, Network
 from hpcdl.fabric.virtual.simulated import simulated
@@ -75,8 +75,8 @@ def ascending(text: str) -> list[int]:
         ranks = [0]
     if any(p < 1 for p in ranks) or ranks != sorted(set(ranks)):
         raise UsageError(f"--ranks {text}: must be ascending whole numbers from 1, such as 1,2,4,8")
-    if ranks and ranks[-1] > MOST_RANKS:
-        raise UsageError(f"--ranks {registry.shortened(ranks[-1])}: must be at most {MOST_RANKS}")
+    if ranks and ranks[-1] > MAX_RANKS:
+        raise UsageError(f"--ranks {registry.shortened(ranks[-1])}: must be at most {MAX_RANKS}")
     return ranks
 
 
@@ -104,7 +104,7 @@ def predict(
             cluster = cluster.on(ranks_per_host)
         except ValueError as error:
             raise UsageError(f"--ranks-per-host: {error}") from None
-    times = partial(_times, [Recorded(one) for one in (run, source) if one])
+    times = partial(_times, [Recorded(measured) for measured in (run, source) if measured])
     if meshes:
         compared, reasons = parallelism(wanted, times, cluster, ranks, most, certainty)
         if not compared:
@@ -208,7 +208,9 @@ def _records(what: Path, globs: Sequence[str]) -> tuple[list[Record], Run | None
         return [dict(case.fields()) for case in suite.load(what, globs=globs).cases], None
     run = _read(what)
     records = _reduced(run)
-    return [records[place] for place in suite.matching([str(one.get("case")) for one in records], globs)], run
+    return [
+        records[place] for place in suite.matching([str(record.get("case")) for record in records], globs)
+    ], run
 
 
 def _network(name: str) -> tuple[Network, Fitted | None, int | None, Run | None, Certainty | None]:
@@ -229,10 +231,10 @@ def _network(name: str) -> tuple[Network, Fitted | None, int | None, Run | None,
     run = _read(path)
     kept, notes = with_own_cores(run, _reduced(run))
     try:
-        found = fitted(run, measured_programs(kept), notes)
+        network_fit = fitted(run, measured_programs(kept), notes)
     except (CannotFitError, ValueError) as error:
         raise UsageError(f"--network {path}: {' '.join([str(error), *notes])}") from None
-    return found.network, found, found.most_ranks, run, found.certainty
+    return network_fit.network, network_fit, network_fit.most_ranks, run, network_fit.certainty
 
 
 def _read(path: Path) -> Run:

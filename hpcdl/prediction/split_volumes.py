@@ -60,10 +60,10 @@ class LayerSplits:
 
 def stated(splitter: Callable[..., object], direction: str, numbers: Mapping[str, int]) -> int:
     """Return the elements that all ranks send, ``Forward`` or ``Backward``, by the formula in the docstring."""
-    found = re.search(rf"^{direction}: (.+)$", inspect.getdoc(splitter) or "", re.MULTILINE)
-    if found is None:
+    line = re.search(rf"^{direction}: (.+)$", inspect.getdoc(splitter) or "", re.MULTILINE)
+    if line is None:
         raise ValueError(f"{splitter.__name__}: its docstring has no line {direction!r}")
-    return int(evaluate(found[1], numbers))
+    return int(evaluate(line[1], numbers))
 
 
 def variables(
@@ -100,7 +100,7 @@ def splits(layers: Sequence[Layer], shape: Shape, batch: int, ranks: int, link: 
         given[layer.name], shape_after = (layer, shape), layer.output(shape)
         shape = shape_after
     first_shape = next(iter(given.values()))[1]
-    found: list[LayerSplits] = []
+    rows: list[LayerSplits] = []
     for name, _, sizes in by_layer(layers, first_shape, batch):
         layer, inputs = given[name]
         sums = 2 * (ranks - 1) * FLOAT_BYTES * sizes.parameters
@@ -111,7 +111,7 @@ def splits(layers: Sequence[Layer], shape: Shape, batch: int, ranks: int, link: 
             except ValueError:
                 continue
             # every rank reads the images that it takes, and nothing needs their gradient
-            is_first = not found and splitter is not linear.by_inputs
+            is_first = not rows and splitter is not linear.by_inputs
             elements = 0 if is_first else sum(stated(splitter, way, numbers) for way in ("Forward", "Backward"))
             shared = splitter in SHARES_WEIGHTS
             moved[split] = FLOAT_BYTES * elements + (sums if shared else 0)
@@ -119,5 +119,5 @@ def splits(layers: Sequence[Layer], shape: Shape, batch: int, ranks: int, link: 
             moving = 0 if is_first else 4 if halo else 2 * (ranks - 1)
             rounds[split] = moving + (2 * (ranks - 1) if shared else 0)
         seconds = {split: rounds[split] * link.alpha + moved[split] / ranks * link.beta for split in moved}
-        found.append(LayerSplits(name, sizes, moved, seconds))
-    return found
+        rows.append(LayerSplits(name, sizes, moved, seconds))
+    return rows

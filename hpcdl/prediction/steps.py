@@ -70,7 +70,7 @@ def predicted_steps(
     ``certainty`` its uncertainty, ``source`` the records of the run that it was fitted to. ``show``
     gets a line before each simulation.
     """
-    buckets = {one["ranks"]: int(one["bucket_bytes"]) for one in source if one.get("bucket_bytes")}
+    buckets = {record["ranks"]: int(record["bucket_bytes"]) for record in source if record.get("bucket_bytes")}
     groups: dict[Any, dict[int, list[Record]]] = {}
     for record in records:
         if record["kind"] in STEPPING:
@@ -204,7 +204,7 @@ def _compute_seconds(training: Training, work: ComputeTimes, ranks: int, images:
     """Return the time of a rank's work in a step; in a pipeline, that of all stages together."""
     if training.mesh is None or not training.divisions(ranks):
         return work.step_seconds(images)
-    return max(one.step_seconds(images) for one in training.rank_times(work, ranks, images))
+    return max(times.step_seconds(images) for times in training.rank_times(work, ranks, images))
 
 
 def is_undetermined(
@@ -224,5 +224,9 @@ def is_undetermined(
 
 def _measured(records: Sequence[Record], name: str) -> float | None:
     """Return the median over seeds; None without measurements."""
-    found = [one[name] for one in records if one.get(name) and not one.get("network") and not one.get("error")]
-    return median(found) if found else None
+    values = [
+        record[name]
+        for record in records
+        if record.get(name) and not record.get("network") and not record.get("error")
+    ]
+    return median(values) if values else None

@@ -10,7 +10,7 @@ from hpcdl import registry, suite
 from hpcdl.aggregation.parts.collectives import component, halves
 from hpcdl.aggregation.parts.traits import Aggregation, traits_of
 from hpcdl.cases.contract.scheme_contract import check_scheme
-from hpcdl.cases.measuring.autotune import candidates, foretold
+from hpcdl.cases.measuring.autotune import candidates, choose_by_simulation
 from hpcdl.commands.list import catalogue
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.prediction.predict import predict
@@ -156,7 +156,7 @@ def test_a_file_in_the_folder_is_enough(tmp_path, dropped):
     """It is listed, a candidate of ``auto``, predicted, and checked by the contract tests."""
     assert dropped in {entry["name"] for entry in catalogue("aggregation")}
     assert dropped in candidates()
-    assert dropped in foretold(4, NETWORKS["ethernet-10g"], [64], "float32").times
+    assert dropped in choose_by_simulation(4, NETWORKS["ethernet-10g"], [64], "float32").times
     (row,) = rows(tmp_path, f'"{dropped}"')
     link, gamma = NETWORKS["ethernet-10g"].link, NETWORKS["ethernet-10g"].gamma
     stated = 3 * (2 * link.alpha + 2 * 4096 * link.beta + 4096 * gamma)

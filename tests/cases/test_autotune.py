@@ -8,7 +8,7 @@ import pytest
 from hpcdl import registry
 from hpcdl.aggregation.auto import auto
 from hpcdl.aggregation.parts.traits import Aggregation
-from hpcdl.cases.measuring.autotune import Choices, candidates, foretold, tune
+from hpcdl.cases.measuring.autotune import Choices, candidates, choose_by_simulation, tune
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.inprocess import in_process
@@ -76,7 +76,7 @@ def test_all_ranks_choose_alike_whatever_their_clocks_say(ranks):
 @pytest.mark.parametrize("ranks", [2, 5, 16])
 def test_foretold_choices_are_the_simulation_s_fastest(ranks, network):
     sizes = [4, 65536, 1 << 22]
-    choices = foretold(ranks, NETWORKS[network], sizes, "float32")
+    choices = choose_by_simulation(ranks, NETWORKS[network], sizes, "float32")
     for size in sizes:
         fastest = {}
         for name in choices.times:
@@ -87,7 +87,7 @@ def test_foretold_choices_are_the_simulation_s_fastest(ranks, network):
 
 
 def test_memory_is_not_shared_across_hosts():
-    assert "two_shot" in foretold(2, NETWORKS["ethernet-1g"].on(2), [64], "float32").times
+    assert "two_shot" in choose_by_simulation(2, NETWORKS["ethernet-1g"].on(2), [64], "float32").times
 
 
 @pytest.mark.parametrize("size", [4, 2048, 2052, 40_000])

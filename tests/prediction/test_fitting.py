@@ -9,8 +9,8 @@ from contract.records import with_settings
 
 from hpcdl.fabric.network import NETWORKS, Link, Network
 from hpcdl.prediction.fitting import (
-    ENOUGH,
     EVERY_RANK,
+    MAX_MESSAGES,
     CannotFitError,
     Dual,
     fit,
@@ -58,7 +58,7 @@ def prices(network):
 )
 def test_one_rank_a_host(network):
     found = fit(timed(network), range(6))
-    assert found.pays == ["alpha", "beta", "gamma"]
+    assert found.determined == ["alpha", "beta", "gamma"]
     assert certainty(found).undetermined == []
     assert prices(found.network)[:3] == pytest.approx(prices(network)[:3], rel=1e-3)
     assert summary(found.errors)["worst"] < 1e-3
@@ -74,7 +74,7 @@ def test_within_one_host():
     network = replace(SLOW_ADDER, ranks_per_host=EVERY_RANK)
     found = fit(timed(network), [7] * 6)
     assert found.network.is_one_host
-    assert found.pays == ["gamma", "inside alpha", "inside beta"]
+    assert found.determined == ["gamma", "inside alpha", "inside beta"]
     assert prices(found.network)[2:] == pytest.approx(prices(network)[2:], rel=0.01)
 
 
@@ -102,8 +102,8 @@ def test_twice_and_half_the_time_are_equally_wrong():
 
 def test_expensive_programs_are_predicted_by_the_others():
     times = timed(SLOW_ADDER)
-    dear = [replace(one, messages=ENOUGH + 1 if one.ranks == 6 else 10) for one in times]
-    assert [one.ranks for one in cheapest(dear, ENOUGH)] == [one.ranks for one in dear if one.ranks < 6]
+    dear = [replace(one, messages=MAX_MESSAGES + 1 if one.ranks == 6 else 10) for one in times]
+    assert [one.ranks for one in cheapest(dear, MAX_MESSAGES)] == [one.ranks for one in dear if one.ranks < 6]
     found = fit(dear, range(6))
     assert len(found.predicted) == len(times)
     assert prices(found.network)[:3] == pytest.approx(prices(SLOW_ADDER)[:3], rel=1e-3)

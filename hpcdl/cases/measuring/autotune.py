@@ -31,7 +31,7 @@ LONG: Final = 1 << 18
 TRIALS: Final = 7
 
 
-MOST_WORK: Final = 0.1
+MAX_WORK: Final = 0.1
 """Seconds of work that overlap a message: a rank then polls at its lowest rate."""
 
 
@@ -54,7 +54,7 @@ async def measure_beside_work(
     """
     alpha, beta = await measure_link(comm, clock)
     idle = alpha + (LONG - SHORT) * beta
-    beside = await _exchanges(comm, LONG, clock, partial(work, min(2 * idle, MOST_WORK)))
+    beside = await _exchanges(comm, LONG, clock, partial(work, min(2 * idle, MAX_WORK)))
     return alpha + max(0.0, beside - idle), beta
 
 
@@ -115,7 +115,7 @@ Scheme = Callable[..., Coroutine[Any, Any, None]]
 _ROUNDS: Final = 6
 _TURN_NS: Final = 15_000_000
 """Time of a candidate in a round, about."""
-_MOST: Final = 400
+_MAX_CALLS: Final = 400
 """Operations in a turn, at most: 60 of 4 bytes take a quarter of a millisecond, too short to rank candidates."""
 _HOPELESS: Final = 1.5
 """Times the best's time beyond which a candidate drops out after its first turn."""
@@ -126,7 +126,7 @@ _BEHIND: Final = 1.15
 def candidates(*, simulated: bool = False) -> list[str]:
     """Return the schemes that ``auto`` chooses from, sorted; ``simulated``: without those of a library."""
     declared = {name: registry.traits("aggregation", name, Aggregation) for name in registry.names("aggregation")}
-    return [name for name, one in declared.items() if one.autotuned and not (simulated and one.native)]
+    return [name for name, traits in declared.items() if traits.autotuned and not (simulated and traits.native)]
 
 
 class Choices(dict[int, Scheme]):
@@ -145,8 +145,8 @@ class Choices(dict[int, Scheme]):
         return min(self.times, key=lambda name: _at(self.times[name], size))
 
     def __missing__(self, size: int) -> Scheme:
-        self[size] = found = registry.find("aggregation", self.name(size))
-        return found
+        self[size] = scheme = registry.find("aggregation", self.name(size))
+        return scheme
 
 
 def _at(times: Mapping[int, float], size: int) -> float:
@@ -191,7 +191,7 @@ async def _compare(comm: Comm, buffer: Array, clock: Callable[[], int]) -> dict[
             continue
         first = await _turn(comm, scheme, buffer, 2, clock)
         samples[name] = []
-        turns[name] = int(np.clip(_TURN_NS // max(1, int(first.min())), 3, _MOST))
+        turns[name] = int(np.clip(_TURN_NS // max(1, int(first.min())), 3, _MAX_CALLS))
     remaining = sorted(samples)
     for number in range(_ROUNDS):
         for name in np.random.default_rng(number).permutation(remaining).tolist():
@@ -218,7 +218,7 @@ async def _turn(
     return slowest
 
 
-def foretold(ranks: int, network: Network, sizes: Sequence[int], dtype: npt.DTypeLike) -> Choices:
+def choose_by_simulation(ranks: int, network: Network, sizes: Sequence[int], dtype: npt.DTypeLike) -> Choices:
     """Choose by simulated time, among schemes whose messages are known."""
     times: dict[str, dict[int, float]] = {}
     for size in sizes:

@@ -38,7 +38,7 @@ async def compression_fields(
     if compressed is None:
         return {}
     comm = await comm.survivors()
-    sent = np.array([float(one) for one in (sent_bytes, compressed.saved_bytes, compressed.warmup_bytes)])
+    sent = np.array([float(size) for size in (sent_bytes, compressed.saved_bytes, compressed.warmup_bytes)])
     await comm.native("allreduce", sent)
     if comm.rank:
         return {}  # rank 0's fields are recorded

@@ -92,8 +92,8 @@ def scratch_bytes(program: Callable[[Comm], Coroutine[Any, Any, Any]], ranks: in
 STARTS: Final = ("barrier", "window")
 
 _TRIALS: Final = 30
-_MOST_TRIALS: Final = 0.9
-_MOST_NS: Final = 10_000_000
+_TRIAL_SHARE: Final = 0.9
+_MAX_LATE_NS: Final = 10_000_000
 """That a late rank adds twice to the lead, at most: one that had lost its core for long would make all wait."""
 
 _CLOSE_NS: Final = 300_000
@@ -157,7 +157,7 @@ class Window:
         if not self._lead:
             self._lead = await self._longest()
         latest, late = await self._most(self._late[-1] if self._late else 0)
-        self._lead += 2 * min(late, _MOST_NS)
+        self._lead += 2 * min(late, _MAX_LATE_NS)
         moment: int = latest + self._lead - self._offset
         now = self._clock()
         self._late.append(max(0, now - moment))
@@ -192,7 +192,7 @@ class Window:
             latest, _ = await self._most(0)
             mine.append(self._clock() + self._offset - latest)
         trials = (await self._comm.allgather_words(np.array(mine))).max(axis=0)
-        return max(1, 2 * int(np.quantile(trials, _MOST_TRIALS)))
+        return max(1, 2 * int(np.quantile(trials, _TRIAL_SHARE)))
 
 
 def start(name: str, comm: Comm, clock: Callable[[], int]) -> Start:

@@ -102,12 +102,12 @@ class ComputeTimes:
             return (self,)
         known = self.per_call
         updates = [sum(known.get(f"update {layer.name}", 0.0) for layer in layers[part]) for part in parts]
-        return tuple(ComputeTimes(self.per_image, {**known, "update": one}, self.source) for one in updates)
+        return tuple(ComputeTimes(self.per_image, {**known, "update": update}, self.source) for update in updates)
 
     def scaled(self, factor: float) -> ComputeTimes:
         """All of them times ``factor``."""
-        per_image = {label: factor * one for label, one in self.per_image.items()}
-        per_call = {label: factor * one for label, one in self.per_call.items()}
+        per_image = {label: factor * seconds for label, seconds in self.per_image.items()}
+        per_call = {label: factor * seconds for label, seconds in self.per_call.items()}
         return ComputeTimes(per_image, per_call, self.source)
 
     def step_seconds(self, images: int) -> float:
@@ -156,13 +156,13 @@ def at_rate(layers: Sequence[Layer], shape: Shape, flops: float) -> ComputeTimes
     Input, loss, updates and layers without multiply-adds take no time. ValueError: a layer that cannot take the
     shape it gets.
     """
-    found, given = {INPUT: 0.0, "loss": 0.0}, shape
+    per_image, given = {INPUT: 0.0, "loss": 0.0}, shape
     for layer in layers:
         multiply_adds = volumes([layer], shape, 1).multiply_adds_per_image
-        found[f"forward {layer.name}"] = FORWARD * multiply_adds / flops
-        found[f"backward {layer.name}"] = BACKWARD * multiply_adds / flops
+        per_image[f"forward {layer.name}"] = FORWARD * multiply_adds / flops
+        per_image[f"backward {layer.name}"] = BACKWARD * multiply_adds / flops
         shape = layer.output(shape)
-    return ComputeTimes(found, {"update": 0.0}).of_network(layers, given)
+    return ComputeTimes(per_image, {"update": 0.0}).of_network(layers, given)
 
 
 def recorded(run: Run, model: str, shape: Shape, images: int | None = None) -> ComputeTimes:
@@ -173,11 +173,11 @@ def recorded(run: Run, model: str, shape: Shape, images: int | None = None) -> C
     """
     held, near = [], False
     for index in _trainings(run, model):
-        found, batch = _medians(run, index), _images_per_rank(run, index)
-        if found is None:
+        times, batch = _medians(run, index), _images_per_rank(run, index)
+        if times is None:
             continue
         if (size := run.described[index].get("image_shape")) == shape_text(shape) and images in {None, batch}:
-            return found
+            return times
         near |= size == shape_text(shape)
         held.append(f"images of {size or 'unknown size'} at {batch:g} a rank")
     if not held:
@@ -226,8 +226,8 @@ class Recorded:
         for index in sorted(fit, key=distance):
             if index not in self._read:
                 self._read[index] = _medians(self._run, index)
-            if (found := self._read[index]) is not None:
-                return found
+            if (times := self._read[index]) is not None:
+                return times
         raise ValueError(f"{self._run.path} has no measured training of {like['model']!r} with events")
 
 
@@ -294,19 +294,19 @@ def _of_rank(
     first = division.parts[0]
     reads = share if first.takes.by_images else math.prod(division.shapes[0]) / math.prod(first.takes.shape)
     loss = known.get("loss", 0.0) * share / (passes if division.passes_end == len(division.parts) else 1)
-    found = {INPUT: known.get(INPUT, 0.0) * reads, "loss": loss}
+    per_image = {INPUT: known.get(INPUT, 0.0) * reads, "loss": loss}
     updates = {}
     for number, (part, shape, name) in enumerate(
         zip(division.parts, division.shapes, division.layers, strict=True)
     ):
         factor = factors[number] / (passes if division.first_split <= number < division.passes_end else 1)
         for direction in ("forward", "backward"):
-            found[f"{direction} {part.name}"] = known.get(f"{direction} {name}", 0.0) * factor
+            per_image[f"{direction} {part.name}"] = known.get(f"{direction} {name}", 0.0) * factor
         own = volumes([part.layer], shape, 1).parameters
         updates[f"update {part.name}"] = calls.get(f"update {name}", 0.0) * own / parameters.get(name, 1)
     everything = max(1, sum(parameters.values()))
     updates["update"] = calls.get("update", 0.0) * division.parameters / everything
-    return ComputeTimes(found, {**calls, **updates}, whole.source)
+    return ComputeTimes(per_image, {**calls, **updates}, whole.source)
 
 
 def _weights(divisions: Sequence[Division], shares: Sequence[float]) -> list[list[float]]:
@@ -325,7 +325,7 @@ def _weights(divisions: Sequence[Division], shares: Sequence[float]) -> list[lis
     return [
         [
             products / multiply_adds[name] if multiply_adds[name] else elements / outputs[name]
-            for name, products, elements in one
+            for name, products, elements in parts
         ]
-        for one in work
+        for parts in work
     ]

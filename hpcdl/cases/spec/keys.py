@@ -38,7 +38,7 @@ class Choice:
         if not isinstance(table, dict) or not isinstance(table.get("name"), str):
             shown = registry.shortened(value)
             raise ValueError(f'must be a name or a table such as {{name = "..."}}, not {shown}')  # noqa: TRY004
-        return cls(folder, table["name"], {key: one for key, one in table.items() if key != "name"})
+        return cls(folder, table["name"], {key: setting for key, setting in table.items() if key != "name"})
 
     def __hash__(self) -> int:
         return hash(str(self))
@@ -84,7 +84,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, Choice):
         return value.written
     if is_dataclass(value):
-        every = {one.name: (getattr(value, one.name), one.default) for one in fields(value)}
+        every = {field.name: (getattr(value, field.name), field.default) for field in fields(value)}
         return {name: plain(held) for name, (held, default) in every.items() if held != default}
     return list(value) if isinstance(value, tuple) else value
 
@@ -92,7 +92,9 @@ def plain(value: Any) -> Any:
 @cache
 def opened(dataset: Choice) -> Dataset:
     """Return a dataset, each once per process: cases share it."""
-    settings = {key: tuple(one) if isinstance(one, list) else one for key, one in dataset.settings.items()}
+    settings = {
+        key: tuple(setting) if isinstance(setting, list) else setting for key, setting in dataset.settings.items()
+    }
     return dataset.find()(**settings)  # type: ignore[no-any-return]
 
 
@@ -104,7 +106,9 @@ def architecture(model: Choice, dataset: Choice | None) -> tuple[Shape, Sequence
     if dataset is not None:
         data = opened(dataset)
         return data.shape, model.make(data.shape, data.classes)
-    shape, classes = (one.default for one in list(inspect.signature(model.find()).parameters.values())[:2])
+    shape, classes = (
+        parameter.default for parameter in list(inspect.signature(model.find()).parameters.values())[:2]
+    )
     if shape is inspect.Parameter.empty or classes is inspect.Parameter.empty:
         raise ValueError(f"{model.name!r} is made for no size of images; name a dataset")
     return shape, model.make(shape, classes)
@@ -120,13 +124,13 @@ def check_layers(layers: Sequence[Layer], shape: Shape) -> Shape:
 
 Spec = TypeVar("Spec")
 
-MOST_RANKS: Final = 1 << 17
+MAX_RANKS: Final = 1 << 17
 """Ranks of a case, real or simulated, at most: more than the largest machines have processors."""
-MOST_REPETITIONS: Final = 10**6
+MAX_REPETITIONS: Final = 10**6
 """Repetitions of an operation, at most: their times are kept in memory."""
-MOST_STEPS: Final = 10**7
+MAX_STEPS: Final = 10**7
 """Steps of a training, at most: ten times the ImageNet trainings of the literature."""
-MOST_THREADS: Final = 1024
+MAX_THREADS: Final = 1024
 
 FAULTS: Final = (
     *(ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError),
@@ -171,33 +175,33 @@ _SIZE: Final = re.compile(r"(\d{1,9}) ?([KMG])(?:i?B)?")
 
 def keys(spec: type) -> dict[str, Field[Any]]:
     """Return the keys of a spec, in their order."""
-    return {one.name: one for one in fields(spec)}
+    return {field.name: field for field in fields(spec)}
 
 
-def read(one: Field[Any], value: Any) -> tuple[Any, str | None]:
+def read(field: Field[Any], value: Any) -> tuple[Any, str | None]:
     """Return ``value`` as the field holds it, and a line if the key cannot have it.
 
     A wrong value comes back as far as it could be read.
     """
     try:
-        value = _converted(one, value)
+        value = _converted(field, value)
         if isinstance(value, Choice) and value.folder in registry.FOLDERS:
-            value.check(one.metadata["key"].around)
+            value.check(field.metadata["key"].around)
     except FAULTS as error:
         return value, str(error) or type(error).__name__
     return value, None
 
 
-def _converted(one: Field[Any], value: Any) -> Any:
+def _converted(field: Field[Any], value: Any) -> Any:
     """Return ``value`` as the field holds it; a choice is not looked up."""
-    limits: Key = one.metadata["key"]
+    limits: Key = field.metadata["key"]
     if limits.folder is not None:
         return Choice.of(limits.folder, value)
     if limits.table is not None:
         return _made(limits.table, value)
-    if one.name.endswith("_bytes") and isinstance(value, str) and (size := _SIZE.fullmatch(value)):
+    if field.name.endswith("_bytes") and isinstance(value, str) and (size := _SIZE.fullmatch(value)):
         value = int(size[1]) << 10 * (1 + "KMG".index(size[2]))
-    _check_scalar(value, limits, str(one.type))
+    _check_scalar(value, limits, str(field.type))
     return value
 
 
@@ -206,7 +210,9 @@ def _made(table: type, value: Any) -> Any:
         raise TypeError(f"must be a table, as {{key = value}}, not {registry.shortened(value)}")
     registry.check_settings(table, value)
     full = registry.in_full(table, value)
-    return table(**{name: tuple(one) if isinstance(one, list) else one for name, one in full.items()})
+    return table(
+        **{name: tuple(setting) if isinstance(setting, list) else setting for name, setting in full.items()}
+    )
 
 
 def _check_scalar(value: Any, limits: Key, annotation: str) -> None:
@@ -232,8 +238,8 @@ def given(spec: Any) -> dict[str, Any]:
     """Return the settings of a spec that differ from their defaults, as a suite writes them."""
     return {
         name: plain(getattr(spec, name))
-        for name, one in keys(type(spec)).items()
-        if getattr(spec, name) != one.default
+        for name, field in keys(type(spec)).items()
+        if getattr(spec, name) != field.default
     }
 
 
@@ -243,11 +249,11 @@ def restored(kind: type[Spec], settings: Mapping[str, Any]) -> Spec:
     Raises ValueError, led by the key.
     """
     values = {}
-    for name, one in keys(kind).items():
+    for name, declared in keys(kind).items():
         with about(name):
             if name in settings:
-                values[name] = _converted(one, settings[name])
-            elif one.default is MISSING:
+                values[name] = _converted(declared, settings[name])
+            elif declared.default is MISSING:
                 raise ValueError("is missing")
     return kind(**values)
 

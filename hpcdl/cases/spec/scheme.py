@@ -64,7 +64,7 @@ def try_out(aggregation: Choice, ranks: int) -> None:
         world.run(lambda comm: aggregate(comm, phantom(ranks, "float32")))
 
 
-TRIED: Final = Layout(
+SAMPLE_LAYOUT: Final = Layout(
     size=6, tensors=(_Tensor("fc.weight", slice(0, 4), (2, 2)), _Tensor("fc.bias", slice(4, 6), (2,)))
 )
 """Layout on which a compressor is made before the run, to raise the ValueError of its settings."""
@@ -80,12 +80,12 @@ def try_compressor(compression: Choice, plan: Plan | None) -> None:
         raise ValueError(f"warmup_steps: must be at least 0, not {plan.settings.warmup_steps}")
     plan.make_code()
     if ":" not in compression.name:
-        plan.make(TRIED)
+        plan.make(SAMPLE_LAYOUT)
 
 
 def check_lengths(plan: Plan) -> None:
     """Raise ValueError if lengths of messages depend on the values of the gradient, which simulations lack."""
-    if plan.kind != "vectors" and plan.make(TRIED).expected(slice(0, TRIED.size)) is None:
+    if plan.kind != "vectors" and plan.make(SAMPLE_LAYOUT).expected(slice(0, SAMPLE_LAYOUT.size)) is None:
         raise ValueError("lengths of its messages depend on values, which a simulation lacks")
 
 

@@ -43,7 +43,7 @@ def located(given: Path) -> Path:
     return known[str(given)]
 
 
-MOST_CASES: Final = 10_000
+MAX_CASES: Final = 10_000
 """Cases of a suite, at most."""
 _EITHER_OR: Final = (("global_batch", "batch_per_rank"), ("epochs", "steps"))
 
@@ -96,8 +96,8 @@ def override(text: str, head: dict[str, Any], written: list[dict[str, Any]]) -> 
         for pair in _EITHER_OR:
             if path[1] in pair:
                 table.pop(pair[1 - pair.index(path[1])], None)
-        one = _keys_of(table).get(path[1])
-        default = one.default.name if one is not None and isinstance(one.default, Choice) else {}
+        field = _keys_of(table).get(path[1])
+        default = field.default.name if field is not None and isinstance(field.default, Choice) else {}
         try:
             table[path[1]] = _changed(table.get(path[1], default), path[2:], parsed)
         except TypeError as error:
@@ -109,7 +109,7 @@ def _changed(held: Any, path: Sequence[str], value: Any) -> Any:
     if not path:
         return value
     if isinstance(held, list):
-        return [_changed(one, path, value) for one in held]
+        return [_changed(entry, path, value) for entry in held]
     table = {"name": held} if isinstance(held, str) else held
     if not isinstance(table, dict):
         raise TypeError(f"{held!r} is not a table")
@@ -119,7 +119,7 @@ def _changed(held: Any, path: Sequence[str], value: Any) -> Any:
 def _keys_of(table: Mapping[str, Any]) -> dict[str, Field[Any]]:
     kind = table.get("kind")
     known = [name for name in (kind if isinstance(kind, list) else [kind]) if name in kinds()]
-    return keys(Common) | {name: one for each in known for name, one in keys(module_of(each).SPEC).items()}
+    return keys(Common) | {name: field for each in known for name, field in keys(module_of(each).SPEC).items()}
 
 
 def expanded(table: Mapping[str, Any], where: str) -> Iterable[dict[str, Any]]:
@@ -131,8 +131,8 @@ def expanded(table: Mapping[str, Any], where: str) -> Iterable[dict[str, Any]]:
         if not values:
             raise ValueError(f"{where}: {name}: an empty list leaves no case")
     count = math.prod(len(values) for values in listed.values())
-    if count > MOST_CASES:
-        raise ValueError(f"{where}: its lists make {count} cases; a suite has at most {MOST_CASES}")
+    if count > MAX_CASES:
+        raise ValueError(f"{where}: its lists make {count} cases; a suite has at most {MAX_CASES}")
     for combination in itertools.product(*listed.values()):
         yield dict(zip(listed, combination, strict=True))
 
@@ -140,6 +140,6 @@ def expanded(table: Mapping[str, Any], where: str) -> Iterable[dict[str, Any]]:
 def check_complete(kind: str, spec: type, values: Mapping[str, Any], where: str) -> None:
     """Raise ValueError for an unknown key, and for one that is missing."""
     check_keys(values, keys(Common) | keys(spec), where)
-    for name, one in keys(spec).items():
-        if name not in values and one.default is MISSING:
+    for name, field in keys(spec).items():
+        if name not in values and field.default is MISSING:
             raise ValueError(f"{where}: {name}: a {kind} case needs it")

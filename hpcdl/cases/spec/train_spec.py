@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hpcdl.cases.spec.compute_times import DEVICES
-from hpcdl.cases.spec.keys import MOST_RANKS, MOST_STEPS, MOST_THREADS, Choice, key, opened
+from hpcdl.cases.spec.keys import MAX_RANKS, MAX_STEPS, MAX_THREADS, Choice, key, opened
 from hpcdl.cases.spec.scheme import traits_of
 from hpcdl.cases.spec.step_spec import StepSpec
 from hpcdl.data.parts.sharding import EQUAL, Shares, bounds
@@ -62,26 +62,26 @@ class TrainSpec(StepSpec):
     optimizer: Choice = key(Choice("optim", "sgd"), folder="optim")
     schedule: Choice = key(Choice("schedules", "constant"), folder="schedules")
     learning_rate: float = key(least=0)
-    ranks: int = key(least=1, most=MOST_RANKS)
+    ranks: int = key(least=1, most=MAX_RANKS)
     global_batch: int | None = key(None, least=1)
     batch_per_rank: int | None = key(None, least=1)
     shares: Shares | None = key(None, table=Shares)
     mesh: Mesh | None = key(None, table=Mesh)
     epochs: float | None = key(None, above=0)
-    steps: int | None = key(None, least=1, most=MOST_STEPS)
+    steps: int | None = key(None, least=1, most=MAX_STEPS)
     target_accuracy: float | None = key(None, least=0, most=1)
     stop_at_target: bool = key(default=False)
     evaluate_every: float = key(1, least=1e-6)
     seed: int = key(1, least=0)
     prefetch: int = key(2, least=0, most=MAX_AHEAD)
-    threads: int = key(1, least=1, most=MOST_THREADS)
+    threads: int = key(1, least=1, most=MAX_THREADS)
     trace: str = key("events", choices=("events", "steps", "alternating"))
     straggler: Straggler | None = key(None, table=Straggler)
     failure: Failure | None = key(None, table=Failure)
     quantization: Quantization | None = key(None, table=Quantization)
     pruning: Pruning | None = key(None, table=Pruning)
     network: str | None = key(None, choices=tuple(NETWORKS))
-    ranks_per_host: int = key(1, least=1, most=MOST_RANKS)
+    ranks_per_host: int = key(1, least=1, most=MAX_RANKS)
     device: str | None = key(None, choices=tuple(DEVICES))
     flops: float | None = key(None, above=0)
     times: str | None = key(None)

@@ -84,7 +84,7 @@ def document(prediction: Prediction, title: str) -> Document:
 
 def network(priced: Network, certainty: Certainty | None) -> Section:
     """Its prices; of a fitted one also how well they are known, and how far off it is."""
-    paid = set(certainty.pays) if certainty else {name for name, _, _ in _prices(priced)}
+    paid = set(certainty.determined) if certainty else {name for name, _, _ in _prices(priced)}
     unknown = certainty.undetermined if certainty else []
     prices = [
         (

@@ -37,9 +37,10 @@ def page(findings: Findings) -> Section:
         f"predicted from other algorithms and numbers of ranks only, within {beyond}."
     )
     points = list(fabric.points)
-    if found.dear:
+    if found.too_expensive:
         points.append(
-            f"{plural(found.dear, 'measured time')} more would take long to simulate; hpcdl predict does it."
+            f"{plural(found.too_expensive, 'measured time')} more would take long to simulate; "
+            "hpcdl predict does it."
         )
     tables = [*fabric.tables, _by_algorithm(found.rows), *predicted(found.rows).tables]
     return Section(title, [line, NOTE, *fabric.paragraphs], points, tables)
