@@ -105,7 +105,9 @@ class Replica:
 
         trained, held_state = list[list[Variable]](), list[list[Variable]]()
         for layer, given in zip(held, inputs, strict=True):
-            declared = [replace(one, name=f"{layer.name}.{one.name}") for one in layer.declare(given)]
+            declared = [
+                replace(variable, name=f"{layer.name}.{variable.name}") for variable in layer.declare(given)
+            ]
             trained.append([variable for variable in declared if variable.trained])
             held_state.append([variable for variable in declared if not variable.trained])
         parameters, untrained = [*chain.from_iterable(trained)], [*chain.from_iterable(held_state)]
@@ -199,14 +201,14 @@ class Replica:
         return tuple(self._bound_again(stages, self.layer_gradient) for _ in range(count))
 
     def _bound_again(self, stages: Sequence[Stage], shared: Array) -> tuple[Stage, ...]:
-        found = list[Stage]()
+        binding = list[Stage]()
         stashes: dict[str, list[Array]] = {}
         for stage in stages:
             begin, end = stage.span.start, stage.span.stop
-            own = [one for one in self.tensors if begin <= one.offset < end]
-            views = _views(shared, [replace(one, offset=one.offset - begin) for one in own])
-            found.append(stage.again(views, shared[: end - begin], self.gradients[stage.span], stashes))
-        return tuple(found)
+            own = [tensor for tensor in self.tensors if begin <= tensor.offset < end]
+            views = _views(shared, [replace(tensor, offset=tensor.offset - begin) for tensor in own])
+            binding.append(stage.again(views, shared[: end - begin], self.gradients[stage.span], stashes))
+        return tuple(binding)
 
 
 def _place(variables: Sequence[Variable]) -> tuple[Tensor, ...]:

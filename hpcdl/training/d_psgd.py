@@ -118,7 +118,7 @@ class CompressedGossip:
 
     def __init__(self, comm: Comm, session: Session, compressed: Compressed, weights: Mapping[int, float]) -> None:
         self._compressed = compressed
-        self._courier = compressed.courier_of_differences(comm.rank, comm.size)
+        self._codec = compressed.codec_of_differences(comm.rank, comm.size)
         self._span = slice(0, session.replica.parameters.size)
         self._weights = {other: weights[other] for other in sorted(weights) if other != comm.rank}
         self._own = session.vector("own copy")
@@ -152,17 +152,17 @@ class CompressedGossip:
 
     async def _send_differences(self, comm: Comm, x: Array, difference: Array, step: int) -> None:
         """Send ``x`` - own copy, encoded, to the neighbours and add all messages to the copies."""
-        courier, span = self._courier, self._span
+        codec, span = self._codec, self._span
 
         def encode() -> int:
             np.subtract(x, self._own, out=difference)
-            return courier.encode(Piece(span, difference, None, step), outgoing)
+            return codec.encode(Piece(span, difference, None, step), outgoing)
 
         async def decode(message: Array, sender: int, copy: Array) -> None:
-            add = partial(courier.decode, span, message, sender, copy)
-            await comm.apply("decode", add, courier.touched_bytes(copy, [message]))
+            add = partial(codec.decode, span, message, sender, copy)
+            await comm.apply("decode", add, codec.touched_bytes(copy, [message]))
 
-        bound, empty = courier.bound(span), no_bytes(x)
+        bound, empty = codec.bound(span), no_bytes(x)
         with comm.scratch(bound, empty) as outgoing, comm.scratch(bound, empty) as incoming:
             length = await comm.apply("encode", encode, 3 * x.nbytes)
             message = outgoing[:length]

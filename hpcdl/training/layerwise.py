@@ -23,7 +23,7 @@ WIDTH: Final = 2
 """Buckets under way: one on the links, and the one that follows it."""
 
 
-LENGTH: Final = 4
+BUCKET_FACTOR: Final = 4
 """Default bucket length, in those of ``synchronous``: the next forward hides more than backward alone."""
 
 
@@ -50,7 +50,7 @@ async def layerwise(comm: Comm, session: Session, *, bucket_bytes: int | None = 
         for name, stage in stages.items()
         if stage.span.stop > stage.span.start
     }
-    smallest = LENGTH * (session.bucket_bytes or 0) if bucket_bytes is None else bucket_bytes
+    smallest = BUCKET_FACTOR * (session.bucket_bytes or 0) if bucket_bytes is None else bucket_bytes
     step, rate = 0, 0.0
 
     async def update(name: str) -> None:
@@ -187,9 +187,6 @@ async def _join(tasks: Sequence[Task[None]]) -> None:
         await task
 
 
-def check(_ranks: int, settings: Mapping[str, Any]) -> None:
-    """Raise ValueError for an invalid ``bucket_bytes``."""
-    check_bucket_bytes(settings["bucket_bytes"])
-
-
-TRAITS: Final = Strategy(lockstep=True, weighs_images=True, splits_layers=True, compresses=True, check=check)
+TRAITS: Final = Strategy(
+    lockstep=True, weighs_images=True, splits_layers=True, compresses=True, check=check_bucket_bytes
+)

@@ -83,7 +83,7 @@ async def pipeline(
                 )
                 source = before
             parts = [Microbatch(own, ((0, len(own)),)) for own in _divided(labels, microbatches)]
-            sink = Loss(comm, session, parts, [WHOLE], scale, outcome) if after is None else after
+            sink = Loss(comm, replica, parts, [WHOLE], scale, outcome) if after is None else after
             complete = buckets.start_complete
             own = await run_passes(comm, session, section, parts, scale, source, sink, after=complete)
             await buckets.finish()
@@ -135,16 +135,16 @@ async def test(
     begin, end = bounds(len(split), replicas.size)[replicas.rank :][:2]
     parts = [np.arange(first, min(first + most, end)) for first in range(begin, end, most)]
     sums = np.zeros(2)
-    for number, mine in enumerate(parts):
+    for number, indices in enumerate(parts):
         if before is None:
-            images, _ = await comm.compute("evaluation", partial(split.batch, mine, replica.dtype))
+            images, _ = await comm.compute("evaluation", partial(split.batch, indices, replica.dtype))
             x = replica.backend.asarray(images)
         else:
-            before.expect(number, len(mine))
+            before.expect(number, len(indices))
             x = await before.received(number)
         y = await comm.compute("evaluation", partial(replica.predict, x))
         if after is None:
-            labels = replica.backend.asarray(split.labels[mine])
+            labels = replica.backend.asarray(split.labels[indices])
             work = partial(replica.loss, y, labels, 1.0)
             loss, correct, _ = await comm.compute("evaluation", work)
             sums += (loss, correct)
@@ -157,9 +157,9 @@ async def test(
     return sums
 
 
-def check(_ranks: int, settings: Mapping[str, Any]) -> None:
+def check(ranks: int, settings: Mapping[str, Any]) -> None:
     """Raise ValueError for an unknown schedule, and for less than one microbatch."""
-    check_bucket_bytes(settings["bucket_bytes"])
+    check_bucket_bytes(ranks, settings)
     microbatches, schedule = settings["microbatches"], settings["schedule"]
     if schedule not in SCHEDULES:
         raise ValueError(f"schedule: unknown {schedule!r}{nearest(schedule, SCHEDULES)}")

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 COORDINATOR = 0
 """Rank of the coordinator."""
-MOST_HISTORY: Final = 1000
+MAX_HISTORY: Final = 1000
 """Largest number of L-BFGS pairs; each takes the memory of two parameter vectors."""
-MOST_SEARCH: Final = 1000
+MAX_SEARCH: Final = 1000
 """Largest number of trials of a line search."""
 
 
@@ -78,7 +78,7 @@ async def sandblaster(
     serving, working = _roles(len(replicas), servers)
     portions = min(portions_per_worker * len(working), session.global_batch)
     part = replicas[number].index(comm.rank)
-    rank = _Participant(comm, session, [replicas[one][part] for one in serving], portions)
+    rank = _Participant(comm, session, [replicas[server][part] for server in serving], portions)
     session.journal.begin()
     tasks = []
     if comm.rank == COORDINATOR:
@@ -87,8 +87,8 @@ async def sandblaster(
             comm,
             session,
             replicas=[ranks[0] for ranks in replicas],
-            workers=[replicas[one][0] for one in working],
-            servers=[one for replica in serving for one in replicas[replica]],
+            workers=[replicas[worker][0] for worker in working],
+            servers=[rank for server in serving for rank in replicas[server]],
             new_portions=new_portions,
         )
         tasks.append(comm.start(coordinator.minimise(history, search), shared_tags=True))
@@ -109,7 +109,7 @@ def check(ranks: int, settings: Mapping[str, Any]) -> None:
     for name, bound in least.items():
         if settings[name] < bound:
             raise ValueError(f"{name}: must be at least {bound}, not {settings[name]}")
-    for name, most in {"history": MOST_HISTORY, "search": MOST_SEARCH}.items():
+    for name, most in {"history": MAX_HISTORY, "search": MAX_SEARCH}.items():
         if settings[name] > most:
             raise ValueError(f"{name}: must be at most {most}, not {settings[name]}")
     servers = settings["servers"]
@@ -124,8 +124,8 @@ def workers(ranks: int, settings: Mapping[str, Any]) -> range:
 
 def may_fail(ranks: int, settings: Mapping[str, Any]) -> range:
     """Return the ranks that may fail: workers without a shard, if there are several."""
-    found = workers(ranks, settings)
-    return found if settings["servers"] and len(found) > 1 else range(0)
+    working = workers(ranks, settings)
+    return working if settings["servers"] and len(working) > 1 else range(0)
 
 
 def most_steps(ranks: int, settings: Mapping[str, Any]) -> int:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from hpcdl.training.parts.bucketing import CompleteBuckets, check_bucket_bytes
 from hpcdl.training.parts.gradient import gradient
@@ -9,8 +9,6 @@ from hpcdl.training.parts.replicas import place_among
 from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from hpcdl.fabric.comm import Comm
     from hpcdl.training.parts.session import Session
 
@@ -44,9 +42,6 @@ async def synchronous(comm: Comm, session: Session, *, bucket_bytes: int | None 
             return
 
 
-def check(_ranks: int, settings: Mapping[str, Any]) -> None:
-    """Raise ValueError for an invalid ``bucket_bytes``."""
-    check_bucket_bytes(settings["bucket_bytes"])
-
-
-TRAITS: Final = Strategy(lockstep=True, weighs_images=True, splits_layers=True, compresses=True, check=check)
+TRAITS: Final = Strategy(
+    lockstep=True, weighs_images=True, splits_layers=True, compresses=True, check=check_bucket_bytes
+)

@@ -170,9 +170,9 @@ class EncodedUpdates:
 
     def __init__(self, comm: Comm, session: Session, compressed: Compressed) -> None:
         self._compressed = compressed
-        self._courier = compressed.courier(comm.rank, comm.size, sends=True)
+        self._codec = compressed.codec(comm.rank, comm.size, sends=True)
         self._span = slice(0, session.replica.parameters.size)
-        elements = -(-self._courier.bound(self._span) // session.replica.parameters.itemsize)
+        elements = -(-self._codec.bound(self._span) // session.replica.parameters.itemsize)
         self._outgoing, self.incoming = (
             session.vector(f"{way} message", elements).view(np.uint8) for way in ("outgoing", "incoming")
         )
@@ -196,21 +196,21 @@ class EncodedUpdates:
         """
         piece = Piece(self._span, x, self._compressed.residual, number)
         await self._compressed.before(comm, number, x)
-        length = await comm.apply("encode", partial(self._courier.encode, piece, self._outgoing), 2 * x.nbytes)
+        length = await comm.apply("encode", partial(self._codec.encode, piece, self._outgoing), 2 * x.nbytes)
         await self._compressed.after(comm, self._span, number)
         message = self._outgoing[:length]
 
         def change() -> None:
             x[:] = before
-            self._courier.decode(self._span, message, comm.rank, x)
+            self._codec.decode(self._span, message, comm.rank, x)
 
-        await comm.apply("decode", change, x.nbytes + self._courier.touched_bytes(x, [message]))
+        await comm.apply("decode", change, x.nbytes + self._codec.touched_bytes(x, [message]))
         return message
 
     async def add(self, comm: Comm, message: Array, sender: int, into: Array) -> None:
         """Add the update in a message to ``into``. Raises ValueError, naming the sender, for a corrupt one."""
-        decode = partial(self._courier.decode, self._span, message, sender, into)
-        await comm.apply("decode", decode, self._courier.touched_bytes(into, [message]))
+        decode = partial(self._codec.decode, self._span, message, sender, into)
+        await comm.apply("decode", decode, self._codec.touched_bytes(into, [message]))
 
 
 class ReceivedUpdates:

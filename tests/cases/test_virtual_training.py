@@ -166,29 +166,31 @@ def test_a_rank_that_comes_to_its_end_before_its_death():
 
 
 def test_jitter_has_mean_one_and_the_deviation_asked_for():
-    pace = simulation.Pace([ComputeTimes({"forward": 1.0, INPUT: 0.0})], lambda _rank: 1, 1, jitter=0.2, seed=3)
+    work = simulation.ComputeTimeModel(
+        [ComputeTimes({"forward": 1.0, INPUT: 0.0})], lambda _rank: 1, 1, jitter=0.2, seed=3
+    )
     drawn = []
     for _ in range(20_000):
-        pace.seconds(0, INPUT)
-        drawn.append(pace.seconds(0, "forward"))
+        work.seconds(0, INPUT)
+        drawn.append(work.seconds(0, "forward"))
     assert np.mean(drawn) == pytest.approx(1, abs=4 * 0.2 / np.sqrt(len(drawn)))
     assert np.std(drawn) == pytest.approx(0.2, rel=0.05)
 
 
 def test_no_interleaving_changes_what_a_rank_draws():
     def one_after_another(order):
-        pace = simulation.Pace([ComputeTimes({INPUT: 1.0})], lambda _rank: 1, 2, jitter=0.2)
-        drawn = [(rank, pace.seconds(rank, INPUT)) for rank in order]
-        return sorted(drawn), pace.compute_seconds, pace.input_seconds
+        work = simulation.ComputeTimeModel([ComputeTimes({INPUT: 1.0})], lambda _rank: 1, 2, jitter=0.2)
+        drawn = [(rank, work.seconds(rank, INPUT)) for rank in order]
+        return sorted(drawn), work.compute_seconds, work.input_seconds
 
     assert one_after_another([0, 1, 0, 1, 1]) == one_after_another([1, 1, 1, 0, 0])
 
 
 def test_a_straggler_is_slowed_and_nobody_else():
     straggler = Straggler(rank=1, factor=4)
-    pace = simulation.Pace([ComputeTimes({"forward": 0.5})], lambda _rank: 3, 3, straggler=straggler)
-    assert [pace.seconds(rank, "forward") for rank in range(3)] == [1.5, 6.0, 1.5]
-    assert pace.compute_seconds == [1.5, 6.0, 1.5]
+    work = simulation.ComputeTimeModel([ComputeTimes({"forward": 0.5})], lambda _rank: 3, 3, straggler=straggler)
+    assert [work.seconds(rank, "forward") for rank in range(3)] == [1.5, 6.0, 1.5]
+    assert work.compute_seconds == [1.5, 6.0, 1.5]
 
 
 def test_the_record_says_that_nothing_was_measured():

@@ -15,7 +15,7 @@ from hpcdl.aggregation.parts import messages
 from hpcdl.compression.parts.protocol import Compression
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.training.parts.compressed.serving import shards
+from hpcdl.training.parts.compressed.exchanges import shards
 
 RANKS = [*range(1, 10), 16]
 PAIRS = [(compressor, scheme) for compressor in COMPRESSORS for scheme in SCHEMES if fits(compressor, scheme)]

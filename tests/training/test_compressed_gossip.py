@@ -14,7 +14,7 @@ from hpcdl.compression.parts.message_encoders import HEADER as ENTRIES_HEADER
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.d_psgd import CompressedGossip, check_compression, d_psgd
-from hpcdl.training.parts.compressed.piece import Courier
+from hpcdl.training.parts.compressed.piece import MessageCodec
 from hpcdl.training.parts.topologies import GRAPHS, metropolis, neighbours
 
 STILL = {"learning_rate": lambda _step: 0.0}
@@ -268,7 +268,7 @@ def test_a_value_that_is_not_finite_is_refused_by_step_and_tensor():
 
 
 def test_a_corrupt_message_names_its_sender(monkeypatch):
-    original = Courier.encode
+    original = MessageCodec.encode
 
     def corrupted(self, piece, into):
         length = original(self, piece, into)
@@ -276,7 +276,7 @@ def test_a_corrupt_message_names_its_sender(monkeypatch):
             into[length - 1] ^= 8
         return length
 
-    monkeypatch.setattr(Courier, "encode", corrupted)
+    monkeypatch.setattr(MessageCodec, "encode", corrupted)
     with pytest.raises(ValueError, match="message of rank 1: corrupt"):
         train(starts(3), "top_k", consensus_step=0.1)
 

@@ -8,7 +8,7 @@ from contract import quadratic
 from contract.compression import COMPRESSORS, planned
 
 from hpcdl.aggregation.parts.messages import padded
-from hpcdl.compression.parts.message_encoders import HEADER
+from hpcdl.compression.parts.message_encoders import STEP_BYTES
 from hpcdl.fabric.faults import RankFailed
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.registry import in_full
@@ -163,7 +163,7 @@ def test_saved_bytes_are_those_of_the_wire(name):
 def test_16_bits_are_sent_both_ways(name):
     numbers = {"servers": 1, "dedicated": True}
     dense, narrow = (Run(2, one, numbers, size=801, dtype="float32") for one in (None, planned(name, "ring")))
-    saved = 801 * 4 - padded(HEADER + 801 * 2)
+    saved = 801 * 4 - padded(STEP_BYTES + 801 * 2)
     assert [mine - other for mine, other in zip(dense.world.bytes, narrow.world.bytes, strict=True)] == [
         6 * saved,
         7 * saved,  # the last one ends the training

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hpcdl.training.parts.compressed.plan import Plan
 
 
-MOST_ELEMENTS: Final = 4 << 20
+MAX_ELEMENTS: Final = 4 << 20
 """Elements of the gradient that is exchanged, at most: prices per byte no longer depend on the length."""
 RANKS: Final = 2
 """Ranks of the measured exchange: the fewest that add."""
@@ -63,9 +63,9 @@ def exchange_prices(
     """Return the time of each kind of arithmetic, by its label: s per byte that it touches.
 
     Two ranks in this process exchange normally distributed values in the first ``tensors``, of
-    :data:`MOST_ELEMENTS` elements if there are more. Each price is the median over exchanges, on one core.
+    :data:`MAX_ELEMENTS` elements if there are more. Each price is the median over exchanges, on one core.
     """
-    shown = [one for one in tensors if one.span.stop <= MOST_ELEMENTS] or [*tensors[:1]]
+    shown = [tensor for tensor in tensors if tensor.span.stop <= MAX_ELEMENTS] or [*tensors[:1]]
     size = shown[-1].span.stop
     if plan is not None and plan.kind == "vectors":
         aggregate = ring  # two ranks may be too few for the case's scheme; the compressor's arithmetic is the same

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,12 +46,13 @@ def sized_session(
     group: ModelGroup | None = None,
 ) -> Session:
     """Return the session of a ``replica`` of sizes; ``images`` of each of ``copies`` copies of the network."""
+    inputs = SizedInputs(replica, images, group)
     return Session(
         replica,
         NoUpdates(),
         aggregate,
-        SizedInputs(replica, images, group),
-        NoEvaluation(steps),
+        inputs,
+        Evaluation(inputs, journal, steps),
         journal,
         lambda _step: 0.0,
         global_batch=images * copies,
@@ -65,7 +67,7 @@ def sized_session(
 
 
 class SizedInputs(Inputs):
-    """Batches of ``images`` images without pixels, for a copy of the network; there is no dataset."""
+    """Batches of ``images`` images without pixels, for a copy of the network; there is no dataset to be tested."""
 
     def __init__(self, replica: Replica, images: int, group: ModelGroup | None) -> None:
         self.replica = replica
@@ -74,9 +76,10 @@ class SizedInputs(Inputs):
         self.images = 0
         self._group_images = images
 
-    def epoch(self, step: int) -> int:  # noqa: ARG002
-        """Return 0: there is no data to pass through."""
-        return 0
+    @property
+    def steps_per_epoch(self) -> int:
+        """Return more than all steps: there is no data to pass through."""
+        return sys.maxsize
 
     def images_of(self, rank: int, ranks: int) -> int:  # noqa: ARG002
         """Return the images of a copy's batch."""
@@ -96,34 +99,6 @@ class SizedInputs(Inputs):
         """Return the labels of a batch."""
         self.images = 0
         return np.empty(self._group_images, np.int64)
-
-
-class NoEvaluation(Evaluation):
-    """End of a training whose network is not tested."""
-
-    def __init__(self, steps: int) -> None:
-        self.compressed = None
-        self._steps = steps
-
-    def within(self, steps: int) -> int:  # noqa: ARG002
-        """Return 0."""
-        return 0
-
-    def due(self, steps: int) -> bool:
-        """Return True after the last step."""
-        return steps == self._steps
-
-    def follows(self, step: int) -> bool:  # noqa: ARG002
-        """Return False."""
-        return False
-
-    async def test(self, comm: Comm, steps: float, **_settings: Any) -> bool:  # noqa: ARG002
-        """Return False: training continues."""
-        return False
-
-    async def test_average(self, comm: Comm, steps: float, mine: Array, **_settings: Any) -> bool:  # noqa: ARG002
-        """Return False: training continues."""
-        return False
 
 
 class NoUpdates:

@@ -57,9 +57,9 @@ def _best(layers: int, parts: int, cost: Callable[[float, int, int], float]) -> 
     for part in range(1, parts + 1):
         for end in range(part, layers + 1):
             for begin in range(part - 1, end):
-                found = cost(least[part - 1][begin], begin, end)
-                if found < least[part][end]:
-                    least[part][end], chosen[part][end] = found, begin
+                total = cost(least[part - 1][begin], begin, end)
+                if total < least[part][end]:
+                    least[part][end], chosen[part][end] = total, begin
     cuts = [layers]
     for part in range(parts, 0, -1):
         cuts.append(chosen[part][cuts[-1]])
@@ -76,7 +76,9 @@ def balanced(
     if stages == 1:
         return (slice(0, len(layers)),)
     of = times or at_rate(layers, shape, 1.0)
-    seconds = [of.seconds(f"forward {one.name}", 1) + of.seconds(f"backward {one.name}", 1) for one in layers]
+    seconds = [
+        of.seconds(f"forward {layer.name}", 1) + of.seconds(f"backward {layer.name}", 1) for layer in layers
+    ]
     outputs = []
     for layer in layers:
         shape = layer.output(shape)

@@ -170,7 +170,7 @@ def virtual_step(
         await training.strategy(comm, session)
 
     world.run(train)
-    tables = [one.step_table() for one in recorders]
+    tables = [recorder.step_table() for recorder in recorders]
     spans = np.array([table["end"] - table["begin"] for table in tables])
     touched: dict[str, float] = {}
     for _, label, _, _, peer, size in events[0] if events else ():

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hpcdl.training.parts.session import Session
 
 
-MOST_SECONDS: Final = 10**9
+MAX_SECONDS: Final = 10**9
 """Virtual time of a training's computing, at most: 31 years; traces count nanoseconds in 64 bits."""
 
 
@@ -59,11 +59,11 @@ def _check_duration(spec: TrainSpec) -> None:
     seconds = spec.compute_times.step_seconds(spec.images_per_step)  # one rank may make all steps
     if (slow := spec.straggler) is not None:
         seconds = seconds * slow.factor + slow.seconds
-    if not (total := spec.planned_steps * seconds) <= MOST_SECONDS:
-        raise ValueError(f"the training would take {total:.3g} s, and may take {MOST_SECONDS} s at most")
+    if not (total := spec.planned_steps * seconds) <= MAX_SECONDS:
+        raise ValueError(f"the training would take {total:.3g} s, and may take {MAX_SECONDS} s at most")
 
 
-class Pace:
+class ComputeTimeModel:
     """Model compute time of the simulated ranks and accumulate totals.
 
     ``times`` are those of the ranks of a pipeline or of a model group in turn, or one for all ranks.
@@ -118,7 +118,7 @@ async def simulate(
     """Run ``train`` on all ranks of the case in virtual time; return rank 0's findings and the simulation's."""
     ranks, failure, cluster = spec.ranks, spec.failure, spec.cluster
     sessions: dict[int, Session] = {}
-    pace = Pace(
+    work = ComputeTimeModel(
         spec.stage_times,
         lambda rank: sessions[rank].inputs.group_shares[-1][1],
         ranks,
@@ -130,7 +130,7 @@ async def simulate(
     def counters(rank: int) -> Counters:
         now, computed, waited = (
             round(seconds * 1e9)
-            for seconds in (world.running.time, pace.compute_seconds[rank], pace.input_seconds[rank])
+            for seconds in (world.running.time, work.compute_seconds[rank], work.input_seconds[rank])
         )
         return Counters(now, world.messages[rank], world.bytes[rank], computed, waited)
 
@@ -144,17 +144,17 @@ async def simulate(
     journals = [
         journal.virtual(partial(counters, rank), ranks, partial(before_step, rank)) for rank in range(ranks)
     ]
-    events = [one.events for one in journals if one.events is not None]
-    world = simulated(ranks, cluster, compute=pace.seconds, events=events or None)
+    events = [journal.events for journal in journals if journal.events is not None]
+    world = simulated(ranks, cluster, compute=work.seconds, events=events or None)
     # a thread for each rank that makes its batches ahead would gain nothing here
     at_once = replace(spec, prefetch=0)
     group = spec.stages * spec.model_ranks
 
     async def take_part(comm: Comm) -> dict[str, Scalar]:
         place = await placed(comm, group) if group > 1 else None
-        mine = sessions[comm.rank] = at_once.session(journals[comm.rank], place=place, rank=comm.rank)
-        mine.bucket_bytes = bucket_bytes(cluster.link.alpha, cluster.link.beta, ranks)
-        return await train(comm, mine)
+        session = sessions[comm.rank] = at_once.session(journals[comm.rank], place=place, rank=comm.rank)
+        session.bucket_bytes = bucket_bytes(cluster.link.alpha, cluster.link.beta, ranks)
+        return await train(comm, session)
 
     first, *_ = world.run(take_part)
     failures = {"process_failure": ", ".join(failed)} if failure else {}

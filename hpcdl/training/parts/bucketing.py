@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from hpcdl.fabric.comm import Comm
     from hpcdl.fabric.task import Task
@@ -48,8 +48,9 @@ def bucket_bytes(alpha: float, beta: float, ranks: int, *, latency: float = LATE
     return max(MIN_FITTED, math.ceil(ranks * alpha / (beta * latency)))
 
 
-def check_bucket_bytes(given: int | None) -> None:
-    """Raise ValueError for a length that is neither 0 nor at least :data:`MIN_BYTES`."""
+def check_bucket_bytes(_ranks: int, settings: Mapping[str, Any]) -> None:
+    """Raise ValueError if ``bucket_bytes`` is neither 0 nor at least :data:`MIN_BYTES`."""
+    given = settings["bucket_bytes"]
     if given is not None and given != 0 and given < MIN_BYTES:
         raise ValueError(f"bucket_bytes: must be 0 (one bucket) or at least {MIN_BYTES}, not {given}")
 
@@ -66,33 +67,33 @@ def buckets(spans: Sequence[slice], smallest: int) -> list[slice]:
     """
     if smallest < 1:
         raise ValueError(f"smallest = {smallest}: a slice has at least one element")
-    for one, following in pairwise(spans):
-        if one.stop != following.start:
+    for span, following in pairwise(spans):
+        if span.stop != following.start:
             raise ValueError(
-                f"stages are not adjacent: one ends at {one.stop}, the next begins at {following.start}"
+                f"stages are not adjacent: one ends at {span.stop}, the next begins at {following.start}"
             )
-    found: list[slice] = []
+    slices: list[slice] = []
     end = spans[-1].stop if spans else 0
     for span in reversed(spans):
         waiting = end - span.start
         if waiting >= smallest:
             number = waiting // smallest
-            found += [
+            slices += [
                 slice(span.start + place * waiting // number, span.start + (place + 1) * waiting // number)
                 for place in reversed(range(number))
             ]
             end = span.start
     if spans and end > spans[0].start:
-        found.append(slice(spans[0].start, end))
-    return found
+        slices.append(slice(spans[0].start, end))
+    return slices
 
 
 def between(slices: Sequence[slice], tensors: Sequence[slice]) -> list[slice]:
     """Return the ``slices`` of :func:`buckets` with each cut moved to the nearest end of a tensor."""
-    edges = sorted({edge for one in tensors for edge in (one.start, one.stop)})
+    edges = sorted({edge for tensor in tensors for edge in (tensor.start, tensor.stop)})
     if not edges or not slices:
         return list(slices)
-    cuts = [min(edges, key=lambda edge: abs(edge - one.start)) for one in slices[:-1]]
+    cuts = [min(edges, key=lambda edge: abs(edge - piece.start)) for piece in slices[:-1]]
     bounds = [slices[0].stop, *cuts, slices[-1].start]
     return [slice(begin, end) for end, begin in pairwise(bounds) if begin < end] or list(slices[:1])
 

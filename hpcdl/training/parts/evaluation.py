@@ -69,7 +69,9 @@ class Evaluation:
         return due
 
     def follows(self, step: int) -> bool:
-        """Return whether an evaluation follows ``step``."""
+        """Return whether a test follows ``step``."""
+        if self._replica.backend.sizes_only:
+            return False
         return step + 1 == self._steps or self.within(step + 1) > self.within(step)
 
     async def test(
@@ -83,7 +85,7 @@ class Evaluation:
         replicas: Comm | None = None,
         through: Callable[[], Awaitable[NDArray[np.float64]]] | None = None,
     ) -> bool:
-        """Test the network on all ranks together; return whether training may stop.
+        """Test the network on all ranks together; return whether training may stop. Sizes alone are not tested.
 
         Each rank tests its share of the test set. Running statistics of batch normalisation, which each rank has
         its own of during training (Goyal et al. 2017, section 2.3), are averaged first. ``parameters``, equal on
@@ -93,6 +95,8 @@ class Evaluation:
         those of its share of the test set.
         """
         replica, inputs = self._replica, self._inputs
+        if replica.backend.sizes_only:
+            return False
         if self._group is not None:
             await self._group.average_statistics(comm)
             sums = await self._group.test(comm, inputs.dataset.test, inputs.global_batch, parameters)
@@ -119,18 +123,18 @@ class Evaluation:
         return bool(self._stop_at_target and reached)
 
     async def test_average(
-        self, comm: Comm, steps: float, mine: Array, *, weight: float = 1, at: Moment | None = None
+        self, comm: Comm, steps: float, parameters: Array, *, weight: float = 1, at: Moment | None = None
     ) -> bool:
-        """Test the average over replicas of ``mine``, which does not change; record their distance from it.
+        """Test the average over replicas of ``parameters``, which does not change; record their distance from it.
 
         ``weight``: weight of this rank's replica in the average; the weights of all add up to their number.
         """
         ranks = comm if self._group is None else self._group.place.data
         square = _square_distance if self._group is None else self._group.square_distance
-        average = await comm.compute("evaluation", partial(mul, mine, weight))
+        average = await comm.compute("evaluation", partial(mul, parameters, weight))
         await ranks.native("allreduce", average)
         await comm.compute("evaluation", partial(itruediv, average, ranks.size))
-        squares = np.array([await comm.compute("evaluation", partial(square, mine, average))])
+        squares = np.array([await comm.compute("evaluation", partial(square, parameters, average))])
         await comm.native("allreduce", squares)
         distance = float(squares[0] / ranks.size) ** 0.5
         return await self.test(comm, steps, parameters=average, consensus=distance, at=at)

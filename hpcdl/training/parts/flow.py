@@ -79,9 +79,9 @@ async def _reduce_scatter(comm: Comm, x: Array, want: Sequence[Box], empty: Call
 
         await comm.apply("pack", pack, x.nbytes)
         await direct.reduce_scatter(comm, chunks)
-        mine = empty(chunks[comm.rank].size)
-        await comm.apply("copy", partial(assign, mine, chunks[comm.rank]), mine.nbytes)
-    return mine.reshape(extents(want[comm.rank]))
+        moved = empty(chunks[comm.rank].size)
+        await comm.apply("copy", partial(assign, moved, chunks[comm.rank]), moved.nbytes)
+    return moved.reshape(extents(want[comm.rank]))
 
 
 async def _exchange(
@@ -95,7 +95,7 @@ async def _exchange(
 ) -> Array:
     rank, peers = comm.rank, [*range(comm.rank + 1, comm.size), *range(comm.rank)]
     own, origin = want[rank], have[rank]
-    mine = empty(volume(own)).reshape(extents(own))
+    moved = empty(volume(own)).reshape(extents(own))
     leaving = [intersection(origin, want[peer]) for peer in peers]
     arriving = [intersection(have[peer], own) for peer in peers]
     copied = sum(map(volume, leaving))
@@ -118,19 +118,19 @@ async def _exchange(
 
         def take_own() -> None:
             both = intersection(origin, own)
-            mine[...] = fill
-            mine[within(intersection(own, inside), own)] = 0
-            mine[within(both, own)] = x[within(both, origin)]
+            moved[...] = fill
+            moved[within(intersection(own, inside), own)] = 0
+            moved[within(both, own)] = x[within(both, origin)]
 
         def take_others() -> None:
             for box, chunk in zip(arriving, received, strict=True):
-                mine[within(box, own)] += chunk.reshape(extents(box))
+                moved[within(box, own)] += chunk.reshape(extents(box))
 
-        await comm.apply("copy", take_own, mine.nbytes)
+        await comm.apply("copy", take_own, moved.nbytes)
         for message in under_way:
             await message
         await comm.apply("add", take_others, inbox.nbytes)
-    return mine
+    return moved
 
 
 def _chunks(vector: Array, boxes: Sequence[Box]) -> Parts:

@@ -42,10 +42,10 @@ async def run_passes(
     """
     begin, bindings, flows, order = section
     auxiliary = 0.0
-    first_backward = next(one for one in order if not one.forward)
+    first_backward = next(step for step in order if not step.forward)
 
-    def expect(one: Pass) -> None:
-        (source if one.forward else sink).expect(one.microbatch, len(microbatches[one.microbatch].labels))
+    def expect(step: Pass) -> None:
+        (source if step.forward else sink).expect(step.microbatch, len(microbatches[step.microbatch].labels))
 
     expect(order[0])
     for number, now in enumerate(order):
@@ -113,7 +113,7 @@ async def gradient(
         auxiliary += own  # the sink has run later sections meanwhile
 
     def loss(batches: Sequence[Microbatch], flows: Sequence[Flow]) -> Loss:
-        return Loss(comm, session, batches, flows, factor, outcome)
+        return Loss(comm, session.replica, batches, flows, factor, outcome)
 
     async def whole(begin: int, end: int, x: Array, sink: Neighbour) -> Array:
         """Return the gradient of ``x``, the inputs of the layers from ``begin`` on, which take the whole batch."""

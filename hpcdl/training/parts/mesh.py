@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hpcdl.nn.layer import Layer
     from hpcdl.nn.split.division import Division
 
-LISTED: Final = 1024
+MAX_LISTED: Final = 1024
 """Data groups, at most, of the meshes that a message lists."""
 
 
@@ -67,9 +67,9 @@ class Mesh:
 
     def __str__(self) -> str:
         given = [
-            f"{one.name}={getattr(self, one.name)}"
-            for one in fields(self)
-            if one.name != "split" and getattr(self, one.name) != one.default
+            f"{key.name}={getattr(self, key.name)}"
+            for key in fields(self)
+            if key.name != "split" and getattr(self, key.name) != key.default
         ]
         return f"{'pipeline' if self.pipeline > 1 else self.split}({','.join(given)})"
 
@@ -99,7 +99,9 @@ class Mesh:
         model = self.model or ranks // data if data else 0
         if data * model != ranks:
             fit = ", ".join(
-                f"{one} x {ranks // one}" for one in range(1, min(ranks, LISTED) + 1) if ranks % one == 0
+                f"{number} x {ranks // number}"
+                for number in range(1, min(ranks, MAX_LISTED) + 1)
+                if ranks % number == 0
             )
             raise ValueError(f"{ranks} ranks do not fit {self._sizes}; data x model can be {fit}")
         return data, model

@@ -37,15 +37,15 @@ def segments(parts: Iterable[tuple[slice, bool]], span: slice) -> list[tuple[sli
 
     ``parts`` are adjacent slices of the vector; True marks a divided one. Empty slices do not interrupt a run.
     """
-    found: list[tuple[slice, bool]] = []
+    runs: list[tuple[slice, bool]] = []
     for part, divided in parts:
         low, high = max(part.start, span.start), min(part.stop, span.stop)
         if low >= high:
             continue
-        if found and found[-1][1] == divided:
-            low = found.pop()[0].start
-        found.append((slice(low, high), divided))
-    return found
+        if runs and runs[-1][1] == divided:
+            low = runs.pop()[0].start
+        runs.append((slice(low, high), divided))
+    return runs
 
 
 class ModelGroup:
@@ -100,32 +100,32 @@ class ModelGroup:
         """
         ranks = self.place.model.size
         layers = [
-            (part, one)
-            for part, one in zip(self._parts, self._replica.stages, strict=True)
-            if one.span in spans and one.span.stop > one.span.start
+            (part, stage)
+            for part, stage in zip(self._parts, self._replica.stages, strict=True)
+            if stage.span in spans and stage.span.stop > stage.span.start
         ]
-        stages = [one for _, one in layers]
+        stages = [stage for _, stage in layers]
         whole = [
             sum(math.prod(cut.whole.shape) for cut in part.cuts.values() if cut.whole.trained)
             for part, _ in layers
         ]
         sizes = [
-            -(-size // ranks) if size else one.span.stop - one.span.start
-            for size, one in zip(whole, stages, strict=True)
+            -(-size // ranks) if size else stage.span.stop - stage.span.start
+            for size, stage in zip(whole, stages, strict=True)
         ]
         means = [slice(low, high) for low, high in pairwise(accumulate(sizes, initial=0))]
 
         def own(cut: int) -> int:
-            for mean, one in zip(means, stages, strict=True):
+            for mean, stage in zip(means, stages, strict=True):
                 if cut < mean.stop:
-                    length = one.span.stop - one.span.start
-                    return int(one.span.start + (cut - mean.start) * length // (mean.stop - mean.start))
+                    length = stage.span.stop - stage.span.start
+                    return int(stage.span.start + (cut - mean.start) * length // (mean.stop - mean.start))
             return int(stages[-1].span.stop)
 
-        found = buckets(means, smallest)
+        slices = buckets(means, smallest)
         if whole_tensors:
-            found = between(found, means)
-        return [slice(own(one.start), own(one.stop)) for one in found]
+            slices = between(slices, means)
+        return [slice(own(piece.start), own(piece.stop)) for piece in slices]
 
     async def reduce(
         self,
@@ -142,7 +142,7 @@ class ModelGroup:
         own vector, and draws of several data groups would differ.
         """
         stages, gradients, place = self._replica.stages, self._replica.gradients, self.place
-        for piece, divided in segments([(one.span, one.divided) for one in stages], span):
+        for piece, divided in segments([(stage.span, stage.divided) for stage in stages], span):
             part = gradients[piece]
             if compressed is None:
                 ranks = place.data if divided else comm
@@ -162,23 +162,23 @@ class ModelGroup:
     async def complete(self, aggregate: Callable[[Comm, Array], Coroutine[Any, Any, None]]) -> None:
         """Sum the gradients of layers that are whole on all ranks of the group, so that they are the replica's."""
         gradients = self._replica.gradients
-        spans = [(one.span, one.divided) for one in self._replica.stages]
+        spans = [(stage.span, stage.divided) for stage in self._replica.stages]
         for piece, divided in segments(spans, slice(0, gradients.size)):
             if not divided:
                 await aggregate(self.place.model, gradients[piece])
 
-    def square_distance(self, one: Array, other: Array) -> float:
+    def square_distance(self, parameters: Array, average: Array) -> float:
         """Return this rank's summand of the squared distance of two replicas' parameters."""
-        found = 0.0
+        distance = 0.0
         for stage in self._replica.stages:
-            square = float(((one[stage.span] - other[stage.span]) ** 2).sum())
-            found += square if stage.divided else square / self.place.model.size
-        return found
+            square = float(((parameters[stage.span] - average[stage.span]) ** 2).sum())
+            distance += square if stage.divided else square / self.place.model.size
+        return distance
 
     async def average_statistics(self, comm: Comm) -> None:
         """Average the running statistics over the ranks of ``comm`` that have the same ones."""
         stages, state = self._replica.stages, self._replica.state
-        for piece, divided in segments([(one.state, one.divided) for one in stages], slice(0, state.size)):
+        for piece, divided in segments([(stage.state, stage.divided) for stage in stages], slice(0, state.size)):
             ranks = self.place.data if divided else comm
             await ranks.native("allreduce", state[piece])
             await comm.compute("evaluation", partial(itruediv, state[piece], ranks.size))
@@ -192,7 +192,7 @@ class ModelGroup:
         ``parameters`` by default.
         """
         replica, place, groups = self._replica, self.place, self.place.data.size
-        first, end = (one * len(split) // groups for one in (place.group, place.group + 1))
+        first, end = (number * len(split) // groups for number in (place.group, place.group + 1))
         length = math.ceil(global_batch / groups)
         sums = np.zeros(2)
         with using(replica, parameters):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from hpcdl.training.parts.flow import Flow
     from hpcdl.training.parts.journal import Outcome
     from hpcdl.training.parts.schedules import Microbatch
-    from hpcdl.training.parts.session import Session
 
 NUMBERS: Final = 127
 """Tags of each direction; microbatches take them in turn."""
@@ -31,31 +30,28 @@ LOSS: Final = 2 * NUMBERS
 """Tag of losses of auxiliary classifiers."""
 
 
-class Neighbour(Protocol):
-    """End of a section of layers, as the section sees it."""
+class Neighbour:
+    """End of a section of layers, as the section sees it; here one that exchanges no messages."""
 
     def expect(self, microbatch: int, images: int) -> None:
         """Begin to receive the array of a microbatch."""
-        ...
 
     async def received(self, microbatch: int) -> Array:
         """Return the expected array of a microbatch, valid for as many microbatches as there are buffers."""
-        ...
+        raise NotImplementedError
 
     async def send(self, microbatch: int, array: Any) -> None:
         """Begin to send an array, which must not change until it is :meth:`sent`."""
-        ...
+        raise NotImplementedError
 
     async def sent(self, microbatch: int) -> None:
         """Wait until the array of a microbatch, if there is one, is sent."""
-        ...
 
     async def finish(self) -> None:
         """Wait until all sends are complete."""
-        ...
 
 
-class Stage:
+class Stage(Neighbour):
     """The rank with the stage before or after; transfers overlap with computing.
 
     ``tags``: first tags of what is sent to ``peer`` and received from it. ``buffers`` are vectors for arrays of
@@ -124,32 +120,23 @@ def stage_after(pipe: Comm, replica: Replica, images: int, in_flight: int) -> St
     return Stage(pipe, pipe.rank + 1, (FORWARD, BACKWARD), buffers, replica.output)
 
 
-class Images:
+class Images(Neighbour):
     """The images of a batch, or other inputs of a section; ``gradient`` is that of the last microbatch."""
 
     def __init__(self, microbatches: Sequence[Array]) -> None:
         self.gradient: Any = None
         self._microbatches = microbatches
 
-    def expect(self, microbatch: int, images: int) -> None:
-        """See :class:`Neighbour`; they are there."""
-
     async def received(self, microbatch: int) -> Array:
         """See :class:`Neighbour`."""
         return self._microbatches[microbatch]
-
-    async def sent(self, microbatch: int) -> None:
-        """See :class:`Neighbour`."""
 
     async def send(self, microbatch: int, array: Any) -> None:  # noqa: ARG002
         """See :class:`Neighbour`."""
         self.gradient = array
 
-    async def finish(self) -> None:
-        """See :class:`Neighbour`."""
 
-
-class Loss:
+class Loss(Neighbour):
     """The loss, after the last layer; results are added to ``outcome``, the losses as a sum over images.
 
     Layers before it may be divided: logits and their gradients move by the section's ``flows``.
@@ -158,23 +145,20 @@ class Loss:
     def __init__(
         self,
         comm: Comm,
-        session: Session,
+        replica: Replica,
         microbatches: Sequence[Microbatch],
         flows: Sequence[Flow],
         scale: float,
         outcome: Outcome,
     ) -> None:
         self._comm = comm
-        self._replica = session.replica
+        self._replica = replica
         self._microbatches = microbatches
         self._flows = flows
         self._scale = scale
         self._outcome = outcome
         outcome.loss = 0.0
         self._outputs: dict[int, Array] = {}
-
-    def expect(self, microbatch: int, images: int) -> None:
-        """See :class:`Neighbour`; the gradient is computed when it is asked for."""
 
     async def received(self, microbatch: int) -> Array:
         """See :class:`Neighbour`."""
@@ -188,15 +172,9 @@ class Loss:
         self._outcome.images += len(labels)
         return await flow.backward(boundary, gradient, shares)
 
-    async def sent(self, microbatch: int) -> None:
-        """See :class:`Neighbour`."""
-
     async def send(self, microbatch: int, array: Any) -> None:
         """See :class:`Neighbour`."""
         self._outputs[microbatch] = array
-
-    async def finish(self) -> None:
-        """See :class:`Neighbour`."""
 
 
 async def _done(work: Awaitable[Any]) -> None:

@@ -22,6 +22,7 @@ import numpy as np
 from hpcdl.data.parts.sharding import bounds
 from hpcdl.fabric.vectors import empty
 from hpcdl.training.parts.flow import ModelParallel
+from hpcdl.training.parts.neighbours import Neighbour
 from hpcdl.training.parts.schedules import Microbatch, Section, gpipe, in_flight, one_forward_one_backward
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class Passes:
         ]
 
 
-class Moving:
+class Moving(Neighbour):
     """Source of the passes: this rank's images ``x``. The next part moves while the layers work on one."""
 
     def __init__(
@@ -105,7 +106,7 @@ class Moving:
         self._passes = passes
         self._x = x
         self._own = [slice(*own[passes.group.rank]) for own in passes.own(shares)]
-        self._shares = [one.shares for one in microbatches]
+        self._shares = [microbatch.shares for microbatch in microbatches]
         self._arriving: dict[int, Task[Array]] = {}
         self._returning: dict[int, Task[None]] = {}
 
@@ -144,7 +145,7 @@ class Moving:
             await self.sent(microbatch)
 
 
-class Later:
+class Later(Neighbour):
     """Sink of a section whose outputs a later section takes as a whole batch.
 
     ``run(x)`` computes the later section and returns the gradient of ``x``. ``rows`` are the places of each
@@ -159,9 +160,6 @@ class Later:
         self._rows = rows
         self._outputs: dict[int, Array] = {}
         self._gradient: Array | None = None
-
-    def expect(self, microbatch: int, images: int) -> None:
-        """See :class:`hpcdl.training.parts.neighbours.Neighbour`."""
 
     async def send(self, microbatch: int, array: Any) -> None:
         """See :class:`hpcdl.training.parts.neighbours.Neighbour`."""
@@ -180,12 +178,6 @@ class Later:
         await self._comm.apply("copy", partial(_take, own, self._gradient, self._rows[microbatch]), own.nbytes)
         return own
 
-    async def sent(self, microbatch: int) -> None:
-        """See :class:`hpcdl.training.parts.neighbours.Neighbour`."""
-
-    async def finish(self) -> None:
-        """See :class:`hpcdl.training.parts.neighbours.Neighbour`."""
-
 
 def _batch(like: Array, images: int) -> Array:
     """Return an uninitialised array of ``images`` as those of ``like``."""
@@ -196,16 +188,16 @@ def _batch(like: Array, images: int) -> Array:
 def _put(whole: Array, rows: Sequence[slice], part: Array) -> None:
     """Write the images of ``part`` into ``rows`` of ``whole``."""
     begin = 0
-    for one in rows:
-        end = begin + one.stop - one.start
-        whole[one] = part[begin:end]
+    for place in rows:
+        end = begin + place.stop - place.start
+        whole[place] = part[begin:end]
         begin = end
 
 
 def _take(part: Array, whole: Array, rows: Sequence[slice]) -> None:
     """Write ``rows`` of ``whole`` into ``part``."""
     begin = 0
-    for one in rows:
-        end = begin + one.stop - one.start
-        part[begin:end] = whole[one]
+    for place in rows:
+        end = begin + place.stop - place.start
+        part[begin:end] = whole[place]
         begin = end

@@ -52,8 +52,8 @@ SCHEDULES: Final[Mapping[str, Callable[[int, int, int], list[Pass]]]] = {
 def in_flight(order: Sequence[Pass]) -> int:
     """Return the most microbatches that are between their forward and their backward."""
     most = now = 0
-    for one in order:
-        now += 1 if one.forward else -1
+    for step in order:
+        now += 1 if step.forward else -1
         most = max(most, now)
     return most
 

@@ -85,16 +85,16 @@ class Session:
         """Bytes of this rank's vectors: parameters, gradients, state, those of the optimizer and the strategy."""
         replica = self.replica
         own = (replica.parameters, replica.gradients, replica.layer_gradient, replica.state)
-        states = [vector for one in (self.optimizer, *self._parts) for vector in one.state.values()]
+        states = [vector for optimizer in (self.optimizer, *self._parts) for vector in optimizer.state.values()]
         states += self.compressed.state.values() if self.compressed is not None else ()
         return sum(vector.nbytes for vector in (*own, *states, *self.vectors.values()))
 
     def optimizer_of(self, span: slice) -> Optimizer:
         """Return a copy of the optimizer for the part ``span`` of the parameters, with its own state."""
-        one = deepcopy(self.optimizer)
-        one.multipliers = self.multipliers.part(span)
-        self._parts.append(one)
-        return one
+        optimizer = deepcopy(self.optimizer)
+        optimizer.multipliers = self.multipliers.part(span)
+        self._parts.append(optimizer)
+        return optimizer
 
     def vector(self, name: str, size: int | None = None) -> Array:
         """Return a new vector of zeros, as long as the parameters or ``size``, and store it in ``vectors``."""

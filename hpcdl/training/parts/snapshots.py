@@ -88,19 +88,19 @@ class Snapshots:
         await comm.native("allreduce", taken)
         number = int(taken[taken > 0].min())
         moments = np.zeros((comm.size, number, 2), np.int64)
-        mine: list[_Snapshot | None] = [*self._taken[-number:]] if self._taken else [None] * number
-        moments[comm.rank] = [one.moment if one else (0, 0) for one in mine]
+        snapshots: list[_Snapshot | None] = [*self._taken[-number:]] if self._taken else [None] * number
+        moments[comm.rank] = [snapshot.moment if snapshot else (0, 0) for snapshot in snapshots]
         flat = moments.reshape(-1)
         await comm.native("allreduce", flat)
         parameters, state = session.replica.parameters.copy(), session.replica.state
         now = state.copy()
-        for one, (steps, training_ns) in zip(mine, moments.max(axis=0), strict=True):
+        for snapshot, (steps, training_ns) in zip(snapshots, moments.max(axis=0), strict=True):
             number -= 1
             state[:] = self._statistics_of(steps, now) if number else now
             await share_statistics(ranks, session, worked=worked)
             parameters[:] = 0
-            if one is not None:
-                parameters[one.start : one.start + one.vector.size] = one.vector
+            if snapshot is not None:
+                parameters[snapshot.start : snapshot.start + snapshot.vector.size] = snapshot.vector
             moment = Moment(int(steps), int(training_ns))
             if combine == "average":
                 await session.evaluation.test_average(comm, moment.steps, parameters, at=moment)

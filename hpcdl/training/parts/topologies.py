@@ -72,9 +72,9 @@ def neighbours(graph: str, ranks: int, seed: int = 0) -> Links:
     """
     check_graph(graph)
     linked: list[set[int]] = [set() for _ in range(ranks)]
-    for one, other in _GRAPHS[graph](ranks, seed):
-        linked[one].add(other)
-        linked[other].add(one)
+    for rank, other in _GRAPHS[graph](ranks, seed):
+        linked[rank].add(other)
+        linked[other].add(rank)
     return [tuple(sorted(others - {rank})) for rank, others in enumerate(linked)]
 
 
@@ -94,12 +94,12 @@ def parities(links: Sequence[Collection[int]]) -> list[int]:
     Every rank but rank 0 has a neighbour of the other parity, one link nearer to rank 0. Therefore the links
     between ranks of different parity connect all ranks of a connected graph, bipartite or not.
     """
-    found, queue, parity = {0}, [0], [0] * len(links)
+    reached, queue, parity = {0}, [0], [0] * len(links)
     while queue:
         rank = queue.pop(0)
         for other in links[rank]:
-            if other not in found:
-                found.add(other)
+            if other not in reached:
+                reached.add(other)
                 queue.append(other)
                 parity[other] = 1 - parity[rank]
     return parity

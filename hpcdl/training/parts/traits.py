@@ -13,48 +13,6 @@ Settings = Mapping[str, Any]
 """All settings of the strategy by name, defaults included."""
 
 
-def _accept(_ranks: int, _settings: Settings) -> None:
-    """Accept all settings."""
-
-
-def _accept_compression(_plan: Plan, _settings: Settings) -> None:
-    """Accept all compressors."""
-
-
-def _accept_rates(_rate: Callable[[int], float], _steps: int, _settings: Settings) -> None:
-    """Accept all learning rates."""
-
-
-def _untitled(_ranks: int, _settings: Settings) -> str | None:
-    """Return no title."""
-    return None
-
-
-def _all_ranks(ranks: int, _settings: Settings) -> range:
-    """Return all ranks."""
-    return range(ranks)
-
-
-def _unknown(_settings: Settings) -> int | None:
-    """Return None."""
-    return None
-
-
-def _one(_number: int, _settings: Settings) -> int:
-    """Return 1."""
-    return 1
-
-
-def _alone(_stage: int, _stages: int, _settings: Settings) -> int:
-    """Return 1."""
-    return 1
-
-
-def _whole(_settings: Settings) -> int:
-    """Return 1."""
-    return 1
-
-
 @dataclass(frozen=True, kw_only=True)
 class Strategy:
     """Traits of a training strategy. A module that declares none has the defaults."""
@@ -82,25 +40,25 @@ class Strategy:
     optimizer: str | None = None
     """The strategy's own optimizer, in place of the case's."""
 
-    check: Callable[[int, Settings], None] = _accept
+    check: Callable[[int, Settings], None] = lambda _ranks, _settings: None
     """``check(ranks, settings)`` raises ValueError for settings that cannot run."""
-    check_compression: Callable[[Plan, Settings], None] = _accept_compression
+    check_compression: Callable[[Plan, Settings], None] = lambda _plan, _settings: None
     """``check_compression(plan, settings)`` raises ValueError for a compressor that the strategy cannot use."""
-    check_rates: Callable[[Callable[[int], float], int, Settings], None] = _accept_rates
+    check_rates: Callable[[Callable[[int], float], int, Settings], None] = lambda _rate, _steps, _settings: None
     """``check_rates(rate, steps, settings)`` raises ValueError for learning rates that contradict the settings."""
-    title: Callable[[int, Settings], str | None] = _untitled
+    title: Callable[[int, Settings], str | None] = lambda _ranks, _settings: None
     """``title(ranks, settings)``: the literature's name of the strategy with these settings."""
-    workers: Callable[[int, Settings], range] = _all_ranks
+    workers: Callable[[int, Settings], range] = lambda ranks, _settings: range(ranks)
     """``workers(ranks, settings)``: the ranks that share a batch."""
     may_fail: Callable[[int, Settings], range] | None = None
     """``may_fail(ranks, settings)``: the ranks of which one may fail without ending training; None: no rank."""
-    microbatches: Callable[[Settings], int] = _whole
+    microbatches: Callable[[Settings], int] = lambda _settings: 1
     """``microbatches(settings)``: parts of a worker's share of a batch that pass through the layers in turn."""
-    in_flight: Callable[[int, int, Settings], int] = _alone
+    in_flight: Callable[[int, int, Settings], int] = lambda _stage, _stages, _settings: 1
     """``in_flight(stage, stages, settings)``: microbatches whose activations a stage holds at a time, at most."""
-    most_steps: Callable[[int, Settings], int] = _one
+    most_steps: Callable[[int, Settings], int] = lambda _ranks, _settings: 1
     """``most_steps(ranks, settings)``: the most steps that one rank takes of a global batch."""
-    gradients_in_flight: Callable[[Settings], int | None] = _unknown
+    gradients_in_flight: Callable[[Settings], int | None] = lambda _settings: None
     """``gradients_in_flight(settings)``: gradients of a worker between the pull of their parameters and their
     push; None if workers wait for each other, or do not pull and push for every gradient."""
     cycle: Callable[[Settings], int] | None = None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.training.parts.compressed.piece import Courier
+    from hpcdl.training.parts.compressed.piece import MessageCodec
     from hpcdl.training.parts.session import Session
 
 
@@ -135,16 +135,16 @@ class Transfers:
         self._layout = layout
         self._spans = layout.spans(session.replica.parameters.size)
         self._compressed = compressed = session.compressed
-        self._gradients: Courier | None = None
-        self._parameters: Courier | None = None
+        self._gradients: MessageCodec | None = None
+        self._parameters: MessageCodec | None = None
         self._pushes = Counter[int]()
         """Gradients sent to each server."""
         self._received = Counter[int]()
         """Gradients received from each worker."""
         if compressed is not None:
-            courier = compressed.courier(comm.rank, layout.workers, sends=layout.works(comm.rank))
-            self._gradients = courier
-            self._parameters = compressed.courier_of_values(comm.rank)
+            codec = compressed.codec(comm.rank, layout.workers, sends=layout.works(comm.rank))
+            self._gradients = codec
+            self._parameters = compressed.codec_of_values(comm.rank)
 
     async def push(self, server: int, gradient: Array) -> None:
         """Send a gradient, (shard length,), to rank ``server``; a compressor may change it.
@@ -179,8 +179,8 @@ class Transfers:
         self._received[worker] += 1
         compressed = self._compressed
         dense = compressed is None or number < compressed.plan.settings.warmup_steps
-        courier = None if dense else self._gradients
-        await self._receive(courier, gradient, self._span(self._comm.rank), worker, GRADIENT)
+        codec = None if dense else self._gradients
+        await self._receive(codec, gradient, self._span(self._comm.rank), worker, GRADIENT)
 
     def copy(self, shard: Array) -> Array:
         """Return memory for :meth:`write`."""
@@ -222,17 +222,17 @@ class Transfers:
     def _span(self, server: int) -> slice:
         return self._spans[server - self._layout.first]
 
-    async def _receive(self, courier: Courier | None, into: Array, span: slice, source: int, tag: int) -> None:
-        if courier is None:
+    async def _receive(self, codec: MessageCodec | None, into: Array, span: slice, source: int, tag: int) -> None:
+        if codec is None:
             await self._comm.recv(into, source, tag)
             return
-        with self._comm.scratch(courier.bound(span), no_bytes(into)) as buffer:
+        with self._comm.scratch(codec.bound(span), no_bytes(into)) as buffer:
             status = await self._comm.recv(buffer, source, tag)
             message = buffer[: status.count]
-            decode = partial(_decode, courier, span, message, source, into)
-            await self._comm.apply("decode", decode, into.nbytes + courier.touched_bytes(into, [message]))
+            decode = partial(_decode, codec, span, message, source, into)
+            await self._comm.apply("decode", decode, into.nbytes + codec.touched_bytes(into, [message]))
 
 
-def _decode(courier: Courier, span: slice, message: Array, sender: int, into: Array) -> None:
+def _decode(codec: MessageCodec, span: slice, message: Array, sender: int, into: Array) -> None:
     into[:] = 0
-    courier.decode(span, message, sender, into)
+    codec.decode(span, message, sender, into)

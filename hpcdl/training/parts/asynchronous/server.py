@@ -160,18 +160,18 @@ class Server:
         self._compensation = compensation
         initial = session.replica.parameters
         span = layout.spans(initial.size)[comm.rank - layout.first]
-        mine = initial[span]
+        shard = initial[span]
         self._start = span.start
         self._optimizer = session.optimizer_of(span)
-        self._shard = session.vector("shard", mine.size)
-        self._shard[:] = mine
-        self._copy = self._message = transfers.copy(mine)
+        self._shard = session.vector("shard", shard.size)
+        self._shard[:] = shard
+        self._copy = self._message = transfers.copy(shard)
         """Memory of the copy that answers are sent from, and the copy."""
         self._copied = -1
         """Version of the shard in the copy."""
         self._answering: Task[None] | None = None
         """Task that sends the last answer under way."""
-        self._inboxes = partition(session.vector("collected", rules.collect * mine.size), rules.collect)
+        self._inboxes = partition(session.vector("collected", rules.collect * shard.size), rules.collect)
         self._collected: list[_Gradient] = []
         self._version = 0
         self._applied = 0
@@ -264,11 +264,11 @@ class Server:
         session, workers, parts = self._session, self._layout.workers, self._rules.parts
         first, *others = sorted(self._collected, key=lambda gradient: gradient.worker)
         rate = session.learning_rate(min(self._applied // parts, session.steps - 1))
-        scale = sum(one.scale for one in self._collected) / len(self._collected)
-        for one in self._collected:
-            if one.scale != scale:  # weight: the gradient's rate / the update's rate
-                weigh = partial(imul, one.vector, one.scale / scale)
-                await self._comm.apply("mean", weigh, one.vector.nbytes)
+        scale = sum(gradient.scale for gradient in self._collected) / len(self._collected)
+        for gradient in self._collected:
+            if gradient.scale != scale:  # weight: the gradient's rate / the update's rate
+                weigh = partial(imul, gradient.vector, gradient.scale / scale)
+                await self._comm.apply("mean", weigh, gradient.vector.nbytes)
         total = first.vector
         for other in others:
             await self._comm.add(total, other.vector)
@@ -278,12 +278,12 @@ class Server:
         update = partial(self._optimizer.update, self._shard, total, rate * scale)
         vectors = 1 + len(self._optimizer.state)
         await self._comm.apply("server update", update, vectors * self._shard.nbytes)
-        for one in (first, *others):
-            session.journal.update(one.worker, self._version, one.staleness, rate * one.scale)
-            if one.worker in self._running:
-                self._running[one.worker].applied += one.batches
+        for gradient in (first, *others):
+            session.journal.update(gradient.worker, self._version, gradient.staleness, rate * gradient.scale)
+            if gradient.worker in self._running:
+                self._running[gradient.worker].applied += gradient.batches
         self._version += 1
-        self._applied += sum(one.parts for one in self._collected)
+        self._applied += sum(gradient.parts for gradient in self._collected)
         self._collected.clear()
         if session.evaluation.due(self._applied // parts):
             self._take_snapshot()
@@ -294,20 +294,22 @@ class Server:
 
     async def _answer_allowed(self) -> None:
         """Answer the waiting workers that the bound allows to continue, in the order of their requests."""
-        for one in list(self._waiting):
-            if one in self._waiting and self._may_continue(*one):  # a worker may fail while another is answered
-                self._waiting.remove(one)
-                await self._answer(*one)
+        for waiting in list(self._waiting):
+            if waiting in self._waiting and self._may_continue(
+                *waiting
+            ):  # a worker may fail while another is answered
+                self._waiting.remove(waiting)
+                await self._answer(*waiting)
 
     def _may_continue(self, worker: int, request: Request) -> bool:
         if self._budget <= 0:
-            under_way = any(one.granted > one.finished for one in self._running.values())
+            under_way = any(running.granted > running.finished for running in self._running.values())
             return request.left > 0 or not under_way  # waiting workers repeat the mini-batches of a failed one
         if self._warm_start_running() and worker != _FIRST:
             return False
         if self._rules.bound is None:
             return True
-        slowest = min(one.applied for one in self._running.values())
+        slowest = min(running.applied for running in self._running.values())
         return slowest >= request.clock + request.wanted - 1 - self._rules.bound
 
     async def _answer(self, worker: int, request: Request) -> None:

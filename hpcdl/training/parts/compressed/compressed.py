@@ -13,9 +13,8 @@ from hpcdl.aggregation.ring import ring
 from hpcdl.compression.parts.message_encoders import SparseMessages, VectorMessages
 from hpcdl.compression.parts.protocol import Layout
 from hpcdl.fabric.vectors import Phantom
-from hpcdl.training.parts.compressed.piece import Courier, Piece
-from hpcdl.training.parts.compressed.serving import by_messages, by_servers, by_sums, shards
-from hpcdl.training.parts.compressed.sparse_sums import SparseSums
+from hpcdl.training.parts.compressed.exchanges import SparseSums, by_messages, by_servers, by_sums, shards
+from hpcdl.training.parts.compressed.piece import MessageCodec, Piece
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -232,49 +231,49 @@ class Compressed:
             own = compressor.state[plan.traits.own_residual] if plan.traits.own_residual else None
             sums = SparseSums(compressor, partial(plan.scheme, **settings), tensors, own, self._device)
             return lambda comm, piece, _: sums.reduce(comm, piece)
-        courier = self._courier(compressor, layout)
+        codec = self._codec(compressor, layout)
         if scheme.gathers:
             gather = partial(plan.part_of_scheme("gather"), **settings)
-            return lambda comm, piece, _: by_messages(comm, courier, piece, gather)
+            return lambda comm, piece, _: by_messages(comm, codec, piece, gather)
         assert scheme.servers is not None, "Plan.check"
         servers = scheme.servers(comm.size, settings)
         whole = tensors if plan.traits.whole_tensors else None
         residual: Callable[[slice], Array | None] = self._residual_of_sums
         if hasattr(compressor, "of_sums"):
-            answers, residual = self._courier(compressor.of_sums(), layout), lambda _: None
+            answers, residual = self._codec(compressor.of_sums(), layout), lambda _: None
         else:
             back = plan.make(replace(layout, seed=layout.seed + SEED_OF_SUMS))
             self.state.update({f"{name} of sums": vector for name, vector in back.state.items()})
-            answers = self._courier(back, layout)
+            answers = self._codec(back, layout)
         return lambda comm, piece, _: by_servers(
-            comm, courier, piece, shards(piece.span, servers, whole), answers, residual
+            comm, codec, piece, shards(piece.span, servers, whole), answers, residual
         )
 
-    def courier(self, rank: int, ranks: int, *, sends: bool) -> Courier:
+    def codec(self, rank: int, ranks: int, *, sends: bool) -> MessageCodec:
         """Return the writer and reader of messages between two ranks, of which ``ranks`` send gradients.
 
         ``sends``: this rank sends gradients, so that it has a residual.
         """
         layout = self._layout(rank, ranks)
         if not sends:
-            return self._courier(self.plan.make(layout), layout)
+            return self._codec(self.plan.make(layout), layout)
         self._make(layout)
-        return self._courier(self.compressor, layout)
+        return self._codec(self.compressor, layout)
 
-    def courier_of_differences(self, rank: int, ranks: int) -> Courier:
+    def codec_of_differences(self, rank: int, ranks: int) -> MessageCodec:
         """Return the writer and reader of differences from copies, which hold what is not sent: no residual."""
         layout = self._layout(rank, ranks)
         self.compressor = self.plan.make(layout)
         self.state.update(self.compressor.state)
-        return self._courier(self.compressor, layout)
+        return self._codec(self.compressor, layout)
 
-    def courier_of_values(self, rank: int) -> Courier | None:
+    def codec_of_values(self, rank: int) -> MessageCodec | None:
         """Return the writer and reader of parameters; None unless the compressor rounds values."""
         if not self.plan.traits.rounds_values:
             return None
         compressor = self.plan.make(self._layout(rank, 1))
         self.state.update({f"{name} of parameters": vector for name, vector in compressor.state.items()})
-        return Courier(VectorMessages(compressor, fed_back=False), self.tensors, rank, sparse=False)
+        return MessageCodec(VectorMessages(compressor, fed_back=False), self.tensors, rank, sparse=False)
 
     def _make(self, layout: Layout) -> None:
         """Make the compressor of this rank, and its residual."""
@@ -293,17 +292,17 @@ class Compressed:
             device=self._device,
         )
 
-    def _courier(self, compressor: Any, layout: Layout) -> Courier:
+    def _codec(self, compressor: Any, layout: Layout) -> MessageCodec:
         encoder = self.plan.encoder(compressor, layout)
         if self.messages is None and isinstance(encoder, SparseMessages):
             self.messages = encoder
-        return Courier(encoder, self.tensors, layout.rank, sparse=self.plan.kind == "entries")
+        return MessageCodec(encoder, self.tensors, layout.rank, sparse=self.plan.kind == "entries")
 
     @property
     def memory_bytes(self) -> int:
         """Bytes of this rank's residuals and of the compressor's vectors."""
         held = [*self.state.values(), *self._residuals.values()]
-        return sum(one.nbytes for one in held) + (0 if self.residual is None else self.residual.nbytes)
+        return sum(vector.nbytes for vector in held) + (0 if self.residual is None else self.residual.nbytes)
 
     def _residual_of_sums(self, span: slice) -> Array | None:
         """Return what this server's answers for the shard ``span`` have not sent; None without error feedback."""

@@ -35,7 +35,7 @@ class Piece(NamedTuple):
         span = slice(self.span.start + begin, self.span.start + end)
         return Piece(span, self.gradient[begin:end], residual, self.step)
 
-    def charge(self) -> Array:
+    def add_residual(self) -> Array:
         """Return the vector to encode: gradient plus residual, in the residual's memory if there is one."""
         if self.residual is None:
             return self.gradient
@@ -44,7 +44,7 @@ class Piece(NamedTuple):
         return residual
 
 
-class Courier:
+class MessageCodec:
     """Writes and reads the messages of one encoder."""
 
     def __init__(self, encoder: Encoder, tensors: Sequence[Tensor], rank: int, *, sparse: bool) -> None:
@@ -77,7 +77,7 @@ class Courier:
         """
         if type(into) is Phantom:
             return self.expected(piece.span)
-        vector = piece.charge()
+        vector = piece.add_residual()
         room = into[HEADER : self.bound(piece.span)]
         try:
             content = self.encoder.encode(piece.span, vector, room, piece.step)
@@ -118,6 +118,6 @@ def refused(
     """Return an error that names the step, and the tensor of the first value that is not finite."""
     wrong = np.flatnonzero(~np.isfinite(vector))
     place = piece.span.start + (int(wrong[0]) if len(wrong) else 0)
-    names = [one.name for one in tensors if one.span.start <= place < one.span.stop]
+    names = [tensor.name for tensor in tensors if tensor.span.start <= place < tensor.span.stop]
     where = names[0] if len(wrong) and names else f"elements {piece.span.start} to {piece.span.stop}"
     return FloatingPointError(f"step {piece.step}: gradient of {where}: {error}")

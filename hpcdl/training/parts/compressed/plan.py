@@ -73,10 +73,10 @@ class Plan:
 
     def part_of_scheme(self, name: str) -> Callable[..., Any]:
         """Return the function ``name`` of the aggregation's module. ValueError: there is none."""
-        found = own(self.scheme, name)
-        if found is None:
+        part = own(self.scheme, name)
+        if part is None:
             raise ValueError(f"{self.scheme.__name__} declares {name}, but its module does not define it")
-        return found
+        return part
 
     def encoder(self, compressor: Any, layout: Layout) -> Encoder:
         """Return the encoder of messages that one rank can read."""
@@ -94,9 +94,9 @@ class Plan:
         try:
             if not isinstance(name, str):
                 raise ValueError('must be a name or a table such as {name = "rice"}')  # noqa: TRY004, TRY301
-            found = registry.find("codes", name)
-            registry.check_settings(found, table)
-            return found(**table)  # type: ignore[no-any-return]
+            make = registry.find("codes", name)
+            registry.check_settings(make, table)
+            return make(**table)  # type: ignore[no-any-return]
         except ValueError as error:
             raise ValueError(f"code: {error}") from None
 

@@ -1,4 +1,4 @@
-"""Exchanges of compressed gradients: by sums of vectors, by messages to all ranks, and by servers of shards."""
+"""Exchanges of compressed gradients: sums of entries or vectors, messages to all ranks, servers of shards."""
 
 from __future__ import annotations
 
@@ -8,19 +8,86 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hpcdl.aggregation.parts.entries import Series, nbytes
 from hpcdl.aggregation.parts.messages import no_bytes
+from hpcdl.compression.parts.protocol import Sparse
+from hpcdl.compression.parts.selection import add, put
 from hpcdl.fabric.vectors import Phantom, phantom
-from hpcdl.training.parts.compressed.piece import refused
+from hpcdl.training.parts.compressed.piece import depends, refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
 
-    from hpcdl.compression.parts.protocol import SharedScalers, Summable, Tensor
+    from hpcdl.aggregation.parts.entries import Reduced
+    from hpcdl.compression.parts.device import Device
+    from hpcdl.compression.parts.protocol import Selector, SharedScalers, Summable, Tensor
     from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.training.parts.compressed.piece import Courier, Piece
+    from hpcdl.training.parts.compressed.piece import MessageCodec, Piece
 
+    SparseSum = Callable[[Comm, Sparse, Series], Coroutine[Any, Any, Reduced]]
     Sum = Callable[[Comm, Array], Coroutine[Any, Any, None]]
     Gather = Callable[[Comm, Array, int], Coroutine[Any, Any, list[Array]]]
+
+
+class SparseSums:
+    """Sums of the entries that one rank's selector sends, of all pieces of the gradient.
+
+    Entries that a sum lacks return to the residual. ``own_residual``: that of the selector itself, if it has one,
+    (size of the gradient,). ``device`` holds gradient and residual; entries are on the host.
+    """
+
+    def __init__(
+        self,
+        selector: Selector,
+        scheme: SparseSum,
+        tensors: Sequence[Tensor],
+        own_residual: Array | None,
+        device: Device | None,
+    ) -> None:
+        self._selector = selector
+        self._scheme = scheme
+        self._tensors = tensors
+        self._own_residual = own_residual
+        self._device = device
+        self._series: dict[tuple[int, int], Series] = {}
+
+    async def reduce(self, comm: Comm, piece: Piece) -> None:
+        """Replace the gradient of a piece by the sum of all ranks' entries.
+
+        Raises FloatingPointError, naming step and tensor, for a value that is infinite or not a number.
+        """
+        span, gradient = piece.span, piece.gradient
+        key = span.start, span.stop
+        if key not in self._series:
+            self._series[key] = Series(len(gradient), self._selector.most(span))
+        entries = await comm.apply("encode", partial(self._select, piece), 2 * gradient.nbytes)
+        total, rest = await self._scheme(comm, entries, self._series[key])
+        residual = piece.residual
+        if residual is None and self._own_residual is not None:
+            residual = self._own_residual[span]
+        await comm.apply(
+            "decode", partial(self._write, total, rest, gradient, residual), gradient.nbytes + nbytes(total, rest)
+        )
+
+    def _select(self, piece: Piece) -> Sparse:
+        if type(piece.gradient) is Phantom:
+            count = self._selector.expected(piece.span)
+            if count is None:
+                raise ValueError(depends(type(self._selector).__name__))
+            return Sparse(phantom(count, np.int32), phantom(count, piece.gradient.dtype))
+        vector = piece.add_residual()
+        try:
+            return self._selector.select(piece.span, vector, piece.step)
+        except FloatingPointError as error:
+            raise refused(error, piece, vector, self._tensors) from None
+
+    def _write(self, total: Sparse, rest: Sparse, gradient: Array, residual: Array | None) -> None:
+        if type(gradient) is Phantom:
+            return
+        gradient[:] = 0
+        put(total, gradient, self._device)
+        if residual is not None:
+            add(rest, residual, self._device)
 
 
 async def by_sums(
@@ -60,31 +127,31 @@ def _nothing() -> None:
     """Take the place of arithmetic on vectors without values."""
 
 
-async def by_messages(comm: Comm, courier: Courier, piece: Piece, gather: Gather) -> None:
+async def by_messages(comm: Comm, codec: MessageCodec, piece: Piece, gather: Gather) -> None:
     """Encode a piece, gather the messages of all ranks, and decode them in the order of the ranks.
 
     All ranks add the same numbers in the same order and have the same bits.
     """
     span, gradient = piece.span, piece.gradient
-    with comm.scratch(comm.size * courier.bound(span), no_bytes(gradient)) as table:
-        length = await comm.apply("encode", partial(courier.encode, piece, table), 2 * gradient.nbytes)
+    with comm.scratch(comm.size * codec.bound(span), no_bytes(gradient)) as table:
+        length = await comm.apply("encode", partial(codec.encode, piece, table), 2 * gradient.nbytes)
         messages = await gather(comm, table, length)
 
         def decode() -> None:
             gradient[:] = 0
             for sender, message in enumerate(messages):
-                courier.decode(span, message, sender, gradient)
+                codec.decode(span, message, sender, gradient)
 
         work = _nothing if type(gradient) is Phantom else decode
-        await comm.apply("decode", work, gradient.nbytes + courier.touched_bytes(gradient, messages))
+        await comm.apply("decode", work, gradient.nbytes + codec.touched_bytes(gradient, messages))
 
 
 async def by_servers(
     comm: Comm,
-    courier: Courier,
+    codec: MessageCodec,
     piece: Piece,
     shards: Sequence[slice],
-    answers: Courier,
+    answers: MessageCodec,
     residual: Callable[[slice], Array | None],
 ) -> None:
     """Sum a piece at servers: rank s sums the shard ``shards[s]``, encodes the sum and sends it to all ranks.
@@ -98,15 +165,15 @@ async def by_servers(
     size, rank, servers = comm.size, comm.rank, len(shards)
     gradient = piece.gradient
     pieces = [piece.part(shard.start, shard.stop) for shard in shards]
-    bounds = [courier.bound(one.span) for one in pieces]
+    bounds = [codec.bound(shard.span) for shard in pieces]
     empty = no_bytes(gradient)
-    if courier.sharing:
-        await share_scalers(comm, courier, courier.sharing, pieces)
+    if codec.sharing:
+        await share_scalers(comm, codec, codec.sharing, pieces)
     with ExitStack() as stack:
         outgoing = [stack.enter_context(comm.scratch(bound, empty)) for bound in bounds]
         lengths = [
-            await comm.apply("encode", partial(courier.encode, one, into), 2 * one.gradient.nbytes)
-            for one, into in zip(pieces, outgoing, strict=True)
+            await comm.apply("encode", partial(codec.encode, shard, into), 2 * shard.gradient.nbytes)
+            for shard, into in zip(pieces, outgoing, strict=True)
         ]
         serves = rank < servers
         arrived: dict[int, Array] = {}
@@ -119,7 +186,7 @@ async def by_servers(
         if serves:
             arrived[rank] = outgoing[rank][: lengths[rank]]
             shard = pieces[rank]._replace(residual=residual(pieces[rank].span))
-            answer = await _answer(comm, courier, shard, arrived, answers, stack)
+            answer = await _answer(comm, codec, shard, arrived, answers, stack)
         for distance in range(1, size):
             worker, server = (rank + distance) % size, (rank - distance) % size
             inbox = empty
@@ -136,7 +203,12 @@ async def by_servers(
 
 
 async def _answer(
-    comm: Comm, courier: Courier, shard: Piece, arrived: dict[int, Array], answers: Courier, stack: ExitStack
+    comm: Comm,
+    codec: MessageCodec,
+    shard: Piece,
+    arrived: dict[int, Array],
+    answers: MessageCodec,
+    stack: ExitStack,
 ) -> Array:
     """Return the message of the sum of a shard."""
     total = shard.gradient
@@ -145,29 +217,29 @@ async def _answer(
         if type(total) is not Phantom:
             total[:] = 0
         for sender in range(comm.size):
-            courier.decode(shard.span, arrived[sender], sender, total)
+            codec.decode(shard.span, arrived[sender], sender, total)
 
     messages = list(arrived.values())
-    await comm.apply("decode", decode, total.nbytes + courier.touched_bytes(total, messages))
+    await comm.apply("decode", decode, total.nbytes + codec.touched_bytes(total, messages))
     into = stack.enter_context(comm.scratch(answers.bound(shard.span), no_bytes(total)))
     length = await comm.apply("encode", partial(answers.encode, shard, into), 2 * total.nbytes)
     return into[:length]
 
 
-def _replace(answers: Courier, shard: Piece, message: Array, server: int) -> None:
+def _replace(answers: MessageCodec, shard: Piece, message: Array, server: int) -> None:
     """Replace the gradient of a shard by the sum in the message of a server."""
     if type(message) is not Phantom:
         shard.gradient[:] = 0
         answers.decode(shard.span, message, server, shard.gradient)
 
 
-async def share_scalers(comm: Comm, courier: Courier, encoder: SharedScalers, pieces: Sequence[Piece]) -> None:
+async def share_scalers(comm: Comm, codec: MessageCodec, encoder: SharedScalers, pieces: Sequence[Piece]) -> None:
     """Give the encoder the largest of all ranks' scalers of each segment, by dissemination.
 
     Messages per rank: ceil(log2 p). A rank may count twice in a maximum, so that p need be no power of two.
     """
     touched = sum(piece.gradient.nbytes for piece in pieces)
-    scalers = await comm.apply("encode", lambda: [courier.scalers(piece) for piece in pieces], touched)
+    scalers = await comm.apply("encode", lambda: [codec.scalers(piece) for piece in pieces], touched)
     shared, distance = np.concatenate(scalers), 1
     inbox = np.empty_like(shared)
     while distance < comm.size:
@@ -200,7 +272,7 @@ def shards(span: slice, servers: int, tensors: Sequence[Tensor] | None) -> list[
     if tensors is not None:
         edges = [
             0,
-            *(one.span.stop - span.start for one in tensors if span.start < one.span.stop <= span.stop),
+            *(tensor.span.stop - span.start for tensor in tensors if span.start < tensor.span.stop <= span.stop),
             size,
         ]
         ends = [min(edges, key=lambda edge: (abs(edge - end), edge)) for end in ends[:-1]] + [size]
