@@ -99,8 +99,6 @@ def check(spec: ReplaySpec, _given: Collection[str]) -> None:
     source = spec.compute_source.given
     if len(source) != 1:
         raise ValueError(f"{source[1] if source else TIMES[0]}: give exactly one of {', '.join(TIMES)}")
-    if spec.scale_to_batch and spec.times is None:
-        raise ValueError("scale_to_batch: goes with times, which may be of another batch")
     if spec.warmup >= spec.steps:
         raise ValueError(f"warmup: {spec.warmup} of {spec.steps} steps leave none to measure")
     with about("mesh"):

@@ -93,8 +93,6 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
     with about("training"):
         spec.strategy.check(replicas, spec.training.in_full)
     _check_divisible(spec)
-    if spec.target_accuracy is None and spec.stop_at_target:
-        raise ValueError("stop_at_target: there is no target_accuracy to stop at")
     with about("dataset"):
         if not isinstance(spec.data, Dataset):
             raise TypeError(f"{spec.dataset.name!r} makes a {type(spec.data).__name__}, not a Dataset")

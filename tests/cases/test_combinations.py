@@ -90,10 +90,18 @@ EXAMPLES = [
     ("compression", "train", {"compression": {"name": "fp16", "code": "rice"}}),
     ("compression", "train", {"compression": {"name": "top_k", "code": "rice"}, "aggregation": "gtopk"}),
     ("compression", "train", {"compression": {"name": "dgc", "error_feedback": True}, "aggregation": "bruck"}),
+    ("stop_at_target", "train", {"stop_at_target": True}),
+    ("scale_to_batch", "replay", {"scale_to_batch": True}),
+    ("trace", "train", {"trace": "alternating", "network": "gemini", "flops": 1e9}),
     ("backend", "collective", {**DEVICE, "network": "gemini"}),
     ("start", "collective", {"start": "window", "network": "gemini"}),
     ("placement", "collective", {"placement": "out_of_place", "network": "gemini"}),
     ("threads", "collective", {"threads": 2, "network": "gemini"}),
+    ("device", "train", {"device": "k20"}),
+    ("flops", "train", {"flops": 1e9}),
+    ("times", "train", {"times": "run"}),
+    ("jitter", "train", {"jitter": 0.1}),
+    ("ranks_per_host", "train", {"ranks_per_host": 2}),
 ]
 """A case for each row, in their order."""
 

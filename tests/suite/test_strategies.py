@@ -59,11 +59,6 @@ def test_strategies_without_common_steps_refuse_to_stop_at_a_target(refused, wri
     assert parsed(training=["synchronous", "layerwise", "sandblaster"], **wish)
 
 
-def test_stopping_needs_a_target(refused, written):
-    message = "[[case]] 1: stop_at_target: there is no target_accuracy to stop at"
-    assert refused(written(stop_at_target=True)) == message
-
-
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", {"name": "sgd", "weight_decay": 2e-4}])
 def test_l_bfgs_takes_no_optimizer(refused, written, parsed, optimizer):
     message = (

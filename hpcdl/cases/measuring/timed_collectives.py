@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from time import sleep
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 import numpy as np
@@ -100,18 +100,6 @@ _CLOSE_NS: Final = 300_000
 """Before the moment: sleep may last so much longer than it was asked for."""
 
 
-class Start(Protocol):
-    """Lets all ranks begin together."""
-
-    async def ready(self) -> int:
-        """Return when it is time to begin: the moment, on this rank's clock."""
-        ...
-
-    async def description(self, warmup: int) -> dict[str, Scalar]:
-        """Fields of the record, without the first ``warmup`` times."""
-        ...
-
-
 class Barrier:
     """Each rank begins when the library's barrier lets it go: some a little later than others.
 
@@ -122,19 +110,18 @@ class Barrier:
     def __init__(self, comm: Comm, clock: Callable[[], int]) -> None:
         self._comm = comm
         self._clock = clock
-        self._nothing: npt.NDArray[Any] = np.empty(0)
 
     async def ready(self) -> int:
-        """See :class:`Start`."""
-        await self._comm.native("barrier", self._nothing)
+        """Return when it is time to begin: the moment, on this rank's clock."""
+        await self._comm.native("barrier", np.empty(0))
         return self._clock()
 
     async def description(self, warmup: int) -> dict[str, Scalar]:  # noqa: ARG002
-        """See :class:`Start`."""
+        """Return fields of the record, without the first ``warmup`` times."""
         return {}
 
 
-class Window:
+class Window(Barrier):
     """All ranks begin at one moment of rank 0's clock (SKaMPI's window; Hunold & Carpen-Amarie 2016, ReproMPI).
 
     The ranks exchange their times. The start is the latest of these times plus a lead: twice the time in which the
@@ -144,8 +131,7 @@ class Window:
     """
 
     def __init__(self, comm: Comm, clock: Callable[[], int]) -> None:
-        self._comm = comm
-        self._clock = clock
+        super().__init__(comm, clock)
         # half of a round trip between MPI's ranks, which alone have clocks of their own
         self._offset, self._error = comm.clock()  # type: ignore[attr-defined]
         self._lead = 0
@@ -153,7 +139,7 @@ class Window:
         """By how many ns this rank missed each moment."""
 
     async def ready(self) -> int:
-        """See :class:`Start`."""
+        """See :class:`Barrier`."""
         if not self._lead:
             self._lead = await self._longest()
         latest, late = await self._most(self._late[-1] if self._late else 0)
@@ -165,7 +151,7 @@ class Window:
         return max(moment, now)
 
     async def description(self, warmup: int) -> dict[str, Scalar]:
-        """See :class:`Start`."""
+        """See :class:`Barrier`."""
         errors = await self._comm.allgather_words(np.array([self._error]))
         late = (await self._comm.allgather_words(np.array(self._late[warmup:], np.int64))).any(axis=0)
         return {
@@ -195,6 +181,6 @@ class Window:
         return max(1, 2 * int(np.quantile(trials, _TRIAL_SHARE)))
 
 
-def start(name: str, comm: Comm, clock: Callable[[], int]) -> Start:
-    """The start of that name; every rank must call."""
+def start(name: str, comm: Comm, clock: Callable[[], int]) -> Barrier:
+    """Return the start of that name; every rank must call."""
     return Window(comm, clock) if name == "window" else Barrier(comm, clock)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl import registry
 from hpcdl.aggregation.parts.traits import Aggregation
+from hpcdl.cases.spec.compute_times import TIMES
 from hpcdl.cases.spec.keys import about, keys
 from hpcdl.cases.spec.scheme import NONE, traits_of
 from hpcdl.compression.parts.protocol import Compression
@@ -159,11 +160,11 @@ def _given(key: str) -> Feature:
     return Feature(f"the key {key}", lambda case: key in case.given and getattr(case, key))
 
 
-def _measured(key: str) -> Feature:
-    """Return the feature of collectives that give a key of measurements."""
+def _changed(kind: str, key: str) -> Feature:
+    """Return the feature of cases of a kind that do not have the default of a key."""
     return Feature(
         f"the key {key}",
-        lambda case: case.kind == "collective" and getattr(case, key) != keys(type(case.spec))[key].default,
+        lambda case: case.kind == kind and getattr(case, key) != keys(type(case.spec))[key].default,
     )
 
 
@@ -182,6 +183,10 @@ COMPRESSED_REPLAY: Final = Feature("a compressed replay", lambda case: case.kind
 BREAK_EVEN: Final = Feature("a break-even case", lambda case: case.kind == "break_even")
 COLLECTIVE: Final = Feature("a collective", lambda case: case.kind == "collective")
 SIMULATED: Final = Feature("a simulated case", lambda case: case.network, "network")
+MEASURED: Final = Feature("a measured case", lambda case: not case.network)
+ALTERNATING: Final = Feature("trace alternating", lambda case: case.trace == "alternating", "trace")
+NO_TARGET: Final = Feature("no target_accuracy", lambda case: case.target_accuracy is None)
+NO_TIMES: Final = Feature("compute times that are not recorded", lambda case: case.times is None)
 HOSTS: Final = Feature(
     "ranks on several hosts", lambda case: case.network and (case.ranks_per_host or 1) < case.ranks
 )
@@ -334,9 +339,24 @@ ROWS: Final = (
     Row("compression", CODE, NO_ENTRIES, "a code shortens positions of entries", "leave code out"),
     Row("compression", CODE, SPARSE, "it sums positions and values, not messages in a code", "leave code out"),
     Row("compression", FEEDBACK, OWN_REST, "it holds itself what is not sent", "leave error_feedback out"),
+    Row("stop_at_target", _given("stop_at_target"), NO_TARGET, "it never stops", "give target_accuracy"),
+    Row(
+        "scale_to_batch", _changed("replay", "scale_to_batch"), NO_TIMES, "only recorded times have a batch", LEAVE
+    ),
+    Row(
+        "trace",
+        ALTERNATING,
+        SIMULATED,
+        "a simulated step takes no longer when it is traced",
+        "use events or steps",
+    ),
     *(
-        Row(key, _measured(key), SIMULATED, "it goes with measured cases", LEAVE)
+        Row(key, _changed("collective", key), SIMULATED, "it goes with measured cases", LEAVE)
         for key in ("backend", "start", "placement", "threads")
+    ),
+    *(
+        Row(key, _changed("train", key), MEASURED, "it is for simulated cases", "name a network")
+        for key in (*TIMES, "jitter", "ranks_per_host")
     ),
 )
 """The table. The first row that a case meets refuses it."""
