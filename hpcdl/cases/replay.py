@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hpcdl.cases.measuring.autotune import fitted_bucket_bytes
-from hpcdl.cases.measuring.compression_record import compression_fields
 from hpcdl.cases.measuring.timed_collectives import alike
 from hpcdl.cases.simulation.sized_session import CheckedSums, sized_session
 from hpcdl.cases.simulation.sizes import Zeros, phantoms, sizes
 from hpcdl.cases.spec import combinations
 from hpcdl.cases.spec.compute_times import DEVICES, TIMES, shape_text
 from hpcdl.cases.spec.keys import MAX_RANKS, MAX_STEPS, MAX_THREADS, Choice, about, check_layers, key
-from hpcdl.cases.spec.scheme import NONE, traits_of, try_compressor, try_out
+from hpcdl.cases.spec.scheme import NONE, compression_fields, traits_of, try_compressor, try_out
 from hpcdl.cases.spec.step_spec import StepSpec
 from hpcdl.fabric.modelled_compute import ModelledCompute, oversleep
 from hpcdl.nn.replica import Replica

@@ -11,13 +11,12 @@ import numpy as np
 from hpcdl import registry
 from hpcdl.analysis.run.record_fields import OWN
 from hpcdl.cases.measuring.autotune import fitted_bucket_bytes, multiply, one_host, tune
-from hpcdl.cases.measuring.compression_record import compression_fields
 from hpcdl.cases.simulation import virtual_training
 from hpcdl.cases.simulation.virtual_training import simulate
 from hpcdl.cases.spec import combinations
 from hpcdl.cases.spec.compute_times import TIMES, shape_text
 from hpcdl.cases.spec.keys import MAX_STEPS, about, check_layers
-from hpcdl.cases.spec.scheme import check_library, traits_of, try_compressor, try_out
+from hpcdl.cases.spec.scheme import check_library, compression_fields, traits_of, try_compressor, try_out
 from hpcdl.cases.spec.train_spec import TrainSpec
 from hpcdl.data.parts.dataset import Dataset
 from hpcdl.data.parts.sharding import EQUAL, bounds
