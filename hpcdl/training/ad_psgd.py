@@ -8,7 +8,7 @@ import numpy as np
 from hpcdl.fabric.vectors import assign
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.snapshots import Snapshots
-from hpcdl.training.parts.step_counter import COUNTER_RANK, assign_steps, evaluations_due, numbered_steps
+from hpcdl.training.parts.step_counter import COUNTER_RANK, assign_steps, numbered_steps
 from hpcdl.training.parts.topologies import check_graph, neighbours, parities
 from hpcdl.training.parts.traits import Strategy
 
@@ -100,7 +100,7 @@ async def ad_psgd(comm: Comm, session: Session, *, graph: str = "ring") -> None:
     for task in tasks:
         await task
     session.replica.parameters[:] = current.vector
-    for steps in evaluations_due(session, evaluated, session.steps):
+    for steps in session.evaluation.due_between(evaluated, session.steps):
         snapshots.take(steps, current.vector)
     await snapshots.evaluate(comm)
 
@@ -123,7 +123,7 @@ async def work(
     own = evaluated = 0
     async for number in numbered_steps(comm):
         step = number // comm.size
-        for steps in evaluations_due(session, evaluated, step):
+        for steps in session.evaluation.due_between(evaluated, step):
             snapshots.take(steps, current.vector)
         evaluated = step
         rate = session.learning_rate(step)

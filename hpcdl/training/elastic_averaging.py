@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hpcdl.optim.parts.protocol import without_lookahead
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.snapshots import Snapshots
-from hpcdl.training.parts.step_counter import COUNTER_RANK, assign_steps, evaluations_due, numbered_steps
+from hpcdl.training.parts.step_counter import COUNTER_RANK, assign_steps, numbered_steps
 from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
@@ -141,10 +141,10 @@ async def serve_centre(
         exchanges += 1
         # a worker's exchanges are a period apart, the first one before its first step
         made = min(max(0, exchanges - workers) * period // workers, session.steps - 1)
-        for steps in evaluations_due(session, evaluated, made):
+        for steps in session.evaluation.due_between(evaluated, made):
             snapshots.take(steps, centre)
         evaluated = max(evaluated, made)
-    for steps in evaluations_due(session, evaluated, session.steps):
+    for steps in session.evaluation.due_between(evaluated, session.steps):
         snapshots.take(steps, centre)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from hpcdl.training.parts.compressed.piece import Piece
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.snapshots import Snapshots
-from hpcdl.training.parts.step_counter import COUNTER_RANK, assign_steps, evaluations_due, numbered_steps
+from hpcdl.training.parts.step_counter import COUNTER_RANK, assign_steps, numbered_steps
 from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ async def update_broadcast(comm: Comm, session: Session, *, ramp_steps: int = 0)
     for task in tasks:
         await task
     await received.apply(comm)
-    for steps in evaluations_due(session, evaluated, session.steps):
+    for steps in session.evaluation.due_between(evaluated, session.steps):
         snapshots.take(steps, session.replica.parameters)
     await snapshots.evaluate(comm)
 
@@ -84,7 +84,7 @@ async def work(
     own = evaluated = 0
     async for number in numbered_steps(comm):
         step = number // comm.size
-        for steps in evaluations_due(session, evaluated, step):
+        for steps in session.evaluation.due_between(evaluated, step):
             snapshots.take(steps, x)
         evaluated = step
         rate = session.learning_rate(step)

@@ -4,8 +4,10 @@ import math
 
 import numpy as np
 import pytest
+from contract.tiny import tiny_session
 from contract.training import digits, session
 
+from hpcdl import registry
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.backend import backend
 from hpcdl.nn.kernels.numpy.activation_pool import in_use
@@ -15,6 +17,7 @@ from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.replica import Replica
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.evaluation import test_share as share_of_test
+from hpcdl.training.parts.traits import Strategy
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7, 16])
@@ -116,3 +119,13 @@ def test_evaluation_returns_the_same_decision_to_stop_on_all_ranks(target, stop,
         return await mine.evaluation.test(comm, 1)
 
     assert in_process(3).run(program) == [expected] * 3
+
+
+@pytest.mark.parametrize("name", registry.names("training"))
+def test_a_strategy_stops_at_the_target_as_its_traits_declare(name):
+    strategy = registry.find("training", name)
+    recorders = [Recorder(events=False) for _ in range(3)]
+    keys = {"steps": 12, "evaluate_every": 1.0, "target_accuracy": 0.0, "stop_at_target": True}
+    in_process(3).run(lambda comm: strategy(comm, tiny_session(recorders[comm.rank], **keys)))
+    last = recorders[0].evaluations[-1].step
+    assert (last < 12) == registry.traits("training", name, Strategy).stops_at_target

@@ -87,8 +87,11 @@ class BoundSizes:
         part = layer if isinstance(layer, Part) else None
         self._from_batch, self._to_batch = (part.takes.of_batch, part.gives.of_batch) if part else (False, False)
         self._stash = site.stash(part.of or part.name) if part else []
-        own = [view for name, view in site.gradients.items() if name.startswith(f"{site.path}.")] if draw else []
-        self._gradients = [(view, draw(view.size).reshape(view.shape)) for view in own] if draw else []
+        self._gradients: list[tuple[Array, Array]] = []
+        """This layer's gradients, and their values."""
+        if draw is not None:
+            own = (view for name, view in site.gradients.items() if name.startswith(f"{site.path}."))
+            self._gradients = [(view, draw(view.size).reshape(view.shape)) for view in own]
 
     def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
         """See :class:`hpcdl.nn.bound.Bound`."""

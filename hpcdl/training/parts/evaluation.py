@@ -68,6 +68,10 @@ class Evaluation:
         self._evaluated = within
         return due
 
+    def due_between(self, after: int, until: int) -> list[int]:
+        """Return the numbers of steps above ``after``, up to ``until``, after which an evaluation is due."""
+        return [steps for steps in range(after + 1, until + 1) if self.due(steps)]
+
     def follows(self, step: int) -> bool:
         """Return whether a test follows ``step``."""
         if self._replica.backend.sizes_only:

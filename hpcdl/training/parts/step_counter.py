@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from hpcdl.fabric.comm import Comm
-    from hpcdl.training.parts.session import Session
 
 _REQUEST: Final = 254
 _ANSWER: Final = 255
@@ -53,8 +52,3 @@ async def _request(comm: Comm) -> int:
     await comm.send(answer[:0], COUNTER_RANK, _REQUEST)
     await comm.recv(answer, COUNTER_RANK, _ANSWER)
     return int(answer[0])
-
-
-def evaluations_due(session: Session, after: int, until: int) -> list[int]:
-    """Return the numbers of steps above ``after``, up to ``until``, after which an evaluation is due."""
-    return [steps for steps in range(after + 1, until + 1) if session.evaluation.due(steps)]
