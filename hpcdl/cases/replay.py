@@ -18,9 +18,9 @@ from hpcdl.cases.measuring.timed_collectives import alike
 from hpcdl.cases.simulation.sized_session import CheckedSums, sized_session
 from hpcdl.cases.simulation.sizes import Zeros, phantoms, sizes
 from hpcdl.cases.spec import combinations
-from hpcdl.cases.spec.compute_times import DEVICES, TIMES, shape_text
+from hpcdl.cases.spec.compute_times import DEVICES, TIMES
 from hpcdl.cases.spec.keys import MAX_RANKS, MAX_STEPS, MAX_THREADS, Choice, about, check_layers, key
-from hpcdl.cases.spec.scheme import NONE, compression_fields, traits_of, try_compressor, try_out
+from hpcdl.cases.spec.scheme import NONE, compression_fields, try_compressor, try_out
 from hpcdl.cases.spec.step_spec import StepSpec
 from hpcdl.fabric.modelled_compute import ModelledCompute, oversleep
 from hpcdl.nn.replica import Replica
@@ -148,25 +148,12 @@ def identity(spec: ReplaySpec) -> list[str]:
 def fields(spec: ReplaySpec) -> dict[str, Scalar]:
     """See :class:`hpcdl.suite.Kind`."""
     return {
-        "model": str(spec.model),
-        "training": str(spec.training),
-        "aggregation": str(spec.aggregation),
-        "dataset": str(spec.dataset) if spec.dataset else shape_text(spec.shape),
-        "dtype": "float32",
-        "compression": str(spec.compression),
-        "batch_per_rank": spec.batch_per_rank,
+        **spec.common_fields,
         "global_batch": spec.images * spec.copies,
-        "scaling": "strong" if spec.batch_per_rank is None else "weak",
-        "threads_per_rank": spec.threads,
         "steps": spec.steps,
         "warmup_steps": spec.warmup,
         **{name: getattr(spec, name) for name in (*TIMES, "time_scale", "scale_to_batch")},
         "modelled_compute_seconds": spec.compute_times.step_seconds(spec.images),
-        "parallelism": str(spec.mesh) if spec.copies < spec.ranks else None,
-        "stages": spec.stages if spec.stages > 1 else None,
-        "microbatches": spec.microbatches if spec.stages > 1 else None,
-        "lockstep": spec.strategy.lockstep,
-        "independent": not traits_of(spec.aggregation).sums,
     }
 
 
@@ -195,7 +182,7 @@ def program(spec: ReplaySpec, journal: Journal) -> Callable[[Comm], Coroutine[An
         group = None
         if spec.mesh is not None and division is not None:
             group = ModelGroup(place, division, replica, spec.mesh.exchange)
-        sums = CheckedSums(spec.aggregation.bind(), summed=traits_of(spec.aggregation).sums)
+        sums = CheckedSums(spec.aggregation.bind(), summed=not spec.independent)
         session = sized_session(
             replica,
             sums if spec.plan is None else spec.aggregation.bind(),

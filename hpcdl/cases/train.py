@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hpcdl import registry
-from hpcdl.analysis.run.record_fields import OWN
 from hpcdl.cases.measuring.autotune import fitted_bucket_bytes, multiply, one_host, tune
 from hpcdl.cases.simulation import virtual_training
 from hpcdl.cases.simulation.virtual_training import simulate
@@ -221,29 +220,20 @@ def identity(spec: TrainSpec) -> list[str]:
 
 def fields(spec: TrainSpec) -> dict[str, Scalar]:
     """See :class:`hpcdl.suite.Kind`."""
-    choices = ("model", "dataset", "backend", "training", "compression", "schedule")
-    plain = ("dtype", "learning_rate", "epochs", "target_accuracy", "batch_per_rank", "network")
+    plain = ("learning_rate", "epochs", "target_accuracy", "network")
     simulated = ("ranks_per_host", "jitter", *TIMES) if spec.network else ()
     return {
-        **{key: str(getattr(spec, key)) for key in choices},
-        "image_shape": shape_text(spec.data.shape),
+        **spec.common_fields,
+        **{key: str(getattr(spec, key)) for key in ("backend", "schedule")},
+        "image_shape": shape_text(spec.shape),
         "optimizer": spec.strategy.optimizer or str(spec.optimizer),
-        **{key: getattr(spec, key) for key in plain},
-        "aggregation": str(spec.aggregation) if spec.strategy.aggregates else OWN,
+        **{key: getattr(spec, key) for key in (*plain, *simulated)},
         "global_batch": spec.images_per_step,
-        "parallelism": str(spec.mesh) if spec.mesh is not None and spec.mesh.group_ranks(spec.ranks) > 1 else None,
         "shares": None if spec.sharing == EQUAL else str(spec.sharing),
-        "scaling": "strong" if spec.batch_per_rank is None else "weak",
-        "threads_per_rank": spec.threads,
         "steps": spec.planned_steps,
         "warmup_steps": 0 if spec.network else min(WARMUP_STEPS, spec.planned_steps - 1),
-        **{key: getattr(spec, key) for key in simulated},
         **(spec.straggler.fields if spec.straggler else {"straggler": None}),
         "failure": str(spec.failure) if spec.failure else None,
-        "lockstep": spec.strategy.lockstep,
-        "independent": spec.independent,
-        "stages": spec.stages if spec.stages > 1 else None,
-        "microbatches": spec.microbatches if spec.stages > 1 else None,
         "activation_bytes_per_rank": max(outputs for _, outputs in spec.stage_bytes),
         "served": spec.strategy.served,
         "gradients_in_flight": spec.strategy.gradients_in_flight(spec.training.in_full),

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from contract.aggregations import SPARSE, scheme
 
-from hpcdl import suite
 from hpcdl.aggregation.parts import cost
 from hpcdl.aggregation.parts.collectives import component
 from hpcdl.aggregation.parts.entries import Series, dense
@@ -288,24 +287,6 @@ def test_a_simulation_of_sizes_sums_disjoint_entries(ranks):
             lambda comm, series=series: scheme("sparcml")(comm, one, series[comm.rank])
         )
         assert {len(each.total.values) for each in found} == {wanted}
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        'kind = "collective"\nmessage_bytes = 4096',
-        'kind = "replay"\nmodel = "lenet5"\ndataset = "digits"\nbatch_per_rank = 8\nflops = 1e9\nsteps = 3\nwarmup = 1',
-        'kind = "train"\nmodel = "lenet5"\ndataset = "digits"\nglobal_batch = 8\nlearning_rate = 0.1\nsteps = 3',
-    ],
-)
-@pytest.mark.parametrize("name", SPARSE)
-def test_a_case_of_dense_vectors_is_refused_in_one_line(name, case):
-    text = f'[suite]\nname = "own"\n[[case]]\n{case}\nranks = 2\naggregation = "{name}"\n'
-    with pytest.raises(suite.UsageError) as refused:
-        suite.parse(text, "own.toml")
-    reason = f"own.toml: [[case]] 1: aggregation: '{name}' sums entries that a compressor selects; these do: "
-    assert str(refused.value).startswith(reason)
-    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("name", SPARSE)

@@ -6,9 +6,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hpcdl import registry
+from hpcdl.analysis.run.record_fields import OWN
 from hpcdl.cases.simulation.stage_balance import balanced
 from hpcdl.cases.simulation.step_simulation import Training
-from hpcdl.cases.spec.compute_times import ComputeSource, times_of_ranks
+from hpcdl.cases.spec.compute_times import ComputeSource, shape_text, times_of_ranks
 from hpcdl.cases.spec.keys import architecture
 from hpcdl.cases.spec.scheme import plan, traits_of
 from hpcdl.fabric.network import NETWORKS
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer
     from hpcdl.nn.split.division import Division
+    from hpcdl.trace.recorder import Scalar
     from hpcdl.training.parts.compressed.plan import Plan
     from hpcdl.training.parts.mesh import Mesh
 
@@ -44,6 +46,8 @@ class StepSpec:
     network: str | None = None
     ranks_per_host: int = 1
     dtype: str = "float32"
+    batch_per_rank: int | None
+    threads: int
     device: str | None = None
     flops: float | None
     times: str | None
@@ -67,6 +71,11 @@ class StepSpec:
     def strategy(self) -> Strategy:
         """Traits of the strategy."""
         return registry.traits("training", self.training.name, Strategy)
+
+    @cached_property
+    def independent(self) -> bool:
+        """True if ranks exchange nothing."""
+        return self.strategy.aggregates and not traits_of(self.aggregation).sums
 
     @cached_property
     def plan(self) -> Plan | None:
@@ -146,7 +155,7 @@ class StepSpec:
             self.shape,
             master(self.dtype),
             cycle=traits.cycle(self.training.in_full) if traits.cycle else 1,
-            independent=not traits_of(self.aggregation).sums,
+            independent=self.independent,
             mesh=self.mesh,
             parts=self.parts,
             plan=self.plan,
@@ -158,6 +167,25 @@ class StepSpec:
         """The mesh in a case's name; empty if it divides no layers."""
         mesh = None if self.mesh is None else self.mesh.on(self.ranks)
         return [] if mesh is None else [str(mesh)]
+
+    @property
+    def common_fields(self) -> dict[str, Scalar]:
+        """Fields of the record that are known before the run, of every training step."""
+        parallel = self.mesh is not None and self.mesh.group_ranks(self.ranks) > 1
+        return {
+            **{name: str(getattr(self, name)) for name in ("model", "training", "compression")},
+            "dataset": str(self.dataset) if self.dataset else shape_text(self.shape),
+            "aggregation": str(self.aggregation) if self.strategy.aggregates else OWN,
+            "dtype": self.dtype,
+            "batch_per_rank": self.batch_per_rank,
+            "scaling": "strong" if self.batch_per_rank is None else "weak",
+            "threads_per_rank": self.threads,
+            "parallelism": str(self.mesh) if parallel else None,
+            "stages": self.stages if self.stages > 1 else None,
+            "microbatches": self.microbatches if self.stages > 1 else None,
+            "lockstep": self.strategy.lockstep,
+            "independent": self.independent,
+        }
 
     def check_stages(self, images: int) -> None:
         """Raise ValueError for too few ``images`` of a worker's batch, or too few layers."""

@@ -11,7 +11,6 @@ import numpy as np
 
 from hpcdl.cases.spec.compute_times import DEVICES
 from hpcdl.cases.spec.keys import MAX_RANKS, MAX_STEPS, MAX_THREADS, Choice, key, opened
-from hpcdl.cases.spec.scheme import traits_of
 from hpcdl.cases.spec.step_spec import StepSpec
 from hpcdl.data.parts.sharding import EQUAL, Shares, bounds
 from hpcdl.fabric.faults import Failure, Straggler
@@ -102,11 +101,6 @@ class TrainSpec(StepSpec):
     def kernels(self) -> Backend:
         """The library that computes."""
         return backend(self.backend.name, **self.backend.settings)
-
-    @cached_property
-    def independent(self) -> bool:
-        """True if ranks exchange nothing."""
-        return self.strategy.aggregates and not traits_of(self.aggregation).sums
 
     @cached_property
     def stage_bytes(self) -> tuple[tuple[int, int], ...]:
