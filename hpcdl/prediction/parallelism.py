@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -65,12 +66,12 @@ def label(mesh: Mesh | None, ranks: int, microbatches: int = 1) -> str:
     return f"{mesh.split} {mesh.linear}{exchange} {groups}x{size}"
 
 
-def with_mesh(training: Training, mesh: Mesh, times: ComputeTimes) -> Training:
-    """Return the training with another mesh; a pipeline's stages are balanced by ``times``, its batch is whole."""
+def with_mesh(training: Training, mesh: Mesh, times: ComputeTimes, microbatches: int = 1) -> Training:
+    """Return the training with another mesh; a pipeline has ``microbatches``, and stages balanced by ``times``."""
     if mesh.pipeline == 1:
         return replace(training, mesh=mesh, parts=(slice(None),))
     parts = balanced(training.layers, training.shape, mesh.pipeline, times)
-    return with_microbatches(replace(training, mesh=mesh, parts=parts), 1)
+    return with_microbatches(replace(training, mesh=mesh, parts=parts), microbatches)
 
 
 def with_microbatches(training: Training, microbatches: int) -> Training:
@@ -189,8 +190,11 @@ def _of(
     bucket = bucket_bytes(link.alpha, link.beta, ranks) if link.beta > 0 else None
     measured = _measured(here)
     meshes, reasons = [], []
-    known: set[Any] = set()
-    given = [(case.mesh, case.microbatches) for case in measured]
+    records_of: dict[object, list[Record]] = defaultdict(list)
+    for mesh, microbatches, record in measured:
+        records_of[_program(with_mesh(base, mesh, work, microbatches), ranks)].append(record)
+    known: set[object] = set()
+    given = [(mesh, microbatches) for mesh, microbatches, _ in measured]
     for mesh, microbatches in dict.fromkeys((*given, *((mesh, 0) for mesh in candidates(ranks)))):
         try:
             training = with_mesh(base, mesh, work)
@@ -208,16 +212,16 @@ def _of(
             if (program := _program(training, ranks)) in known:
                 continue
             known.add(program)
-            cases = [case for case in measured if program == _program(case.training(base, work), ranks)]
-            buckets = next((case.bucket_bytes for case in cases if case.bucket_bytes), bucket)
+            cases = records_of[program]
+            buckets = next((case["bucket_bytes"] for case in cases if case.get("bucket_bytes")), bucket)
             predicted = virtual_step(training, ranks, images, network, work, buckets).seconds
         except ValueError as error:
             reasons.append(f"{like['model']}, mesh {label(mesh, ranks)}: {error}")
             continue
-        took = median(case.step_seconds for case in cases) if cases else None
+        took = median(case["step_seconds"] for case in cases) if cases else None
         doubtful = is_undetermined(training, ranks, network, certainty, buckets, predicted)
         name = label(mesh, ranks, training.microbatches)
-        meshes.append(MeshTime(name, predicted, doubtful, took, cases[0].case if cases else None))
+        meshes.append(MeshTime(name, predicted, doubtful, took, str(cases[0].get("case")) if cases else None))
     if not meshes:
         raise ValueError("no mesh fits")
     whole = splits(layers, shape, batch, ranks, link)
@@ -233,24 +237,8 @@ def _shared(batch: int, copies: int) -> int:
     return images
 
 
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """Measured steps of a case whose program is that of its mesh here."""
-
-    mesh: Mesh
-    microbatches: int
-    step_seconds: float
-    case: str
-    bucket_bytes: int | None
-
-    def training(self, base: Training, times: ComputeTimes) -> Training:
-        """Return the training ``base`` with this mesh."""
-        training = with_mesh(base, self.mesh, times)
-        return training if self.mesh.pipeline == 1 else with_microbatches(training, self.microbatches)
-
-
-def _measured(here: Sequence[Record]) -> list[_Measured]:
-    """Return the measured cases that :func:`hpcdl.prediction.parallelism.with_mesh` predicts."""
+def _measured(here: Sequence[Record]) -> list[tuple[Mesh, int, Record]]:
+    """Return the measured cases that :func:`with_mesh` predicts, with their meshes and microbatches."""
     cases = []
     for record in here:
         spec = spec_of(record)
@@ -260,10 +248,8 @@ def _measured(here: Sequence[Record]) -> list[_Measured]:
         microbatches = {"microbatches": settings["microbatches"]} if "microbatches" in settings else {}
         plain = settings == registry.in_full(registry.find("training", strategy), microbatches)
         unlike = spec.plan is not None or any(record.get(key) for key in ("network", *UNEQUAL))
-        if not record.get("step_seconds") or unlike or spec.training.name != strategy or not plain:
-            continue
-        parts, case = settings.get("microbatches", 1), str(record.get("case"))
-        cases.append(_Measured(mesh, parts, record["step_seconds"], case, record.get("bucket_bytes")))
+        if record.get("step_seconds") and not unlike and spec.training.name == strategy and plain:
+            cases.append((mesh, settings.get("microbatches", 1), record))
     return cases
 
 

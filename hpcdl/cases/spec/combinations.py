@@ -7,7 +7,7 @@ such as an aggregation that sums nothing. ``hpcdl list combinations`` prints the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl import registry
@@ -129,7 +129,7 @@ def _named(folder: str, has: Callable[[Any], Any]) -> Callable[[Setup], list[str
     return names
 
 
-def _declared(folder: str, text: str, has: Callable[[Any], Any]) -> Feature:
+def _declared(folder: str, noun: str, text: str, has: Callable[[Any], Any]) -> Feature:
     """Return the feature of a case whose strategy, aggregation or compressor has such traits."""
 
     def holds(setup: Setup) -> bool:
@@ -138,22 +138,7 @@ def _declared(folder: str, text: str, has: Callable[[Any], Any]) -> Feature:
         traits = setup.strategy if folder == "training" else setup.scheme
         return traits is not None and bool(has(traits))
 
-    return Feature(text, holds, folder, _named(folder, lambda traits: not has(traits)))
-
-
-def strategy(text: str, has: Callable[[Strategy], Any]) -> Feature:
-    """Return the feature of cases whose strategy has such traits."""
-    return _declared("training", f"a strategy {text}", has)
-
-
-def aggregation(text: str, has: Callable[[Aggregation], Any]) -> Feature:
-    """Return the feature of cases whose aggregation has such traits."""
-    return _declared("aggregation", f"an aggregation {text}", has)
-
-
-def compressor(text: str, has: Callable[[Compression], Any]) -> Feature:
-    """Return the feature of cases whose compressor has such traits."""
-    return _declared("compression", f"a compressor {text}", has)
+    return Feature(f"{noun} {text}", holds, folder, _named(folder, lambda traits: not has(traits)))
 
 
 def _given(key: str) -> Feature:
@@ -177,6 +162,10 @@ def _product(kind: str) -> Feature:
     """Return the feature of cases whose compressor makes vectors, entries or messages."""
     return Feature(f"a compressor of {kind}", lambda case: case.plan and case.plan.kind == kind, "compression")
 
+
+strategy = partial(_declared, "training", "a strategy")
+aggregation = partial(_declared, "aggregation", "an aggregation")
+compressor = partial(_declared, "compression", "a compressor")
 
 REPLAY: Final = Feature("a replay", lambda case: case.kind == "replay")
 COMPRESSED_REPLAY: Final = Feature("a compressed replay", lambda case: case.kind == "replay" and case.plan)
