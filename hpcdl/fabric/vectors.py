@@ -24,7 +24,7 @@ class Phantom(np.ndarray[Any, np.dtype[Any]]):
 
     __iadd__ = __isub__ = __imul__ = __itruediv__ = _unchanged
 
-    def copy(self, _order: object = "C") -> Self:
+    def copy(self, order: object = "C") -> Self:  # noqa: ARG002
         """Return itself."""
         return self
 

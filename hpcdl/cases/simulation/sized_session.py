@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from hpcdl.cases.simulation.sizes import phantoms
 from hpcdl.data.parts.sharding import EQUAL
 from hpcdl.optim.parts.per_tensor import UNIFORM
 from hpcdl.training.parts.evaluation import Evaluation
@@ -92,8 +93,7 @@ class SizedInputs(Inputs):
             low, high = self.group_shares[self.group.place.model.rank]
             self.images = high - low
             taken = taken if self.group.takes_all else self.images
-        (vector,) = self.replica.buffers(taken, 1, inputs=True)
-        return vector.reshape(taken, *self.replica.shape), np.empty(self.images, np.int64)
+        return phantoms((taken, *self.replica.shape), self.replica.dtype), np.empty(self.images, np.int64)
 
     def labels(self, step: int, rank: int, ranks: int) -> Array:  # noqa: ARG002
         """Return the labels of a batch."""
