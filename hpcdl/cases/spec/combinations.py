@@ -201,35 +201,35 @@ MOMENTUM: Final = Feature(
     "a momentum of the optimizer", lambda case: case.optimizer and case.optimizer.in_full.get("momentum")
 )
 
-LOOSE: Final = strategy("without equal steps", lambda its: not its.lockstep)
+LOOSE: Final = strategy("without equal steps", lambda traits: not traits.lockstep)
 UNSUMMED: Final = strategy(
     "that sums no compressed gradients in equal steps",
-    lambda its: not (its.lockstep and its.aggregates and its.compresses),
+    lambda traits: not (traits.lockstep and traits.aggregates and traits.compresses),
 )
-UNSCALED: Final = strategy("without loss scaling", lambda its: not its.scales_loss)
-OWN_OPTIMIZER: Final = strategy("with an optimizer of its own", lambda its: its.optimizer)
-UNWEIGHTED: Final = strategy("that counts all ranks alike", lambda its: not its.weighs_images)
-NO_COMMON_STEP: Final = strategy("without common steps", lambda its: not its.stops_at_target)
-OWN_MESSAGES: Final = strategy("with messages of its own", lambda its: not its.aggregates)
-ALL_RANKS: Final = strategy("that needs all ranks", lambda its: its.may_fail is None)
-WHOLE_LAYERS: Final = strategy("that splits no layers", lambda its: not its.splits_layers)
-ONE_STAGE: Final = strategy("without stages", lambda its: not its.pipelines)
-DENSE: Final = strategy("that compresses nothing", lambda its: not its.compresses)
+UNSCALED: Final = strategy("without loss scaling", lambda traits: not traits.scales_loss)
+OWN_OPTIMIZER: Final = strategy("with an optimizer of its own", lambda traits: traits.optimizer)
+UNWEIGHTED: Final = strategy("that counts all ranks alike", lambda traits: not traits.weighs_images)
+NO_COMMON_STEP: Final = strategy("without common steps", lambda traits: not traits.stops_at_target)
+OWN_MESSAGES: Final = strategy("with messages of its own", lambda traits: not traits.aggregates)
+ALL_RANKS: Final = strategy("that needs all ranks", lambda traits: traits.may_fail is None)
+WHOLE_LAYERS: Final = strategy("that splits no layers", lambda traits: not traits.splits_layers)
+ONE_STAGE: Final = strategy("without stages", lambda traits: not traits.pipelines)
+DENSE: Final = strategy("that compresses nothing", lambda traits: not traits.compresses)
 BUCKETS: Final = Feature(
     "a strategy that sums buckets at the same time",
     lambda case: case.training and "bucket_bytes" in registry.settings_of(case.training.find()),
     "training",
 )
 
-SUMS_NOTHING: Final = aggregation("that sums nothing", lambda its: not its.sums)
-NATIVE: Final = aggregation("by the library", lambda its: its.native)
-ADAPTIVE: Final = aggregation("chosen at run time", lambda its: its.adaptive)
-LIBRARY: Final = aggregation("that may be the library's", lambda its: its.native or its.adaptive)
-COMPOSITE: Final = aggregation("composed of the library's", lambda its: its.composite and its.native)
-SPARSE: Final = aggregation("of entries", lambda its: its.sparse)
-ON_HOST: Final = aggregation("in the host's memory", lambda its: its.memory == "host")
-ON_GPUS: Final = aggregation("on GPUs", lambda its: its.memory == "device")
-ONE_HOST: Final = aggregation("for one host", lambda its: its.one_host)
+SUMS_NOTHING: Final = aggregation("that sums nothing", lambda traits: not traits.sums)
+NATIVE: Final = aggregation("by the library", lambda traits: traits.native)
+ADAPTIVE: Final = aggregation("chosen at run time", lambda traits: traits.adaptive)
+LIBRARY: Final = aggregation("that may be the library's", lambda traits: traits.native or traits.adaptive)
+COMPOSITE: Final = aggregation("composed of the library's", lambda traits: traits.composite and traits.native)
+SPARSE: Final = aggregation("of entries", lambda traits: traits.sparse)
+ON_HOST: Final = aggregation("in the host's memory", lambda traits: traits.memory == "host")
+ON_GPUS: Final = aggregation("on GPUs", lambda traits: traits.memory == "device")
+ONE_HOST: Final = aggregation("for one host", lambda traits: traits.one_host)
 
 COMPRESSION: Final = Feature("compression", lambda case: case.plan, "compression")
 NO_COMPRESSION: Final = Feature(
@@ -241,11 +241,11 @@ NO_COMPRESSION: Final = Feature(
 PAIRS: Final = Feature(
     "compressed messages between two ranks", lambda case: case.plan and not case.strategy.aggregates
 )
-HOST_COMPRESSOR: Final = compressor("on the host", lambda its: not its.on_device)
-OWN_MOMENTUM: Final = compressor("with a momentum of its own", lambda its: its.own_momentum)
-OWN_TYPE: Final = compressor("of vectors of its own type", lambda its: its.own_sums)
-WAITING_SUMS: Final = compressor("whose sums wait for others", lambda its: its.dependent_sums)
-OWN_REST: Final = compressor("that holds itself what is not sent", lambda its: its.own_residual)
+HOST_COMPRESSOR: Final = compressor("on the host", lambda traits: not traits.on_device)
+OWN_MOMENTUM: Final = compressor("with a momentum of its own", lambda traits: traits.own_momentum)
+OWN_TYPE: Final = compressor("of vectors of its own type", lambda traits: traits.own_sums)
+WAITING_SUMS: Final = compressor("whose sums wait for others", lambda traits: traits.dependent_sums)
+OWN_REST: Final = compressor("that holds itself what is not sent", lambda traits: traits.own_residual)
 VECTORS, ENTRIES, MESSAGES = (_product(kind) for kind in ("vectors", "entries", "messages"))
 OTHER_PRODUCT: Final = Feature(
     "an aggregation that cannot exchange them",
