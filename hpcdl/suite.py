@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from hpcdl import registry
 from hpcdl.analysis.run.record_fields import label
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from hpcdl.fabric.faults import Failure
     from hpcdl.trace.recorder import Scalar
     from hpcdl.training.parts.journal import Journal
+
+
+PAPERS: Final = Path(__file__).parent / "papers"
+"""Files with the figures of papers, which a suite may name."""
 
 
 class UsageError(Exception):
@@ -252,8 +256,9 @@ def _drafts(text: str, source: str, overrides: Sequence[str], ranks: int) -> tup
         if table.get("ranks") == "all":
             table["ranks"] = ranks
     registry.trust(written, Path(source).parent)
-    check_keys(head, ("name", "question"), f"{source}: [suite]")
+    check_keys(head, ("name", "question", "papers"), f"{source}: [suite]")
     name, question = head.get("name"), head.get("question", "")
+    _check_papers(head.get("papers", []), f"{source}: [suite]: papers")
     if name is None:
         raise UsageError(f"{source}: [suite]: name: a suite needs a name")
     if not isinstance(name, str) or not re.fullmatch(r"\w[\w.+-]*", name):
@@ -267,6 +272,31 @@ def _drafts(text: str, source: str, overrides: Sequence[str], ranks: int) -> tup
         if len(drafts) > MAX_CASES:
             raise UsageError(f"{where}: the suite has more than {MAX_CASES} cases")
     return name, question, list(_named_apart(drafts))
+
+
+def head(text: str) -> dict[str, Any]:
+    """Return the table ``[suite]`` of a suite that has run; empty if it cannot be read."""
+    try:
+        table = parse_toml(text).get("suite")
+    except ValueError:  # a report cannot mend it
+        return {}
+    return table if isinstance(table, dict) else {}
+
+
+def papers(text: str) -> list[str]:
+    """Return the papers that a suite names, of those of the package."""
+    named = head(text).get("papers", [])
+    return [name for name in named if (PAPERS / f"{name}.toml").is_file()] if isinstance(named, list) else []
+
+
+def _check_papers(names: Any, where: str) -> None:
+    """Raise UsageError unless ``names`` is a list of papers of the package."""
+    known = sorted(path.stem for path in PAPERS.glob("*.toml"))
+    if not isinstance(names, list):
+        raise UsageError(f"{where}: must be a list, not {names!r}")
+    for name in names:
+        if name not in known:
+            raise UsageError(f"{where}: unknown {name!r}{registry.nearest(str(name), known)}")
 
 
 def _draft(suite: str, values: dict[str, Any], where: str) -> _Draft:

@@ -2,29 +2,34 @@
 
 Ranks sleep for as long as a device would compute, and exchange vectors as long as the gradients, when and as the
 strategy does: an interconnect is tested under the traffic of a training, with no device and many ranks to a core.
+With ``network`` the same steps take virtual time on a modelled network: any number of ranks in one process.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
-from time import sleep
+from functools import cached_property, partial
+from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from hpcdl.cases.measuring.autotune import fitted_bucket_bytes
 from hpcdl.cases.measuring.timed_collectives import alike
+from hpcdl.cases.simulation.exchange_prices import priced
 from hpcdl.cases.simulation.sized_session import CheckedSums, sized_session
 from hpcdl.cases.simulation.sizes import Zeros, phantoms, sizes
+from hpcdl.cases.simulation.step_simulation import virtual_step
 from hpcdl.cases.spec import combinations
 from hpcdl.cases.spec.compute_times import DEVICES, TIMES
 from hpcdl.cases.spec.keys import MAX_RANKS, MAX_STEPS, MAX_THREADS, Choice, about, check_layers, key
-from hpcdl.cases.spec.scheme import NONE, compression_fields, try_compressor, try_out
+from hpcdl.cases.spec.scheme import NONE, check_lengths, compression_fields, try_compressor, try_out
 from hpcdl.cases.spec.step_spec import StepSpec
 from hpcdl.fabric.modelled_compute import ModelledCompute, oversleep
+from hpcdl.fabric.network import NETWORKS
 from hpcdl.nn.replica import Replica
 from hpcdl.nn.volumes import FLOAT_BYTES, volumes
+from hpcdl.training.parts.bucketing import bucket_bytes
 from hpcdl.training.parts.compressed.plan import ExchangeSettings
 from hpcdl.training.parts.mesh import Mesh, placed
 from hpcdl.training.parts.model_group import ModelGroup
@@ -67,6 +72,8 @@ class ReplaySpec(StepSpec):
     times: str | None = key(None)
     time_scale: float = key(1.0, above=0)
     scale_to_batch: bool = key(default=False)
+    network: str | None = key(None, choices=tuple(NETWORKS))
+    ranks_per_host: int = key(1, least=1)
     threads: int = key(1, least=1, most=MAX_THREADS)
     trace: str = key("events", choices=("events", "steps", "alternating"))
 
@@ -81,6 +88,11 @@ class ReplaySpec(StepSpec):
         if self.global_batch is not None:
             return self.global_batch // self.copies
         return (self.batch_per_rank or 0) * self.model_ranks
+
+    @property
+    def all_steps(self) -> int:
+        """Number of steps with those of the warm-up."""
+        return self.warmup + self.steps
 
     @cached_property
     def compute_times(self) -> ComputeTimes:
@@ -98,8 +110,6 @@ def check(spec: ReplaySpec, _given: Collection[str]) -> None:
     source = spec.compute_source.given
     if len(source) != 1:
         raise ValueError(f"{source[1] if source else TIMES[0]}: give exactly one of {', '.join(TIMES)}")
-    if spec.warmup >= spec.steps:
-        raise ValueError(f"warmup: {spec.warmup} of {spec.steps} steps leave none to measure")
     with about("mesh"):
         _ = spec.replicas
     combinations.check("replay", spec)
@@ -112,13 +122,15 @@ def check(spec: ReplaySpec, _given: Collection[str]) -> None:
         try_out(spec.aggregation, spec.ranks // spec.stages)
     with about("compression"):
         try_compressor(spec.compression, spec.plan)
+        if spec.network and spec.plan is not None:
+            check_lengths(spec.plan)
     spec.check_stages(spec.images)
     if spec.mesh is not None:
         with about("mesh"):
             spec.mesh.check_divisions(spec.layers, spec.shape, spec.ranks)
     with about(source[0]):
-        seconds = spec.steps * spec.compute_times.step_seconds(spec.images)
-        if not seconds <= MAX_SECONDS:
+        seconds = spec.all_steps * spec.compute_times.step_seconds(spec.images)
+        if not (spec.network or seconds <= MAX_SECONDS):
             raise ValueError(f"the steps would sleep for {seconds:.3g} s, and may for {MAX_SECONDS} s at most")
 
 
@@ -133,6 +145,8 @@ def _check_batch(spec: ReplaySpec) -> None:
 
 def memory_bytes(spec: ReplaySpec) -> int:
     """See :class:`hpcdl.suite.Kind`: gradients, and as much again for a scheme's inbox, or for compression."""
+    if spec.network:
+        return 0
     copies = 2 if spec.plan is None else COMPRESSED_COPIES
     return copies * FLOAT_BYTES * volumes(spec.layers, spec.shape, 1).parameters
 
@@ -150,15 +164,17 @@ def fields(spec: ReplaySpec) -> dict[str, Scalar]:
     return {
         **spec.common_fields,
         "global_batch": spec.images * spec.copies,
-        "steps": spec.steps,
-        "warmup_steps": spec.warmup,
-        **{name: getattr(spec, name) for name in (*TIMES, "time_scale", "scale_to_batch")},
+        "steps": 1 if spec.network else spec.all_steps,
+        "warmup_steps": 0 if spec.network else spec.warmup,
+        **{name: getattr(spec, name) for name in (*TIMES, "time_scale", "scale_to_batch", "network")},
         "modelled_compute_seconds": spec.compute_times.step_seconds(spec.images),
     }
 
 
 def program(spec: ReplaySpec, journal: Journal) -> Callable[[Comm], Coroutine[Any, Any, dict[str, Scalar]]]:
     """See :class:`hpcdl.suite.Kind`."""
+    if spec.network:
+        return partial(_simulate, spec, journal)
     train = spec.training.bind()
     shape, layers = spec.architecture
 
@@ -189,7 +205,7 @@ def program(spec: ReplaySpec, journal: Journal) -> Callable[[Comm], Coroutine[An
             journal,
             images=spec.images,
             copies=spec.copies,
-            steps=spec.steps,
+            steps=spec.all_steps,
             bucket_bytes=await fitted_bucket_bytes(comm, sleep),
             compression=spec.plan,
             place=place,
@@ -216,3 +232,19 @@ def program(spec: ReplaySpec, journal: Journal) -> Callable[[Comm], Coroutine[An
         }
 
     return play
+
+
+async def _simulate(spec: ReplaySpec, journal: Journal, _comm: Comm) -> dict[str, Scalar]:
+    """Record the mean step in virtual time, once."""
+    cluster, times, images = spec.cluster, spec.compute_times, spec.images
+    bucket = bucket_bytes(cluster.link.alpha, cluster.link.beta, spec.ranks)
+    began = perf_counter()
+    step = virtual_step(priced(spec.simulated({})), spec.ranks, images, cluster, times, bucket)
+    computed = max(part.step_seconds(images) for part in spec.stage_times)
+    journal.repetitions([(0, round(step.seconds * 1e9))], 0, round(step.bytes_sent), round(computed * 1e9))
+    return {
+        "parameters": volumes(spec.layers, spec.shape, 1).parameters,
+        "bucket_bytes": bucket,
+        "nodes": -(-spec.ranks // cluster.ranks_per_host),
+        "simulation_seconds": perf_counter() - began,
+    }

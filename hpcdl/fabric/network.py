@@ -147,6 +147,13 @@ NETWORKS: Final[dict[str, Network]] = {
             5.5e9,
             "Cray Gemini (Titan, FireCaffe's machine), Alverson et al. 2010: 1.5 us, about 5.5 GB/s per NIC",
         ),
+        Network(
+            "gemini-slow-sums",
+            Link(alpha=1.5e-6, beta=1 / 5.5e9),
+            "gemini, with sums at 3.3 GB/s as FireCaffe's plot of its parameter server implies",
+            gamma=3e-10,
+        ),
+        _network("pcie-2", 10e-6, 6e9, "PCI Express 2.0 x16: 8 GB/s less protocol; typical latency of a copy"),
     )
 }
 """Presets by name. Vendors' and standards' figures, not measurements: fit your own from measured cases."""

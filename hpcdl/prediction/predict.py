@@ -65,6 +65,8 @@ class Prediction:
     """Parallelism of the trainings, if asked for."""
     left_out: list[str] = field(default_factory=list)
     """Cases without a prediction, with reasons."""
+    papers: list[str] = field(default_factory=list)
+    """Papers whose figures the suite repeats."""
 
 
 def ascending(text: str) -> list[int]:
@@ -95,7 +97,7 @@ def predict(
     ``ranks`` default to each case's own. With ``meshes``, only the parallelism of trainings is predicted. ``show``
     gets a line before each simulation of steps. Raises UsageError, one line.
     """
-    wanted, run = _records(what, globs)
+    wanted, run, papers = _records(what, globs)
     cluster, explained, most, source, certainty = _network(network)
     if ranks_per_host is not None:
         if cluster.is_one_host:
@@ -126,7 +128,7 @@ def predict(
     if not rows and not steps:
         reason = f": {left_out[0]}" if left_out else ""
         raise UsageError(f"{what}: none of its cases can be predicted{reason}")
-    return Prediction(cluster, explained, certainty, rows, steps, [], list(dict.fromkeys(left_out)))
+    return Prediction(cluster, explained, certainty, rows, steps, [], list(dict.fromkeys(left_out)), papers)
 
 
 def _operations(
@@ -202,15 +204,15 @@ def _row(
     }
 
 
-def _records(what: Path, globs: Sequence[str]) -> tuple[list[Record], Run | None]:
-    """Return the selected cases of a suite, or the records of a run and the run."""
+def _records(what: Path, globs: Sequence[str]) -> tuple[list[Record], Run | None, list[str]]:
+    """Return the selected cases of a suite, or of a run, the run, and the papers that the suite names."""
     if what.suffix == ".toml" or (not what.exists() and str(what) in suites()):
-        return [dict(case.fields()) for case in suite.load(what, globs=globs).cases], None
+        loaded = suite.load(what, globs=globs)
+        return [dict(case.fields()) for case in loaded.cases], None, suite.papers(loaded.text)
     run = _read(what)
     records = _reduced(run)
-    return [
-        records[place] for place in suite.matching([str(record.get("case")) for record in records], globs)
-    ], run
+    chosen = suite.matching([str(record.get("case")) for record in records], globs)
+    return [records[place] for place in chosen], run, suite.papers(run.suite)
 
 
 def _network(name: str) -> tuple[Network, Fitted | None, int | None, Run | None, Certainty | None]:

@@ -7,7 +7,6 @@ Encoders, decoders and sums of compressed gradients have the prices that they ar
 
 from __future__ import annotations
 
-from dataclasses import replace
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
@@ -18,8 +17,8 @@ from hpcdl import registry
 from hpcdl.aggregation.parts.cost import check_messages
 from hpcdl.aggregation.ring import ring
 from hpcdl.analysis.run.record_fields import configuration
-from hpcdl.cases.simulation.exchange_prices import exchange_prices
-from hpcdl.cases.simulation.step_simulation import Training, tensors_of, virtual_step
+from hpcdl.cases.simulation.exchange_prices import priced
+from hpcdl.cases.simulation.step_simulation import Training, virtual_step
 from hpcdl.cases.spec.keys import about
 from hpcdl.cases.spec.scheme import check_lengths
 from hpcdl.data.parts.dataset import DataError
@@ -147,10 +146,7 @@ def _training(record: Mapping[str, Any]) -> Training:
         raise ValueError(f"compression {spec.compression}: its arithmetic on a mesh has no price")
     with about("compression"):
         check_lengths(spec.plan)
-    return replace(
-        training,
-        prices=exchange_prices(spec.plan, training.aggregate, tensors_of(training.layers, training.shape)),
-    )
+    return priced(training)
 
 
 def _images(record: Mapping[str, Any], workers: int, ranks: int) -> int:

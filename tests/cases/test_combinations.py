@@ -102,6 +102,8 @@ EXAMPLES = [
     ("times", "train", {"times": "run"}),
     ("jitter", "train", {"jitter": 0.1}),
     ("ranks_per_host", "train", {"ranks_per_host": 2}),
+    ("aggregation", "replay", {"aggregation": "auto", "network": "gemini"}),
+    ("ranks_per_host", "replay", {"ranks_per_host": 2}),
 ]
 """A case for each row, in their order."""
 

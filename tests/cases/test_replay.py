@@ -15,6 +15,7 @@ from hpcdl.cases.simulation.sized_session import CheckedSums, sized_session
 from hpcdl.cases.simulation.sizes import sizes
 from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.modelled_compute import ModelledCompute
+from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.models.googlenet import googlenet
 from hpcdl.models.lenet5 import lenet5
@@ -125,12 +126,32 @@ def test_a_case_runs_is_right_and_says_what_it_models():
     for found in in_process(3).run(program):
         assert found.pop("bucket_bytes") > 0
         assert found == {"parameters": 431_080, "correct": True}
-    assert [len(recorder.steps) for recorder in recorders] == [4] * 3
+    assert [len(recorder.steps) for recorder in recorders] == [2 + 4] * 3
     fields = case.fields()
     work = volumes(lenet5((28, 28, 1), 10), (28, 28, 1), 4)
     assert fields["modelled_compute_seconds"] == pytest.approx(2 * work.forward_backward_flop / 1e12)
     assert (fields["dataset"], fields["scaling"], fields["global_batch"]) == ("28x28x1", "weak", 12)
     assert words(fields) == {"replayed": "replayed with 1e+12 FLOP/s x 2"}
+
+
+@pytest.mark.parametrize("ranks", [1, 5])
+def test_a_simulated_replay_takes_the_time_of_its_formulas(ranks):
+    """One sum after backward: compute, then a ring's 2(p - 1) messages of n/p bytes, p - 1 of which are added."""
+    text = CASE.replace('"layerwise"', '{name = "synchronous", bucket_bytes = 0}').replace(
+        "ranks = 3", f"ranks = {ranks}"
+    )
+    (case,) = suite.parse(text + 'network = "gemini"\n', "s.toml").cases
+    assert case.processes == 1
+    recorder = Recorder()
+    journal = Journal(recorder, lambda: Counters(0, 0, 0, 0, 0))
+    found = in_process(1).run(case.module.program(case.spec, journal))[0]
+    (step,) = recorder.steps
+    link, gamma, piece = NETWORKS["gemini"].link, NETWORKS["gemini"].gamma, 431_080 * 4 / ranks
+    message = link.alpha + piece * link.beta
+    expected = case.fields()["modelled_compute_seconds"] + (ranks - 1) * (2 * message + piece * gamma)
+    assert (step.end - step.begin) * 1e-9 == pytest.approx(expected, rel=1e-3)
+    assert step.compute_ns * 1e-9 == pytest.approx(case.fields()["modelled_compute_seconds"], rel=1e-3)
+    assert found["nodes"] == ranks
 
 
 def replayed(text, ranks):

@@ -12,7 +12,7 @@ from contract.records import with_settings
 from hpcdl import registry, suite
 from hpcdl.analysis.run.launches import launches
 from hpcdl.analysis.run.scaling import records as reduced
-from hpcdl.cases.simulation import step_simulation
+from hpcdl.cases.simulation import exchange_prices, step_simulation
 from hpcdl.cases.spec.compute_times import Recorded
 from hpcdl.cli import main
 from hpcdl.compression.parts.protocol import Compression
@@ -136,7 +136,7 @@ def test_without_communication_there_is_computing_only(trained):
 
 def test_a_compressed_step_takes_computing_messages_and_the_prices_of_its_arithmetic(trained, monkeypatch):
     prices = {"encode": 2e-9, "decode": 1e-9, "add": 3e-9}
-    monkeypatch.setattr(predicted_steps, "exchange_prices", lambda *_: prices)
+    monkeypatch.setattr(exchange_prices, "exchange_prices", lambda *_: prices)
     ranks, network = 4, NETWORKS[NETWORK]
     rows, _ = steps(trained.case(training=AT_ONCE, aggregation="ring", compression="bf16").merged(), ranks)
     row = rows[AT_ONCE, "ring", ranks]

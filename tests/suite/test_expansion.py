@@ -137,6 +137,8 @@ ANOTHER = {
         "times": None,
         "time_scale": 2,
         "scale_to_batch": None,
+        "network": "gemini",
+        "ranks_per_host": None,
         "threads": 2,
         "trace": "steps",
     },

@@ -86,5 +86,8 @@ def test_a_wheel_has_the_suites(tmp_path):
     (wheel,) = tmp_path.glob("*.whl")
     inside = zipfile.ZipFile(wheel).namelist()
     assert sorted(name for name in inside if name.endswith(".toml")) == sorted(
-        f"hpcdl/suites/{name}.toml" for name in NAMES
+        [
+            *(f"hpcdl/suites/{name}.toml" for name in NAMES),
+            *(f"hpcdl/papers/{path.name}" for path in suite.PAPERS.glob("*")),
+        ]
     )

@@ -77,7 +77,9 @@ def _has_verdict(record: dict[str, Any]) -> bool:
 
 def _by_interval(record: dict[str, Any]) -> bool | None:
     low, high = record["efficiency_low"], record["efficiency_high"]
-    if low is None or high is None or low < NEAR_LINEAR <= high:
+    if low is None or high is None:  # a simulated step without variation is recorded once
+        low = high = record["efficiency"]
+    if low < NEAR_LINEAR <= high:
         return None
     return bool(low >= NEAR_LINEAR)
 

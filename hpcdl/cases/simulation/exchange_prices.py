@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from operator import iadd
 from statistics import median
@@ -12,6 +13,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from hpcdl.aggregation.ring import ring
+from hpcdl.cases.simulation.step_simulation import tensors_of
 from hpcdl.cases.spec.scheme import exchange as exchange_of
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.wrapper import Wrapper
@@ -19,6 +21,7 @@ from hpcdl.fabric.wrapper import Wrapper
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from hpcdl.cases.simulation.step_simulation import Training
     from hpcdl.compression.parts.protocol import Tensor
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.training.parts.compressed.plan import Plan
@@ -89,3 +92,11 @@ def exchange_prices(
             if call and touched:
                 measured.setdefault(label, []).append(seconds / touched)
     return {label: median(each) for label, each in measured.items()}
+
+
+def priced(training: Training) -> Training:
+    """Return ``training`` with the prices of its compressed exchanges; itself if it compresses nothing."""
+    if training.plan is None:
+        return training
+    tensors = tensors_of(training.layers, training.shape)
+    return replace(training, prices=exchange_prices(training.plan, training.aggregate, tensors))

@@ -168,6 +168,7 @@ aggregation = partial(_declared, "aggregation", "an aggregation")
 compressor = partial(_declared, "compression", "a compressor")
 
 REPLAY: Final = Feature("a replay", lambda case: case.kind == "replay")
+SIMULATED_REPLAY: Final = Feature("a simulated replay", lambda case: case.kind == "replay" and case.network)
 COMPRESSED_REPLAY: Final = Feature("a compressed replay", lambda case: case.kind == "replay" and case.plan)
 BREAK_EVEN: Final = Feature("a break-even case", lambda case: case.kind == "break_even")
 COLLECTIVE: Final = Feature("a collective", lambda case: case.kind == "collective")
@@ -275,6 +276,7 @@ ORDER: Final = "ranks may begin the library's sums in different orders"
 LEAVE: Final = "leave this key out"
 LEAVE_ONE: Final = "leave one of the keys out"
 ANOTHER: Final = "choose another scheme"
+ON_NETWORK: Final = "name a network"
 
 ROWS: Final = (
     Row("training", REPLAY, LOOSE, "its messages do not depend on sizes alone"),
@@ -344,8 +346,16 @@ ROWS: Final = (
         for key in ("backend", "start", "placement", "threads")
     ),
     *(
-        Row(key, _changed("train", key), MEASURED, "it is for simulated cases", "name a network")
+        Row(key, _changed("train", key), MEASURED, "it is for simulated cases", ON_NETWORK)
         for key in (*TIMES, "jitter", "ranks_per_host")
+    ),
+    Row("aggregation", ADAPTIVE, SIMULATED_REPLAY, "it is chosen by measured times", ANOTHER),
+    Row(
+        "ranks_per_host",
+        _changed("replay", "ranks_per_host"),
+        MEASURED,
+        "it is for simulated cases",
+        "name a network",
     ),
 )
 """The table. The first row that a case meets refuses it."""

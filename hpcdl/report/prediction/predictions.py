@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hpcdl.prediction.network_file import PRICES
 from hpcdl.report.formats.cells import NONE, digits, percent, rate, seconds, volume
 from hpcdl.report.formats.document import Document, Section, Table
-from hpcdl.report.prediction import parallelism
-from hpcdl.report.prediction.published_results import reported
+from hpcdl.report.prediction import parallelism, published_results
 from hpcdl.report.run.method_names import scheme_name
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def document(prediction: Prediction, title: str) -> Document:
         network(prediction.network, prediction.certainty),
         predicted(prediction.rows),
         steps(prediction.steps, compared=prediction.certainty is not None),
-        reported(prediction.rows),
+        published_results.section(prediction.papers, [*prediction.rows, *prediction.steps]),
     ]
     if prediction.meshes:
         shown.append(parallelism.section(prediction.meshes))

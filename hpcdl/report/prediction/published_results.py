@@ -1,128 +1,148 @@
-"""Results of a paper next to predicted ones."""
+"""Figures that papers report, beside ours: data of ``hpcdl/papers``, matched with the cases of a suite.
+
+A paper's file has its ``source``, ``notes``, ``[[volumes]]`` of networks at batch 1024, and ``[[results]]``: a
+``quantity`` of :data:`QUANTITIES`, the ``case`` (fields of a record, as texts), and the published ``values`` by
+ranks, or only the ``ranks`` for what the paper did not try. A figure is reproduced if it is within ``tolerance``.
+"""
 
 from __future__ import annotations
 
 import inspect
+import tomllib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl import registry
-from hpcdl.cases.spec.compute_times import DEVICES, at_rate
-from hpcdl.nn.volumes import FLOAT_BYTES, volumes
-from hpcdl.report.formats.cells import NONE, digits, seconds
+from hpcdl.nn.volumes import volumes
+from hpcdl.report.formats.cells import NONE, digits
 from hpcdl.report.formats.document import Section, Table
+from hpcdl.suite import PAPERS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from hpcdl.analysis.run.scaling import Record
 
-
-@dataclass(frozen=True)
-class Speedup:
-    """Published speedup of a whole training on several GPUs over one."""
-
-    model: str
-    ranks: int
-    batch: int
-    reported: float
-
-
-@dataclass(frozen=True)
-class PublishedResults:
-    """Results of one paper."""
-
-    source: str
-    updates_bytes: int
-    """Size of the gradient whose sums were counted (bytes)."""
-    updates_per_second: Mapping[str, Mapping[int, float]]
-    """Sums per second without other work, by scheme and ranks."""
-    updates_note: str
-    schemes_note: str
-    """Correspondence of the paper's schemes and ours."""
-    device: str
-    """Key of :data:`hpcdl.cases.spec.compute_times.DEVICES`."""
-    speedup_scheme: str
-    speedups: tuple[Speedup, ...]
-    speedups_note: str
-
-
-_REDUCTION_TREE: Final = {2: 68, 4: 42, 8: 36, 16: 23, 32: 16.5, 64: 14.3, 128: 14.5}
-"""FireCaffe's sums per second by reduction tree, by ranks."""
-
-PUBLISHED: Final = {
-    "firecaffe-cluster": PublishedResults(
-        source="Iandola, Moskewicz, Ashraf & Keutzer 2016, FireCaffe (arXiv 1511.00175)",
-        updates_bytes=30_380_704,
-        updates_per_second={
-            "parameter_server": {2: 95, 4: 15.5, 8: 6, 16: 3, 32: 1.3, 64: 0.7, 128: 0.4},
-            "binomial": _REDUCTION_TREE,
-            "tree": _REDUCTION_TREE,
-        },
-        updates_note="read off a plot, +-10 %",
-        schemes_note="The paper's reduction tree is compared with two of our schemes: binomial costs the paper's "
-        "2 log2(p) n/BW; tree, a binary tree whose nodes have one port, costs 4(log2(p + 1) - 1) n/BW.",
-        device="k20",
-        speedup_scheme="binomial",
-        speedups=(
-            Speedup("googlenet", 32, 1024, 20),
-            Speedup("googlenet", 128, 1024, 47),
-            Speedup("nin", 32, 1024, 23),
-            Speedup("nin", 128, 1024, 39),
-        ),
-        speedups_note="whole trainings, which differ in epochs too; those of NiN are less certain",
-    ),
+TITLE: Final = "Published and here"
+HEADER: Final = ("what", "quantity", "ranks", "published", "here", "error", "reproduced", "place in the paper")
+TOLERANCE: Final = 0.25
+IMAGES: Final = 1_281_167
+"""Images of an epoch of ImageNet."""
+VOLUMES: Final = {
+    "weight_bytes": ("|W|, MB", 1e6),
+    "data_bytes": ("|D|, MB", 1e6),
+    "forward_backward_flop": ("TFLOP", 1e12),
 }
-"""Published results by the name of the suite that repeats the paper's experiment."""
+SHAPE: Final = (224, 224, 3)
+BATCH: Final = 1024
 
 
-BY_PAPER = "reported by the paper"
+def _time(record: Record) -> float:
+    """Return the time of a step or an operation, predicted where it is a prediction (s)."""
+    known = (record.get(name) for name in ("predicted_seconds", "step_seconds", "time_p50_seconds"))
+    if record["kind"] == "collective" and record.get("time_p50_seconds"):
+        return float(record["time_p50_seconds"])
+    return next(float(value) for value in known if value)
 
 
-def reported(rows: Sequence[Record]) -> Section:
-    """The paper's figures for the suite of ``rows``; nothing for a suite that asks no paper's question."""
-    paper = PUBLISHED.get(str(rows[0].get("suite"))) if rows else None
-    if paper is None:
-        return Section("Reported by a paper")
-    times = {(row["aggregation"], row["message_bytes"], row["ranks"]): row["predicted_seconds"] for row in rows}
-    updates = [
-        (scheme, str(ranks), digits(figure), _inverse(times.get((scheme, paper.updates_bytes, ranks))))
-        for scheme, figures in paper.updates_per_second.items()
-        for ranks, figure in figures.items()
-    ]
-    speedups = [_speedup(one, paper, times) for one in paper.speedups]
-    device = DEVICES[paper.device]
-    notes = (
-        f"{paper.source}. Its figures were measured on its machine; ours are predicted here, with nothing fitted "
-        f"to them, and count the way back of the sums. {paper.schemes_note} "
-        f"Our speed-ups are those of a step: the arithmetic at {device.flops / 1e12:g} TFLOP/s, a {paper.device} "
-        f"({device.source}), then the sum of the gradients by {paper.speedup_scheme}, one after the other."
+def _images_a_second(record: Record) -> float:
+    return float(record["global_batch"]) / _time(record)
+
+
+QUANTITIES: Final[dict[str, Callable[[Record, Record, float], float]]] = {
+    "operations a second": lambda record, _base, _epochs: 1 / _time(record),
+    "images a second": lambda record, _base, _epochs: _images_a_second(record),
+    "speed-up per image": lambda record, base, _epochs: _images_a_second(record) / _images_a_second(base),
+    "hours": lambda record, _base, epochs: epochs * IMAGES / _images_a_second(record) / 3600,
+}
+"""Quantity of a record, of the record of the same network on one rank, and of a number of epochs."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of a paper and ours."""
+
+    name: str
+    quantity: str
+    ranks: int | None
+    published: float | None
+    """None: the paper did not try it."""
+    here: float
+    tolerance: float
+    place: str
+
+    @property
+    def reproduced(self) -> bool | None:
+        """True if ours is within the tolerance; None without a published figure."""
+        return None if self.published is None else abs(self.here / self.published - 1) <= self.tolerance
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """A row of :data:`HEADER`."""
+        words = (self.name, self.quantity, NONE if self.ranks is None else str(self.ranks))
+        if self.published is None:
+            return *words, NONE, digits(self.here), NONE, NONE, self.place
+        error = f"{100 * (self.here / self.published - 1):+.0f} %"
+        verdict = f"{'yes' if self.reproduced else 'no'} (within {100 * self.tolerance:.0f} %)"
+        return *words, digits(self.published), digits(self.here), error, verdict, self.place
+
+
+def _data(paper: str) -> dict[str, Any]:
+    return tomllib.loads((PAPERS / f"{paper}.toml").read_text(encoding="utf-8"))
+
+
+def figures(paper: str, records: Sequence[Record]) -> list[Figure]:
+    """Return the figures of ``paper`` that ``records`` have a case for, and those of its volumes."""
+    data = _data(paper)
+    known = [figure for table in data.get("volumes", ()) for figure in _volumes(table)]
+    for table in data.get("results", ()):
+        known += _results(table, [record for record in records if not record.get("error")])
+    return known
+
+
+def _volumes(table: Mapping[str, Any]) -> Iterator[Figure]:
+    model = registry.find("models", table["name"])
+    classes = list(inspect.signature(model).parameters.values())[1].default
+    sizes = volumes(model(SHAPE, classes, **table.get("settings", {})), SHAPE, BATCH)
+    for field, value in table["value"].items():
+        quantity, unit = VOLUMES[field]
+        here = getattr(sizes, field) / unit
+        yield Figure(table["name"], quantity, None, value / unit, here, 0.02, "table of volumes, batch 1024")
+
+
+def _results(table: Mapping[str, Any], records: Sequence[Record]) -> Iterator[Figure]:
+    case = table["case"]
+    alike = [record for record in records if all(str(record.get(key)) == str(case[key]) for key in case)]
+    single = [record for record in records if record["ranks"] == 1 and record.get("model") == case.get("model")]
+    by_ranks = {record["ranks"]: record for record in (*single, *alike)}
+    values = {int(ranks): value for ranks, value in table.get("values", {}).items()}
+    for ranks in values or table["ranks"]:
+        if ranks not in by_ranks or (table["quantity"] == "speed-up per image" and not single):
+            continue
+        epochs = table.get("epochs", {}).get(str(ranks), 0)
+        here = QUANTITIES[table["quantity"]](by_ranks[ranks], by_ranks.get(1, by_ranks[ranks]), epochs)
+        tolerance, place = table.get("tolerance", TOLERANCE), table.get("place", "not in the paper")
+        yield Figure(table["name"], table["quantity"], ranks, values.get(ranks), here, tolerance, place)
+
+
+def headline(papers: Sequence[str], records: Sequence[Record]) -> str:
+    """Return how many figures of the papers are reproduced; empty if there are none."""
+    known = [figure.reproduced for paper in papers for figure in figures(paper, records)]
+    judged = known.count(True) + known.count(False)
+    return (
+        f"{known.count(True)} of {judged} published figures are reproduced ({', '.join(papers)})."
+        if judged
+        else ""
     )
-    heading = f"{BY_PAPER}, {paper.updates_note}"
-    tables = [
-        Table("Sums a second", ("algorithm", "ranks", heading, "predicted here"), updates, 1),
-        Table(
-            f"Speed-up over one GPU ({paper.speedups_note})",
-            ("model", "ranks", "batch", BY_PAPER, "predicted here", "our step", "of it arithmetic"),
-            speedups,
-        ),
-    ]
-    return Section("Reported by a paper", [notes], tables=tables)
 
 
-def _inverse(time: float | None) -> str:
-    return digits(1 / time) if time else NONE
-
-
-def _speedup(one: Speedup, paper: PublishedResults, times: dict[tuple[str, int, int], float]) -> tuple[str, ...]:
-    model = registry.find("models", one.model)
-    shape, classes = (p.default for p in list(inspect.signature(model).parameters.values())[:2])
-    layers = model(shape, classes)
-    alone = at_rate(layers, shape, DEVICES[paper.device].flops).step_seconds(one.batch)
-    size = FLOAT_BYTES * volumes(layers, shape, 1).parameters
-    sums = times.get((paper.speedup_scheme, size, one.ranks))
-    words = (one.model, str(one.ranks), str(one.batch), f"{one.reported:g}x")
-    if sums is None:
-        return (*words, NONE, NONE, NONE)
-    step = alone / one.ranks + sums
-    return (*words, f"{digits(alone / step)}x", seconds(step), seconds(alone / one.ranks))
+def section(papers: Sequence[str], records: Sequence[Record], *, brief: bool = False) -> Section:
+    """Return one table per paper: published, here, their ratio; ``brief``: only each result's largest scale."""
+    tables = []
+    for paper in papers:
+        known, data = figures(paper, records), _data(paper)
+        if brief:
+            known = list({(figure.name, figure.quantity): figure for figure in known if figure.ranks}.values())
+        rows = [figure.cells for figure in known]
+        tables += [Table(f"{paper}: {data['source']}", HEADER, rows, 2, data.get("notes", []))] if rows else []
+    return Section(TITLE, tables=tables)

@@ -17,7 +17,7 @@ from hpcdl.report.run.grouping import problems
 from hpcdl.report.run.method_names import run_names
 from hpcdl.report.run.settings import settings
 from hpcdl.report.run.warnings import warnings
-from hpcdl.trace.input_file import parse_toml
+from hpcdl.suite import head, papers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -155,11 +155,12 @@ class Findings:
     @property
     def question(self) -> str:
         """The suite's question; empty if it has none."""
-        try:
-            head = parse_toml(self.run.suite).get("suite")
-        except ValueError:  # a report cannot mend a suite that has run
-            return ""
-        return str(head.get("question", "")) if isinstance(head, dict) else ""
+        return str(head(self.run.suite).get("question", ""))
+
+    @cached_property
+    def papers(self) -> list[str]:
+        """Papers whose figures the suite repeats."""
+        return papers(self.run.suite)
 
 
 def findings(runs: Sequence[Run]) -> list[Findings]:

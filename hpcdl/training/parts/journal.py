@@ -115,10 +115,12 @@ class Journal:
         self._steps += 1
         self._recorder.trim()
 
-    def repetitions(self, spans: Sequence[tuple[int, int]], messages: int, size: int) -> None:
-        """Record repetitions timed by the caller: (begin, end) in ns, and each one's messages and bytes."""
+    def repetitions(
+        self, spans: Sequence[tuple[int, int]], messages: int, size: int, computed_ns: int = 0
+    ) -> None:
+        """Record repetitions timed by the caller: (begin, end) in ns; each one's messages, bytes, computing."""
         for begin, end in spans:
-            row = Step(self._steps, 0, begin, end, messages=messages, bytes=size)
+            row = Step(self._steps, 0, begin, end, compute_ns=computed_ns, messages=messages, bytes=size)
             self._recorder.steps.append(row)
             self._steps += 1
 

@@ -1,0 +1,90 @@
+"""Published figures beside ours."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from hpcdl import suite
+from hpcdl.aggregation.binomial import binomial
+from hpcdl.fabric.network import NETWORKS
+from hpcdl.fabric.vectors import phantom
+from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.report.prediction import published_results
+from hpcdl.report.prediction.published_results import QUANTITIES, figures
+
+ROOT = Path(__file__).parents[2]
+NIN = 30_380_704
+"""Bytes of NiN's gradient."""
+
+
+def record(**fields):
+    return {"kind": "replay", "global_batch": 1024, "predicted_seconds": None, "error": None, **fields}
+
+
+@pytest.fixture
+def paper(tmp_path, monkeypatch):
+    """Return a function that writes a paper's results and returns its figures for some records."""
+    monkeypatch.setattr(published_results, "PAPERS", tmp_path)
+
+    def compared(results, records):
+        (tmp_path / "mine.toml").write_text(f'source = "a thread"\n[[results]]\n{results}')
+        return figures("mine", records)
+
+    return compared
+
+
+def test_speedups_are_per_image_and_hours_those_of_all_epochs(paper):
+    records = [record(model="m", ranks=1, step_seconds=8.0), record(model="m", ranks=4, step_seconds=2.5)]
+    records += [record(model="other", ranks=4, step_seconds=1.0)]
+    (speedup,) = paper(
+        'name = "a"\nquantity = "speed-up per image"\ncase = {model = "m"}\nvalues = {4 = 4}', records
+    )
+    assert speedup.here == pytest.approx(3.2)
+    assert speedup.reproduced
+    epochs = 'name = "a"\nquantity = "hours"\ncase = {model = "m"}\nepochs = {1 = 64, 4 = 72}\nvalues = {1 = 180, 4 = 100}'
+    one, four = paper(epochs, records)
+    assert one.here == pytest.approx(64 * 1_281_167 / 128 / 3600)
+    assert four.here == pytest.approx(one.here / 3.2 * 72 / 64)
+    assert (one.reproduced, four.reproduced) == (True, False)
+
+
+def test_what_a_paper_did_not_try_has_no_verdict(paper):
+    records = [record(model="m", ranks=2, step_seconds=2.0)]
+    (figure,) = paper('name = "a"\nquantity = "images a second"\ncase = {model = "m"}\nranks = [2, 8]', records)
+    assert (figure.ranks, figure.here, figure.published, figure.reproduced) == (2, 512.0, None, None)
+
+
+def test_every_result_has_a_case_in_the_suite_that_names_its_paper():
+    named = set()
+    for name in ("firecaffe-cluster", "published"):
+        loaded = suite.load(ROOT / "suites" / f"{name}.toml")
+        records = [{**case.fields(), "predicted_seconds": 1.0} for case in loaded.cases]
+        for paper in suite.papers(loaded.text):
+            named.add(paper)
+            data = tomllib.loads((suite.PAPERS / f"{paper}.toml").read_text())
+            wanted = {(table["name"], table["quantity"]) for table in data["results"]}
+            matched = figures(paper, records)
+            assert wanted <= {(figure.name, figure.quantity) for figure in matched}
+            points = sum(len(table.get("values") or table["ranks"]) for table in data["results"])
+            assert len([figure for figure in matched if figure.ranks]) == points
+            assert all(table["quantity"] in QUANTITIES for table in data["results"])
+    assert named == {path.stem for path in suite.PAPERS.glob("*.toml")}
+
+
+def test_simulated_sums_have_the_times_of_their_formulas():
+    """A binomial tree takes 2 log2(p) n/BW, the cost that the paper gives for its reduction tree."""
+    network = NETWORKS["gemini"]
+    world = simulated(128, network)
+    world.run(lambda comm: binomial(comm, phantom(NIN // 4, "float32")))
+    sent = network.link.alpha + NIN * network.link.beta
+    assert world.now == pytest.approx(7 * (2 * sent + NIN * network.gamma), rel=0.01)
+
+
+def test_unknown_papers_are_refused(tmp_path):
+    case = '[[case]]\nkind = "collective"\naggregation = "ring"\nranks = 2\nmessage_bytes = 8\n'
+    for text, message in (('["fire"]', "unknown 'fire'"), ('"firecaffe"', "must be a list")):
+        path = tmp_path / "s.toml"
+        path.write_text(f'[suite]\nname = "s"\npapers = {text}\n{case}')
+        with pytest.raises(suite.UsageError, match=f"papers: {message}"):
+            suite.load(path)
