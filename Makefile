@@ -28,8 +28,8 @@ MPI_TESTS := -m pytest -q --with-mpi tests/mpi
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
 
-quickstart: $(VENV)/ready  ## train LeNet with every aggregation on 1 and 2 ranks and print the table
-	$(BIN)/hpcdl run suites/quickstart.toml
+quickstart: $(VENV)/ready  ## train LeNet by eight schemes, replay GoogLeNet on 1 to 8 ranks, and print the answers
+	$(BIN)/hpcdl run suites/quickstart.toml --launches 3
 
 test: test-unit test-mpich test-openmpi  ## everything, the MPI tests under mpirun with MPICH and Open MPI
 

@@ -256,9 +256,12 @@ def _drafts(text: str, source: str, overrides: Sequence[str], ranks: int) -> tup
         if table.get("ranks") == "all":
             table["ranks"] = ranks
     registry.trust(written, Path(source).parent)
-    check_keys(head, ("name", "question", "papers"), f"{source}: [suite]")
+    check_keys(head, ("name", "question", "answer", "papers"), f"{source}: [suite]")
     name, question = head.get("name"), head.get("question", "")
     _check_papers(head.get("papers", []), f"{source}: [suite]: papers")
+    if "answer" in head and head["answer"] not in (names := _sections()):
+        near = registry.nearest(str(head["answer"]), names)
+        raise UsageError(f"{source}: [suite]: answer: unknown section {head['answer']!r}{near}")
     if name is None:
         raise UsageError(f"{source}: [suite]: name: a suite needs a name")
     if not isinstance(name, str) or not re.fullmatch(r"\w[\w.+-]*", name):
@@ -287,6 +290,11 @@ def papers(text: str) -> list[str]:
     """Return the papers that a suite names, of those of the package."""
     named = head(text).get("papers", [])
     return [name for name in named if (PAPERS / f"{name}.toml").is_file()] if isinstance(named, list) else []
+
+
+def _sections() -> list[str]:
+    """Return the sections of a report; the report itself is imported by those who write one."""
+    return sorted(path.stem for path in (Path(__file__).parent / "report" / "sections").glob("[a-z]*.py"))
 
 
 def _check_papers(names: Any, where: str) -> None:

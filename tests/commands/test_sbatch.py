@@ -25,15 +25,15 @@ def script(capsys):
 
 
 def test_the_same_command_writes_the_same_bytes(script, tmp_path):
-    shown = script("--nodes", "2")
-    assert main(["sbatch", "quickstart", "--nodes", "2"]) == 0
+    shown = script("--nodes", "8")
+    assert main(["sbatch", "quickstart", "--nodes", "8"]) == 0
     assert (tmp_path / "quickstart.sbatch").read_text() == shown
 
 
 def test_one_job_uses_the_suites_numbers_of_ranks_and_several_set_them(script):
-    assert "case.ranks" not in script("--nodes", "2")
-    assert "#SBATCH --nodes=2" in script("--nodes", "2")
-    several = script("--nodes", "2,4")
+    assert "case.ranks" not in script("--nodes", "8")
+    assert "#SBATCH --nodes=8" in script("--nodes", "8")
+    several = script("--nodes", "8,16")
     assert "--set case.ranks=$SLURM_NTASKS" in several
     assert "#SBATCH --nodes" not in several
 
@@ -43,7 +43,7 @@ def test_a_site_profile_is_in_the_script(script, tmp_path):
         'partition = "fat"\naccount = "me"\nlauncher = "srun --mpi=pmi2"\nmodules = ["mpi 5"]\n'
         'environment = ["source venv/bin/activate", "export A=1"]\n'
     )
-    lines = script("--nodes", "2", "--site", "mine.toml").splitlines()
+    lines = script("--nodes", "8", "--site", "mine.toml").splitlines()
     assert {"#SBATCH --partition=fat", "#SBATCH --account=me"} <= set(lines)
     begin = lines.index("module load 'mpi 5'")
     assert lines[begin : begin + 3] == ["module load 'mpi 5'", "source venv/bin/activate", "export A=1"]
@@ -51,17 +51,17 @@ def test_a_site_profile_is_in_the_script(script, tmp_path):
 
 
 def test_options_for_the_run_are_quoted(script):
-    shown = script("--nodes", "2", "--case", "*ring*", "--case", "*tree*", "--set", "case.steps=[1, 2]")
+    shown = script("--nodes", "8", "--case", "*ring*", "--case", "*tree*", "--set", "case.steps=[1, 2]")
     assert "hpcdl run quickstart --case '*ring*' --case '*tree*' --set 'case.steps=[1, 2]' --resume" in shown
 
 
 def test_the_folder_whose_cases_are_counted_is_the_runs_own(script):
     """Also with a -o among the options after the script's name: the last one counts."""
-    assert ' --resume "$@" -o "$folder" &' in script("--nodes", "2")
+    assert ' --resume "$@" -o "$folder" &' in script("--nodes", "8")
 
 
 def test_a_script_for_gpu_nodes_is_written_where_there_is_none(script):
-    shown = script("--nodes", "2", "--gpus-per-node", "1", "--set", 'case.backend="cupy"')
+    shown = script("--nodes", "8", "--gpus-per-node", "1", "--set", 'case.backend="cupy"')
     assert "#SBATCH --gpus-per-node=1" in shown
 
 
@@ -71,12 +71,12 @@ def test_a_script_for_gpu_nodes_is_written_where_there_is_none(script):
         (["--nodes", "0"], "0: must be at least 1"),
         (["--nodes", "2,x"], "'x' is not a whole number"),
         (["--nodes", "2,2"], "2,2: a number is there twice"),
-        (["--nodes", "1"], "--nodes 1: a job of 1 ranks, and the suite 'quickstart' has cases of 2"),
-        (["--nodes", "2", "--launches", "0"], "--launches 0: must be at least 1"),
-        (["--nodes", "2", "--time", "soon"], "'soon' is no time limit"),
-        (["--nodes", "2", "--site", "absent.toml"], "absent.toml: cannot be read"),
-        (["--nodes", "2", "--set", "case.stepz=3"], "no case has the key 'stepz'; did you mean 'steps'?"),
-        (["--nodes", "2", "-o", "absent/a.sbatch"], "-o absent/a.sbatch: cannot be written"),
+        (["--nodes", "1"], "--nodes 1: a job of 1 ranks, and the suite 'quickstart' has cases of 8"),
+        (["--nodes", "8", "--launches", "0"], "--launches 0: must be at least 1"),
+        (["--nodes", "8", "--time", "soon"], "'soon' is no time limit"),
+        (["--nodes", "8", "--site", "absent.toml"], "absent.toml: cannot be read"),
+        (["--nodes", "8", "--set", "case.stepz=3"], "no case has the key 'stepz'; did you mean 'steps'?"),
+        (["--nodes", "8", "-o", "absent/a.sbatch"], "-o absent/a.sbatch: cannot be written"),
     ],
 )
 def test_wrong_usage_is_refused_in_one_line(capsys, options, message):
@@ -92,7 +92,7 @@ def test_wrong_usage_is_refused_in_one_line(capsys, options, message):
 
 def test_without_slurm_nothing_is_submitted(capsys, monkeypatch):
     monkeypatch.setenv("PATH", "/absent")
-    assert main(["sbatch", "quickstart", "--nodes", "2", "--submit"]) == 2
+    assert main(["sbatch", "quickstart", "--nodes", "8", "--submit"]) == 2
     assert "--submit: sbatch is not found" in capsys.readouterr().err
 
 

@@ -155,7 +155,9 @@ def test_virtual_time_is_called_so_and_stands_apart(hand):
     assert "### digits: 1.00 s of training time" in page
     assert "- simulated on lan, 1 a host: fastest: most images per second: Downpour" in page
     own = section(page, "Settings").splitlines()
-    assert [line.split("|")[2].strip() for line in own if line.startswith(("| A ", "| B "))] == [
+    assert [
+        line.split("|")[2].strip() for line in own if line.startswith(("| lenet5 ", "| lenet5 simulated "))
+    ] == [
         *("measured", "simulated on lan, 1 a host"),
     ]
     assert section(page, "Scaling").count("| method") == 2

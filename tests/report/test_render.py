@@ -189,7 +189,7 @@ def test_settings_that_differ_get_letters(hand, row):
     assert row(page, "B")[1] == "strong scaling, global batch 128"
     assert "### B: strong scaling, global batch 128" in page
     assert "- B: near-linear at 2 ranks: ring (1.00" in page
-    assert "2 of 2 pairs of method and setting are near-linear at 2 ranks" in page
+    assert "A: near-linear at 2 ranks with ring (efficiency 1.00" in page
 
 
 def test_inconclusive_is_neither_yes_nor_no(hand, row):

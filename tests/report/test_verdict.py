@@ -54,6 +54,34 @@ def test_near_linear_or_not_is_the_first_line_of_training(hand):
     assert verdict(hand.read())[0] == "1 of 1 method is near-linear at 2 ranks (efficiency >= 0.90)."
 
 
+def two_networks(hand, answer=""):
+    """A training that is near-linear on 2 of 4 ranks, and a network whose computing does not scale."""
+    hand.launches = 2
+    for ranks, ms in ((1, 80), (2, 41), (4, 40)):
+        hand.train([steps(ms)] * ranks, model="wide", compute=[ms - 1] * ranks)
+    evaluations = [(10, 1.0, 0.5, 0.25, 0.9, 640)]
+    for ranks, ms in ((1, 20), (2, 18)):
+        hand.train([steps(ms)] * ranks, model="narrow", compute=[ms - 1] * ranks, evaluations=evaluations)
+    return hand.read(suite_text=f"[suite]\nname = 's'\n{answer}")
+
+
+def test_of_several_networks_the_one_that_scales_best_comes_first(hand):
+    first, _, *others = verdict(two_networks(hand))
+    assert first == (
+        "wide: near-linear up to 2 ranks with ring (efficiency 0.976, 0.976 to 0.976), not near-linear at 4 ranks "
+        "(0.500, 0.500 to 0.500)."
+    )
+    assert (
+        "- narrow: not near-linear at 2 ranks (efficiency 0.556); computing alone reaches 0.559 of linear at 2 ranks "
+        "(17.0 ms a step, linear 9.50 ms)."
+    ) in others
+
+
+def test_the_section_that_the_suite_names_answers_first(hand):
+    first, *_ = verdict(two_networks(hand, "answer = 'accuracy'"))
+    assert first == "narrow: Final accuracy 0.900 with every method, final losses within 0.00 of each other."
+
+
 def test_exposed_communication_is_the_answer_where_no_scaling_was_measured(hand):
     for scheme, ms in (("none", 20), ("ring", 25), ("tree", 40)):
         hand.train([steps(ms)] * 2, aggregation=scheme, kind="replay")

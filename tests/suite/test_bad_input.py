@@ -226,6 +226,10 @@ WRONG_FILES = [
     (f'[suite]\nname = ""\n{CASE}', "[suite]: name: must be a word that can name a folder, not ''"),
     (f'[suite]\nname = "../x"\n{CASE}', "[suite]: name: must be a word that can name a folder, not '../x'"),
     (f'[suite]\nname = "s"\nquestion = 1\n{CASE}', "[suite]: question: must be str, not 1"),
+    (
+        f'[suite]\nname = "s"\nanswer = "scalin"\n{CASE}',
+        "answer: unknown section 'scalin'; did you mean 'scaling'?",
+    ),
     (f'[suite]\nname = "s"\nnaem = "s"\n{CASE}', "[suite]: naem: unknown key; did you mean 'name'?"),
     (f'[sweet]\nname = "s"\n{CASE}', "sweet: unknown key"),
     (f'[suite]\nname = "s"\n{CASE}{CASE}', "the case 'pairwise-exchange-fabric-4B' is there twice"),

@@ -15,12 +15,9 @@ if TYPE_CHECKING:
 
 
 def charts(found: Findings) -> list[Lines]:
-    """Return one chart per problem with several numbers of ranks."""
-    return [
-        chart
-        for methods in found.problems
-        if (chart := _chart(methods, found.settings.title(methods[0].scales[0].records[0])))
-    ]
+    """Return one chart per problem with several numbers of ranks, that of the highest speedup first."""
+    drawn = [_chart(methods, found.settings.title(methods[0].scales[0].records[0])) for methods in found.problems]
+    return sorted(filter(None, drawn), key=lambda chart: -chart.series[0].points[-1].y)
 
 
 def _chart(methods: Sequence[Method], title: str) -> Lines | None:

@@ -50,6 +50,8 @@ class Section:
     points: list[str] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     verbatim: str = ""
+    folded: bool = False
+    """True if the points of a page are shown on demand."""
     most_lines: int | None = None
     """Lines on a terminal, at most, the heading included; further points are left out."""
 

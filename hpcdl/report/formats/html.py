@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import count
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -58,7 +58,10 @@ class Page:
 
     head: Document
     parts: Sequence[Part]
+    figure: Illustration | None
+    """Main figure, beside the answer."""
     failed: bool
+    good: bool
 
 
 class Source(NamedTuple):
@@ -67,6 +70,8 @@ class Source(NamedTuple):
     head: Document
     contents: Sequence[tuple[Section, Sequence[Chart]]]
     failed: bool
+    good: bool = True
+    """True if the answer is a good one."""
 
 
 def render(found: Sequence[Findings]) -> str:
@@ -89,7 +94,7 @@ def headed(verdict: Section) -> Section:
 def _of_run(found: Findings) -> Source:
     head, contents = illustrated(found)
     failed = bool(failures(found.records) or unfinished(found.run) or not found.run.complete)
-    return Source(head, contents, failed)
+    return Source(head, contents, failed, any(record.get("near_linear") for record in found.records))
 
 
 @cache
@@ -107,7 +112,10 @@ def _page(source: Source, numbers: Iterator[int]) -> Page:
     for section, charts in source.contents:
         figures = [_illustration(chart, next(numbers)) for chart in charts[:MOST]]
         parts.append(Part(f"p{next(numbers)}", section.visible(), figures, max(0, len(charts) - MOST)))
-    return Page(source.head.visible(), parts, source.failed)
+    shown = next((part for part in parts if part.figures), None)
+    figure = shown.figures[0] if shown else None
+    parts = [replace(part, figures=part.figures[1:]) if part is shown else part for part in parts]
+    return Page(source.head.visible(), parts, figure, source.failed, source.good)
 
 
 def _illustration(chart: Chart, number: int) -> Illustration:

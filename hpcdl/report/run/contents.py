@@ -58,6 +58,13 @@ def declared() -> list[Declaration]:
     return sorted(found, key=lambda one: one.order)
 
 
+def answers(found: Findings) -> list[Answer]:
+    """Return what the sections answer; first the one that the suite names, then in the order of the sections."""
+    first = f"{sections.__name__}.{found.answered_by}"
+    ordered = sorted(declared(), key=lambda section: section.page.__module__ != first)
+    return [answer for section in ordered if section.answer and (answer := section.answer(found))]
+
+
 def document(found: Findings) -> Document:
     """Return all sections to which the run has something to show."""
     pages = [one.page(found) for one in declared()]

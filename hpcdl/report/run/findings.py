@@ -157,6 +157,11 @@ class Findings:
         """The suite's question; empty if it has none."""
         return str(head(self.run.suite).get("question", ""))
 
+    @property
+    def answered_by(self) -> str:
+        """Section that answers the suite's question; empty if the suite names none."""
+        return str(head(self.run.suite).get("answer", ""))
+
     @cached_property
     def papers(self) -> list[str]:
         """Papers whose figures the suite repeats."""

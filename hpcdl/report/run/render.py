@@ -38,6 +38,7 @@ def next_steps(page: str, folder: Path, *, launches: int = 1) -> str:
     compare = f"hpcdl compare {shlex.quote(str(folder))} --with LATER-RUN"
     more = "verdicts need several launches: add --launches 3"
     steps = [*([more] if launches == 1 else []), f"what has changed since: {compare}"]
+    steps += ["more questions: hpcdl list suites; a suite of your own: suites/README.md"]
     return "\n".join([f"report: {page}", *(f"next: {step}" for step in steps)])
 
 

@@ -1,4 +1,4 @@
-"""Settings of trainings in words: once those that all cases share, and a letter for each combination of others."""
+"""Settings of trainings in words: once those that all cases share, and a name for each combination of others."""
 
 from __future__ import annotations
 
@@ -34,19 +34,20 @@ class Settings:
     common: str
     """Settings that all problems share."""
     own: Mapping[Key, tuple[str, str]]
-    """Letter and further settings of each problem. Empty if there is only one."""
+    """Name and further settings of each problem. Empty if there is only one."""
 
-    def letter(self, fields: Mapping[str, Any]) -> str:
-        """``A``, ``B``, ... for the problem of a record; empty if there is only one."""
+    def name(self, fields: Mapping[str, Any]) -> str:
+        """Return the network of a record's problem; ``A``, ``B``, ... where networks recur; empty if alone."""
         return self.own.get(problem(fields), ("", ""))[0]
 
     @property
-    def letters(self) -> Settings:
-        """These settings with titles for a terminal: a letter alone."""
-        return replace(self, own={key: (f"Setting {letter}", "") for key, (letter, _) in self.own.items()})
+    def brief(self) -> Settings:
+        """These settings with titles for a terminal: a name alone."""
+        names = {key: name if len(name) > 1 else f"Setting {name}" for key, (name, _) in self.own.items()}
+        return replace(self, own={key: (name, "") for key, name in names.items()})
 
     def title(self, fields: Mapping[str, Any]) -> str:
-        """Return letter and further settings; empty if there is only one problem."""
+        """Return name and further settings; empty if there is only one problem."""
         return ": ".join(filter(None, self.own.get(problem(fields), ())))
 
 
@@ -58,14 +59,21 @@ def settings(groups: Sequence[Sequence[Method]]) -> Settings:
     shared = [name for name in names if len({one.get(name) for one in every}) == 1]
     common = [every[0][name] for name in shared if name != "suite"]
     absent = {name: word for name, word in ABSENT.items() if name in names and name not in shared}
+    firsts = [methods[0].scales[0].records[0] for methods in groups]
+    own_names = [_network(fields) for fields in firsts]
+    if len(set(own_names)) < len(own_names) or "" in own_names:
+        own_names = [*ascii_uppercase, *map(str, range(len(ascii_uppercase) + 1, len(groups) + 1))]
     own = {
-        key: (
-            ascii_uppercase[number] if number < len(ascii_uppercase) else str(number + 1),
-            ", ".join(word for name, word in {**absent, **one}.items() if name not in shared),
-        )
-        for number, (key, one) in enumerate(words.items())
+        key: (own_name, ", ".join(word for name, word in {**absent, **one}.items() if name not in shared))
+        for (key, one), own_name in zip(words.items(), own_names, strict=False)
     }
     return Settings(", ".join(common), own if len(own) > 1 else {})
+
+
+def _network(fields: Mapping[str, Any]) -> str:
+    """Return the network that is trained, and whether it is simulated or replayed."""
+    how = "simulated" if fields.get("network") else "replayed" if fields.get("kind") == "replay" else ""
+    return " ".join(filter(None, (fields.get("model"), how)))
 
 
 def _words(methods: Sequence[Method]) -> dict[str, str]:

@@ -31,7 +31,7 @@ def page(found: Findings) -> Section:
 
 def terminal(found: Findings) -> Section:
     """Return one table per problem, with the methods of the highest accuracy."""
-    tables = _tables(found.problems, found.settings.letters, BEST)
+    tables = _tables(found.problems, found.settings.brief, BEST)
     return Section(TITLE, tables=tables).brief("final loss", "samples", "epochs")
 
 
@@ -106,7 +106,7 @@ def answer(found: Findings) -> Answer | None:
     for methods in found.problems:
         learned = _learned(methods)
         if learned:
-            letter = found.settings.letter(methods[0].scales[0].records[0])
+            letter = found.settings.name(methods[0].scales[0].records[0])
             line = _range(learned) + _reached(learned)
             lines.append(f"{letter}: {line}." if letter else f"{line}.")
     return Answer(lines[0], lines[1:]) if lines else None
@@ -116,8 +116,14 @@ def _range(learned: Sequence[Row]) -> str:
     ordered = sorted((row.scale.median("final_accuracy") or 0.0, row.name) for row in learned)
     low, high = digits(ordered[0][0]), digits(ordered[-1][0])
     if low == high:
-        return f"Final accuracy {low}" + (" with every method" if len(learned) > 1 else "")
+        return f"Final accuracy {low}" + (f" with every method{_losses(learned)}" if len(learned) > 1 else "")
     return f"Final accuracy from {low} ({ordered[0][1]}) to {high} ({ordered[-1][1]})"
+
+
+def _losses(learned: Sequence[Row]) -> str:
+    """Return the largest difference of final losses; empty if one is unknown."""
+    losses = [loss for row in learned for loss in row.scale.values("final_loss")]
+    return f", final losses within {digits(max(losses) - min(losses))} of each other" if losses else ""
 
 
 def _reached(learned: Sequence[Row]) -> str:

@@ -55,13 +55,13 @@ def charts(found: Findings) -> list[Lines]:
 
 def _chart(field: Field, column: str, found: Findings) -> Lines | None:
     several = len({one.fields.get("ranks") for one in field.candidates}) > 1
-    mixed = len({found.settings.letter(one.fields) for one in field.candidates}) > 1
+    mixed = len({found.settings.name(one.fields) for one in field.candidates}) > 1
     names = names_in(field)
     series = []
     for one in field.candidates:
         points = _points(one, column) if one.is_evaluated else []
         words = (
-            found.settings.letter(one.fields) if mixed else "",
+            found.settings.name(one.fields) if mixed else "",
             names(one.fields),
             plural(one.fields.get("ranks"), "rank") if several else "",
         )
@@ -112,7 +112,7 @@ def _over_budget(field: Field, question: str, settings: Settings) -> Table:
     shown = seconds if question == "accuracy_in_time" else digits
     header = ("setting", "method", "ranks", *(f"{part:.0%} = {shown(part * budget)}" for part in QUARTERS))
     rows = [
-        (settings.letter(one.fields) or NONE, names(fields), str(fields.get("ranks")), *map(digits, reached))
+        (settings.name(one.fields) or NONE, names(fields), str(fields.get("ranks")), *map(digits, reached))
         for one, reached in progress(field, question)
         for fields in [one.fields]
     ]

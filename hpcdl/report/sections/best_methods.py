@@ -143,7 +143,7 @@ def _labels(winner: Winner, settings: Settings) -> tuple[str, ...]:
         return (NONE, NONE, f"{how_many} alike", NONE)
     fields = winner.fields
     named = (str(fields.get("model") or NONE), names_in(winner.field)(fields), str(fields.get("ranks")))
-    return (settings.letter(fields) or NONE, *named)
+    return (settings.name(fields) or NONE, *named)
 
 
 def _has_interval(winner: Winner) -> bool:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def page(found: Findings) -> Section:
     """Return one row per training that traced every second step."""
-    letters = [found.settings.letter(one.fields) for one in found.cost_of_tracing]
+    letters = [found.settings.name(one.fields) for one in found.cost_of_tracing]
     several = len(set(letters)) > 1
     rows = [
         (letter if several else "", _name(one.fields), str(one.fields.get("ranks")), *cells(one))

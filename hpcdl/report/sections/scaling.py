@@ -11,7 +11,7 @@ from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, 
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import BEST, Answer, Declaration
 from hpcdl.report.run.grouping import best, left_out, rows
-from hpcdl.report.run.near_linear import count, not_scaling, standings
+from hpcdl.report.run.near_linear import computing, count, oversubscription, overview, standings
 from hpcdl.report.sections.collectives import one_launch
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def page(found: Findings) -> Section:
 
 def terminal(found: Findings) -> Section:
     """Return one table per problem, with the methods of the highest throughput."""
-    tables = [_table(methods, found.settings.letters, BEST) for methods in found.problems]
+    tables = [_table(methods, found.settings.brief, BEST) for methods in found.problems]
     return Section(TITLE, tables=tables).brief(
         "nodes", "95 %", "speedup", "efficiency 95 %", "input", "exposed 95 %"
     )
@@ -186,15 +186,23 @@ def _seeds(methods: Sequence[Method]) -> list[str]:
 
 
 def answer(found: Findings) -> Answer | None:
-    """Return the number of near-linear methods, else the exposed communication."""
-    lines, judged = [], []
+    """Return the near-linear methods of one problem, or a sentence on each of several; else exposed times."""
+    lines: list[str] = []
+    problems: list[tuple[str, list[Method], str]] = []
     for methods in found.problems:
-        judged.append([one for one in methods if one.is_compared and not one.is_ceiling])
-        letter = found.settings.letter(methods[0].scales[0].records[0])
-        own = [*standings(judged[-1]), *not_scaling(methods, found.oversubscribed), *_least_exposed(methods)]
-        lines += [f"{letter}: {line}" if letter else line for line in own]
-    headline = count(list(filter(None, judged)), found.oversubscribed)
-    lines = [headline, *lines] if headline else lines
+        compared = [method for method in methods if method.is_compared and not method.is_ceiling]
+        name = found.settings.name(methods[0].scales[0].records[0])
+        causes = computing(methods, found.oversubscribed)
+        problems += [(name, compared, "; ".join(causes))] * bool(compared)
+        own = [*standings(compared), *causes * (not name), *_least_exposed(methods)]
+        lines += [f"{name}: {line}" if name else line for line in own]
+    if len(problems) == 1:
+        lines = [count(problems[0][1], found.oversubscribed), *lines]
+    elif problems:
+        ordered = sorted((overview(*problem) for problem in problems), key=lambda pair: -pair[0])
+        headline, *others = (line for _, line in ordered)
+        ends = [method.scales[-1] for _, methods, _ in problems for method in methods]
+        lines = [headline + oversubscription(ends, found.oversubscribed), *others, *lines]
     return Answer(lines[0], lines[1:]) if lines else None
 
 

@@ -19,11 +19,11 @@ LINES: Final = 12
 
 def page(found: Findings) -> Section:
     """Return the first answer, the failures, the other answers, and then their details."""
-    answers = [one for declared in contents.declared() if declared.answer and (one := declared.answer(found))]
-    headlines = [one.headline for one in answers]
-    points = [f"FAILED {one}" for one in failures(found.records)]
+    answers = contents.answers(found)
+    headlines = [answer.headline for answer in answers]
+    points = [f"FAILED {failure}" for failure in failures(found.records)]
     points += without_result(found.run) + failed_processes(found.run)
-    points += [*headlines[1:], *(line for one in answers for line in one.details)]
+    points += [*headlines[1:], *(line for answer in answers for line in answer.details)]
     warned = f"{plural(len(found.warnings), 'warning')}." if found.warnings else "No warnings."
     return Section("Verdict", [*headlines[:1], f"{_state(found)} {warned}"], points, most_lines=LINES)
 

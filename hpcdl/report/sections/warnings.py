@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def page(found: Findings) -> Section:
     """Return one point per warning."""
-    return Section("Warnings", points=found.warnings)
+    return Section("Warnings", points=found.warnings, folded=True)
 
 
 SECTION = Declaration(5, page, page)
