@@ -100,3 +100,9 @@ def other(tmp_path):
 def each(request):
     """hpcdl on each available MPI library."""
     return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(params=["hpcdl", pytest.param("other", marks=pytest.mark.grid)])
+def either(request):
+    """hpcdl on an MPI library, for code that is above the library; on the other one in make test-grids."""
+    return request.getfixturevalue(request.param)

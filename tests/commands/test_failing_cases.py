@@ -84,20 +84,20 @@ def failed_cases(install):
     return {one["case"].split("-")[2]: (one["rank"], one["error"]) for one in run["failed_cases"]}
 
 
-def test_after_a_case_that_raises_on_all_ranks_the_same_job_runs_the_others(each):
-    file = each.suite(schemes("all_raise", "ring"))
-    ended = each("run", file, "-o", "o")
+def test_after_a_case_that_raises_on_all_ranks_the_same_job_runs_the_others(either):
+    file = either.suite(schemes("all_raise", "ring"))
+    ended = either("run", file, "-o", "o")
     assert ended.returncode == 1
     assert "starting the ranks" not in ended.stderr
-    assert finished(each) == ["ring"]
+    assert finished(either) == ["ring"]
     line = (
         "collective-allreduce-mine:all_raise-p2-64B: rank 0: ValueError: two lines as one (and on 1 more ranks)\n"
     )
     assert f"[1/2] FAILED {line}" in ended.stdout
-    assert "Traceback" in log(each)
+    assert "Traceback" in log(either)
     assert "Traceback" not in ended.stdout + ended.stderr
-    assert failed_cases(each) == {"mine:all_raise": (0, "ValueError: two lines as one")}
-    page = (each.folder / "o/report.md").read_text()
+    assert failed_cases(either) == {"mine:all_raise": (0, "ValueError: two lines as one")}
+    page = (either.folder / "o/report.md").read_text()
     assert "FAILED: 1 case of 2." in page
     assert "FAILED case collective-allreduce-mine:all_raise-p2-64B: rank 0: ValueError" in page
 
@@ -136,20 +136,20 @@ async def poisoned(comm, session):
 """
 
 
-def test_a_gradient_that_is_not_a_number_on_one_rank_ends_the_case_on_all(each):
+def test_a_gradient_that_is_not_a_number_on_one_rank_ends_the_case_on_all(either):
     """A compressor refuses it by step and tensor; no rank waits for the message that is not sent."""
-    (each.folder / "poison.py").write_text(POISONED)
+    (either.folder / "poison.py").write_text(POISONED)
     case = f'{TRAIN}ranks = 3\nsteps = 4\ntraining = "poison:poisoned"\n'
     servers = f'{case}aggregation = "sharded_parameter_server"\ncompression = "one_bit"\n'
     entries = f'{case}aggregation = "ok_topk"\ncompression = "top_k"\n'
-    ended = each("run", each.suite(servers, entries, schemes("ring")), "-o", "o")
+    ended = either("run", either.suite(servers, entries, schemes("ring")), "-o", "o")
     assert ended.returncode == 1
-    (run,) = each.report()["runs"]
+    (run,) = either.report()["runs"]
     assert len(run["failed_cases"]) == 2
     for failed in run["failed_cases"]:
         assert failed["rank"] == 1
         assert failed["error"].startswith("FloatingPointError: step 2: gradient of conv1.weight: ")
-    assert finished(each) == ["ring"]
+    assert finished(either) == ["ring"]
 
 
 def test_resuming_runs_a_failed_case_after_all_others(hpcdl):
@@ -181,13 +181,13 @@ def test_under_mpirun_a_failed_case_ends_the_job_and_resuming_continues(each):
 
 
 def test_a_deadlock_ends_and_the_log_names_the_operation_of_each_rank(each):
-    file = each.suite(schemes("stuck", ranks=3, more="timeout_seconds = 3"), schemes("ring"))
+    file = each.suite(schemes("stuck", ranks=3, more="timeout_seconds = 2"), schemes("ring"))
     ended = each("run", file, "-o", "o")
     assert ended.returncode == 1
     assert finished(each) == ["ring"]
     ((rank, error),) = failed_cases(each).values()
     assert rank in {0, 1, 2}
-    assert error == "the time limit of 3 s has passed"
+    assert error == "the time limit of 2 s has passed"
     for line in (
         "rank 0, main program in stuck, line 21 of mine.py: waits in recv from rank 1, tag 9\n",
         "rank 1, main program in stuck, line 23 of mine.py: waits in join of started program 1\n",
@@ -218,7 +218,7 @@ def ranks_of(folder):
 def test_a_suspended_rank_fails_its_case_only(hpcdl, number):
     many = schemes("slow").replace("repetitions = 3", "repetitions = 100000")
     file = hpcdl.suite(many, schemes("ring"))
-    command = hpcdl.hpcdl("run", file, "-o", "o", "--case-timeout", "5")
+    command = hpcdl.hpcdl("run", file, "-o", "o", "--case-timeout", "3")
     with subprocess.Popen(
         command,
         cwd=hpcdl.folder,
@@ -266,12 +266,12 @@ def test_cases_that_need_one_host_are_found_by_the_placement_of_ranks():
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a small file system")
 @pytest.mark.parametrize("kilobytes", [4, 16, 64, 128])
-def test_a_full_disk_ends_the_run_with_one_message(each, kilobytes):
-    place = each.folder / "small"
+def test_a_full_disk_ends_the_run_with_one_message(either, kilobytes):
+    place = either.folder / "small"
     place.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", place], check=True)
     try:
-        ended = each("run", each.suite(f"{TRAIN}ranks = 2\nsteps = 400\n"), "-o", "small/o")
+        ended = either("run", either.suite(f"{TRAIN}ranks = 2\nsteps = 400\n"), "-o", "small/o")
     finally:
         subprocess.run(["umount", place], check=True)
     assert ended.returncode == 1

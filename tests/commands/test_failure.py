@@ -109,12 +109,12 @@ def test_other_ranks_finish_after_a_process_failure(each):
         assert (updates["worker"] == 3).sum() <= 5
 
 
-def test_l_bfgs_continues_after_a_worker_failed(each):
-    if not each.is_openmpi:
+def test_l_bfgs_continues_after_a_worker_failed(other):
+    if not other.is_openmpi:
         pytest.skip("this MPI library ends the job when a rank fails")
-    done = each("run", each.suite(SANDBLASTER), "-o", "o")
+    done = other("run", other.suite(SANDBLASTER), "-o", "o")
     assert done.returncode == 0, done.stdout + done.stderr
-    run = read(each.folder / "o")
+    run = read(other.folder / "o")
     assert [case["process_failure"] for case in run.described] == ["rank 3 at step 5"]
     assert set(run.steps["rank"]) == {2}
     assert set(run.evaluations["rank"]) == {0, 1, 2}

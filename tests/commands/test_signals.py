@@ -150,7 +150,7 @@ def test_a_stop_request_while_ranks_start_is_orderly(each):
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("moment", [0.02 * 1.25**number for number in range(20)], ids=lambda value: f"{value:.2f}")
+@pytest.mark.parametrize("moment", [0.02 * 1.6**number for number in range(10)], ids=lambda value: f"{value:.2f}")
 @pytest.mark.parametrize("name", ["SIGUSR1", "SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
 def test_a_signal_in_the_first_seconds_ends_all(each, name, moment):
     run = start(each)

@@ -55,7 +55,18 @@ def test_messages_are_exchanged_in_rings_in_rounds_on_hosts_and_by_servers():
     assert "ring" not in CARRIERS
 
 
-@pytest.mark.parametrize(("number", "compressor", "scheme"), [(i, *pair) for i, pair in enumerate(PAIRS)])
+def sampled():
+    """Return numbered pairs: every compressor, and every scheme with each kind of message."""
+    kept, tried = [], set()
+    for number, (compressor, scheme) in enumerate(PAIRS):
+        places = {compressor, (scheme, planned(compressor, scheme).kind)}
+        if not places <= tried:
+            kept.append((number, compressor, scheme))
+            tried |= places
+    return kept
+
+
+@pytest.mark.parametrize(("number", "compressor", "scheme"), sampled())
 def test_all_ranks_get_the_same_bits_in_all_schedules(number, compressor, scheme):
     for ranks, size in [GRID[(11 * number + 13 * i) % len(GRID)] for i in range(TRIED)]:
         rows = gradients(2, ranks, size)

@@ -141,9 +141,13 @@ def build(title, kernels, dtype):
 LARGE = {"alexnet", "googlenet", "vgg11 on 19x17", "vgg16 on 19x17", "vgg19 on 19x17", "resnet56 on 16x16"}
 """Networks of large images, matrices of 4096 x 4096, or many equal blocks; smaller ones have the same layers."""
 
+SAMPLE = {"googlenet", "vgg11 on 19x17"}
+"""Large networks of the sample; AlexNet, VGG and ResNet are tested on small images or in fewer layers."""
+
 
 def marked(title):
-    return pytest.param(title, marks=[pytest.mark.slow] if title in LARGE else [])
+    marks = [pytest.mark.slow] if title in LARGE else []
+    return pytest.param(title, marks=[*marks, pytest.mark.grid] if title in LARGE - SAMPLE else marks)
 
 
 @pytest.fixture(scope="module", params=map(marked, NETWORKS))

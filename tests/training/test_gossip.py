@@ -172,6 +172,7 @@ def test_push_averages_exactly_within_log2_p_rounds(ranks):
 
 
 @pytest.mark.slow
+@pytest.mark.sampled
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("ranks", [2, 3, 7, 8])
 def test_push_keeps_the_mean_and_tends_to_it(ranks, graph):

@@ -98,6 +98,7 @@ BLOCK_AFTER_SPLIT = [
 """The block is data-parallel, so that activations move where the passes end."""
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("exchange", ["turns", "slices"])
 @pytest.mark.parametrize("linear", ["outputs", "inputs"])
 @pytest.mark.parametrize("ranks", [2, 3, 4])
