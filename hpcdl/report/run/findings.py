@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from hpcdl.analysis.run.overhead import Overhead
     from hpcdl.analysis.run.ranking import Field, Winner
     from hpcdl.analysis.run.scaling import Record
+    from hpcdl.fabric.network import Network
     from hpcdl.prediction.fitted import RunPrediction
     from hpcdl.report.run.grouping import Method
     from hpcdl.report.run.settings import Settings
@@ -66,7 +67,7 @@ class Findings:
     @cached_property
     def problems(self) -> list[list[Method]]:
         """Training records by problem, then by method, then by ranks."""
-        return problems(self.records)
+        return problems(self.predicted.records if self.predicted else self.records)
 
     @cached_property
     def settings(self) -> Settings:
@@ -112,6 +113,11 @@ class Findings:
     def predicted(self) -> RunPrediction | None:
         """Network fitted to the measured times, and its predictions; None if too little was measured."""
         return predict_run(self.run, self.records)
+
+    @property
+    def network(self) -> Network | None:
+        """Network fitted to the measured times; None if too little was measured."""
+        return self.predicted.fitted.network if self.predicted else None
 
     @cached_property
     def links(self) -> list[Links]:

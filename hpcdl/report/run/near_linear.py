@@ -46,7 +46,8 @@ def count(methods: Sequence[Method], oversubscribed: Collection[int]) -> str:
 
 def oversubscription(ends: Sequence[Scale], oversubscribed: Collection[int]) -> str:
     """Return a warning about measured scales whose ranks share cores; empty if none do."""
-    shared = sorted({scale["ranks"] for scale in ends if not scale["network"]} & set(oversubscribed))
+    measured = {scale["ranks"] for scale in ends if not scale["network"] and scale["kind"] != "replay"}
+    shared = sorted(measured & set(oversubscribed))
     numbers = ", ".join(map(str, shared))
     return (
         f" OVERSUBSCRIBED: at {numbers} ranks they share cores, which does not measure scaling." if shared else ""
@@ -153,7 +154,7 @@ def computing(methods: Sequence[Method], oversubscribed: Collection[int]) -> lis
     missed: dict[tuple[str, int], Method] = {}
     for method in methods:
         last = method.scales[-1]
-        shared = last["ranks"] in oversubscribed and not last["network"]
+        shared = last["ranks"] in oversubscribed and not last["network"] and last["kind"] != "replay"
         if last.near_linear is False and not method.is_ceiling and not shared:
             missed.setdefault((str(last["training"]), last["ranks"]), method)
     several = len({scale["training"] for method in methods for scale in method.scales}) > 1

@@ -6,6 +6,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.analysis.run.record_fields import keeps_step, strategy
+from hpcdl.nn.volumes import FLOAT_BYTES
 from hpcdl.report.figures import speedup
 from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, seconds
 from hpcdl.report.formats.document import Section, Table
@@ -17,6 +18,7 @@ from hpcdl.report.sections.collectives import one_launch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hpcdl.fabric.network import Network
     from hpcdl.report.run.findings import Findings
     from hpcdl.report.run.grouping import Method, Row, Scale
     from hpcdl.report.run.settings import Settings
@@ -26,27 +28,35 @@ NEAR: Final = {True: "yes", False: "no", None: "inconclusive"}
 EXPOSED: Final = "exposed_communication_seconds"
 """In a record; its bounds have the ending _low and _high."""
 NOISE: Final = "~0"
+BACKWARD: Final = 2 / 3
+"""Share of backward in computing: two of three products of equal size."""
+EXCHANGE: Final = (
+    "r: time of the bytes of a ring on the network fitted to this run, by the time of backward. Below 1 an "
+    "exchange can hide behind backward."
+)
 
 
 def page(found: Findings) -> Section:
     """Return one table per problem."""
-    return Section(TITLE, tables=[_table(methods, found.settings, None) for methods in found.problems])
+    return Section(
+        TITLE, tables=[_table(methods, found.settings, found.network, None) for methods in found.problems]
+    )
 
 
 def terminal(found: Findings) -> Section:
     """Return one table per problem, with the methods of the highest throughput."""
-    tables = [_table(methods, found.settings.brief, BEST) for methods in found.problems]
+    tables = [_table(methods, found.settings.brief, found.network, BEST) for methods in found.problems]
     return Section(TITLE, tables=tables).brief(
         "nodes", "95 %", "speedup", "efficiency 95 %", "input", "exposed 95 %"
     )
 
 
-def _table(methods: Sequence[Method], settings: Settings, most: int | None) -> Table:
+def _table(methods: Sequence[Method], settings: Settings, network: Network | None, most: int | None) -> Table:
     every = rows(methods)
     shown = every if most is None else best(every, "images_per_second", most)
     header = (
         *("method", "ranks", "nodes", "step", "95 %", "images/s", "speedup", "efficiency", "efficiency 95 %"),
-        *("input", "exposed", "exposed 95 %", "predicted", "near-linear"),
+        *("input", "exposed", "exposed 95 %", "r", "predicted", "error", "near-linear"),
     )
     cells = [
         (
@@ -62,7 +72,9 @@ def _table(methods: Sequence[Method], settings: Settings, most: int | None) -> T
             NONE
             if _is_free(row)
             else interval(scale.low(f"{EXPOSED}_low"), scale.high(f"{EXPOSED}_high"), seconds),
+            digits(_exchange_by_backward(scale, network)),
             seconds(scale.median("predicted_seconds")),
+            _error(scale),
             NONE if row.is_ceiling or scale.is_base else _near_linear(scale),
         )
         for row in shown
@@ -79,9 +91,25 @@ def _table(methods: Sequence[Method], settings: Settings, most: int | None) -> T
         *_input(shown),
         *_noise(cells),
         *_disturbed_ceilings(shown),
+        *([EXCHANGE] if any(_exchange_by_backward(row.scale, network) for row in shown) else []),
     ]
     rest = left_out(every, shown, "images/s")
     return Table(settings.title(first), header, cells, notes=notes, left_out=rest).without_empty()
+
+
+def _exchange_by_backward(scale: Scale, network: Network | None) -> float | None:
+    """Return the time of a ring's bytes on a fitted network by the time of backward, for a replay."""
+    record, ranks = scale.records[0], scale["ranks"]
+    computing, parameters = record.get("modelled_compute_seconds"), record.get("parameters")
+    link = network.common_link(ranks) if network and not record.get("network") else None
+    if link is None or ranks == 1 or not computing or not parameters:
+        return None
+    return float(2 * (ranks - 1) / ranks * FLOAT_BYTES * parameters * link.beta / (BACKWARD * computing))
+
+
+def _error(scale: Scale) -> str:
+    predicted, measured = scale.median("predicted_seconds"), scale.median("step_seconds")
+    return f"{100 * (predicted / measured - 1):+.1f} %" if predicted and measured else NONE
 
 
 def _near_linear(scale: Scale) -> str:
