@@ -52,7 +52,7 @@ def test_the_docstring_states_messages_bytes_and_time(name):
     assert {which for _, which, _ in volumes(name)} <= OF.keys()
 
 
-@pytest.mark.parametrize(("name", "settings"), COUNTED)
+@pytest.mark.parametrize(("name", "settings"), [*SHORT_SEGMENTS, *NODES])
 @on_any_ranks
 def test_messages_and_bytes_where_everything_divides(name, settings, ranks):
     length = 64 * ranks

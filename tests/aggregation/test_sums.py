@@ -7,6 +7,9 @@ from contract.generated import RANKS, generated
 from contract.operands import operands
 from hypothesis import strategies as st
 
+from hpcdl import registry
+from hpcdl.aggregation.parts.traits import Aggregation
+from hpcdl.cases.contract.scheme_contract import check_scheme
 from hpcdl.fabric.virtual.inprocess import in_process
 
 SEEDS = st.integers(0, 1000)
@@ -18,38 +21,11 @@ def aggregate(name, rows, seed, /, **settings):
     in_process(len(rows), seed).run(lambda comm: scheme(name)(comm, rows[comm.rank], **settings))
 
 
-def aggregate_pieces(name, rows, seed):
-    """Sum each row in pieces, by concurrent programs that are joined in any order, as gradients' buckets are."""
-
-    async def program(comm):
-        mine = rows[comm.rank]
-        pieces = [mine[:1], mine[1:1], mine[1:300], mine[300:302], mine[302:900]]
-        tasks = [comm.start(scheme(name)(comm, piece)) for piece in pieces]
-        await scheme(name)(comm, mine[900:])
-        for k in np.random.default_rng(comm.rank).permutation(len(tasks)):
-            await tasks[k]
-
-    in_process(len(rows), seed).run(program)
-
-
 @pytest.mark.parametrize("name", SCHEMES)
-@generated(
-    40,
-    {"ranks": 1, "beyond": 1, "blocks": 1, "seed": 0},
-    {"ranks": 5, "beyond": 0, "blocks": 0, "seed": 1},
-    {"ranks": 17, "beyond": 1, "blocks": 1, "seed": 2},
-    {"ranks": 64, "beyond": -1, "blocks": 1, "seed": 3},
-    ranks=RANKS,
-    beyond=st.integers(-1, 1),
-    blocks=st.integers(0, 3),
-    seed=SEEDS,
-)
-def test_sums_whole_numbers_exactly(name, ranks, beyond, blocks, seed):
-    """Lengths are 0, 1, and numbers near multiples of the number of ranks."""
-    rows, expected = operands(ranks, max(0, ranks * blocks + beyond))
-    buffers = rows.copy()
-    aggregate(name, buffers, seed)
-    assert (buffers == expected).all()
+def test_the_contract_of_a_scheme(name):
+    """Exact sums, equal bits, concurrent calls, sub-communicators, and stated costs where a scheme decides them."""
+    traits = registry.traits("aggregation", name, Aggregation)
+    assert [check for check in check_scheme(scheme(name), traits) if not check.holds] == []
 
 
 @pytest.mark.parametrize("name", SCHEMES)
@@ -60,51 +36,12 @@ def test_sums_long_vectors_that_no_number_of_ranks_divides(name):
         assert (rows == expected).all(), f"{ranks} ranks"
 
 
-@pytest.mark.parametrize("name", SCHEMES)
-@generated(4, {"ranks": 3, "seed": 1}, {"ranks": 8, "seed": 2}, ranks=st.integers(2, 13), seed=SEEDS)
-def test_all_ranks_get_the_same_bits(name, ranks, seed):
-    """Floating-point sums depend on the order of additions; it must not make ranks differ.
-
-    Nor must runs: a training is repeated to the last bit.
-    """
-    rows = np.random.default_rng(ranks).standard_normal((ranks, 1003)).astype(np.float32)
-    exact = rows.sum(axis=0, dtype=np.float64)
-    runs = np.stack([rows] * 3)
-    for schedule, buffers in enumerate(runs, seed):
-        aggregate(name, buffers, schedule)
-    np.testing.assert_allclose(runs[0, 0], exact, atol=1e-5)
-    bits = runs.view(np.uint32)
-    assert (bits == bits[0, 0]).all()
-
-
 @pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["float64", "int64"])
 @pytest.mark.parametrize("name", SCHEMES)
 def test_sums_other_types(name, dtype):
     rows, expected = operands(5, 103, dtype)
     aggregate(name, rows, 0)
-    assert (rows == expected).all()
-
-
-@pytest.mark.parametrize("name", SCHEMES)
-@generated(16, {"ranks": 3, "seed": 0}, {"ranks": 8, "seed": 1}, ranks=st.integers(2, 9), seed=SEEDS)
-def test_several_at_once(name, ranks, seed):
-    rows, expected = operands(ranks, 1000)
-    buffers = rows.copy()
-    aggregate_pieces(name, buffers, seed)
-    assert (buffers == expected).all()
-
-
-@pytest.mark.parametrize("name", SCHEMES)
-def test_sums_over_a_part_of_the_ranks(name):
-    rows, _ = operands(9, 50)
-    expected = [rows[[r for r in range(9) if r % 4 == rank % 4]].sum(axis=0) for rank in range(9)]
-
-    async def program(comm):
-        part = await comm.split(comm.rank % 4, -comm.rank)
-        await scheme(name)(part, rows[comm.rank])
-
-    in_process(9, 1).run(program)
     assert (rows == expected).all()
 
 

@@ -12,7 +12,7 @@ import pytest
 from .conftest import LIMIT, TRAIN
 
 SUITE = f"""{TRAIN}ranks = 2
-steps = 400
+steps = 200
 training = ["synchronous", {{name = "asynchronous", collect = 1}}]
 """
 KILLS = [
@@ -119,7 +119,15 @@ def wait_until_all_are_gone(folder):
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize(("target", "name", "moment"), KILLS)
+def by_library():
+    """Return kills by MPI library; those of launchers and ranks start the job again, and alternate between both."""
+    for number, kill in enumerate(KILLS):
+        for place, library in enumerate(("hpcdl", "other")):
+            is_left_out = kill[0] != "hpcdl" and (number + place) % 2
+            yield pytest.param(library, *kill, marks=[pytest.mark.grid] if is_left_out else [])
+
+
+@pytest.mark.parametrize(("each", "target", "name", "moment"), by_library(), indirect=["each"])
 def test_a_signal_to_one_process_ends_all(each, target, name, moment):
     run = start(each)
     come_to(moment, target, run)

@@ -108,7 +108,8 @@ def left():
     return {
         "links": sorted(link["ifname"] for link in json.loads(links)),
         "names": sorted(path.name for path in named.iterdir()) if named.exists() else None,
-        "mounts": Path("/proc/self/mounts").read_text(),
+        # tests of full disks, which may run at the same time, mount small file systems
+        "mounts": [line for line in Path("/proc/self/mounts").read_text().splitlines() if "/small " not in line],
     }
 
 

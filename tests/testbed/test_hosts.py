@@ -201,6 +201,7 @@ def test_hpcdl_run_has_a_rank_on_each_host_and_says_that_they_are_emulated(libra
     testbed.check_nothing_left()
 
 
+@pytest.mark.parametrize("library", ["MPICH", pytest.param("Open MPI", marks=pytest.mark.grid)], indirect=True)
 def test_cases_for_ranks_of_one_host_are_left_out_and_the_others_run(library):
     """And resuming in the same place says the same."""
     _, testbed = library
