@@ -172,7 +172,6 @@ def test_ctrl_c_ends_all_ranks(each):
     assert output.count("hpcdl: interrupted; finished cases are kept, continue with --resume") == 1
     wait_for_orphans(each.folder)
     assert len(names(each.folder / "o")) == len(kept)
-    resumed(each, suite, kept)
 
 
 def test_sigterm_to_the_parent_ends_all_ranks(hpcdl):

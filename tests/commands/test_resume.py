@@ -75,6 +75,7 @@ def test_the_case_of_a_damaged_part_runs_again_and_one_line_reports_it(hpcdl, be
     (line,) = (line for line in done.stdout.splitlines() if damaged.name in line)
     assert "its case runs again" in line
     assert "resuming: 1 of 3 cases are finished" in done.stdout
+    assert "MIXED" not in (folder / "report.md").read_text()
     assert len(parts(folder)) == 3
     assert sound.read_bytes() == before
     with h5py.File(folder / "run.h5") as file:
@@ -127,9 +128,10 @@ def test_cases_of_emulated_hosts_stay_marked_after_resuming_without_them(hpcdl):
     assert "EMULATED: the nodes of 2 cases are 2 hosts of hpcdl testbed" in (folder / "report.md").read_text()
 
 
-def test_the_same_machine_continues(each, begin):
-    folder = begin(each)
-    done = each("run", each.suite(CASES), "-o", "out", "--resume")
+def test_the_same_machine_continues(other, begin):
+    """With this process's library it does in the tests above."""
+    folder = begin(other)
+    done = other("run", other.suite(CASES), "-o", "out", "--resume")
     assert done.returncode == 0, done.stderr
     assert "MIXED" not in (folder / "report.md").read_text()
 
