@@ -136,6 +136,32 @@ def test_the_same_machine_continues(other, begin):
     assert "MIXED" not in (folder / "report.md").read_text()
 
 
+def test_resuming_without_a_folder_takes_the_newest_unfinished_run(hpcdl, whole):
+    for name in ("older", "newer", "whole"):
+        folder = hpcdl.folder / "runs" / name
+        shutil.copytree(whole(hpcdl.python), folder, copy_function=shutil.copy)
+        if name != "whole":
+            (folder / "run.h5").unlink()
+            parts(folder)[2].unlink()
+    resume = ("run", hpcdl.suite(CASES), "--resume")
+    ended = hpcdl(*resume)
+    assert ended.returncode == 0, ended.stderr
+    assert "resuming the newest unfinished run: runs/newer\nresuming: 2 of 3 cases are finished\n" in ended.stdout
+    assert "resuming the newest unfinished run: runs/older\n" in hpcdl(*resume).stdout
+    refused = hpcdl(*resume)
+    assert refused.returncode == 2
+    assert "--resume: runs/ holds no unfinished run of the suite 'tiny'; name its folder with -o" in refused.stderr
+    assert sorted(path.name for path in (hpcdl.folder / "runs").iterdir()) == ["newer", "older", "whole"]
+
+
+def test_a_run_of_another_suite_is_not_resumed(hpcdl, begin):
+    folder = begin(hpcdl)
+    ended = hpcdl("run", hpcdl.suite(CASES, name="other"), "-o", "out", "--resume")
+    assert ended.returncode == 2
+    assert "-o out: holds a run of the suite 'tiny', and this is 'other'" in ended.stderr
+    assert len(parts(folder)) == 2
+
+
 @pytest.mark.parametrize("name", ["log.txt", "report.md", ".run.h5.partial"])
 def test_a_run_does_not_write_through_links(hpcdl, name):
     precious = hpcdl.folder / "precious"

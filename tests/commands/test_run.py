@@ -310,30 +310,6 @@ def test_resuming_some_cases_keeps_the_others(hpcdl):
     assert len(report(hpcdl)) == 4
 
 
-def test_resuming_without_a_folder_takes_the_newest_unfinished_run(hpcdl):
-    suite = hpcdl.suite(f'{COLLECTIVE}aggregation = "ring"\nranks = 2\nmessage_bytes = [64, 128]')
-    for run in ("runs/older", "runs/newer", "runs/whole"):
-        finished(hpcdl("run", suite, "-o", run))
-    for run in ("older", "newer"):
-        folder = hpcdl.folder / "runs" / run
-        (folder / "run.h5").unlink()
-        next((folder / "parts").glob("*.h5")).unlink()
-    ended = finished(hpcdl("run", suite, "--resume"))
-    assert "resuming the newest unfinished run: runs/newer\nresuming: 1 of 2 cases are finished\n" in ended.stdout
-    assert "resuming the newest unfinished run: runs/older\n" in finished(hpcdl("run", suite, "--resume")).stdout
-    refused = finished(hpcdl("run", suite, "--resume"), 2).stderr
-    assert "--resume: runs/ holds no unfinished run of the suite 'tiny'; name its folder with -o" in refused
-    assert sorted(path.name for path in (hpcdl.folder / "runs").iterdir()) == ["newer", "older", "whole"]
-
-
-def test_a_run_of_another_suite_is_not_resumed(hpcdl):
-    case = f'{COLLECTIVE}aggregation = "ring"\nranks = 2\nmessage_bytes = 64'
-    finished(hpcdl("run", hpcdl.suite(case, name="mine"), "-o", "o"))
-    ended = finished(hpcdl("run", hpcdl.suite(case, name="other"), "-o", "o", "--resume"), 2)
-    assert "-o o: holds a run of the suite 'mine', and this is 'other'" in ended.stderr
-    assert len(report(hpcdl)) == 1
-
-
 def test_worker_ranks_import_little(mine):
     """A thousand ranks that import pandas load a file server for minutes."""
     finished(mine("run", mine.suite(TRAIN, 'steps = 3\nranks = 3\naggregation = "mine:nosy"'), "-o", "o"))

@@ -127,7 +127,7 @@ def by_library():
             yield pytest.param(library, *kill, marks=[pytest.mark.grid] if is_left_out else [])
 
 
-@pytest.mark.parametrize(("each", "target", "name", "moment"), by_library(), indirect=["each"])
+@pytest.mark.parametrize(("each", "target", "name", "moment"), [*by_library()], indirect=["each"])
 def test_a_signal_to_one_process_ends_all(each, target, name, moment):
     run = start(each)
     come_to(moment, target, run)

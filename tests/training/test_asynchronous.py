@@ -2,18 +2,16 @@
 
 from copy import deepcopy
 from dataclasses import replace
-from functools import cache
-from itertools import groupby, pairwise
+from itertools import groupby
 
 import numpy as np
 import pytest
 from contract import quadratic, training
+from contract.asynchronous import Run, loss_of
 from contract.schedules import SCHEDULES, ranks_in
 
 from hpcdl import registry
-from hpcdl.data.parts.sharding import EQUAL, Shares
-from hpcdl.fabric.comm import Counters, PeerLost
-from hpcdl.fabric.faults import RankFailed
+from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.network import NETWORKS, Link
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated
@@ -22,55 +20,11 @@ from hpcdl.nn.layers.batch_norm import BatchNorm
 from hpcdl.nn.layers.flatten import Flatten
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.replica import Replica
-from hpcdl.optim.adagrad import Adagrad
-from hpcdl.optim.adam import Adam
-from hpcdl.optim.rmsprop import RMSProp
 from hpcdl.optim.sgd import SGD
 from hpcdl.registry import in_full
-from hpcdl.trace.recorder import Recorder, Update
 from hpcdl.training.asynchronous import asynchronous, check, title
 from hpcdl.training.parts.asynchronous.messages import Request
-from hpcdl.training.parts.asynchronous.server import AdaptiveStrength, DelayCompensation
 from hpcdl.training.synchronous import synchronous
-
-
-class Run:
-    """Asynchronous training of all ranks in this process."""
-
-    def __init__(
-        self, world, make=quadratic.session, strategy=asynchronous, failure=None, numbers=None, **settings
-    ):
-        self.recorders = [Recorder(events=False) for _ in range(world.ranks)]
-        self.sessions = [
-            make(recorder=recorder, **self._may_fail(failure, rank), **settings)
-            for rank, recorder in enumerate(self.recorders)
-        ]
-        world.run(lambda comm: strategy(comm, self.sessions[comm.rank], **numbers or {}))
-        assert not [post for group in world.groups for box in group.mailboxes.values() for post in box.posts()]
-
-    @staticmethod
-    def _may_fail(failure, rank):
-        """Return session settings of a rank that fails before a step if ``failure`` is (rank, step)."""
-
-        def before_step(step):
-            if (rank, step) == failure:
-                raise RankFailed
-
-        return {"before_step": before_step} if failure else {}
-
-    @property
-    def parameters(self):
-        """Parameters, which must be equal on all ranks."""
-        first, *others = (session.replica.parameters for session in self.sessions)
-        assert all(np.array_equal(first, other) for other in others)
-        return first
-
-    def updates(self, rank=0):
-        return [Update(*row) for row in self.recorders[rank].updates]
-
-    @property
-    def images(self):
-        return sum(row.images for recorder in self.recorders for row in recorder.steps)
 
 
 def random_numbers(random, ranks, **fixed):
@@ -153,15 +107,6 @@ def test_mean_staleness_agrees_with_theory(workers, collect, overlap, under_way)
     assert np.mean(staleness) == pytest.approx((under_way * workers - 1) / collect, rel=0.02)
 
 
-@cache
-def batch_gradient(size, global_batch, clock, worker, workers, shares=EQUAL):
-    """Return the number of images of a worker's share of one batch, and their sum."""
-    images, _ = quadratic.session(size=size, global_batch=global_batch, shares=shares).inputs.batch(
-        clock, worker, workers
-    )
-    return len(images), images.reshape(len(images), -1).sum(axis=0)
-
-
 @pytest.mark.slow
 def test_no_worker_is_further_ahead_than_the_bound():
     """In the traces of many schedules a worker at clock c has all updates of clocks <= c - s - 1.
@@ -227,12 +172,6 @@ def test_no_schedule_deadlocks():
         assert (final.step, final.samples) == (4, 4 * quadratic.IMAGES)
 
 
-def loss_of(parameters):
-    """Return the loss of the five test images."""
-    images, _ = quadratic.noise(5).test.batch(np.arange(5), "float64")
-    return ((parameters - images.reshape(5, -1)) ** 2).sum() / 2 / 5
-
-
 @pytest.mark.parametrize("workers", [3, 4, 8])
 def test_a_server_sends_an_answer_while_it_receives_the_next_request(workers):
     """On full-duplex links without waiting workers, an update takes the time of a gradient's bytes."""
@@ -257,399 +196,7 @@ def test_a_server_sends_an_answer_while_it_receives_the_next_request(workers):
 
 # parameters recomputed from traces
 
-
-PLAIN = lambda gradient, drift: gradient
-STRENGTH = 0.5
-
-
-def adaptive():
-    """Return the correction of DC-ASGD-a, equations 10 and 14; m is a moving mean of g g from 0."""
-    m = 0.0
-
-    def correct(gradient, drift):
-        nonlocal m
-        m = 0.95 * m + 0.05 * gradient**2
-        return gradient + STRENGTH / np.sqrt(m + 1e-7) * gradient**2 * drift
-
-    return correct
-
-
-CORRECTIONS = {
-    "constant": lambda: lambda gradient, drift: gradient + STRENGTH * gradient**2 * drift,
-    "adaptive": adaptive,
-}
-
-
-def replayed(
-    run, rate, correct=PLAIN, *, n_fetch=1, adagrad=False, size=5, global_batch=quadratic.IMAGES, shares=EQUAL
-):
-    """Return the parameters of a training, recomputed from the updates and staleness in its trace.
-
-    ``rate(batches, update)`` is that of one gradient, ``batches`` having been applied before its update. With
-    ``n_fetch`` > 1 each gradient must be an update of its own.
-    """
-    workers = len(run.sessions)
-    weights = shares.among(workers)
-    history = [quadratic.QuadraticLoss(size, "float64").parameters]
-    clocks, fetched, local = [0] * workers, [-1] * workers, [None] * workers
-    squares, applied = 0.0, 0
-    for version, together in groupby(run.updates(), lambda update: update.version):
-        assert version == len(history) - 1
-        gradients, rates, together_parts = [], [], 0
-        for update in together:
-            worker, base = update.worker, update.version - update.staleness
-            if n_fetch == 1 or fetched[worker] != base:
-                fetched[worker], local[worker] = base, history[base]
-            rates.append(rate(applied, update))
-            images, total = batch_gradient(size, global_batch, clocks[worker], worker, workers, shares)
-            relative = images * workers / global_batch
-            gradient = local[worker] - total / images
-            local[worker] = local[worker] - rates[-1] * relative * gradient
-            gradients.append(relative * correct(gradient, history[-1] - history[base]))
-            clocks[worker] += 1
-            together_parts += weights[worker]
-        applied += together_parts
-        squares += np.average(gradients, axis=0, weights=rates) ** 2 if adagrad else 0
-        step = np.mean([own * gradient for own, gradient in zip(rates, gradients, strict=True)], axis=0)
-        history.append(history[-1] - (step / np.sqrt(squares) if adagrad else step))
-    return history[-1]
-
-
-def assert_replayed(run, rate, shares=EQUAL, **keys):
-    """Check the rates in the trace, and the parameters recomputed from it."""
-    np.testing.assert_allclose(run.parameters, replayed(run, rate, shares=shares, **keys), rtol=1e-12)
-    applied, weights = 0, shares.among(len(run.sessions))
-    for _, together in groupby(run.updates(), lambda update: update.version):
-        rows = list(together)
-        assert [row.learning_rate for row in rows] == pytest.approx([rate(applied, row) for row in rows])
-        applied += sum(weights[row.worker] for row in rows)
-    assert max(update.staleness for update in run.updates()) > 0
-
-
-RATES = {
-    "none": lambda batches, update: quadratic.RATE / (1 + batches // 3),
-    "staleness": lambda batches, update: quadratic.RATE / (1 + batches // 3) / max(1, update.staleness),
-}
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize("scale_rate", RATES)
-@pytest.mark.parametrize(
-    "numbers",
-    [
-        {},
-        {"bound": 2},
-        {"collect": 2},
-        {"collect": 3},
-        {"delay_compensation": "constant"},
-        {"delay_compensation": "adaptive"},
-        {"delay_compensation": "constant", "collect": 2},
-    ],
-    ids=str,
-)
-def test_the_trace_gives_the_parameters(numbers, scale_rate, seed):
-    kind = numbers.get("delay_compensation")
-    strength = {"strength": STRENGTH} if kind else {}
-    run = Run(in_process(3, seed), numbers={"servers": 1, "scale_rate": scale_rate, **numbers, **strength})
-    assert_replayed(run, RATES[scale_rate], correct=CORRECTIONS[kind]() if kind else PLAIN)
-    assert run.images == 6 * quadratic.IMAGES
-
-
-UNEQUAL = Shares(weights=(4, 1))
-"""Shares of three workers: 32, 8 and 8 of 48 images."""
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize(
-    "numbers",
-    [{}, {"bound": 1}, {"collect": 2}, {"delay_compensation": "adaptive", "strength": STRENGTH}],
-    ids=str,
-)
-def test_the_trace_gives_the_parameters_with_unequal_shares(numbers, seed):
-    """Every image has the same weight, and steps are counted in images; the last batch may be too large."""
-    rate = lambda batches, update: quadratic.RATE / (1 + min(batches // 6, 5))
-    run = Run(in_process(3, seed), shares=UNEQUAL, numbers=numbers)
-    correct = CORRECTIONS["adaptive"]() if "strength" in numbers else PLAIN
-    assert_replayed(run, rate, shares=UNEQUAL, correct=correct)
-    assert 6 * quadratic.IMAGES <= run.images < 6 * quadratic.IMAGES + 32
-    assert [(row.step, row.samples) for row in run.recorders[2].evaluations] == [(6, 6 * quadratic.IMAGES)]
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_all_gradients_and_bound_0_is_synchronous_with_unequal_shares(seed):
-    native = registry.find("aggregation", "native")
-    expected = Run(in_process(3), strategy=synchronous, aggregate=native, shares=UNEQUAL).parameters
-    run = Run(in_process(4, seed), shares=UNEQUAL, numbers={"collect": "all", "bound": 0, "dedicated": True})
-    assert np.array_equal(run.parameters, expected)
-    whole = Run(in_process(1), strategy=synchronous, aggregate=native).parameters
-    np.testing.assert_allclose(expected, whole, rtol=1e-12)
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_servers_agree_with_unequal_shares_and_a_failed_worker(seed):
-    """Servers receive gradients in different orders and still have the same number of snapshots."""
-    shares, numbers = Shares(weights=(1, 5, 2)), {"servers": 2, "dedicated": True}
-    for failure in (None, (1, seed % 6)):
-        run = Run(in_process(6, seed), shares=shares, failure=failure, numbers=numbers, evaluate_every=2)
-        evaluations = run.recorders[0].evaluations
-        assert [row.step for row in evaluations] == [2, 4, 6]
-        assert evaluations[-1].loss == pytest.approx(loss_of(run.sessions[0].replica.parameters))
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize("collect", [1, 2, 3])
-@pytest.mark.parametrize("scale_rate", RATES)
-def test_the_trace_gives_the_parameters_with_adagrad(scale_rate, collect, seed):
-    """Adagrad divides by the gradients' size, so only a scaled rate has an effect, not scaled gradients."""
-    make = lambda **rest: quadratic.session(optimizer=Adagrad(), **rest)
-    run = Run(in_process(3, seed), make, numbers={"scale_rate": scale_rate, "collect": collect})
-    assert_replayed(run, RATES[scale_rate], adagrad=True)
-
-
-@pytest.mark.parametrize("optimizer", [Adagrad, Adam, RMSProp, SGD])
-def test_any_optimizer_gets_the_mean_rate_of_its_gradients(optimizer):
-    """Weight decay uses this rate too."""
-
-    class Watched(optimizer):
-        def update(self, parameters, gradients, learning_rate):
-            rates.append(learning_rate)
-            super().update(parameters, gradients, learning_rate)
-
-    rates = []
-    make = lambda **rest: quadratic.session(
-        optimizer=Watched(weight_decay=0.1), learning_rate=lambda step: 0.25, **rest
-    )
-    run = Run(in_process(7, 5), make, numbers={"scale_rate": "staleness", "collect": 2, "dedicated": True})
-    updates = run.updates(6)
-    for version, rate in enumerate(rates):
-        own = [max(1, update.staleness) for update in updates if update.version == version]
-        assert rate == pytest.approx(np.mean([0.25 / age for age in own]))
-    assert min(rates) < 0.1
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("workers", [2, 3])
-@pytest.mark.parametrize("n_fetch", [2, 3])
-@pytest.mark.parametrize("seed", range(5))
-def test_between_fetches_a_worker_descends_by_its_own_gradients(workers, n_fetch, seed):
-    """At the full rate: a server's update and a worker's own step both use the mean over one share."""
-    run = Run(in_process(workers, seed), learning_rate=lambda step: 0.1, numbers={"n_fetch": n_fetch})
-    assert_replayed(run, lambda batches, update: 0.1, n_fetch=n_fetch)
-
-
-@pytest.mark.parametrize("servers", [1, 3])
-@pytest.mark.parametrize(
-    ("numbers", "optimizer"),
-    [({"n_fetch": 3}, SGD), ({}, lambda: SGD(momentum=0.9, weight_decay=0.1))],
-    ids=["own steps", "shards"],
-)
-def test_shards_and_own_steps_have_the_models_rates(numbers, optimizer, servers):
-    """Biases have twice the rate and no decay; one worker equals synchronous training."""
-
-    def make(**rest):
-        layers = [Flatten("flatten"), Linear("fc", 10, rates=(1, 2))]
-        replica = Replica(layers, (8, 8, 1), backend=backend("numpy"), dtype="float64", seed=1)
-        keys = {"optimizer": optimizer(), "replica": replica, "learning_rate": lambda _step: 0.05}
-        return training.session("native", "float64", **keys, **rest)
-
-    expected = Run(in_process(1), make, strategy=synchronous).parameters
-    found = Run(in_process(1 + servers), make, numbers={"servers": servers, "dedicated": True, **numbers})
-    np.testing.assert_allclose(found.parameters, expected, rtol=1e-9, atol=1e-12)
-
-
-def downpour(n_fetch, n_push, overlap, steps, rate):
-    """Return parameters by algorithm 7.1 of Dean et al. 2012 with one replica and gradient descent on the server.
-
-    What a fetch brings is there at once, or at the end of the step that it was started in; the first is waited for.
-    """
-    server = quadratic.QuadraticLoss(5, "float64").parameters.copy()
-    parameters, accrued = server.copy(), np.zeros(5)
-    for step in range(steps):
-        fetched = server.copy() if step % n_fetch == 0 else None
-        late = overlap and step > 0
-        if fetched is not None and not late:
-            parameters = fetched.copy()
-        images, total = batch_gradient(5, quadratic.IMAGES, step, 0, 1)
-        gradient = (images * parameters - total) / images
-        accrued += gradient
-        parameters -= rate * gradient
-        if fetched is not None and late:
-            parameters = fetched.copy()
-        if step % n_push == 0:
-            server -= rate * accrued
-            accrued[:] = 0
-    return server - rate * accrued  # the worker pushes the rest at the end
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("servers", [1, 3])
-@pytest.mark.parametrize("overlap", [False, True])
-@pytest.mark.parametrize("n_push", [1, 2, 3, 5])
-@pytest.mark.parametrize("n_fetch", [1, 2, 3, 5])
-def test_fetches_and_pushes_follow_the_papers_pseudo_code(n_fetch, n_push, overlap, servers):
-    numbers = {"n_fetch": n_fetch, "n_push": n_push, "overlap": overlap, "servers": servers, "dedicated": True}
-    rate = lambda step: 0.25
-    run = Run(in_process(1 + servers, n_fetch), steps=11, learning_rate=rate, numbers=numbers)
-    np.testing.assert_allclose(run.parameters, downpour(n_fetch, n_push, overlap, 11, 0.25), rtol=1e-12)
-
-
-@pytest.mark.parametrize("settings", [{}, {"scale_rate": "staleness"}, {"warm_start": 4}, {"bound": 1}])
-def test_with_one_worker_shards_do_not_change_the_result(settings):
-    """Seven servers for five parameters: two shards are empty."""
-    whole = Run(in_process(2), numbers={"dedicated": True, **settings}).parameters
-    cut = Run(in_process(8), numbers={"servers": 7, "dedicated": True, **settings}).parameters
-    assert np.array_equal(whole, cut)
-
-
-def test_rates_of_a_shard_never_grow():
-    """Adagrad on a shard: rate / sqrt(sum of squared gradients) for each parameter."""
-
-    class Watched(Adagrad):
-        def update(self, parameters, gradients, learning_rate):
-            before = parameters.copy()
-            super().update(parameters, gradients, learning_rate)
-            moved = np.abs(gradients) > 1e-12
-            rates.append(np.where(moved, (before - parameters) / np.where(moved, gradients, 1), rates[-1]))
-
-    rates = [np.full(5, np.inf)]
-    make = lambda **rest: quadratic.session(optimizer=Watched(), learning_rate=lambda step: 0.3, **rest)
-    Run(in_process(5, 1), make, numbers={"dedicated": True})
-    assert len(rates) == 1 + 6 * 4
-    assert all((after <= before * (1 + 1e-9)).all() for before, after in pairwise(rates))
-    assert len(set(rates[-1].round(9))) == 5
-
-
-@pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("bound", [None, 0])
-def test_in_a_warm_start_only_the_first_worker_trains(seed, bound):
-    numbers = {"warm_start": 7, "collect": "all" if bound == 0 else 1, "bound": bound}
-    run = Run(in_process(3, seed), numbers=numbers)
-    updates = run.updates()
-    assert [(update.worker, update.version, update.staleness) for update in updates[:7]] == [
-        (0, version, 0) for version in range(7)
-    ]
-    assert {update.worker for update in updates[7:]} == {0, 1, 2}
-    assert all(update.version - update.staleness >= 7 for update in updates if update.worker)
-    assert len(updates) == 6 * 3
-
-
-def test_delay_compensation_by_hand():
-    """Correct the gradient (2, -1) of worker 1 from parameters (1, 1) to (1.5, 3)."""
-    compensation = DelayCompensation([np.zeros(2) for _ in range(2)], lambda gradient: 0.1)
-    compensation.remember(0, np.full(2, 99.0))
-    compensation.remember(1, np.ones(2))
-    gradient = np.array([2.0, -1.0])
-    compensation.correct(1, gradient, np.array([1.5, 3.0]))
-    np.testing.assert_allclose(gradient, [2 + 0.1 * 4 * 0.5, -1 + 0.1 * 1 * 2])
-
-
-def test_adaptive_strength_by_hand():
-    """2 / sqrt(m) with m = 0.05 g^2 at first, then 0.95 m + 0.05 g^2."""
-    strength = AdaptiveStrength(np.zeros(2), 2.0)
-    np.testing.assert_allclose(strength(np.array([2.0, 4.0])), 2 / np.sqrt([0.2, 0.8]), rtol=1e-6)
-    np.testing.assert_allclose(strength(np.array([1.0, 0.0])), 2 / np.sqrt([0.95 * 0.2 + 0.05, 0.76]), rtol=1e-6)
-
-
 # failures
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "numbers",
-    [
-        {},
-        {"collect": "all", "bound": 0},
-        {"collect": 2, "n_push": 3, "n_fetch": 2},
-        {"bound": 1, "servers": 2},
-        {"overlap": True},
-        {"warm_start": 5},
-        {"warm_start": 5, "bound": 0},
-    ],
-    ids=str,
-)
-def test_other_workers_train_on_the_mini_batches_of_a_failed_worker(numbers):
-    """All mini-batches are trained on, for failures of each worker before each step."""
-    for seed in range(48):
-        servers = numbers.get("servers", 1)
-        failure = 0 if "warm_start" in numbers else seed % 4, seed // 4 % 6
-        run = Run(in_process(4 + servers, seed), failure=failure, numbers={"dedicated": True, **numbers}, size=3)
-        for server in range(4, 4 + servers):
-            updates = run.updates(server)
-            if numbers.get("n_push", 1) == 1:
-                assert len(updates) == 6 * 4
-            mine = [update for update in updates if update.worker == failure[0]]
-            assert len(mine) <= failure[1]
-        if failure[0]:
-            assert run.recorders[0].evaluations[-1].samples == 6 * quadratic.IMAGES
-        survivors = [session.replica.parameters for rank, session in enumerate(run.sessions) if rank != failure[0]]
-        assert all(np.array_equal(survivors[0], other) for other in survivors)
-
-
-class Failing:
-    """A communicator whose rank fails when it begins its message number ``lasts`` + 1."""
-
-    def __init__(self, comm, lasts):
-        self.comm, self.lasts = comm, lasts
-
-    def __getattr__(self, name):
-        return getattr(self.comm, name)
-
-    def _count(self):
-        if self.lasts == 0:
-            raise RankFailed
-        self.lasts -= 1
-
-    async def send(self, *arguments):
-        self._count()
-        await self.comm.send(*arguments)
-
-    async def recv(self, *arguments):
-        self._count()
-        return await self.comm.recv(*arguments)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "numbers",
-    [
-        {},
-        {"bound": 0},
-        {"collect": "all", "bound": 0},
-        {"collect": 2, "n_push": 2, "n_fetch": 2, "bound": 3},
-        {"overlap": True},
-        {"warm_start": 5},
-        {"warm_start": 5, "bound": 0},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("servers", [2, 3])
-def test_a_worker_fails_between_messages_to_two_servers(numbers, servers):
-    """No rank waits forever, and the servers' updates differ at most by the gradient under way."""
-    workers, steps, partial_pushes = 3, 4, 0
-    for seed in range(40):
-
-        async def train(comm, session, lasts=seed, **numbers):
-            await asynchronous(Failing(comm, lasts) if comm.rank == 0 else comm, session, **numbers)
-
-        keys = {"servers": servers, "dedicated": True, **numbers}
-        run = Run(in_process(workers + servers, seed), strategy=train, numbers=keys, steps=steps, size=7)
-        updates = [run.updates(server) for server in range(workers, workers + servers)]
-        pushes = [sum(one.worker == 0 for one in found) for found in updates]
-        assert max(pushes) - min(pushes) <= 1
-        partial_pushes += max(pushes) > min(pushes)
-        if numbers.get("n_push", 1) == 1:
-            assert len(updates[0]) == steps * workers
-        survivors = [session.replica.parameters for session in run.sessions[1:]]
-        assert all(np.array_equal(survivors[0], other) for other in survivors)
-    assert partial_pushes
-
-
-def test_training_ends_if_a_server_fails():
-    with pytest.raises(PeerLost, match=r"^rank 2 is gone: it kept a part of the parameters$"):
-        Run(in_process(3), failure=(2, 1), numbers={"servers": 3})
 
 
 # memory, evaluations, settings

@@ -1,0 +1,107 @@
+"""Asynchronous training goes on after the failure of a worker, and ends after that of a server."""
+
+import numpy as np
+import pytest
+from contract import quadratic
+from contract.asynchronous import Run
+
+from hpcdl.fabric.comm import PeerLost
+from hpcdl.fabric.faults import RankFailed
+from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.training.asynchronous import asynchronous
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {},
+        {"collect": "all", "bound": 0},
+        {"collect": 2, "n_push": 3, "n_fetch": 2},
+        {"bound": 1, "servers": 2},
+        {"overlap": True},
+        {"warm_start": 5},
+        {"warm_start": 5, "bound": 0},
+    ],
+    ids=str,
+)
+def test_other_workers_train_on_the_mini_batches_of_a_failed_worker(numbers):
+    """All mini-batches are trained on, for failures of each worker before each step."""
+    for seed in range(48):
+        servers = numbers.get("servers", 1)
+        failure = 0 if "warm_start" in numbers else seed % 4, seed // 4 % 6
+        run = Run(in_process(4 + servers, seed), failure=failure, numbers={"dedicated": True, **numbers}, size=3)
+        for server in range(4, 4 + servers):
+            updates = run.updates(server)
+            if numbers.get("n_push", 1) == 1:
+                assert len(updates) == 6 * 4
+            mine = [update for update in updates if update.worker == failure[0]]
+            assert len(mine) <= failure[1]
+        if failure[0]:
+            assert run.recorders[0].evaluations[-1].samples == 6 * quadratic.IMAGES
+        survivors = [session.replica.parameters for rank, session in enumerate(run.sessions) if rank != failure[0]]
+        assert all(np.array_equal(survivors[0], other) for other in survivors)
+
+
+class Failing:
+    """A communicator whose rank fails when it begins its message number ``lasts`` + 1."""
+
+    def __init__(self, comm, lasts):
+        self.comm, self.lasts = comm, lasts
+
+    def __getattr__(self, name):
+        return getattr(self.comm, name)
+
+    def _count(self):
+        if self.lasts == 0:
+            raise RankFailed
+        self.lasts -= 1
+
+    async def send(self, *arguments):
+        self._count()
+        await self.comm.send(*arguments)
+
+    async def recv(self, *arguments):
+        self._count()
+        return await self.comm.recv(*arguments)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {},
+        {"bound": 0},
+        {"collect": "all", "bound": 0},
+        {"collect": 2, "n_push": 2, "n_fetch": 2, "bound": 3},
+        {"overlap": True},
+        {"warm_start": 5},
+        {"warm_start": 5, "bound": 0},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("servers", [2, 3])
+def test_a_worker_fails_between_messages_to_two_servers(numbers, servers):
+    """No rank waits forever, and the servers' updates differ at most by the gradient under way."""
+    workers, steps, partial_pushes = 3, 4, 0
+    for seed in range(40):
+
+        async def train(comm, session, lasts=seed, **numbers):
+            await asynchronous(Failing(comm, lasts) if comm.rank == 0 else comm, session, **numbers)
+
+        keys = {"servers": servers, "dedicated": True, **numbers}
+        run = Run(in_process(workers + servers, seed), strategy=train, numbers=keys, steps=steps, size=7)
+        updates = [run.updates(server) for server in range(workers, workers + servers)]
+        pushes = [sum(one.worker == 0 for one in found) for found in updates]
+        assert max(pushes) - min(pushes) <= 1
+        partial_pushes += max(pushes) > min(pushes)
+        if numbers.get("n_push", 1) == 1:
+            assert len(updates[0]) == steps * workers
+        survivors = [session.replica.parameters for session in run.sessions[1:]]
+        assert all(np.array_equal(survivors[0], other) for other in survivors)
+    assert partial_pushes
+
+
+def test_training_ends_if_a_server_fails():
+    with pytest.raises(PeerLost, match=r"^rank 2 is gone: it kept a part of the parameters$"):
+        Run(in_process(3), failure=(2, 1), numbers={"servers": 3})

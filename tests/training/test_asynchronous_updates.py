@@ -1,0 +1,316 @@
+"""Parameters of asynchronous training are those recomputed from its trace and by its papers' rules."""
+
+from itertools import groupby, pairwise
+
+import numpy as np
+import pytest
+from contract import quadratic, training
+from contract.asynchronous import Run, batch_gradient, loss_of
+
+from hpcdl import registry
+from hpcdl.data.parts.sharding import EQUAL, Shares
+from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.nn.backend import backend
+from hpcdl.nn.layers.flatten import Flatten
+from hpcdl.nn.layers.linear import Linear
+from hpcdl.nn.replica import Replica
+from hpcdl.optim.adagrad import Adagrad
+from hpcdl.optim.adam import Adam
+from hpcdl.optim.rmsprop import RMSProp
+from hpcdl.optim.sgd import SGD
+from hpcdl.training.parts.asynchronous.server import AdaptiveStrength, DelayCompensation
+from hpcdl.training.synchronous import synchronous
+
+PLAIN = lambda gradient, drift: gradient
+STRENGTH = 0.5
+
+
+def adaptive():
+    """Return the correction of DC-ASGD-a, equations 10 and 14; m is a moving mean of g g from 0."""
+    m = 0.0
+
+    def correct(gradient, drift):
+        nonlocal m
+        m = 0.95 * m + 0.05 * gradient**2
+        return gradient + STRENGTH / np.sqrt(m + 1e-7) * gradient**2 * drift
+
+    return correct
+
+
+CORRECTIONS = {
+    "constant": lambda: lambda gradient, drift: gradient + STRENGTH * gradient**2 * drift,
+    "adaptive": adaptive,
+}
+
+
+def replayed(
+    run, rate, correct=PLAIN, *, n_fetch=1, adagrad=False, size=5, global_batch=quadratic.IMAGES, shares=EQUAL
+):
+    """Return the parameters of a training, recomputed from the updates and staleness in its trace.
+
+    ``rate(batches, update)`` is that of one gradient, ``batches`` having been applied before its update. With
+    ``n_fetch`` > 1 each gradient must be an update of its own.
+    """
+    workers = len(run.sessions)
+    weights = shares.among(workers)
+    history = [quadratic.QuadraticLoss(size, "float64").parameters]
+    clocks, fetched, local = [0] * workers, [-1] * workers, [None] * workers
+    squares, applied = 0.0, 0
+    for version, together in groupby(run.updates(), lambda update: update.version):
+        assert version == len(history) - 1
+        gradients, rates, together_parts = [], [], 0
+        for update in together:
+            worker, base = update.worker, update.version - update.staleness
+            if n_fetch == 1 or fetched[worker] != base:
+                fetched[worker], local[worker] = base, history[base]
+            rates.append(rate(applied, update))
+            images, total = batch_gradient(size, global_batch, clocks[worker], worker, workers, shares)
+            relative = images * workers / global_batch
+            gradient = local[worker] - total / images
+            local[worker] = local[worker] - rates[-1] * relative * gradient
+            gradients.append(relative * correct(gradient, history[-1] - history[base]))
+            clocks[worker] += 1
+            together_parts += weights[worker]
+        applied += together_parts
+        squares += np.average(gradients, axis=0, weights=rates) ** 2 if adagrad else 0
+        step = np.mean([own * gradient for own, gradient in zip(rates, gradients, strict=True)], axis=0)
+        history.append(history[-1] - (step / np.sqrt(squares) if adagrad else step))
+    return history[-1]
+
+
+def assert_replayed(run, rate, shares=EQUAL, **keys):
+    """Check the rates in the trace, and the parameters recomputed from it."""
+    np.testing.assert_allclose(run.parameters, replayed(run, rate, shares=shares, **keys), rtol=1e-12)
+    applied, weights = 0, shares.among(len(run.sessions))
+    for _, together in groupby(run.updates(), lambda update: update.version):
+        rows = list(together)
+        assert [row.learning_rate for row in rows] == pytest.approx([rate(applied, row) for row in rows])
+        applied += sum(weights[row.worker] for row in rows)
+    assert max(update.staleness for update in run.updates()) > 0
+
+
+RATES = {
+    "none": lambda batches, update: quadratic.RATE / (1 + batches // 3),
+    "staleness": lambda batches, update: quadratic.RATE / (1 + batches // 3) / max(1, update.staleness),
+}
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("scale_rate", RATES)
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {},
+        {"bound": 2},
+        {"collect": 2},
+        {"collect": 3},
+        {"delay_compensation": "constant"},
+        {"delay_compensation": "adaptive"},
+        {"delay_compensation": "constant", "collect": 2},
+    ],
+    ids=str,
+)
+def test_the_trace_gives_the_parameters(numbers, scale_rate, seed):
+    kind = numbers.get("delay_compensation")
+    strength = {"strength": STRENGTH} if kind else {}
+    run = Run(in_process(3, seed), numbers={"servers": 1, "scale_rate": scale_rate, **numbers, **strength})
+    assert_replayed(run, RATES[scale_rate], correct=CORRECTIONS[kind]() if kind else PLAIN)
+    assert run.images == 6 * quadratic.IMAGES
+
+
+UNEQUAL = Shares(weights=(4, 1))
+"""Shares of three workers: 32, 8 and 8 of 48 images."""
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(
+    "numbers",
+    [{}, {"bound": 1}, {"collect": 2}, {"delay_compensation": "adaptive", "strength": STRENGTH}],
+    ids=str,
+)
+def test_the_trace_gives_the_parameters_with_unequal_shares(numbers, seed):
+    """Every image has the same weight, and steps are counted in images; the last batch may be too large."""
+    rate = lambda batches, update: quadratic.RATE / (1 + min(batches // 6, 5))
+    run = Run(in_process(3, seed), shares=UNEQUAL, numbers=numbers)
+    correct = CORRECTIONS["adaptive"]() if "strength" in numbers else PLAIN
+    assert_replayed(run, rate, shares=UNEQUAL, correct=correct)
+    assert 6 * quadratic.IMAGES <= run.images < 6 * quadratic.IMAGES + 32
+    assert [(row.step, row.samples) for row in run.recorders[2].evaluations] == [(6, 6 * quadratic.IMAGES)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_all_gradients_and_bound_0_is_synchronous_with_unequal_shares(seed):
+    native = registry.find("aggregation", "native")
+    expected = Run(in_process(3), strategy=synchronous, aggregate=native, shares=UNEQUAL).parameters
+    run = Run(in_process(4, seed), shares=UNEQUAL, numbers={"collect": "all", "bound": 0, "dedicated": True})
+    assert np.array_equal(run.parameters, expected)
+    whole = Run(in_process(1), strategy=synchronous, aggregate=native).parameters
+    np.testing.assert_allclose(expected, whole, rtol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_servers_agree_with_unequal_shares_and_a_failed_worker(seed):
+    """Servers receive gradients in different orders and still have the same number of snapshots."""
+    shares, numbers = Shares(weights=(1, 5, 2)), {"servers": 2, "dedicated": True}
+    for failure in (None, (1, seed % 6)):
+        run = Run(in_process(6, seed), shares=shares, failure=failure, numbers=numbers, evaluate_every=2)
+        evaluations = run.recorders[0].evaluations
+        assert [row.step for row in evaluations] == [2, 4, 6]
+        assert evaluations[-1].loss == pytest.approx(loss_of(run.sessions[0].replica.parameters))
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("collect", [1, 2, 3])
+@pytest.mark.parametrize("scale_rate", RATES)
+def test_the_trace_gives_the_parameters_with_adagrad(scale_rate, collect, seed):
+    """Adagrad divides by the gradients' size, so only a scaled rate has an effect, not scaled gradients."""
+    make = lambda **rest: quadratic.session(optimizer=Adagrad(), **rest)
+    run = Run(in_process(3, seed), make, numbers={"scale_rate": scale_rate, "collect": collect})
+    assert_replayed(run, RATES[scale_rate], adagrad=True)
+
+
+@pytest.mark.parametrize("optimizer", [Adagrad, Adam, RMSProp, SGD])
+def test_any_optimizer_gets_the_mean_rate_of_its_gradients(optimizer):
+    """Weight decay uses this rate too."""
+
+    class Watched(optimizer):
+        def update(self, parameters, gradients, learning_rate):
+            rates.append(learning_rate)
+            super().update(parameters, gradients, learning_rate)
+
+    rates = []
+    make = lambda **rest: quadratic.session(
+        optimizer=Watched(weight_decay=0.1), learning_rate=lambda step: 0.25, **rest
+    )
+    run = Run(in_process(7, 5), make, numbers={"scale_rate": "staleness", "collect": 2, "dedicated": True})
+    updates = run.updates(6)
+    for version, rate in enumerate(rates):
+        own = [max(1, update.staleness) for update in updates if update.version == version]
+        assert rate == pytest.approx(np.mean([0.25 / age for age in own]))
+    assert min(rates) < 0.1
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("n_fetch", [2, 3])
+@pytest.mark.parametrize("seed", range(5))
+def test_between_fetches_a_worker_descends_by_its_own_gradients(workers, n_fetch, seed):
+    """At the full rate: a server's update and a worker's own step both use the mean over one share."""
+    run = Run(in_process(workers, seed), learning_rate=lambda step: 0.1, numbers={"n_fetch": n_fetch})
+    assert_replayed(run, lambda batches, update: 0.1, n_fetch=n_fetch)
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+@pytest.mark.parametrize(
+    ("numbers", "optimizer"),
+    [({"n_fetch": 3}, SGD), ({}, lambda: SGD(momentum=0.9, weight_decay=0.1))],
+    ids=["own steps", "shards"],
+)
+def test_shards_and_own_steps_have_the_models_rates(numbers, optimizer, servers):
+    """Biases have twice the rate and no decay; one worker equals synchronous training."""
+
+    def make(**rest):
+        layers = [Flatten("flatten"), Linear("fc", 10, rates=(1, 2))]
+        replica = Replica(layers, (8, 8, 1), backend=backend("numpy"), dtype="float64", seed=1)
+        keys = {"optimizer": optimizer(), "replica": replica, "learning_rate": lambda _step: 0.05}
+        return training.session("native", "float64", **keys, **rest)
+
+    expected = Run(in_process(1), make, strategy=synchronous).parameters
+    found = Run(in_process(1 + servers), make, numbers={"servers": servers, "dedicated": True, **numbers})
+    np.testing.assert_allclose(found.parameters, expected, rtol=1e-9, atol=1e-12)
+
+
+def downpour(n_fetch, n_push, overlap, steps, rate):
+    """Return parameters by algorithm 7.1 of Dean et al. 2012 with one replica and gradient descent on the server.
+
+    What a fetch brings is there at once, or at the end of the step that it was started in; the first is waited for.
+    """
+    server = quadratic.QuadraticLoss(5, "float64").parameters.copy()
+    parameters, accrued = server.copy(), np.zeros(5)
+    for step in range(steps):
+        fetched = server.copy() if step % n_fetch == 0 else None
+        late = overlap and step > 0
+        if fetched is not None and not late:
+            parameters = fetched.copy()
+        images, total = batch_gradient(5, quadratic.IMAGES, step, 0, 1)
+        gradient = (images * parameters - total) / images
+        accrued += gradient
+        parameters -= rate * gradient
+        if fetched is not None and late:
+            parameters = fetched.copy()
+        if step % n_push == 0:
+            server -= rate * accrued
+            accrued[:] = 0
+    return server - rate * accrued  # the worker pushes the rest at the end
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("servers", [1, 3])
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("n_push", [1, 2, 3, 5])
+@pytest.mark.parametrize("n_fetch", [1, 2, 3, 5])
+def test_fetches_and_pushes_follow_the_papers_pseudo_code(n_fetch, n_push, overlap, servers):
+    numbers = {"n_fetch": n_fetch, "n_push": n_push, "overlap": overlap, "servers": servers, "dedicated": True}
+    rate = lambda step: 0.25
+    run = Run(in_process(1 + servers, n_fetch), steps=11, learning_rate=rate, numbers=numbers)
+    np.testing.assert_allclose(run.parameters, downpour(n_fetch, n_push, overlap, 11, 0.25), rtol=1e-12)
+
+
+@pytest.mark.parametrize("settings", [{}, {"scale_rate": "staleness"}, {"warm_start": 4}, {"bound": 1}])
+def test_with_one_worker_shards_do_not_change_the_result(settings):
+    """Seven servers for five parameters: two shards are empty."""
+    whole = Run(in_process(2), numbers={"dedicated": True, **settings}).parameters
+    cut = Run(in_process(8), numbers={"servers": 7, "dedicated": True, **settings}).parameters
+    assert np.array_equal(whole, cut)
+
+
+def test_rates_of_a_shard_never_grow():
+    """Adagrad on a shard: rate / sqrt(sum of squared gradients) for each parameter."""
+
+    class Watched(Adagrad):
+        def update(self, parameters, gradients, learning_rate):
+            before = parameters.copy()
+            super().update(parameters, gradients, learning_rate)
+            moved = np.abs(gradients) > 1e-12
+            rates.append(np.where(moved, (before - parameters) / np.where(moved, gradients, 1), rates[-1]))
+
+    rates = [np.full(5, np.inf)]
+    make = lambda **rest: quadratic.session(optimizer=Watched(), learning_rate=lambda step: 0.3, **rest)
+    Run(in_process(5, 1), make, numbers={"dedicated": True})
+    assert len(rates) == 1 + 6 * 4
+    assert all((after <= before * (1 + 1e-9)).all() for before, after in pairwise(rates))
+    assert len(set(rates[-1].round(9))) == 5
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("bound", [None, 0])
+def test_in_a_warm_start_only_the_first_worker_trains(seed, bound):
+    numbers = {"warm_start": 7, "collect": "all" if bound == 0 else 1, "bound": bound}
+    run = Run(in_process(3, seed), numbers=numbers)
+    updates = run.updates()
+    assert [(update.worker, update.version, update.staleness) for update in updates[:7]] == [
+        (0, version, 0) for version in range(7)
+    ]
+    assert {update.worker for update in updates[7:]} == {0, 1, 2}
+    assert all(update.version - update.staleness >= 7 for update in updates if update.worker)
+    assert len(updates) == 6 * 3
+
+
+def test_delay_compensation_by_hand():
+    """Correct the gradient (2, -1) of worker 1 from parameters (1, 1) to (1.5, 3)."""
+    compensation = DelayCompensation([np.zeros(2) for _ in range(2)], lambda gradient: 0.1)
+    compensation.remember(0, np.full(2, 99.0))
+    compensation.remember(1, np.ones(2))
+    gradient = np.array([2.0, -1.0])
+    compensation.correct(1, gradient, np.array([1.5, 3.0]))
+    np.testing.assert_allclose(gradient, [2 + 0.1 * 4 * 0.5, -1 + 0.1 * 1 * 2])
+
+
+def test_adaptive_strength_by_hand():
+    """2 / sqrt(m) with m = 0.05 g^2 at first, then 0.95 m + 0.05 g^2."""
+    strength = AdaptiveStrength(np.zeros(2), 2.0)
+    np.testing.assert_allclose(strength(np.array([2.0, 4.0])), 2 / np.sqrt([0.2, 0.8]), rtol=1e-6)
+    np.testing.assert_allclose(strength(np.array([1.0, 0.0])), 2 / np.sqrt([0.95 * 0.2 + 0.05, 0.76]), rtol=1e-6)
