@@ -127,7 +127,7 @@ def test_a_pipeline_has_the_best_number_of_microbatches(tmp_path):
 def test_predictions_beyond_the_measured_ranks_are_marked(tmp_path):
     found, _ = of_cases(tmp_path, "{model = 4}", [0.3], ranks=[32])
     assert found.times_the_measured_ranks == 8
-    assert "EXTRAPOLATED 8.0x" in str(section([found]).tables[0])
+    assert "EXTRAPOLATED 8.00x" in str(section([found]).tables[0])
 
 
 def test_equal_meshes_have_one_label():
