@@ -58,7 +58,8 @@ def execute(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
     from hpcdl.analysis.over_time.regressions import compare
     from hpcdl.commands.parts.accept_file import read_accepted
-    from hpcdl.report.comparison import json, junit, regressions
+    from hpcdl.report.comparison import regressions
+    from hpcdl.report.comparison.exports import json_text, junit
     from hpcdl.report.formats import markdown
     from hpcdl.report.formats.summary import coloured, plain
     from hpcdl.suite import UsageError
@@ -79,8 +80,8 @@ def execute(options: argparse.Namespace) -> int:
         form = regressions.html(page, failed=code == FAILED) if html else markdown.written([page])
         write_output("-o", options.output, form)
     if options.junit is not None:
-        write_output("--junit", options.junit, junit.render(found, text, now))
-    print(json.render(found, baseline, candidate, code) if options.json else coloured(text), end="")
+        write_output("--junit", options.junit, junit(found, text, now))
+    print(json_text(found, baseline, candidate, code) if options.json else coloured(text), end="")
     return code
 
 

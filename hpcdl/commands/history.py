@@ -68,7 +68,8 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.commands.parts.accept_file import read_accepted
     from hpcdl.commands.parts.reading_progress import ReadingProgress
     from hpcdl.report.formats.summary import coloured, plain
-    from hpcdl.report.history import history, json, junit, openmetrics
+    from hpcdl.report.history import history
+    from hpcdl.report.history.exports import json_text, junit, openmetrics
     from hpcdl.suite import UsageError
 
     check_page(options.output, ".html")
@@ -102,11 +103,11 @@ def execute(options: argparse.Namespace) -> int:
 
         write_output("-o", options.output, render(verdicts, calibrations))
     if options.junit is not None:
-        write_output("--junit", options.junit, junit.render(verdicts, now))
+        write_output("--junit", options.junit, junit(verdicts, now))
     if options.metrics is not None:
-        write_output("--metrics", options.metrics, openmetrics.render(verdicts, code))
+        write_output("--metrics", options.metrics, openmetrics(verdicts, code))
     if options.json:
-        print(json.render(verdicts, skipped, calibrations, code), end="")
+        print(json_text(verdicts, skipped, calibrations, code), end="")
     elif verdicts:
         pages = [history.page(one, calibrations.get(one.history.suite)) for one in verdicts]
         print(coloured(plain(pages)), end="")

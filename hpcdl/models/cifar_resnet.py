@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.nn.initial import he
-from hpcdl.nn.layers.batch_norm import BatchNorm
+from hpcdl.nn.layers.composite import Residual
 from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.linear import Linear
+from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.layers.pooling import GlobalAverage
-from hpcdl.nn.layers.residual import Residual
 from hpcdl.nn.layers.subsampling import Subsampling
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpcdl.nn.initial import gaussian, zeros
-from hpcdl.nn.layers.batch_norm import BatchNorm
+from hpcdl.nn.layers.composite import Residual
 from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.linear import Linear
+from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.layers.pooling import GlobalAverage, MaxPooling
-from hpcdl.nn.layers.residual import Residual
 
 if TYPE_CHECKING:
     from hpcdl.nn.geometry import Shape

@@ -15,11 +15,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.nn.layers.auxiliary import Auxiliary
-from hpcdl.nn.layers.concat import Concat
+from hpcdl.nn.layers.composite import Auxiliary, Concat, Residual
 from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.flatten import Flatten
-from hpcdl.nn.layers.residual import Residual
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -16,8 +16,9 @@ from hpcdl.aggregation.parts.cost import evaluate
 from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.locally_connected import LocallyConnected
-from hpcdl.nn.split import batch_norm, convolution, linear, locally_connected
+from hpcdl.nn.split import batch_norm, linear
 from hpcdl.nn.split.layout import by_images, cut
+from hpcdl.nn.split.spatial import convolution_by_filters, convolution_by_rows, locally_connected_by_rows
 from hpcdl.nn.volumes import FLOAT_BYTES, Volumes, by_layer
 
 if TYPE_CHECKING:
@@ -31,13 +32,13 @@ DATA: Final = "data"
 """Split of the batch."""
 
 SPLITTERS: Final[Mapping[type, Mapping[str, Callable[..., object]]]] = {
-    Convolution: {"filters": convolution.by_filters, "space": convolution.by_rows},
-    LocallyConnected: {"space": locally_connected.by_rows},
+    Convolution: {"filters": convolution_by_filters, "space": convolution_by_rows},
+    LocallyConnected: {"space": locally_connected_by_rows},
     Linear: {"outputs": linear.by_outputs, "inputs": linear.by_inputs},
 }
 """Splits of each kind of layer besides that of the batch."""
 
-SHARES_WEIGHTS: Final = (convolution.by_rows,)
+SHARES_WEIGHTS: Final = (convolution_by_rows,)
 """Splits after which every rank has all weights, and gradients are summed too."""
 
 
@@ -78,7 +79,7 @@ def variables(
     if isinstance(layer, Linear):
         return {**numbers, "d": layer.outputs if splitter is linear.by_inputs else shape[0]}
     numbers |= dict(zip("HWC", shape, strict=True))
-    if splitter in {convolution.by_filters, batch_norm.by_positions}:
+    if splitter in {convolution_by_filters, batch_norm.by_positions}:
         return numbers
     takes = parts[0][0].takes  # type: ignore[index]
     owned = cut(shape, 1, ranks, layer=layer.name, noun="rows").ranges

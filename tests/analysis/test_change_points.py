@@ -6,8 +6,7 @@ from contract.nights import nights
 
 from hpcdl.analysis.over_time.calibration import calibrate
 from hpcdl.analysis.over_time.change_points import AFTER, BEFORE, change_points
-from hpcdl.analysis.statistics.moderated import usual_variance
-from hpcdl.analysis.statistics.welch import beyond
+from hpcdl.analysis.statistics.differences import beyond, usual_variance
 
 
 @pytest.fixture

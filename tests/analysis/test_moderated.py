@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from hpcdl.analysis.statistics.moderated import moderated, smallest_visible
-from hpcdl.analysis.statistics.welch import adjusted, difference
+from hpcdl.analysis.statistics.differences import adjusted, difference, moderated, smallest_visible
 
 LAUNCHES = (2, 3, 5, 10, 20)
 MEASURES = 12

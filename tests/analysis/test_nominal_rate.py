@@ -7,8 +7,7 @@ import pytest
 from contract.archives import case, run
 
 from hpcdl.analysis.over_time.history import histories
-from hpcdl.analysis.over_time.nominal_rate import below_floor, nominal_rate
-from hpcdl.analysis.over_time.verdict import SuiteVerdict
+from hpcdl.analysis.over_time.verdict import SuiteVerdict, below_floor, nominal_rate
 from hpcdl.report.history.history import page
 
 CARD = {"driver": "mlx5_core", "rate": "25000 Mbit/s", "state": "up"}

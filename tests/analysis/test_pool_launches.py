@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpcdl.analysis.run.launches import launches
-from hpcdl.analysis.run.pool_launches import pool
+from hpcdl.analysis.run.points import pool
 from hpcdl.analysis.run.scaling import records
 from hpcdl.report.run.render import render
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hpcdl.analysis.statistics.welch import beyond, upper
+from hpcdl.analysis.statistics.differences import beyond, upper
 
 FREEDOM = np.array([1.0, 1.5, 2.0, 4.0, 9.3, 38.0, 1000.0])
 

@@ -9,7 +9,7 @@ from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.registry import find
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.sections.switch_traffic import page
+from hpcdl.report.sections.links import traffic_page as page
 
 ADDRESSES = ["spine.leaf1.n1", "spine.leaf1.n2", "spine.leaf2.n3", "spine.leaf2.n4"]
 SIZE = 4000

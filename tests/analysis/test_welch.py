@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hpcdl.analysis.statistics.welch import adjusted, difference
+from hpcdl.analysis.statistics.differences import adjusted, difference
 
 LAUNCHES = (2, 3, 5, 10, 20)
 NOISE = 0.02

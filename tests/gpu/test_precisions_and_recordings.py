@@ -6,13 +6,13 @@ from gpu.processor import GXX, Processor
 
 from hpcdl.nn.backend import backend
 from hpcdl.nn.kernels.cupy.backend import backend_on
-from hpcdl.nn.layers.batch_norm import BatchNorm
+from hpcdl.nn.layers.composite import Residual
 from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.dropout import Dropout
 from hpcdl.nn.layers.flatten import Flatten
 from hpcdl.nn.layers.linear import Linear
+from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.layers.pooling import MaxPooling
-from hpcdl.nn.layers.residual import Residual
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.parts.loss_scaling import LossScaling
 from hpcdl.optim.sgd import SGD

@@ -6,15 +6,13 @@ import math
 import pytest
 
 from hpcdl import registry
-from hpcdl.nn.layers.auxiliary import Auxiliary
-from hpcdl.nn.layers.batch_norm import BatchNorm
-from hpcdl.nn.layers.concat import Concat
+from hpcdl.nn.layers.composite import Auxiliary, Concat, Residual
 from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.flatten import Flatten
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.locally_connected import LocallyConnected
+from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.layers.pooling import GlobalAverage
-from hpcdl.nn.layers.residual import Residual
 from hpcdl.nn.volumes import volumes
 
 

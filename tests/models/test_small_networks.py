@@ -5,8 +5,8 @@ import pytest
 
 from hpcdl.models.cifar_quick import cifar_quick
 from hpcdl.models.cifar_resnet import resnet20
+from hpcdl.models.distbelief import locally_connected_vision
 from hpcdl.models.lenet5 import lenet5
-from hpcdl.models.locally_connected_vision import locally_connected_vision
 from hpcdl.nn.replica import Replica
 
 NETWORKS = [

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from hpcdl.nn.layers.auxiliary import Auxiliary
-from hpcdl.nn.layers.concat import Concat
+from hpcdl.nn.layers.composite import Auxiliary, Concat
 from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.dropout import Dropout
 from hpcdl.nn.layers.flatten import Flatten

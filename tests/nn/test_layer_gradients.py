@@ -4,18 +4,15 @@ import numpy as np
 import pytest
 
 from hpcdl.nn.initial import gaussian
-from hpcdl.nn.layers.batch_norm import BatchNorm
-from hpcdl.nn.layers.concat import Concat
+from hpcdl.nn.layers.activations import ReLU, Sigmoid
+from hpcdl.nn.layers.composite import Concat, Residual
 from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.dropout import Dropout
 from hpcdl.nn.layers.flatten import Flatten
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.locally_connected import LocallyConnected
-from hpcdl.nn.layers.lrn import LRN
+from hpcdl.nn.layers.normalization import LRN, BatchNorm
 from hpcdl.nn.layers.pooling import AveragePooling, GlobalAverage, MaxPooling
-from hpcdl.nn.layers.relu import ReLU
-from hpcdl.nn.layers.residual import Residual
-from hpcdl.nn.layers.sigmoid import Sigmoid
 from hpcdl.nn.layers.subsampling import Subsampling
 from hpcdl.nn.replica import Replica
 

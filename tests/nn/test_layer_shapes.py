@@ -2,15 +2,13 @@
 
 import pytest
 
-from hpcdl.nn.layers.batch_norm import BatchNorm
-from hpcdl.nn.layers.concat import Concat
+from hpcdl.nn.layers.composite import Concat, Residual
 from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.dropout import Dropout
 from hpcdl.nn.layers.flatten import Flatten
 from hpcdl.nn.layers.linear import Linear
-from hpcdl.nn.layers.lrn import LRN
+from hpcdl.nn.layers.normalization import LRN, BatchNorm
 from hpcdl.nn.layers.pooling import AveragePooling, GlobalAverage, MaxPooling
-from hpcdl.nn.layers.residual import Residual
 
 
 @pytest.mark.parametrize(

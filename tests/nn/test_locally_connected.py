@@ -8,9 +8,9 @@ import pytest
 from hpcdl.nn.backend import backend
 from hpcdl.nn.initial import gaussian
 from hpcdl.nn.kernels.numpy import locally_connected
+from hpcdl.nn.layers.activations import Sigmoid
 from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.locally_connected import LocallyConnected
-from hpcdl.nn.layers.sigmoid import Sigmoid
 from hpcdl.nn.layers.subsampling import Subsampling
 from hpcdl.nn.replica import Replica
 

@@ -13,7 +13,7 @@ from hpcdl.cases.spec.compute_times import at_rate
 from hpcdl.cli import main
 from hpcdl.fabric.network import NETWORKS, Link, Network
 from hpcdl.models.cifar_quick import cifar_quick
-from hpcdl.models.distbelief_speech import distbelief_speech
+from hpcdl.models.distbelief import distbelief_speech
 from hpcdl.models.lenet5 import lenet5
 from hpcdl.prediction.parallelism import candidates, label, parallelism, with_mesh, with_microbatches
 from hpcdl.prediction.split_volumes import splits

@@ -4,11 +4,11 @@ from dataclasses import replace
 import pytest
 
 from hpcdl.analysis.run.cores import usable_cores
-from hpcdl.analysis.run.pool_launches import pool
+from hpcdl.analysis.run.points import pool
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.render import render
 from hpcdl.report.run.warnings import grown
-from hpcdl.report.sections import job
+from hpcdl.report.sections import reproduction
 
 
 def steps(ms):
@@ -98,7 +98,7 @@ def test_counters_that_grew():
 
 
 def test_an_unknown_environment_still_has_a_card(hand):
-    section = job.page(Findings(hand.read(), "r"))
+    section = reproduction.job_page(Findings(hand.read(), "r"))
     assert ("MPI", "unknown") in section.tables[0].rows
 
 

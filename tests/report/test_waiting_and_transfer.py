@@ -8,7 +8,7 @@ from hpcdl.report.figures.efficiency_split import step_breakdown
 from hpcdl.report.formats import json as document
 from hpcdl.report.formats.markdown import render
 from hpcdl.report.run.findings import findings
-from hpcdl.report.sections import waiting_and_transfer
+from hpcdl.report.sections import waiting
 from hpcdl.trace.recorder import CaseRecord, Recorder, Step
 from hpcdl.trace.schema import merge, read, write_part
 
@@ -49,13 +49,13 @@ def late_run(tmp_path):
 )
 def test_no_rank_of_a_disturbed_case_or_of_a_pipeline_is_late(tmp_path, counters, fields, verdict, row):
     run = written(tmp_path, counters, **fields)
-    assert waiting_and_transfer.SECTION.answer(run[0]) is None
+    assert waiting.WAITING.answer(run[0]) is None
     assert row(render(run), "one")[-1] == verdict
     assert row(render(run), "one")[8:10] == ["rank 1", "20.0 ms"]
 
 
 def test_the_late_rank_is_named_with_its_lateness(late_run, row):
-    answer = waiting_and_transfer.SECTION.answer(late_run[0])
+    answer = waiting.WAITING.answer(late_run[0])
     assert (
         answer.headline == "Rank 1 is late by 20.0 ms in each step: others wait for the rank, not for its links."
     )
@@ -88,5 +88,5 @@ def test_without_messages_the_rest_of_a_step_is_not_split(hand):
 def test_a_run_without_messages_has_no_section(hand):
     hand.train([[10.0] * 30] * 4)
     (found,) = findings([hand.read()])
-    assert not waiting_and_transfer.SECTION.page(found).tables
-    assert waiting_and_transfer.SECTION.answer(found) is None
+    assert not waiting.WAITING.page(found).tables
+    assert waiting.WAITING.answer(found) is None

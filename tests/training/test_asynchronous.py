@@ -16,9 +16,9 @@ from hpcdl.fabric.network import NETWORKS, Link
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.nn.backend import backend
-from hpcdl.nn.layers.batch_norm import BatchNorm
 from hpcdl.nn.layers.flatten import Flatten
 from hpcdl.nn.layers.linear import Linear
+from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.sgd import SGD
 from hpcdl.registry import in_full

@@ -17,15 +17,14 @@ from contract.divided import (
 from hpcdl.aggregation.butterfly import butterfly
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.models.cifar_resnet import resnet20
-from hpcdl.models.distbelief_speech import distbelief_speech
+from hpcdl.models.distbelief import distbelief_speech
 from hpcdl.nn.initial import gaussian
-from hpcdl.nn.layers.auxiliary import Auxiliary
-from hpcdl.nn.layers.batch_norm import BatchNorm
+from hpcdl.nn.layers.composite import Auxiliary, Residual
 from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.dropout import Dropout
 from hpcdl.nn.layers.flatten import Flatten
 from hpcdl.nn.layers.linear import Linear
-from hpcdl.nn.layers.residual import Residual
+from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.split.division import divide
 from hpcdl.nn.volumes import volumes
 from hpcdl.trace.recorder import Evaluation, Recorder, Step

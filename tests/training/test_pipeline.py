@@ -14,12 +14,12 @@ from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.nn.backend import backend
 from hpcdl.nn.kernels.numpy import activation_pool
-from hpcdl.nn.layers.auxiliary import Auxiliary
-from hpcdl.nn.layers.batch_norm import BatchNorm
+from hpcdl.nn.layers.composite import Auxiliary
 from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.dropout import Dropout
 from hpcdl.nn.layers.flatten import Flatten
 from hpcdl.nn.layers.linear import Linear
+from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.layers.pooling import MaxPooling
 from hpcdl.nn.replica import Replica
 from hpcdl.trace.recorder import Evaluation, Recorder, Step

@@ -4,14 +4,20 @@ import pytest
 from contract.divided import session_of
 
 from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.nn.layers.batch_norm import BatchNorm
 from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.flatten import Flatten
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.locally_connected import LocallyConnected
+from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.layers.pooling import AveragePooling, MaxPooling
-from hpcdl.nn.split import batch_norm, convolution, linear, locally_connected, pooling
+from hpcdl.nn.split import batch_norm, linear
 from hpcdl.nn.split.division import divide
+from hpcdl.nn.split.spatial import (
+    convolution_by_filters,
+    convolution_by_rows,
+    locally_connected_by_rows,
+    pooling_by_rows,
+)
 from hpcdl.prediction.split_volumes import stated, variables
 from hpcdl.training.parts.flow import ModelParallel
 from hpcdl.training.parts.mesh import placed
@@ -22,10 +28,10 @@ BATCH = 11
 
 INSTANCES = [
     # splitter, split, layers before, the layer, variables of the formula
-    (convolution.by_filters, "model", [Convolution("first", 5, 1)], Convolution("conv", 6, 3), "H W C"),
-    (convolution.by_rows, "space", [Convolution("first", 5, 1)], Convolution("conv", 6, 5, padding=2), "k W C"),
+    (convolution_by_filters, "model", [Convolution("first", 5, 1)], Convolution("conv", 6, 3), "H W C"),
+    (convolution_by_rows, "space", [Convolution("first", 5, 1)], Convolution("conv", 6, 5, padding=2), "k W C"),
     (
-        locally_connected.by_rows,
+        locally_connected_by_rows,
         "model",
         [LocallyConnected("first", 5, 1)],
         LocallyConnected("local", 4, (4, 2), stride=(2, 1), padding=(1, 0)),
@@ -34,8 +40,8 @@ INSTANCES = [
     (linear.by_outputs, "model", [Flatten("flatten"), Linear("first", 19)], Linear("fc", 9), "d"),
     (linear.by_outputs, "hybrid", [Convolution("first", 5, 1), Flatten("flatten")], Linear("fc", 9), "d"),
     (linear.by_inputs, "space", [Convolution("first", 5, 1), Flatten("flatten")], Linear("fc", 17), "d"),
-    (pooling.by_rows, "space", [Convolution("first", 5, 1)], MaxPooling("pool", 3, stride=2), "h W C"),
-    (pooling.by_rows, "space", [Convolution("first", 5, 1)], AveragePooling("pool", 4, padding=1), "h W C"),
+    (pooling_by_rows, "space", [Convolution("first", 5, 1)], MaxPooling("pool", 3, stride=2), "h W C"),
+    (pooling_by_rows, "space", [Convolution("first", 5, 1)], AveragePooling("pool", 4, padding=1), "h W C"),
     (batch_norm.by_positions, "space", [Convolution("first", 5, 1)], BatchNorm("bn"), "C"),
 ]
 

@@ -35,8 +35,8 @@ from hpcdl.analysis.over_time.noise import (
     variance_of_mean,
     without_job_effects,
 )
+from hpcdl.analysis.statistics.differences import SERIES, usual_variance
 from hpcdl.analysis.statistics.estimates import Interval, Vector, student_quantile
-from hpcdl.analysis.statistics.moderated import SERIES, usual_variance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -3,7 +3,7 @@
 The unit is the launch, or the job where a side has several jobs and one of them several launches: iterations of a
 launch, and launches of a job, are not independent. If each side is one job, a stated variation of jobs counts.
 A ratio is exp of the difference of mean logarithms, with the 95 % interval of a moderated t
-(:mod:`hpcdl.analysis.statistics.moderated`); p-values are adjusted over all comparisons (Benjamini & Hochberg).
+(:mod:`hpcdl.analysis.statistics.differences`); p-values are adjusted over all comparisons (Benjamini & Hochberg).
 A regression needs an adjusted p < 0.05 and a change beyond ``min_effect``; "unchanged" needs an interval within
 it; everything else is inconclusive.
 """
@@ -28,8 +28,7 @@ from hpcdl.analysis.over_time.change import (
     apply,
 )
 from hpcdl.analysis.over_time.pairing import pairs
-from hpcdl.analysis.statistics.moderated import moderated, smallest_visible
-from hpcdl.analysis.statistics.welch import ALPHA, adjusted, beyond
+from hpcdl.analysis.statistics.differences import ALPHA, adjusted, beyond, moderated, smallest_visible
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from hpcdl.analysis.over_time.change import Accepted
     from hpcdl.analysis.over_time.pairing import Pair
     from hpcdl.analysis.over_time.series import RunSeries
-    from hpcdl.analysis.statistics.moderated import Array
+    from hpcdl.analysis.statistics.differences import Array
 
 
 class Drift(NamedTuple):

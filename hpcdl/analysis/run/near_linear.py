@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hpcdl.analysis.run.record_fields import is_independent
-from hpcdl.analysis.statistics.welch import ALPHA, adjusted, difference
+from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

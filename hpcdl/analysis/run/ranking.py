@@ -10,8 +10,8 @@ import numpy as np
 
 from hpcdl.analysis.run.disturbance import correction
 from hpcdl.analysis.run.record_fields import ANY, conditions, is_independent, keeps_step, method, problem, words
+from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
 from hpcdl.analysis.statistics.estimates import Interval, mean_interval
-from hpcdl.analysis.statistics.welch import ALPHA, adjusted, difference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hpcdl.analysis.statistics.welch import difference, upper
+from hpcdl.analysis.statistics.differences import difference, upper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

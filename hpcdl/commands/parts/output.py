@@ -15,8 +15,7 @@ def rendered(folders: Sequence[Path], forms: Sequence[str], *, launches: bool) -
 
     Raises UsageError.
     """
-    from hpcdl.analysis.run.points import AmbiguousCaseError
-    from hpcdl.analysis.run.pool_launches import pool
+    from hpcdl.analysis.run.points import AmbiguousCaseError, pool
     from hpcdl.report.run.render import renderings
     from hpcdl.suite import UsageError
     from hpcdl.trace.recorder import TraceError

@@ -1,1 +1,1 @@
-"""Layers split among the ranks of a model group; one kind of layer per file."""
+"""Layers split among the ranks of a model group; alike kinds of layers in one file."""

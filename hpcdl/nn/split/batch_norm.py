@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hpcdl.nn.bound import Bound
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Site, Variable
-    from hpcdl.nn.layers.batch_norm import BatchNorm
+    from hpcdl.nn.layers.normalization import BatchNorm
 
 _EXACT: Final = "float64"
 """Dtype of sums over many pixels."""
@@ -108,7 +108,7 @@ class Normalisation:
         return self._layer.output(self._local)
 
     def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
-        """See :meth:`hpcdl.nn.layers.batch_norm.BatchNorm.declare`."""
+        """See :meth:`hpcdl.nn.layers.normalization.BatchNorm.declare`."""
         return self._layer.declare(self._local)
 
     def bind(self, shape: Shape, site: Site) -> Bound:  # noqa: ARG002

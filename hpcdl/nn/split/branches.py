@@ -4,19 +4,188 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hpcdl.nn.layers.auxiliary import Auxiliary
-from hpcdl.nn.layers.concat import Concat
-from hpcdl.nn.layers.residual import Residual
-from hpcdl.nn.split import joins
+from hpcdl.nn.geometry import Blob, ConcatenationGeometry
+from hpcdl.nn.layers.composite import Auxiliary, Concat, Residual
+from hpcdl.nn.loss import AuxiliaryLoss
 from hpcdl.nn.split.layout import Layout, by_images
 from hpcdl.nn.split.part import Part
 
 if TYPE_CHECKING:
+    from hpcdl.fabric.comm import Array
+    from hpcdl.nn.bound import Bound
     from hpcdl.nn.chain import Chain
     from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.layer import Layer
+    from hpcdl.nn.layer import Layer, Site, Variable
+    from hpcdl.nn.ops import Addition, Concatenation, Elementary
+
+
+@dataclass(frozen=True)
+class Joint:
+    """Layer without variables at an end of branches; ``build`` binds it to a site and to the stash of ``of``."""
+
+    name: str
+    of: str
+    """Name of the layer with the branches."""
+    outputs: Shape
+    build: Callable[[Site, list[Array]], Bound]
+
+    def output(self, shape: Shape) -> Shape:  # noqa: ARG002
+        """Return the shape of the rank's outputs."""
+        return self.outputs
+
+    def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
+        """Nothing."""
+        return []
+
+    def bind(self, shape: Shape, site: Site) -> Bound:  # noqa: ARG002
+        """See :class:`hpcdl.nn.layer.Layer`."""
+        return self.build(site, site.stash(self.of))
+
+
+def fork(of: str, local: Shape) -> Joint:
+    """Return the begin of branches whose input has the shape ``local`` on this rank."""
+
+    def build(site: Site, stash: list[Array]) -> Bound:
+        return Fork(stash, site.backend.addition(Blob(local, site.dtype)))
+
+    return Joint(f"{of}.fork", of, local, build)
+
+
+def switch(of: str, number: int, local: Shape) -> Joint:
+    """Return the end of the branch ``number``; it returns the input of all branches."""
+    return Joint(f"{of}.switch{number}", of, local, lambda _, stash: Switch(stash))
+
+
+def addition(of: str, local: Shape, *, relu: bool) -> Joint:
+    """Return the sum of two branches, with a ReLU if ``relu``."""
+
+    def build(site: Site, stash: list[Array]) -> Bound:
+        blob = Blob(local, site.dtype)
+        return Sum(stash, site.backend.addition(blob), site.backend.relu(blob) if relu else None)
+
+    return Joint(f"{of}.join", of, local, build)
+
+
+def concatenation(of: str, locals_: Sequence[Shape]) -> Joint:
+    """Return the concatenation on channels of branches with outputs of the shapes ``locals_``."""
+    outputs = (*locals_[0][:-1], sum(shape[-1] for shape in locals_))
+
+    def build(site: Site, stash: list[Array]) -> Bound:
+        return Concatenated(stash, site.backend.concatenation(ConcatenationGeometry(tuple(locals_), site.dtype)))
+
+    return Joint(f"{of}.join", of, outputs, build)
+
+
+def classifier(of: str, classes: int, weight: float, local: Shape) -> Joint:
+    """Return the end of an auxiliary classifier with logits of ``classes``; it returns the classifier's input."""
+
+    def build(site: Site, stash: list[Array]) -> Bound:
+        loss = AuxiliaryLoss(of, classes, weight, site.backend, site.dtype)
+        site.heads.append(loss)
+        return Classifier(stash, loss)
+
+    return Joint(f"{of}.join", of, local, build)
+
+
+class Fork:
+    """Keep the input; sum the input gradients of all branches."""
+
+    def __init__(self, stash: list[Array], add: Addition) -> None:
+        self._stash = stash
+        self._add = add
+
+    def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
+        """See :class:`hpcdl.nn.bound.Bound`."""
+        self._stash.append(x)
+        return x
+
+    def backward(self, dy: Array, needs_dx: bool) -> Array | None:
+        """See :class:`hpcdl.nn.bound.Bound`."""
+        terms = [dy, *self._stash]
+        self._stash.clear()
+        return self._add.forward(terms) if needs_dx else None
+
+
+class Switch:
+    """Keep a branch's outputs and return the input; backward keeps an input gradient at the front of the stash."""
+
+    def __init__(self, stash: list[Array]) -> None:
+        self._stash = stash
+
+    def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
+        """See :class:`hpcdl.nn.bound.Bound`."""
+        self._stash.append(x)
+        return self._stash[0]
+
+    def backward(self, dy: Array, needs_dx: bool) -> Array | None:  # noqa: ARG002
+        """See :class:`hpcdl.nn.bound.Bound`."""
+        self._stash.insert(0, dy)
+        return self._stash.pop()
+
+
+class Sum:
+    """Add the last branch to the first one."""
+
+    def __init__(self, stash: list[Array], add: Addition, relu: Elementary | None) -> None:
+        self._stash = stash
+        self._add = add
+        self._relu = relu
+
+    def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
+        """See :class:`hpcdl.nn.bound.Bound`."""
+        _, first = self._stash
+        self._stash.clear()
+        y = self._add.forward([first, x])
+        return y if self._relu is None else self._relu.forward(y)
+
+    def backward(self, dy: Array, needs_dx: bool) -> Array | None:  # noqa: ARG002
+        """See :class:`hpcdl.nn.bound.Bound`."""
+        dz = dy if self._relu is None else self._relu.backward(dy)
+        self._stash.append(dz)
+        return dz
+
+
+class Concatenated:
+    """Concatenate the outputs of all branches on channels."""
+
+    def __init__(self, stash: list[Array], join: Concatenation) -> None:
+        self._stash = stash
+        self._join = join
+
+    def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
+        """See :class:`hpcdl.nn.bound.Bound`."""
+        _, *others = self._stash
+        self._stash.clear()
+        return self._join.forward([*others, x])
+
+    def backward(self, dy: Array, needs_dx: bool) -> Array | None:  # noqa: ARG002
+        """See :class:`hpcdl.nn.bound.Bound`."""
+        *others, last = self._join.backward(dy)
+        self._stash += others
+        return last
+
+
+class Classifier:
+    """Pass the logits to the loss of an auxiliary classifier; return the classifier's input unchanged."""
+
+    def __init__(self, stash: list[Array], loss: AuxiliaryLoss) -> None:
+        self._stash = stash
+        self._loss = loss
+
+    def forward(self, x: Array, train: bool) -> Array:
+        """See :class:`hpcdl.nn.bound.Bound`."""
+        if train:
+            self._loss.put(x)
+        return self._stash.pop()
+
+    def backward(self, dy: Array, needs_dx: bool) -> Array | None:  # noqa: ARG002
+        """See :class:`hpcdl.nn.bound.Bound`; ValueError without labels since forward."""
+        self._stash.append(dy)
+        return self._loss.take()
+
 
 Placed = tuple[Part, "Shape"]
 """A part, and the shape of its input on this rank."""
@@ -48,10 +217,10 @@ def divided(layer: Branched, shape: Shape, have: Layout, rank: int, divide: Divi
     found = [divide([_inside(name, one) for one in branch.layers], shape, have) for branch in branches]
     takes, gives = _common(layer, shape, have, [end for _, end in found], outputs)
     arrays = [taken.array(rank, output) for taken, output in zip(takes, outputs, strict=True)]
-    placed: list[Placed] = [(Part(joins.fork(name, local), have, have, rank, stashes=True), local)]
+    placed: list[Placed] = [(Part(fork(name, local), have, have, rank, stashes=True), local)]
     for number, (parts, _) in enumerate(found, start=1):
         last = number == len(found)
-        joint, after = (_join(layer, arrays, local), gives) if last else (joins.switch(name, number, local), have)
+        joint, after = (_join(layer, arrays, local), gives) if last else (switch(name, number, local), have)
         end = Part(joint, takes[number - 1], after, rank, stashes=True)
         placed += [*parts, (end, arrays[number - 1])]
     return placed, gives
@@ -88,11 +257,11 @@ def _common(
     return [*map(by_images, outputs)], by_images(whole)
 
 
-def _join(layer: Branched, arrays: Sequence[Shape], local: Shape) -> joins.Joint:
+def _join(layer: Branched, arrays: Sequence[Shape], local: Shape) -> Joint:
     """Return the join of branches with outputs of the shapes ``arrays`` on this rank."""
     if isinstance(layer, Residual):
-        return joins.addition(layer.name, arrays[0], relu=layer.relu)
+        return addition(layer.name, arrays[0], relu=layer.relu)
     if isinstance(layer, Concat):
-        return joins.concatenation(layer.name, arrays)
+        return concatenation(layer.name, arrays)
     (classes,) = arrays[0]
-    return joins.classifier(layer.name, classes, layer.weight, local)
+    return classifier(layer.name, classes, layer.weight, local)

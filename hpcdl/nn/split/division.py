@@ -8,22 +8,24 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from hpcdl.nn.layers.auxiliary import Auxiliary
-from hpcdl.nn.layers.batch_norm import BatchNorm
-from hpcdl.nn.layers.concat import Concat
+from hpcdl.nn.layers.activations import ReLU, Sigmoid
+from hpcdl.nn.layers.composite import Auxiliary, Concat, Residual
 from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.dropout import Dropout
 from hpcdl.nn.layers.flatten import Flatten
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.locally_connected import LocallyConnected
-from hpcdl.nn.layers.lrn import LRN
+from hpcdl.nn.layers.normalization import LRN, BatchNorm
 from hpcdl.nn.layers.pooling import AveragePooling, GlobalAverage, MaxPooling
-from hpcdl.nn.layers.relu import ReLU
-from hpcdl.nn.layers.residual import Residual
-from hpcdl.nn.layers.sigmoid import Sigmoid
-from hpcdl.nn.split import batch_norm, branches, convolution, linear, locally_connected, pooling
+from hpcdl.nn.split import batch_norm, branches, linear
 from hpcdl.nn.split.layout import Layout, by_images
 from hpcdl.nn.split.part import Part, along
+from hpcdl.nn.split.spatial import (
+    convolution_by_filters,
+    convolution_by_rows,
+    locally_connected_by_rows,
+    pooling_by_rows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,8 +37,8 @@ Splitter = Callable[[Any, "Shape", Layout, int, int], list[Part]]
 """Function (layer, shape of its inputs, their layout, rank, ranks) that returns the parts of the layer."""
 
 SPLITS: Final[dict[str, dict[type, Splitter]]] = {
-    "model": {Convolution: convolution.by_filters, LocallyConnected: locally_connected.by_rows},
-    "space": {Convolution: convolution.by_rows, LocallyConnected: locally_connected.by_rows},
+    "model": {Convolution: convolution_by_filters, LocallyConnected: locally_connected_by_rows},
+    "space": {Convolution: convolution_by_rows, LocallyConnected: locally_connected_by_rows},
     "hybrid": {},
 }
 """Ways to split, and the axis along which each splits layers of images; the others are data-parallel."""
@@ -166,7 +168,7 @@ def _parts(layer: Layer, shape: Shape, have: Layout, way: _Way) -> list[Part]:
     if isinstance(layer, (*_EACH_ELEMENT, *(_EACH_CHANNEL if by_features else _EACH_ROW))):
         return [_following(layer, shape, have, rank)]
     if isinstance(layer, (MaxPooling, AveragePooling)) and layer.output(shape)[0] >= ranks:
-        return pooling.by_rows(layer, shape, have, rank, ranks)
+        return pooling_by_rows(layer, shape, have, rank, ranks)
     return [_data_parallel(layer, shape, have, rank)]
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.analysis.over_time.change_points import AFTER, BEFORE, MIN_EFFECT
-from hpcdl.analysis.over_time.nominal_rate import FLOOR
-from hpcdl.analysis.over_time.verdict import TOGETHER
+from hpcdl.analysis.over_time.verdict import FLOOR, TOGETHER
 from hpcdl.launch.environment import differences
 from hpcdl.report.formats.cells import NONE, digits, interval, plural, rate
 from hpcdl.report.formats.document import Document, Section, Table
@@ -16,9 +15,8 @@ if TYPE_CHECKING:
 
     from hpcdl.analysis.over_time.calibration import Calibration
     from hpcdl.analysis.over_time.history import History, Job
-    from hpcdl.analysis.over_time.nominal_rate import BelowFloor
     from hpcdl.analysis.over_time.suspects import Spread, Suspect
-    from hpcdl.analysis.over_time.verdict import Event, SuiteVerdict
+    from hpcdl.analysis.over_time.verdict import BelowFloor, Event, SuiteVerdict
 
 
 CASES: Final = 10

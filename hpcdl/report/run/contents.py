@@ -33,7 +33,7 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Declaration:
-    """A section; each file in ``hpcdl/report/sections`` declares one as ``SECTION``.
+    """A section: a constant of a file in ``hpcdl/report/sections``, such as ``SECTION``.
 
     A section that does not apply to a run returns a ``Section`` without content, and None instead of an answer.
     """
@@ -52,10 +52,11 @@ class Declaration:
 
 @cache
 def declared() -> list[Declaration]:
-    """Return the sections in their order: the ``SECTION`` of each file in ``hpcdl/report/sections``."""
+    """Return the sections of the files in ``hpcdl/report/sections``, in their order."""
     names = [module.name for module in pkgutil.iter_modules(sections.__path__)]
-    found = [importlib.import_module(f"{sections.__name__}.{name}").SECTION for name in names]
-    return sorted(found, key=lambda one: one.order)
+    modules = [importlib.import_module(f"{sections.__name__}.{name}") for name in names]
+    known = [value for module in modules for value in vars(module).values() if isinstance(value, Declaration)]
+    return sorted(known, key=lambda section: section.order)
 
 
 def answers(found: Findings) -> list[Answer]:

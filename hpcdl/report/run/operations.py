@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcdl.analysis.run.disturbance import correction
 from hpcdl.analysis.run.record_fields import label, settings, words
-from hpcdl.analysis.statistics.welch import ALPHA, adjusted, difference
+from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
 from hpcdl.report.formats.cells import plural
 
 if TYPE_CHECKING:

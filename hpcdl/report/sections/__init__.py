@@ -1,1 +1,1 @@
-"""Sections of a report: one section, one file, which declares it as ``SECTION``."""
+"""Sections of a report: each is a ``Declaration``, a constant of a file here."""

@@ -9,7 +9,7 @@ from hpcdl.analysis.run.record_fields import strategy
 from hpcdl.report.formats.cells import NONE, digits, interval, plural
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import Answer, Declaration
-from hpcdl.report.sections.accuracy_over_time import budget_of, conditions, is_virtual, names_in
+from hpcdl.report.sections.accuracy import budget_of, conditions, is_virtual, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -1,4 +1,4 @@
-"""Hosts and links: speed of each, and the slow ones."""
+"""Hosts and links: speed of each and the slow ones, messages of pairs, traffic through switches."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from hpcdl.report.formats.cells import NONE, digits, interval, plural, rate, seconds, volume
+from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, rate, seconds, volume
 from hpcdl.report.formats.charts import Axis, HeatMap
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import Answer, Declaration
+from hpcdl.report.run.method_names import scheme_name
+from hpcdl.report.run.operations import CHECKED, grouped
+from hpcdl.report.sections.collectives import one_launch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +22,60 @@ if TYPE_CHECKING:
     from hpcdl.analysis.network.slow_hosts import Speeds
     from hpcdl.analysis.statistics.estimates import Interval
     from hpcdl.report.run.findings import Findings
+
+
+def pairwise_page(findings: Findings) -> Section:
+    """Return one table per group of comparable exchanges."""
+    groups = grouped(findings.records, "pairwise")
+    header = ("size", "program", "p50", "95 %", "p99", "max", "algbw", "correct")
+    tables = [
+        Table(
+            group.title,
+            header,
+            [
+                (
+                    volume(record["message_bytes"]),
+                    scheme_name(record),
+                    seconds(record["time_p50_seconds"]),
+                    interval(record["time_p50_low_seconds"], record["time_p50_high_seconds"], seconds),
+                    seconds(record["time_p99_seconds"]),
+                    seconds(record["time_max_seconds"]),
+                    rate(record["algbw_bytes_per_second"]),
+                    CHECKED[record["correct"]],
+                )
+                for record in rows
+            ],
+            2,
+        )
+        for group, rows in groups.items()
+    ]
+    found = [record for rows in groups.values() for record in rows]
+    return Section("Pairwise exchange", one_launch(found), tables=tables)
+
+
+def pairwise_terminal(found: Findings) -> Section:
+    """Return the same tables without intervals."""
+    return pairwise_page(found).brief("95 %", "max")
+
+
+PAIRWISE: Final = Declaration(120, pairwise_page, pairwise_terminal)
+
+
+def traffic_page(found: Findings) -> Section:
+    """Return one row per case: bytes of a step within nodes and through each level of switches."""
+    depth = max((len(one.bytes_per_step) for one in found.switch_traffic), default=0)
+    rows = []
+    for one in found.switch_traffic:
+        cells = [volume(size) for size in one.bytes_per_step] + [NONE] * (depth - len(one.bytes_per_step))
+        highest = percent(one.bytes_per_step[-1], sum(one.bytes_per_step))
+        rows.append((str(one.fields.get("case")), str(one.fields.get("ranks")), *cells, highest))
+    crossed = tuple(f"{level} level{'s' * (level > 1)}" for level in range(1, depth))
+    header = ("case", "ranks", "within nodes", *crossed, "through the highest")
+    note = "Bytes that all ranks send in a step, by the levels of switches between sender and receiver."
+    return Section("Traffic through switches", tables=[Table("", header, rows, 1, [note])] if rows else [])
+
+
+SWITCH_TRAFFIC: Final = Declaration(125, traffic_page)
 
 
 MOST: Final = 48
@@ -70,9 +127,6 @@ TITLE: Final = "Hosts and links"
 WIDEST: Final = 16
 """Ranks, at most, of a map that fits a page."""
 
-SMALL: Final = 4096
-"""Bytes of messages, below which a map shows times instead of rates."""
-
 NOTE: Final = (
     "Median over repetitions of an exchange, both directions at once, by its slower side; of several launches the "
     "median over the undisturbed ones. A host is named if the median of its links is below 85 % of the others' "
@@ -89,7 +143,7 @@ TRACED: Final = (
 )
 
 
-def page(found: Findings) -> Section:
+def links_page(found: Findings) -> Section:
     """Return a map per case, and the slow hosts and links; of traced cases those alone with a slow host."""
     slow_in = [one for one in found.speeds if _slow_hosts(one, found.usable_cores)]
     tables = [Table(_title(one), *_map(one)) for one in found.links]
@@ -98,7 +152,7 @@ def page(found: Findings) -> Section:
     return Section(TITLE, notes, points=_slow(found), tables=tables) if tables else Section(TITLE)
 
 
-def terminal(found: Findings) -> Section:
+def links_terminal(found: Findings) -> Section:
     """Return the slow hosts and links, and the range over pairs."""
     return Section(TITLE, points=[*_slow(found), *_ranges(found)])
 
@@ -144,7 +198,7 @@ def _ranges(found: Findings) -> list[str]:
     return lines
 
 
-def answer(found: Findings) -> Answer | None:
+def links_answer(found: Findings) -> Answer | None:
     """Return the slowest host, or that none is slow."""
     hosts: dict[str, list[Interval]] = {}
     for mapped in found.links:
@@ -174,11 +228,11 @@ def _seen(shares: Sequence[Interval]) -> str:
     first, *others = shares
     bounds = f" (95 %: {_bounds(first)}" if math.isfinite(first.low) else " (no interval"
     values = [one.value for one in others]
-    more = f"; {_range(values)} in {plural(len(values), 'other case')}" if values else ""
+    more = f"; {_links_range(values)} in {plural(len(values), 'other case')}" if values else ""
     return f"{bounds}{more})"
 
 
-def _range(values: Sequence[float]) -> str:
+def _links_range(values: Sequence[float]) -> str:
     low, high = f"{min(values):.2f}", f"{max(values):.2f}"
     return low if low == high else f"{low} to {high}"
 
@@ -243,7 +297,7 @@ def _pair(one: Links, i: int, j: int) -> str:
 def _map(one: Links) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Header and rows: the map itself, or of many ranks only each one's slowest, median and fastest link."""
     size = one.fields["message_bytes"]
-    shown, values = (seconds, one.seconds) if size < SMALL else (rate, one.rates)
+    shown, values = (seconds, one.seconds) if size < SMALL_MAP else (rate, one.rates)
     ranks = range(len(values))
     if len(values) <= WIDEST:
         rows = [
@@ -255,4 +309,4 @@ def _map(one: Links) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     return ("rank", "least", "median", "most"), [(str(i), *(shown(float(v)) for v in marks[i])) for i in ranks]
 
 
-SECTION = Declaration(10, page, terminal, answer, figures=(link_map,))
+LINKS: Final = Declaration(10, links_page, links_terminal, links_answer, figures=(link_map,))

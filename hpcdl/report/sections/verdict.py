@@ -1,4 +1,4 @@
-"""Verdict: the answer to the suite's question, then failures, then further results."""
+"""Verdict: the answer to the suite's question, then failures and further results; and the warnings."""
 
 from __future__ import annotations
 
@@ -13,11 +13,20 @@ from hpcdl.report.run.warnings import failed_processes, failures, unfinished, wi
 if TYPE_CHECKING:
     from hpcdl.report.run.findings import Findings
 
+
+def warnings_page(found: Findings) -> Section:
+    """Return one point per warning."""
+    return Section("Warnings", points=found.warnings, folded=True)
+
+
+WARNINGS: Final = Declaration(5, warnings_page, warnings_page)
+
+
 LINES: Final = 12
 """Lines on a terminal, at most."""
 
 
-def page(found: Findings) -> Section:
+def verdict_page(found: Findings) -> Section:
     """Return the first answer, the failures, the other answers, and then their details."""
     answers = contents.answers(found)
     headlines = [answer.headline for answer in answers]
@@ -39,4 +48,4 @@ def _state(found: Findings) -> str:
     return f"INCOMPLETE: {plural(len(records), 'case')} finished, others are missing."
 
 
-SECTION = Declaration(0, page, page)
+VERDICT: Final = Declaration(0, verdict_page, verdict_page)

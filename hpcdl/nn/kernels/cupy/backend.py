@@ -1,25 +1,95 @@
-"""The cupy backend."""
+"""The cupy backend, and graphs of its kernels."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcdl.nn.backend import Backend
-from hpcdl.nn.kernels.cupy.affine import Convolution, Linear, Windows
+from hpcdl.nn.kernels.cupy.affine import Convolution, Linear, LocallyConnected, Windows
 from hpcdl.nn.kernels.cupy.device import grid_over
 from hpcdl.nn.kernels.cupy.elementwise import Addition, Concatenation, CrossEntropy, Dropout, ReLU, Sigmoid
-from hpcdl.nn.kernels.cupy.graph import RecordedBound
-from hpcdl.nn.kernels.cupy.locally_connected import LocallyConnected
 from hpcdl.nn.kernels.cupy.normalization import BatchNorm, ResponseNormalization
 from hpcdl.nn.kernels.cupy.pooling import AveragePooling, GlobalAverage, MaxPooling
 from hpcdl.nn.precision import master, storage_dtype
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hpcdl.fabric.comm import Array
+    from hpcdl.nn.bound import Bound
     from hpcdl.nn.geometry import ConvolutionGeometry
     from hpcdl.nn.kernels.cupy.device import Device
     from hpcdl.nn.ops import Affine
+
+
+_Key = tuple[Any, ...]
+
+
+class _Recording(NamedTuple):
+    """A recorded pass: function that replays it, its input and output arrays."""
+
+    start: Callable[[], None]
+    source: Array
+    result: Array | None
+
+
+class RecordedBound:
+    """Bound layer with a recording per batch size.
+
+    The first forward and backward of a size only run: they choose plans, compile kernels and allocate memory.
+    The second ones are recorded as a pair, because backward reads the arrays that forward stored. A forward
+    without a backward is recorded again. All later ones are replayed. Results are always in the same memory, so
+    the next layer's recording finds its input in place.
+    """
+
+    def __init__(self, device: Device, bound: Bound) -> None:
+        self._device = device
+        self._bound = bound
+        self._ran: set[_Key] = set()
+        self._forwards: dict[_Key, _Recording] = {}
+        self._backwards: dict[_Key, _Recording] = {}
+        self._last: _Key = ()
+
+    def forward(self, x: Array, train: bool) -> Array:
+        """See :class:`hpcdl.nn.bound.Bound`."""
+        if not x.size:
+            self._last = ()
+            return self._bound.forward(x, train)
+        self._last = key = (x.shape, train)
+        if key in self._backwards:
+            result = _replay(self._forwards[key], x)
+        elif key in self._ran:
+            self._forwards[key] = recording = self._record(x, lambda: self._bound.forward(x, train))
+            result = recording.result
+        else:
+            result = self._device.pooled(lambda: self._bound.forward(x, train))
+        assert result is not None, "a forward has outputs"
+        return result
+
+    def backward(self, dy: Array, needs_dx: bool) -> Array | None:
+        """See :class:`hpcdl.nn.bound.Bound`."""
+        key = self._last
+        if key in self._backwards:
+            return _replay(self._backwards[key], dy)
+        if key in self._forwards:
+            self._backwards[key] = recording = self._record(dy, lambda: self._bound.backward(dy, needs_dx))
+            return recording.result
+        if key:
+            self._ran.add(key)
+            return self._device.pooled(lambda: self._bound.backward(dy, needs_dx))
+        return self._bound.backward(dy, needs_dx)
+
+    def _record(self, source: Array, work: Callable[[], Array | None]) -> _Recording:
+        start, result = self._device.capture(work)
+        return _Recording(start, source, result)
+
+
+def _replay(recording: _Recording, array: Array) -> Array | None:
+    if array is not recording.source:
+        recording.source[...] = array
+    recording.start()
+    return recording.result
 
 
 def backend_on(device: Device, *, graphs: bool = False) -> Backend:

@@ -1,4 +1,4 @@
-"""Measured times of operations, and predictions of a network that is fitted to all of them."""
+"""Predictions of a fitted network beside measured times, and published figures beside ours."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from hpcdl.report.formats.cells import digits, percent, plural
 from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.prediction import published_results
 from hpcdl.report.prediction.predictions import network, predicted
-from hpcdl.report.run.contents import Declaration
+from hpcdl.report.run.contents import Answer, Declaration
 from hpcdl.report.run.method_names import scheme_name
 
 if TYPE_CHECKING:
@@ -17,6 +18,27 @@ if TYPE_CHECKING:
     from hpcdl.analysis.run.scaling import Record
     from hpcdl.report.run.findings import Findings
 
+
+def published_page(found: Findings) -> Section:
+    """Return one table per paper that the suite names."""
+    return published_results.section(found.papers, found.records)
+
+
+def published_terminal(found: Findings) -> Section:
+    """Return the largest scale of each result, without its place in the paper."""
+    brief = published_results.section(found.papers, found.records, brief=True)
+    return brief.brief("place in the paper")
+
+
+def published_answer(found: Findings) -> Answer | None:
+    """Return the number of figures that are reproduced."""
+    line = published_results.headline(found.papers, found.records)
+    return Answer(line) if line else None
+
+
+PUBLISHED: Final = Declaration(20, published_page, published_terminal, published_answer)
+
+
 NOTE: Final = (
     "Predicted: the same programs in virtual time on one model of the network, whose few prices are fitted to all "
     "measured times at once. Where a row is off, its messages cost more or less than messages of their length "
@@ -24,7 +46,7 @@ NOTE: Final = (
 )
 
 
-def page(findings: Findings) -> Section:
+def predicted_page(findings: Findings) -> Section:
     """Return each measured time with its prediction, if a network could be fitted."""
     title, found = "Predicted and measured", findings.predicted
     if found is None:
@@ -60,4 +82,4 @@ def _by_algorithm(rows: Sequence[Record]) -> Table:
     return Table("Predicted by measured time", header, cells, 1)
 
 
-SECTION = Declaration(130, page)
+PREDICTED: Final = Declaration(130, predicted_page)

@@ -1,4 +1,4 @@
-"""The document that ``hpcdl compare --json`` prints; ``README.md`` in this folder explains its fields."""
+"""A comparison as JSON and as JUnit XML."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
+from hpcdl.analysis.over_time.change import BAD, INCONCLUSIVE
 from hpcdl.report.comparison.environment_changes import environment_changes
+from hpcdl.report.formats.junit import TestCase, TestSuite, written
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Sequence
 
     from hpcdl.analysis.over_time.change import Accepted, Change
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
     from hpcdl.analysis.over_time.series import RunSeries
 
 
-def render(
+def json_text(
     found: Comparison, baseline: Sequence[RunSeries], candidate: Sequence[RunSeries], exit_code: int
 ) -> str:
     """Return the document as ASCII text; null for unknown values."""
@@ -75,3 +78,30 @@ def _accepted(one: Accepted) -> dict[str, str]:
 
 def _known(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+def junit(found: Comparison, text: str, now: dt.datetime) -> str:
+    """Return JUnit XML: a test case per case and measure; ``text`` is the page on a terminal, ``now``: in UTC.
+
+    One that regressed, failed or is missing is a failure, an inconclusive one is skipped, all others pass.
+    """
+    cases = [
+        TestCase(
+            change.suite,
+            f"{change.case} {change.measure}",
+            change.verdict if change.verdict in BAD else "",
+            [_message(change)],
+            _message(change) if change.verdict == INCONCLUSIVE else "",
+        )
+        for change in found.changes
+    ]
+    return written([TestSuite("hpcdl compare", cases, text.split("\n"))], now)
+
+
+def _message(one: Change) -> str:
+    numbers = ""
+    if math.isfinite(one.ratio):
+        numbers = f"{one.baseline:.6g} s became {one.candidate:.6g} s, a ratio of {one.ratio:.4f}"
+    if math.isfinite(one.p):
+        numbers += f" ({one.low:.4f} to {one.high:.4f}), adjusted p = {one.p:.2g}"
+    return "; ".join(filter(None, [one.verdict, numbers, one.reason]))

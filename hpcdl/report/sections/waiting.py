@@ -1,19 +1,75 @@
-"""Waiting and transfer: time of ranks in communication, and the rank that others wait for."""
+"""Waiting and transfer: time of ranks in communication, late ranks, and stragglers."""
 
 from __future__ import annotations
 
+import math
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.report.formats.cells import NONE, digits, plural, seconds
+from hpcdl.report.formats.cells import NONE, digits, interval, plural, seconds
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import Answer, Declaration
+from hpcdl.report.run.method_names import Names
 
 if TYPE_CHECKING:
     from hpcdl.analysis.network.waiting import Waiting
     from hpcdl.report.run.findings import Findings
 
-NOTE: Final = (
+
+STRAGGLER_NOTE = (
+    "Throughput with the straggler by throughput without it, all measured images by the time they took. If every "
+    "step waits: the rest of the throughput if all ranks wait for the straggler in every step, from the share of "
+    "the step in which ranks work. If no step waits: the rest if only the straggler itself is slower."
+)
+
+
+def stragglers_page(found: Findings) -> Section:
+    """Return one row per method, scale and straggler."""
+    names = Names(one.fields for one in found.slowed)
+    header = (
+        *("method", "straggler", "ranks", "images/s without", "with", "with / without", "95 %"),
+        *("if every step waits", "if no step waits"),
+    )
+    rows = [
+        (
+            names(one.fields),
+            str(one.fields["straggler"]),
+            str(one.fields.get("ranks")),
+            digits(one.without),
+            digits(one.having),
+            digits(one.ratio.value) + (" DISTURBED" if one.disturbed else ""),
+            interval(one.ratio.low, one.ratio.high) if math.isfinite(one.ratio.low) else NONE,
+            digits(one.waiting),
+            digits(one.free),
+        )
+        for one in found.slowed
+    ]
+    table = Table("", header, rows, 2, [STRAGGLER_NOTE])
+    return Section("Stragglers", tables=[table.without_empty()] if rows else [])
+
+
+def stragglers_answer(found: Findings) -> Answer | None:
+    """Return, per straggler, the methods that keep most and least of their throughput, undisturbed."""
+    slowed = [one for one in found.slowed if not one.disturbed]
+    names = Names(one.fields for one in slowed)
+    by_straggler: dict[str, list[tuple[float, str]]] = {}
+    for one in slowed:
+        several = len({other.fields.get("ranks") for other in slowed}) > 1
+        where = f" on {one.fields.get('ranks')} ranks" if several else ""
+        kept = by_straggler.setdefault(str(one.fields["straggler"]), [])
+        kept.append((one.ratio.value, names(one.fields) + where))
+    lines = []
+    for straggler, kept in by_straggler.items():
+        (most, best), (least, worst) = max(kept), min(kept)
+        line = f"With {straggler}, {best} keeps {digits(most)} of its throughput"
+        lines.append(f"{line}, {worst} {digits(least)}." if len(kept) > 1 else f"{line}.")
+    return Answer(lines[0], lines[1:]) if lines else None
+
+
+STRAGGLERS: Final = Declaration(40, stragglers_page, answer=stragglers_answer)
+
+
+WAITING_NOTE: Final = (
     "Mean over ranks and steps. A rank waits while its message or native collective has not begun on another "
     "rank, and moves bytes once it has. Time in which the rank computes counts as neither. The cause of waiting "
     "is a late rank, or a transfer between other ranks, such as on a slow link. The latest rank works longer than "
@@ -24,17 +80,17 @@ NOTE: Final = (
 )
 
 
-def page(found: Findings) -> Section:
+def waiting_page(found: Findings) -> Section:
     """Return one row per launch of a case."""
-    rows = [_row(found, index, one) for index, one in enumerate(found.waiting) if one]
+    rows = [_waiting_row(found, index, one) for index, one in enumerate(found.waiting) if one]
     header = (
         *("case", "ranks", "step", "wait", "share waiting", "waiting for transfers", "move bytes", "share moving"),
         *("latest rank", "by", "verdict"),
     )
-    return Section("Waiting and transfer", tables=[Table("", header, rows, 2, [NOTE])] if rows else [])
+    return Section("Waiting and transfer", tables=[Table("", header, rows, 2, [WAITING_NOTE])] if rows else [])
 
 
-def _row(found: Findings, index: int, one: Waiting) -> tuple[str, ...]:
+def _waiting_row(found: Findings, index: int, one: Waiting) -> tuple[str, ...]:
     step, wait, move = (float(values.mean()) for values in (one.step_seconds, one.waiting, one.transfer))
     latest = one.latest
     return (
@@ -70,7 +126,7 @@ def rank_name(found: Findings, index: int, rank: int) -> str:
     return f"rank {rank} on {hosts[rank]}" if len(set(hosts)) > 1 else f"rank {rank}"
 
 
-def answer(found: Findings) -> Answer | None:
+def waiting_answer(found: Findings) -> Answer | None:
     """Return one line per late rank: by how much it is late, and in how many cases.
 
     A rank is late in a case if it is in all of its undisturbed launches.
@@ -96,4 +152,4 @@ def answer(found: Findings) -> Answer | None:
     return Answer(lines[0], lines[1:]) if lines else None
 
 
-SECTION: Final = Declaration(115, page, answer=answer)
+WAITING: Final = Declaration(115, waiting_page, answer=waiting_answer)

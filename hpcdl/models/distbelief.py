@@ -1,13 +1,14 @@
-"""A vision network with untied filters, after DistBelief's."""
+"""Networks of DistBelief (Dean et al. 2012): speech, and images with locally connected layers."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from hpcdl.nn.layers.activations import Sigmoid
 from hpcdl.nn.layers.flatten import Flatten
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.locally_connected import LocallyConnected
-from hpcdl.nn.layers.lrn import LRN
+from hpcdl.nn.layers.normalization import LRN
 from hpcdl.nn.layers.pooling import MaxPooling
 
 if TYPE_CHECKING:
@@ -33,3 +34,19 @@ def locally_connected_vision(shape: Shape = (100, 100, 3), classes: int = 1000, 
             LRN(f"norm{stage}"),
         ]
     return [*layers, Flatten("flatten"), Linear("fc", classes)]
+
+
+def distbelief_speech(shape: Shape = (11, 40, 1), classes: int = 8192) -> list[Layer]:  # noqa: ARG001
+    """DistBelief's speech network: four fully connected layers of 2560 sigmoids, 8192 acoustic states.
+
+    Dean et al. 2012, section 5: an input is 11 frames of speech with 40 log-energies each; 41,777,152 parameters.
+    The paper does not specify initial weights; here they are Caffe's ``xavier``. Images of any shape are
+    flattened.
+    """
+    layers: list[Layer] = [Flatten("flatten")]
+    for i in range(1, 5):
+        layers += [Linear(f"fc{i}", 2560), Sigmoid(f"sigmoid{i}")]
+    return [*layers, Linear("fc5", classes)]
+
+
+OFFERS: Final = {"distbelief_speech": distbelief_speech, "locally_connected_vision": locally_connected_vision}

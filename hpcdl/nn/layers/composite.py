@@ -1,0 +1,243 @@
+"""Layers of layers: concatenated branches, residual blocks, auxiliary classifiers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpcdl.nn.chain import BoundChain, Chain
+from hpcdl.nn.geometry import Blob, ConcatenationGeometry, Shape
+from hpcdl.nn.layers.normalization import BatchNorm, BoundBatchNorm
+from hpcdl.nn.loss import AuxiliaryLoss
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcdl.fabric.comm import Array
+    from hpcdl.nn.bound import Bound
+    from hpcdl.nn.layer import Layer, Site, Variable
+    from hpcdl.nn.ops import Addition, Concatenation, Elementary
+
+
+class Concat:
+    """Apply every branch (a list of layers) to the input and concatenate the outputs on channels.
+
+    Szegedy et al. 2014, section 4. Layer names must be unique over all branches.
+    """
+
+    def __init__(self, name: str, branches: Sequence[Sequence[Layer]]) -> None:
+        self.name = name
+        self.branches = tuple(Chain(layers) for layers in branches)
+
+    def output(self, shape: Shape) -> Shape:
+        """Return (H, W, sum of channels); ValueError where branches differ in more than channels."""
+        outputs = self._outputs(shape)
+        return (*outputs[0][:-1], sum(output[-1] for output in outputs))
+
+    def declare(self, shape: Shape) -> list[Variable]:
+        """Return the variables of the branches, in order."""
+        return [variable for branch in self.branches for variable in branch.declare(shape)]
+
+    def bind(self, shape: Shape, site: Site) -> Bound:
+        """See :class:`hpcdl.nn.layer.Layer`."""
+        return BoundConcat(
+            [branch.bind(shape, site) for branch in self.branches],
+            site.backend.concatenation(ConcatenationGeometry(self._outputs(shape), site.dtype)),
+            site.backend.addition(Blob(shape, site.dtype)),
+        )
+
+    def _outputs(self, shape: Shape) -> tuple[Shape, ...]:
+        if len(self.branches) < 2:
+            raise ValueError(f"{self.name}: needs two branches or more, got {len(self.branches)}")
+        outputs = tuple(branch.output(shape) for branch in self.branches)
+        if len({output[:-1] for output in outputs}) != 1:
+            raise ValueError(f"{self.name}: branches end in {outputs}, which differ in more than channels")
+        return outputs
+
+
+class BoundConcat:
+    """Bound parallel branches."""
+
+    def __init__(self, branches: Sequence[BoundChain], join: Concatenation, add: Addition) -> None:
+        self._branches = branches
+        self._join = join
+        self._add = add
+
+    def forward(self, x: Array, train: bool) -> Array:
+        """See :class:`hpcdl.nn.bound.Bound`."""
+        return self._join.forward([branch.forward(x, train) for branch in self._branches])
+
+    def backward(self, dy: Array, needs_dx: bool) -> Array | None:
+        """See :class:`hpcdl.nn.bound.Bound`."""
+        terms = [
+            branch.backward(piece, needs_dx)
+            for branch, piece in zip(self._branches, self._join.backward(dy), strict=True)
+        ]
+        return self._add.forward([term for term in terms if term is not None]) if needs_dx else None
+
+
+class Residual:
+    """y = branch(x) + shortcut(x); an empty shortcut is the identity (He et al. 2015, section 3.2).
+
+    With ``relu`` the result is max(y, 0). Layer names must be unique over branch and shortcut.
+    """
+
+    def __init__(
+        self, name: str, branch: Sequence[Layer], shortcut: Sequence[Layer] = (), *, relu: bool = False
+    ) -> None:
+        self.name = name
+        self.branch = Chain(branch)
+        self.shortcut = Chain(shortcut)
+        self.relu = relu
+
+    def output(self, shape: Shape) -> Shape:
+        """Return the branch's shape; ValueError where the shortcut's shape differs."""
+        output, shortcut = self.branch.output(shape), self.shortcut.output(shape)
+        if output != shortcut:
+            raise ValueError(f"{self.name}: the branch ends in {output}, the shortcut in {shortcut}")
+        return output
+
+    def declare(self, shape: Shape) -> list[Variable]:
+        """Return the variables of the branch, then those of the shortcut."""
+        return self.branch.declare(shape) + self.shortcut.declare(shape)
+
+    def bind(self, shape: Shape, site: Site) -> Bound:
+        """See :class:`hpcdl.nn.layer.Layer`.
+
+        If the branch ends in batch normalisation, as in the paper, that layer also computes the sum and the ReLU.
+        """
+        output = self.output(shape)
+        shortcut, add = self.shortcut.bind(shape, site), site.backend.addition(Blob(shape, site.dtype))
+        last = self.branch.layers[-1] if self.branch.layers else None
+        if isinstance(last, BatchNorm) and not last.relu:
+            branch = Chain(self.branch.layers[:-1]).bind(shape, site)
+            return BoundJoined(branch, last.join(output, site.inside(last.name), relu=self.relu), shortcut, add)
+        blob = Blob(output, site.dtype)
+        return BoundResidual(
+            self.branch.bind(shape, site),
+            shortcut,
+            site.backend.addition(blob),
+            site.backend.relu(blob) if self.relu else None,
+            add,
+        )
+
+
+class BoundJoined:
+    """Bound residual block whose last batch normalisation adds the shortcut."""
+
+    def __init__(
+        self, branch: BoundChain, join: BoundBatchNorm, shortcut: BoundChain, add_gradients: Addition
+    ) -> None:
+        self._branch = branch
+        self._join = join
+        self._shortcut = shortcut
+        self._add_gradients = add_gradients
+
+    def forward(self, x: Array, train: bool) -> Array:
+        """See :class:`hpcdl.nn.bound.Bound`."""
+        return self._join.forward(self._branch.forward(x, train), train, self._shortcut.forward(x, train))
+
+    def backward(self, dy: Array, needs_dx: bool) -> Array | None:
+        """See :class:`hpcdl.nn.bound.Bound`."""
+        branch_dy, shortcut_dy = self._join.backward_joined(dy)
+        assert shortcut_dy is not None, "bound with a shortcut"
+        del dy
+        return _sum(
+            self._branch.backward(branch_dy, needs_dx),
+            self._shortcut.backward(shortcut_dy, needs_dx),
+            self._add_gradients,
+        )
+
+
+class BoundResidual:
+    """Bound residual block with a separate addition."""
+
+    def __init__(
+        self,
+        branch: BoundChain,
+        shortcut: BoundChain,
+        add_outputs: Addition,
+        relu: Elementary | None,
+        add_gradients: Addition,
+    ) -> None:
+        self._branch = branch
+        self._shortcut = shortcut
+        self._add_outputs = add_outputs
+        self._relu = relu
+        self._add_gradients = add_gradients
+
+    def forward(self, x: Array, train: bool) -> Array:
+        """See :class:`hpcdl.nn.bound.Bound`."""
+        y = self._add_outputs.forward([self._branch.forward(x, train), self._shortcut.forward(x, train)])
+        return y if self._relu is None else self._relu.forward(y)
+
+    def backward(self, dy: Array, needs_dx: bool) -> Array | None:
+        """See :class:`hpcdl.nn.bound.Bound`."""
+        if self._relu is not None:
+            dy = self._relu.backward(dy)
+        return _sum(
+            self._branch.backward(dy, needs_dx), self._shortcut.backward(dy, needs_dx), self._add_gradients
+        )
+
+
+def _sum(branch_dx: Array | None, shortcut_dx: Array | None, add: Addition) -> Array | None:
+    return None if branch_dx is None or shortcut_dx is None else add.forward([branch_dx, shortcut_dx])
+
+
+class Auxiliary:
+    """Auxiliary classifier with its own loss during training (Szegedy et al. 2014, section 5).
+
+    The layer returns x unchanged. ``layers`` end in logits; their softmax cross-entropy is added to the replica's
+    loss with factor ``weight``. Evaluation skips them.
+    """
+
+    def __init__(self, name: str, layers: Sequence[Layer], *, weight: float = 0.3) -> None:
+        self.name = name
+        self.head = Chain(layers)
+        self.weight = weight
+
+    def output(self, shape: Shape) -> Shape:
+        """Return the input shape; ValueError where the classifier rejects it or does not end in a vector."""
+        self._classes(shape)
+        return shape
+
+    def declare(self, shape: Shape) -> list[Variable]:
+        """Return the variables of the classifier."""
+        self._classes(shape)
+        return self.head.declare(shape)
+
+    def bind(self, shape: Shape, site: Site) -> Bound:
+        """See :class:`hpcdl.nn.layer.Layer`."""
+        loss = AuxiliaryLoss(site.path, self._classes(shape), self.weight, site.backend, site.dtype)
+        site.heads.append(loss)
+        return BoundAuxiliary(self.head.bind(shape, site), loss, site.backend.addition(Blob(shape, site.dtype)))
+
+    def _classes(self, shape: Shape) -> int:
+        if self.weight <= 0:
+            raise ValueError(f"{self.name}: weight must be positive, got {self.weight}")
+        try:
+            output = self.head.output(shape)
+        except ValueError as error:
+            raise ValueError(f"{self.name}.{error}") from None
+        if len(output) != 1:
+            raise ValueError(f"{self.name}: the classifier ends in {output}, not in a vector of logits")
+        return output[0]
+
+
+class BoundAuxiliary:
+    """Bound auxiliary classifier."""
+
+    def __init__(self, head: BoundChain, loss: AuxiliaryLoss, add: Addition) -> None:
+        self._head = head
+        self._loss = loss
+        self._add = add
+
+    def forward(self, x: Array, train: bool) -> Array:
+        """See :class:`hpcdl.nn.bound.Bound`."""
+        if train:
+            self._loss.put(self._head.forward(x, train))
+        return x
+
+    def backward(self, dy: Array, needs_dx: bool) -> Array | None:
+        """See :class:`hpcdl.nn.bound.Bound`; ValueError without labels since forward."""
+        dx = self._head.backward(self._loss.take(), needs_dx)
+        return None if dx is None else self._add.forward([dy, dx])

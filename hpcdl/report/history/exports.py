@@ -1,0 +1,281 @@
+"""A history as JSON, as JUnit XML and as OpenMetrics text."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpcdl.analysis.over_time.change_points import BEFORE
+from hpcdl.report.formats.cells import visible
+from hpcdl.report.formats.junit import TestCase, TestSuite, written
+from hpcdl.report.history.history import below_floor, label, sentence, signed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from hpcdl.analysis.over_time.calibration import Calibration
+    from hpcdl.analysis.over_time.history import History
+    from hpcdl.analysis.over_time.suspects import Suspect
+    from hpcdl.analysis.over_time.verdict import Event, SuiteVerdict
+
+
+def json_text(
+    found: Sequence[SuiteVerdict], skipped: Sequence[str], calibrations: Mapping[str, Calibration], exit_code: int
+) -> str:
+    """Return the document as ASCII text; null for unknown values."""
+    suites = [_suite_record(one, calibrations.get(one.history.suite)) for one in found]
+    document = {"schema": 1, "exit_code": exit_code, "suites": suites, "skipped": list(skipped)}
+    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+
+
+def _suite_record(found: SuiteVerdict, calibration: Calibration | None) -> dict[str, Any]:
+    history, findings = found.history, found.findings
+    return {
+        "suite": history.suite,
+        "verdict": found.verdict,
+        "runs": [
+            {"run": job.path, "date": job.date, "environment_keys": sorted(job.keys), "hosts": job.hosts}
+            for job in history.jobs
+        ],
+        "judged": findings.judged,
+        "too_few_runs": findings.short,
+        "age_hours": None if found.age is None else found.age.total_seconds() / 3600,
+        "events": [_event(found, event) for event in findings.events],
+        "slow": [
+            {
+                **_named(history, one),
+                "open": one in found.open_suspects or any(one in e.suspects for e in found.open_events),
+            }
+            for one in findings.suspects
+        ],
+        "spread": findings.spread and findings.spread._asdict(),
+        "below_floor": [
+            {
+                **_series(history, one.series),
+                **_runs(history, one.first, one.found),
+                "busbw_bytes_per_second": one.rate,
+                "nominal_bytes_per_second": one.nominal,
+                "open": one in found.open_below_floor,
+            }
+            for one in found.below_floor
+        ],
+        "missing": [{"case": case, "reason": reason} for case, reason in found.missing],
+        "environment_changes": [history.jobs[one].path for one in history.environment_changes()],
+        "measures": [_measure(history, one) for one in range(len(history.keys))],
+        "calibration": None if calibration is None else _calibration(calibration),
+    }
+
+
+def _event(found: SuiteVerdict, event: Event) -> dict[str, Any]:
+    history = found.history
+    return {
+        "verdict": event.verdict,
+        "open": event in found.open_events,
+        "accepted": event in found.accepted_events,
+        **_runs(history, event.first, event.found),
+        "ratio": event.ratio,
+        "new_environment": event.environment,
+        "likely": [_named(history, suspect) for suspect in event.suspects],
+        "changes": [
+            {
+                **_series(history, change.series),
+                **_runs(history, change.first, change.found),
+                "ratio": change.ratio.value,
+                "ratio_low": change.ratio.low,
+                "ratio_high": change.ratio.high,
+                "p": change.p,
+                "open": change in event.open,
+            }
+            for change in event.changes
+        ],
+    }
+
+
+def _series(history: History, series: int) -> dict[str, Any]:
+    key, case = history.keys[series], history.case(series)
+    return {
+        "case": key.case,
+        "measure": key.measure,
+        "environment_key": key.environment_key,
+        "kind": case.kind,
+        "ranks": case.ranks,
+        "message_bytes": case.message_bytes,
+    }
+
+
+def _runs(history: History, first: int, found: int) -> dict[str, str]:
+    return {
+        "first_run": history.jobs[first].path,
+        "first_date": history.jobs[first].date,
+        "found_by_run": history.jobs[found].path,
+        "found_date": history.jobs[found].date,
+    }
+
+
+def _named(history: History, one: Suspect) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "kind": one.kind,
+        "source": one.source,
+        **_runs(history, one.first, one.found),
+        "cleared_by_run": None if one.ended is None else history.jobs[one.ended].path,
+        "probability": one.probability,
+        "ratio": one.ratio,
+        "runs": one.runs,
+    }
+
+
+def _measure(history: History, series: int) -> dict[str, Any]:
+    seconds = history.seconds[series]
+    known = np.isfinite(seconds)
+    return {
+        **_series(history, series),
+        "runs": int(known.sum()),
+        "seconds": [float(value) if there else None for value, there in zip(seconds, known, strict=True)],
+    }
+
+
+def _calibration(found: Calibration) -> dict[str, Any]:
+    return {
+        "rounds": found.rounds,
+        "runs": found.runs,
+        "false_regressions_per_100_runs": found.regressed,
+        "false_improvements_per_100_runs": found.improved,
+        "steps_found": found.found,
+        "median_delay_runs": None if found.delay in {None, float("inf")} else found.delay,
+    }
+
+
+Groups = dict[str, list[int]]
+
+
+def junit(found: Sequence[SuiteVerdict], now: dt.datetime) -> str:
+    """Return JUnit XML: a test case per suite, kind of case, ranks and measure; ``now``: in UTC.
+
+    A group with an open change fails, one with too few runs is skipped.
+    """
+    return written([_tests(verdict) for verdict in found], now)
+
+
+def _tests(found: SuiteVerdict) -> TestSuite:
+    groups, name = _groups(found), found.history.suite
+    failures = {group: _failures(found, rows) for group, rows in groups.items()}
+    others = [row for row, key in enumerate(found.history.keys) if key[:3] not in _newest(found)]
+    whole = [f"{case}: missing: {reason}" for case, reason in found.missing]
+    whole += _failures(found, others)
+    whole += [f"slow: {suspect.kind} {suspect.name}" for suspect in found.open_suspects]
+    whole += [below_floor(found.history, low) for low in found.open_below_floor]
+    failures["hosts, links and cases"] = whole
+    cases = [
+        TestCase(name, group, "regressed" if lines else "", lines, _too_few(found, groups.get(group)))
+        for group, lines in failures.items()
+    ]
+    events = [sentence(found.history, event) for event in found.findings.events]
+    return TestSuite(f"hpcdl history: {name}", cases, events)
+
+
+def _newest(found: SuiteVerdict) -> set[tuple[str, ...]]:
+    """Return the keys, without the environment, of the series of the newest run."""
+    known = np.isfinite(found.history.seconds[:, -1])
+    return {key[:3] for key, there in zip(found.history.keys, known, strict=True) if there}
+
+
+def _groups(found: SuiteVerdict) -> Groups:
+    """Return the series of the newest run by group."""
+    history = found.history
+    groups: Groups = {}
+    for row in np.flatnonzero(np.isfinite(history.seconds[:, -1])):
+        case = history.case(int(row))
+        name = f"{case.kind}, {case.ranks} ranks, {history.keys[int(row)].measure}"
+        groups.setdefault(name, []).append(int(row))
+    return groups
+
+
+def _failures(found: SuiteVerdict, rows: Sequence[int]) -> list[str]:
+    history = found.history
+    alike = {history.keys[row][:3] for row in rows}
+    return [
+        f"{label(history, change.series)}: {signed(change.ratio.value)} since {history.jobs[change.first].path}"
+        for event in found.open_events
+        for change in event.open
+        if history.keys[change.series][:3] in alike
+    ]
+
+
+def _too_few(found: SuiteVerdict, rows: Sequence[int] | None) -> str:
+    """Return the reason if no series of ``rows`` has enough runs for a verdict; None: there is no such series."""
+    if rows is None or (np.isfinite(found.history.seconds[list(rows)]).sum(axis=1) >= BEFORE).any():
+        return ""
+    return f"fewer than {BEFORE} runs"
+
+
+Sample = tuple[dict[str, str], float]
+
+
+def openmetrics(found: Sequence[SuiteVerdict], exit_code: int) -> str:
+    """Return the text.
+
+    Only gauges: the text-file collector of Prometheus' node exporter reads an older format, which has them alike.
+    Rules of names and escapes: https://prometheus.io/docs/specs/om/open_metrics_spec/
+    """
+    lines = [*_family("hpcdl_history_exit_code", "Exit code of hpcdl history.", [({}, exit_code)])]
+    families = (
+        ("runs", "Runs in the archive.", lambda one: float(len(one.history.jobs))),
+        ("newest_run_timestamp_seconds", "Start of the newest run.", _timestamp),
+        ("judged_measures", "Measures with enough runs.", lambda one: float(one.findings.judged)),
+        ("missing_cases", "Cases that the newest run lacks.", lambda one: float(len(one.missing))),
+        (
+            "open_regressions",
+            "Regressions neither repaired nor accepted.",
+            lambda one: float(len(one.open_events)),
+        ),
+        ("accepted_regressions", "Regressions that are accepted.", lambda one: float(len(one.accepted_events))),
+        ("below_floor", "Collectives below the floor.", lambda one: float(len(one.open_below_floor))),
+    )
+    for name, text, value in families:
+        samples = [({"suite": one.history.suite}, value(one)) for one in found]
+        lines += _family(f"hpcdl_history_{name}", text, samples)
+    lines += _family("hpcdl_history_slow_probability", "Hosts and links that are slow now.", _slow(found))
+    lines += _family("hpcdl_case_time_seconds", "Newest time of each measure.", _times(found))
+    return "\n".join([*lines, "# EOF"]) + "\n"
+
+
+def _family(name: str, text: str, samples: Sequence[Sample]) -> Iterator[str]:
+    yield f"# HELP {name} {text}"
+    yield f"# TYPE {name} gauge"
+    for labels, value in samples:
+        inside = ",".join(f'{key}="{_escaped(one)}"' for key, one in labels.items())
+        yield f"{name}{{{inside}}} {value:.9g}" if inside else f"{name} {value:.9g}"
+
+
+def _escaped(text: str) -> str:
+    return visible(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _timestamp(one: SuiteVerdict) -> float:
+    date = dt.datetime.fromisoformat(one.history.jobs[-1].date)
+    return (date if date.tzinfo else date.replace(tzinfo=dt.UTC)).timestamp()
+
+
+def _slow(found: Sequence[SuiteVerdict]) -> list[Sample]:
+    return [
+        ({"suite": one.history.suite, "kind": slow.kind, "name": slow.name}, slow.probability)
+        for one in found
+        for slow in one.findings.suspects
+        if slow.ended is None
+    ]
+
+
+def _times(found: Sequence[SuiteVerdict]) -> list[Sample]:
+    samples: dict[tuple[str, ...], Sample] = {}
+    for one in found:
+        history = one.history
+        for key, seconds in zip(history.keys, history.seconds, strict=True):
+            if np.isfinite(seconds[-1]):
+                labels = {"suite": history.suite, "case": key.case, "measure": key.measure}
+                labels |= {"environment": key.environment_key}
+                samples.setdefault(tuple(labels.values()), (labels, float(seconds[-1])))
+    return list(samples.values())

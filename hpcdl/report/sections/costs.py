@@ -1,0 +1,114 @@
+"""Costs of the fabric and of tracing: the same program with and without."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from hpcdl.analysis.run.record_fields import ANY
+from hpcdl.report.formats.cells import NONE, digits, interval, seconds, volume
+from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.run.contents import Answer, Declaration
+from hpcdl.report.run.method_names import scheme_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from hpcdl.analysis.run.overhead import Overhead
+    from hpcdl.analysis.statistics.estimates import Interval
+    from hpcdl.report.formats.cells import Number
+    from hpcdl.report.run.findings import Findings
+
+
+def is_noise(one: Overhead) -> bool:
+    """Return whether the difference is not above zero: its interval holds 0, or it is negative."""
+    return one.difference.value <= 0 or one.difference.low <= 0
+
+
+def cells(one: Overhead) -> tuple[str, ...]:
+    """Return both times, their difference and their ratio, with intervals."""
+    return (
+        seconds(one.without.value),
+        seconds(one.having.value),
+        "within noise" if is_noise(one) else seconds(one.difference.value),
+        _bounds(one.difference, seconds),
+        digits(one.ratio.value),
+        _bounds(one.ratio, digits),
+    )
+
+
+def _bounds(found: Interval, shown: Callable[[Number], str]) -> str:
+    return interval(found.low, found.high, shown) if math.isfinite(found.low) else NONE
+
+
+def fabric_page(found: Findings) -> Section:
+    """Return one row per size: difference and ratio."""
+    rows = [(volume(one.fields.get("message_bytes")), *cells(one)) for one in found.cost_of_fabric]
+    header = ("size", "raw", "fabric", "fabric - raw", "95 %", "fabric / raw", "ratio 95 %")
+    notes = ["raw: mpi4py's Sendrecv. fabric: the same exchange as every algorithm here does it."]
+    return Section("Cost of the fabric", tables=[Table("", header, rows, notes=notes)] if rows else [])
+
+
+def fabric_terminal(found: Findings) -> Section:
+    """Return the same rows without intervals."""
+    return fabric_page(found).brief("95 %")
+
+
+def fabric_answer(found: Findings) -> Answer | None:
+    """Return the ratio at the smallest and the largest size."""
+    costs = sorted(found.cost_of_fabric, key=lambda one: one.fields.get("message_bytes") or 0)
+    if not costs:
+        return None
+    chosen = costs if len(costs) < 2 else [costs[0], costs[-1]]
+    parts = [
+        f"{digits(one.ratio.value)} at {volume(one.fields.get('message_bytes'))}"
+        + (" (within noise)" if is_noise(one) else "")
+        for one in chosen
+    ]
+    return Answer(f"Time of an exchange through the fabric by mpi4py's: {', '.join(parts)}.")
+
+
+COST_OF_FABRIC: Final = Declaration(20, fabric_page, fabric_terminal, fabric_answer)
+
+
+def tracing_page(found: Findings) -> Section:
+    """Return one row per training that traced every second step."""
+    letters = [found.settings.name(one.fields) for one in found.cost_of_tracing]
+    several = len(set(letters)) > 1
+    rows = [
+        (letter if several else "", _tracing_name(one.fields), str(one.fields.get("ranks")), *cells(one))
+        for letter, one in zip(letters, found.cost_of_tracing, strict=True)
+    ]
+    header = ("setting", "case", "ranks", "steps", "events", "events - steps", "95 %", "ratio", "ratio 95 %")
+    note = (
+        "Of the same training, even steps record every message and computation, odd steps only themselves. "
+        "Time of a step; ratio: events by steps. On one rank all schemes are one program, and pooled."
+    )
+    table = Table("", header, rows, 2, [note])
+    return Section("Cost of tracing", tables=[table.without_empty()] if rows else [])
+
+
+def _tracing_name(fields: Mapping[str, Any]) -> str:
+    name = scheme_name({**fields, "aggregation": ANY} if fields.get("ranks") == 1 else fields)
+    if (fields.get("kind") or "train") == "train":
+        return name
+    return f"{fields.get('collective')} {name} {volume(fields.get('message_bytes'))}"
+
+
+def tracing_terminal(found: Findings) -> Section:
+    """Return the same rows without intervals."""
+    return tracing_page(found).brief("95 %")
+
+
+def tracing_answer(found: Findings) -> Answer | None:
+    """Return the range of the ratios."""
+    costs = sorted(found.cost_of_tracing, key=lambda one: one.ratio.value)
+    if not costs:
+        return None
+    low, high = digits(costs[0].ratio.value), digits(costs[-1].ratio.value)
+    noise = sum(map(is_noise, costs))
+    rest = f", {noise} of {len(costs)} within noise" if noise else ""
+    return Answer(f"Time of a traced step by an untraced one: {low if low == high else f'{low} to {high}'}{rest}.")
+
+
+COST_OF_TRACING: Final = Declaration(25, tracing_page, tracing_terminal, tracing_answer)

@@ -1,0 +1,204 @@
+"""Settings, job and statistics in words, and the command and the suite that repeat the run."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any, Final
+
+from hpcdl.analysis.run.cores import UNKNOWN
+from hpcdl.analysis.run.record_fields import METHOD, keeps_step
+from hpcdl.report.formats.cells import NONE, plural, volume
+from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.run.contents import Declaration
+from hpcdl.report.run.method_names import Names, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from hpcdl.analysis.run.scaling import Record
+    from hpcdl.report.run.findings import Findings
+
+
+def settings_page(found: Findings) -> Section:
+    """Return the shared settings, a row per problem, and a row per method where strategies are compared."""
+    settings = found.settings
+    own = list(settings.own.values())
+    tables = [Table("", ("setting", "differs in"), own, 2)] if own else []
+    tables += _methods([record for record in found.records if (record.get("kind") or "train") == "train"])
+    return Section("Settings", [f"{settings.common}."] if settings.common else [], tables=tables)
+
+
+def _methods(trained: Sequence[Record]) -> list[Table]:
+    """Return a table of the methods if several strategies are compared; shared columns are left out."""
+    names = Names(trained)
+    shown = dict.fromkeys(
+        (names(record), *(text_of(record, name) or NONE for name in METHOD)) for record in trained
+    )
+    if len({record.get("training") for record in trained}) < 2:
+        return []
+    header = ("method", *(name.replace("_", " ") for name in METHOD))
+    alike = [name for name, cells in zip(header, zip(*shown, strict=True), strict=True) if len(set(cells)) == 1]
+    return [Table("", header, list(shown), len(header)).without(*alike)]
+
+
+SETTINGS: Final = Declaration(900, settings_page)
+
+
+LAUNCHERS: Final = (
+    *("SLURM_", "HPCDL_", "PMIX_", "PRTE_", "OMPI_MCA_PREFIXES", "OMPI_MCA_cpu_type", "OMPI_MCA_num_procs"),
+    *("OMPI_MCA_orte", "OMPI_MCA_initial"),
+)
+"""Beginnings of variables that launchers set for their processes."""
+
+
+def job_page(found: Findings) -> Section:
+    """Return one row per fact."""
+    run, env = found.run, found.run.environment
+    cpu, mpi, git, software = (_dict(env.get(name)) for name in ("cpu", "mpi", "git", "software"))
+    cores, changed = found.usable_cores, git.get("changed_files")
+    facts = {
+        "run": f"{found.name}{'' if run.complete else ' (not complete)'}",
+        "date": env.get("date"),
+        "nodes": _words(mpi.get("nodes"), "(emulated on one machine)" if env.get("emulated") else ""),
+        "MPI": _words(mpi.get("library"), mpi.get("version")),
+        "transports loaded": _transports(_dict(env.get("libraries"))),
+        "settings": _settings(_dict(env.get("variables"))),
+        "pinning": _pinning(env.get("ranks") or []),
+        "cores per node": f"{cores:g} usable" if cores is not None else None,
+        "processor": _words(
+            cpu.get("model"), f"({cpu.get('physical_cores', UNKNOWN)} cores, SMT {cpu.get('smt', UNKNOWN)})"
+        ),
+        "governor": cpu.get("governor"),
+        "memory": volume(memory) if isinstance(memory := env.get("memory_bytes"), int) else None,
+        "kernel": env.get("kernel"),
+        "network": _cards(env, ("network", "infiniband")),
+        "GPU": _gpu(_dict(env.get("gpu"))) if env else None,
+        "software": ", ".join(
+            f"{name} {software[name]}"
+            for name in ("hpcdl", "python", "numpy", "mpi4py", "numba", "cupy", "blas")
+            if software.get(name, UNKNOWN) != UNKNOWN
+        ),
+        "commit": _words(git.get("commit"), f"and {plural(changed, 'changed file')}" if changed else ""),
+        "timer": _words(_dict(env.get("timer")).get("implementation"), env.get("clocksource")),
+        "environment key": env.get("key"),
+    }
+    rows = [(name, str(value or UNKNOWN)) for name, value in facts.items()]
+    return Section("Job", tables=[Table("", ("fact", "value"), rows, 2)])
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _words(*parts: Any) -> str:
+    """The first line of each part that is known."""
+    lines = (str(part).strip("\0 \n").split("\n")[0] for part in parts if part not in {None, UNKNOWN, ""})
+    return " ".join(lines)
+
+
+def _transports(libraries: Mapping[str, Sequence[str]]) -> str:
+    kinds = ("ucx", "ofi", "verbs", "shared_memory", "nccl")
+    names = {path.rsplit("/", 1)[-1].split(".so")[0] for kind in kinds for path in libraries.get(kind, [])}
+    return ", ".join(sorted(names)) or ("none of UCX, libfabric, verbs" if libraries else "")
+
+
+def _settings(variables: Mapping[str, str]) -> str:
+    """Return the user's settings; variables that a launcher sets for its processes are left out."""
+    shown = {
+        name: value
+        for name, value in variables.items()
+        if not name.startswith(LAUNCHERS) and (name.startswith("OMPI_MCA_") or not name.startswith("OMPI_"))
+    }
+    return ", ".join(f"{name}={value}" for name, value in list(shown.items())[:8]) or "none"
+
+
+def _pinning(ranks: Sequence[Mapping[str, Any]]) -> str:
+    shown = [f"{number}: {rank.get('affinity', UNKNOWN)}" for number, rank in enumerate(ranks[:8])]
+    return "; ".join(shown) + (f"; ... {len(ranks)} ranks" if len(ranks) > 8 else "")
+
+
+def _cards(env: Mapping[str, Any], kinds: Iterable[str]) -> str:
+    return ", ".join(
+        f"{name} ({card.get('driver')}, {card.get('rate')})"
+        for kind in kinds
+        for name, card in _dict(env.get(kind)).items()
+        if card.get("driver", UNKNOWN) != UNKNOWN
+    )
+
+
+def _gpu(gpu: Mapping[str, Any]) -> str:
+    names = [str(device.get("name")) for device in gpu.get("devices", [])]
+    counted = [f"{names.count(name)} x {name}" for name in dict.fromkeys(names)]
+    return f"{', '.join(counted)}, driver {gpu.get('driver')}" if counted else "none seen"
+
+
+JOB: Final = Declaration(910, job_page)
+
+
+HOW = (
+    "A step, or one repetition of a collective, takes as long as its slowest rank. Times are medians over "
+    "steps after warm-up, with a distribution-free 95 % interval from order statistics; below 6 values there is "
+    "none. With several launches the launch is the unit: medians over launches of their medians, with Student's t "
+    "interval of the logarithms, from 6 launches on of order statistics. Efficiencies are ratios of medians, with "
+    "Welch's interval of the logarithms over launches. Verdicts (near-linear, fastest, tied) are Welch's tests of "
+    "these logarithms, adjusted for their number (Benjamini & Hochberg): they need an adjusted p below 0.05. One "
+    "launch gives no verdict: it is inconclusive, and its intervals of times are over its steps, those of "
+    "differences by a seeded bootstrap. A case whose launches are all disturbed has no verdict and no place in a "
+    "ranking; else the undisturbed ones count. If the hypervisor took time, the interval of a ratio spans the "
+    "ratio as measured and corrected for it, and a verdict holds for both."
+)
+SCALING = (
+    "The base of efficiency and speedup are the cases on one rank, taken together: one rank "
+    "exchanges nothing, so that every aggregation is the same program there. A different compression, optimizer "
+    "or strategy is not: the base has the same where there is such, else it trains synchronously, uncompressed. "
+    "Their step time is the median of their medians, and efficiency 1 is theirs by definition. Where there is "
+    "no case on one rank the base is the method's own smallest scale. Near-linear: the test puts the efficiency "
+    "above 0.90; not near-linear: below; inconclusive: neither. Exposed "
+    "communication is the step time less that of the case without communication (aggregation none) on as many "
+    "ranks; on one rank it is 0 by definition."
+)
+
+THROUGHPUT = (
+    "If ranks keep no common step, or steps are not alike, the step is the mean time in which all ranks "
+    "together consume a global batch, from when the last worker has passed its warm-up steps until the first has "
+    "ended, without evaluation on the test set; its interval is Student's over windows of equally many "
+    "images."
+)
+
+
+def method_page(found: Findings) -> Section:
+    """Return the statistics in words, warm-up counts, command and suite."""
+    run, records = found.run, found.records
+    kinds: dict[tuple[str, int], list[int]] = {}
+    for record in records:
+        if record.get("network"):  # simulated: once, exactly
+            continue
+        key = (str(record.get("kind") or "train"), record["warmup_steps"])
+        kinds.setdefault(key, []).append(record["measured_steps"])
+    counts = [
+        f"{kind}: {plural(warmup, 'warm-up step')} left out, {_method_range(steps)} measured per case."
+        for (kind, warmup), steps in kinds.items()
+    ]
+    paragraphs = [HOW]
+    paragraphs += [THROUGHPUT] if not all(map(keeps_step, records)) else []
+    paragraphs += [SCALING] if any(record.get("base_ranks") for record in records) else []
+    points = [*counts, f"Command: `{_command(run.environment.get('command'))}`"]
+    return Section("Method and how to reproduce", paragraphs, points, verbatim=run.suite)
+
+
+def _method_range(counts: Sequence[int]) -> str:
+    low, high = min(counts), max(counts)
+    return plural(low, "step") if low == high else f"{low} to {high} steps"
+
+
+def _command(given: Any) -> str:
+    """Return the command line; the program is called by its name, wherever it was installed."""
+    if not isinstance(given, list) or not given:
+        return str(given or UNKNOWN)
+    program, *arguments = map(str, given)
+    if program.endswith(("hpcdl/__main__.py", "bin/hpcdl")):
+        program = "hpcdl"
+    return shlex.join([program, *arguments])
+
+
+METHOD_SECTION: Final = Declaration(920, method_page)
