@@ -89,11 +89,11 @@ def execute(options: argparse.Namespace) -> int:
         stale = options.stale is not None and age > options.stale
         verdicts.append(SuiteVerdict(suite, accepted, switches, age if stale else None))
     calibrations = {
-        one.history.suite: calibrate(
-            one.history.logs, [change for event in one.findings.events for change in event.changes]
+        verdict.history.suite: calibrate(
+            verdict.history.logs, [change for event in verdict.findings.events for change in event.changes]
         )
-        for one in verdicts
-        if options.calibrate and len(one.history.keys)
+        for verdict in verdicts
+        if options.calibrate and len(verdict.history.keys)
     }
     words = {one.verdict for one in verdicts}
     few = words <= {"too few runs"} or all(one.age is not None for one in verdicts)

@@ -98,13 +98,13 @@ class Links:
         return self._between_hosts(self.seconds)
 
     def _between_hosts(self, seconds: Matrix) -> Matrix:
-        found = np.full((len(self.names), len(self.names)), np.nan)
+        matrix = np.full((len(self.names), len(self.names)), np.nan)
         ranks = [np.array([name == host for host in self.hosts]) for name in self.names]
         for i, j in itertools.permutations(range(len(ranks)), 2):
             known = seconds[np.ix_(ranks[i], ranks[j])]
             if np.isfinite(known).any():
-                found[i, j] = 1 / np.nanmedian(known)
-        return found
+                matrix[i, j] = 1 / np.nanmedian(known)
+        return matrix
 
     def shares(self) -> list[tuple[int, Interval]]:
         """Hosts, and the speed of each as a share of the others', slowest first; none of fewer than three hosts.
@@ -137,8 +137,8 @@ class Links:
         """Return each host's time by that of the usual host; empty for fewer than three hosts."""
         if len(self.names) < HOSTS:
             return {}
-        found = host_slowness(1 / self.speed)
-        return {name: float(one) for name, one in zip(self.names, found, strict=True) if np.isfinite(one)}
+        slowness = host_slowness(1 / self.speed)
+        return {name: float(one) for name, one in zip(self.names, slowness, strict=True) if np.isfinite(one)}
 
     def link_slowness(self) -> dict[str, float]:
         """Return the time of each link between two hosts by that of the median one; empty for fewer than three."""

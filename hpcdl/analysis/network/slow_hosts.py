@@ -153,8 +153,8 @@ def of_events(events: pd.DataFrame, fields: Mapping[str, Any], names: Sequence[s
     where = np.array([hosts.index(name) for name in names])
     messages = messages.assign(source=where[messages["source"]], dest=where[messages["dest"]])
     messages = messages[messages["source"] != messages["dest"]]
-    found = _measured(messages, len(hosts))
-    return None if found is None else Speeds(fields, hosts, *found)
+    measured = _measured(messages, len(hosts))
+    return None if measured is None else Speeds(fields, hosts, *measured)
 
 
 def _measured(messages: pd.DataFrame, hosts: int) -> tuple[Matrix, Matrix, Matrix] | None:
@@ -177,7 +177,7 @@ def _measured(messages: pd.DataFrame, hosts: int) -> tuple[Matrix, Matrix, Matri
     ordered = begun.sort_values("begin", kind="stable")
     cuts = np.linspace(0, len(ordered), PARTS + 1).astype(int)
     parts = [_ports(ordered.iloc[begin:end], hosts) for begin, end in itertools.pairwise(cuts)]
-    return ports, links, np.array([_shares(one) for one in parts if np.isfinite(one).any()])
+    return ports, links, np.array([_shares(part) for part in parts if np.isfinite(part).any()])
 
 
 def _sets_out_before_its_receiver(alone: pd.DataFrame, together: pd.DataFrame) -> bool:
@@ -192,11 +192,11 @@ def _sets_out_before_its_receiver(alone: pd.DataFrame, together: pd.DataFrame) -
 
 def _ports(messages: pd.DataFrame, hosts: int) -> Matrix:
     """(2, hosts): out and in."""
-    found = np.full((2, hosts), np.nan)
-    for port, side in zip(found, ("source", "dest"), strict=True):
+    matrix = np.full((2, hosts), np.nan)
+    for port, side in zip(matrix, ("source", "dest"), strict=True):
         for _, one in messages.groupby(side):
             port[one[side].iloc[0]] = _most(one)
-    return found
+    return matrix
 
 
 def _most(messages: pd.DataFrame) -> float:
@@ -250,10 +250,10 @@ def long_messages(events: pd.DataFrame) -> pd.DataFrame | None:
     sends = rows[sending].rename(columns={"rank": "source", "peer": "dest"})
     receives = rows[~sending].rename(columns={"rank": "dest", "peer": "source"})
     for key in (["task", "size", "source", "dest"], ["size", "source", "dest"]):
-        found = _numbered(sends, key).merge(_numbered(receives, key), on=[*key, "number"])
-        if len(sends) and len(found) >= MATCHED * len(sends):
+        merge = _numbered(sends, key).merge(_numbered(receives, key), on=[*key, "number"])
+        if len(sends) and len(merge) >= MATCHED * len(sends):
             named = {"bytes_x": "bytes", "begin_x": "sent", "begin_y": "asked", "end_y": "arrived"}
-            return found.rename(columns=named)[["source", "dest", *named.values()]]
+            return merge.rename(columns=named)[["source", "dest", *named.values()]]
     return None
 
 

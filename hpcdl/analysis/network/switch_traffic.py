@@ -30,20 +30,20 @@ def levels(addresses: Sequence[str]) -> np.ndarray[tuple[int, int], np.dtype[np.
     words = [address.split(".") for address in addresses]
     depth = max(map(len, words))
     found = np.zeros((len(words), len(words)), np.int64)
-    for row, one in enumerate(words):
+    for row, word in enumerate(words):
         for column, other in enumerate(words):
             shared = next(
-                (at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), None
+                (at for at, pair in enumerate(zip(word, other, strict=False)) if pair[0] != pair[1]), None
             )
             found[row, column] = (
-                0 if one == other else depth - (min(len(one), len(other)) if shared is None else shared)
+                0 if word == other else depth - (min(len(word), len(other)) if shared is None else shared)
             )
     return found
 
 
 def switch_traffic(run: Run) -> list[SwitchTraffic]:
     """Return the traffic of every case whose messages were recorded and whose ranks are on several known nodes."""
-    found = []
+    traffics = []
     for index, fields in enumerate(run.described):
         ranks = int(fields.get("ranks") or 1)
         known = run.environment_of(index).get("ranks") or ()
@@ -57,5 +57,5 @@ def switch_traffic(run: Run) -> list[SwitchTraffic]:
             between = levels(addresses)
             crossed = between[sends["rank"].to_numpy(), sends["peer"].to_numpy()]
             total = np.bincount(crossed, sends["bytes"].to_numpy(), between.max() + 1)
-            found.append(SwitchTraffic(fields, tuple(total / len(steps))))
-    return found
+            traffics.append(SwitchTraffic(fields, tuple(total / len(steps))))
+    return traffics

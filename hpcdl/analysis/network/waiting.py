@@ -127,7 +127,7 @@ def _waits_for_messages(events: pd.DataFrame) -> Waits:
 
 def _waits_for_collectives(events: pd.DataFrame, labels: pd.Series[str]) -> list[Waits]:
     """Return the waits for the last rank of native collectives; none of those that only some of the ranks call."""
-    found = []
+    waits = []
     ranks = events["rank"].nunique()
     for _, calls in events.groupby(labels, sort=False):
         ordered = calls.sort_values("begin", kind="stable")
@@ -142,8 +142,8 @@ def _waits_for_collectives(events: pd.DataFrame, labels: pd.Series[str]) -> list
             continue
         late = (begin < latest) & (latest <= end)
         rank = ordered["rank"].to_numpy(np.int64)
-        found.append(Waits(rank[late], cause[late], begin[late], latest[late]))
-    return found
+        waits.append(Waits(rank[late], cause[late], begin[late], latest[late]))
+    return waits
 
 
 def causes(lines: Mapping[int, Timeline], waits: Waits) -> Waits:

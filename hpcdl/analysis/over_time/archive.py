@@ -53,14 +53,14 @@ def read_series(path: Path, *, any_schema: bool = False) -> RunSeries:
     checksum = None
     with suppress(OSError):  # reading the run states the error
         checksum = verified_checksum(file)
-    found = None if checksum is None else _kept(file, path, checksum, any_schema=any_schema)
-    if found is None:
+    series = None if checksum is None else _kept(file, path, checksum, any_schema=any_schema)
+    if series is None:
         from hpcdl.trace.schema import read  # late: h5py and pandas are not needed for a series that is kept
 
-        found = series_of(read(path, wanted=SERIES_TABLES))
+        series = series_of(read(path, wanted=SERIES_TABLES))
         if checksum is not None:
-            _keep(found, file, checksum)
-    return found
+            _keep(series, file, checksum)
+    return series
 
 
 def is_kept(path: Path) -> bool:

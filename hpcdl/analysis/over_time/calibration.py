@@ -61,7 +61,7 @@ def calibrate(
         blocks = np.array_split(np.arange(runs), max(1, runs // BLOCK))
         order = np.concatenate([blocks[one] for one in generator.permutation(len(blocks))])
         shuffled = residuals[:, order]
-        false.append({(one.found, one.ratio.value > 1) for one in change_points(shuffled)})
+        false.append({(point.found, point.ratio.value > 1) for point in change_points(shuffled)})
         delays += _delays(shuffled, generator)
     slower = sum(sum(slower for _, slower in one) for one in false)
     faster = sum(map(len, false)) - slower
@@ -80,7 +80,7 @@ def _residuals(logs: npt.NDArray[np.float64], changes: Sequence[Change]) -> npt.
     """Return ``logs`` less the median of each series between two changes."""
     found = logs.copy()
     for row in range(len(logs)):
-        cuts = sorted(one.first for one in changes if one.series == row)
+        cuts = sorted(change.first for change in changes if change.series == row)
         for begin, end in zip([0, *cuts], [*cuts, logs.shape[1]], strict=True):
             level = found[row, begin:end]
             if np.isfinite(level).any():
@@ -98,9 +98,9 @@ def _delays(logs: npt.NDArray[np.float64], generator: np.random.Generator) -> li
             place = int(generator.integers(2 * BEFORE, len(runs) - WITHIN + 1))
             stepped[row, runs[place] :] += math.log1p(STEP)
             steps[int(row)] = runs[place : place + WITHIN]
-    found: dict[int, float] = dict.fromkeys(steps, math.inf)
+    fromkeys: dict[int, float] = dict.fromkeys(steps, math.inf)
     for one in change_points(stepped) if steps else ():
         places = np.flatnonzero(steps.get(one.series, np.empty(0)) == one.found)
         if len(places) and one.ratio.value > 1:
-            found[one.series] = min(found[one.series], float(places[0]) + 1)
-    return list(found.values())
+            fromkeys[one.series] = min(fromkeys[one.series], float(places[0]) + 1)
+    return list(fromkeys.values())

@@ -76,7 +76,7 @@ def apply(changes: Sequence[Change], accepted: Sequence[Accepted], today: dt.dat
     found = []
     for change in changes:
         entries = [one for one in accepted if one.matches(change.case)] if change.verdict == REGRESSED else []
-        valid = next((one for one in entries if one.expires >= today), None)
+        valid = next((entry for entry in entries if entry.expires >= today), None)
         if valid is not None:
             reason = f"accepted until {valid.expires}: {valid.reason}"
             found.append(replace(change, verdict=ACCEPTED, reason=reason))

@@ -215,16 +215,16 @@ def change_points(
     predecessors = predecessors or {}
     whole = joined(logs, predecessors)
     search = _Search(whole)
-    found: list[Change] = []
+    changes: list[Change] = []
     for now in range(logs.shape[1]):
         rows = np.flatnonzero(np.isfinite(logs[:, now]))
         for row in rows:
             if row in predecessors and not np.isfinite(logs[row, :now]).any():
                 search.succeed(int(row), predecessors[int(row)])
         if len(rows) and now >= AFTER:
-            found += search.splits(rows, now, math.log1p(min_effect), FALSE_DISCOVERIES)
+            changes += search.splits(rows, now, math.log1p(min_effect), FALSE_DISCOVERIES)
     reported = []
-    for change in (one for one in found if not one.silent):
+    for change in (one for one in changes if not one.silent):
         last = _successor(logs, change.series, predecessors)
         level = search.level_now(last) if np.isfinite(logs[last, -RECENT:]).any() else math.nan
         ratio = _ratio(whole[change.series], change.first, search.cuts[change.series])

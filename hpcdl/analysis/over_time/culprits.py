@@ -87,13 +87,13 @@ def shared_departures(logs: Matrix) -> Vector:
 
     Usual is the 40 % quantile of the runs so far: runs with a slow host may be many.
     """
-    found = np.full(logs.shape[1], np.nan)
+    vector = np.full(logs.shape[1], np.nan)
     for run in range(FEWEST, logs.shape[1]):
         before = logs[:, max(0, run - WINDOW) : run]
         known = np.isfinite(logs[:, run]) & (np.isfinite(before).sum(axis=1) >= FEWEST)
         if known.any():
-            found[run] = np.median(logs[known, run] - quantiles(before[known], 0.4))
-    return found
+            vector[run] = np.median(logs[known, run] - quantiles(before[known], 0.4))
+    return vector
 
 
 def scatter(departures: Matrix, *, lasting: bool = True) -> Scatter | None:
@@ -116,7 +116,7 @@ def scatter(departures: Matrix, *, lasting: bool = True) -> Scatter | None:
         return Scatter(float(high) + 0.253 * float(high - low) / 1.028, 0.0, within)
     usual = max(float(np.quantile(every, 0.9)) / 1.645, LEAST_DEVIATION)
     within = np.array(
-        [max(usual, 1.4826 * float(np.median(one))) if len(one) >= FEWEST else usual for one in steps]
+        [max(usual, 1.4826 * float(np.median(step))) if len(step) >= FEWEST else usual for step in steps]
     )
     levels = np.array([np.median(row) for row in rows if len(row)])
     middle, upper = np.quantile(levels, [0.4, 0.7])
@@ -171,17 +171,17 @@ def culprits(ratios: Cube, departures: Matrix, *, shared: bool = False) -> list[
     ]
     there, slow = np.isfinite(departures), ratios[0].max(axis=0) > 0
 
-    def alone(one: Culprit) -> bool:
+    def alone(culprit: Culprit) -> bool:
         """Return True if no other suspects explain the slow runs."""
-        rest = [other for other in range(suspects) if other != one.suspect and shared]
+        rest = [other for other in range(suspects) if other != culprit.suspect and shared]
         if not rest:
             return True
-        likely = there[max(rest, key=lambda other: weights[other][one.found])]
-        here, since = slice(begin[one.found], one.found + 1), slice(one.first, one.found + 1)
-        own = ratios[:, one.suspect, here]
+        likely = there[max(rest, key=lambda other: weights[other][culprit.found])]
+        here, since = slice(begin[culprit.found], culprit.found + 1), slice(culprit.first, culprit.found + 1)
+        own = ratios[:, culprit.suspect, here]
         if any(probability(own * ~(there[other] | likely)[here], suspects) < SURE for other in rest):
             return False
-        neither = slow[since][~(there[one.suspect] | likely)[since]]
+        neither = slow[since][~(there[culprit.suspect] | likely)[since]]
         return int(neither.sum()) <= len(neither) / 3
 
     found = [culprit for suspect in range(suspects) for culprit in _episodes(suspect, ratios, alone)]
@@ -244,6 +244,8 @@ def _end(ratios: Vector, found: int) -> int | None:
     return found + 1 + int(np.argmax(against))
 
 
-def _sized(one: Culprit, ratios: Cube, departures: Matrix) -> Culprit:
-    slow = np.flatnonzero(ratios[one.factor, one.suspect, one.first : one.ended] > 0) + one.first
-    return replace(one, ratio=float(np.exp(np.median(departures[one.suspect, slow]))), runs=len(slow))
+def _sized(culprit: Culprit, ratios: Cube, departures: Matrix) -> Culprit:
+    slow = (
+        np.flatnonzero(ratios[culprit.factor, culprit.suspect, culprit.first : culprit.ended] > 0) + culprit.first
+    )
+    return replace(culprit, ratio=float(np.exp(np.median(departures[culprit.suspect, slow]))), runs=len(slow))

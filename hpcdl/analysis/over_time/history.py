@@ -148,7 +148,7 @@ def histories(runs: Iterable[RunSeries]) -> list[History]:
     for run in sorted(runs, key=lambda run: run.date):
         if run.date and (run.cases or run.without_result or run.disturbed):
             by_suite.setdefault(run.suite, {}).setdefault(run.job, []).append(run)
-    return [_history(suite, [Job(found) for found in jobs.values()]) for suite, jobs in by_suite.items()]
+    return [_history(suite, [Job(job) for job in jobs.values()]) for suite, jobs in by_suite.items()]
 
 
 def _history(suite: str, jobs: Sequence[Job]) -> History:

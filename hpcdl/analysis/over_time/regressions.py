@@ -99,7 +99,7 @@ class Comparison:
 
     def count(self, *verdicts: str) -> int:
         """Return the number of measures with one of the verdicts."""
-        return sum(one.verdict in verdicts for one in self.changes)
+        return sum(change.verdict in verdicts for change in self.changes)
 
     @property
     def verdict(self) -> str:
@@ -177,7 +177,7 @@ def _changes(compared: Sequence[Pair], min_effect: float, between: float, *, by_
     low, high = difference.bounds()
     total = int(np.count_nonzero(~np.isnan(p)))
     visible = [smallest_visible(difference, limit, number) for number in (1, max(total, 1))]
-    found = []
+    changes = []
     for number, pair in enumerate(compared):
         counts = (len(pair.baseline), len(pair.candidate))
         means = [math.exp(mean) for mean in result.means[number]]
@@ -185,9 +185,9 @@ def _changes(compared: Sequence[Pair], min_effect: float, between: float, *, by_
         change = replace(change, ratio=means[1] / means[0])
         unit, lost = "job" if by_job else "launch", result.left_out[number]
         if np.isnan(p[number]):
-            found.append(replace(change, reason=f"one {unit} on each side"))
+            changes.append(replace(change, reason=f"one {unit} on each side"))
             continue
-        found.append(
+        changes.append(
             replace(
                 change,
                 verdict=_verdict(p[number], difference.value[number], low[number], high[number], limit),
@@ -199,7 +199,7 @@ def _changes(compared: Sequence[Pair], min_effect: float, between: float, *, by_
                 smallest_alone=_exp(visible[1][number]),
             )
         )
-    return found
+    return changes
 
 
 def _table(compared: Sequence[Pair], side: int, *, by_job: bool) -> Array:

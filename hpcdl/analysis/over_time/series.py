@@ -104,7 +104,7 @@ class RunSeries:
 def series_of(run: Run) -> RunSeries:
     """Reduce a run to one number per case and measure."""
     found = launches(run)
-    exchanges = {str(one.fields.get("case")): one for one in links(run)}
+    exchanges = {str(link.fields.get("case")): link for link in links(run)}
     measured = [(_case(one, exchanges), one.disturbed) for one in found if not one.fields.get("network")]
     return RunSeries(
         path=str(run.path),

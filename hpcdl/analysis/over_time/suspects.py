@@ -72,16 +72,16 @@ def suspects(history: History, groups: Mapping[str, str]) -> tuple[list[Suspect]
     hosts = _by_links(history, "host_slowness")
     if not hosts:
         return _grouped(_by_times(history), [host for job in history.jobs for host in job.hosts], groups), None
-    found = _named(hosts, "host", TRANSIENT)
-    slow = {one.name for one in found}
+    named = _named(hosts, "host", TRANSIENT)
+    slow = {one.name for one in named}
     links = {
         pair: values
         for pair, values in _by_links(history, "link_slowness").items()
         if not slow & set(pair.split(" - "))
     }
-    spread = None if found else _spread(hosts)
-    found = [*_grouped(found, list(hosts), groups), *_named(links, "link")]
-    return sorted(found, key=lambda one: one.found), spread
+    spread = None if named else _spread(hosts)
+    named = [*_grouped(named, list(hosts), groups), *_named(links, "link")]
+    return sorted(named, key=lambda one: one.found), spread
 
 
 def _by_links(history: History, field: str) -> dict[str, npt.NDArray[np.float64]]:
@@ -117,7 +117,9 @@ def _by_times(history: History) -> list[Suspect]:
     total = np.sum(ratios, axis=0)
     with np.errstate(all="ignore"):
         usual = np.fmax.reduce(shown)
-    return [_suspect(one, names, "host", "times of the cases") for one in culprits(total, usual, shared=True)]
+    return [
+        _suspect(culprit, names, "host", "times of the cases") for culprit in culprits(total, usual, shared=True)
+    ]
 
 
 def _hosts(job: Job, ranks: int) -> set[str]:
@@ -132,9 +134,17 @@ def _named(departures: Mapping[str, npt.NDArray[np.float64]], kind: Kind, *outli
     return [_suspect(one, list(departures), kind, "link measurements") for one in found]
 
 
-def _suspect(one: Culprit, names: Sequence[str], kind: Kind, source: Source) -> Suspect:
+def _suspect(culprit: Culprit, names: Sequence[str], kind: Kind, source: Source) -> Suspect:
     return Suspect(
-        names[one.suspect], kind, source, one.first, one.found, one.ended, one.probability, one.ratio, one.runs
+        names[culprit.suspect],
+        kind,
+        source,
+        culprit.first,
+        culprit.found,
+        culprit.ended,
+        culprit.probability,
+        culprit.ratio,
+        culprit.runs,
     )
 
 

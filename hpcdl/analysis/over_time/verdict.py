@@ -73,7 +73,7 @@ def nominal_rate(environment: Mapping[str, Any]) -> float | None:
 def below_floor(history: History) -> list[BelowFloor]:
     """Return the collectives whose best algorithm stayed below the floor for three runs, once per stay."""
     nominal = [nominal_rate(job.environment) for job in history.jobs]
-    return [one for rows in _groups(history) for one in _stays(history, rows, nominal)]
+    return [stay for rows in _groups(history) for stay in _stays(history, rows, nominal)]
 
 
 def _groups(history: History) -> list[list[int]]:
@@ -91,17 +91,17 @@ def _stays(history: History, rows: list[int], nominal: list[float | None]) -> li
     case = history.case(rows[0])
     moved = (case.message_bytes or 0) * (bus_factor(case.collective, case.ranks) or 0.0)
     times = history.seconds[rows]
-    found: list[BelowFloor] = []
+    floors: list[BelowFloor] = []
     low: list[int] = []
     for run in np.flatnonzero(np.isfinite(times).any(axis=0)).tolist():
         best = int(np.nanargmin(times[:, run]))
         rate, link = moved / float(times[best, run]), nominal[run]
         low = [*low, run] if link is not None and rate < FLOOR * link else []
-        if not low and found:
-            found[-1] = found[-1]._replace(open=False)
+        if not low and floors:
+            floors[-1] = floors[-1]._replace(open=False)
         if link is not None and len(low) == AFTER:
-            found.append(BelowFloor(rows[best], low[0], run, rate, link))
-    return found
+            floors.append(BelowFloor(rows[best], low[0], run, rate, link))
+    return floors
 
 
 Verdict = Literal["regressed", "two states", "improved", "restored"]

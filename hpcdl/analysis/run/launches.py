@@ -256,21 +256,21 @@ def _unmeasured(fields: Mapping[str, Any], **counts: Any) -> Launch:
     return Launch(fields, nothing, nothing, nothing, nothing, nothing, nothing, nothing, **counts)
 
 
-def _windowed(fields: Mapping[str, Any], found: Throughput | None, whole: float, **counts: Any) -> Launch:
-    if found is None:
+def _windowed(fields: Mapping[str, Any], throughput: Throughput | None, whole: float, **counts: Any) -> Launch:
+    if throughput is None:
         return _unmeasured(fields, **counts)
-    count = len(found.seconds)
+    count = len(throughput.seconds)
     return Launch(
         fields,
-        seconds=found.seconds,
-        compute_seconds=np.full(count, found.compute.max()),
-        mean_compute_seconds=np.full(count, found.compute.mean()),
-        input_seconds=np.full(count, found.input.max()),
-        bytes_sent=np.full(count, found.bytes.max()),
-        messages=np.full(count, found.messages.max()),
+        seconds=throughput.seconds,
+        compute_seconds=np.full(count, throughput.compute.max()),
+        mean_compute_seconds=np.full(count, throughput.compute.mean()),
+        input_seconds=np.full(count, throughput.input.max()),
+        bytes_sent=np.full(count, throughput.bytes.max()),
+        messages=np.full(count, throughput.messages.max()),
         images=np.full(count, whole),
-        measured_steps=int(found.batches),
-        span=(found.begin, found.end),
+        measured_steps=int(throughput.batches),
+        span=(throughput.begin, throughput.end),
         **counts,
     )
 

@@ -29,15 +29,15 @@ NEAR_LINEAR: Final = 0.90
 
 def steps_of(launches: Iterable[Launch]) -> list[Vector]:
     """Return the step times (s) of each launch that has any."""
-    return [one.seconds for one in launches if len(one.seconds)]
+    return [launch.seconds for launch in launches if len(launch.seconds)]
 
 
 def steps_by_launch(launches: Iterable[Launch]) -> list[Vector]:
     """Return the step time (s) of each launch, the median over its cases, as vectors of one value."""
     found: dict[Any, list[float]] = {}
-    for one in launches:
-        if len(one.seconds):
-            found.setdefault(one.fields.get("launch"), []).append(one.typical(one.seconds))
+    for launch in launches:
+        if len(launch.seconds):
+            found.setdefault(launch.fields.get("launch"), []).append(launch.typical(launch.seconds))
     return [np.array([np.median(each)]) for each in found.values()]
 
 
@@ -61,7 +61,7 @@ def judge(records: Iterable[dict[str, Any]]) -> None:
     True: the efficiency is above 0.90, False: below; None: inconclusive, disturbed, the base, or without
     communication.
     """
-    judged = [one for one in records if "near_linear_p" in one and _has_verdict(one)]
+    judged = [record for record in records if "near_linear_p" in record and _has_verdict(record)]
     known = [math.nan if one["near_linear_p"] is None else one["near_linear_p"] for one in judged]
     for one, p in zip(judged, adjusted(np.array(known, np.float64)), strict=True):
         one["near_linear_p"] = None if math.isnan(p) else float(p)

@@ -75,7 +75,7 @@ def fabric(launches: Iterable[Launch]) -> list[Overhead]:
 
 
 def _paired(fields: Mapping[str, Any], sides: Mapping[bool, list[Vector]]) -> Overhead:
-    having = np.array([np.median(one) for one in sides[True]])
+    having = np.array([np.median(side) for side in sides[True]])
     without = np.array([np.median(one) for one in sides[False]])
     return Overhead(
         fields,

@@ -46,7 +46,9 @@ class Candidate:
         A strategy in lock-step learns the same however long its steps take: if the question is not ``timed``, its
         disturbed launches count.
         """
-        return [one for one in self.launches if not one.disturbed or (keeps_step(one.fields) and not timed)]
+        return [
+            launch for launch in self.launches if not launch.disturbed or (keeps_step(launch.fields) and not timed)
+        ]
 
     def values(self, of: Callable[[Launch], float], unit: str) -> Vector:
         """Return one number per ``unit``, "seed" or "launch": the median over the others of the two."""
@@ -68,7 +70,12 @@ class Field:
     @property
     def budgets(self) -> dict[str, float]:
         """Seconds and epochs that all candidates completed, by question."""
-        seen = [launch.evaluations for one in self.candidates if one.is_evaluated for launch in one.launches]
+        seen = [
+            launch.evaluations
+            for candidate in self.candidates
+            if candidate.is_evaluated
+            for launch in candidate.launches
+        ]
         if not seen:
             return {}
         return {question: min(float(one[column].max()) for one in seen) for question, column in BUDGETS.items()}
@@ -120,7 +127,7 @@ class Winner:
         first, *others = self.places
         if len(first.values) < 2:
             return [one.candidate for one in others if one.interval.value == first.interval.value]
-        tested = [one for one in others if len(one.values) > 1]
+        tested = [other for other in others if len(other.values) > 1]
         if not tested:
             return []
         scale = np.log if self.question == "throughput" else np.asarray
@@ -134,7 +141,7 @@ class Winner:
     def inconclusive(self) -> int:
         """Number of other candidates that one value leaves open, their own or the winner's."""
         first, *others = self.places
-        return len(others) if len(first.values) < 2 else sum(len(one.values) < 2 for one in others)
+        return len(others) if len(first.values) < 2 else sum(len(other.values) < 2 for other in others)
 
 
 def fields_of(launches: Iterable[Launch]) -> list[Field]:
@@ -171,7 +178,11 @@ def winners(fields: Iterable[Field]) -> list[Winner]:
     """
     found = []
     for field in fields:
-        measured = [one for one in field.candidates if all(len(launch.seconds) for launch in one.launches)]
+        measured = [
+            candidate
+            for candidate in field.candidates
+            if all(len(launch.seconds) for launch in candidate.launches)
+        ]
         found += _ranked(field, "throughput", None, measured, lambda launch: launch.images_per_second)
         evaluated = [one for one in field.candidates if one.is_evaluated]
         found += _ranked(field, "accuracy", None, evaluated, final_accuracy)
@@ -187,14 +198,14 @@ def progress(field: Field, question: str) -> list[tuple[Candidate, list[float | 
     """
     column, budget = BUDGETS[question], field.budgets[question]
     found = []
-    for one in filter(lambda one: one.is_evaluated, field.candidates):
+    for candidate in filter(lambda candidate: candidate.is_evaluated, field.candidates):
         limits = [_within(column, part * budget) for part in QUARTERS]
-        seen = [all(limit(launch) for launch in one.launches) for limit in limits]
+        seen = [all(limit(launch) for launch in candidate.launches) for limit in limits]
         found.append(
             (
-                one,
+                candidate,
                 [
-                    float(one.values(limit, "seed").mean()) if yes else None
+                    float(candidate.values(limit, "seed").mean()) if yes else None
                     for limit, yes in zip(limits, seen, strict=True)
                 ],
             )
@@ -223,7 +234,7 @@ def _ranked(
     of: Callable[[Launch], float],
 ) -> list[Winner]:
     timed = question in TIMED
-    kept = [(one, one.undisturbed(timed=timed)) for one in candidates]
+    kept = [(candidate, candidate.undisturbed(timed=timed)) for candidate in candidates]
     speed = question == "throughput"
     simulated = any(one.fields.get("network") for one in field.candidates)
     unit = "launch" if speed and not simulated else "seed"  # others hardly differ between launches of a seed

@@ -229,8 +229,8 @@ def _idle_share(launch: Launch) -> Vector:
 
 def _step(point: Point) -> Interval:
     """Step time; without bounds where Student's interval of few windows reaches below 0."""
-    found = launches_interval(point.seconds, point.middle)
-    return found if not found.low < 0 else Interval(found.value, math.nan, math.nan)
+    interval = launches_interval(point.seconds, point.middle)
+    return interval if not interval.low < 0 else Interval(interval.value, math.nan, math.nan)
 
 
 def _exposed(point: Point, points: Sequence[Point]) -> tuple[Interval, bool | None]:

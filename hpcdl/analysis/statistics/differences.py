@@ -60,13 +60,13 @@ class Difference(NamedTuple):
         return self.value - reach, self.value + reach
 
 
-def difference(one: Sequence[Vector], other: Sequence[Vector]) -> Difference:
+def difference(vectors: Sequence[Vector], other: Sequence[Vector]) -> Difference:
     """Compare the means of two samples per comparison (Welch, Biometrika 34, 1947).
 
-    ``one``, ``other``: one vector per comparison. A side of one value takes the other side's variance, and the
+    ``vectors``, ``other``: one vector per comparison. A side of one value takes the other side's variance, and the
     test is Student's; two sides of one value have no error.
     """
-    pairs = list(zip(one, other, strict=True))
+    pairs = list(zip(vectors, other, strict=True))
     counts = np.array([[len(a), len(b)] for a, b in pairs], np.float64).reshape(-1, 2)
     means = np.array([[a.mean(), b.mean()] for a, b in pairs]).reshape(-1, 2)
     variances = np.array([[_variance(a), _variance(b)] for a, b in pairs]).reshape(-1, 2)
@@ -90,12 +90,12 @@ def adjusted(p: Vector) -> Vector:
     Rejecting those below 0.05 keeps the expected share of false ones among the rejected below 0.05. NaN stays NaN
     and does not count.
     """
-    found = np.full(len(p), np.nan)
+    vector = np.full(len(p), np.nan)
     known = np.flatnonzero(~np.isnan(p))
     order = known[np.argsort(p[known])]
     scaled = p[order] * len(order) / np.arange(1, len(order) + 1)
-    found[order] = np.minimum(np.minimum.accumulate(scaled[::-1])[::-1], 1)
-    return found
+    vector[order] = np.minimum(np.minimum.accumulate(scaled[::-1])[::-1], 1)
+    return vector
 
 
 SERIES: Final = 20

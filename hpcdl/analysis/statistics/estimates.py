@@ -147,7 +147,7 @@ def difference_interval(minuend: Sequence[Vector], subtrahend: Sequence[Vector],
 
 def compared(
     function: Callable[[Any, Any], Any],
-    one: Sequence[Vector],
+    vectors: Sequence[Vector],
     other: Sequence[Vector],
     *,
     middles: tuple[Middle, Middle] = ("median", "median"),
@@ -163,7 +163,7 @@ def compared(
     Bootstrap Methods, 3.8). The same seed gives the same interval; bounds are NaN where a launch has fewer than 6
     iterations.
     """
-    sides = [[np.sort(launch) for launch in side if len(launch)] for side in (one, other)]
+    sides = [[np.sort(launch) for launch in side if len(launch)] for side in (vectors, other)]
     if not all(sides):
         return NOTHING
     each = [
@@ -187,9 +187,9 @@ def compared(
     return Interval(value, float(low), float(high))
 
 
-def _welch(one: Vector, other: Vector, confidence: float) -> tuple[float, float]:
+def _welch(vector: Vector, other: Vector, confidence: float) -> tuple[float, float]:
     """Bounds of the difference of two means."""
-    low, high = difference([other], [one]).bounds(confidence)
+    low, high = difference([other], [vector]).bounds(confidence)
     return float(low[0]), float(high[0])
 
 

@@ -21,9 +21,9 @@ def read_accepted(path: Path) -> list[Accepted]:
     from hpcdl.trace.input_file import parse_toml, read_text
 
     try:
-        found = parse_toml(read_text(path))
-        _check_keys(found, ("accept",), "")
-        tables = found.get("accept", [])
+        toml = parse_toml(read_text(path))
+        _check_keys(toml, ("accept",), "")
+        tables = toml.get("accept", [])
         if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
             raise ValueError("accept: must be tables, [[accept]]")  # noqa: TRY301
         return [_accepted(table, f"[[accept]] {number}: ") for number, table in enumerate(tables, 1)]

@@ -24,25 +24,25 @@ GAMMA, DELTA, OMEGA = range(3)
 def encode(integers: Any, wire: Any, form: Any) -> Any:
     """Write integers in the code of number ``form``: gamma, delta, omega; return the bytes."""
     at, pending, filled = 0, np.uint64(0), np.uint64(0)
-    one = np.uint64(1)
+    uint64 = np.uint64(1)
     for i in range(len(integers)):
-        x = np.uint64(integers[i]) + one
+        x = np.uint64(integers[i]) + uint64
         n = logarithm(x)
-        low = x ^ (one << n)
+        low = x ^ (uint64 << n)
         zeros = np.uint64(0)
         if form == GAMMA:
             zeros = n
-            word, width = one | low << one, n + one
+            word, width = uint64 | low << uint64, n + uint64
         elif form == DELTA:
-            zeros = logarithm(n + one)
-            word = one | ((n + one) ^ (one << zeros)) << one | low << (zeros + one)
-            width = n + zeros + one
+            zeros = logarithm(n + uint64)
+            word = uint64 | ((n + uint64) ^ (uint64 << zeros)) << uint64 | low << (zeros + uint64)
+            width = n + zeros + uint64
         else:
-            word, width = np.uint64(0), one  # groups go in front of the final zero, the last first
-            while x > one:
+            word, width = np.uint64(0), uint64  # groups go in front of the final zero, the last first
+            while x > uint64:
                 n = logarithm(x)
-                word = one | (x ^ (one << n)) << one | word << (n + one)
-                width += n + one
+                word = uint64 | (x ^ (uint64 << n)) << uint64 | word << (n + uint64)
+                width += n + uint64
                 x = n
         at, pending, filled = put_zeros(wire, at, pending, filled, zeros)
         at, pending, filled = put_long(wire, at, pending, filled, word, width)

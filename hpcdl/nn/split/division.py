@@ -95,7 +95,9 @@ class Division:
     def parameters(self) -> int:
         """Number of trained parameters on this rank."""
         declared = [part.declare(shape) for part, shape in zip(self.parts, self.shapes, strict=True)]
-        return sum(math.prod(one.shape) for variables in declared for one in variables if one.trained)
+        return sum(
+            math.prod(variable.shape) for variables in declared for variable in variables if variable.trained
+        )
 
     @property
     def first_split(self) -> int:

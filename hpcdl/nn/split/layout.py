@@ -99,9 +99,9 @@ def parts(size: int, ranks: int, *, layer: str, noun: str) -> tuple[Range, ...]:
     return tuple(pairwise(bounds))
 
 
-def intersection(one: Box, other: Box) -> Box:
+def intersection(box: Box, other: Box) -> Box:
     """Return the positions that two boxes share; ranges may be empty."""
-    return tuple((low := max(a[0], b[0]), max(low, min(a[1], b[1]))) for a, b in zip(one, other, strict=True))
+    return tuple((low := max(a[0], b[0]), max(low, min(a[1], b[1]))) for a, b in zip(box, other, strict=True))
 
 
 def extents(box: Box) -> Shape:

@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 
 
 def json_text(
-    found: Comparison, baseline: Sequence[RunSeries], candidate: Sequence[RunSeries], exit_code: int
+    comparison: Comparison, baseline: Sequence[RunSeries], candidate: Sequence[RunSeries], exit_code: int
 ) -> str:
     """Return the document as ASCII text; null for unknown values."""
     document = {
         "schema": 1,
-        "verdict": found.verdict,
+        "verdict": comparison.verdict,
         "exit_code": exit_code,
-        "min_effect": found.min_effect,
-        "unit": found.unit,
-        "between_jobs": found.between_jobs,
+        "min_effect": comparison.min_effect,
+        "unit": comparison.unit,
+        "between_jobs": comparison.between_jobs,
         "baseline": [_run(run) for run in baseline],
         "candidate": [_run(run) for run in candidate],
         "environment_differences": environment_changes(baseline, candidate),
-        "baseline_drift": found.drift
-        and {"ratio": found.drift.ratio, "p": found.drift.p, "runs": found.drift.runs},
-        "measures": [_change(one) for one in found.changes],
-        "accepted_expired": [_accepted(one) for one in found.expired],
-        "accepted_unused": [_accepted(one) for one in found.unused],
+        "baseline_drift": comparison.drift
+        and {"ratio": comparison.drift.ratio, "p": comparison.drift.p, "runs": comparison.drift.runs},
+        "measures": [_change(change) for change in comparison.changes],
+        "accepted_expired": [_accepted(one) for one in comparison.expired],
+        "accepted_unused": [_accepted(one) for one in comparison.unused],
     }
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
@@ -52,35 +52,35 @@ def _run(run: RunSeries) -> dict[str, Any]:
     }
 
 
-def _change(one: Change) -> dict[str, Any]:
+def _change(change: Change) -> dict[str, Any]:
     return {
-        "suite": one.suite,
-        "case": one.case,
-        "measure": one.measure,
-        "verdict": one.verdict,
-        "reason": one.reason or None,
-        "baseline_launches": one.launches[0],
-        "candidate_launches": one.launches[1],
-        "baseline_seconds": _known(one.baseline),
-        "candidate_seconds": _known(one.candidate),
-        "ratio": _known(one.ratio),
-        "ratio_low": _known(one.low),
-        "ratio_high": _known(one.high),
-        "p_adjusted": _known(one.p),
-        "smallest_visible_ratio": _known(one.smallest),
-        "smallest_visible_ratio_alone": _known(one.smallest_alone),
+        "suite": change.suite,
+        "case": change.case,
+        "measure": change.measure,
+        "verdict": change.verdict,
+        "reason": change.reason or None,
+        "baseline_launches": change.launches[0],
+        "candidate_launches": change.launches[1],
+        "baseline_seconds": _known(change.baseline),
+        "candidate_seconds": _known(change.candidate),
+        "ratio": _known(change.ratio),
+        "ratio_low": _known(change.low),
+        "ratio_high": _known(change.high),
+        "p_adjusted": _known(change.p),
+        "smallest_visible_ratio": _known(change.smallest),
+        "smallest_visible_ratio_alone": _known(change.smallest_alone),
     }
 
 
-def _accepted(one: Accepted) -> dict[str, str]:
-    return {"case": one.case, "reason": one.reason, "expires": one.expires.isoformat()}
+def _accepted(accepted: Accepted) -> dict[str, str]:
+    return {"case": accepted.case, "reason": accepted.reason, "expires": accepted.expires.isoformat()}
 
 
 def _known(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def junit(found: Comparison, text: str, now: dt.datetime) -> str:
+def junit(comparison: Comparison, text: str, now: dt.datetime) -> str:
     """Return JUnit XML: a test case per case and measure; ``text`` is the page on a terminal, ``now``: in UTC.
 
     One that regressed, failed or is missing is a failure, an inconclusive one is skipped, all others pass.
@@ -93,15 +93,15 @@ def junit(found: Comparison, text: str, now: dt.datetime) -> str:
             [_message(change)],
             _message(change) if change.verdict == INCONCLUSIVE else "",
         )
-        for change in found.changes
+        for change in comparison.changes
     ]
     return written([TestSuite("hpcdl compare", cases, text.split("\n"))], now)
 
 
-def _message(one: Change) -> str:
+def _message(change: Change) -> str:
     numbers = ""
-    if math.isfinite(one.ratio):
-        numbers = f"{one.baseline:.6g} s became {one.candidate:.6g} s, a ratio of {one.ratio:.4f}"
-    if math.isfinite(one.p):
-        numbers += f" ({one.low:.4f} to {one.high:.4f}), adjusted p = {one.p:.2g}"
-    return "; ".join(filter(None, [one.verdict, numbers, one.reason]))
+    if math.isfinite(change.ratio):
+        numbers = f"{change.baseline:.6g} s became {change.candidate:.6g} s, a ratio of {change.ratio:.4f}"
+    if math.isfinite(change.p):
+        numbers += f" ({change.low:.4f} to {change.high:.4f}), adjusted p = {change.p:.2g}"
+    return "; ".join(filter(None, [change.verdict, numbers, change.reason]))

@@ -36,54 +36,60 @@ DRIFT: Final = 0.05
 NAMES: Final = {"step_seconds": "step", "time_p50_seconds": "p50", "seconds_to_target": "to target"}
 
 
-def page(found: Comparison, baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> Document:
+def page(comparison: Comparison, baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> Document:
     """Return the page; its verdict has at most 12 lines of 80 columns, the heading included."""
     return Document(
         "Comparison of runs",
         [
-            Section("Runs and environment", _runs(found, baseline, candidate), _facts(baseline, candidate)),
-            Section("Verdict", points=[*_headline(found), *_worst(found), *_notes(found)]),
-            Section("All measures, worst first", tables=[_table(found.changes)]),
+            Section("Runs and environment", _runs(comparison, baseline, candidate), _facts(baseline, candidate)),
+            Section("Verdict", points=[*_headline(comparison), *_worst(comparison), *_notes(comparison)]),
+            Section("All measures, worst first", tables=[_table(comparison.changes)]),
         ],
     )
 
 
-def html(found: Document, *, failed: bool) -> str:
+def html(document: Document, *, failed: bool) -> str:
     """Return the page in HTML, the verdict first."""
     from hpcdl.report.formats.html import Source, headed, written  # late: it needs jinja2
 
-    runs, verdict, measures = found.sections
-    return written([Source(found, [(one, []) for one in (headed(verdict), runs, measures)], failed)])
+    runs, verdict, measures = document.sections
+    return written([Source(document, [(one, []) for one in (headed(verdict), runs, measures)], failed)])
 
 
-def _runs(found: Comparison, baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> list[str]:
+def _runs(comparison: Comparison, baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> list[str]:
     lines = []
-    for name, runs, jobs in zip(("Baseline", "Candidate"), (baseline, candidate), found.jobs, strict=True):
+    for name, runs, jobs in zip(("Baseline", "Candidate"), (baseline, candidate), comparison.jobs, strict=True):
         dates = sorted(run.date for run in runs if run.date)
         begin, end = (f"{date[:16].replace('T', ' ')}" for date in (dates[0], dates[-1])) if dates else ("", "")
         when = ", ".join(dict.fromkeys(filter(None, [begin, end]))).replace(", ", " to ")
         launches = f"{len(runs)} launch{'' if len(runs) == 1 else 'es'} of {plural(jobs, 'job')}"
         first = f"from {runs[0].path} on" if len(runs) > 1 else runs[0].path
         lines.append(f"{name}: {', '.join(filter(None, [launches, when, first]))}.")
-    if found.between_jobs and len(baseline) + len(candidate) > 2:
-        hidden = math.exp(HIDDEN * math.log1p(found.between_jobs))
+    if comparison.between_jobs and len(baseline) + len(candidate) > 2:
+        hidden = math.exp(HIDDEN * math.log1p(comparison.between_jobs))
         lines.append(
-            f"Each side is one job. Jobs are taken to vary by {100 * found.between_jobs:g} % (--between-jobs), "
+            f"Each side is one job. Jobs are taken to vary by {100 * comparison.between_jobs:g} % "
+            "(--between-jobs), "
             f"which hides changes of less than {_visible(hidden)}: compare several jobs."
         )
-    if found.unit == "job":
+    if comparison.unit == "job":
         lines.append("The unit is the job: the median of its launches.")
     if min(len(baseline), len(candidate)) == 1 < max(len(baseline), len(candidate)):
         lines.append("One side is one launch, whose outliers look like changes: repeat it before you act.")
-    if min(found.jobs) == 1 < max(found.jobs):
+    if min(comparison.jobs) == 1 < max(comparison.jobs):
         lines.append("One side is one job: jobs of both sides are taken to vary equally.")
-    limit = math.log1p(found.min_effect)
-    if found.drift is not None and found.drift.p < DRIFT and abs(math.log(found.drift.ratio)) > limit:
+    limit = math.log1p(comparison.min_effect)
+    if (
+        comparison.drift is not None
+        and comparison.drift.p < DRIFT
+        and abs(math.log(comparison.drift.ratio)) > limit
+    ):
         lines.append(
-            f"DRIFT: from its first to its last run the baseline's times changed by {_percent(found.drift.ratio)} "
-            f"(p = {found.drift.p:.2g}); choose runs between which nothing changed."
+            "DRIFT: from its first to its last run the baseline's times changed by "
+            f"{_percent(comparison.drift.ratio)} "
+            f"(p = {comparison.drift.p:.2g}); choose runs between which nothing changed."
         )
-    unused = ", ".join(one.case for one in found.unused)
+    unused = ", ".join(one.case for one in comparison.unused)
     return lines + ([f"Accepted regressions that match no case: {unused}."] if unused else [])
 
 
@@ -93,27 +99,32 @@ def _facts(baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> lis
     return facts[:FACTS] + more or ["the environments are the same in all recorded facts"]
 
 
-def _headline(found: Comparison) -> list[str]:
-    counts = ", ".join(f"{found.count(one)} {one}" for one in VERDICTS if found.count(one))
-    cases = len({(one.suite, one.case) for one in found.changes})
+def _headline(comparison: Comparison) -> list[str]:
+    counts = ", ".join(f"{comparison.count(one)} {one}" for one in VERDICTS if comparison.count(one))
+    cases = len({(one.suite, one.case) for one in comparison.changes})
     lines = [
-        f"{found.verdict.upper()}: {plural(len(found.changes), 'measure')} of {plural(cases, 'case')}: {counts}"
+        (
+            f"{comparison.verdict.upper()}: {plural(len(comparison.changes), 'measure')} of "
+            f"{plural(cases, 'case')}: {counts}"
+        )
     ]
-    visible = [(one.smallest, one.smallest_alone) for one in found.changes if math.isfinite(one.smallest)]
+    visible = [
+        (change.smallest, change.smallest_alone) for change in comparison.changes if math.isfinite(change.smallest)
+    ]
     if visible:
         together, alone = (_visible(float(np.median(side))) for side in zip(*visible, strict=True))
         lines.append(
             f"smallest slowdown found with 80 % probability (median measure): {together} if most measures slow "
             f"down, {alone} if one does"
         )
-    elif found.count(INCONCLUSIVE):
+    elif comparison.count(INCONCLUSIVE):
         lines.append("one launch does not show how launches vary: hpcdl run SUITE --launches 6")
     return lines
 
 
-def _worst(found: Comparison) -> list[str]:
-    shown = [one for one in found.changes if one.verdict in {*BAD, ACCEPTED}]
-    shown += [one for one in reversed(found.changes) if one.verdict == IMPROVED]
+def _worst(comparison: Comparison) -> list[str]:
+    shown = [change for change in comparison.changes if change.verdict in {*BAD, ACCEPTED}]
+    shown += [one for one in reversed(comparison.changes) if one.verdict == IMPROVED]
     return [_line(one) for one in shown[:WORST]]
 
 
@@ -129,11 +140,11 @@ def _line(one: Change) -> str:
     ]
 
 
-def _notes(found: Comparison) -> list[str]:
+def _notes(comparison: Comparison) -> list[str]:
     lines = []
     for title, names in (
-        ("new", [one.case for one in found.changes if one.verdict == NEW]),
-        ("no longer accepted", [f"{one.case} (until {one.expires})" for one in found.expired]),
+        ("new", [change.case for change in comparison.changes if change.verdict == NEW]),
+        ("no longer accepted", [f"{one.case} (until {one.expires})" for one in comparison.expired]),
     ):
         if names:
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
@@ -145,16 +156,16 @@ def _table(changes: Iterable[Change]) -> Table:
     header = ("case", "measure", "verdict", "change %", "95 % low", "95 % high", "visible %")
     rows = [
         (
-            f"{one.case}{': ' if one.reason else ''}{_shortened(one.reason, SHORT)}",
-            NAMES.get(one.measure, one.measure),
-            one.verdict,
+            f"{change.case}{': ' if change.reason else ''}{_shortened(change.reason, SHORT)}",
+            NAMES.get(change.measure, change.measure),
+            change.verdict,
             *(
                 f"{100 * (ratio - 1):+.1f}" if math.isfinite(ratio) else NONE
-                for ratio in (one.ratio, one.low, one.high)
+                for ratio in (change.ratio, change.low, change.high)
             ),
-            f"{100 * (one.smallest_alone - 1):.1f}" if one.smallest_alone < MOST else NONE,
+            f"{100 * (change.smallest_alone - 1):.1f}" if change.smallest_alone < MOST else NONE,
         )
-        for one in changes
+        for change in changes
     ]
     return Table("", header, rows, 3)
 
@@ -168,10 +179,10 @@ def _visible(ratio: float) -> str:
     return f"{100 * (ratio - 1):.1f} %" if ratio < MOST else "no change"
 
 
-def _bounds(one: Change) -> str:
-    if not (math.isfinite(one.low) and math.isfinite(one.high)):
+def _bounds(change: Change) -> str:
+    if not (math.isfinite(change.low) and math.isfinite(change.high)):
         return NONE
-    return f"{100 * (one.low - 1):+.1f} to {_percent(one.high)}"
+    return f"{100 * (change.low - 1):+.1f} to {_percent(change.high)}"
 
 
 def _shortened(text: str, width: int) -> str:

@@ -24,17 +24,17 @@ BEST_NOTE: Final = (
 )
 
 
-def best_scheme(found: Findings) -> list[Tiles]:
+def best_scheme(findings: Findings) -> list[Tiles]:
     """Return one chart per collective with several sizes or numbers of ranks."""
     families: dict[Group, dict[int, dict[int, list[Record]]]] = {}
-    for group, rows in grouped(found.records, "collective").items():
+    for group, rows in grouped(findings.records, "collective").items():
         families.setdefault(group._replace(ranks=0), {})[group.ranks] = sizes(rows)
     made = [_best_chart(family, by_ranks) for family, by_ranks in families.items()]
     return [one for one in made if len(one.rows) * len(one.columns) > 1 and len(_names(one)) > 1]
 
 
-def _names(one: Tiles) -> set[str]:
-    return {name for row in one.names for name in row} - {""}
+def _names(tiles: Tiles) -> set[str]:
+    return {name for row in tiles.names for name in row} - {""}
 
 
 def _best_chart(family: Group, by_ranks: dict[int, dict[int, list[Record]]]) -> Tiles:
@@ -67,13 +67,15 @@ BANDWIDTH_NOTE: Final = (
 )
 
 
-def bus_bandwidth(found: Findings) -> list[Lines]:
+def bus_bandwidth(findings: Findings) -> list[Lines]:
     """Return one chart per group of comparable collectives with several sizes; the most ranks first."""
-    made = [_bandwidth_chart(group, rows, found) for group, rows in grouped(found.records, "collective").items()]
+    made = [
+        _bandwidth_chart(group, rows, findings) for group, rows in grouped(findings.records, "collective").items()
+    ]
     return [one for one in reversed(made) if one]
 
 
-def _bandwidth_chart(group: Group, rows: Sequence[Record], found: Findings) -> Lines | None:
+def _bandwidth_chart(group: Group, rows: Sequence[Record], findings: Findings) -> Lines | None:
     points: dict[str, list[Point]] = {}
     for record in rows:
         if record["busbw_bytes_per_second"] and record["correct"] is not False:
@@ -83,7 +85,7 @@ def _bandwidth_chart(group: Group, rows: Sequence[Record], found: Findings) -> L
         return None
     series = [Series(name, one) for name, one in points.items()]
     series.sort(key=lambda one: (-one.points[-1].x, -one.points[-1].y))
-    bound = _bound(group, rows, found)
+    bound = _bound(group, rows, findings)
     if bound:
         series.append(Series("slowest link", [Point(sizes[0], bound), Point(sizes[-1], bound)], "reference"))
     note = BANDWIDTH_NOTE if bound else BANDWIDTH_NOTE.partition(" Slowest ")[0]
@@ -101,10 +103,10 @@ def _point(record: Record) -> Point:
     return Point(size, value, value * middle / high, value * middle / low)
 
 
-def _bound(group: Group, rows: Sequence[Record], found: Findings) -> float | None:
+def _bound(group: Group, rows: Sequence[Record], findings: Findings) -> float | None:
     """Return the rate of the slowest link (bytes/s) of emulated hosts with one rank each; None for others."""
     first = rows[0]
-    environment = found.run.environments.get(str(first.get("environment_key")), found.run.environment)
+    environment = findings.run.environments.get(str(first.get("environment_key")), findings.run.environment)
     emulated = environment.get("emulated")
     if group.network or not emulated or first.get("nodes") != group.ranks:
         return None
@@ -113,10 +115,10 @@ def _bound(group: Group, rows: Sequence[Record], found: Findings) -> float | Non
     return float(min(rates)) if len(rates) == group.ranks else None
 
 
-def collective_time(found: Findings) -> list[Lines]:
+def collective_time(findings: Findings) -> list[Lines]:
     """Return one chart per collective and size with several numbers of ranks, the largest sizes first."""
     families: dict[tuple[Group, int], list[Record]] = {}
-    for group, rows in grouped(found.records, "collective").items():
+    for group, rows in grouped(findings.records, "collective").items():
         for record in ranked(rows):
             families.setdefault((group._replace(ranks=0), record["message_bytes"] or 0), []).append(record)
     made = [

@@ -33,16 +33,16 @@ BREAKDOWN_NOTE: Final = (
 )
 
 
-def step_breakdown(found: Findings) -> list[Bars]:
+def step_breakdown(findings: Findings) -> list[Bars]:
     """Return one chart per problem: one rank, and each method at its largest number of ranks."""
     made = []
-    for methods in found.problems:
+    for methods in findings.problems:
         known = [row for row in rows(methods) if row.step_seconds and row.scale.median("compute_seconds")]
         largest = max((row.scale["ranks"] for row in known), default=0)
         shown = [row for row in known if row.scale["ranks"] in {1, largest}]
         shown.sort(key=lambda row: (row.scale["ranks"], not row.is_ceiling, row.step_seconds))
         if any(row.scale["ranks"] > 1 for row in shown):
-            title = found.settings.title(methods[0].scales[0].records[0])
+            title = findings.settings.title(methods[0].scales[0].records[0])
             made.append(_breakdown_chart(shown[:MOST], title, len(shown)))
     return made
 
@@ -86,32 +86,32 @@ RANKS_NOTE: Final = (
 )
 
 
-def steps_by_rank(found: Findings) -> list[HeatMap]:
+def steps_by_rank(findings: Findings) -> list[HeatMap]:
     """Return one chart per problem with several ranks: the case with the lowest load balance."""
     made = []
-    for methods in found.problems:
+    for methods in findings.problems:
         known = [
             (record["load_balance"], -record["ranks"], number, record)
             for number, record in enumerate(
-                record for one in methods for scale in one.scales for record in scale.records
+                record for method in methods for scale in method.scales for record in scale.records
             )
             if record.get("load_balance") is not None and record["ranks"] > 1 and not record.get("network")
         ]
-        if known and (chart := _ranks_chart(min(known)[-1], found)):
+        if known and (chart := _ranks_chart(min(known)[-1], findings)):
             made.append(chart)
     return made
 
 
-def _ranks_chart(record: Mapping[str, Any], found: Findings) -> HeatMap | None:
+def _ranks_chart(record: Mapping[str, Any], findings: Findings) -> HeatMap | None:
     same = ("case", "ranks", "seed")
     places = [
         index
-        for index, fields in enumerate(found.run.described)
+        for index, fields in enumerate(findings.run.described)
         if all(fields.get(name) == record.get(name) for name in same)
     ]
     if not places:
         return None
-    steps = found.run.steps
+    steps = findings.run.steps
     mine = steps[(steps["case_index"] == places[0]) & (steps["step"] >= warmup_of(record))]
     rank, step = mine["rank"].to_numpy(np.int64), mine["step"].to_numpy(np.int64)
     if not len(rank):
@@ -135,9 +135,9 @@ def binned(
     """Return the largest value of each cell and the labels of both axes; :data:`RANKS` x :data:`STEPS` at most."""
     row, rows = _places(rank, RANKS)
     column, columns = _places(step, STEPS)
-    found = np.full((len(rows), len(columns)), np.nan)
-    np.fmax.at(found, (row, column), value)
-    return found, rows, columns
+    full = np.full((len(rows), len(columns)), np.nan)
+    np.fmax.at(full, (row, column), value)
+    return full, rows, columns
 
 
 def _places(number: npt.NDArray[np.int64], most: int) -> tuple[npt.NDArray[np.int64], list[str]]:

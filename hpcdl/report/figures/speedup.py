@@ -14,17 +14,19 @@ if TYPE_CHECKING:
     from hpcdl.report.run.grouping import Method
 
 
-def charts(found: Findings) -> list[Lines]:
+def charts(findings: Findings) -> list[Lines]:
     """Return one chart per problem with several numbers of ranks, that of the highest speedup first."""
-    drawn = [_chart(methods, found.settings.title(methods[0].scales[0].records[0])) for methods in found.problems]
+    drawn = [
+        _chart(methods, findings.settings.title(methods[0].scales[0].records[0])) for methods in findings.problems
+    ]
     return sorted(filter(None, drawn), key=lambda chart: -chart.series[0].points[-1].y)
 
 
 def _chart(methods: Sequence[Method], title: str) -> Lines | None:
     series = [
-        Series(_name(one), points, "ceiling" if one.is_ceiling else "method")
-        for one in methods
-        if one.is_compared and len(points := _points(one)) > 1
+        Series(_name(method), points, "ceiling" if method.is_ceiling else "method")
+        for method in methods
+        if method.is_compared and len(points := _points(method)) > 1
     ]
     if not series:
         return None
@@ -40,19 +42,19 @@ def _chart(methods: Sequence[Method], title: str) -> Lines | None:
     )
 
 
-def _name(one: Method) -> str:
-    return one.name + (" (no communication)" if one.is_ceiling else "")
+def _name(method: Method) -> str:
+    return method.name + (" (no communication)" if method.is_ceiling else "")
 
 
-def _points(one: Method) -> list[Point]:
-    found = []
-    for scale in one.scales:
+def _points(method: Method) -> list[Point]:
+    points = []
+    for scale in method.scales:
         ranks, value = scale["ranks"], scale.median("efficiency")
         low, high = scale.low("efficiency_low"), scale.high("efficiency_high")
         if value:
             bounds = (None, None) if low is None or high is None else (low * ranks, high * ranks)
-            found.append(Point(ranks, value * ranks, *bounds))
-    return found
+            points.append(Point(ranks, value * ranks, *bounds))
+    return points
 
 
 def whole(value: float | None) -> str:

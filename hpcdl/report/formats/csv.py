@@ -19,11 +19,11 @@ FORMULA: Final = ("=", "+", "-", "@")
 """First characters of a formula."""
 
 
-def render(found: Sequence[Findings]) -> str:
+def render(findings: Sequence[Findings]) -> str:
     """Return SI units in full precision; an unknown value is an empty cell."""
     cells = [
         {_text(name): _text(value) if isinstance(value, str) else value for name, value in row.items()}
-        for one in rows(found)
+        for one in rows(findings)
         for row in one.records
     ]
     stream = io.StringIO()

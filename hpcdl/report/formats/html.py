@@ -74,15 +74,15 @@ class Source(NamedTuple):
     """True if the answer is a good one."""
 
 
-def render(found: Sequence[Findings]) -> str:
+def render(findings: Sequence[Findings]) -> str:
     """Return the page; several runs follow each other."""
-    return written([_of_run(one) for one in found])
+    return written([_of_run(one) for one in findings])
 
 
 def written(sources: Sequence[Source]) -> str:
     """Return one page with all sources."""
     numbers = count(1)
-    return _template().render(pages=[_page(one, numbers) for one in sources], light=LIGHT, dark=DARK)
+    return _template().render(pages=[_page(source, numbers) for source in sources], light=LIGHT, dark=DARK)
 
 
 def headed(verdict: Section) -> Section:
@@ -91,10 +91,10 @@ def headed(verdict: Section) -> Section:
     return Section(verdict.title, [headline, *verdict.paragraphs], points)
 
 
-def _of_run(found: Findings) -> Source:
-    head, contents = illustrated(found)
-    failed = bool(failures(found.records) or unfinished(found.run) or not found.run.complete)
-    return Source(head, contents, failed, any(record.get("near_linear") for record in found.records))
+def _of_run(findings: Findings) -> Source:
+    head, contents = illustrated(findings)
+    failed = bool(failures(findings.records) or unfinished(findings.run) or not findings.run.complete)
+    return Source(head, contents, failed, any(record.get("near_linear") for record in findings.records))
 
 
 @cache

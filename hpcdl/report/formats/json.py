@@ -41,9 +41,9 @@ def render(found: Sequence[Findings]) -> str:
     """
     rows_of_runs = rows(found)
     networks = [
-        {"run": one.run, **described(one.fitted.network, one.fitted.certainty)}
-        for one in rows_of_runs
-        if one.fitted
+        {"run": run.run, **described(run.fitted.network, run.fitted.certainty)}
+        for run in rows_of_runs
+        if run.fitted
     ]
     about_runs = [
         {

@@ -44,10 +44,10 @@ WIDE: Final = 40
 """Characters of a column beyond which its cells are wrapped."""
 
 
-def render(found: Sequence[Findings]) -> str:
+def render(findings: Sequence[Findings]) -> str:
     """Return one document; several runs follow each other."""
     lines = [HEAD]
-    for one in found:
+    for one in findings:
         lines += _run(document(one).visible())
     return "\n".join([*lines, r"\end{document}", ""])
 

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from hpcdl.report.run.findings import Findings
 
 
-def render(found: Sequence[Findings]) -> str:
+def render(findings: Sequence[Findings]) -> str:
     """Return one page; several runs follow each other."""
-    return written(map(document, found))
+    return written(map(document, findings))
 
 
 def written(pages: Iterable[Document]) -> str:

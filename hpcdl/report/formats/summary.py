@@ -53,9 +53,9 @@ def coloured(text: str, *, terminal: bool | None = None) -> str:
     return text
 
 
-def render(found: Sequence[Findings]) -> str:
+def render(findings: Sequence[Findings]) -> str:
     """Return the summary of each run; no line is longer than the terminal."""
-    return plain(map(summary, found))
+    return plain(map(summary, findings))
 
 
 def plain(pages: Iterable[Document]) -> str:

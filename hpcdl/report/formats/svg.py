@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from hpcdl.report.run.findings import Findings
 
 
-def render(found: Sequence[Findings], title: str = "") -> str:
+def render(findings: Sequence[Findings], title: str = "") -> str:
     """Return the first figure whose title begins with ``title``. Raises ValueError if there is none."""
-    charts = [chart for one in found for _, charts in illustrated(one)[1] for chart in charts]
+    charts = [chart for one in findings for _, charts in illustrated(one)[1] for chart in charts]
     chosen = next((one for one in charts if one.title.casefold().startswith(title.casefold())), None)
     if chosen is None:
         titles = [one.title for one in charts]

@@ -23,33 +23,37 @@ if TYPE_CHECKING:
 
 
 def json_text(
-    found: Sequence[SuiteVerdict], skipped: Sequence[str], calibrations: Mapping[str, Calibration], exit_code: int
+    verdicts: Sequence[SuiteVerdict],
+    skipped: Sequence[str],
+    calibrations: Mapping[str, Calibration],
+    exit_code: int,
 ) -> str:
     """Return the document as ASCII text; null for unknown values."""
-    suites = [_suite_record(one, calibrations.get(one.history.suite)) for one in found]
+    suites = [_suite_record(one, calibrations.get(one.history.suite)) for one in verdicts]
     document = {"schema": 1, "exit_code": exit_code, "suites": suites, "skipped": list(skipped)}
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 
-def _suite_record(found: SuiteVerdict, calibration: Calibration | None) -> dict[str, Any]:
-    history, findings = found.history, found.findings
+def _suite_record(verdict: SuiteVerdict, calibration: Calibration | None) -> dict[str, Any]:
+    history, findings = verdict.history, verdict.findings
     return {
         "suite": history.suite,
-        "verdict": found.verdict,
+        "verdict": verdict.verdict,
         "runs": [
             {"run": job.path, "date": job.date, "environment_keys": sorted(job.keys), "hosts": job.hosts}
             for job in history.jobs
         ],
         "judged": findings.judged,
         "too_few_runs": findings.short,
-        "age_hours": None if found.age is None else found.age.total_seconds() / 3600,
-        "events": [_event(found, event) for event in findings.events],
+        "age_hours": None if verdict.age is None else verdict.age.total_seconds() / 3600,
+        "events": [_event(verdict, event) for event in findings.events],
         "slow": [
             {
-                **_named(history, one),
-                "open": one in found.open_suspects or any(one in e.suspects for e in found.open_events),
+                **_named(history, suspect),
+                "open": suspect in verdict.open_suspects
+                or any(suspect in e.suspects for e in verdict.open_events),
             }
-            for one in findings.suspects
+            for suspect in findings.suspects
         ],
         "spread": findings.spread and findings.spread._asdict(),
         "below_floor": [
@@ -58,23 +62,23 @@ def _suite_record(found: SuiteVerdict, calibration: Calibration | None) -> dict[
                 **_runs(history, one.first, one.found),
                 "busbw_bytes_per_second": one.rate,
                 "nominal_bytes_per_second": one.nominal,
-                "open": one in found.open_below_floor,
+                "open": one in verdict.open_below_floor,
             }
-            for one in found.below_floor
+            for one in verdict.below_floor
         ],
-        "missing": [{"case": case, "reason": reason} for case, reason in found.missing],
-        "environment_changes": [history.jobs[one].path for one in history.environment_changes()],
+        "missing": [{"case": case, "reason": reason} for case, reason in verdict.missing],
+        "environment_changes": [history.jobs[change].path for change in history.environment_changes()],
         "measures": [_measure(history, one) for one in range(len(history.keys))],
         "calibration": None if calibration is None else _calibration(calibration),
     }
 
 
-def _event(found: SuiteVerdict, event: Event) -> dict[str, Any]:
-    history = found.history
+def _event(verdict: SuiteVerdict, event: Event) -> dict[str, Any]:
+    history = verdict.history
     return {
         "verdict": event.verdict,
-        "open": event in found.open_events,
-        "accepted": event in found.accepted_events,
+        "open": event in verdict.open_events,
+        "accepted": event in verdict.accepted_events,
         **_runs(history, event.first, event.found),
         "ratio": event.ratio,
         "new_environment": event.environment,
@@ -115,16 +119,16 @@ def _runs(history: History, first: int, found: int) -> dict[str, str]:
     }
 
 
-def _named(history: History, one: Suspect) -> dict[str, Any]:
+def _named(history: History, suspect: Suspect) -> dict[str, Any]:
     return {
-        "name": one.name,
-        "kind": one.kind,
-        "source": one.source,
-        **_runs(history, one.first, one.found),
-        "cleared_by_run": None if one.ended is None else history.jobs[one.ended].path,
-        "probability": one.probability,
-        "ratio": one.ratio,
-        "runs": one.runs,
+        "name": suspect.name,
+        "kind": suspect.kind,
+        "source": suspect.source,
+        **_runs(history, suspect.first, suspect.found),
+        "cleared_by_run": None if suspect.ended is None else history.jobs[suspect.ended].path,
+        "probability": suspect.probability,
+        "ratio": suspect.ratio,
+        "runs": suspect.runs,
     }
 
 
@@ -138,54 +142,54 @@ def _measure(history: History, series: int) -> dict[str, Any]:
     }
 
 
-def _calibration(found: Calibration) -> dict[str, Any]:
+def _calibration(calibration: Calibration) -> dict[str, Any]:
     return {
-        "rounds": found.rounds,
-        "runs": found.runs,
-        "false_regressions_per_100_runs": found.regressed,
-        "false_improvements_per_100_runs": found.improved,
-        "steps_found": found.found,
-        "median_delay_runs": None if found.delay in {None, float("inf")} else found.delay,
+        "rounds": calibration.rounds,
+        "runs": calibration.runs,
+        "false_regressions_per_100_runs": calibration.regressed,
+        "false_improvements_per_100_runs": calibration.improved,
+        "steps_found": calibration.found,
+        "median_delay_runs": None if calibration.delay in {None, float("inf")} else calibration.delay,
     }
 
 
 Groups = dict[str, list[int]]
 
 
-def junit(found: Sequence[SuiteVerdict], now: dt.datetime) -> str:
+def junit(verdicts: Sequence[SuiteVerdict], now: dt.datetime) -> str:
     """Return JUnit XML: a test case per suite, kind of case, ranks and measure; ``now``: in UTC.
 
     A group with an open change fails, one with too few runs is skipped.
     """
-    return written([_tests(verdict) for verdict in found], now)
+    return written([_tests(verdict) for verdict in verdicts], now)
 
 
-def _tests(found: SuiteVerdict) -> TestSuite:
-    groups, name = _groups(found), found.history.suite
-    failures = {group: _failures(found, rows) for group, rows in groups.items()}
-    others = [row for row, key in enumerate(found.history.keys) if key[:3] not in _newest(found)]
-    whole = [f"{case}: missing: {reason}" for case, reason in found.missing]
-    whole += _failures(found, others)
-    whole += [f"slow: {suspect.kind} {suspect.name}" for suspect in found.open_suspects]
-    whole += [below_floor(found.history, low) for low in found.open_below_floor]
+def _tests(verdict: SuiteVerdict) -> TestSuite:
+    groups, name = _groups(verdict), verdict.history.suite
+    failures = {group: _failures(verdict, rows) for group, rows in groups.items()}
+    others = [row for row, key in enumerate(verdict.history.keys) if key[:3] not in _newest(verdict)]
+    whole = [f"{case}: missing: {reason}" for case, reason in verdict.missing]
+    whole += _failures(verdict, others)
+    whole += [f"slow: {suspect.kind} {suspect.name}" for suspect in verdict.open_suspects]
+    whole += [below_floor(verdict.history, low) for low in verdict.open_below_floor]
     failures["hosts, links and cases"] = whole
     cases = [
-        TestCase(name, group, "regressed" if lines else "", lines, _too_few(found, groups.get(group)))
+        TestCase(name, group, "regressed" if lines else "", lines, _too_few(verdict, groups.get(group)))
         for group, lines in failures.items()
     ]
-    events = [sentence(found.history, event) for event in found.findings.events]
+    events = [sentence(verdict.history, event) for event in verdict.findings.events]
     return TestSuite(f"hpcdl history: {name}", cases, events)
 
 
-def _newest(found: SuiteVerdict) -> set[tuple[str, ...]]:
+def _newest(verdict: SuiteVerdict) -> set[tuple[str, ...]]:
     """Return the keys, without the environment, of the series of the newest run."""
-    known = np.isfinite(found.history.seconds[:, -1])
-    return {key[:3] for key, there in zip(found.history.keys, known, strict=True) if there}
+    known = np.isfinite(verdict.history.seconds[:, -1])
+    return {key[:3] for key, there in zip(verdict.history.keys, known, strict=True) if there}
 
 
-def _groups(found: SuiteVerdict) -> Groups:
+def _groups(verdict: SuiteVerdict) -> Groups:
     """Return the series of the newest run by group."""
-    history = found.history
+    history = verdict.history
     groups: Groups = {}
     for row in np.flatnonzero(np.isfinite(history.seconds[:, -1])):
         case = history.case(int(row))
@@ -194,20 +198,20 @@ def _groups(found: SuiteVerdict) -> Groups:
     return groups
 
 
-def _failures(found: SuiteVerdict, rows: Sequence[int]) -> list[str]:
-    history = found.history
+def _failures(verdict: SuiteVerdict, rows: Sequence[int]) -> list[str]:
+    history = verdict.history
     alike = {history.keys[row][:3] for row in rows}
     return [
         f"{label(history, change.series)}: {signed(change.ratio.value)} since {history.jobs[change.first].path}"
-        for event in found.open_events
+        for event in verdict.open_events
         for change in event.open
         if history.keys[change.series][:3] in alike
     ]
 
 
-def _too_few(found: SuiteVerdict, rows: Sequence[int] | None) -> str:
+def _too_few(verdict: SuiteVerdict, rows: Sequence[int] | None) -> str:
     """Return the reason if no series of ``rows`` has enough runs for a verdict; None: there is no such series."""
-    if rows is None or (np.isfinite(found.history.seconds[list(rows)]).sum(axis=1) >= BEFORE).any():
+    if rows is None or (np.isfinite(verdict.history.seconds[list(rows)]).sum(axis=1) >= BEFORE).any():
         return ""
     return f"fewer than {BEFORE} runs"
 
@@ -215,7 +219,7 @@ def _too_few(found: SuiteVerdict, rows: Sequence[int] | None) -> str:
 Sample = tuple[dict[str, str], float]
 
 
-def openmetrics(found: Sequence[SuiteVerdict], exit_code: int) -> str:
+def openmetrics(verdicts: Sequence[SuiteVerdict], exit_code: int) -> str:
     """Return the text.
 
     Only gauges: the text-file collector of Prometheus' node exporter reads an older format, which has them alike.
@@ -236,10 +240,10 @@ def openmetrics(found: Sequence[SuiteVerdict], exit_code: int) -> str:
         ("below_floor", "Collectives below the floor.", lambda one: float(len(one.open_below_floor))),
     )
     for name, text, value in families:
-        samples = [({"suite": one.history.suite}, value(one)) for one in found]
+        samples = [({"suite": one.history.suite}, value(one)) for one in verdicts]
         lines += _family(f"hpcdl_history_{name}", text, samples)
-    lines += _family("hpcdl_history_slow_probability", "Hosts and links that are slow now.", _slow(found))
-    lines += _family("hpcdl_case_time_seconds", "Newest time of each measure.", _times(found))
+    lines += _family("hpcdl_history_slow_probability", "Hosts and links that are slow now.", _slow(verdicts))
+    lines += _family("hpcdl_case_time_seconds", "Newest time of each measure.", _times(verdicts))
     return "\n".join([*lines, "# EOF"]) + "\n"
 
 
@@ -255,23 +259,23 @@ def _escaped(text: str) -> str:
     return visible(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def _timestamp(one: SuiteVerdict) -> float:
-    date = dt.datetime.fromisoformat(one.history.jobs[-1].date)
+def _timestamp(verdict: SuiteVerdict) -> float:
+    date = dt.datetime.fromisoformat(verdict.history.jobs[-1].date)
     return (date if date.tzinfo else date.replace(tzinfo=dt.UTC)).timestamp()
 
 
-def _slow(found: Sequence[SuiteVerdict]) -> list[Sample]:
+def _slow(verdicts: Sequence[SuiteVerdict]) -> list[Sample]:
     return [
         ({"suite": one.history.suite, "kind": slow.kind, "name": slow.name}, slow.probability)
-        for one in found
+        for one in verdicts
         for slow in one.findings.suspects
         if slow.ended is None
     ]
 
 
-def _times(found: Sequence[SuiteVerdict]) -> list[Sample]:
+def _times(verdicts: Sequence[SuiteVerdict]) -> list[Sample]:
     samples: dict[tuple[str, ...], Sample] = {}
-    for one in found:
+    for one in verdicts:
         history = one.history
         for key, seconds in zip(history.keys, history.seconds, strict=True):
             if np.isfinite(seconds[-1]):

@@ -26,23 +26,23 @@ VISIBLE_SPREAD: Final = 0.01
 MEASURES: Final = {"step_seconds": "step", "time_p50_seconds": "p50", "seconds_to_target": "to target"}
 
 
-def page(found: SuiteVerdict, calibration: Calibration | None) -> Document:
+def page(verdict: SuiteVerdict, calibration: Calibration | None) -> Document:
     """Return the page of one suite."""
-    history, findings = found.history, found.findings
+    history, findings = verdict.history, verdict.findings
     first, last = history.jobs[0], history.jobs[-1]
     series = f"{plural(findings.judged + findings.short, 'measure')} in the newest"
     runs = f"{plural(len(history.jobs), 'run')}, {day(first)} to {day(last)}, {series}."
     short = f"{findings.short} of them have fewer than {BEFORE} runs and are not judged."
-    slow = [_suspect(history, one) for one in findings.suspects]
+    slow = [_suspect(history, suspect) for suspect in findings.suspects]
     sections = [
-        Section("Verdict", [runs, *([short] if findings.short else [])], _verdict(found)),
-        *(_cases(history, event) for event in (*found.open_events, *found.news)),
-        Section("Changes", tables=[_events(found)] if findings.events else []),
+        Section("Verdict", [runs, *([short] if findings.short else [])], _verdict(verdict)),
+        *(_cases(history, event) for event in (*verdict.open_events, *verdict.news)),
+        Section("Changes", tables=[_events(verdict)] if findings.events else []),
         Section("Slow hosts and links", points=slow or _spread(findings.spread)),
         Section("Changes of the environment", points=_environment(history)),
         Section("Calibration on this archive", _calibration(calibration)),
     ]
-    return Document(f"hpcdl: history of {history.suite}", [one for one in sections if one])
+    return Document(f"hpcdl: history of {history.suite}", [section for section in sections if section])
 
 
 def day(job: Job) -> str:
@@ -76,13 +76,14 @@ def sentence(history: History, event: Event) -> str:
     return f"{text} {_no_culprit(history, event)}" if event.ratio > 1 and not event.environment else text
 
 
-def below_floor(history: History, one: BelowFloor) -> str:
+def below_floor(history: History, floor: BelowFloor) -> str:
     """Return in words that a collective is below the floor."""
-    case = history.case(one.series)
+    case = history.case(floor.series)
     return (
         f"{case.collective}, {plural(case.ranks, 'rank')}: the best algorithm, {case.case}, has a bus bandwidth "
-        f"of {rate(one.rate)} since {day(history.jobs[one.first])}, below {100 * FLOOR:g} % of the link's nominal "
-        f"{rate(one.nominal)}."
+        f"of {rate(floor.rate)} since {day(history.jobs[floor.first])}, below {100 * FLOOR:g} % of the link's "
+        "nominal "
+        f"{rate(floor.nominal)}."
     )
 
 
@@ -104,27 +105,27 @@ def _no_culprit(history: History, event: Event) -> str:
     return "No host or link stands out."
 
 
-def _verdict(found: SuiteVerdict) -> list[str]:
-    history = found.history
+def _verdict(verdict: SuiteVerdict) -> list[str]:
+    history = verdict.history
     newest = len(history.jobs) - 1
-    points = [f"{sentence(history, event)} {_since(event, newest)}" for event in found.open_events]
-    points += [f"REGRESSED: {_suspect(history, one)}" for one in found.open_suspects]
-    points += [f"REGRESSED: {below_floor(history, one)}" for one in found.open_below_floor]
-    points += [f"MISSING in the newest run: {case}: {reason}" for case, reason in found.missing]
-    if found.age is not None:
-        hours = found.age.total_seconds() / 3600
+    points = [f"{sentence(history, event)} {_since(event, newest)}" for event in verdict.open_events]
+    points += [f"REGRESSED: {_suspect(history, suspect)}" for suspect in verdict.open_suspects]
+    points += [f"REGRESSED: {below_floor(history, one)}" for one in verdict.open_below_floor]
+    points += [f"MISSING in the newest run: {case}: {reason}" for case, reason in verdict.missing]
+    if verdict.age is not None:
+        hours = verdict.age.total_seconds() / 3600
         points.append(f"STALE: the newest run began at {day(history.jobs[-1])}, {hours:.0f} hours ago.")
-    points += [sentence(history, event) for event in found.news]
-    points += [_accepted(found, event) for event in found.accepted_events]
+    points += [sentence(history, event) for event in verdict.news]
+    points += [_accepted(verdict, event) for event in verdict.accepted_events]
     disturbed = history.jobs[-1].disturbed
     if disturbed:
         case, cause = next(iter(disturbed.items()))
         points.append(
             f"DISTURBED in the newest run: {plural(len(disturbed), 'case')}, not judged: {case}: {cause}."
         )
-    if found.verdict == "too few runs":
+    if verdict.verdict == "too few runs":
         points.append(f"TOO FEW RUNS: no measure of the newest has {BEFORE} runs.")
-    elif found.verdict == "fine" and found.age is None:
+    elif verdict.verdict == "fine" and verdict.age is None:
         points.append(f"FINE: no change of {100 * MIN_EFFECT:g} % or more for the worse is open.")
     return points
 
@@ -135,9 +136,9 @@ def _since(event: Event, newest: int) -> str:
     return f"Found {plural(newest - event.found, 'run')} before the newest{repaired}."
 
 
-def _accepted(found: SuiteVerdict, event: Event) -> str:
-    history = found.history
-    entry = found.accepts(history.keys[event.open[0].series].case)
+def _accepted(verdict: SuiteVerdict, event: Event) -> str:
+    history = verdict.history
+    entry = verdict.accepts(history.keys[event.open[0].series].case)
     reason = "" if entry is None else f", until {entry.expires}: {entry.reason}"
     return (
         f"ACCEPTED{reason}: {plural(len(event.open), 'measure')} {event.verdict} since "
@@ -146,7 +147,10 @@ def _accepted(found: SuiteVerdict, event: Event) -> str:
 
 
 def _cases(history: History, event: Event) -> Section:
-    rows = [(label(history, one.series), signed(one.ratio.value), _bounds(one.ratio)) for one in event.changes]
+    rows = [
+        (label(history, change.series), signed(change.ratio.value), _bounds(change.ratio))
+        for change in event.changes
+    ]
     left_out = f"{len(rows) - CASES} more in --json" if len(rows) > CASES else ""
     table = Table("", ("measure", "change", "95 % interval"), rows[:CASES], left_out=left_out)
     return Section(f"{event.verdict.capitalize()} since {day(history.jobs[event.first])}", tables=[table])
@@ -156,32 +160,32 @@ def _bounds(ratio: Sequence[float]) -> str:
     return f"{signed(ratio[1])} to {signed(ratio[2])}"
 
 
-def _events(found: SuiteVerdict) -> Table:
-    history = found.history
+def _events(verdict: SuiteVerdict) -> Table:
+    history = verdict.history
     rows = [
         (
-            day(history.jobs[one.first]),
-            one.verdict,
-            "open" if one in found.open_events else "accepted" if one in found.accepted_events else NONE,
-            ", ".join(suspect.name for suspect in one.suspects)
-            or ("new environment" if one.environment else NONE),
-            str(len(one.changes)),
-            signed(one.ratio),
-            str(one.found - one.first + 1),
+            day(history.jobs[event.first]),
+            event.verdict,
+            "open" if event in verdict.open_events else "accepted" if event in verdict.accepted_events else NONE,
+            ", ".join(suspect.name for suspect in event.suspects)
+            or ("new environment" if event.environment else NONE),
+            str(len(event.changes)),
+            signed(event.ratio),
+            str(event.found - event.first + 1),
         )
-        for one in sorted(found.findings.events, key=lambda one: one.first)
+        for event in sorted(verdict.findings.events, key=lambda event: event.first)
     ]
     header = ("first run", "verdict", "state", "likely cause", "measures", "median", "found after")
     notes = [f"A change needs {AFTER} runs that agree; a series is judged from its {BEFORE + AFTER}th run on."]
     return Table("", header, rows, left=4, notes=notes)
 
 
-def _suspect(history: History, one: Suspect) -> str:
-    end = "" if one.ended is None else f", until {day(history.jobs[one.ended])}"
-    times = f"{plural(one.runs, 'run')} with it slow since {day(history.jobs[one.first])}{end}"
-    sure = f"{min(100 * one.probability, 99.9):.1f} %"
-    kind = "" if one.kind == "hosts" else f"{one.kind} "
-    return f"{kind}{one.name}, {signed(one.ratio)}, {times}, probability {sure}, by {one.source}."
+def _suspect(history: History, suspect: Suspect) -> str:
+    end = "" if suspect.ended is None else f", until {day(history.jobs[suspect.ended])}"
+    times = f"{plural(suspect.runs, 'run')} with it slow since {day(history.jobs[suspect.first])}{end}"
+    sure = f"{min(100 * suspect.probability, 99.9):.1f} %"
+    kind = "" if suspect.kind == "hosts" else f"{suspect.kind} "
+    return f"{kind}{suspect.name}, {signed(suspect.ratio)}, {times}, probability {sure}, by {suspect.source}."
 
 
 def _spread(spread: Spread | None) -> list[str]:
@@ -210,17 +214,19 @@ def _environment(history: History) -> list[str]:
     return points
 
 
-def _calibration(found: Calibration | None) -> list[str]:
-    if found is None:
+def _calibration(calibration: Calibration | None) -> list[str]:
+    if calibration is None:
         return []
     text = (
-        f"Its own noise, shuffled {found.rounds} times in blocks of runs: {found.regressed:.2f} false regressions "
-        f"and {found.improved:.2f} false improvements per 100 runs of the whole suite."
+        f"Its own noise, shuffled {calibration.rounds} times in blocks of runs: {calibration.regressed:.2f} false "
+        "regressions "
+        f"and {calibration.improved:.2f} false improvements per 100 runs of the whole suite."
     )
-    if found.found is not None and found.delay is not None:
-        delay = "-" if found.delay == float("inf") else f"{found.delay:g}"
+    if calibration.found is not None and calibration.delay is not None:
+        delay = "-" if calibration.delay == float("inf") else f"{calibration.delay:g}"
         text += (
-            f" Of steps of +5 % in one measure {100 * found.found:.0f} % were found within 12 runs, the median "
+            f" Of steps of +5 % in one measure {100 * calibration.found:.0f} % were found within 12 runs, the "
+            "median "
             f"after {delay} runs."
         )
     return [text]

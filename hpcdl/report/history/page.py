@@ -35,9 +35,9 @@ SLOWEST: Final = 0.9
 NOTE: Final = "Dashed: the median between changes. Another environment begins a new line."
 
 
-def of_all(found: SuiteVerdict) -> list[Lines]:
+def of_all(verdict: SuiteVerdict) -> list[Lines]:
     """Return one chart of all measures, each relative to its first runs; none for a single run."""
-    history = found.history
+    history = verdict.history
     if len(history.jobs) < 2 or not len(history.keys):
         return []
     ratios = np.array([_relative(row) for row in history.seconds])
@@ -57,22 +57,22 @@ def _relative(values: Vector) -> Vector:
     return values / np.median(first) if len(first) else values
 
 
-def of_changed(found: SuiteVerdict) -> list[Lines]:
+def of_changed(verdict: SuiteVerdict) -> list[Lines]:
     """Return one chart per measure with a change: open ones first, the largest first."""
-    changes = _changes(found)
-    new = {change.series for event in found.open_events for change in event.open}
+    changes = _changes(verdict)
+    new = {change.series for event in verdict.open_events for change in event.open}
     sizes = {row: max(abs(np.log(one.ratio.value)) for one in mine) for row, mine in changes.items()}
     ordered = sorted(sizes, key=lambda row: (row not in new, -sizes[row]))
-    return [_chart(found, rows, changes) for rows in _measures(found.history, ordered)]
+    return [_chart(verdict, rows, changes) for rows in _measures(verdict.history, ordered)]
 
 
-def of_others(found: SuiteVerdict) -> list[Lines]:
+def of_others(verdict: SuiteVerdict) -> list[Lines]:
     """Return one chart per measure without a change, those with the newest run farthest from its level first."""
-    history, changes = found.history, _changes(found)
+    history, changes = verdict.history, _changes(verdict)
     every = _measures(history, range(len(history.keys)))
     quiet = [rows for rows in every if changes.keys().isdisjoint(rows)]
     quiet.sort(key=lambda rows: -max(_departure(history, row) for row in rows))
-    return [_chart(found, rows, changes) for rows in quiet]
+    return [_chart(verdict, rows, changes) for rows in quiet]
 
 
 def _departure(history: History, row: int) -> float:
@@ -81,12 +81,12 @@ def _departure(history: History, row: int) -> float:
     return float(abs(values[-1] - np.nanmedian(values))) if np.isfinite(values[-1]) else 0.0
 
 
-def _changes(found: SuiteVerdict) -> dict[int, list[Change]]:
+def _changes(verdict: SuiteVerdict) -> dict[int, list[Change]]:
     changes: dict[int, list[Change]] = {}
-    for event in found.findings.events:
-        for one in event.changes:
-            changes.setdefault(one.series, []).append(one)
-    return {row: sorted(mine, key=lambda one: one.first) for row, mine in changes.items()}
+    for event in verdict.findings.events:
+        for change in event.changes:
+            changes.setdefault(change.series, []).append(change)
+    return {row: sorted(mine, key=lambda change: change.first) for row, mine in changes.items()}
 
 
 def _measures(history: History, rows: Iterable[int]) -> list[list[int]]:
@@ -97,8 +97,8 @@ def _measures(history: History, rows: Iterable[int]) -> list[list[int]]:
     return list({history.keys[row][:3]: alike[history.keys[row][:3]] for row in rows}.values())
 
 
-def _chart(found: SuiteVerdict, rows: Sequence[int], changes: dict[int, list[Change]]) -> Lines:
-    history = found.history
+def _chart(verdict: SuiteVerdict, rows: Sequence[int], changes: dict[int, list[Change]]) -> Lines:
+    history = verdict.history
     x = _days(history)
     lines, levels = [], []
     for number, row in enumerate(rows, 1):
@@ -119,26 +119,26 @@ def levels_of(values: Vector, cuts: Sequence[int], x: Sequence[float]) -> list[P
 
     ``values``: (runs,), NaN if missing; ``cuts``: first runs after the changes, ascending; ``x``: (runs,).
     """
-    found = []
+    points = []
     for begin, end in zip([0, *cuts], [*cuts, len(values)], strict=True):
         runs = begin + np.flatnonzero(np.isfinite(values[begin:end]))
         if not len(runs):  # a change before the first run in its environment
             continue
         level = float(np.median(values[runs]))
-        found += [Point(x[runs[0]], level), Point(x[end if end < len(values) else runs[-1]], level)]
-    return found
+        points += [Point(x[runs[0]], level), Point(x[end if end < len(values) else runs[-1]], level)]
+    return points
 
 
-def _words(history: History, one: Change) -> str:
-    slower = "slower" if one.ratio.value > 1 else "faster"
-    bounds = f"{signed(one.ratio.low)} to {signed(one.ratio.high)}"
-    return f"{slower} since {day(history.jobs[one.first])}: {signed(one.ratio.value)} ({bounds})"
+def _words(history: History, change: Change) -> str:
+    slower = "slower" if change.ratio.value > 1 else "faster"
+    bounds = f"{signed(change.ratio.low)} to {signed(change.ratio.high)}"
+    return f"{slower} since {day(history.jobs[change.first])}: {signed(change.ratio.value)} ({bounds})"
 
 
 def _days(history: History) -> list[float]:
     """Return the date of each job in days since 1970."""
     dates = [dt.datetime.fromisoformat(job.date) for job in history.jobs]
-    return [(one - EPOCH) / dt.timedelta(days=1) for one in dates]
+    return [(date - EPOCH) / dt.timedelta(days=1) for date in dates]
 
 
 def _dates(x: Sequence[float]) -> Axis:
@@ -154,9 +154,9 @@ def _dates(x: Sequence[float]) -> Axis:
     return Axis("run", shown, ticks=(ticks if few else np.unique(ticks.round())).tolist())
 
 
-def render(found: Sequence[SuiteVerdict], calibrations: Mapping[str, Calibration]) -> str:
+def render(verdicts: Sequence[SuiteVerdict], calibrations: Mapping[str, Calibration]) -> str:
     """Return the page; several suites follow each other."""
-    sources = [_source(one, calibrations.get(one.history.suite)) for one in found]
+    sources = [_source(one, calibrations.get(one.history.suite)) for one in verdicts]
     none = Section("Verdict", ["TOO FEW RUNS: none."])
     return written(sources or [Source(Document("hpcdl: history", [none]), [(none, [])], failed=False)])
 
@@ -167,7 +167,7 @@ def _source(found: SuiteVerdict, calibration: Calibration | None) -> Source:
     contents = [
         (headed(verdict), of_all(found)),
         (Section("Measures that changed"), of_changed(found)),
-        *((one, []) for one in others),
+        *((other, []) for other in others),
         (Section("Measures without a change"), of_others(found)),
         (Section("All measures", tables=[_table(found)]), []),
     ]
@@ -176,11 +176,11 @@ def _source(found: SuiteVerdict, calibration: Calibration | None) -> Source:
     )
 
 
-def _table(found: SuiteVerdict) -> Table:
+def _table(verdict: SuiteVerdict) -> Table:
     """Return one row per series: its runs, its newest time and its level since the last change."""
-    history = found.history
+    history = verdict.history
     firsts: dict[int, list[int]] = {}
-    for one in (one for event in found.findings.events for one in event.changes):
+    for one in (change for event in verdict.findings.events for change in event.changes):
         firsts.setdefault(one.series, []).append(one.first)
     rows = []
     for row, values in enumerate(history.seconds):

@@ -24,10 +24,10 @@ LAYERS: Final = ("layer", "|D| MB", "|W| MB", "GFLOP", "bytes/FLOP", "cheapest",
 MESHES: Final = ("mesh", "predicted", "measured", "")
 
 
-def section(found: Sequence[Parallelism]) -> Section:
+def section(parallelisms: Sequence[Parallelism]) -> Section:
     """Return the tables of each training and number of ranks."""
     tables, points = [], []
-    for one in found:
+    for one in parallelisms:
         what = f"{one.model}, {one.global_batch} images, {one.ranks} ranks"
         points.append(
             f"{what}: choose {one.chosen.mesh}, {seconds(one.chosen.predicted_seconds)} a step.{_measured(one)}"
@@ -43,7 +43,7 @@ def doubt(row: Record) -> str:
     return "; ".join(filter(None, (far, "UNDETERMINED" if row.get("undetermined") else "")))
 
 
-def records(found: Sequence[Parallelism]) -> list[dict[str, Any]]:
+def records(parallelisms: Sequence[Parallelism]) -> list[dict[str, Any]]:
     """Return the JSON records; SI units."""
     return [
         {
@@ -65,21 +65,22 @@ def records(found: Sequence[Parallelism]) -> list[dict[str, Any]]:
                 for layer in one.layers
             ],
         }
-        for one in found
+        for one in parallelisms
     ]
 
 
-def _measured(one: Parallelism) -> str:
+def _measured(parallelism: Parallelism) -> str:
     """Return the fastest measured mesh beside the chosen one, in a sentence."""
-    if one.best is None:
+    if parallelism.best is None:
         return ""
-    chosen = one.chosen.step_seconds
-    also = f", the chosen one {seconds(chosen)}" if chosen and one.best is not one.chosen else ""
+    chosen = parallelism.chosen.step_seconds
+    also = f", the chosen one {seconds(chosen)}" if chosen and parallelism.best is not parallelism.chosen else ""
     missing = "" if chosen else "; the chosen one was not measured"
-    return f" Measured: {one.best.mesh} is the fastest, {seconds(one.best.step_seconds)}{also}{missing}."
+    best = parallelism.best
+    return f" Measured: {best.mesh} is the fastest, {seconds(best.step_seconds)}{also}{missing}."
 
 
-def _meshes(one: Parallelism) -> list[tuple[str, ...]]:
+def _meshes(parallelism: Parallelism) -> list[tuple[str, ...]]:
     return [
         (
             mesh.mesh,
@@ -88,18 +89,21 @@ def _meshes(one: Parallelism) -> list[tuple[str, ...]]:
             "; ".join(
                 word
                 for word, holds in (
-                    ("chosen", mesh is one.chosen),
-                    ("fastest measured", mesh is one.best),
-                    (doubt({"times_the_measured_ranks": one.times_the_measured_ranks, **asdict(mesh)}), True),
+                    ("chosen", mesh is parallelism.chosen),
+                    ("fastest measured", mesh is parallelism.best),
+                    (
+                        doubt({"times_the_measured_ranks": parallelism.times_the_measured_ranks, **asdict(mesh)}),
+                        True,
+                    ),
                 )
                 if holds and word
             ),
         )
-        for mesh in one.meshes
+        for mesh in parallelism.meshes
     ]
 
 
-def _layers(one: Parallelism) -> list[tuple[str, ...]]:
+def _layers(parallelism: Parallelism) -> list[tuple[str, ...]]:
     return [
         (
             layer.name,
@@ -110,5 +114,5 @@ def _layers(one: Parallelism) -> list[tuple[str, ...]]:
             layer.cheapest,
             ", ".join(f"{split} {seconds(time)}" for split, time in layer.split_seconds.items()),
         )
-        for layer in one.layers
+        for layer in parallelism.layers
     ]

@@ -59,33 +59,35 @@ def declared() -> list[Declaration]:
     return sorted(known, key=lambda section: section.order)
 
 
-def answers(found: Findings) -> list[Answer]:
+def answers(findings: Findings) -> list[Answer]:
     """Return what the sections answer; first the one that the suite names, then in the order of the sections."""
-    first = f"{sections.__name__}.{found.answered_by}"
+    first = f"{sections.__name__}.{findings.answered_by}"
     ordered = sorted(declared(), key=lambda section: section.page.__module__ != first)
-    return [answer for section in ordered if section.answer and (answer := section.answer(found))]
+    return [answer for section in ordered if section.answer and (answer := section.answer(findings))]
 
 
-def document(found: Findings) -> Document:
+def document(findings: Findings) -> Document:
     """Return all sections to which the run has something to show."""
-    pages = [one.page(found) for one in declared()]
-    return Document(_title(found), list(filter(None, pages)), found.question)
+    pages = [one.page(findings) for one in declared()]
+    return Document(_title(findings), list(filter(None, pages)), findings.question)
 
 
-def illustrated(found: Findings) -> tuple[Document, list[tuple[Section, list[Chart]]]]:
+def illustrated(findings: Findings) -> tuple[Document, list[tuple[Section, list[Chart]]]]:
     """Return all sections as :func:`document`, and each with its charts; those without either are left out."""
-    pages = [(one.page(found), [chart for charts in one.figures for chart in charts(found)]) for one in declared()]
+    pages = [
+        (one.page(findings), [chart for charts in one.figures for chart in charts(findings)]) for one in declared()
+    ]
     kept = [(section, charts) for section, charts in pages if section or charts]
-    return Document(_title(found), [section for section, _ in kept], found.question), kept
+    return Document(_title(findings), [section for section, _ in kept], findings.question), kept
 
 
-def summary(found: Findings) -> Document:
+def summary(findings: Findings) -> Document:
     """Return the sections of a terminal: the answers, and each table with its main columns and best rows."""
-    pages = [one.terminal(found) for one in declared() if one.terminal]
-    return Document(_title(found), list(filter(None, pages)), found.question)
+    pages = [one.terminal(findings) for one in declared() if one.terminal]
+    return Document(_title(findings), list(filter(None, pages)), findings.question)
 
 
-def _title(found: Findings) -> str:
+def _title(findings: Findings) -> str:
     """Return the run's name, and the number of launches if they are pooled."""
-    launches = len({fields.get("launch") for fields in found.run.described})
-    return f"hpcdl: {found.name}" + (f", {launches} launches" if launches > 1 else "")
+    launches = len({fields.get("launch") for fields in findings.run.described})
+    return f"hpcdl: {findings.name}" + (f", {launches} launches" if launches > 1 else "")

@@ -102,7 +102,7 @@ class Findings:
     @cached_property
     def staleness(self) -> list[tuple[Mapping[str, Any], Staleness]]:
         """Fields and staleness of each launch that applied gradients of other ranks."""
-        return [(one.fields, found) for one in self.launches if (found := staleness(one))]
+        return [(launch.fields, found) for launch in self.launches if (found := staleness(launch))]
 
     @cached_property
     def slowed(self) -> list[Slowed]:

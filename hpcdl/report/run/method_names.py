@@ -48,7 +48,7 @@ class Names:
         titles: dict[str, set[str]] = {}
         for case in self._cases:
             titles.setdefault(text_of(case, "training"), set()).add(str(case.get("system") or ""))
-        known = {label: one.pop() for label, one in titles.items() if len(one) == 1}
+        known = {label: title.pop() for label, title in titles.items() if len(title) == 1}
         self._brief = {
             "training": _brief({label: known.get(label) or parts(label)[0] for label in titles}),
             "parallelism": _brief(
@@ -114,9 +114,9 @@ def _brief(heads: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for head, labels in alike.items():
         settings = {label: parts(label)[1] for label in labels}
-        keys = list(dict.fromkeys(key for one in settings.values() for key in one))
-        differing = [key for key in keys if len({one.get(key) for one in settings.values()}) > 1]
-        for label, one in settings.items():
-            named = ",".join(f"{key}={one[key]}" for key in differing if key in one)
+        keys = list(dict.fromkeys(key for setting in settings.values() for key in setting))
+        differing = [key for key in keys if len({setting.get(key) for setting in settings.values()}) > 1]
+        for label, setting in settings.items():
+            named = ",".join(f"{key}={setting[key]}" for key in differing if key in setting)
             found[label] = f"{head}({named})" if named else head
     return found

@@ -62,10 +62,10 @@ def _range(values: Sequence[float]) -> str:
 def standings(methods: Sequence[Method]) -> list[str]:
     """Return one line per outcome with its best methods and their efficiencies; the best outcome first."""
     lines: dict[tuple[int, int, str], list[tuple[float, str]]] = {}
-    for one in methods:
-        order, phrase, decisive = _standing([scale for scale in one.scales if not scale.is_base])
+    for method in methods:
+        order, phrase, decisive = _standing([scale for scale in method.scales if not scale.is_base])
         place = -(decisive.median("efficiency") or 0)
-        lines.setdefault((*order, phrase), []).append((place, f"{one.name} ({_efficiency(decisive)})"))
+        lines.setdefault((*order, phrase), []).append((place, f"{method.name} ({_efficiency(decisive)})"))
     return [f"{phrase}: {_first(sorted(named))}." for (_, _, phrase), named in sorted(lines.items())]
 
 

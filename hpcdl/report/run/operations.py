@@ -69,7 +69,7 @@ def sizes(rows: Sequence[Record]) -> dict[int, list[Record]]:
 
 def ranked(records: Iterable[Record]) -> list[Record]:
     """Return the records with a time, undisturbed and without a wrong result, the fastest first."""
-    kept = [one for one in records if one["time_p50_seconds"] and one["correct"] is not False]
+    kept = [record for record in records if record["time_p50_seconds"] and record["correct"] is not False]
     return sorted((one for one in kept if not one.get("disturbed")), key=lambda one: one["time_p50_seconds"])
 
 
@@ -93,7 +93,7 @@ def place(record: Record, peers: Sequence[Record]) -> str:
 
 def _equal(first: Record, others: Sequence[Record]) -> list[Record]:
     time = first["time_p50_seconds"]
-    return [one for one in others if math.isclose(time, one["time_p50_seconds"], rel_tol=1e-6)]
+    return [other for other in others if math.isclose(time, other["time_p50_seconds"], rel_tol=1e-6)]
 
 
 def _untold(first: Record, others: Sequence[Record]) -> list[Record]:
@@ -102,8 +102,10 @@ def _untold(first: Record, others: Sequence[Record]) -> list[Record]:
     If the hypervisor took more time from a record than from ``first``, its corrected time is tested.
     """
     stolen = first["stolen"]
-    times = [np.log(one["launch_seconds"]) - max(0.0, np.log(correction(stolen, one["stolen"]))) for one in others]
+    times = [
+        np.log(other["launch_seconds"]) - max(0.0, np.log(correction(stolen, other["stolen"]))) for other in others
+    ]
     found = difference([np.log(first["launch_seconds"])] * len(others), times)
-    known = [len(one) > 1 for one in times]
+    known = [len(time) > 1 for time in times]
     slower = (adjusted(np.where(known, found.p, np.nan)) < ALPHA) & (found.value > 0)
     return [one for one, is_slower in zip(others, slower, strict=True) if not is_slower]

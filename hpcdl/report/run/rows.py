@@ -31,7 +31,7 @@ class Rows(NamedTuple):
     """The network that was fitted to the run's collectives; ``predicted_seconds`` comes from it."""
 
 
-def rows(found: Sequence[Findings]) -> list[Rows]:
+def rows(findings: Sequence[Findings]) -> list[Rows]:
     """Return the rows of each run; an unknown value is None."""
     return [
         Rows(
@@ -39,13 +39,13 @@ def rows(found: Sequence[Findings]) -> list[Rows]:
             [_with_origin(one, record) for record in (one.predicted.records if one.predicted else one.records)],
             one.predicted.fitted if one.predicted else None,
         )
-        for one in found
+        for one in findings
     ]
 
 
-def _with_origin(found: Findings, record: Record) -> Record:
+def _with_origin(findings: Findings, record: Record) -> Record:
     """Add the columns of :data:`ORIGIN`, unless the case has its own."""
-    run = found.run
+    run = findings.run
     env = run.environments.get(str(record.get("environment_key")), run.environment)
     mpi, software, git, variables = (_table(env.get(key)) for key in ("mpi", "software", "git", "variables"))
     processes = 1 if record.get("network") else record["ranks"]
@@ -64,7 +64,7 @@ def _with_origin(found: Findings, record: Record) -> Record:
     }
     known = {key: None if value in ("", UNKNOWN) else value for key, value in origin.items()}
     first = {column: record.get(column) for column in CONTRACT}
-    return {**first, "run": found.name, **known, **record}
+    return {**first, "run": findings.name, **known, **record}
 
 
 def _table(value: Any) -> dict[str, Any]:

@@ -32,14 +32,14 @@ HEADER: Final = (
 )
 
 
-def accuracy_page(found: Findings) -> Section:
+def accuracy_page(findings: Findings) -> Section:
     """Return one table per problem."""
-    return Section(TITLE, tables=_accuracy_tables(found.problems, found.settings, None))
+    return Section(TITLE, tables=_accuracy_tables(findings.problems, findings.settings, None))
 
 
-def accuracy_terminal(found: Findings) -> Section:
+def accuracy_terminal(findings: Findings) -> Section:
     """Return one table per problem, with the methods of the highest accuracy."""
-    tables = _accuracy_tables(found.problems, found.settings.brief, BEST)
+    tables = _accuracy_tables(findings.problems, findings.settings.brief, BEST)
     return Section(TITLE, tables=tables).brief("final loss", "samples", "epochs")
 
 
@@ -108,13 +108,13 @@ def _ranged(scale: Scale, name: str, shown: Callable[[Number], str]) -> str:
     return shown(low) if low == high else spread(scale.median(name), low, high, shown)
 
 
-def accuracy_answer(found: Findings) -> Answer | None:
+def accuracy_answer(findings: Findings) -> Answer | None:
     """Return the range of final accuracies, and the number of cases that reached their target."""
     lines = []
-    for methods in found.problems:
+    for methods in findings.problems:
         learned = _learned(methods)
         if learned:
-            letter = found.settings.name(methods[0].scales[0].records[0])
+            letter = findings.settings.name(methods[0].scales[0].records[0])
             line = _accuracy_range(learned) + _reached(learned)
             lines.append(f"{letter}: {line}." if letter else f"{line}.")
     return Answer(lines[0], lines[1:]) if lines else None
@@ -149,7 +149,7 @@ ACCURACY: Final = Declaration(60, accuracy_page, accuracy_terminal, accuracy_ans
 
 def names_in(field: Field) -> Names:
     """Return the names of the field's methods."""
-    return Names(one.fields for one in field.candidates)
+    return Names(candidate.fields for candidate in field.candidates)
 
 
 def conditions(field: Field) -> str:
@@ -167,35 +167,38 @@ def budget_of(field: Field, question: str) -> str:
 
 def is_virtual(field: Field) -> bool:
     """Return whether any method of the field was simulated."""
-    return any(one.fields.get("network") for one in field.candidates)
+    return any(candidate.fields.get("network") for candidate in field.candidates)
 
 
 NOTE: Final = "Accuracy on the test set at each evaluation; medians over seeds and launches, bars are their range."
 
 
-def charts(found: Findings) -> list[Lines]:
+def charts(findings: Findings) -> list[Lines]:
     """Return up to two charts per field: over time and over epochs."""
     return [
-        chart for field in found.fields for column in BUDGETS.values() if (chart := _chart(field, column, found))
+        chart
+        for field in findings.fields
+        for column in BUDGETS.values()
+        if (chart := _chart(field, column, findings))
     ]
 
 
-def _chart(field: Field, column: str, found: Findings) -> Lines | None:
-    several = len({one.fields.get("ranks") for one in field.candidates}) > 1
-    mixed = len({found.settings.name(one.fields) for one in field.candidates}) > 1
+def _chart(field: Field, column: str, findings: Findings) -> Lines | None:
+    several = len({candidate.fields.get("ranks") for candidate in field.candidates}) > 1
+    mixed = len({findings.settings.name(candidate.fields) for candidate in field.candidates}) > 1
     names = names_in(field)
     series = []
-    for one in field.candidates:
-        points = _points(one, column) if one.is_evaluated else []
+    for candidate in field.candidates:
+        points = _points(candidate, column) if candidate.is_evaluated else []
         words = (
-            found.settings.name(one.fields) if mixed else "",
-            names(one.fields),
-            plural(one.fields.get("ranks"), "rank") if several else "",
+            findings.settings.name(candidate.fields) if mixed else "",
+            names(candidate.fields),
+            plural(candidate.fields.get("ranks"), "rank") if several else "",
         )
         series += [Series(", ".join(filter(None, words)), points)] if points else []
-    if all(len(one.points) < 2 for one in series):
+    if all(len(candidate.points) < 2 for candidate in series):
         return None
-    series.sort(key=lambda one: -one.points[-1].y)
+    series.sort(key=lambda candidate: -candidate.points[-1].y)
     timed = column == "training_seconds"
     what = f"{'virtual' if is_virtual(field) else 'training'} time" if timed else "epochs"
     where = ", ".join(filter(None, (field.dataset, conditions(field))))
@@ -208,9 +211,9 @@ def _chart(field: Field, column: str, found: Findings) -> Lines | None:
     )
 
 
-def _points(one: Candidate, column: str) -> list[Point]:
+def _points(candidate: Candidate, column: str) -> list[Point]:
     """Return the medians of each evaluation that every launch has."""
-    seen = [launch.evaluations for launch in one.launches]
+    seen = [launch.evaluations for launch in candidate.launches]
     count = min(len(each["step"]) for each in seen)
     if not count:
         return []
@@ -221,13 +224,13 @@ def _points(one: Candidate, column: str) -> list[Point]:
     return [Point(*row) if len(seen) > 1 else Point(*row[:2]) for row in rows]
 
 
-def time_page(found: Findings) -> Section:
+def time_page(findings: Findings) -> Section:
     """Return one table per field and budget."""
     tables = [
-        _over_budget(field, question, found.settings)
-        for field in found.fields
+        _over_budget(field, question, findings.settings)
+        for field in findings.fields
         for question in field.budgets
-        if sum(one.is_evaluated for one in field.candidates) > 1
+        if sum(candidate.is_evaluated for candidate in field.candidates) > 1
     ]
     note = "Best accuracy yet, the mean over seeds; a dash where the test set had not been looked at by then."
     return Section("Accuracy over time", [note] if tables else [], tables=tables)

@@ -34,7 +34,7 @@ OVERSUBSCRIBED: Final = "OVERSUBSCRIBED"
 """Doubt about times of ranks that share cores."""
 
 
-def page(found: Findings) -> Section:
+def page(findings: Findings) -> Section:
     """Return up to four winners for each dataset and conditions, with the candidates tied with each."""
     rows = [
         (
@@ -42,14 +42,14 @@ def page(found: Findings) -> Section:
             conditions(winner.field) or NONE,
             QUESTIONS[winner.question],
             budget_of(winner.field, winner.question) if winner.budget else NONE,
-            *_labels(winner, found.settings),
+            *_labels(winner, findings.settings),
             _shown(winner),
             _bounds(winner),
             _rivals(winner),
             str(len(winner.places)),
-            _doubt(winner, found),
+            _doubt(winner, findings),
         )
-        for winner in found.winners
+        for winner in findings.winners
     ]
     note = (
         "A budget is the largest that every candidate ran through. Accuracies are means over seeds, images per "
@@ -64,14 +64,16 @@ def page(found: Findings) -> Section:
     return Section("Best methods", tables=[table.without_empty()] if rows else [])
 
 
-def answer(found: Findings) -> Answer | None:
+def answer(findings: Findings) -> Answer | None:
     """Return speed and accuracy of the best methods, where several strategies are compared."""
-    chosen = [one for one in found.winners if len({strategy(of.fields) for of in one.field.candidates}) > 1]
+    chosen = [
+        winner for winner in findings.winners if len({strategy(of.fields) for of in winner.field.candidates}) > 1
+    ]
     fields: dict[int, dict[str, Winner]] = {}
     for one in chosen:
         fields.setdefault(id(one.field), {})[one.question] = one
-    lines = [line for one in fields.values() if (line := _trade_off(one, found.oversubscribed))]
-    lines += [_line(one, found) for one in chosen]
+    lines = [line for one in fields.values() if (line := _trade_off(one, findings.oversubscribed))]
+    lines += [_line(one, findings) for one in chosen]
     return Answer(lines[0], lines[1:]) if lines else None
 
 
@@ -109,9 +111,9 @@ def _trade_off(winners: Mapping[str, Winner], oversubscribed: Collection[int]) -
     return f"{line}{doubt}."
 
 
-def _line(winner: Winner, found: Findings) -> str:
+def _line(winner: Winner, findings: Findings) -> str:
     """Return the answer to one question."""
-    setting, _, method, ranks = _labels(winner, found.settings)
+    setting, _, method, ranks = _labels(winner, findings.settings)
     budget = f" ({budget_of(winner.field, winner.question)})" if winner.budget else ""
     words = [
         *([f"setting {setting}"] if setting != NONE else []),
@@ -120,7 +122,7 @@ def _line(winner: Winner, found: Findings) -> str:
     ]
     rivals = f"; tied with {_rivals(winner)}" if _rivals(winner) != NONE else ""
     where = "".join(f"{part}: " for part in [conditions(winner.field)] if part)
-    shared = _shared(winner, found.oversubscribed)
+    shared = _shared(winner, findings.oversubscribed)
     doubt = f"; {OVERSUBSCRIBED}, {plural(shared, 'rank')} share cores: doubtful" if shared else ""
     doubt += "".join(f"; {one}" for one in _left_out(winner))
     return f"{where}{QUESTIONS[winner.question]}{budget}: {method} ({', '.join(words)}){rivals}{doubt}."
@@ -162,7 +164,7 @@ def _rivals(winner: Winner) -> str:
         return f"any other: {_single(winner)}"
     if len(rivals) > MOST and len(rivals) + 1 == len(winner.places):
         return "any other"
-    names = [_called(winner.field, one) for one in rivals[:MOST]]
+    names = [_called(winner.field, rival) for rival in rivals[:MOST]]
     more = [f"{len(rivals) - MOST} more"] if len(rivals) > MOST else []
     single = winner.inconclusive
     return "; ".join([*names, *more, *([f"{single} of {_single(winner)}"] if single else [])]) or NONE
@@ -173,9 +175,9 @@ def _single(winner: Winner) -> str:
     return "one launch" if is_timed else "one seed"
 
 
-def _doubt(winner: Winner, found: Findings) -> str:
+def _doubt(winner: Winner, findings: Findings) -> str:
     """Return the doubts about a winner: ranks that share cores, and candidates that were left out."""
-    shared = [OVERSUBSCRIBED] if _shared(winner, found.oversubscribed) else []
+    shared = [OVERSUBSCRIBED] if _shared(winner, findings.oversubscribed) else []
     return "; ".join([*shared, *_left_out(winner)]) or NONE
 
 
@@ -183,9 +185,11 @@ def _left_out(winner: Winner) -> list[str]:
     return [f"{winner.disturbed} DISTURBED, left out"] if winner.disturbed else []
 
 
-def _called(field: Field, one: Candidate) -> str:
+def _called(field: Field, candidate: Candidate) -> str:
     several = len({other.fields.get("ranks") for other in field.candidates}) > 1
-    return names_in(field)(one.fields) + (f" on {plural(one.fields.get('ranks'), 'rank')}" if several else "")
+    return names_in(field)(candidate.fields) + (
+        f" on {plural(candidate.fields.get('ranks'), 'rank')}" if several else ""
+    )
 
 
 def _shown(winner: Winner) -> str:

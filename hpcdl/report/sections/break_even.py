@@ -31,15 +31,15 @@ NOTE: Final = (
 )
 
 
-def page(found: Findings) -> Section:
+def page(findings: Findings) -> Section:
     """Return the share of winning set-ups by bandwidth, and a line per model, compressor and number of ranks."""
-    section, records = terminal(found), _records(found)
+    section, records = terminal(findings), _records(findings)
     return replace(section, tables=[*section.tables, _by_compressor(records)]) if records else section
 
 
-def terminal(found: Findings) -> Section:
+def terminal(findings: Findings) -> Section:
     """Return the share of winning set-ups by bandwidth."""
-    records = _records(found)
+    records = _records(findings)
     if not records:
         return Section("Break-even")
     networks = {record["network"]: record for record in sorted(records, key=_bandwidth)}
@@ -63,14 +63,16 @@ def _by_compressor(records: Sequence[Record]) -> Table:
     return Table("By compressor", header, rows)
 
 
-def answer(found: Findings) -> Answer | None:
+def answer(findings: Findings) -> Answer | None:
     """Return in how many set-ups compression wins, and by how much."""
-    records = _records(found)
+    records = _records(findings)
     return Answer(_line(records)) if records else None
 
 
-def _records(found: Findings) -> list[Record]:
-    return [one for one in found.records if one.get("kind") == KIND and one.get("compressed_seconds")]
+def _records(findings: Findings) -> list[Record]:
+    return [
+        record for record in findings.records if record.get("kind") == KIND and record.get("compressed_seconds")
+    ]
 
 
 def _bandwidth(record: Mapping[str, Any]) -> float:
@@ -79,7 +81,7 @@ def _bandwidth(record: Mapping[str, Any]) -> float:
 
 def _gains(records: Sequence[Record], other: str) -> list[float]:
     """Return the speed-up of each set-up over another exchange."""
-    return [one[other] / one["compressed_seconds"] for one in records]
+    return [record[other] / record["compressed_seconds"] for record in records]
 
 
 def _line(records: Sequence[Record]) -> str:

@@ -76,9 +76,9 @@ SIMULATED_NOTE: Final = (
 )
 
 
-def page(found: Findings) -> Section:
+def page(findings: Findings) -> Section:
     """Return one table per group: each algorithm by size."""
-    groups = grouped(found.records, "collective")
+    groups = grouped(findings.records, "collective")
     tables = [_table(group, rows) for group, rows in groups.items()]
     notes = [
         *([NOTE] if any(not group.network for group in groups) else []),
@@ -173,26 +173,26 @@ def _share(ordered: Sequence[Record], record: Record) -> str:
     return digits(ordered[0]["time_p50_seconds"] / time) if ordered and time else NONE
 
 
-def answer(found: Findings) -> Answer | None:
+def answer(findings: Findings) -> Answer | None:
     """Return the fastest algorithm of each size, or of each number of ranks if there is one size."""
     families: dict[Group, dict[Group, list[Record]]] = {}
-    for group, rows in grouped(found.records, "collective").items():
+    for group, rows in grouped(findings.records, "collective").items():
         families.setdefault(group._replace(ranks=0), {})[group] = rows
-    lines = [line for family in families.values() for line in _lines(family, found)]
+    lines = [line for family in families.values() for line in _lines(family, findings)]
     return Answer(lines[0], lines[1:]) if lines else None
 
 
-def _lines(family: dict[Group, list[Record]], found: Findings) -> list[str]:
+def _lines(family: dict[Group, list[Record]], findings: Findings) -> list[str]:
     """Return the lines of groups that differ in their ranks only, the most ranks first."""
     largest, rows = list(family.items())[-1]
     if len(family) > 1 and len({size for rows in family.values() for size in sizes(rows)}) == 1:
         listed = _fastest([(str(group.ranks), peers) for group, peers in family.items()])
         title = largest.titled(volume(rows[0]["message_bytes"]))
-        return [f"{title}: {listed} ranks{_doubts(largest, rows, found)}."] if listed else []
+        return [f"{title}: {listed} ranks{_doubts(largest, rows, findings)}."] if listed else []
     alike: dict[str, list[int]] = {}
     for group, rows in reversed(family.items()):
         if listed := _fastest([(volume(size), peers) for size, peers in sizes(rows).items()]):
-            alike.setdefault(listed + _doubts(group, rows, found), []).append(group.ranks)
+            alike.setdefault(listed + _doubts(group, rows, findings), []).append(group.ranks)
     return [f"{largest.titled(f'{_listed(ranks)}')}: {listed}." for listed, ranks in alike.items()]
 
 
@@ -206,7 +206,7 @@ def _fastest(groups: Sequence[tuple[str, Sequence[Record]]]) -> str:
     """Return the fastest algorithms and where they are; empty where no two can be compared."""
     if all(len(ranked(peers)) < 2 for _, peers in groups):
         return ""
-    known = any(place(one, peers) for _, peers in groups for one in peers)
+    known = any(place(peer, peers) for _, peers in groups for peer in peers)
     runs: list[tuple[str, list[str]]] = []
     for where, peers in groups:
         ordered = ranked(peers)
@@ -224,9 +224,9 @@ def _either(names: Sequence[str]) -> str:
     return f"{', '.join(shown[:-1])} or {shown[-1]}"
 
 
-def _doubts(group: Group, rows: Sequence[Record], found: Findings) -> str:
+def _doubts(group: Group, rows: Sequence[Record], findings: Findings) -> str:
     single = "; one launch only" if is_one_launch(rows) else ""
-    shared = group.ranks in found.oversubscribed and not group.network
+    shared = group.ranks in findings.oversubscribed and not group.network
     return single + ("; OVERSUBSCRIBED: ranks share cores" if shared else "")
 
 
@@ -234,21 +234,21 @@ def _from_to(names: Sequence[str]) -> str:
     return f"at {names[0]}" if len(names) == 1 else f"from {names[0]} to {names[-1]}"
 
 
-def terminal(found: Findings) -> Section:
+def terminal(findings: Findings) -> Section:
     """Return one row per size: the fastest algorithms, and all wrong ones.
 
     A measured median is followed by the distance of the farther end of its interval.
     """
     tables = []
-    for group, rows in grouped(found.records, "collective").items():
+    for group, rows in grouped(findings.records, "collective").items():
         cells = []
         for size, peers in sizes(rows).items():
             ordered = ranked(peers)
-            shown = [*ordered[:MOST], *(one for one in peers if one["correct"] is False)]
+            shown = [*ordered[:MOST], *(peer for peer in peers if peer["correct"] is False)]
             more = [f"{len(peers) - len(shown)} more in report.md"] if len(shown) < len(peers) else []
             cells.append((volume(size), ", ".join([*(_marked(one, peers) for one in shown), *more])))
         tables.append(Table(group.title, ("size", "median time, best first"), cells, 2))
-    notes = one_launch([record for record in found.records if record.get("kind") == "collective"])
+    notes = one_launch([record for record in findings.records if record.get("kind") == "collective"])
     return Section("Collectives: * fastest, ~ tied with it", notes, tables=tables)
 
 

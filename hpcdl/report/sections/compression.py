@@ -32,23 +32,23 @@ RESIDUAL_NOTE: Final = (
 )
 
 
-def residual_charts(found: Findings) -> list[Lines]:
+def residual_charts(findings: Findings) -> list[Lines]:
     """Return one chart per problem with residuals."""
     curves: dict[Key, list[Columns]] = {}
-    for one in found.launches:
-        if len(one.residuals.get("step", ())) > 1:
-            curves.setdefault(_key(one.fields), []).append(one.residuals)
+    for launch in findings.launches:
+        if len(launch.residuals.get("step", ())) > 1:
+            curves.setdefault(_key(launch.fields), []).append(launch.residuals)
     made = []
-    for methods in found.problems:
+    for methods in findings.problems:
         series = []
         for row in rows(methods):
             keys = dict.fromkeys(_key(record) for record in row.scale.records)
-            own = [one for key in keys for one in curves.get(key, [])]
+            own = [launch for key in keys for launch in curves.get(key, [])]
             if points := _residual_points(own):
                 series.append(Series(f"{row.name}, {plural(row.scale['ranks'], 'rank')}", points))
         if series:
-            title = found.settings.title(methods[0].scales[0].records[0])
-            series.sort(key=lambda one: -one.points[-1].y)
+            title = findings.settings.title(methods[0].scales[0].records[0])
+            series.sort(key=lambda launch: -launch.points[-1].y)
             made.append(
                 Lines(
                     f"Residual by gradient{': ' if title else ''}{title}",
@@ -70,15 +70,15 @@ def _residual_points(own: Sequence[Columns]) -> list[Point]:
     if not own:
         return []
     common = set.intersection(*(set(one["step"][one["gradient_norm"] > 0].tolist()) for one in own))
-    found = []
+    points = []
     for step in sorted(common):
         places = [int(np.searchsorted(one["step"], step)) for one in own]
         values = [
             float(one["residual_norm"][at] / one["gradient_norm"][at]) for one, at in zip(own, places, strict=True)
         ]
         bounds = (min(values), max(values)) if len(values) > 1 else ()
-        found.append(Point(step, float(np.median(values)), *bounds))
-    return found
+        points.append(Point(step, float(np.median(values)), *bounds))
+    return points
 
 
 LOST: Final = 0.5
@@ -109,27 +109,27 @@ LOSS: Final = ("method", "ranks", "cosine", "error", "bits", "entropy", "accurac
 UNSENT: Final = ("method", "ranks", "memory", "residual", "largest", *QUARTERS)
 
 
-def page(found: Findings) -> Section:
+def page(findings: Findings) -> Section:
     """Return three tables per problem with compressed gradients: cost, fidelity with accuracy, and residuals."""
     tables: list[Table] = []
-    for methods in found.problems:
+    for methods in findings.problems:
         if compared := _compared(methods):
-            tables += _tables(compared, found.settings.title(methods[0].scales[0].records[0]))
+            tables += _tables(compared, findings.settings.title(methods[0].scales[0].records[0]))
     return Section("Compression", tables=tables)
 
 
-def terminal(found: Findings) -> Section:
+def terminal(findings: Findings) -> Section:
     """Return the verdict and the fastest compressed methods; only costs of simulated problems."""
-    line = answer(found)
+    line = answer(findings)
     if line is None:
         return Section("Compression")
     tables = []
-    for methods in found.problems:
+    for methods in findings.problems:
         every = _compared(methods)
         shown = sorted(every, key=lambda pair: -_speed_up(*pair))[:BEST]
         if not shown:
             continue
-        title = found.settings.title(methods[0].scales[0].records[0])
+        title = findings.settings.title(methods[0].scales[0].records[0])
         cost, fidelity, *unsent = _tables(shown, title)
         rest = left_out(every, shown, "speed-up") if len(every) > len(shown) else ""
         tables.append(replace(cost.without("bytes", "encode", "decode", "effective bandwidth"), left_out=rest))
@@ -138,7 +138,7 @@ def terminal(found: Findings) -> Section:
                 replace(fidelity.without("ranks", "error", "bits", "entropy"), title="Gradient and accuracy"),
                 *(replace(one.without("ranks", "residual", "largest"), title=RATIO) for one in unsent),
             ]
-    return Section("Compression", [line.headline], tables=[replace(one, notes=[]) for one in tables])
+    return Section("Compression", [line.headline], tables=[replace(table, notes=[]) for table in tables])
 
 
 def _tables(compared: Sequence[tuple[Row, Row | None]], title: str) -> list[Table]:
@@ -149,20 +149,20 @@ def _tables(compared: Sequence[tuple[Row, Row | None]], title: str) -> list[Tabl
         Table("", LOSS, [_fidelity(*pair) for pair in compared], notes=[FIDELITY]),
         *([Table("", UNSENT, [_unsent(row) for row in keeping], notes=[RESIDUAL])] if keeping else []),
     ]
-    return [one.without_empty() for one in tables]
+    return [table.without_empty() for table in tables]
 
 
-def answer(found: Findings) -> Answer | None:
+def answer(findings: Findings) -> Answer | None:
     """Return whether compression pays: faster than the fastest dense step, and no less accurate beyond noise."""
     pairs = [
         (gain, row, dense)
-        for methods in found.problems
+        for methods in findings.problems
         for row, dense in _compared(methods)
         if dense is not None and (gain := _gain(row, dense)) is not None
     ]
     if not pairs:
         return None
-    calm = [one for one in pairs if not _disturbed(one[1]) and not _disturbed(one[2])]
+    calm = [pair for pair in pairs if not _disturbed(pair[1]) and not _disturbed(pair[2])]
     fast = [one for one in calm if _wins(*one)]
     won = [one for one in fast if not _is_less_accurate(*one[1:])]
     gain, best, dense = max(won or fast or calm or pairs, key=lambda one: one[0])
@@ -218,7 +218,7 @@ def _compared(methods: Sequence[Method]) -> list[tuple[Row, Row | None]]:
         if row in dense:
             continue
         rivals = [one for one in dense if one.scale["ranks"] == row.scale["ranks"] and one.step_seconds]
-        rivals = [one for one in rivals if not _disturbed(one)] or rivals
+        rivals = [rival for rival in rivals if not _disturbed(rival)] or rivals
         pairs.append((row, min(rivals, key=lambda one: one.step_seconds or 0.0, default=None)))
     return pairs
 
@@ -270,7 +270,7 @@ def _unsent(row: Row) -> tuple[str, ...]:
 
 def _points(row: Row, dense: Row) -> list[float]:
     """Return the differences of accuracies of the seeds that both have, in percentage points."""
-    theirs = {one.get("seed"): one.get("final_accuracy") for one in dense.scale.records}
+    theirs = {record.get("seed"): record.get("final_accuracy") for record in dense.scale.records}
     pairs = [(one.get("final_accuracy"), theirs.get(one.get("seed"))) for one in row.scale.records]
     return [100 * (own - other) for own, other in pairs if own is not None and other is not None]
 

@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from hpcdl.report.run.findings import Findings
 
 
-def is_noise(one: Overhead) -> bool:
+def is_noise(overhead: Overhead) -> bool:
     """Return whether the difference is not above zero: its interval holds 0, or it is negative."""
-    return one.difference.value <= 0 or one.difference.low <= 0
+    return overhead.difference.value <= 0 or overhead.difference.low <= 0
 
 
-def cells(one: Overhead) -> tuple[str, ...]:
+def cells(overhead: Overhead) -> tuple[str, ...]:
     """Return both times, their difference and their ratio, with intervals."""
     return (
-        seconds(one.without.value),
-        seconds(one.having.value),
-        "within noise" if is_noise(one) else seconds(one.difference.value),
-        _bounds(one.difference, seconds),
-        digits(one.ratio.value),
-        _bounds(one.ratio, digits),
+        seconds(overhead.without.value),
+        seconds(overhead.having.value),
+        "within noise" if is_noise(overhead) else seconds(overhead.difference.value),
+        _bounds(overhead.difference, seconds),
+        digits(overhead.ratio.value),
+        _bounds(overhead.ratio, digits),
     )
 
 
@@ -41,22 +41,22 @@ def _bounds(found: Interval, shown: Callable[[Number], str]) -> str:
     return interval(found.low, found.high, shown) if math.isfinite(found.low) else NONE
 
 
-def fabric_page(found: Findings) -> Section:
+def fabric_page(findings: Findings) -> Section:
     """Return one row per size: difference and ratio."""
-    rows = [(volume(one.fields.get("message_bytes")), *cells(one)) for one in found.cost_of_fabric]
+    rows = [(volume(one.fields.get("message_bytes")), *cells(one)) for one in findings.cost_of_fabric]
     header = ("size", "raw", "fabric", "fabric - raw", "95 %", "fabric / raw", "ratio 95 %")
     notes = ["raw: mpi4py's Sendrecv. fabric: the same exchange as every algorithm here does it."]
     return Section("Cost of the fabric", tables=[Table("", header, rows, notes=notes)] if rows else [])
 
 
-def fabric_terminal(found: Findings) -> Section:
+def fabric_terminal(findings: Findings) -> Section:
     """Return the same rows without intervals."""
-    return fabric_page(found).brief("95 %")
+    return fabric_page(findings).brief("95 %")
 
 
-def fabric_answer(found: Findings) -> Answer | None:
+def fabric_answer(findings: Findings) -> Answer | None:
     """Return the ratio at the smallest and the largest size."""
-    costs = sorted(found.cost_of_fabric, key=lambda one: one.fields.get("message_bytes") or 0)
+    costs = sorted(findings.cost_of_fabric, key=lambda one: one.fields.get("message_bytes") or 0)
     if not costs:
         return None
     chosen = costs if len(costs) < 2 else [costs[0], costs[-1]]
@@ -71,13 +71,13 @@ def fabric_answer(found: Findings) -> Answer | None:
 COST_OF_FABRIC: Final = Declaration(20, fabric_page, fabric_terminal, fabric_answer)
 
 
-def tracing_page(found: Findings) -> Section:
+def tracing_page(findings: Findings) -> Section:
     """Return one row per training that traced every second step."""
-    letters = [found.settings.name(one.fields) for one in found.cost_of_tracing]
+    letters = [findings.settings.name(one.fields) for one in findings.cost_of_tracing]
     several = len(set(letters)) > 1
     rows = [
         (letter if several else "", _tracing_name(one.fields), str(one.fields.get("ranks")), *cells(one))
-        for letter, one in zip(letters, found.cost_of_tracing, strict=True)
+        for letter, one in zip(letters, findings.cost_of_tracing, strict=True)
     ]
     header = ("setting", "case", "ranks", "steps", "events", "events - steps", "95 %", "ratio", "ratio 95 %")
     note = (
@@ -95,14 +95,14 @@ def _tracing_name(fields: Mapping[str, Any]) -> str:
     return f"{fields.get('collective')} {name} {volume(fields.get('message_bytes'))}"
 
 
-def tracing_terminal(found: Findings) -> Section:
+def tracing_terminal(findings: Findings) -> Section:
     """Return the same rows without intervals."""
-    return tracing_page(found).brief("95 %")
+    return tracing_page(findings).brief("95 %")
 
 
-def tracing_answer(found: Findings) -> Answer | None:
+def tracing_answer(findings: Findings) -> Answer | None:
     """Return the range of the ratios."""
-    costs = sorted(found.cost_of_tracing, key=lambda one: one.ratio.value)
+    costs = sorted(findings.cost_of_tracing, key=lambda one: one.ratio.value)
     if not costs:
         return None
     low, high = digits(costs[0].ratio.value), digits(costs[-1].ratio.value)

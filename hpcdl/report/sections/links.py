@@ -53,19 +53,19 @@ def pairwise_page(findings: Findings) -> Section:
     return Section("Pairwise exchange", one_launch(found), tables=tables)
 
 
-def pairwise_terminal(found: Findings) -> Section:
+def pairwise_terminal(findings: Findings) -> Section:
     """Return the same tables without intervals."""
-    return pairwise_page(found).brief("95 %", "max")
+    return pairwise_page(findings).brief("95 %", "max")
 
 
 PAIRWISE: Final = Declaration(120, pairwise_page, pairwise_terminal)
 
 
-def traffic_page(found: Findings) -> Section:
+def traffic_page(findings: Findings) -> Section:
     """Return one row per case: bytes of a step within nodes and through each level of switches."""
-    depth = max((len(one.bytes_per_step) for one in found.switch_traffic), default=0)
+    depth = max((len(one.bytes_per_step) for one in findings.switch_traffic), default=0)
     rows = []
-    for one in found.switch_traffic:
+    for one in findings.switch_traffic:
         cells = [volume(size) for size in one.bytes_per_step] + [NONE] * (depth - len(one.bytes_per_step))
         highest = percent(one.bytes_per_step[-1], sum(one.bytes_per_step))
         rows.append((str(one.fields.get("case")), str(one.fields.get("ranks")), *cells, highest))
@@ -84,28 +84,28 @@ SMALL_MAP: Final = 4096
 """Bytes of messages, below which a map shows times instead of rates."""
 
 
-def link_map(found: Findings) -> list[HeatMap]:
+def link_map(findings: Findings) -> list[HeatMap]:
     """Return one map per case in which all pairs exchanged."""
     return [
-        _chart(one)
-        for one in found.links
-        if one.fields.get("pattern") == "all_pairs" and np.isfinite(one.seconds).any()
+        _chart(link)
+        for link in findings.links
+        if link.fields.get("pattern") == "all_pairs" and np.isfinite(link.seconds).any()
     ]
 
 
-def _chart(one: Links) -> HeatMap:
-    size = int(one.fields["message_bytes"])
+def _chart(links: Links) -> HeatMap:
+    size = int(links.fields["message_bytes"])
     small = size < SMALL_MAP
-    values = one.seconds if small else one.rates
+    values = links.seconds if small else links.rates
     width = -(-len(values) // MOST)
     begins = range(0, len(values), width)
     worst = np.fmax if small else np.fmin
     if width > 1:
         values = np.asarray(worst.reduceat(worst.reduceat(values, begins, 0), begins, 1), np.float64)
-    labels = [_label(one, begin, width) for begin in begins]
+    labels = [_label(links, begin, width) for begin in begins]
     several = f" Each cell is the worst of {width} x {width} links." if width > 1 else ""
     return HeatMap(
-        f"Links: {len(one.seconds)} ranks, {volume(size)}",
+        f"Links: {len(links.seconds)} ranks, {volume(size)}",
         labels,
         labels,
         "rank",
@@ -116,10 +116,10 @@ def _chart(one: Links) -> HeatMap:
     )
 
 
-def _label(one: Links, rank: int, width: int) -> str:
+def _label(links: Links, rank: int, width: int) -> str:
     if width > 1:
-        return f"{rank}-{min(rank + width, len(one.seconds)) - 1}"
-    return f"{rank} {one.hosts[rank]}" if len(set(one.hosts)) > 1 else str(rank)
+        return f"{rank}-{min(rank + width, len(links.seconds)) - 1}"
+    return f"{rank} {links.hosts[rank]}" if len(set(links.hosts)) > 1 else str(rank)
 
 
 TITLE: Final = "Hosts and links"
@@ -143,83 +143,83 @@ TRACED: Final = (
 )
 
 
-def links_page(found: Findings) -> Section:
+def links_page(findings: Findings) -> Section:
     """Return a map per case, and the slow hosts and links; of traced cases those alone with a slow host."""
-    slow_in = [one for one in found.speeds if _slow_hosts(one, found.usable_cores)]
-    tables = [Table(_title(one), *_map(one)) for one in found.links]
+    slow_in = [speed for speed in findings.speeds if _slow_hosts(speed, findings.usable_cores)]
+    tables = [Table(_title(link), *_map(link)) for link in findings.links]
     tables += [Table(f"{one.fields.get('case')}: share of the usual speed", *_shares(one)) for one in slow_in]
-    notes = [*([NOTE] if found.links else []), *([TRACED] if slow_in else [])]
-    return Section(TITLE, notes, points=_slow(found), tables=tables) if tables else Section(TITLE)
+    notes = [*([NOTE] if findings.links else []), *([TRACED] if slow_in else [])]
+    return Section(TITLE, notes, points=_slow(findings), tables=tables) if tables else Section(TITLE)
 
 
-def links_terminal(found: Findings) -> Section:
+def links_terminal(findings: Findings) -> Section:
     """Return the slow hosts and links, and the range over pairs."""
-    return Section(TITLE, points=[*_slow(found), *_ranges(found)])
+    return Section(TITLE, points=[*_slow(findings), *_ranges(findings)])
 
 
-def _slow(found: Findings) -> list[str]:
+def _slow(findings: Findings) -> list[str]:
     """Return one line per slow host or link and case.
 
     There are none where ranks share cores with each other or lose them: waiting for a core looks like a slow link.
     """
     lines = [
-        f"{one.fields.get('case')}: the messages of {host} run at {_with_bounds(share)} of the others' speed."
-        for one in found.speeds
-        for host, share in _slow_hosts(one, found.usable_cores)
+        f"{link.fields.get('case')}: the messages of {host} run at {_with_bounds(share)} of the others' speed."
+        for link in findings.speeds
+        for host, share in _slow_hosts(link, findings.usable_cores)
     ]
-    for one in found.links:
-        if _obstacle(one, found.usable_cores):
+    for link in findings.links:
+        if _obstacle(link, findings.usable_cores):
             continue
-        for host, share in one.slow_hosts():
-            lines.append(f"{_title(one)}: {one.names[host]} runs at {_with_bounds(share)} of the others' speed.")
-        for i, j, part in one.slow_links():
+        for host, share in link.slow_hosts():
+            lines.append(f"{_title(link)}: {link.names[host]} runs at {_with_bounds(share)} of the others' speed.")
+        for i, j, part in link.slow_links():
             lines.append(
-                f"{_title(one)}: the link between {one.names[i]} and {one.names[j]} runs at {part:.2f} of "
+                f"{_title(link)}: the link between {link.names[i]} and {link.names[j]} runs at {part:.2f} of "
                 "the usual speed."
             )
     return lines
 
 
-def _ranges(found: Findings) -> list[str]:
+def _ranges(findings: Findings) -> list[str]:
     """Return one line per case of several pairs: the fastest and the slowest pair, and the slowest host."""
     lines = []
-    for one in found.links:
-        if len(one.seconds) == 2:
+    for link in findings.links:
+        if len(link.seconds) == 2:
             continue
-        pairs = [f"{_pair(one, i, j)} in {seconds(time)}" for i, j, time in one.extremes()]
-        line = f"{_title(one)}: fastest {pairs[0]}, slowest {pairs[1]}" if pairs else f"{_title(one)}: no times"
-        shares = one.shares()
-        if obstacle := _obstacle(one, found.usable_cores):
+        pairs = [f"{_pair(link, i, j)} in {seconds(time)}" for i, j, time in link.extremes()]
+        line = f"{_title(link)}: fastest {pairs[0]}, slowest {pairs[1]}" if pairs else f"{_title(link)}: no times"
+        shares = link.shares()
+        if obstacle := _obstacle(link, findings.usable_cores):
             line += f"; {obstacle}, so that no slow host can be named"
         elif shares:
             host, share = shares[0]
-            line += f"; slowest {one.names[host]}, {_with_bounds(share)} of the others' speed"
+            line += f"; slowest {link.names[host]}, {_with_bounds(share)} of the others' speed"
         lines.append(f"{line}.")
     return lines
 
 
-def links_answer(found: Findings) -> Answer | None:
+def links_answer(findings: Findings) -> Answer | None:
     """Return the slowest host, or that none is slow."""
     hosts: dict[str, list[Interval]] = {}
-    for mapped in found.links:
-        if not _obstacle(mapped, found.usable_cores):
+    for mapped in findings.links:
+        if not _obstacle(mapped, findings.usable_cores):
             for host, share in mapped.slow_hosts():
                 hosts.setdefault(mapped.names[host], []).append(share)
-    for traced in found.speeds:
-        for name, share in _slow_hosts(traced, found.usable_cores):
+    for traced in findings.speeds:
+        for name, share in _slow_hosts(traced, findings.usable_cores):
             hosts.setdefault(name, []).append(share)
     ordered = sorted(hosts.items(), key=lambda one: one[1][0].value)
     lines = [
         f"{name}'s link runs at {shares[0].value:.2f} of the others'{_seen(shares)}." for name, shares in ordered
     ]
     lines += [
-        f"The link between {one.names[i]} and {one.names[j]} runs at {part:.2f} of the usual speed."
-        for one in found.links
-        if not _obstacle(one, found.usable_cores)
-        for i, j, part in one.slow_links()
+        f"The link between {link.names[i]} and {link.names[j]} runs at {part:.2f} of the usual speed."
+        for link in findings.links
+        if not _obstacle(link, findings.usable_cores)
+        for i, j, part in link.slow_links()
     ]
-    if not lines and found.links:
-        lines = [_none_slow(found.links, found.usable_cores)]
+    if not lines and findings.links:
+        lines = [_none_slow(findings.links, findings.usable_cores)]
     return Answer(lines[0], lines[1:]) if lines else None
 
 
@@ -227,7 +227,7 @@ def _seen(shares: Sequence[Interval]) -> str:
     """Return the interval, and the range of the same host's shares in all cases."""
     first, *others = shares
     bounds = f" (95 %: {_bounds(first)}" if math.isfinite(first.low) else " (no interval"
-    values = [one.value for one in others]
+    values = [other.value for other in others]
     more = f"; {_links_range(values)} in {plural(len(values), 'other case')}" if values else ""
     return f"{bounds}{more})"
 
@@ -257,11 +257,11 @@ def _obstacle(links: Links, cores: float | None) -> str:
     return f"DISTURBED, {links.disturbed}" if links.disturbed else ""
 
 
-def _slow_hosts(one: Speeds, cores: float | None) -> list[tuple[str, Interval]]:
+def _slow_hosts(speeds: Speeds, cores: float | None) -> list[tuple[str, Interval]]:
     """Return names and shares of the slow hosts of a traced case; none where ranks share cores."""
-    if cores is not None and one.oversubscribed(cores):
+    if cores is not None and speeds.oversubscribed(cores):
         return []
-    return [(one.hosts[host], share) for host, share in one.slow_hosts()]
+    return [(speeds.hosts[host], share) for host, share in speeds.slow_hosts()]
 
 
 def _with_bounds(share: Interval) -> str:
@@ -272,32 +272,32 @@ def _bounds(share: Interval) -> str:
     return interval(share.low, share.high, lambda value: f"{value:.2f}")
 
 
-def _shares(one: Speeds) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    speed = one.relative()
+def _shares(speeds: Speeds) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    speed = speeds.relative()
     shown = [[digits(float(v)) if np.isfinite(v) else NONE for v in row] for row in speed]
-    if len(one.hosts) <= WIDEST:
-        return ("", *one.hosts), [(name, *row) for name, row in zip(one.hosts, shown, strict=True)]
-    return ("", "share"), [(one.hosts[host], digits(share.value)) for host, share in one.slow_hosts()]
+    if len(speeds.hosts) <= WIDEST:
+        return ("", *speeds.hosts), [(name, *row) for name, row in zip(speeds.hosts, shown, strict=True)]
+    return ("", "share"), [(speeds.hosts[host], digits(share.value)) for host, share in speeds.slow_hosts()]
 
 
-def _title(one: Links) -> str:
-    pattern = {"all_pairs": "all pairs", "bisection": "bisection"}[str(one.fields["pattern"])]
-    return f"{pattern}, {len(one.seconds)} ranks, {volume(one.fields['message_bytes'])}"
+def _title(links: Links) -> str:
+    pattern = {"all_pairs": "all pairs", "bisection": "bisection"}[str(links.fields["pattern"])]
+    return f"{pattern}, {len(links.seconds)} ranks, {volume(links.fields['message_bytes'])}"
 
 
-def _named(one: Links, rank: int) -> str:
-    several = len(set(one.hosts)) > 1
-    return f"rank {rank} on {one.hosts[rank]}" if several else f"rank {rank}"
+def _named(links: Links, rank: int) -> str:
+    several = len(set(links.hosts)) > 1
+    return f"rank {rank} on {links.hosts[rank]}" if several else f"rank {rank}"
 
 
-def _pair(one: Links, i: int, j: int) -> str:
-    return f"{_named(one, i)} with {_named(one, j)}"
+def _pair(links: Links, i: int, j: int) -> str:
+    return f"{_named(links, i)} with {_named(links, j)}"
 
 
-def _map(one: Links) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def _map(links: Links) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Header and rows: the map itself, or of many ranks only each one's slowest, median and fastest link."""
-    size = one.fields["message_bytes"]
-    shown, values = (seconds, one.seconds) if size < SMALL_MAP else (rate, one.rates)
+    size = links.fields["message_bytes"]
+    shown, values = (seconds, links.seconds) if size < SMALL_MAP else (rate, links.rates)
     ranks = range(len(values))
     if len(values) <= WIDEST:
         rows = [

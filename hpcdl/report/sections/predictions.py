@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from hpcdl.report.run.findings import Findings
 
 
-def published_page(found: Findings) -> Section:
+def published_page(findings: Findings) -> Section:
     """Return one table per paper that the suite names."""
-    return published_results.section(found.papers, found.records)
+    return published_results.section(findings.papers, findings.records)
 
 
-def published_terminal(found: Findings) -> Section:
+def published_terminal(findings: Findings) -> Section:
     """Return the largest scale of each result, without its place in the paper."""
-    brief = published_results.section(found.papers, found.records, brief=True)
+    brief = published_results.section(findings.papers, findings.records, brief=True)
     return brief.brief("place in the paper")
 
 
-def published_answer(found: Findings) -> Answer | None:
+def published_answer(findings: Findings) -> Answer | None:
     """Return the number of figures that are reproduced."""
-    line = published_results.headline(found.papers, found.records)
+    line = published_results.headline(findings.papers, findings.records)
     return Answer(line) if line else None
 
 

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from hpcdl.report.run.findings import Findings
 
 
-def settings_page(found: Findings) -> Section:
+def settings_page(findings: Findings) -> Section:
     """Return the shared settings, a row per problem, and a row per method where strategies are compared."""
-    settings = found.settings
+    settings = findings.settings
     own = list(settings.own.values())
     tables = [Table("", ("setting", "differs in"), own, 2)] if own else []
-    tables += _methods([record for record in found.records if (record.get("kind") or "train") == "train"])
+    tables += _methods([record for record in findings.records if (record.get("kind") or "train") == "train"])
     return Section("Settings", [f"{settings.common}."] if settings.common else [], tables=tables)
 
 
@@ -51,13 +51,13 @@ LAUNCHERS: Final = (
 """Beginnings of variables that launchers set for their processes."""
 
 
-def job_page(found: Findings) -> Section:
+def job_page(findings: Findings) -> Section:
     """Return one row per fact."""
-    run, env = found.run, found.run.environment
+    run, env = findings.run, findings.run.environment
     cpu, mpi, git, software = (_dict(env.get(name)) for name in ("cpu", "mpi", "git", "software"))
-    cores, changed = found.usable_cores, git.get("changed_files")
+    cores, changed = findings.usable_cores, git.get("changed_files")
     facts = {
-        "run": f"{found.name}{'' if run.complete else ' (not complete)'}",
+        "run": f"{findings.name}{'' if run.complete else ' (not complete)'}",
         "date": env.get("date"),
         "nodes": _words(mpi.get("nodes"), "(emulated on one machine)" if env.get("emulated") else ""),
         "MPI": _words(mpi.get("library"), mpi.get("version")),
@@ -166,9 +166,9 @@ THROUGHPUT = (
 )
 
 
-def method_page(found: Findings) -> Section:
+def method_page(findings: Findings) -> Section:
     """Return the statistics in words, warm-up counts, command and suite."""
-    run, records = found.run, found.records
+    run, records = findings.run, findings.records
     kinds: dict[tuple[str, int], list[int]] = {}
     for record in records:
         if record.get("network"):  # simulated: once, exactly

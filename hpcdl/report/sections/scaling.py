@@ -36,16 +36,16 @@ EXCHANGE: Final = (
 )
 
 
-def page(found: Findings) -> Section:
+def page(findings: Findings) -> Section:
     """Return one table per problem."""
     return Section(
-        TITLE, tables=[_table(methods, found.settings, found.network, None) for methods in found.problems]
+        TITLE, tables=[_table(methods, findings.settings, findings.network, None) for methods in findings.problems]
     )
 
 
-def terminal(found: Findings) -> Section:
+def terminal(findings: Findings) -> Section:
     """Return one table per problem, with the methods of the highest throughput."""
-    tables = [_table(methods, found.settings.brief, found.network, BEST) for methods in found.problems]
+    tables = [_table(methods, findings.settings.brief, findings.network, BEST) for methods in findings.problems]
     return Section(TITLE, tables=tables).brief(
         "nodes", "95 %", "speedup", "efficiency 95 %", "input", "exposed 95 %"
     )
@@ -118,7 +118,9 @@ def _near_linear(scale: Scale) -> str:
 
 def _images_per_second(row: Row) -> float | None:
     """The images of a step by the step that is shown."""
-    known = [one for one in row.scale.records if one.get("images_per_second") and one.get("step_seconds")]
+    known = [
+        record for record in row.scale.records if record.get("images_per_second") and record.get("step_seconds")
+    ]
     step = row.step_seconds
     return (
         median(one["images_per_second"] * one["step_seconds"] for one in known) / step if known and step else None
@@ -191,7 +193,7 @@ def _windows(shown: Sequence[Row]) -> list[str]:
 def _bases(methods: Sequence[Method]) -> list[str]:
     """The base case and its absolute time, once where all methods share it."""
     named: dict[str, list[str]] = {}
-    for one in [one for one in methods if one.is_compared]:
+    for one in [method for method in methods if method.is_compared]:
         last = one.scales[-1]
         if last["base_ranks"] is None:
             named.setdefault("no base: nothing measured to compare with", []).append(one.name)
@@ -207,30 +209,30 @@ def _bases(methods: Sequence[Method]) -> list[str]:
 
 
 def _seeds(methods: Sequence[Method]) -> list[str]:
-    most = max(len(scale.records) for one in methods for scale in one.scales)
+    most = max(len(scale.records) for method in methods for scale in method.scales)
     if most == 1:
         return []
     return [f"Medians over up to {most} seeds; the bounds are the lowest and the highest of all seeds."]
 
 
-def answer(found: Findings) -> Answer | None:
+def answer(findings: Findings) -> Answer | None:
     """Return the near-linear methods of one problem, or a sentence on each of several; else exposed times."""
     lines: list[str] = []
     problems: list[tuple[str, list[Method], str]] = []
-    for methods in found.problems:
+    for methods in findings.problems:
         compared = [method for method in methods if method.is_compared and not method.is_ceiling]
-        name = found.settings.name(methods[0].scales[0].records[0])
-        causes = computing(methods, found.oversubscribed)
+        name = findings.settings.name(methods[0].scales[0].records[0])
+        causes = computing(methods, findings.oversubscribed)
         problems += [(name, compared, "; ".join(causes))] * bool(compared)
         own = [*standings(compared), *causes * (not name), *_least_exposed(methods)]
         lines += [f"{name}: {line}" if name else line for line in own]
     if len(problems) == 1:
-        lines = [count(problems[0][1], found.oversubscribed), *lines]
+        lines = [count(problems[0][1], findings.oversubscribed), *lines]
     elif problems:
         ordered = sorted((overview(*problem) for problem in problems), key=lambda pair: -pair[0])
         headline, *others = (line for _, line in ordered)
         ends = [method.scales[-1] for _, methods, _ in problems for method in methods]
-        lines = [headline + oversubscription(ends, found.oversubscribed), *others, *lines]
+        lines = [headline + oversubscription(ends, findings.oversubscribed), *others, *lines]
     return Answer(lines[0], lines[1:]) if lines else None
 
 
@@ -241,10 +243,10 @@ def _least_exposed(methods: Sequence[Method]) -> list[str]:
     """
     largest = max(one.scales[-1]["ranks"] for one in methods)
     known = [
-        (time / step, time, one.name)
-        for one in methods
-        for scale in one.scales[-1:]
-        if scale["ranks"] == largest > 1 and not one.is_ceiling
+        (time / step, time, method.name)
+        for method in methods
+        for scale in method.scales[-1:]
+        if scale["ranks"] == largest > 1 and not method.is_ceiling
         if not (scale.disturbed or scale["ceiling_disturbed"])
         for time, step in [(scale.median(EXPOSED), scale.median("step_seconds"))]
         if time is not None and step

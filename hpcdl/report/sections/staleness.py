@@ -24,13 +24,13 @@ MOST: Final = 12
 """Values of staleness with columns of their own."""
 
 
-def staleness_histogram(found: Findings) -> list[Columns]:
+def staleness_histogram(findings: Findings) -> list[Columns]:
     """Return one chart per problem in which gradients were applied to newer parameters."""
     shares: dict[Key, list[tuple[float, ...]]] = {}
-    for fields, one in found.staleness:
+    for fields, one in findings.staleness:
         shares.setdefault(_histogram_key(fields), []).append(one.shares)
     made = []
-    for methods in found.problems:
+    for methods in findings.problems:
         series = {}
         for row in rows(methods):
             keys = dict.fromkeys(_histogram_key(record) for record in row.scale.records)
@@ -38,7 +38,7 @@ def staleness_histogram(found: Findings) -> list[Columns]:
             if own:
                 series[f"{row.name}, {plural(row.scale['ranks'], 'rank')}"] = _mean(own)
         if series:
-            title = found.settings.title(methods[0].scales[0].records[0])
+            title = findings.settings.title(methods[0].scales[0].records[0])
             made.append(_chart(series, title))
     return made
 
@@ -80,14 +80,14 @@ SLOW: Final = 1.5
 """A worker of which others make so many times the gradients is slow."""
 
 
-def page(found: Findings) -> Section:
+def page(findings: Findings) -> Section:
     """Return one table per problem in which gradients were applied to newer parameters."""
     tables = []
-    for methods in found.problems:
+    for methods in findings.problems:
         cells, notes = [], []
         for row in rows(methods):
             keys = {_key(record) for record in row.scale.records}
-            own = [one for fields, one in found.staleness if _key(fields) in keys]
+            own = [one for fields, one in findings.staleness if _key(fields) in keys]
             if own:
                 cells.append(_staleness(row, own))
                 notes += _slow_worker(row, own[0])
@@ -97,7 +97,7 @@ def page(found: Findings) -> Section:
                 *(f"at {age}" for age in range(SHOWN)),
                 f"at {SHOWN} or more",
             )
-            title = found.settings.title(methods[0].scales[0].records[0])
+            title = findings.settings.title(methods[0].scales[0].records[0])
             tables.append(Table(title, header, cells, notes=notes).without_empty())
     note = (
         "Staleness of a gradient: updates that the parameters saw from when they were fetched for it until it was "
@@ -128,10 +128,10 @@ def _staleness(row: Row, own: Sequence[Staleness]) -> tuple[str, ...]:
     )
 
 
-def _slow_worker(row: Row, one: Staleness) -> list[str]:
+def _slow_worker(row: Row, staleness: Staleness) -> list[str]:
     """Return a line about the slowest worker, if it is much slower than the others."""
-    rank, (least, old) = min(one.by_worker.items(), key=lambda worker: worker[1][0])
-    others = [its for worker, its in one.by_worker.items() if worker != rank]
+    rank, (least, old) = min(staleness.by_worker.items(), key=lambda worker: worker[1][0])
+    others = [its for worker, its in staleness.by_worker.items() if worker != rank]
     made = sum(count for count, _ in others)
     if not others or made < SLOW * least * len(others):
         return []

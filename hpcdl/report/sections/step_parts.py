@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from hpcdl.report.run.grouping import Row
 
 
-def pipeline_page(found: Findings) -> Section:
+def pipeline_page(findings: Findings) -> Section:
     """Return one table per problem with pipelines."""
     header = (
         *("method", "ranks", "stages", "microbatches", "bubble", "of these stages", "(S-1)/(M+S-1)"),
         *("mean/longest stage", "activations", "vectors"),
     )
     tables = []
-    for methods in found.problems:
+    for methods in findings.problems:
         cells = [_pipeline_row(row) for row in rows(methods) if row.scale["stages"]]
         if cells:
-            title = found.settings.title(methods[0].scales[0].records[0])
+            title = findings.settings.title(methods[0].scales[0].records[0])
             tables.append(Table(title, header, cells).without_empty())
     note = (
         "Bubble: share of a step in which a rank does not compute, mean over ranks. Of these stages: bubble of "
@@ -64,10 +64,10 @@ BYTES: Final = {"float64": 8}
 """Of a parameter; below that precision they are kept in float32."""
 
 
-def memory_page(found: Findings) -> Section:
+def memory_page(findings: Findings) -> Section:
     """Return one table per problem; methods that are all alike have one row."""
     tables = []
-    for methods in found.problems:
+    for methods in findings.problems:
         shown = [row for row in rows(methods) if row.scale["memory_bytes_per_rank"]]
         if not shown:
             continue
@@ -75,7 +75,7 @@ def memory_page(found: Findings) -> Section:
         if len(cells) > 1 and len({tuple(known) for _, _, *known in cells}) == 1:
             cells = [(f"all {len(cells)}", NONE, *cells[0][2:])]
         header = ("method", "ranks", "memory per rank", "of the parameters", "consensus distance")
-        tables.append(Table(found.settings.title(shown[0].scale.records[0]), header, cells).without_empty())
+        tables.append(Table(findings.settings.title(shown[0].scale.records[0]), header, cells).without_empty())
     note = (
         "Memory: vectors of the rank that holds most, also as a multiple of the parameters: parameters, "
         "gradients, what optimizer and strategy keep, and copies that wait for the test set, one for each look at "
@@ -101,11 +101,11 @@ def _memory(row: Row) -> tuple[str, ...]:
 MEMORY_AND_CONSENSUS: Final = Declaration(90, memory_page)
 
 
-def split_page(found: Findings) -> Section:
+def split_page(findings: Findings) -> Section:
     """Return one table per problem."""
     tables = []
     header = ("method", "ranks", "step", "compute", "load balance", "communication efficiency", "product")
-    for methods in found.problems:
+    for methods in findings.problems:
         cells = [
             (
                 row.name,
@@ -121,7 +121,7 @@ def split_page(found: Findings) -> Section:
             and (communication := row.scale.median("communication_efficiency")) is not None
         ]
         if cells:
-            tables.append(Table(found.settings.title(methods[0].scales[0].records[0]), header, cells))
+            tables.append(Table(findings.settings.title(methods[0].scales[0].records[0]), header, cells))
     note = (
         "Load balance: mean over ranks of the compute time, by that of the slowest rank. Communication: "
         "compute time of the slowest rank by the step time. The product is the share of the step in which "

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from hpcdl.report.run.findings import Findings
 
 
-def warnings_page(found: Findings) -> Section:
+def warnings_page(findings: Findings) -> Section:
     """Return one point per warning."""
-    return Section("Warnings", points=found.warnings, folded=True)
+    return Section("Warnings", points=findings.warnings, folded=True)
 
 
 WARNINGS: Final = Declaration(5, warnings_page, warnings_page)
@@ -26,24 +26,24 @@ LINES: Final = 12
 """Lines on a terminal, at most."""
 
 
-def verdict_page(found: Findings) -> Section:
+def verdict_page(findings: Findings) -> Section:
     """Return the first answer, the failures, the other answers, and then their details."""
-    answers = contents.answers(found)
+    answers = contents.answers(findings)
     headlines = [answer.headline for answer in answers]
-    points = [f"FAILED {failure}" for failure in failures(found.records)]
-    points += without_result(found.run) + failed_processes(found.run)
+    points = [f"FAILED {failure}" for failure in failures(findings.records)]
+    points += without_result(findings.run) + failed_processes(findings.run)
     points += [*headlines[1:], *(line for answer in answers for line in answer.details)]
-    warned = f"{plural(len(found.warnings), 'warning')}." if found.warnings else "No warnings."
-    return Section("Verdict", [*headlines[:1], f"{_state(found)} {warned}"], points, most_lines=LINES)
+    warned = f"{plural(len(findings.warnings), 'warning')}." if findings.warnings else "No warnings."
+    return Section("Verdict", [*headlines[:1], f"{_state(findings)} {warned}"], points, most_lines=LINES)
 
 
-def _state(found: Findings) -> str:
+def _state(findings: Findings) -> str:
     """Return the number of failed or missing cases."""
-    records, broken = found.records, len(unfinished(found.run))
+    records, broken = findings.records, len(unfinished(findings.run))
     failed = len(failures(records)) + broken
     if failed:
         return f"FAILED: {plural(failed, 'case')} of {len(records) + broken}."
-    if found.run.complete and records:
+    if findings.run.complete and records:
         return "Nothing failed."
     return f"INCOMPLETE: {plural(len(records), 'case')} finished, others are missing."
 

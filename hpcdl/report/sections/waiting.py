@@ -23,9 +23,9 @@ STRAGGLER_NOTE = (
 )
 
 
-def stragglers_page(found: Findings) -> Section:
+def stragglers_page(findings: Findings) -> Section:
     """Return one row per method, scale and straggler."""
-    names = Names(one.fields for one in found.slowed)
+    names = Names(one.fields for one in findings.slowed)
     header = (
         *("method", "straggler", "ranks", "images/s without", "with", "with / without", "95 %"),
         *("if every step waits", "if no step waits"),
@@ -42,15 +42,15 @@ def stragglers_page(found: Findings) -> Section:
             digits(one.waiting),
             digits(one.free),
         )
-        for one in found.slowed
+        for one in findings.slowed
     ]
     table = Table("", header, rows, 2, [STRAGGLER_NOTE])
     return Section("Stragglers", tables=[table.without_empty()] if rows else [])
 
 
-def stragglers_answer(found: Findings) -> Answer | None:
+def stragglers_answer(findings: Findings) -> Answer | None:
     """Return, per straggler, the methods that keep most and least of their throughput, undisturbed."""
-    slowed = [one for one in found.slowed if not one.disturbed]
+    slowed = [one for one in findings.slowed if not one.disturbed]
     names = Names(one.fields for one in slowed)
     by_straggler: dict[str, list[tuple[float, str]]] = {}
     for one in slowed:
@@ -80,9 +80,9 @@ WAITING_NOTE: Final = (
 )
 
 
-def waiting_page(found: Findings) -> Section:
+def waiting_page(findings: Findings) -> Section:
     """Return one row per launch of a case."""
-    rows = [_waiting_row(found, index, one) for index, one in enumerate(found.waiting) if one]
+    rows = [_waiting_row(findings, index, one) for index, one in enumerate(findings.waiting) if one]
     header = (
         *("case", "ranks", "step", "wait", "share waiting", "waiting for transfers", "move bytes", "share moving"),
         *("latest rank", "by", "verdict"),
@@ -90,52 +90,54 @@ def waiting_page(found: Findings) -> Section:
     return Section("Waiting and transfer", tables=[Table("", header, rows, 2, [WAITING_NOTE])] if rows else [])
 
 
-def _waiting_row(found: Findings, index: int, one: Waiting) -> tuple[str, ...]:
-    step, wait, move = (float(values.mean()) for values in (one.step_seconds, one.waiting, one.transfer))
-    latest = one.latest
+def _waiting_row(findings: Findings, index: int, waiting: Waiting) -> tuple[str, ...]:
+    step, wait, move = (
+        float(values.mean()) for values in (waiting.step_seconds, waiting.waiting, waiting.transfer)
+    )
+    latest = waiting.latest
     return (
-        str(one.fields.get("case")),
-        str(one.fields.get("ranks")),
+        str(waiting.fields.get("case")),
+        str(waiting.fields.get("ranks")),
         seconds(step),
         seconds(wait),
         digits(wait / step if step else None),
-        seconds(float(one.waiting_for_transfers.mean())),
+        seconds(float(waiting.waiting_for_transfers.mean())),
         seconds(move),
         digits(move / step if step else None),
-        rank_name(found, index, latest.rank) if latest else NONE,
+        rank_name(findings, index, latest.rank) if latest else NONE,
         seconds(latest.seconds) if latest else NONE,
-        _verdict(one, disturbed=bool(found.launches[index].disturbed)),
+        _verdict(waiting, disturbed=bool(findings.launches[index].disturbed)),
     )
 
 
-def _verdict(one: Waiting, *, disturbed: bool) -> str:
+def _verdict(waiting: Waiting, *, disturbed: bool) -> str:
     if disturbed:
         return "disturbed"
-    if one.late:
+    if waiting.late:
         return "late"
-    if one.latest and one.fields.get("stages"):
+    if waiting.latest and waiting.fields.get("stages"):
         return "stages differ"
-    if one.latest and one.latest.seconds <= 2 * one.clock_error:
+    if waiting.latest and waiting.latest.seconds <= 2 * waiting.clock_error:
         return "within clock error"
     return NONE
 
 
-def rank_name(found: Findings, index: int, rank: int) -> str:
+def rank_name(findings: Findings, index: int, rank: int) -> str:
     """Return the name of a rank, with its host where the ranks of the case are on several."""
-    hosts = [] if found.run.described[index].get("network") else found.run.hosts_of(index)
+    hosts = [] if findings.run.described[index].get("network") else findings.run.hosts_of(index)
     return f"rank {rank} on {hosts[rank]}" if len(set(hosts)) > 1 else f"rank {rank}"
 
 
-def waiting_answer(found: Findings) -> Answer | None:
+def waiting_answer(findings: Findings) -> Answer | None:
     """Return one line per late rank: by how much it is late, and in how many cases.
 
     A rank is late in a case if it is in all of its undisturbed launches.
     """
     cases: dict[str, list[tuple[str, float]]] = {}
-    for index, (waiting, launch) in enumerate(zip(found.waiting, found.launches, strict=True)):
+    for index, (waiting, launch) in enumerate(zip(findings.waiting, findings.launches, strict=True)):
         if waiting and not launch.disturbed:
             late = waiting.late
-            name = rank_name(found, index, late.rank) if late else ""
+            name = rank_name(findings, index, late.rank) if late else ""
             cases.setdefault(str(waiting.fields.get("case")), []).append((name, late.seconds if late else 0.0))
     ranks: dict[str, list[float]] = {}
     for launches in cases.values():

@@ -48,8 +48,8 @@ class BatchNorm:
         geometry, pixels = self._geometry, as_pixels(x)
         batch_mean, batch_variance = mean, variance
         if train and len(pixels):
-            found = parallel_ranges(len(pixels), lambda i, j: (j - i, *_moments(pixels[i:j])), elements=x.size)
-            total, squares = _pool_moments(found)
+            ranges = parallel_ranges(len(pixels), lambda i, j: (j - i, *_moments(pixels[i:j])), elements=x.size)
+            total, squares = _pool_moments(ranges)
             batch_mean, batch_variance = total.astype(x.dtype), (squares / len(pixels)).astype(x.dtype)
             _update_running(mean, batch_mean, geometry.momentum)
             _update_running(variance, squares / max(len(pixels) - 1, 1), geometry.momentum)

@@ -72,15 +72,15 @@ def figure(chart: Chart, number: int) -> Figure:
 
 
 def _of_lines(chart: Lines) -> list[Entry]:
-    found = [
+    entries = [
         Entry(f"var(--s{number})", _dashes(DASHES[number]), SHAPES[number], one.name)
         for number, one in enumerate(named_series(chart))
     ]
-    found += _others(sum(one.role == "method" for one in chart.series), "")
+    entries += _others(sum(one.role == "method" for one in chart.series), "")
     ceilings = [one.name for one in chart.series if one.role == "ceiling"]
-    found += [Entry("var(--muted)", "1.5 1.5", "M14 3.8a2.2 2.2 0 1 0 .01 0z", name) for name in ceilings]
-    found += [Entry("currentColor", "5 3", "", one.name) for one in chart.series if one.role == "reference"]
-    return found
+    entries += [Entry("var(--muted)", "1.5 1.5", "M14 3.8a2.2 2.2 0 1 0 .01 0z", name) for name in ceilings]
+    entries += [Entry("currentColor", "5 3", "", one.name) for one in chart.series if one.role == "reference"]
+    return entries
 
 
 def _dashes(lengths: Iterable[float]) -> str:
@@ -154,7 +154,7 @@ def _variables(theme: Theme) -> str:
 
 def _legend(entries: Sequence[Entry], width: float, top: float) -> tuple[list[str], float]:
     """Return the legend in columns of equal width, and the place below it."""
-    names = [visible(one.name) for one in entries]
+    names = [visible(entry.name) for entry in entries]
     longest = max(map(len, names), default=0)
     columns = max(1, int(width // (KEY + LETTER * longest + 10)))
     found = []

@@ -55,7 +55,7 @@ def draw_columns(chart: Columns, axes: Axes) -> None:
     for number, values in enumerate(shown):
         left = places - GROUP / 2 + number * width
         axes.bar(left, values, width, align="edge", color=COLOURS[number])
-    axes.set_xticks(places, [label(one) for one in chart.categories])
+    axes.set_xticks(places, [label(category) for category in chart.categories])
     axes.grid(visible=False, axis="x")
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: chart.axis.shown(value)))
@@ -99,11 +99,11 @@ def named_series(chart: Lines) -> list[Series]:
     return [one for one in chart.series if one.role == "method"][:SERIES]
 
 
-def _series(one: Series, number: int, axes: Axes, middle: float) -> None:
+def _series(series: Series, number: int, axes: Axes, middle: float) -> None:
     """Draw a series; those with intervals stand side by side, ``middle`` at its place."""
-    x, y = [point.x for point in one.points], [point.y for point in one.points]
+    x, y = [point.x for point in series.points], [point.y for point in series.points]
     colour = COLOURS[number]
-    bounded = [point for point in one.points if point.low is not None and point.high is not None]
+    bounded = [point for point in series.points if point.low is not None and point.high is not None]
     figure = axes.get_figure()
     place = axes.transData
     if bounded and figure is not None:
