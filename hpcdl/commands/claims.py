@@ -1,0 +1,68 @@
+"""``hpcdl claims``: which claims of the sources do runs confirm?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from hpcdl.commands.parts.output import check_page, write_output
+from hpcdl.commands.parts.parser import Command, path
+from hpcdl.exit_codes import FAILED, INCONCLUSIVE, OK
+
+if TYPE_CHECKING:
+    import argparse
+    from pathlib import Path
+
+    from hpcdl.analysis.run.scaling import Record
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare arguments and options."""
+    parser.add_argument("runs", type=path, metavar="FOLDER", help="has the runs, each named after its suite")
+    parser.add_argument("-o", dest="output", type=path, metavar="FILE.md", help="write the table to a file")
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Run the command; return its exit code."""
+    from hpcdl.report.formats import markdown
+    from hpcdl.report.formats.summary import coloured, plain
+    from hpcdl.report.prediction.claims import ABSENT, claims, decide, document
+
+    check_page(options.output, ".md")
+    known = claims()
+    records = {name: _records(options.runs / name) for name in {claim.run for claim in known}}
+    decisions = [decide(claim, records[claim.run]) for claim in known]
+    page = document(decisions)
+    if options.output is not None:
+        write_output("-o", options.output, markdown.written([page]))
+    print(coloured(plain([page])), end="")
+    if any(decision.is_surprising for decision in decisions):
+        return FAILED
+    return INCONCLUSIVE if all(decision.verdict == ABSENT for decision in decisions) else OK
+
+
+def _records(folder: Path) -> list[Record]:
+    """Return the records of a run, launches taken together; none without such a run. Raises UsageError."""
+    from hpcdl.analysis.run.launches import launches
+    from hpcdl.analysis.run.points import AmbiguousCaseError, pool
+    from hpcdl.analysis.run.scaling import records
+    from hpcdl.suite import UsageError
+    from hpcdl.trace.recorder import TraceError
+    from hpcdl.trace.schema import read
+
+    runs = sorted(folder.glob("launch-*")) or ([folder] if (folder / "run.h5").exists() else [])
+    try:
+        return records(launches(pool([read(run) for run in runs]))) if runs else []
+    except (TraceError, AmbiguousCaseError, ValueError) as error:
+        raise UsageError(f"{folder}: {error}") from None
+
+
+COMMAND: Final = Command(
+    65,
+    "check the claims of the sources against runs",
+    "Decide each claim of the papers that hpcdl follows by the runs of the shipped suites. FOLDER has a run, or a "
+    "folder of launches, for each suite. Exit code 1: a claim came out otherwise than the package says; 3: no "
+    "run.",
+    arguments,
+    execute,
+    "hpcdl claims runs/reports -o claims.md",
+)
