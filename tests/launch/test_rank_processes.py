@@ -1,6 +1,7 @@
 """The rank whose process ended first."""
 
 import subprocess
+import time
 from socket import gethostname
 
 import pytest
@@ -9,16 +10,20 @@ from hpcdl.launch.rank_processes import RankProcesses, announce
 from hpcdl.launch.status_files import STATUS
 
 
-def sleeping():
-    return subprocess.Popen(["sleep", "60"])
+def sleeping(folder, rank, host=None):
+    """Return a process that keeps the pipe of a rank open, as :func:`announce` does."""
+    pipe = folder / f"rank-{rank}@{host or gethostname()}"
+    script = 'mkfifo "$0.new"; exec 3<>"$0.new"; mv "$0.new" "$0"; exec sleep 60'
+    process = subprocess.Popen(["/bin/bash", "-c", script, str(pipe)])
+    while not pipe.exists():
+        time.sleep(0.01)
+    return process
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1], [1, 2, 0]])
 def test_the_first_process_to_end_is_named(tmp_path, order):
-    processes = [sleeping() for _ in order]
+    processes = [sleeping(tmp_path, rank) for rank in range(3)]
     with RankProcesses(tmp_path, 3) as watched:
-        for rank, process in enumerate(processes):
-            (tmp_path / f"rank-{rank}").write_text(f"{process.pid} {gethostname()}")
         watched.watch()
         assert watched.first_ended() is None
         for rank in order:
@@ -28,12 +33,10 @@ def test_the_first_process_to_end_is_named(tmp_path, order):
 
 
 def test_no_rank_is_named_if_one_was_not_watched(tmp_path):
-    processes = [sleeping() for _ in range(2)]
+    processes = [sleeping(tmp_path, rank) for rank in range(2)]
     processes[0].kill()
     processes[0].wait()
     with RankProcesses(tmp_path, 2) as watched:
-        for rank, process in enumerate(processes):
-            (tmp_path / f"rank-{rank}").write_text(f"{process.pid} {gethostname()}")
         watched.watch()
         processes[1].kill()
         processes[1].wait()
@@ -42,10 +45,8 @@ def test_no_rank_is_named_if_one_was_not_watched(tmp_path):
 
 @pytest.mark.parametrize("ranks, host", [(3, gethostname()), (2, "elsewhere")])
 def test_no_rank_is_named_if_some_run_on_other_hosts(tmp_path, ranks, host):
-    processes = [sleeping() for _ in range(2)]
+    processes = [sleeping(tmp_path, 0), sleeping(tmp_path, 1, host)]
     with RankProcesses(tmp_path, ranks) as watched:
-        for rank, (process, place) in enumerate(zip(processes, (gethostname(), host), strict=True)):
-            (tmp_path / f"rank-{rank}").write_text(f"{process.pid} {place}")
         watched.watch()
         for process in processes:
             process.kill()
@@ -54,14 +55,27 @@ def test_no_rank_is_named_if_some_run_on_other_hosts(tmp_path, ranks, host):
 
 
 def test_no_rank_is_named_if_the_launcher_is_killed(tmp_path):
-    process = sleeping()
+    process = sleeping(tmp_path, 0)
     with RankProcesses(tmp_path, 1) as watched:
-        (tmp_path / "rank-0").write_text(f"{process.pid} {gethostname()}")
         watched.watch()
         watched.forget()
         process.kill()
         process.wait()
         assert watched.first_ended() is None
+
+
+def test_a_process_counts_as_ended_when_its_files_are_closed(tmp_path):
+    """A pipe closes before the end of its process, which a launcher that sees it answers by killing the others."""
+    first, second = sleeping(tmp_path, 0), sleeping(tmp_path, 1)
+    with RankProcesses(tmp_path, 2) as watched:
+        watched.watch()
+        second.kill()  # its exit status is read last
+        while watched.first_ended() is None:
+            time.sleep(0.01)
+        first.kill()
+        first.wait()
+        second.wait()
+        assert watched.first_ended() == 1
 
 
 def test_ranks_of_another_launcher_announce_nothing(tmp_path, monkeypatch):

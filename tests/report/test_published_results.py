@@ -57,8 +57,8 @@ def test_what_a_paper_did_not_try_has_no_verdict(paper):
 
 def test_every_result_has_a_case_in_the_suite_that_names_its_paper():
     named = set()
-    for name in ("firecaffe-cluster", "published"):
-        loaded = suite.load(ROOT / "suites" / f"{name}.toml")
+    for path in sorted((ROOT / "suites").glob("*.toml")):
+        loaded = suite.load(path, check=False)
         records = [{**case.fields(), "predicted_seconds": 1.0} for case in loaded.cases]
         for paper in suite.papers(loaded.text):
             named.add(paper)

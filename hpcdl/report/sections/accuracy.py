@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 TITLE: Final = "Accuracy"
 HEADER: Final = (
     *("method", "ranks", "final accuracy", "best accuracy", "final loss", "target reached"),
-    *("time to target", "samples", "epochs"),
+    *("time to target", "ranks x time", "samples", "epochs"),
 )
 
 
@@ -40,7 +40,7 @@ def accuracy_page(findings: Findings) -> Section:
 def accuracy_terminal(findings: Findings) -> Section:
     """Return one table per problem, with the methods of the highest accuracy."""
     tables = _accuracy_tables(findings.problems, findings.settings.brief, BEST)
-    return Section(TITLE, tables=tables).brief("final loss", "samples", "epochs")
+    return Section(TITLE, tables=tables).brief("final loss", "ranks x time", "samples", "epochs")
 
 
 def _learned(methods: Sequence[Method]) -> list[Row]:
@@ -95,6 +95,7 @@ def _accuracy(row: Row) -> tuple[str, ...]:
         _ranged(scale, "final_loss", digits),
         NONE if scale["target_accuracy"] is None else answer,
         _ranged(scale, "seconds_to_target", seconds),
+        _ranged(scale, "seconds_to_target", lambda value: seconds(value and value * scale["ranks"])),
         _ranged(scale, "samples_to_target", lambda value: NONE if value is None else f"{value:.0f}"),
         _ranged(scale, "epochs_to_target", digits),
     )
