@@ -42,7 +42,7 @@ OF_CLASSES: Final = (FOLDERS["optim"], FOLDERS["compression"])
 
 SHORT: Final = 80
 """Largest number of characters of a value in a message."""
-LIMIT: Final = 1 << 63
+MAX_INTEGER: Final = 1 << 63
 """Upper limit of numbers: traces have 64 bits."""
 _suite_folder: str | None = None
 _typed: Final = set[str]()
@@ -224,7 +224,7 @@ def _in_range(value: Any) -> bool:
         return all(map(_in_range, value.values()))
     if isinstance(value, (list, tuple)):
         return all(map(_in_range, value))
-    return not isinstance(value, (int, float)) or abs(value) < LIMIT
+    return not isinstance(value, (int, float)) or abs(value) < MAX_INTEGER
 
 
 def shortened(value: Any) -> str:

@@ -74,9 +74,9 @@ async def all_to_all(comm: Comm, chunks: Sequence[Array]) -> None:
     # the chunk from distance d is in the place of the chunk sent to distance d: exchange places d and p - d
     with comm.scratch(length, chunks[0]) as spare:
         for distance in range(1, (size + 1) // 2):
-            one, other = pending[distance], pending[size - distance]
-            await comm.get(spare, one, rank)
-            await comm.get(one, other, rank)
+            mine, other = pending[distance], pending[size - distance]
+            await comm.get(spare, mine, rank)
+            await comm.get(mine, other, rank)
             await comm.get(other, spare, rank)
 
 

@@ -69,19 +69,19 @@ def execute(options: argparse.Namespace) -> int:
     baseline, candidate = _series(options.baseline, options.candidate)
     now = dt.datetime.now(dt.UTC)
     try:
-        found = compare(baseline, candidate, options.min_effect, accepted, now.date(), options.between_jobs)
+        comparison = compare(baseline, candidate, options.min_effect, accepted, now.date(), options.between_jobs)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    code = {"regressed": FAILED, "inconclusive": INCONCLUSIVE}.get(found.verdict, OK)
-    page = regressions.page(found, baseline, candidate)
+    code = {"regressed": FAILED, "inconclusive": INCONCLUSIVE}.get(comparison.verdict, OK)
+    page = regressions.page(comparison, baseline, candidate)
     text = plain([page])
     if options.output is not None:
         html = options.output.suffix == ".html"
         form = regressions.html(page, failed=code == FAILED) if html else markdown.written([page])
         write_output("-o", options.output, form)
     if options.junit is not None:
-        write_output("--junit", options.junit, junit(found, text, now))
-    print(json_text(found, baseline, candidate, code) if options.json else coloured(text), end="")
+        write_output("--junit", options.junit, junit(comparison, text, now))
+    print(json_text(comparison, baseline, candidate, code) if options.json else coloured(text), end="")
     return code
 
 

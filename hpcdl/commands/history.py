@@ -95,8 +95,8 @@ def execute(options: argparse.Namespace) -> int:
         for verdict in verdicts
         if options.calibrate and len(verdict.history.keys)
     }
-    words = {one.verdict for one in verdicts}
-    few = words <= {"too few runs"} or all(one.age is not None for one in verdicts)
+    words = {verdict.verdict for verdict in verdicts}
+    few = words <= {"too few runs"} or all(verdict.age is not None for verdict in verdicts)
     code = FAILED if "regressed" in words else INCONCLUSIVE if few else OK
     if options.output is not None:
         from hpcdl.report.history.page import render  # late: it needs jinja2
@@ -109,7 +109,7 @@ def execute(options: argparse.Namespace) -> int:
     if options.json:
         print(json_text(verdicts, skipped, calibrations, code), end="")
     elif verdicts:
-        pages = [history.page(one, calibrations.get(one.history.suite)) for one in verdicts]
+        pages = [history.page(verdict, calibrations.get(verdict.history.suite)) for verdict in verdicts]
         print(coloured(plain(pages)), end="")
     else:
         print(f"TOO FEW RUNS: {options.folder} holds none")

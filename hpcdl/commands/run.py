@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hpcdl.suite import Suite
 
 
-MOST_LAUNCHES: Final = 1000
+MAX_LAUNCHES: Final = 1000
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -97,8 +97,8 @@ def _several(options: argparse.Namespace, *, inside: bool) -> int:
     from hpcdl.report.run.render import formats, next_steps, save
     from hpcdl.suite import UsageError
 
-    if not 1 <= options.launches <= MOST_LAUNCHES:
-        raise UsageError(f"--launches {options.launches}: must be from 1 to {MOST_LAUNCHES}")
+    if not 1 <= options.launches <= MAX_LAUNCHES:
+        raise UsageError(f"--launches {options.launches}: must be from 1 to {MAX_LAUNCHES}")
     if inside:
         raise UsageError(
             f"--launches {options.launches}: a job is one launch; submit several, then use hpcdl report --together"

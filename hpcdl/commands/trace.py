@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hpcdl.trace.run import Run
 
 FORMATS: Final = ("perfetto", "goal")
-MOST: Final = 1 << 20
+MAX_EVENTS_SHOWN: Final = 1 << 20
 """Ranks or steps that a range may have."""
 
 
@@ -33,7 +33,7 @@ def _numbers(text: str) -> list[int]:
     for word in text.split(","):
         first, dash, last = word.partition("-")
         ends = whole_number(first), whole_number(last if dash else first)
-        if not 0 <= ends[0] <= ends[1] < MOST:
+        if not 0 <= ends[0] <= ends[1] < MAX_EVENTS_SHOWN:
             raise argparse.ArgumentTypeError(f"{word!r} is no range such as 0-7")
         numbers += range(ends[0], ends[1] + 1)
     return numbers

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
 
 
-MOST_ROUNDS: Final = 100
+MAX_ROUNDS: Final = 100
 """Rounds after which k-means stops, if it has not settled."""
 
 
@@ -39,7 +39,7 @@ def clusters_of(values: Array, clusters: int) -> Array:
     share = np.linspace(0, 1, clusters)
     centroids = low * (1 - share) + high * share
     before = np.array([-1])
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         edges = np.searchsorted(ordered, _middles(centroids), side="right")
         if np.array_equal(edges, before):
             break
@@ -153,7 +153,7 @@ class Reader:
 
 
 TRAITS: Final = Compression(title="Han 2016")
-MOST_CLUSTERS: Final = 256
+MAX_CLUSTERS: Final = 256
 COUNT: Final = np.dtype("<u4")
 """Type of the number of entries that pruning leaves."""
 
@@ -179,8 +179,8 @@ class DeepCompression:
     def __init__(self, layout: Layout, *, sparsity: float = 0.9, clusters: int = 16, huffman: bool = True) -> None:
         if not 0 <= sparsity < 1:
             raise ValueError(f"sparsity is {sparsity}, not at least 0 and below 1")
-        if not 2 <= clusters <= MOST_CLUSTERS:
-            raise ValueError(f"clusters is {clusters}, not 2 to {MOST_CLUSTERS}")
+        if not 2 <= clusters <= MAX_CLUSTERS:
+            raise ValueError(f"clusters is {clusters}, not 2 to {MAX_CLUSTERS}")
         self.state: dict[str, Array] = {}
         self._sparsity, self._clusters = sparsity, clusters
         self._bits = (clusters - 1).bit_length()

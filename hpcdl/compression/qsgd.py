@@ -30,8 +30,8 @@ class QSGD:
         from hpcdl.compression.kernels import draws  # late: listing compressors must not load numba
         from hpcdl.compression.kernels import levels as kernels
 
-        if not 1 <= levels <= kernels.MOST_LEVELS:
-            raise ValueError(f"levels is {levels}, not 1 to {kernels.MOST_LEVELS}")
+        if not 1 <= levels <= kernels.MAX_LEVELS:
+            raise ValueError(f"levels is {levels}, not 1 to {kernels.MAX_LEVELS}")
         if bucket < 1:
             raise ValueError(f"bucket is {bucket}, below 1")
         self.state: dict[str, Array] = {}

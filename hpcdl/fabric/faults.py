@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-MOST_FACTOR: Final = 10_000
+MAX_FACTOR: Final = 10_000
 """Greatest factor."""
-MOST_PAUSE: Final = 86_400
+MAX_PAUSE: Final = 86_400
 """Longest pause (s): a day."""
 
 
@@ -37,12 +37,12 @@ class Straggler:
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 1 <= self.factor <= MOST_FACTOR:
-            raise ValueError(f"factor: must be from 1 to {MOST_FACTOR}, not {self.factor}")
+        if not 1 <= self.factor <= MAX_FACTOR:
+            raise ValueError(f"factor: must be from 1 to {MAX_FACTOR}, not {self.factor}")
         if not 0 <= self.probability <= 1:
             raise ValueError(f"probability: must be between 0 and 1, not {self.probability}")
-        if not 0 <= self.seconds <= MOST_PAUSE:
-            raise ValueError(f"seconds: must be from 0 to {MOST_PAUSE}, not {self.seconds}")
+        if not 0 <= self.seconds <= MAX_PAUSE:
+            raise ValueError(f"seconds: must be from 0 to {MAX_PAUSE}, not {self.seconds}")
         if self.factor == 1 and not self.probability * self.seconds:
             raise ValueError("give a factor of more than 1, or probability and seconds of its pauses")
 

@@ -43,7 +43,7 @@ SLOWEST_WRITE: Final = 2.0
 """Seconds that they may take."""
 NOTED_CORES: Final = 0.1
 """Cores that others use if it is worth a warning."""
-LEAST_FREE: Final = 1e9
+MIN_FREE: Final = 1e9
 """Bytes that must be free on the disk."""
 
 
@@ -178,7 +178,7 @@ def disk(folder: Path) -> Finding:
         return Finding("FAILED", "disk", f"{folder}: {error.strerror}", advice)
     free = shutil.disk_usage(folder).free
     detail = f"{WRITTEN >> 20} MiB written and synchronised in {took:.2f} s, {free / 1e9:.0f} GB free"
-    if free < LEAST_FREE:
+    if free < MIN_FREE:
         return Finding("warning", "disk", detail, "remove files, or choose another file system for -o")
     if took > SLOWEST_WRITE:
         advice = "choose a faster file system for -o: each finished case is written and synchronised"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer
 
-SMALLEST_UNPADDED = 16
+MIN_UNPADDED = 16
 """Smallest height and width that leave one pixel after two 5x5 convolutions and two halvings."""
 
 
@@ -29,7 +29,7 @@ def lenet5(shape: Shape = (28, 28, 1), classes: int = 10) -> list[Layer]:
     """
     convolution = partial(Convolution, weight=xavier, rates=(1, 2))
     linear = partial(Linear, rates=(1, 2))
-    padding = 0 if min(shape[:2]) >= SMALLEST_UNPADDED else 2
+    padding = 0 if min(shape[:2]) >= MIN_UNPADDED else 2
     return [
         convolution("conv1", 20, 5, padding=padding),
         MaxPooling("pool1", 2),

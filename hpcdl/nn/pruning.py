@@ -54,7 +54,11 @@ class Pruned:
 
     def bind(self, shape: Shape, site: Site) -> Bound:
         """See :class:`hpcdl.nn.layer.Layer`. The backend's arrays are in the host's memory."""
-        names = [f"{site.path}.{one.name}" for one in self.declare(shape) if one.trained and len(one.shape) > 1]
+        names = [
+            f"{site.path}.{variable.name}"
+            for variable in self.declare(shape)
+            if variable.trained and len(variable.shape) > 1
+        ]
         for name in names:
             prune(site.values[name], self._sparsity)
         pairs = [(site.values[name], site.gradients[name]) for name in names]

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer, Site, Variable
 
-FEWEST: Final = 2
+MIN_BITS: Final = 2
 """Fewest bits of a number with a sign."""
-MOST: Final = 16
+MAX_BITS: Final = 16
 """Most bits that are rounded exactly in float32."""
 
 
@@ -39,8 +39,8 @@ class Quantization:
 
     def __post_init__(self) -> None:
         for name in ("weights", "activations"):
-            if not FEWEST <= getattr(self, name) <= MOST:
-                raise ValueError(f"{name}: must be {FEWEST} to {MOST} bits, not {getattr(self, name)}")
+            if not MIN_BITS <= getattr(self, name) <= MAX_BITS:
+                raise ValueError(f"{name}: must be {MIN_BITS} to {MAX_BITS} bits, not {getattr(self, name)}")
 
 
 def quantized(layers: Sequence[Layer], bits: Quantization) -> list[Layer]:
@@ -74,7 +74,11 @@ class Quantized:
 
     def bind(self, shape: Shape, site: Site) -> Bound:
         """See :class:`hpcdl.nn.layer.Layer`. The backend's arrays are in the host's memory."""
-        names = [f"{site.path}.{one.name}" for one in self.declare(shape) if one.trained and len(one.shape) > 1]
+        names = [
+            f"{site.path}.{variable.name}"
+            for variable in self.declare(shape)
+            if variable.trained and len(variable.shape) > 1
+        ]
         pairs = [(site.values[name], np.empty_like(site.values[name])) for name in names]
         rounded = {name: copy for name, (_, copy) in zip(names, pairs, strict=True)}
         bound = self._layer.bind(shape, replace(site, values=site.values | rounded))

@@ -90,13 +90,13 @@ def by_layer(layers: Sequence[Layer], shape: Shape, batch: int) -> list[tuple[st
 
     A layer with branches is one entry. The sizes add up to those of :func:`volumes`, except the activations.
     """
-    found = []
+    sizes_of_layers = []
     for layer in layers:
         sizes, output = volumes([layer], shape, batch), layer.output(shape)
         if sizes.parameters:
-            found.append((layer.name, output, sizes))
+            sizes_of_layers.append((layer.name, output, sizes))
         shape = output
-    return found
+    return sizes_of_layers
 
 
 def _walk(

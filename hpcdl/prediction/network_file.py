@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcdl.fabric.network import EVERY_RANK, SHARED_MEMORY, Link, Network
-from hpcdl.registry import LIMIT, shortened
+from hpcdl.registry import MAX_INTEGER, shortened
 from hpcdl.trace.input_file import parse_toml, read_text
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def load_network(path: Path) -> tuple[Network, int | None, Certainty | None]:
         raise NetworkFileError(f"{path}: network.ranks_per_host: must be a number from 1 to 2^31, or {ALL!r}")
     inside = _link(tables, "inside", path) if "inside" in tables else SHARED_MEMORY
     most = _table({"origin": {}, **tables}, "origin", path).get("most_ranks")
-    if most is not None and (type(most) is not int or not 1 <= most < LIMIT):
+    if most is not None and (type(most) is not int or not 1 <= most < MAX_INTEGER):
         raise NetworkFileError(
             f"{path}: origin.most_ranks: must be a number from 1 to 2^63, not {shortened(most)}"
         )

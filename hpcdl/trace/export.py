@@ -128,7 +128,7 @@ def _required(ordered: pd.DataFrame) -> Iterator[tuple[int, int, str, int, int, 
             required = before[task][1]
         else:
             mine = open_rows.get(task, [])
-            required = {one for at, one in mine if at <= begin}
+            required = {event for at, event in mine if at <= begin}
             open_rows[task] = [event for event in mine if event[0] > begin]
             required |= {last[1]} if last else set()
         before[task] = begin, required

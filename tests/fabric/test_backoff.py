@@ -3,7 +3,7 @@
 import pytest
 
 from hpcdl.fabric.mpi import backoff
-from hpcdl.fabric.mpi.backoff import LEAST, MOST, MOST_AT_WORK, POLLS, Backoff, Place, here
+from hpcdl.fabric.mpi.backoff import MAX_AT_WORK, MAX_PAUSE_IDLE, MIN_PAUSE, POLLS, Backoff, Place, here
 
 
 def test_ranks_share_a_core_only_on_one_machine_and_if_both_may_use_it():
@@ -26,11 +26,11 @@ def test_this_process_is_alone_with_itself():
 def test_sleeps_grow_to_a_limit_and_are_short_again_after_a_completed_operation(ranks_per_core, at_work):
     waiting = Backoff(ranks_per_core, at_work=at_work)
     pauses = [waiting.pause() for _ in range(40)]
-    assert pauses[0] == LEAST
+    assert pauses[0] == MIN_PAUSE
     assert pauses == sorted(pauses)
-    assert pauses[-1] == (MOST_AT_WORK if at_work else MOST)
+    assert pauses[-1] == (MAX_AT_WORK if at_work else MAX_PAUSE_IDLE)
     waiting.reset()
-    assert waiting.pause() == LEAST
+    assert waiting.pause() == MIN_PAUSE
 
 
 def test_only_an_oversubscribed_rank_sleeps_and_it_never_spins(monkeypatch):

@@ -185,8 +185,8 @@ def test_mpi_gets_operand_and_result_without_copies(collective, blocking, mpi):
 
 def test_persistent_requests_are_kept_and_freed(mpi, monkeypatch):
     """Some vectors are used again, more are used than the cache holds, and active requests are freed."""
-    monkeypatch.setattr(natives, "_MOST_BYTES", 1 << 16)
-    monkeypatch.setattr(natives, "_MOST_REQUESTS", 6)
+    monkeypatch.setattr(natives, "_MAX_BYTES", 1 << 16)
+    monkeypatch.setattr(natives, "_MAX_REQUESTS", 6)
     buffers = [np.zeros(1 << 11) for _ in range(20)]
 
     async def program(comm):

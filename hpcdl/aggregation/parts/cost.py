@@ -93,18 +93,18 @@ def messages(
     return None
 
 
-MOST_MESSAGES: Final = 10**9
+MAX_MESSAGES: Final = 10**9
 """Most messages of a simulated operation; they take about an hour."""
 
 
 def check_messages(
     aggregation: Callable[..., Any], ranks: int, size: float, settings: Mapping[str, Any] | None = None
 ) -> None:
-    """Raise ValueError for an operation with more than :data:`MOST_MESSAGES` messages."""
+    """Raise ValueError for an operation with more than :data:`MAX_MESSAGES` messages."""
     stated = messages(aggregation, ranks, size, settings)
     sent = 2 * ranks * (ranks - 1) if stated is None else stated  # default: a ring's
-    if sent > MOST_MESSAGES:
-        raise ValueError(f"{ranks} ranks may send {sent:.2g} messages; at most {MOST_MESSAGES:.0e} are simulated")
+    if sent > MAX_MESSAGES:
+        raise ValueError(f"{ranks} ranks may send {sent:.2g} messages; at most {MAX_MESSAGES:.0e} are simulated")
 
 
 def _holds(condition: str, ranks: int, size: float) -> bool:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
 
 
-_LEAST: Final = 8
+_MIN_RANKS: Final = 8
 """Bytes of the longest data type that is summed."""
 
 
@@ -22,8 +22,8 @@ def segmented(buffer: Array, parts: int, segment_bytes: int) -> list[list[Array]
     A segment has at most ``segment_bytes``, rounded up to a whole element; each part has at least one. Raises
     ValueError if ``segment_bytes`` is less than 8.
     """
-    if segment_bytes < _LEAST:
-        raise ValueError(f"segment_bytes = {segment_bytes}: a segment has at least {_LEAST} bytes")
+    if segment_bytes < _MIN_RANKS:
+        raise ValueError(f"segment_bytes = {segment_bytes}: a segment has at least {_MIN_RANKS} bytes")
     count = max(1, -(-buffer.nbytes // (parts * segment_bytes)))
     return [partition(part, count) for part in partition(buffer, parts)]
 

@@ -29,7 +29,7 @@ _WORDS: Final = 4
 HEADER: Final = 4 * _WORDS
 """Bytes of a header."""
 ALIGNMENT: Final = 8
-MOST: Final = (1 << 32) - 1
+MAX_LENGTH: Final = (1 << 32) - 1
 """Most bytes of a message."""
 
 
@@ -57,8 +57,10 @@ def enclose(bundle: Array, content: int) -> int:
     Raises ValueError for more than 4 GiB.
     """
     length = padded(content)
-    if length > MOST:
-        raise ValueError(f"a message of {length} bytes: at most {MOST} can be sent; cut the gradient into buckets")
+    if length > MAX_LENGTH:
+        raise ValueError(
+            f"a message of {length} bytes: at most {MAX_LENGTH} can be sent; cut the gradient into buckets"
+        )
     if type(bundle) is not Phantom:
         bundle[HEADER + content : length] = 0
         bundle[:HEADER].view(np.uint32)[:] = length, 0, 0, content

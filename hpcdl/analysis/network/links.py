@@ -46,7 +46,7 @@ def rounds(ranks: int, pattern: str) -> list[list[int | None]]:
         half = ranks // 2
         return [[(rank + half) % ranks for rank in range(ranks)]]
     seats = ranks + ranks % 2
-    found = []
+    rounds = []
     for turn in range(seats - 1):
         partners: list[int | None] = [None] * ranks
         for rank in range(ranks):
@@ -57,8 +57,8 @@ def rounds(ranks: int, pattern: str) -> list[list[int | None]]:
                 other = (turn - rank) % (seats - 1)
                 other = seats - 1 if other == rank else other
             partners[rank] = other if other < ranks else None
-        found.append(partners)
-    return found
+        rounds.append(partners)
+    return rounds
 
 
 @dataclass(frozen=True)
@@ -114,13 +114,13 @@ class Links:
         """
         if len(self.names) < HOSTS:
             return []
-        samples = np.array([_shares(self._between_hosts(one)) for one in self.repeated])
-        found = [
+        samples = np.array([_shares(self._between_hosts(samples)) for samples in self.repeated])
+        intervals = [
             (host, share_interval(share, samples[:, host], len(self.names)))
             for host, share in enumerate(_shares(self.speed).tolist())
             if np.isfinite(share)
         ]
-        return sorted(found, key=lambda one: one[1].value)
+        return sorted(intervals, key=lambda pair: pair[1].value)
 
     def slow_hosts(self) -> list[tuple[int, Interval]]:
         """Those of :meth:`shares` that are slow with every other host, and whose interval excludes 1."""
@@ -138,7 +138,7 @@ class Links:
         if len(self.names) < HOSTS:
             return {}
         slowness = host_slowness(1 / self.speed)
-        return {name: float(one) for name, one in zip(self.names, slowness, strict=True) if np.isfinite(one)}
+        return {name: float(slow) for name, slow in zip(self.names, slowness, strict=True) if np.isfinite(slow)}
 
     def link_slowness(self) -> dict[str, float]:
         """Return the time of each link between two hosts by that of the median one; empty for fewer than three."""
@@ -170,7 +170,7 @@ class Links:
             return []
         slow = {host for host, _ in self.slow_hosts()}
         pairs = list(itertools.combinations(range(len(self.names)), 2))
-        repeated = np.array([_by_median(self._between_hosts(one)) for one in self.repeated])
+        repeated = np.array([_by_median(self._between_hosts(samples)) for samples in self.repeated])
         shares = _by_median(self.speed)
         found = [
             (i, j, float(shares[i, j]))
@@ -179,7 +179,7 @@ class Links:
             and shares[i, j] < CONSPICUOUS
             and share_interval(shares[i, j], repeated[:, i, j], len(pairs)).high < 1
         ]
-        return sorted(found, key=lambda one: one[2])
+        return sorted(found, key=lambda pair: pair[2])
 
 
 def host_slowness(seconds: Matrix) -> Vector:
@@ -215,15 +215,15 @@ def _shares(speed: Matrix) -> Vector:
 def links(run: Run) -> list[Links]:
     """The links of every case of ``run`` in which more than one pair exchanged."""
     steps = run.steps
-    found = []
+    exchanges = []
     for index, fields in enumerate(run.described):
         if fields.get("kind") == "pairwise" and fields.get("pattern", "pair") != "pair":
             mine = steps[steps["case_index"] == index]
             seconds = _seconds(fields, mine["rank"].to_numpy(), mine["end"].to_numpy() - mine["begin"].to_numpy())
             ranks = run.ranks[run.ranks["case_index"] == index]
             counters = {} if fields.get("network") else {str(name): ranks[name].to_numpy() for name in ranks}
-            found.append(Links(fields, run.hosts_of(index), seconds, disturbance(counters).cause))
-    return found
+            exchanges.append(Links(fields, run.hosts_of(index), seconds, disturbance(counters).cause))
+    return exchanges
 
 
 def over_launches(links: Sequence[Links]) -> list[Links]:

@@ -54,7 +54,7 @@ IMPOSSIBLE: Final = 1.2
 ENOUGH_WAITED_FOR: Final = 8
 """Messages of a link whose receivers came first, at least, by which its rate is known."""
 
-MOST_UNDER_WAY: Final = 2.5
+MAX_UNDER_WAY: Final = 2.5
 """Messages under way on a link at a time, on average, beyond which none is seen to have the link for itself."""
 
 MATCHED: Final = 0.9
@@ -117,11 +117,11 @@ class Speeds:
         shares = self.shares
         with_others = np.fmax(self.relative(), self.relative().T)[:, shares >= SLOW]
         slow = (shares < SLOW) & np.isfinite(with_others).any(axis=1) & ~(with_others >= SLOW).any(axis=1)
-        found = [
+        intervals = [
             (host, share_interval(shares[host], self.parts[:, host], len(self.hosts)))
             for host in map(int, np.flatnonzero(slow))
         ]
-        return sorted((one for one in found if one[1].high < 1), key=lambda one: one[1].value)
+        return sorted((pair for pair in intervals if pair[1].high < 1), key=lambda one: one[1].value)
 
 
 def _usual(ports: Matrix) -> float:
@@ -169,10 +169,10 @@ def _measured(messages: pd.DataFrame, hosts: int) -> tuple[Matrix, Matrix, Matri
     ports, begun = (safe, alone) if sooner else (bold, together)
     links = np.full((hosts, hosts), np.nan)
     under_way = []
-    for _, one in begun.groupby(["source", "dest"]):
-        links[one["source"].iloc[0], one["dest"].iloc[0]] = _most(one)
-        under_way.append(_under_way(one))
-    if np.mean(under_way) > MOST_UNDER_WAY:
+    for _, group in begun.groupby(["source", "dest"]):
+        links[group["source"].iloc[0], group["dest"].iloc[0]] = _most(group)
+        under_way.append(_under_way(group))
+    if np.mean(under_way) > MAX_UNDER_WAY:
         return None
     ordered = begun.sort_values("begin", kind="stable")
     cuts = np.linspace(0, len(ordered), PARTS + 1).astype(int)
@@ -183,8 +183,8 @@ def _measured(messages: pd.DataFrame, hosts: int) -> tuple[Matrix, Matrix, Matri
 def _sets_out_before_its_receiver(alone: pd.DataFrame, together: pd.DataFrame) -> bool:
     """True if a link's rate counted from both ends exceeds that of its messages whose receivers were first."""
     counted = dict(tuple(together.groupby(["source", "dest"])))
-    for link, one in alone.groupby(["source", "dest"]):
-        best = _best(one, waited_for=True)
+    for link, group in alone.groupby(["source", "dest"]):
+        best = _best(group, waited_for=True)
         if len(best) >= ENOUGH_WAITED_FOR and _most(counted[link]) > IMPOSSIBLE * np.quantile(best, BEST) * 1e9:
             return True
     return False
@@ -194,8 +194,8 @@ def _ports(messages: pd.DataFrame, hosts: int) -> Matrix:
     """(2, hosts): out and in."""
     matrix = np.full((2, hosts), np.nan)
     for port, side in zip(matrix, ("source", "dest"), strict=True):
-        for _, one in messages.groupby(side):
-            port[one[side].iloc[0]] = _most(one)
+        for _, group in messages.groupby(side):
+            port[group[side].iloc[0]] = _most(group)
     return matrix
 
 
@@ -265,9 +265,9 @@ def _classes(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Equal numbers for equal ``sizes``: they change where the sizes, in order, jump."""
     order = np.argsort(sizes, kind="stable")
     ordered = sizes[order]
-    found = np.empty(len(sizes), np.int64)
-    found[order] = np.cumsum(np.diff(ordered, prepend=ordered[:1]) > SIZES * ordered)
-    return found
+    places = np.empty(len(sizes), np.int64)
+    places[order] = np.cumsum(np.diff(ordered, prepend=ordered[:1]) > SIZES * ordered)
+    return places
 
 
 def over_launches(speeds: Sequence[Speeds]) -> list[Speeds]:

@@ -69,11 +69,11 @@ def _compared(without: Sequence[Launch], having: Sequence[Launch]) -> Slowed:
 
 
 def _rate(side: Sequence[Launch]) -> float:
-    return float(np.median([one.images_per_second for one in side]))
+    return float(np.median([launch.images_per_second for launch in side]))
 
 
 def _per_image(side: Sequence[Launch]) -> list[Vector]:
-    return [one.seconds / one.images for one in side]
+    return [launch.seconds / launch.images for launch in side]
 
 
 def _waiting(without: Sequence[Launch], fields: Mapping[str, Any]) -> float | None:
@@ -82,6 +82,6 @@ def _waiting(without: Sequence[Launch], fields: Mapping[str, Any]) -> float | No
     if factor is None:
         return None
     pause = fields["straggler_pause_seconds"] * fields["straggler_pause_share"]
-    step = float(np.median([one.seconds.mean() for one in without]))
-    work = float(np.median([one.mean_compute_seconds.mean() for one in without]))
+    step = float(np.median([launch.seconds.mean() for launch in without]))
+    work = float(np.median([launch.mean_compute_seconds.mean() for launch in without]))
     return step / (step + (factor - 1) * work + pause) if work else None

@@ -29,16 +29,16 @@ def levels(addresses: Sequence[str]) -> np.ndarray[tuple[int, int], np.dtype[np.
     """
     words = [address.split(".") for address in addresses]
     depth = max(map(len, words))
-    found = np.zeros((len(words), len(words)), np.int64)
+    levels = np.zeros((len(words), len(words)), np.int64)
     for row, word in enumerate(words):
         for column, other in enumerate(words):
             shared = next(
                 (at for at, pair in enumerate(zip(word, other, strict=False)) if pair[0] != pair[1]), None
             )
-            found[row, column] = (
+            levels[row, column] = (
                 0 if word == other else depth - (min(len(word), len(other)) if shared is None else shared)
             )
-    return found
+    return levels
 
 
 def switch_traffic(run: Run) -> list[SwitchTraffic]:

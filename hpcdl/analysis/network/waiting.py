@@ -90,8 +90,8 @@ def _timeline(work: tuple[Numbers, Numbers], communication: tuple[Numbers, Numbe
     state = np.full(max(0, len(times) - 1), WORKING, np.int64)
     state[_inside(times, *communication)] = MOVING
     first, last = np.searchsorted(times, waits.begin), np.searchsorted(times, waits.end)
-    for one in np.argsort(waits.end, kind="stable"):
-        state[first[one] : last[one]] = waits.cause[one]
+    for wait in np.argsort(waits.end, kind="stable"):
+        state[first[wait] : last[wait]] = waits.cause[wait]
     state[_inside(times, *work)] = WORKING
     return Timeline(times, state)
 
@@ -166,7 +166,7 @@ def causes(lines: Mapping[int, Timeline], waits: Waits) -> Waits:
 
 def _cut(lines: Mapping[int, Timeline], waits: Waits) -> tuple[Waits, Numbers]:
     """Return ``waits`` cut where the state of their causes changes, and that state in each interval."""
-    found = []
+    timelines = []
     for cause in np.unique(waits.cause):
         own = Waits(*(column[waits.cause == cause] for column in waits))
         line = lines.get(int(cause), Timeline(np.empty(0, np.int64), np.empty(0, np.int64)))
@@ -177,16 +177,16 @@ def _cut(lines: Mapping[int, Timeline], waits: Waits) -> tuple[Waits, Numbers]:
         piece = np.repeat(np.arange(len(first)), count)
         at = np.arange(len(piece)) - np.repeat(np.cumsum(count) - count, count) + first[piece]
         begin, end = np.maximum(own.begin[piece], times[at]), np.minimum(own.end[piece], times[at + 1])
-        found.append((own.rank[piece], own.cause[piece], begin, end, states[at]))
-    if not found:
+        timelines.append((own.rank[piece], own.cause[piece], begin, end, states[at]))
+    if not timelines:
         return waits, waits.cause
-    rank, cause_of, begin, end, state = (np.concatenate(columns) for columns in zip(*found, strict=True))
+    rank, cause_of, begin, end, state = (np.concatenate(columns) for columns in zip(*timelines, strict=True))
     return Waits(rank, cause_of, begin, end), state
 
 
 Numbers = npt.NDArray[np.int64]
 
-MOST_EVENTS: Final = 300_000
+MAX_EVENTS: Final = 300_000
 """Events of a case that are read, at most: its first steps are enough."""
 LATE_SHARE: Final = 0.05
 """Share of the step time that a rank must be late to be named."""
@@ -232,11 +232,11 @@ class Waiting:
 
         Stages of a pipeline differ in their work by design, so that none is late.
         """
-        one = self.latest
-        if one is None or not keeps_step(self.fields) or self.fields.get("stages"):
+        latest = self.latest
+        if latest is None or not keeps_step(self.fields) or self.fields.get("stages"):
             return None
-        beyond = one.seconds > max(LATE_SHARE * float(self.step_seconds.mean()), 2 * self.clock_error)
-        return one if beyond and self.causes >= CAUSE_SHARE and self.leads >= STEPS_SHARE else None
+        beyond = latest.seconds > max(LATE_SHARE * float(self.step_seconds.mean()), 2 * self.clock_error)
+        return latest if beyond and self.causes >= CAUSE_SHARE and self.leads >= STEPS_SHARE else None
 
     @property
     def columns(self) -> dict[str, Any]:
@@ -274,8 +274,8 @@ def of_events(events: pd.DataFrame, steps: pd.DataFrame, fields: Mapping[str, An
     if not len(events):
         return None
     steps = steps[steps["step"] >= warmup_of(fields)]
-    if len(events) > MOST_EVENTS:
-        until = np.partition(events["begin"].to_numpy(), MOST_EVENTS)[MOST_EVENTS]
+    if len(events) > MAX_EVENTS:
+        until = np.partition(events["begin"].to_numpy(), MAX_EVENTS)[MAX_EVENTS]
         events, steps = events[events["begin"] < until], steps[steps["end"] <= until]
     steps = _with_events(steps, events)
     if not len(steps):
@@ -304,13 +304,13 @@ def _with_events(steps: pd.DataFrame, events: pd.DataFrame) -> pd.DataFrame:
 def _summed(lines: Mapping[int, Timeline], steps: pd.DataFrame, fields: Mapping[str, Any]) -> Waiting:
     """Sum the states of the timelines over the steps of each rank."""
     ranks = np.unique(steps["rank"])
-    found = [_steps_within(lines[int(rank)], steps[steps["rank"] == rank]) for rank in ranks]
+    tables = [_steps_within(lines[int(rank)], steps[steps["rank"] == rank]) for rank in ranks]
     own = steps.assign(length=steps["end"] - steps["begin"]).groupby("rank")["length"].agg(["mean", "size"])
     per_step = 1e9 * own["size"].to_numpy(float)
-    moving = np.array([(end - begin)[state == MOVING].sum() for _, begin, end, state in found])
+    moving = np.array([(end - begin)[state == MOVING].sum() for _, begin, end, state in tables])
     waits = [
         Waits(np.full((state >= 0).sum(), rank), *(column[state >= 0] for column in (state, begin, end)))
-        for rank, (_, begin, end, state) in zip(ranks, found, strict=True)
+        for rank, (_, begin, end, state) in zip(ranks, tables, strict=True)
     ]
     cut = causes(lines, Waits(*(np.concatenate(columns) for columns in zip(*waits, strict=True))))
     lengths, place = cut.end - cut.begin, np.searchsorted(ranks, cut.rank)
@@ -320,9 +320,9 @@ def _summed(lines: Mapping[int, Timeline], steps: pd.DataFrame, fields: Mapping[
     )
     worked: dict[tuple[int, int], int] = {}
     if fields.get("kind", "train") in TRAININGS and keeps_step(fields):
-        for rank, (number, begin, end, state) in zip(ranks, found, strict=True):
+        for rank, (number, begin, end, state) in zip(ranks, tables, strict=True):
             times = np.bincount(number, (end - begin) * (state == WORKING))
-            worked |= {(one, int(rank)): int(times[one]) for one in np.unique(number).tolist()}
+            worked |= {(step, int(rank)): int(times[step]) for step in np.unique(number).tolist()}
     return Waiting(
         fields,
         ranks.tolist(),
@@ -361,10 +361,10 @@ def _latest(
     late = cut.cause >= 0
     rank, cause, begin, end = (column[late] for column in cut)
     step = np.empty(len(rank), np.int64)
-    for one in np.unique(rank):
-        own = steps[steps["rank"] == one].sort_values("begin")
-        place = np.searchsorted(own["begin"].to_numpy(), begin[rank == one], "right") - 1
-        step[rank == one] = own["step"].to_numpy()[place]
+    for member in np.unique(rank):
+        own = steps[steps["rank"] == member].sort_values("begin")
+        place = np.searchsorted(own["begin"].to_numpy(), begin[rank == member], "right") - 1
+        step[rank == member] = own["step"].to_numpy()[place]
     keys, place = np.unique(np.stack([step, cause, rank]), axis=1, return_inverse=True)
     longer = [worked.get((s, c), math.inf) - worked.get((s, r), 0) for s, c, r in keys.T.tolist()]
     waited = np.minimum(np.bincount(place.ravel(), end - begin, len(longer)), np.maximum(longer, 0))

@@ -35,7 +35,9 @@ def runs_in(path: Path) -> list[Path]:
     """Return the runs that ``path`` names: itself, or in their order those that ``--launches`` left in it."""
     if path.is_dir() and not any((path / name).exists() for name in ("run.h5", "parts")):
         launches = {
-            int(one.name[7:]): one for one in path.iterdir() if re.fullmatch(r"launch-[0-9]{1,9}", one.name)
+            int(entry.name[7:]): entry
+            for entry in path.iterdir()
+            if re.fullmatch(r"launch-[0-9]{1,9}", entry.name)
         }
         if launches:
             return [launches[number] for number in sorted(launches)]
@@ -101,14 +103,15 @@ def _kept(file: Path, path: Path, checksum: str, *, any_schema: bool) -> RunSeri
     if head != _head(checksum, body, schema[1] if schema else SCHEMA):
         return None
     try:
-        found = from_json(RunSeries, json.loads(body))
+        series = from_json(RunSeries, json.loads(body))
         if any(
-            misfit(one, ENVIRONMENT, "") is not None for one in (found.environment, *found.environments.values())
+            misfit(environment, ENVIRONMENT, "") is not None
+            for environment in (series.environment, *series.environments.values())
         ):
             return None
     except (ValueError, RecursionError):  # another program wrote it, with a right checksum
         return None
-    return replace(found, path=str(path), job=job_of(path, found.environment))  # the folder may have been moved
+    return replace(series, path=str(path), job=job_of(path, series.environment))  # the folder may have been moved
 
 
 FEW: Final = 20

@@ -59,11 +59,11 @@ def calibrate(
     delays: list[float] = []
     for _ in range(rounds):
         blocks = np.array_split(np.arange(runs), max(1, runs // BLOCK))
-        order = np.concatenate([blocks[one] for one in generator.permutation(len(blocks))])
+        order = np.concatenate([blocks[block] for block in generator.permutation(len(blocks))])
         shuffled = residuals[:, order]
         false.append({(point.found, point.ratio.value > 1) for point in change_points(shuffled)})
         delays += _delays(shuffled, generator)
-    slower = sum(sum(slower for _, slower in one) for one in false)
+    slower = sum(sum(slower for _, slower in change) for change in false)
     faster = sum(map(len, false)) - slower
     scale = 100 / (rounds * runs)
     return Calibration(
@@ -78,14 +78,14 @@ def calibrate(
 
 def _residuals(logs: npt.NDArray[np.float64], changes: Sequence[Change]) -> npt.NDArray[np.float64]:
     """Return ``logs`` less the median of each series between two changes."""
-    found = logs.copy()
+    shuffled = logs.copy()
     for row in range(len(logs)):
         cuts = sorted(change.first for change in changes if change.series == row)
         for begin, end in zip([0, *cuts], [*cuts, logs.shape[1]], strict=True):
-            level = found[row, begin:end]
+            level = shuffled[row, begin:end]
             if np.isfinite(level).any():
                 level -= np.nanmedian(level)
-    return found
+    return shuffled
 
 
 def _delays(logs: npt.NDArray[np.float64], generator: np.random.Generator) -> list[float]:
@@ -99,8 +99,8 @@ def _delays(logs: npt.NDArray[np.float64], generator: np.random.Generator) -> li
             stepped[row, runs[place] :] += math.log1p(STEP)
             steps[int(row)] = runs[place : place + WITHIN]
     fromkeys: dict[int, float] = dict.fromkeys(steps, math.inf)
-    for one in change_points(stepped) if steps else ():
-        places = np.flatnonzero(steps.get(one.series, np.empty(0)) == one.found)
-        if len(places) and one.ratio.value > 1:
-            fromkeys[one.series] = min(fromkeys[one.series], float(places[0]) + 1)
+    for change in change_points(stepped) if steps else ():
+        places = np.flatnonzero(steps.get(change.series, np.empty(0)) == change.found)
+        if len(places) and change.ratio.value > 1:
+            fromkeys[change.series] = min(fromkeys[change.series], float(places[0]) + 1)
     return list(fromkeys.values())

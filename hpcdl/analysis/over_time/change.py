@@ -75,7 +75,9 @@ def apply(changes: Sequence[Change], accepted: Sequence[Accepted], today: dt.dat
     """Change the verdict of accepted regressions; expired ones count as regressed, with the date as reason."""
     found = []
     for change in changes:
-        entries = [one for one in accepted if one.matches(change.case)] if change.verdict == REGRESSED else []
+        entries = (
+            [entry for entry in accepted if entry.matches(change.case)] if change.verdict == REGRESSED else []
+        )
         valid = next((entry for entry in entries if entry.expires >= today), None)
         if valid is not None:
             reason = f"accepted until {valid.expires}: {valid.reason}"
@@ -84,6 +86,6 @@ def apply(changes: Sequence[Change], accepted: Sequence[Accepted], today: dt.dat
             found.append(replace(change, reason=f"accepted until {entries[0].expires}, which has passed"))
         else:
             found.append(change)
-    expired = [one for one in accepted if one.expires < today]
-    unused = [one for one in accepted if not any(one.matches(change.case) for change in changes)]
+    expired = [entry for entry in accepted if entry.expires < today]
+    unused = [entry for entry in accepted if not any(entry.matches(change.case) for change in changes)]
     return Applied(found, expired, unused)

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from hpcdl.analysis.over_time.noise import (
     CLIPPED,
-    LEAST_DEVIATION,
+    MIN_DEVIATION,
     autocorrelation,
     quantiles,
     step,
@@ -131,7 +131,7 @@ class _Search:
         values = np.where(alike, self.values[rows, : now + 1], np.nan)
         known = np.isfinite(values)
         departures = values - quantiles(values)[:, None]
-        limit = CLIPPED * np.maximum(1.4826 * quantiles(np.abs(departures)), LEAST_DEVIATION)[:, None]
+        limit = CLIPPED * np.maximum(1.4826 * quantiles(np.abs(departures)), MIN_DEVIATION)[:, None]
         clipped = np.clip(departures, -limit, limit)
         variance, weight = usual_variance(clipped)
         squares, freedom = self.squares[rows] + variance * weight, self.freedom[rows] + weight
@@ -147,7 +147,7 @@ class _Search:
         student = np.where(allowed, _student(np.nan_to_num(clipped), before, after, squares, freedom, scale), 0)
         tested = allowed.any(axis=1)
         excess = self._excess(student[tested], allowed[tested])
-        found = []
+        points = []
         for row in np.flatnonzero(student.max(axis=1) > PROMISING):
             split = int(student[row].argmax())
             left, right = (part[np.isfinite(part)] for part in np.split(values[row], [split]))
@@ -158,10 +158,10 @@ class _Search:
             t = math.sqrt(2 * evidence / (len(right) * scale[row, split] * excess))
             strict = size < 0 and self._known(series, right) is None
             p = 2 * float(stdtr(degrees, -t)) * (STRICTER if strict else 1)
-            found.append((p, series, split))
-        found.sort()
-        passed = [number for number, split in enumerate(found, 1) if split[0] <= share * number / tested.sum()]
-        return [self._restart(*split, now) for split in found[: max(passed, default=0)]]
+            points.append((p, series, split))
+        points.sort()
+        passed = [number for number, split in enumerate(points, 1) if split[0] <= share * number / tested.sum()]
+        return [self._restart(*split, now) for split in points[: max(passed, default=0)]]
 
     def _excess(self, student: Matrix, allowed: npt.NDArray[np.bool_]) -> float:
         """Return by how much the scatter of the t statistics exceeds that of noise, 1 for few series.
@@ -182,10 +182,10 @@ class _Search:
         near = np.flatnonzero(distances <= SAME_LEVEL)
         return int(near[0]) if len(near) else None
 
-    def _restart(self, p: float, series: int, first: int, found: int) -> Change:
+    def _restart(self, p: float, series: int, first: int, number: int) -> Change:
         """Go on with the level after a split, which is a new one or one that the series had."""
         known, values = self.levels[series], self.values[series]
-        own = np.flatnonzero(self.level_of[series, : found + 1] == self.level[series])
+        own = np.flatnonzero(self.level_of[series, : number + 1] == self.level[series])
         old, new = _finite(values[own[own < first]]), _finite(values[own[own >= first]])
         before, after = float(np.median(old)), float(np.median(new))
         back = self._known(series, new)
@@ -198,7 +198,7 @@ class _Search:
         self.two_states[series] |= returned and after > before
         departures = usual(old) - usual(old).mean()
         self.squares[series], self.freedom[series] = float((departures**2).sum()), len(departures) - 1
-        return Change(series, first, found, p, Interval(after - before, 0, 0), returned, silent, before)
+        return Change(series, first, number, p, Interval(after - before, 0, 0), returned, silent, before)
 
     def level_now(self, series: int) -> float:
         """Return the level of a series, as a logarithm."""
@@ -224,7 +224,7 @@ def change_points(
         if len(rows) and now >= AFTER:
             changes += search.splits(rows, now, math.log1p(min_effect), FALSE_DISCOVERIES)
     reported = []
-    for change in (one for one in changes if not one.silent):
+    for change in (change for change in changes if not change.silent):
         last = _successor(logs, change.series, predecessors)
         level = search.level_now(last) if np.isfinite(logs[last, -RECENT:]).any() else math.nan
         ratio = _ratio(whole[change.series], change.first, search.cuts[change.series])
@@ -243,7 +243,7 @@ def _successor(logs: Matrix, series: int, predecessors: Mapping[int, int]) -> in
 def joined(logs: Matrix, predecessors: Mapping[int, int]) -> Matrix:
     """Return ``logs`` (series, runs) with the values of a series' predecessor before its own first value."""
     whole = logs.copy()
-    for series in sorted(predecessors, key=lambda one: int(np.isfinite(logs[one]).argmax())):
+    for series in sorted(predecessors, key=lambda change: int(np.isfinite(logs[change]).argmax())):
         first = int(np.isfinite(logs[series]).argmax())
         whole[series, :first] = whole[predecessors[series], :first]
     return whole
@@ -267,7 +267,7 @@ def _student(
         within = (values**2).sum(axis=1)[:, None] - left**2 / before - right**2 / after
         variance = np.maximum(within, 0) + squares[:, None]
         variance /= np.maximum(before + after - 2 + freedom[:, None], 1)
-        scatter = np.sqrt(np.maximum(variance, LEAST_DEVIATION**2) * scale)
+        scatter = np.sqrt(np.maximum(variance, MIN_DEVIATION**2) * scale)
         return np.asarray(np.abs(right / after - left / before) / scatter, np.float64)
 
 

@@ -40,9 +40,9 @@ WINDOW: Final = 60
 """Runs that are judged together; a suspect that takes part in none of them is slow no more."""
 OUTLIERS: Final = 0.15
 """Density of outliers per unit of the logarithm: 3 % of all values between +10 and +30 %."""
-FEWEST: Final = 5
+MIN_RUNS: Final = 5
 """Least number of values for an estimate."""
-LEAST_DEVIATION: Final = 0.005
+MIN_DEVIATION: Final = 0.005
 """Standard deviation of departures, at least."""
 PRIOR_SPREAD: Final = 0.03
 """Standard deviation of the level, as a logarithm, that is expected of hosts of which few are known."""
@@ -88,9 +88,9 @@ def shared_departures(logs: Matrix) -> Vector:
     Usual is the 40 % quantile of the runs so far: runs with a slow host may be many.
     """
     vector = np.full(logs.shape[1], np.nan)
-    for run in range(FEWEST, logs.shape[1]):
+    for run in range(MIN_RUNS, logs.shape[1]):
         before = logs[:, max(0, run - WINDOW) : run]
-        known = np.isfinite(logs[:, run]) & (np.isfinite(before).sum(axis=1) >= FEWEST)
+        known = np.isfinite(logs[:, run]) & (np.isfinite(before).sum(axis=1) >= MIN_RUNS)
         if known.any():
             vector[run] = np.median(logs[known, run] - quantiles(before[known], 0.4))
     return vector
@@ -102,27 +102,27 @@ def scatter(departures: Matrix, *, lasting: bool = True) -> Scatter | None:
     ``lasting``: levels of suspects may differ. The scatter about a level is then that of successive departures,
     and that of the levels is from their 40 and 70 % quantiles: the time of a link is that of its slower host, so
     that fast hosts look alike, and slow hosts are fewer than 30 %. :data:`PRIOR_SPREAD` counts as
-    :data:`FEWEST` levels.
+    :data:`MIN_RUNS` levels.
     """
     rows = [row[np.isfinite(row)] for row in departures]
     known = np.concatenate(rows) if rows else np.empty(0)
-    if len(known) < FEWEST:
+    if len(known) < MIN_RUNS:
         return None
     low, high = np.quantile(known, [0.1, 0.4])
     steps = [np.abs(np.diff(row)) / math.sqrt(2) for row in rows]
     every = np.concatenate(steps)
-    if not lasting or len(every) < FEWEST:
-        within = np.full(len(rows), max(float(high - low) / 1.028, LEAST_DEVIATION))
+    if not lasting or len(every) < MIN_RUNS:
+        within = np.full(len(rows), max(float(high - low) / 1.028, MIN_DEVIATION))
         return Scatter(float(high) + 0.253 * float(high - low) / 1.028, 0.0, within)
-    usual = max(float(np.quantile(every, 0.9)) / 1.645, LEAST_DEVIATION)
+    usual = max(float(np.quantile(every, 0.9)) / 1.645, MIN_DEVIATION)
     within = np.array(
-        [max(usual, 1.4826 * float(np.median(step))) if len(step) >= FEWEST else usual for step in steps]
+        [max(usual, 1.4826 * float(np.median(step))) if len(step) >= MIN_RUNS else usual for step in steps]
     )
     levels = np.array([np.median(row) for row in rows if len(row)])
     middle, upper = np.quantile(levels, [0.4, 0.7])
     error = usual**2 * np.pi / 2 / float(np.median([len(row) for row in rows if len(row)]))
     measured = max((float(upper - middle) / 0.777) ** 2 - error, 0.0)
-    between = math.sqrt((len(levels) * measured + FEWEST * PRIOR_SPREAD**2) / (len(levels) + FEWEST))
+    between = math.sqrt((len(levels) * measured + MIN_RUNS * PRIOR_SPREAD**2) / (len(levels) + MIN_RUNS))
     return Scatter(float(middle), between, within)
 
 
@@ -134,18 +134,18 @@ def evidence(departures: Matrix, outliers: float = OUTLIERS, *, lasting: bool = 
     there are few with the slowest of a usual spread, unless ``lasting`` is false. ``outliers``: density of
     outliers per unit of the logarithm.
     """
-    found = scatter(departures, lasting=lasting)
-    if found is None:
+    scattered = scatter(departures, lasting=lasting)
+    if scattered is None:
         return np.zeros((len(FACTORS), *departures.shape))
-    limit = USUAL_SPREAD * found.between
-    usual = np.full(departures.shape, found.center + limit)
+    limit = USUAL_SPREAD * scattered.between
+    usual = np.full(departures.shape, scattered.center + limit)
     for suspect, row in enumerate(departures if limit else ()):
         runs = np.flatnonzero(np.isfinite(row))
         own = math.inf
-        for place, run in enumerate(runs[FEWEST:], FEWEST):
+        for place, run in enumerate(runs[MIN_RUNS:], MIN_RUNS):
             own = min(own, float(np.quantile(row[runs[:place]], 0.4)))
-            usual[suspect, run] = found.center + min(max(own - found.center, -limit), limit)
-    within = np.hypot(found.within, found.between)[:, None]
+            usual[suspect, run] = scattered.center + min(max(own - scattered.center, -limit), limit)
+    within = np.hypot(scattered.within, scattered.between)[:, None]
 
     def density(values: Cube) -> Cube:
         normal = np.exp(-((values / within) ** 2) / 2) / (within * np.sqrt(2 * np.pi))
@@ -184,8 +184,8 @@ def culprits(ratios: Cube, departures: Matrix, *, shared: bool = False) -> list[
         neither = slow[since][~(there[culprit.suspect] | likely)[since]]
         return int(neither.sum()) <= len(neither) / 3
 
-    found = [culprit for suspect in range(suspects) for culprit in _episodes(suspect, ratios, alone)]
-    return sorted((_sized(one, ratios, departures) for one in found), key=lambda one: one.found)
+    episodes = [culprit for suspect in range(suspects) for culprit in _episodes(suspect, ratios, alone)]
+    return sorted((_sized(culprit, ratios, departures) for culprit in episodes), key=lambda one: one.found)
 
 
 def _episodes(suspect: int, ratios: Cube, accept: Callable[[Culprit], bool]) -> Iterator[Culprit]:
@@ -236,12 +236,12 @@ def _culprit(ratios: Matrix, suspect: int, begin: int, now: int, probability: fl
     return Culprit(suspect, factor, first, now, None, probability)
 
 
-def _end(ratios: Vector, found: int) -> int | None:
-    """Return the first of the newest runs that clear a suspect which was named by the run ``found``; else None."""
-    against = -np.cumsum(ratios[: found - len(ratios) : -1])[::-1]  # of the newest 1, 2, ... runs
+def _end(ratios: Vector, number: int) -> int | None:
+    """Return the first of the newest runs that clear a suspect named by the run ``number``; else None."""
+    against = -np.cumsum(ratios[: number - len(ratios) : -1])[::-1]  # of the newest 1, 2, ... runs
     if not len(against) or against.max() < CLEARED:
         return None
-    return found + 1 + int(np.argmax(against))
+    return number + 1 + int(np.argmax(against))
 
 
 def _sized(culprit: Culprit, ratios: Cube, departures: Matrix) -> Culprit:

@@ -67,12 +67,12 @@ class Job:
 
     def measured(self) -> dict[Key, list[float]]:
         """Return the values of each series, one per launch; failed cases have none."""
-        found: dict[Key, list[float]] = {}
+        rows: dict[Key, list[float]] = {}
         for case in (case for run in self.runs for case in run.cases if not case.failure):
             for measure, value in case.values.items():
                 key = Key(case.case, case.settings, measure, case.environment_key)
-                found.setdefault(key, []).append(value)
-        return found
+                rows.setdefault(key, []).append(value)
+        return rows
 
 
 @dataclass(frozen=True)
@@ -100,11 +100,11 @@ class History:
     def predecessors(self) -> dict[int, int]:
         """By series in a new environment the series of the same measure that was the newest before it."""
         known = np.isfinite(self.seconds)
-        first = {row: int(one.argmax()) for row, one in enumerate(known)}
+        first = {row: int(job.argmax()) for row, job in enumerate(known)}
         alike: dict[tuple[str, ...], list[int]] = {}
         for row, key in enumerate(self.keys):
             alike.setdefault(key[:3], []).append(row)
-        found = {}
+        changes = {}
         for row, begin in first.items():
             newest = {
                 other: int(np.flatnonzero(known[other, :begin])[-1])
@@ -112,8 +112,8 @@ class History:
                 if first[other] < begin
             }
             if newest:
-                found[row] = max(newest, key=lambda other: newest[other])
-        return found
+                changes[row] = max(newest, key=lambda other: newest[other])
+        return changes
 
     def environment_changes(self) -> list[int]:
         """Return the jobs whose environment keys differ from those of the job before."""
@@ -153,7 +153,7 @@ def histories(runs: Iterable[RunSeries]) -> list[History]:
 
 def _history(suite: str, jobs: Sequence[Job]) -> History:
     measured = [job.measured() for job in jobs]
-    keys = list(dict.fromkeys(key for one in measured for key in one))
+    keys = list(dict.fromkeys(key for seconds in measured for key in seconds))
     rows = {key: row for row, key in enumerate(keys)}
     seconds = np.full((len(keys), len(jobs)), np.nan)
     for column, one in enumerate(measured):

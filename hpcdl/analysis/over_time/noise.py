@@ -68,7 +68,7 @@ def without_job_effects(logs: npt.NDArray[np.float64]) -> npt.NDArray[np.float64
     The effect is the median over series of the departures from their levels. An unusually large one may be a
     change of most series: it is kept. So no change of more than :data:`LIMIT` usual effects is lost.
     """
-    found = logs.copy()
+    cleaned = logs.copy()
     effects: list[float] = []
     for run in range(1, logs.shape[1]):
         window = logs[:, max(0, run - LEVEL) : run]
@@ -81,16 +81,16 @@ def without_job_effects(logs: npt.NDArray[np.float64]) -> npt.NDArray[np.float64
             usual = float(np.median(recent))
             deviation = 1.4826 * float(np.median(np.abs(recent - usual)))
             if abs(effect - usual) <= LIMIT * deviation:
-                found[:, run] -= effect
+                cleaned[:, run] -= effect
         effects.append(effect)
-    return found
+    return cleaned
 
 
 CLIPPED: Final = 3.0
 """Standard deviations from the median beyond which a value is no usual one."""
 OUTLIERS: Final = 0.4
 """Density of outliers per unit of the logarithm: 8 % of all values within a range of 20 %."""
-LEAST_DEVIATION: Final = 1e-4
+MIN_DEVIATION: Final = 1e-4
 """Standard deviation of the logarithms, at least."""
 
 
@@ -108,7 +108,7 @@ class Step(NamedTuple):
 def usual(values: Vector) -> Vector:
     """Return the values that are no outliers: within :data:`CLIPPED` robust deviations of the median."""
     distance = np.abs(values - np.median(values))
-    return values[distance <= max(CLIPPED * 1.4826 * float(np.median(distance)), LEAST_DEVIATION)]
+    return values[distance <= max(CLIPPED * 1.4826 * float(np.median(distance)), MIN_DEVIATION)]
 
 
 def step(before: Vector, after: Vector, squares: float, freedom: float, *, fewest: int) -> Step:
@@ -126,7 +126,7 @@ def step(before: Vector, after: Vector, squares: float, freedom: float, *, fewes
         return Step()
     mean = float(before.mean())
     squares += float(((before - mean) ** 2).sum())
-    deviation = max(math.sqrt(squares / freedom), LEAST_DEVIATION)
+    deviation = max(math.sqrt(squares / freedom), MIN_DEVIATION)
     level = float(np.median(after))
     agreeing = after[np.abs(after - level) <= max(CLIPPED * deviation, abs(level - mean) / 4)]
     if len(agreeing) < fewest:

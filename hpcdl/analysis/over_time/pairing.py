@@ -73,30 +73,30 @@ def pairs(baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> list
     """
     before, now = _sides(baseline), _sides(candidate)
     names = [name for name, side in before.items() if side.launches]
-    found: list[Pair] = []
+    paired: list[Pair] = []
     for suite, case in dict.fromkeys([*names, *now]):
         after = now.get((suite, case)) or _nowhere(candidate, suite)
         if (suite, case) in names:
-            found += _of_case(suite, case, before[suite, case], after)
+            paired += _of_case(suite, case, before[suite, case], after)
         else:
             disturbed = bool(before[suite, case].disturbed) if (suite, case) in before else False
-            found.append(_new(suite, case, after, disturbed=disturbed))
-    return found
+            paired.append(_new(suite, case, after, disturbed=disturbed))
+    return paired
 
 
 def _sides(runs: Sequence[RunSeries]) -> dict[tuple[str, str], _Side]:
     """Return all cases of some runs, by suite and name; of cases without a result too."""
-    names = [(one.suite, one.case) for run in runs for one in run.cases]
+    names = [(case.suite, case.case) for run in runs for case in run.cases]
     names += [(run.suite, case) for run in runs for case in (*run.without_result, *run.disturbed)]
-    found = {name: _Side([], [], [], 0) for name in names}
+    sides = {name: _Side([], [], [], 0) for name in names}
     for run in runs:
         for one in run.cases:
-            side = found[one.suite, one.case]
+            side = sides[one.suite, one.case]
             side.launches.append((run, one))
             side.failures.extend(filter(None, [one.failure]))
             side.total += 1
-        here = {(one.suite, one.case) for one in run.cases}
-        for name, side in found.items():
+        here = {(case.suite, case.case) for case in run.cases}
+        for name, side in sides.items():
             if name not in here and run.suite == name[0] and name[1] in run.disturbed:
                 side.disturbed += 1
             elif name not in here and run.suite in {name[0], ""}:
@@ -105,7 +105,7 @@ def _sides(runs: Sequence[RunSeries]) -> dict[tuple[str, str], _Side]:
                     side.failures.append(run.without_result[name[1]])
                 else:
                     side.absent.append(_absence(run))
-    return found
+    return sides
 
 
 def _nowhere(runs: Sequence[RunSeries], suite: str) -> _Side:
@@ -139,8 +139,10 @@ def _of(part: int, total: int) -> str:
 
 def _of_case(suite: str, case: str, before: _Side, now: _Side) -> list[Pair]:
     settings = before.launches[-1][1].settings
-    good = sum(one.settings == settings and not one.failure for _, one in before.launches)
-    values = {name: found for name in MEASURES if (found := before.values(name, settings)) and len(found) == good}
+    good = sum(launch.settings == settings and not launch.failure for _, launch in before.launches)
+    values = {
+        name: values for name in MEASURES if (values := before.values(name, settings)) and len(values) == good
+    }
     first = next(iter(values), "result")
 
     def bad(verdict: str, reason: str, measure: str = first) -> Pair:
@@ -153,7 +155,7 @@ def _of_case(suite: str, case: str, before: _Side, now: _Side) -> list[Pair]:
     if now.absent or not now.launches:
         reason = f"no result{_of(len(now.absent), now.total)}"
         return [bad("missing", "; ".join(filter(None, [reason, *dict.fromkeys(now.absent)])))]
-    other = next((one.settings for _, one in now.launches if one.settings != settings), None)
+    other = next((launch.settings for _, launch in now.launches if launch.settings != settings), None)
     if other is not None:
         return [bad("missing", f"its settings differ: {_difference(settings, other)}")]
     if not values:
@@ -170,9 +172,9 @@ def _of_case(suite: str, case: str, before: _Side, now: _Side) -> list[Pair]:
     return rows
 
 
-def _difference(one: str, other: str) -> str:
+def _difference(text: str, other: str) -> str:
     """Return the settings in which two texts of JSON differ."""
-    before, now = json.loads(one), json.loads(other)
+    before, now = json.loads(text), json.loads(other)
     return ", ".join(
         f"{key} was {before.get(key, 'default')} and is {now.get(key, 'default')}"
         for key in dict.fromkeys((*before, *now))

@@ -131,18 +131,18 @@ def compare(
 
     Raises ValueError if the baseline has no measured case.
     """
-    found = pairs(baseline, candidate)
-    if not any(pair.baseline for pair in found):
+    paired = pairs(baseline, candidate)
+    if not any(pair.baseline for pair in paired):
         simulated = any(run.simulated for run in baseline)
         why = "all its cases are simulated" if simulated else "it has no measured case without an error"
         why = "all its measured cases were disturbed" if any(run.disturbed for run in baseline) else why
         raise ValueError(f"{baseline[0].path}: the baseline cannot be compared: {why}")
     jobs = (len({run.job for run in baseline}), len({run.job for run in candidate}))
     by_job = max(jobs) > 1 and jobs != (len(baseline), len(candidate))
-    compared = [pair for pair in found if not pair.verdict]
+    compared = [pair for pair in paired if not pair.verdict]
     between = between_jobs if jobs == (1, 1) else 0.0
     changes = _changes(compared, min_effect, math.log1p(between), by_job=by_job)
-    changes += [_uncompared(pair) for pair in found if pair.verdict]
+    changes += [_uncompared(pair) for pair in paired if pair.verdict]
     result = apply(changes, accepted, today)
     return Comparison(
         changes=sorted(result.changes, key=_badness),

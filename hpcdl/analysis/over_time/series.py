@@ -103,25 +103,27 @@ class RunSeries:
 
 def series_of(run: Run) -> RunSeries:
     """Reduce a run to one number per case and measure."""
-    found = launches(run)
+    known = launches(run)
     exchanges = {str(link.fields.get("case")): link for link in links(run)}
-    measured = [(_case(one, exchanges), one.disturbed) for one in found if not one.fields.get("network")]
+    measured = [
+        (_case(launch, exchanges), launch.disturbed) for launch in known if not launch.fields.get("network")
+    ]
     return RunSeries(
         path=str(run.path),
         date=str(run.environment.get("date") or ""),
         job=job_of(run.path, run.environment),
-        suite=str(found[0].fields.get("suite") or "") if found else "",
+        suite=str(known[0].fields.get("suite") or "") if known else "",
         complete=run.complete,
         environment=_kept(run.environment),
         environments={key: _kept(env) for key, env in run.environments.items()},
         cases=tuple(case for case, disturbed in measured if case.failure or not disturbed),
         without_result={
-            str(one.get("case")): str(one.get("error"))
+            str(rank.get("case")): str(rank.get("error"))
             for name in ("failed_cases", "cases_not_run")
-            for one in run.environment.get(name) or ()
+            for rank in run.environment.get(name) or ()
         },
         disturbed={case.case: disturbed for case, disturbed in measured if disturbed and not case.failure},
-        simulated=len(found) - len(measured),
+        simulated=len(known) - len(measured),
     )
 
 
@@ -150,14 +152,14 @@ def _case(launch: Launch, exchanges: Mapping[str, Links]) -> CaseSeries:
 
 def _values(launch: Launch, kind: str) -> dict[str, float]:
     typical = launch.typical(launch.seconds) if len(launch.seconds) else None
-    found = (
+    measures = (
         {"step_seconds": typical, "seconds_to_target": learned([launch])["seconds_to_target"]}
         if kind in TRAININGS
         else {"time_p50_seconds": typical}
     )
     return {
         name: float(value)
-        for name, value in found.items()
+        for name, value in measures.items()
         if value is not None and value > 0 and math.isfinite(value)
     }
 
@@ -174,6 +176,6 @@ def job_of(path: Path, environment: Mapping[str, Any]) -> str:
 
 
 def _kept(environment: Mapping[str, Any]) -> dict[str, Any]:
-    found = {name: value for name, value in environment.items() if name not in LEFT_OUT}
+    kept = {name: value for name, value in environment.items() if name not in LEFT_OUT}
     ranks = [{name: rank[name] for name in OF_RANK if name in rank} for rank in environment.get("ranks") or ()]
-    return {**found, "ranks": ranks}
+    return {**kept, "ranks": ranks}

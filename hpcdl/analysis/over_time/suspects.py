@@ -73,7 +73,7 @@ def suspects(history: History, groups: Mapping[str, str]) -> tuple[list[Suspect]
     if not hosts:
         return _grouped(_by_times(history), [host for job in history.jobs for host in job.hosts], groups), None
     named = _named(hosts, "host", TRANSIENT)
-    slow = {one.name for one in named}
+    slow = {suspect.name for suspect in named}
     links = {
         pair: values
         for pair, values in _by_links(history, "link_slowness").items()
@@ -81,21 +81,21 @@ def suspects(history: History, groups: Mapping[str, str]) -> tuple[list[Suspect]
     }
     spread = None if named else _spread(hosts)
     named = [*_grouped(named, list(hosts), groups), *_named(links, "link")]
-    return sorted(named, key=lambda one: one.found), spread
+    return sorted(named, key=lambda suspect: suspect.found), spread
 
 
 def _by_links(history: History, field: str) -> dict[str, npt.NDArray[np.float64]]:
     """Return by name (jobs,) logarithms of the slowness, the median over cases and launches; NaN if missing."""
-    found: dict[str, npt.NDArray[np.float64]] = {}
+    evidence: dict[str, npt.NDArray[np.float64]] = {}
     for number, job in enumerate(history.jobs):
         seen: dict[str, list[float]] = {}
         for case in (case for run in job.runs for case in run.cases if not case.failure):
             for name, value in getattr(case, field).items():
                 seen.setdefault(name, []).append(value)
         for name, values in seen.items():
-            row = found.setdefault(name, np.full(len(history.jobs), np.nan))
+            row = evidence.setdefault(name, np.full(len(history.jobs), np.nan))
             row[number] = np.log(np.median(values))
-    return found
+    return evidence
 
 
 def _by_times(history: History) -> list[Suspect]:
@@ -130,8 +130,8 @@ def _named(departures: Mapping[str, npt.NDArray[np.float64]], kind: Kind, *outli
     if not departures:
         return []
     table = np.array(list(departures.values()))
-    found = culprits(evidence(table, *outliers), table)
-    return [_suspect(one, list(departures), kind, "link measurements") for one in found]
+    named = culprits(evidence(table, *outliers), table)
+    return [_suspect(culprit, list(departures), kind, "link measurements") for culprit in named]
 
 
 def _suspect(culprit: Culprit, names: Sequence[str], kind: Kind, source: Source) -> Suspect:
@@ -159,30 +159,30 @@ def switch_of(host: str, groups: Mapping[str, str]) -> str:
     return groups.get(host) or re.sub(r"\d+$", "", host)
 
 
-def _grouped(found: Sequence[Suspect], hosts: Sequence[str], groups: Mapping[str, str]) -> list[Suspect]:
+def _grouped(suspects: Sequence[Suspect], hosts: Sequence[str], groups: Mapping[str, str]) -> list[Suspect]:
     """Return the suspects, with a large share of one switch's hosts that are slow now as one."""
     members: dict[str, set[str]] = {}
     for host in hosts:
         members.setdefault(switch_of(host, groups), set()).add(host)
-    kept = list(found)
+    kept = list(suspects)
     for switch, all_hosts in members.items():
-        slow = [one for one in found if one.ended is None and one.name in all_hosts]
+        slow = [suspect for suspect in suspects if suspect.ended is None and suspect.name in all_hosts]
         needed = max(GROUP, int(np.ceil(GROUP_SHARE * len(all_hosts))))
         if len(slow) < needed:
             continue
-        names = ", ".join(sorted(one.name for one in slow))
-        kept = [one for one in kept if one not in slow]
+        names = ", ".join(sorted(suspect.name for suspect in slow))
+        kept = [suspect for suspect in kept if suspect not in slow]
         kept.append(
             Suspect(
                 f"{len(slow)} of {len(all_hosts)} of {switch} ({names})",
                 "hosts",
                 slow[0].source,
-                min(one.first for one in slow),
+                min(suspect.first for suspect in slow),
                 slow[needed - 1].found,
                 None,
-                min(one.probability for one in slow),
-                float(np.median([one.ratio for one in slow])),
-                max(one.runs for one in slow),
+                min(suspect.probability for suspect in slow),
+                float(np.median([suspect.ratio for suspect in slow])),
+                max(suspect.runs for suspect in slow),
             )
         )
     return kept

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 FLOOR: Final = 0.1
 """Share of the nominal rate."""
-LEAST_BYTES: Final = 1 << 20
+MIN_BYTES: Final = 1 << 20
 """Smallest message that is judged; smaller ones measure latency."""
 UNITS: Final = {"Gb/sec": 1.25e8, "Mbit/s": 1.25e5}
 """Bytes/s of the units of InfiniBand and network rates."""
@@ -59,13 +59,13 @@ def nominal_rate(environment: Mapping[str, Any]) -> float | None:
         return float(max(emulated["bytes_per_second"].values()))
     cards = environment.get("network"), environment.get("infiniband")
     rates = [
-        float(found[1]) * UNITS[found[2]]
+        float(rate[1]) * UNITS[rate[2]]
         for kind in cards
         if isinstance(kind, dict)
         for card in kind.values()
         if card.get("driver") not in VIRTUAL
         and re.search("up|ACTIVE", str(card.get("state")))
-        and (found := re.match(r"([\d.]+) (Gb/sec|Mbit/s)", str(card.get("rate"))))
+        and (rate := re.match(r"([\d.]+) (Gb/sec|Mbit/s)", str(card.get("rate"))))
     ]
     return max(rates, default=None)
 
@@ -81,7 +81,7 @@ def _groups(history: History) -> list[list[int]]:
     groups: dict[tuple[str, int, str], dict[int, list[int]]] = {}
     for row, key in enumerate(history.keys):
         case = history.case(row)
-        if case.nodes > 1 and (case.message_bytes or 0) >= LEAST_BYTES and bus_factor(case.collective, case.ranks):
+        if case.nodes > 1 and (case.message_bytes or 0) >= MIN_BYTES and bus_factor(case.collective, case.ranks):
             sizes = groups.setdefault((case.collective, case.ranks, key.environment_key), {})
             sizes.setdefault(case.message_bytes or 0, []).append(row)
     return [sizes[max(sizes)] for sizes in groups.values()]
@@ -192,9 +192,9 @@ def _event(group: list[Change], slow: Sequence[Suspect], environments: Mapping[i
         first,
         found,
         [
-            one
-            for one in slow
-            if slower and abs(one.first - first) <= TOGETHER and not 0 <= (one.ended or -1) <= found
+            floor
+            for floor in slow
+            if slower and abs(floor.first - first) <= TOGETHER and not 0 <= (floor.ended or -1) <= found
         ],
         2 * sum(boundary) > len(group),
     )
@@ -258,7 +258,9 @@ class SuiteVerdict:
     def open_below_floor(self) -> list[BelowFloor]:
         """Collectives that are below the floor now."""
         return [
-            one for one in self.below_floor if one.open and not self.accepts(self.history.keys[one.series].case)
+            floor
+            for floor in self.below_floor
+            if floor.open and not self.accepts(self.history.keys[floor.series].case)
         ]
 
     @property

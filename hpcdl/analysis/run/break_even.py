@@ -37,9 +37,9 @@ def crossing(gain: Callable[[float], float], low: float, high: float) -> float |
         return None
     for _ in range(HALVINGS):
         middle = math.sqrt(low * high)
-        if (found := gain(middle)) > 0:
-            low, first = middle, found
+        if (gained := gain(middle)) > 0:
+            low, first = middle, gained
         else:
-            high, last = middle, found
+            high, last = middle, gained
     share = first / (first - last)
     return math.exp((1 - share) * math.log(low) + share * math.log(high))

@@ -30,7 +30,7 @@ STEAL: Final = 0.10
 """Share of a rank's time; idle virtual machines lose 3 to 7 %."""
 NOTED_STEAL: Final = 0.02
 """Share of a rank's time from which on a report mentions it."""
-LEAST_STEAL_NS: Final = 5e7
+MIN_STEAL_NS: Final = 5e7
 """Less steal time counts as none: the counter's unit is 10 ms."""
 
 
@@ -53,7 +53,7 @@ def disturbance(ranks: Mapping[str, npt.NDArray[Any]]) -> Disturbance:
     foreign = known & (taken - ranks["foreign_error_ns"] / wall > FOREIGN)
     # a rank that sleeps loses no more than what was taken while it had work
     time = np.maximum(ranks["wall_ns"], ranks["busy_ns"] + ranks["steal_ns"])
-    stolen = np.where(ranks["steal_ns"] >= LEAST_STEAL_NS, ranks["steal_ns"] / np.maximum(time, 1), 0.0)
+    stolen = np.where(ranks["steal_ns"] >= MIN_STEAL_NS, ranks["steal_ns"] / np.maximum(time, 1), 0.0)
     causes = []
     if foreign.any():
         rank = int(np.argmax(np.where(foreign, taken, -np.inf)))

@@ -50,11 +50,11 @@ def throughput_of(steps: Table, warmup: int, batch: float) -> Throughput | None:
     """
     begin, end, images = steps["begin"], np.maximum(steps["end"], steps["begin"] + 1), steps["images"]
     ranks, worker = np.unique(steps["rank"], return_inverse=True)
-    warm = [begin[(worker == one) & (steps["step"] >= warmup)] for one in range(len(ranks))]
+    warm = [begin[(worker == rank) & (steps["step"] >= warmup)] for rank in range(len(ranks))]
     if not all(map(len, warm)):
         return None
-    first = max(int(one.min()) for one in warm)
-    last = min(int(end[worker == one].max()) for one in range(len(ranks)))
+    first = max(int(step.min()) for step in warm)
+    last = min(int(end[worker == rank].max()) for rank in range(len(ranks)))
     inside = np.clip(np.minimum(end, last) - np.maximum(begin, first), 0, None) / (end - begin)
     batches = float((images * inside).sum()) / batch
     if batches < 1:

@@ -34,11 +34,11 @@ def steps_of(launches: Iterable[Launch]) -> list[Vector]:
 
 def steps_by_launch(launches: Iterable[Launch]) -> list[Vector]:
     """Return the step time (s) of each launch, the median over its cases, as vectors of one value."""
-    found: dict[Any, list[float]] = {}
+    by_launch: dict[Any, list[float]] = {}
     for launch in launches:
         if len(launch.seconds):
-            found.setdefault(launch.fields.get("launch"), []).append(launch.typical(launch.seconds))
-    return [np.array([np.median(each)]) for each in found.values()]
+            by_launch.setdefault(launch.fields.get("launch"), []).append(launch.typical(launch.seconds))
+    return [np.array([np.median(each)]) for each in by_launch.values()]
 
 
 def p_value(base: Sequence[Vector], own: Sequence[Vector], per_rank: float, corrected: float = 1.0) -> float:
@@ -62,7 +62,7 @@ def judge(records: Iterable[dict[str, Any]]) -> None:
     communication.
     """
     judged = [record for record in records if "near_linear_p" in record and _has_verdict(record)]
-    known = [math.nan if one["near_linear_p"] is None else one["near_linear_p"] for one in judged]
+    known = [math.nan if record["near_linear_p"] is None else record["near_linear_p"] for record in judged]
     for one, p in zip(judged, adjusted(np.array(known, np.float64)), strict=True):
         one["near_linear_p"] = None if math.isnan(p) else float(p)
         one["near_linear"] = _by_interval(one) if one.get("network") else _by_test(one["efficiency"], p)

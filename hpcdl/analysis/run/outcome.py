@@ -44,13 +44,13 @@ def staleness(launch: Launch) -> Staleness | None:
         return None
     where = np.stack([launch.updates["rank"][inside], launch.updates["version"][inside]])
     collect = int(inside.sum()) / np.unique(where, axis=1).shape[1]
-    workers = {int(one): old[inside & (worker == one)] for one in np.unique(worker[inside])}
+    workers = {int(other): old[inside & (worker == other)] for other in np.unique(worker[inside])}
     in_flight = launch.fields.get("gradients_in_flight")
     return Staleness(
         mean=float(old[inside].mean()),
         largest=int(old.max()),
         shares=tuple((np.bincount(old[inside].clip(0)) / inside.sum()).tolist()),
-        by_worker={one: (len(its), float(its.mean())) for one, its in workers.items()},
+        by_worker={other: (len(its), float(its.mean())) for other, its in workers.items()},
         collect=collect if launch.fields.get("served") else None,
         expected=(len(workers) * in_flight - 1) / collect if in_flight else None,
     )
@@ -91,7 +91,7 @@ def learned(launches: Sequence[Launch]) -> dict[str, Any]:
 
 def kept(launches: Sequence[Launch]) -> dict[str, Any]:
     """Return memory per rank, staleness of gradients, and distance between the ranks' parameters."""
-    found = list(filter(None, map(staleness, launches)))
+    stale_launches = list(filter(None, map(staleness, launches)))
     last = [
         float(seen["consensus"][np.argmax(seen["step"])])
         for launch in launches
@@ -100,11 +100,11 @@ def kept(launches: Sequence[Launch]) -> dict[str, Any]:
     return {
         "memory_bytes_per_rank": max(launch.memory_bytes for launch in launches) or None,
         "consensus_distance": _median(list(filter(math.isfinite, last))),
-        "staleness_mean": _median([one.mean for one in found]),
-        "staleness_max": max((one.largest for one in found), default=None),
-        "staleness_expected": _median([one.expected for one in found if one.expected is not None]),
-        "workers": max((len(one.by_worker) for one in found), default=None),
-        "gradients_per_update": _median([one.collect for one in found if one.collect is not None]),
+        "staleness_mean": _median([stale.mean for stale in stale_launches]),
+        "staleness_max": max((stale.largest for stale in stale_launches), default=None),
+        "staleness_expected": _median([stale.expected for stale in stale_launches if stale.expected is not None]),
+        "workers": max((len(stale.by_worker) for stale in stale_launches), default=None),
+        "gradients_per_update": _median([stale.collect for stale in stale_launches if stale.collect is not None]),
     }
 
 

@@ -50,33 +50,33 @@ def tracing(launches: Iterable[Launch]) -> list[Overhead]:
     The difference is smaller than the drift of a machine from one case to the next, so each launch is compared
     with itself; the intervals are over launches. Seeds are launches.
     """
-    found: dict[Key, tuple[Mapping[str, Any], dict[bool, list[Vector]]]] = {}
+    groups: dict[Key, tuple[Mapping[str, Any], dict[bool, list[Vector]]]] = {}
     for launch in launches:
         if settings(launch.fields).get("trace") == ALTERNATING and len(launch.seconds) > 1:
             key = (problem(launch.fields), method(launch.fields), launch.fields.get("ranks"))
-            _, sides = found.setdefault(key, (launch.fields, {True: [], False: []}))
+            _, sides = groups.setdefault(key, (launch.fields, {True: [], False: []}))
             for offset in (0, 1):
                 traced = (launch.warmup_steps + offset) % 2 == 0
                 sides[traced].append(launch.seconds[offset::2])
-    return [_paired(fields, sides) for fields, sides in found.values()]
+    return [_paired(fields, sides) for fields, sides in groups.values()]
 
 
 def fabric(launches: Iterable[Launch]) -> list[Overhead]:
     """Exchanges through the fabric against mpi4py's own, for each size that was measured both ways."""
-    found: dict[Key, dict[bool, list[Vector]]] = {}
+    groups: dict[Key, dict[bool, list[Vector]]] = {}
     named: dict[Key, Mapping[str, Any]] = {}
     for launch in launches:
         aggregation = launch.fields.get("aggregation")
         if launch.fields.get("kind") == "pairwise" and aggregation in HANDED_ON and len(launch.seconds):
             key = (problem(launch.fields), launch.fields.get("ranks"))
-            found.setdefault(key, {True: [], False: []})[HANDED_ON[aggregation]].append(launch.seconds)
+            groups.setdefault(key, {True: [], False: []})[HANDED_ON[aggregation]].append(launch.seconds)
             named.setdefault(key, launch.fields)
-    return [_overhead(named[key], both) for key, both in found.items() if both[True] and both[False]]
+    return [_overhead(named[key], both) for key, both in groups.items() if both[True] and both[False]]
 
 
 def _paired(fields: Mapping[str, Any], sides: Mapping[bool, list[Vector]]) -> Overhead:
     having = np.array([np.median(side) for side in sides[True]])
-    without = np.array([np.median(one) for one in sides[False]])
+    without = np.array([np.median(launch) for launch in sides[False]])
     return Overhead(
         fields,
         launches_interval(sides[False]),

@@ -63,10 +63,10 @@ def pool(runs: Sequence[Run]) -> Run:
 
 def _all(runs: Sequence[Run], name: str) -> list[object]:
     """Return the lists that the runs' environments have under ``name`` as one, each entry once."""
-    found: list[object] = []
+    parts: list[object] = []
     for run in runs:
-        found += [one for one in run.environment.get(name) or [] if one not in found]
-    return found
+        parts += [part for part in run.environment.get(name) or [] if part not in parts]
+    return parts
 
 
 def _joined(frames: Sequence[pd.DataFrame], begins: Sequence[int] | None) -> pd.DataFrame:

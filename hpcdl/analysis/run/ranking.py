@@ -52,10 +52,10 @@ class Candidate:
 
     def values(self, of: Callable[[Launch], float], unit: str) -> Vector:
         """Return one number per ``unit``, "seed" or "launch": the median over the others of the two."""
-        found: dict[Any, list[float]] = {}
+        values: dict[Any, list[float]] = {}
         for launch in self.launches:
-            found.setdefault(launch.fields.get(unit), []).append(of(launch))
-        return np.array([np.median(each) for each in found.values()])
+            values.setdefault(launch.fields.get(unit), []).append(of(launch))
+        return np.array([np.median(each) for each in values.values()])
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,9 @@ class Field:
         ]
         if not seen:
             return {}
-        return {question: min(float(one[column].max()) for one in seen) for question, column in BUDGETS.items()}
+        return {
+            question: min(float(place[column].max()) for place in seen) for question, column in BUDGETS.items()
+        }
 
 
 class Place(NamedTuple):
@@ -126,16 +128,16 @@ class Winner:
         """
         first, *others = self.places
         if len(first.values) < 2:
-            return [one.candidate for one in others if one.interval.value == first.interval.value]
+            return [other.candidate for other in others if other.interval.value == first.interval.value]
         tested = [other for other in others if len(other.values) > 1]
         if not tested:
             return []
         scale = np.log if self.question == "throughput" else np.asarray
         given = [max(1.0, correction(first.stolen, place.stolen)) for place in tested]
         own = [scale(place.values * factor) for place, factor in zip(tested, given, strict=True)]
-        found = difference(own, [scale(first.values)] * len(tested))
-        behind = (adjusted(found.p) < ALPHA) & (found.value > 0)
-        return [one.candidate for one, is_behind in zip(tested, behind, strict=True) if not is_behind]
+        test = difference(own, [scale(first.values)] * len(tested))
+        behind = (adjusted(test.p) < ALPHA) & (test.value > 0)
+        return [rival.candidate for rival, is_behind in zip(tested, behind, strict=True) if not is_behind]
 
     @property
     def inconclusive(self) -> int:
@@ -159,7 +161,11 @@ def fields_of(launches: Iterable[Launch]) -> list[Field]:
             conditions_of.setdefault(field, {key: word for key, word in words(fields).items() if key != "trace"})
             group = groups.setdefault(field, {})
             group.setdefault((problem(fields), method(fields), fields.get("ranks")), []).append(launch)
-    shared = set.intersection(*(set(one.values()) for one in conditions_of.values())) if conditions_of else set()
+    shared = (
+        set.intersection(*(set(condition.values()) for condition in conditions_of.values()))
+        if conditions_of
+        else set()
+    )
     return [
         Field(
             field[0],
@@ -176,19 +182,19 @@ def winners(fields: Iterable[Field]) -> list[Winner]:
     Throughput is all measured images by the time they took, so that a pause now and then counts whatever the
     strategy. Accuracy within a budget is the best until then, 0 if the first evaluation is later.
     """
-    found = []
+    winners = []
     for field in fields:
         measured = [
             candidate
             for candidate in field.candidates
             if all(len(launch.seconds) for launch in candidate.launches)
         ]
-        found += _ranked(field, "throughput", None, measured, lambda launch: launch.images_per_second)
-        evaluated = [one for one in field.candidates if one.is_evaluated]
-        found += _ranked(field, "accuracy", None, evaluated, final_accuracy)
+        winners += _ranked(field, "throughput", None, measured, lambda launch: launch.images_per_second)
+        evaluated = [candidate for candidate in field.candidates if candidate.is_evaluated]
+        winners += _ranked(field, "accuracy", None, evaluated, final_accuracy)
         for question, budget in field.budgets.items():
-            found += _ranked(field, question, budget, evaluated, _within(BUDGETS[question], budget))
-    return found
+            winners += _ranked(field, question, budget, evaluated, _within(BUDGETS[question], budget))
+    return winners
 
 
 def progress(field: Field, question: str) -> list[tuple[Candidate, list[float | None]]]:
@@ -197,11 +203,11 @@ def progress(field: Field, question: str) -> list[tuple[Candidate, list[float | 
     None if a seed had no evaluation by then.
     """
     column, budget = BUDGETS[question], field.budgets[question]
-    found = []
+    fields = []
     for candidate in filter(lambda candidate: candidate.is_evaluated, field.candidates):
         limits = [_within(column, part * budget) for part in QUARTERS]
         seen = [all(limit(launch) for launch in candidate.launches) for limit in limits]
-        found.append(
+        fields.append(
             (
                 candidate,
                 [
@@ -210,7 +216,7 @@ def progress(field: Field, question: str) -> list[tuple[Candidate, list[float | 
                 ],
             )
         )
-    return found
+    return fields
 
 
 def final_accuracy(launch: Launch) -> float:
@@ -236,15 +242,15 @@ def _ranked(
     timed = question in TIMED
     kept = [(candidate, candidate.undisturbed(timed=timed)) for candidate in candidates]
     speed = question == "throughput"
-    simulated = any(one.fields.get("network") for one in field.candidates)
+    simulated = any(candidate.fields.get("network") for candidate in field.candidates)
     unit = "launch" if speed and not simulated else "seed"  # others hardly differ between launches of a seed
     places = [
-        Place(one, values, _interval(values, positive=speed), _stolen(rest) if speed else 0.0)
-        for one, rest in kept
+        Place(winner, values, _interval(values, positive=speed), _stolen(rest) if speed else 0.0)
+        for winner, rest in kept
         if rest
-        for values in [replace(one, launches=rest).values(of, unit)]
+        for values in [replace(winner, launches=rest).values(of, unit)]
     ]
-    places.sort(key=lambda one: -one.interval.value)
+    places.sort(key=lambda winner: -winner.interval.value)
     disturbed = sum(not rest for _, rest in kept)
     if not places or not places[0].interval.value > 0:
         return []

@@ -14,7 +14,7 @@ def label(value: Any) -> str:
     """Return how a value is written in names and tables: ``ring``, ``tree(arity=4)``, ``0.1``."""
     if not isinstance(value, dict):
         return str(value)
-    inside = ",".join(f"{key}={label(one)}" for key, one in value.items() if key != "name")
+    inside = ",".join(f"{key}={label(inner)}" for key, inner in value.items() if key != "name")
     name = str(value.get("name", ""))
     return f"{name}({inside})" if inside else name
 
@@ -27,7 +27,7 @@ def parts(label: str) -> tuple[str, dict[str, str]]:
     name, opened, inside = label.partition("(")
     if not opened or not inside.endswith(")"):
         return label, {}
-    settings = [one.partition("=") for one in _split(inside[:-1])]
+    settings = [setting.partition("=") for setting in _split(inside[:-1])]
     if not all(equals for _, equals, _ in settings):
         return label, {}
     return name, {key.strip(): value for key, _, value in settings}
@@ -35,14 +35,14 @@ def parts(label: str) -> tuple[str, dict[str, str]]:
 
 def _split(text: str) -> list[str]:
     """Split at the commas outside of brackets."""
-    found, depth = [""], 0
+    pieces, depth = [""], 0
     for character in text:
         depth += (character in "([{") - (character in ")]}")
         if character == "," and depth == 0:
-            found.append("")
+            pieces.append("")
         else:
-            found[-1] += character
-    return found
+            pieces[-1] += character
+    return pieces
 
 
 CONTRACT: Final = (
@@ -226,20 +226,20 @@ def conditions(fields: Mapping[str, Any], *ignored: str) -> tuple[tuple[str, str
 
 def words(fields: Mapping[str, Any]) -> dict[str, str]:
     """Return the conditions in words, by subject."""
-    given, found = settings(fields), dict[str, str]()
+    given, subjects = settings(fields), dict[str, str]()
     if fields.get("network"):
         parts = [f"simulated on {fields['network']}", f"{given.get('ranks_per_host', 1)} a host", _times(given)]
         parts += [f"jitter {_number(given['jitter'])}"] if given.get("jitter") else []
-        found["simulated"] = ", ".join(filter(None, parts))
+        subjects["simulated"] = ", ".join(filter(None, parts))
     elif times := _times(given):
         scale = f" x {_number(given['time_scale'])}" if "time_scale" in given else ""
         scale += " in proportion to the batch" if given.get("scale_to_batch") else ""
-        found["replayed"] = f"replayed with {times}{scale}"
+        subjects["replayed"] = f"replayed with {times}{scale}"
     for name in ("shares", "straggler", "failure"):
         if fields.get(name):
-            found[name] = f"{name} {fields[name]}"
-    others = dict(conditions(fields, *_SIMULATED, *_TIMES, *found))
-    return found | {key: f"{key}={value}" for key, value in others.items()}
+            subjects[name] = f"{name} {fields[name]}"
+    others = dict(conditions(fields, *_SIMULATED, *_TIMES, *subjects))
+    return subjects | {key: f"{key}={value}" for key, value in others.items()}
 
 
 def _times(given: Mapping[str, Any]) -> str:

@@ -69,19 +69,19 @@ def base_of(point: Point, points: Sequence[Point]) -> list[Point]:
     if single:
         return single
     own = [other for other in measured if other.key == point.key]
-    return [other for other in own if other.ranks == min(one.ranks for one in own)]
+    return [other for other in own if other.ranks == min(point.ranks for point in own)]
 
 
 def without_communication(point: Point, points: Sequence[Point]) -> list[Point]:
     """Return the cases of the same problem and scale whose ranks do not communicate, of one program."""
-    found = [
+    alike = [
         other
         for other in points
         if is_independent(other.fields)
         and (other.problem, other.ranks) == (point.problem, point.ranks)
         and other.middle == point.middle
     ]
-    return _nearest(_nearest(found, point, "training"), point, "optimizer")
+    return _nearest(_nearest(alike, point, "training"), point, "optimizer")
 
 
 def _nearest(points: Sequence[Point], to: Point, name: str) -> list[Point]:
@@ -93,7 +93,7 @@ def _nearest(points: Sequence[Point], to: Point, name: str) -> list[Point]:
     in_step = [value for point, value in zip(points, values, strict=True) if keeps_step(point.fields)]
     usual = {"compression": ["none"], "training": in_step}.get(name, [])
     wanted = str(to.fields.get(name) or "none")
-    chosen = next((one for one in (wanted, *usual, *values) if one in values), None)
+    chosen = next((value for value in (wanted, *usual, *values) if value in values), None)
     return [point for point, value in zip(points, values, strict=True) if value == chosen]
 
 
@@ -146,9 +146,9 @@ def records(launches: Iterable[Launch]) -> list[Record]:
     ``time_p50_high_seconds``, then whatever else the case holds. Raises AmbiguousCaseError.
     """
     points = points_of(launches)
-    found = [_record(point, points) for point in points]
-    judge(found)
-    return found
+    rows = [_record(point, points) for point in points]
+    judge(rows)
+    return rows
 
 
 def _record(point: Point, points: Sequence[Point]) -> Record:
@@ -168,7 +168,8 @@ def _record(point: Point, points: Sequence[Point]) -> Record:
         "correct": _verdict(point),
         "disturbed": next((launch.disturbed for launch in point.timed if launch.disturbed), None),
         "stolen": _stolen(point.timed),
-        "launch_seconds": [one.typical(one.seconds) for one in point.timed if len(one.seconds)] or None,
+        "launch_seconds": [launch.typical(launch.seconds) for launch in point.timed if len(launch.seconds)]
+        or None,
         "error": next((text for launch in point.launches if (text := launch.fields.get("error"))), None),
         **_waiting(point),
         **(_training(point, points) if point.is_training else _collective(point)),
@@ -184,12 +185,16 @@ def _record(point: Point, points: Sequence[Point]) -> Record:
 def _waiting(point: Point) -> Record:
     """Return the medians over launches; a late rank if it is the same in all of them, and they are undisturbed."""
     late = {None if launch.disturbed else launch.late_rank for launch in point.timed}
-    found = {
+    medians = {
         name: _median([value for launch in point.timed if (value := getattr(launch, name)) is not None])
         for name in ("waiting_seconds", "transfer_seconds", "late_seconds")
     }
-    one = late.pop() if len(late) == 1 else None
-    return {**found, "late_rank": one, "late_seconds": None if one is None else found["late_seconds"]}
+    late_rank = late.pop() if len(late) == 1 else None
+    return {
+        **medians,
+        "late_rank": late_rank,
+        "late_seconds": None if late_rank is None else medians["late_seconds"],
+    }
 
 
 def _training(point: Point, points: Sequence[Point]) -> Record:

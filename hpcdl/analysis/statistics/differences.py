@@ -172,8 +172,8 @@ def moderated(baseline: Array, candidate: Array, between: float) -> Moderated:
     square = noise + 2 * between**2
     with np.errstate(divide="ignore", invalid="ignore"):
         freedom = np.where(noise > 0, freedom * (square / noise) ** 2, freedom)  # Satterthwaite; between is known
-    found = Difference(means[:, 1] - means[:, 0], np.sqrt(square), freedom)
-    return Moderated(found, lost, means)
+    differences = Difference(means[:, 1] - means[:, 0], np.sqrt(square), freedom)
+    return Moderated(differences, lost, means)
 
 
 def _variances(residuals: Array, own: Array) -> tuple[Array, Array]:
@@ -233,7 +233,7 @@ def _without_outliers(*sides: Array) -> list[Array]:
     return kept
 
 
-def smallest_visible(found: Difference, minimum: float, comparisons: int = 1) -> Array:
+def smallest_visible(differences: Difference, minimum: float, comparisons: int = 1) -> Array:
     """Return the smallest true difference of each comparison that would be found with probability :data:`POWER`.
 
     It is found if p < 0.05 / ``comparisons``, which Benjamini and Hochberg ask of one that differs alone, and the
@@ -241,16 +241,16 @@ def smallest_visible(found: Difference, minimum: float, comparisons: int = 1) ->
     corrected to be median-unbiased (Wilson & Hilferty, PNAS 17, 1931). Few values estimate their own variance
     badly, and the closed form for a known one is too optimistic: tests are simulated, with a fixed seed.
     """
-    result = np.full(len(found.value), np.nan)
-    freedom = np.minimum(np.maximum(np.floor(found.freedom), 1), 1000)
+    result = np.full(len(differences.value), np.nan)
+    freedom = np.minimum(np.maximum(np.floor(differences.freedom), 1), 1000)
     for number in np.unique(freedom[np.isfinite(freedom)]):
         chosen = freedom == number
         generator = np.random.default_rng(0)
         noise = generator.standard_normal(DRAWS)
         errors = np.sqrt(generator.chisquare(number, DRAWS) / number)
         threshold = upper(ALPHA / comparisons / 2, number) * errors
-        error = found.error[chosen] * (1 - 2 / (9 * number)) ** -1.5
-        least = np.array([minimum / one if one > 0 else 0.0 for one in error])
-        needed = [np.quantile(np.maximum(threshold, one) - noise, POWER) for one in least]
+        error = differences.error[chosen] * (1 - 2 / (9 * number)) ** -1.5
+        least = np.array([minimum / row if row > 0 else 0.0 for row in error])
+        needed = [np.quantile(np.maximum(threshold, row) - noise, POWER) for row in least]
         result[chosen] = np.where(error > 0, np.array(needed) * error, minimum)
     return result

@@ -136,8 +136,8 @@ def _exp(value: float) -> float:
 def ratio_interval(numerator: Sequence[Vector], denominator: Sequence[Vector], **options: Any) -> Interval:
     """The ratio of two medians (of launches' medians), with a 95 % interval as in :func:`compared`."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = compared(np.divide, numerator, denominator, **options)
-    return found if np.isfinite(found.value) else NOTHING
+        interval = compared(np.divide, numerator, denominator, **options)
+    return interval if np.isfinite(interval.value) else NOTHING
 
 
 def difference_interval(minuend: Sequence[Vector], subtrahend: Sequence[Vector], **options: Any) -> Interval:

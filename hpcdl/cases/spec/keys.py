@@ -221,7 +221,7 @@ def _check_scalar(value: Any, limits: Key, annotation: str) -> None:
     if (isinstance(value, bool) and bool not in types) or not isinstance(value, tuple(types)):
         wanted = " or ".join(sorted(kind.__name__ for kind in types))
         raise TypeError(f"must be {wanted}, not {registry.shortened(value)}")
-    if isinstance(value, (int, float)) and not abs(value) < registry.LIMIT:
+    if isinstance(value, (int, float)) and not abs(value) < registry.MAX_INTEGER:
         raise ValueError(f"{registry.shortened(value)} is out of range")
     if limits.choices and value not in limits.choices:
         raise ValueError(f"unknown {registry.shortened(value)}{registry.nearest(str(value), limits.choices)}")

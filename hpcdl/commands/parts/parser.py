@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from hpcdl.exit_codes import USAGE
 from hpcdl.launch.library import is_first
-from hpcdl.registry import LIMIT, nearest, shortened
+from hpcdl.registry import MAX_INTEGER, nearest, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -87,7 +87,7 @@ def whole_number(text: str) -> int:
         number = int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{shortened(text)} is not a whole number") from None
-    if abs(number) >= LIMIT:
+    if abs(number) >= MAX_INTEGER:
         raise argparse.ArgumentTypeError(f"{shortened(number)} is out of range")
     return number
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Bytes
     from hpcdl.fabric.comm import Array
 
-LONGEST: Final = 15
+MAX_CODE: Final = 15
 """Most bits of a symbol; a length is half a byte of the table."""
 FEW: Final = 2048
 """Integers up to which a message has the smaller table."""
@@ -94,8 +94,8 @@ def _table(message: Bytes) -> tuple[Array, int, int]:
     table = np.stack([packed & 15, packed >> 4], axis=1).reshape(-1)
     lengths[first : first + size] = table[:size]
     used = lengths[lengths > 0].astype(np.int64)
-    full = int((1 << LONGEST >> used).sum())
-    if table[size:].any() or (len(used) > 1 and full != 1 << LONGEST) or (len(used) == 1 and used[0] != 1):
+    full = int((1 << MAX_CODE >> used).sum())
+    if table[size:].any() or (len(used) > 1 and full != 1 << MAX_CODE) or (len(used) == 1 and used[0] != 1):
         raise ValueError("Huffman code: impossible code lengths")
     return lengths, direct, end
 
@@ -112,7 +112,7 @@ def code_lengths(counts: Array) -> Array:
     occurring = counts[used].astype(np.int64)
     of_values = depths(occurring.tolist())
     least = 1
-    while max(of_values) > LONGEST:
+    while max(of_values) > MAX_CODE:
         least *= 2
         of_values = depths(np.maximum(occurring, least).tolist())
     even = depths([1] * len(used))
@@ -152,7 +152,7 @@ def canonical(lengths: Array) -> Array:
 
 def _look_up(lengths: Array, codes: Array) -> Array:
     """Return symbol x 16 + length, uint16 (2^15,), for each beginning of 15 bits; 0 where no code fits."""
-    table = np.zeros(1 << LONGEST, np.uint16)
+    table = np.zeros(1 << MAX_CODE, np.uint16)
     for symbol in np.flatnonzero(lengths):
         table[int(codes[symbol]) :: 1 << int(lengths[symbol])] = (symbol << 4) + int(lengths[symbol])
     return table

@@ -41,13 +41,13 @@ _FROM_SUBNORMAL: Final = np.float32(2.0**-24)
 @intrinsic
 def _float(_context: Any, _bits: Any) -> Any:
     """Return the float32 of 32 bits."""
-    return types.float32(types.uint32), lambda _c, builder, _s, one: builder.bitcast(one[0], ir.FloatType())
+    return types.float32(types.uint32), lambda _c, builder, _s, value: builder.bitcast(value[0], ir.FloatType())
 
 
 @intrinsic
 def _bits(_context: Any, _number: Any) -> Any:
     """Return the 32 bits of a float32."""
-    return types.uint32(types.float32), lambda _c, builder, _s, one: builder.bitcast(one[0], ir.IntType(32))
+    return types.uint32(types.float32), lambda _c, builder, _s, value: builder.bitcast(value[0], ir.IntType(32))
 
 
 @njit(nogil=True, cache=True)

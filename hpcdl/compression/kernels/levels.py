@@ -17,7 +17,7 @@ from hpcdl.compression.kernels.lanes import LANES, total
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
 
-MOST_LEVELS: Final = (1 << 14) - 2
+MAX_LEVELS: Final = (1 << 14) - 2
 """Most levels of which two words, at most 28 bits each, fit a register beside 7 bits that wait."""
 PEEK: Final = 12
 """Bits that the decoder looks up at once."""
@@ -56,11 +56,11 @@ def lookup(words: Array, widths: Array) -> tuple[Array, Array, Array]:
         for symbol in ordered:
             width = int(widths[symbol])
             begins = ((open_ones >> used[open_ones]) & ((1 << width) - 1)) == int(words[symbol])
-            found = open_ones[begins & (used[open_ones] + width <= PEEK)]
-            symbols[found, place] = symbol
-            counts[found] += 1
-            used[found] += width
-            open_ones = open_ones[~np.isin(open_ones, found)]
+            finished = open_ones[begins & (used[open_ones] + width <= PEEK)]
+            symbols[finished, place] = symbol
+            counts[finished] += 1
+            used[finished] += width
+            open_ones = open_ones[~np.isin(open_ones, finished)]
     return symbols, counts, used
 
 

@@ -19,7 +19,7 @@ SAMPLED: Final = 0.01
 """Share of a vector in a sample (Deep Gradient Compression: Lin 2018, section 3)."""
 REACHING: Final = 50
 """Least number of entries in a sample that reach a quantile, so that their number varies by a seventh."""
-LEAST: Final = 4096
+MIN_SAMPLE: Final = 4096
 """Least size of a sample; a shorter vector is taken whole."""
 
 
@@ -53,7 +53,7 @@ def sample(vector: Array, seed: int, share: float, device: Device | None) -> Arr
     More are taken if fewer than 50 would reach the quantile, or if they were fewer than 4096. One entry is drawn
     from each of equal pieces of the vector.
     """
-    size = min(len(vector), max(LEAST, int(REACHING / share), int(SAMPLED * len(vector))))
+    size = min(len(vector), max(MIN_SAMPLE, int(REACHING / share), int(SAMPLED * len(vector))))
     sampled = np.empty(size, f"u{vector.itemsize}")
     kernels(device, "entries").sample(vector, sampled, np.uint64(seed))
     return sampled

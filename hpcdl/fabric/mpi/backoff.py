@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 POLLS: Final = 200
 """Polls of the first stage: without a yield on an own core, without a sleep when oversubscribed."""
-LEAST: Final = 20e-6
+MIN_PAUSE: Final = 20e-6
 """First sleep (s); the kernel adds its timers' slack, 50 us."""
 GROWTH: Final = 1.5
 """Ratio of a sleep to the one before it."""
-MOST: Final = 250e-6
+MAX_PAUSE_IDLE: Final = 250e-6
 """Longest sleep (s): a scheme has tens of dependent messages a step."""
-MOST_AT_WORK: Final = 3e-3
+MAX_AT_WORK: Final = 3e-3
 """Longest pause (s) between polls during the rank's own computing, which each poll delays."""
 
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -57,14 +57,14 @@ class Backoff:
     def __init__(self, ranks_per_core: float, *, at_work: bool = False) -> None:
         self.oversubscribed = ranks_per_core > 1
         """True if ranks outnumber cores."""
-        self._most = MOST_AT_WORK if at_work else MOST
+        self._most = MAX_AT_WORK if at_work else MAX_PAUSE_IDLE
         self._polls = 0
-        self._pause = LEAST
+        self._pause = MIN_PAUSE
 
     def reset(self) -> None:
         """Note that an operation has completed."""
         self._polls = 0
-        self._pause = LEAST
+        self._pause = MIN_PAUSE
 
     def pause(self) -> float:
         """Return how long to sleep after an unsuccessful poll (s)."""

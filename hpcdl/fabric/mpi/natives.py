@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from hpcdl.fabric.vectors import BufferPool
 
 
-_MOST_BYTES: Final = 1 << 30
+_MAX_BYTES: Final = 1 << 30
 """Bytes of vectors that the requests on one communicator keep alive."""
-_MOST_REQUESTS: Final = 256
+_MAX_REQUESTS: Final = 256
 """Requests on one communicator; a vector in shared memory keeps a file open."""
 
 
@@ -94,8 +94,8 @@ class PersistentRequests:
         if not self._requests:
             self._in_use.append(self)
         made = _Request(request, vectors)
-        left = _MOST_BYTES - made.nbytes - sum(request.nbytes for request in self._requests.values())
-        while self._requests and (left < 0 or len(self._requests) >= _MOST_REQUESTS):
+        left = _MAX_BYTES - made.nbytes - sum(request.nbytes for request in self._requests.values())
+        while self._requests and (left < 0 or len(self._requests) >= _MAX_REQUESTS):
             oldest = self._requests.pop(next(iter(self._requests)))
             left += oldest.nbytes
             oldest.free()

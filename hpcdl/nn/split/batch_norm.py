@@ -34,7 +34,7 @@ def by_positions(layer: BatchNorm, shape: Shape, have: Layout, rank: int, ranks:
     Sums of x and of x^2, as in the paper, would be as many numbers, but lose digits where the mean is large.
     """
     length = 2 * shape[-1] + 1
-    cut = tuple((one * length, (one + 1) * length) for one in range(ranks))
+    cut = tuple((rank * length, (rank + 1) * length) for rank in range(ranks))
     moments = Layout((ranks * length,), 1, cut, of_batch=True)
     gathered = Layout((ranks * length,), 1, ((0, ranks * length),) * ranks, of_batch=True)
     local = have.array(rank, shape)
@@ -75,12 +75,12 @@ class BoundMoments:
         self._stash.append(x)
         channels = x.shape[-1]
         pixels = x.reshape(-1, channels)
-        found: Array = np.zeros_like(x, shape=(1, 2 * channels + 1))
+        sums: Array = np.zeros_like(x, shape=(1, 2 * channels + 1))
         if train and len(pixels):
-            found[0, :channels] = pixels.mean(axis=0, dtype=_EXACT)
-            found[0, channels:-1] = np.square(pixels - found[0, :channels]).sum(axis=0, dtype=_EXACT)
-            found[0, -1] = len(pixels)
-        return found
+            sums[0, :channels] = pixels.mean(axis=0, dtype=_EXACT)
+            sums[0, channels:-1] = np.square(pixels - sums[0, :channels]).sum(axis=0, dtype=_EXACT)
+            sums[0, -1] = len(pixels)
+        return sums
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
         """Return scale (dz - mean(dz) - normalised mean(dz normalised)); ``dy`` has the means over all pixels."""

@@ -214,12 +214,12 @@ def divided(layer: Branched, shape: Shape, have: Layout, rank: int, divide: Divi
     """
     name, branches, local = layer.name, _branches(layer), have.array(rank, shape)
     outputs = [branch.output(shape) for branch in branches]
-    found = [divide([_inside(name, one) for one in branch.layers], shape, have) for branch in branches]
-    takes, gives = _common(layer, shape, have, [end for _, end in found], outputs)
+    divided = [divide([_inside(name, layer) for layer in branch.layers], shape, have) for branch in branches]
+    takes, gives = _common(layer, shape, have, [end for _, end in divided], outputs)
     arrays = [taken.array(rank, output) for taken, output in zip(takes, outputs, strict=True)]
     placed: list[Placed] = [(Part(fork(name, local), have, have, rank, stashes=True), local)]
-    for number, (parts, _) in enumerate(found, start=1):
-        last = number == len(found)
+    for number, (parts, _) in enumerate(divided, start=1):
+        last = number == len(divided)
         joint, after = (_join(layer, arrays, local), gives) if last else (switch(name, number, local), have)
         end = Part(joint, takes[number - 1], after, rank, stashes=True)
         placed += [*parts, (end, arrays[number - 1])]

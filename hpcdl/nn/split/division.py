@@ -112,7 +112,7 @@ class Division:
             (
                 number
                 for number, (part, shape) in enumerate(zip(self.parts, self.shapes, strict=True))
-                if number >= self.first_split and any(not one.trained for one in part.declare(shape))
+                if number >= self.first_split and any(not variable.trained for variable in part.declare(shape))
             ),
             len(self.parts),
         )

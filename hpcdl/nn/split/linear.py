@@ -100,6 +100,6 @@ def by_inputs(layer: Linear, shape: Shape, have: Layout, rank: int, ranks: int) 
     cuts = {"weight": Cut(weight, (layer.outputs, *takes.shape), takes.axis, columns)}
     sums = cut((layer.outputs,), 1, ranks, layer=layer.name, noun="outputs")
     own = slice(*sums.ranges[rank])
-    biases = {name: one for name, one in along(layer, shape, own).items() if name == "bias"}
+    biases = {name: part for name, part in along(layer, shape, own).items() if name == "bias"}
     finish = Part(Bias(f"{layer.name}.sum", layer), sums, sums, rank, biases, layer.name)
     return [Part(product, takes, gives, rank, cuts), finish]

@@ -150,4 +150,4 @@ def along(layer: Layer, shape: Shape, own: slice, view: Shape | None = None, axi
 
     ``view`` is by default the shape of the variable.
     """
-    return {one.name: Cut(one, view or one.shape, axis, own) for one in layer.declare(shape)}
+    return {variable.name: Cut(variable, view or variable.shape, axis, own) for variable in layer.declare(shape)}

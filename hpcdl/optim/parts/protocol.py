@@ -42,13 +42,13 @@ class Optimizer(Protocol):
         ...
 
 
-LIMIT: Final = 1 << 63
+MAX_INTEGER: Final = 1 << 63
 """Upper limit of numbers, as in all suites."""
 
 
 def _number(name: str, value: float) -> float:
     # suite files are written by hand and may contain true, "0.9" or nan
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < LIMIT:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < MAX_INTEGER:
         raise ValueError(f"{name} must be a finite number, less than 2^63, not {value!r}")
     return float(value)
 

@@ -54,7 +54,7 @@ def _facts(env: Mapping[str, Any]) -> dict[str, str]:
     cpu, software, git = (_table(env.get(name)) for name in ("cpu", "software", "git"))
     changed = "-dirty" if git.get("changed_files") else ""
     ranks = env.get("ranks") or ()
-    found = {
+    facts = {
         "hpcdl": software.get("hpcdl"),
         "commit": f"{str(git['commit'])[:12]}{changed}" if git.get("commit") else None,
         "governor": cpu.get("governor"),
@@ -64,7 +64,7 @@ def _facts(env: Mapping[str, Any]) -> dict[str, str]:
         "cores of ranks": " ".join(dict.fromkeys(str(rank.get("affinity")) for rank in ranks)),
         **{name: value for name, value in _table(env.get("variables")).items() if VARIABLES.match(name)},
     }
-    return {name: str(value) for name, value in found.items() if value not in (None, "")}
+    return {name: str(value) for name, value in facts.items() if value not in (None, "")}
 
 
 def _table(value: Any) -> dict[str, Any]:

@@ -36,8 +36,8 @@ def json_text(
         "baseline_drift": comparison.drift
         and {"ratio": comparison.drift.ratio, "p": comparison.drift.p, "runs": comparison.drift.runs},
         "measures": [_change(change) for change in comparison.changes],
-        "accepted_expired": [_accepted(one) for one in comparison.expired],
-        "accepted_unused": [_accepted(one) for one in comparison.unused],
+        "accepted_expired": [_accepted(accepted) for accepted in comparison.expired],
+        "accepted_unused": [_accepted(accepted) for accepted in comparison.unused],
     }
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
 

@@ -27,7 +27,7 @@ FACTS: Final = 8
 """Differences of the environment, at most; --json has all."""
 SHORT: Final = 60
 """Longest reason in the table (characters)."""
-MOST: Final = 10.0
+MAX_RATIO: Final = 10.0
 """Largest ratio that is shown as the smallest visible one; beyond it a comparison sees nothing."""
 HIDDEN: Final = 1.96 * math.sqrt(2)
 """Standard deviations between jobs that a difference of two jobs must exceed at least."""
@@ -53,7 +53,7 @@ def html(document: Document, *, failed: bool) -> str:
     from hpcdl.report.formats.html import Source, headed, written  # late: it needs jinja2
 
     runs, verdict, measures = document.sections
-    return written([Source(document, [(one, []) for one in (headed(verdict), runs, measures)], failed)])
+    return written([Source(document, [(section, []) for section in (headed(verdict), runs, measures)], failed)])
 
 
 def _runs(comparison: Comparison, baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> list[str]:
@@ -89,7 +89,7 @@ def _runs(comparison: Comparison, baseline: Sequence[RunSeries], candidate: Sequ
             f"{_percent(comparison.drift.ratio)} "
             f"(p = {comparison.drift.p:.2g}); choose runs between which nothing changed."
         )
-    unused = ", ".join(one.case for one in comparison.unused)
+    unused = ", ".join(accepted.case for accepted in comparison.unused)
     return lines + ([f"Accepted regressions that match no case: {unused}."] if unused else [])
 
 
@@ -100,8 +100,10 @@ def _facts(baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> lis
 
 
 def _headline(comparison: Comparison) -> list[str]:
-    counts = ", ".join(f"{comparison.count(one)} {one}" for one in VERDICTS if comparison.count(one))
-    cases = len({(one.suite, one.case) for one in comparison.changes})
+    counts = ", ".join(
+        f"{comparison.count(verdict)} {verdict}" for verdict in VERDICTS if comparison.count(verdict)
+    )
+    cases = len({(change.suite, change.case) for change in comparison.changes})
     lines = [
         (
             f"{comparison.verdict.upper()}: {plural(len(comparison.changes), 'measure')} of "
@@ -124,8 +126,8 @@ def _headline(comparison: Comparison) -> list[str]:
 
 def _worst(comparison: Comparison) -> list[str]:
     shown = [change for change in comparison.changes if change.verdict in {*BAD, ACCEPTED}]
-    shown += [one for one in reversed(comparison.changes) if one.verdict == IMPROVED]
-    return [_line(one) for one in shown[:WORST]]
+    shown += [change for change in reversed(comparison.changes) if change.verdict == IMPROVED]
+    return [_line(change) for change in shown[:WORST]]
 
 
 def _line(one: Change) -> str:
@@ -144,7 +146,7 @@ def _notes(comparison: Comparison) -> list[str]:
     lines = []
     for title, names in (
         ("new", [change.case for change in comparison.changes if change.verdict == NEW]),
-        ("no longer accepted", [f"{one.case} (until {one.expires})" for one in comparison.expired]),
+        ("no longer accepted", [f"{accepted.case} (until {accepted.expires})" for accepted in comparison.expired]),
     ):
         if names:
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
@@ -163,7 +165,7 @@ def _table(changes: Iterable[Change]) -> Table:
                 f"{100 * (ratio - 1):+.1f}" if math.isfinite(ratio) else NONE
                 for ratio in (change.ratio, change.low, change.high)
             ),
-            f"{100 * (change.smallest_alone - 1):.1f}" if change.smallest_alone < MOST else NONE,
+            f"{100 * (change.smallest_alone - 1):.1f}" if change.smallest_alone < MAX_RATIO else NONE,
         )
         for change in changes
     ]
@@ -176,7 +178,7 @@ def _percent(ratio: float) -> str:
 
 
 def _visible(ratio: float) -> str:
-    return f"{100 * (ratio - 1):.1f} %" if ratio < MOST else "no change"
+    return f"{100 * (ratio - 1):.1f} %" if ratio < MAX_RATIO else "no change"
 
 
 def _bounds(change: Change) -> str:

@@ -30,7 +30,7 @@ def best_scheme(findings: Findings) -> list[Tiles]:
     for group, rows in grouped(findings.records, "collective").items():
         families.setdefault(group._replace(ranks=0), {})[group.ranks] = sizes(rows)
     made = [_best_chart(family, by_ranks) for family, by_ranks in families.items()]
-    return [one for one in made if len(one.rows) * len(one.columns) > 1 and len(_names(one)) > 1]
+    return [row for row in made if len(row.rows) * len(row.columns) > 1 and len(_names(row)) > 1]
 
 
 def _names(tiles: Tiles) -> set[str]:
@@ -72,7 +72,7 @@ def bus_bandwidth(findings: Findings) -> list[Lines]:
     made = [
         _bandwidth_chart(group, rows, findings) for group, rows in grouped(findings.records, "collective").items()
     ]
-    return [one for one in reversed(made) if one]
+    return [row for row in reversed(made) if row]
 
 
 def _bandwidth_chart(group: Group, rows: Sequence[Record], findings: Findings) -> Lines | None:
@@ -80,11 +80,11 @@ def _bandwidth_chart(group: Group, rows: Sequence[Record], findings: Findings) -
     for record in rows:
         if record["busbw_bytes_per_second"] and record["correct"] is not False:
             points.setdefault(scheme_name(record), []).append(_point(record))
-    sizes = sorted({point.x for one in points.values() for point in one})
+    sizes = sorted({point.x for measured in points.values() for point in measured})
     if len(sizes) < 2:
         return None
-    series = [Series(name, one) for name, one in points.items()]
-    series.sort(key=lambda one: (-one.points[-1].x, -one.points[-1].y))
+    series = [Series(name, measured) for name, measured in points.items()]
+    series.sort(key=lambda point: (-point.points[-1].x, -point.points[-1].y))
     bound = _bound(group, rows, findings)
     if bound:
         series.append(Series("slowest link", [Point(sizes[0], bound), Point(sizes[-1], bound)], "reference"))
@@ -123,20 +123,20 @@ def collective_time(findings: Findings) -> list[Lines]:
             families.setdefault((group._replace(ranks=0), record["message_bytes"] or 0), []).append(record)
     made = [
         _time_chart(family, size, rows)
-        for (family, size), rows in sorted(families.items(), key=lambda one: -one[0][1])
+        for (family, size), rows in sorted(families.items(), key=lambda row: -row[0][1])
     ]
-    return [one for one in made if len(one.x.ticks) > 1]
+    return [row for row in made if len(row.x.ticks) > 1]
 
 
 def _time_chart(family: Group, size: int, rows: list[Record]) -> Lines:
     points: dict[str, list[Point]] = {}
-    for record in sorted(rows, key=lambda one: int(one["ranks"])):
+    for record in sorted(rows, key=lambda row: int(row["ranks"])):
         bounds = (record.get("time_p50_low_seconds"), record.get("time_p50_high_seconds"))
         point = Point(int(record["ranks"]), record["time_p50_seconds"], *(bounds if None not in bounds else ()))
         points.setdefault(scheme_name(record), []).append(point)
-    series = [Series(name, one) for name, one in points.items()]
-    series.sort(key=lambda one: (-one.points[-1].x, one.points[-1].y))
-    ranks = sorted({point.x for one in series for point in one.points})
+    series = [Series(name, measured) for name, measured in points.items()]
+    series.sort(key=lambda point: (-point.points[-1].x, point.points[-1].y))
+    ranks = sorted({point.x for line in series for point in line.points})
     how = "" if family.network else "; bars are 95 % intervals"
     return Lines(
         f"Time over ranks: {family.titled(volume(size))}",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hpcdl.report.run.grouping import Row
 
 
-MOST: Final = 16
+MAX_RANKS: Final = 16
 """Bars of a chart, at most."""
 PARTS: Final = ("compute", "input", "waiting", "transfer", "rest")
 """Parts of a bar; those that no bar has are left out."""
@@ -43,7 +43,7 @@ def step_breakdown(findings: Findings) -> list[Bars]:
         shown.sort(key=lambda row: (row.scale["ranks"], not row.is_ceiling, row.step_seconds))
         if any(row.scale["ranks"] > 1 for row in shown):
             title = findings.settings.title(methods[0].scales[0].records[0])
-            made.append(_breakdown_chart(shown[:MOST], title, len(shown)))
+            made.append(_breakdown_chart(shown[:MAX_RANKS], title, len(shown)))
     return made
 
 

@@ -30,8 +30,8 @@ def _chart(methods: Sequence[Method], title: str) -> Lines | None:
     ]
     if not series:
         return None
-    ranks = sorted({point.x for one in series for point in one.points})
-    ordered = sorted(series, key=lambda one: (one.role == "ceiling", -one.points[-1].x, -one.points[-1].y))
+    ranks = sorted({point.x for line in series for point in line.points})
+    ordered = sorted(series, key=lambda line: (line.role == "ceiling", -line.points[-1].x, -line.points[-1].y))
     ideal = Series("ideal", [Point(ranks[0], ranks[0]), Point(ranks[-1], ranks[-1])], "reference")
     return Lines(
         f"Speedup{': ' if title else ''}{title}",

@@ -27,7 +27,9 @@ def visible(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(one if _shown(one) else one.encode("unicode_escape").decode() for one in text)
+    return "".join(
+        character if _shown(character) else character.encode("unicode_escape").decode() for character in text
+    )
 
 
 def message(error: object) -> str:

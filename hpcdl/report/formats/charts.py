@@ -61,9 +61,14 @@ class Lines:
     def table(self) -> Table:
         """Return one row per point."""
         rows = [
-            (one.name, self.x.shown(point.x), self.y.shown(point.y), interval(point.low, point.high, self.y.shown))
-            for one in self.series
-            for point in one.points
+            (
+                line.name,
+                self.x.shown(point.x),
+                self.y.shown(point.y),
+                interval(point.low, point.high, self.y.shown),
+            )
+            for line in self.series
+            for point in line.points
         ]
         return Table("", ("line", self.x.label, self.y.label, "95 %"), rows).without_empty()
 

@@ -23,8 +23,8 @@ def render(findings: Sequence[Findings]) -> str:
     """Return SI units in full precision; an unknown value is an empty cell."""
     cells = [
         {_text(name): _text(value) if isinstance(value, str) else value for name, value in row.items()}
-        for one in rows(findings)
-        for row in one.records
+        for run in rows(findings)
+        for row in run.records
     ]
     stream = io.StringIO()
     columns = list(dict.fromkeys(column for row in cells for column in row))

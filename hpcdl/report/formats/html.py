@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hpcdl.report.run.findings import Findings
 
 
-MOST: Final = 8
+MAX_FIGURES: Final = 8
 """Figures of a section, at most; the tables have all numbers."""
 
 
@@ -76,7 +76,7 @@ class Source(NamedTuple):
 
 def render(findings: Sequence[Findings]) -> str:
     """Return the page; several runs follow each other."""
-    return written([_of_run(one) for one in findings])
+    return written([_of_run(run) for run in findings])
 
 
 def written(sources: Sequence[Source]) -> str:
@@ -110,8 +110,8 @@ def _template() -> Template:
 def _page(source: Source, numbers: Iterator[int]) -> Page:
     parts = []
     for section, charts in source.contents:
-        figures = [_illustration(chart, next(numbers)) for chart in charts[:MOST]]
-        parts.append(Part(f"p{next(numbers)}", section.visible(), figures, max(0, len(charts) - MOST)))
+        figures = [_illustration(chart, next(numbers)) for chart in charts[:MAX_FIGURES]]
+        parts.append(Part(f"p{next(numbers)}", section.visible(), figures, max(0, len(charts) - MAX_FIGURES)))
     shown = next((part for part in parts if part.figures), None)
     figure = shown.figures[0] if shown else None
     parts = [replace(part, figures=part.figures[1:]) if part is shown else part for part in parts]
@@ -122,7 +122,7 @@ def _illustration(chart: Chart, number: int) -> Illustration:
     from hpcdl.report.formats.drawing.figure import figure  # late: a page without figures needs no matplotlib
 
     made = figure(chart, number)
-    legend = [one._replace(name=visible(one.name)) for one in made.legend]
+    legend = [entry._replace(name=visible(entry.name)) for entry in made.legend]
     svg = Markup(made.svg)  # noqa: S704 - matplotlib escapes its texts
     return Illustration(visible(chart.title), svg, legend, visible(chart.note), chart.table().visible())
 

@@ -26,12 +26,12 @@ def frame(runs: Sequence[Run]) -> pd.DataFrame:
     return pd.DataFrame(cases(findings(runs)))
 
 
-def cases(found: Sequence[Findings]) -> list[Record]:
+def cases(runs: Sequence[Findings]) -> list[Record]:
     """Return the rows of all runs, each with the case's settings; ``schema.json`` has the types."""
-    return [{**row, "settings": settings(row)} for one in rows(found) for row in one.records]
+    return [{**row, "settings": settings(row)} for run in rows(runs) for row in run.records]
 
 
-def render(found: Sequence[Findings]) -> str:
+def render(runs: Sequence[Findings]) -> str:
     """``{"schema": 1, "cases": [...], "networks": [...], "runs": [...]}``: SI units, null for unknown values.
 
     ``networks``: the network fitted to the collectives and exchanges of each run with enough of them, from which
@@ -39,7 +39,7 @@ def render(found: Sequence[Findings]) -> str:
     cases that failed before they had one, or cannot be run where it was made. Texts are ASCII: JSON has escapes
     for all other characters.
     """
-    rows_of_runs = rows(found)
+    rows_of_runs = rows(runs)
     networks = [
         {"run": run.run, **described(run.fitted.network, run.fitted.certainty)}
         for run in rows_of_runs
@@ -47,12 +47,12 @@ def render(found: Sequence[Findings]) -> str:
     ]
     about_runs = [
         {
-            "run": one.name,
-            "complete": one.run.complete,
-            "failed_cases": unfinished(one.run),
-            "cases_not_run": not_run(one.run),
+            "run": run.name,
+            "complete": run.run.complete,
+            "failed_cases": unfinished(run.run),
+            "cases_not_run": not_run(run.run),
         }
-        for one in found
+        for run in runs
     ]
-    document = {"schema": 1, "cases": cases(found), "networks": networks, "runs": about_runs}
+    document = {"schema": 1, "cases": cases(runs), "networks": networks, "runs": about_runs}
     return json.dumps(document, indent=1, allow_nan=False) + "\n"

@@ -26,7 +26,7 @@ HEAD: Final = r"""\documentclass[a4paper,10pt]{article}
 \begin{document}"""
 SPECIAL: Final = {
     "\\": r"\textbackslash{}",
-    **{one: f"\\{one}" for one in "&%$#_{}"},
+    **{character: f"\\{character}" for character in "&%$#_{}"},
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "<": r"\textless{}",
@@ -47,15 +47,17 @@ WIDE: Final = 40
 def render(findings: Sequence[Findings]) -> str:
     """Return one document; several runs follow each other."""
     lines = [HEAD]
-    for one in findings:
-        lines += _run(document(one).visible())
+    for run in findings:
+        lines += _run(document(run).visible())
     return "\n".join([*lines, r"\end{document}", ""])
 
 
 def escaped(text: str) -> str:
     """Return text in which LaTeX sees text only; characters outside of Latin-1 are given by their numbers."""
-    plain = "".join(one if ord(one) < 256 else f"U+{ord(one):04X}" for one in visible(text))
-    return re.sub(r"""[\\&%$#_{}~^<>|"`'\[\]-]""", lambda one: SPECIAL[one[0]], plain)
+    plain = "".join(
+        character if ord(character) < 256 else f"U+{ord(character):04X}" for character in visible(text)
+    )
+    return re.sub(r"""[\\&%$#_{}~^<>|"`'\[\]-]""", lambda character: SPECIAL[character[0]], plain)
 
 
 def _run(page: Document) -> Iterator[str]:

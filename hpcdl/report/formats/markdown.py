@@ -22,7 +22,7 @@ def render(findings: Sequence[Findings]) -> str:
 def written(pages: Iterable[Document]) -> str:
     """Return documents as one page."""
     lines: list[str] = []
-    for page in (one.visible() for one in pages):
+    for page in (page.visible() for page in pages):
         lines += [f"# {markdown(page.title)}", ""]
         lines += [markdown(page.question), ""] if page.question else []
         for section in page.sections:

@@ -27,9 +27,9 @@ SETTINGS = {
 """Key of a log line by the field of a case."""
 
 
-def render(found: Sequence[Findings]) -> str:
+def render(runs: Sequence[Findings]) -> str:
     """Return the lines of all training cases of all runs."""
-    return "".join(line for findings in found for line in _lines(findings.run))
+    return "".join(line for findings in runs for line in _lines(findings.run))
 
 
 def _lines(run: Run) -> Iterator[str]:

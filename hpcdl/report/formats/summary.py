@@ -24,7 +24,7 @@ GAP: Final = 2
 """Spaces between two columns."""
 PROSE: Final = 100
 """Length of the longest line of a text; tables are as wide as the terminal."""
-LONGEST: Final = 4
+MAX_LINES: Final = 4
 """Lines of a text, at most, in a section of limited length."""
 COLOURS: Final = {
     "1": r"^[A-Z][^a-z]+$",
@@ -61,7 +61,7 @@ def render(findings: Sequence[Findings]) -> str:
 def plain(pages: Iterable[Document]) -> str:
     """Return documents as text."""
     lines: list[str] = []
-    for page in (one.visible() for one in pages):
+    for page in (page.visible() for page in pages):
         lines += [*_wrapped(page.title), *_wrapped(page.question), ""]
         for section in page.sections:
             lines += _section(section)
@@ -82,7 +82,7 @@ def _section(section: Section) -> list[str]:
 
 def _lines(section: Section) -> Iterator[str]:
     yield section.title.upper()
-    most = None if section.most_lines is None else LONGEST
+    most = None if section.most_lines is None else MAX_LINES
     for paragraph in section.paragraphs:
         yield from _wrapped(paragraph, most=most)
     for point in section.points:

@@ -29,7 +29,7 @@ def json_text(
     exit_code: int,
 ) -> str:
     """Return the document as ASCII text; null for unknown values."""
-    suites = [_suite_record(one, calibrations.get(one.history.suite)) for one in verdicts]
+    suites = [_suite_record(verdict, calibrations.get(verdict.history.suite)) for verdict in verdicts]
     document = {"schema": 1, "exit_code": exit_code, "suites": suites, "skipped": list(skipped)}
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
@@ -58,17 +58,17 @@ def _suite_record(verdict: SuiteVerdict, calibration: Calibration | None) -> dic
         "spread": findings.spread and findings.spread._asdict(),
         "below_floor": [
             {
-                **_series(history, one.series),
-                **_runs(history, one.first, one.found),
-                "busbw_bytes_per_second": one.rate,
-                "nominal_bytes_per_second": one.nominal,
-                "open": one in verdict.open_below_floor,
+                **_series(history, floor.series),
+                **_runs(history, floor.first, floor.found),
+                "busbw_bytes_per_second": floor.rate,
+                "nominal_bytes_per_second": floor.nominal,
+                "open": floor in verdict.open_below_floor,
             }
-            for one in verdict.below_floor
+            for floor in verdict.below_floor
         ],
         "missing": [{"case": case, "reason": reason} for case, reason in verdict.missing],
         "environment_changes": [history.jobs[change].path for change in history.environment_changes()],
-        "measures": [_measure(history, one) for one in range(len(history.keys))],
+        "measures": [_measure(history, series) for series in range(len(history.keys))],
         "calibration": None if calibration is None else _calibration(calibration),
     }
 
@@ -110,12 +110,12 @@ def _series(history: History, series: int) -> dict[str, Any]:
     }
 
 
-def _runs(history: History, first: int, found: int) -> dict[str, str]:
+def _runs(history: History, first: int, number: int) -> dict[str, str]:
     return {
         "first_run": history.jobs[first].path,
         "first_date": history.jobs[first].date,
-        "found_by_run": history.jobs[found].path,
-        "found_date": history.jobs[found].date,
+        "found_by_run": history.jobs[number].path,
+        "found_date": history.jobs[number].date,
     }
 
 
@@ -227,20 +227,24 @@ def openmetrics(verdicts: Sequence[SuiteVerdict], exit_code: int) -> str:
     """
     lines = [*_family("hpcdl_history_exit_code", "Exit code of hpcdl history.", [({}, exit_code)])]
     families = (
-        ("runs", "Runs in the archive.", lambda one: float(len(one.history.jobs))),
+        ("runs", "Runs in the archive.", lambda verdict: float(len(verdict.history.jobs))),
         ("newest_run_timestamp_seconds", "Start of the newest run.", _timestamp),
-        ("judged_measures", "Measures with enough runs.", lambda one: float(one.findings.judged)),
-        ("missing_cases", "Cases that the newest run lacks.", lambda one: float(len(one.missing))),
+        ("judged_measures", "Measures with enough runs.", lambda verdict: float(verdict.findings.judged)),
+        ("missing_cases", "Cases that the newest run lacks.", lambda verdict: float(len(verdict.missing))),
         (
             "open_regressions",
             "Regressions neither repaired nor accepted.",
-            lambda one: float(len(one.open_events)),
+            lambda verdict: float(len(verdict.open_events)),
         ),
-        ("accepted_regressions", "Regressions that are accepted.", lambda one: float(len(one.accepted_events))),
-        ("below_floor", "Collectives below the floor.", lambda one: float(len(one.open_below_floor))),
+        (
+            "accepted_regressions",
+            "Regressions that are accepted.",
+            lambda verdict: float(len(verdict.accepted_events)),
+        ),
+        ("below_floor", "Collectives below the floor.", lambda verdict: float(len(verdict.open_below_floor))),
     )
     for name, text, value in families:
-        samples = [({"suite": one.history.suite}, value(one)) for one in verdicts]
+        samples = [({"suite": verdict.history.suite}, value(verdict)) for verdict in verdicts]
         lines += _family(f"hpcdl_history_{name}", text, samples)
     lines += _family("hpcdl_history_slow_probability", "Hosts and links that are slow now.", _slow(verdicts))
     lines += _family("hpcdl_case_time_seconds", "Newest time of each measure.", _times(verdicts))
@@ -251,7 +255,7 @@ def _family(name: str, text: str, samples: Sequence[Sample]) -> Iterator[str]:
     yield f"# HELP {name} {text}"
     yield f"# TYPE {name} gauge"
     for labels, value in samples:
-        inside = ",".join(f'{key}="{_escaped(one)}"' for key, one in labels.items())
+        inside = ",".join(f'{key}="{_escaped(label)}"' for key, label in labels.items())
         yield f"{name}{{{inside}}} {value:.9g}" if inside else f"{name} {value:.9g}"
 
 
@@ -266,17 +270,17 @@ def _timestamp(verdict: SuiteVerdict) -> float:
 
 def _slow(verdicts: Sequence[SuiteVerdict]) -> list[Sample]:
     return [
-        ({"suite": one.history.suite, "kind": slow.kind, "name": slow.name}, slow.probability)
-        for one in verdicts
-        for slow in one.findings.suspects
+        ({"suite": verdict.history.suite, "kind": slow.kind, "name": slow.name}, slow.probability)
+        for verdict in verdicts
+        for slow in verdict.findings.suspects
         if slow.ended is None
     ]
 
 
 def _times(verdicts: Sequence[SuiteVerdict]) -> list[Sample]:
     samples: dict[tuple[str, ...], Sample] = {}
-    for one in verdicts:
-        history = one.history
+    for verdict in verdicts:
+        history = verdict.history
         for key, seconds in zip(history.keys, history.seconds, strict=True):
             if np.isfinite(seconds[-1]):
                 labels = {"suite": history.suite, "case": key.case, "measure": key.measure}

@@ -110,7 +110,7 @@ def _verdict(verdict: SuiteVerdict) -> list[str]:
     newest = len(history.jobs) - 1
     points = [f"{sentence(history, event)} {_since(event, newest)}" for event in verdict.open_events]
     points += [f"REGRESSED: {_suspect(history, suspect)}" for suspect in verdict.open_suspects]
-    points += [f"REGRESSED: {below_floor(history, one)}" for one in verdict.open_below_floor]
+    points += [f"REGRESSED: {below_floor(history, floor)}" for floor in verdict.open_below_floor]
     points += [f"MISSING in the newest run: {case}: {reason}" for case, reason in verdict.missing]
     if verdict.age is not None:
         hours = verdict.age.total_seconds() / 3600
@@ -200,10 +200,10 @@ def _spread(spread: Spread | None) -> list[str]:
 def _differences(history: History, job: int) -> list[str]:
     """Return what is new in the environment of a job, or of one next to it."""
     near = [number for number in history.environment_changes() if abs(number - job) <= TOGETHER]
-    found = [
+    changes = [
         differences(history.jobs[number - 1].environment, history.jobs[number].environment) for number in near
     ]
-    return next(filter(None, found), ["other key"])
+    return next(filter(None, changes), ["other key"])
 
 
 def _environment(history: History) -> list[str]:

@@ -61,7 +61,7 @@ def of_changed(verdict: SuiteVerdict) -> list[Lines]:
     """Return one chart per measure with a change: open ones first, the largest first."""
     changes = _changes(verdict)
     new = {change.series for event in verdict.open_events for change in event.open}
-    sizes = {row: max(abs(np.log(one.ratio.value)) for one in mine) for row, mine in changes.items()}
+    sizes = {row: max(abs(np.log(change.ratio.value)) for change in mine) for row, mine in changes.items()}
     ordered = sorted(sizes, key=lambda row: (row not in new, -sizes[row]))
     return [_chart(verdict, rows, changes) for rows in _measures(verdict.history, ordered)]
 
@@ -107,9 +107,9 @@ def _chart(verdict: SuiteVerdict, rows: Sequence[int], changes: dict[int, list[C
         name = "time" if len(rows) == 1 else f"environment {number}"
         lines.append(Series(name, [Point(x[run], float(values[run])) for run in runs]))
         levels.append(
-            Series("level", levels_of(values, [one.first for one in changes.get(row, ())], x), "reference")
+            Series("level", levels_of(values, [change.first for change in changes.get(row, ())], x), "reference")
         )
-    text = "; ".join(_words(history, one) for row in rows for one in changes.get(row, ()))
+    text = "; ".join(_words(history, change) for row in rows for change in changes.get(row, ()))
     note = f"{text[0].upper()}{text[1:]}. {NOTE}" if text else NOTE
     return Lines(label(history, rows[0]), _dates(x), Axis("time", seconds), [*lines, *levels], note)
 
@@ -156,7 +156,7 @@ def _dates(x: Sequence[float]) -> Axis:
 
 def render(verdicts: Sequence[SuiteVerdict], calibrations: Mapping[str, Calibration]) -> str:
     """Return the page; several suites follow each other."""
-    sources = [_source(one, calibrations.get(one.history.suite)) for one in verdicts]
+    sources = [_source(verdict, calibrations.get(verdict.history.suite)) for verdict in verdicts]
     none = Section("Verdict", ["TOO FEW RUNS: none."])
     return written(sources or [Source(Document("hpcdl: history", [none]), [(none, [])], failed=False)])
 
@@ -172,7 +172,9 @@ def _source(found: SuiteVerdict, calibration: Calibration | None) -> Source:
         (Section("All measures", tables=[_table(found)]), []),
     ]
     return Source(
-        document, [(one, charts) for one, charts in contents if one or charts], failed=found.verdict == "regressed"
+        document,
+        [(section, charts) for section, charts in contents if section or charts],
+        failed=found.verdict == "regressed",
     )
 
 

@@ -27,12 +27,15 @@ MESHES: Final = ("mesh", "predicted", "measured", "")
 def section(parallelisms: Sequence[Parallelism]) -> Section:
     """Return the tables of each training and number of ranks."""
     tables, points = [], []
-    for one in parallelisms:
-        what = f"{one.model}, {one.global_batch} images, {one.ranks} ranks"
+    for mesh in parallelisms:
+        what = f"{mesh.model}, {mesh.global_batch} images, {mesh.ranks} ranks"
         points.append(
-            f"{what}: choose {one.chosen.mesh}, {seconds(one.chosen.predicted_seconds)} a step.{_measured(one)}"
+            f"{what}: choose {mesh.chosen.mesh}, {seconds(mesh.chosen.predicted_seconds)} a step.{_measured(mesh)}"
         )
-        tables += [Table(f"Meshes: {what}", MESHES, _meshes(one)), Table(f"Layers: {what}", LAYERS, _layers(one))]
+        tables += [
+            Table(f"Meshes: {what}", MESHES, _meshes(mesh)),
+            Table(f"Layers: {what}", LAYERS, _layers(mesh)),
+        ]
     return Section("Parallelism", [NOTE] if tables else [], points, tables)
 
 

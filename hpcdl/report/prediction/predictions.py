@@ -118,9 +118,9 @@ def network(priced: Network, certainty: Certainty | None) -> Section:
             )
         points += certainty.notes
         rows = [
-            (what, percent(one["median"], 1), percent(one["worst"], 1), str(one["of"]))
+            (what, percent(error["median"], 1), percent(error["worst"], 1), str(error["of"]))
             for name, what in ERRORS.items()
-            if (one := certainty.errors.get(name))
+            if (error := certainty.errors.get(name))
         ]
         tables += [Table("Relative error", ("of", "median", "worst", "times"), rows)] if rows else []
     return Section("Network", paragraphs, points, tables)
@@ -201,5 +201,5 @@ def _cells(row: Record) -> tuple[str, ...]:
 def _prices(network: Network) -> list[tuple[str, float, bool]]:
     """Name, price and whether it is that of a message; the others are a byte's."""
     values = (network.link.alpha, network.link.beta, network.gamma, network.inside.alpha, network.inside.beta)
-    found = [(name, value, name.endswith("alpha")) for name, value in zip(PRICES, values, strict=True)]
-    return [one for one in found if not network.is_one_host or one[0] not in {"alpha", "beta"}]
+    prices = [(name, value, name.endswith("alpha")) for name, value in zip(PRICES, values, strict=True)]
+    return [price for price in prices if not network.is_one_host or price[0] not in {"alpha", "beta"}]

@@ -68,14 +68,15 @@ def answers(findings: Findings) -> list[Answer]:
 
 def document(findings: Findings) -> Document:
     """Return all sections to which the run has something to show."""
-    pages = [one.page(findings) for one in declared()]
+    pages = [section.page(findings) for section in declared()]
     return Document(_title(findings), list(filter(None, pages)), findings.question)
 
 
 def illustrated(findings: Findings) -> tuple[Document, list[tuple[Section, list[Chart]]]]:
     """Return all sections as :func:`document`, and each with its charts; those without either are left out."""
     pages = [
-        (one.page(findings), [chart for charts in one.figures for chart in charts(findings)]) for one in declared()
+        (section.page(findings), [chart for charts in section.figures for chart in charts(findings)])
+        for section in declared()
     ]
     kept = [(section, charts) for section, charts in pages if section or charts]
     return Document(_title(findings), [section for section, _ in kept], findings.question), kept
@@ -83,7 +84,7 @@ def illustrated(findings: Findings) -> tuple[Document, list[tuple[Section, list[
 
 def summary(findings: Findings) -> Document:
     """Return the sections of a terminal: the answers, and each table with its main columns and best rows."""
-    pages = [one.terminal(findings) for one in declared() if one.terminal]
+    pages = [section.terminal(findings) for section in declared() if section.terminal]
     return Document(_title(findings), list(filter(None, pages)), findings.question)
 
 

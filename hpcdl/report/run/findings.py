@@ -51,13 +51,13 @@ class Findings:
     @cached_property
     def launches(self) -> list[Launch]:
         """Each launch of each case, reduced over its ranks."""
-        found = zip(launches(self.run), self.waiting, strict=True)
-        return [replace(one, **waits.columns) if waits else one for one, waits in found]
+        pairs = zip(launches(self.run), self.waiting, strict=True)
+        return [replace(launch, **waits.columns) if waits else launch for launch, waits in pairs]
 
     @cached_property
     def waiting(self) -> list[Waiting | None]:
         """Waiting and transfer of each launch of each case; None where the trace does not show them."""
-        return [one for one, _ in self._from_events]
+        return [waits for waits, _ in self._from_events]
 
     @cached_property
     def records(self) -> list[Record]:
@@ -102,7 +102,7 @@ class Findings:
     @cached_property
     def staleness(self) -> list[tuple[Mapping[str, Any], Staleness]]:
         """Fields and staleness of each launch that applied gradients of other ranks."""
-        return [(launch.fields, found) for launch in self.launches if (found := staleness(launch))]
+        return [(launch.fields, stale) for launch in self.launches if (stale := staleness(launch))]
 
     @cached_property
     def slowed(self) -> list[Slowed]:
@@ -134,14 +134,14 @@ class Findings:
     def _from_events(self) -> list[tuple[Waiting | None, Speeds | None]]:
         """Findings in the events of each case, which are read once."""
         run = self.run
-        found: list[tuple[Waiting | None, Speeds | None]] = []
+        reduced: list[tuple[Waiting | None, Speeds | None]] = []
         for index, fields in enumerate(run.described):
             if fields.get("ranks", 1) == 1:
-                found.append((None, None))
+                reduced.append((None, None))
                 continue
             events = run.events_of(index)
-            found.append((waiting.of_case(run, index, events), slow_hosts.of_case(run, index, events)))
-        return found
+            reduced.append((waiting.of_case(run, index, events), slow_hosts.of_case(run, index, events)))
+        return reduced
 
     @cached_property
     def switch_traffic(self) -> list[SwitchTraffic]:

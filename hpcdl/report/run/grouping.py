@@ -110,24 +110,24 @@ class Row:
 
 def problems(records: Iterable[Record]) -> list[list[Method]]:
     """Training records by problem, then by method, then by ranks ascending; first come, first shown."""
-    found: dict[Key, dict[Key, dict[int, list[Record]]]] = {}
+    groups: dict[Key, dict[Key, dict[int, list[Record]]]] = {}
     for record in records:
         if (record.get("kind") or "train") in TRAININGS:
-            methods = found.setdefault(problem(record), {})
+            methods = groups.setdefault(problem(record), {})
             methods.setdefault(configuration(record), {}).setdefault(record["ranks"], []).append(record)
     return [
         [
             Method(names(next(iter(scales.values()))[0]), [Scale(scales[ranks]) for ranks in sorted(scales)])
             for scales in methods.values()
         ]
-        for methods in found.values()
+        for methods in groups.values()
         for names in [Names(record for scales in methods.values() for same in scales.values() for record in same)]
     ]
 
 
 def names_of(methods: Sequence[Method]) -> Names:
     """Return the names of the methods of one table."""
-    return Names(record for one in methods for scale in one.scales for record in scale.records)
+    return Names(record for method in methods for scale in method.scales for record in scale.records)
 
 
 def rows(methods: Sequence[Method]) -> list[Row]:

@@ -95,7 +95,11 @@ class Names:
 
     def _schemes(self, like: Mapping[str, Any] | None = None) -> set[str]:
         """Ways of summing, of the strategy of ``like``; one rank sums nothing, a strategy's own is no choice."""
-        cases = [one for one in self._cases if not like or text_of(one, "training") == text_of(like, "training")]
+        cases = [
+            fields
+            for fields in self._cases
+            if not like or text_of(fields, "training") == text_of(like, "training")
+        ]
         several = [case for case in cases if case.get("ranks") != 1] or cases
         return {scheme_name(case) for case in several if case.get("aggregation") != OWN}
 
@@ -111,12 +115,12 @@ def _brief(heads: Mapping[str, str]) -> dict[str, str]:
     alike: dict[str, list[str]] = {}
     for label, head in heads.items():
         alike.setdefault(head, []).append(label)
-    found = {}
+    names = {}
     for head, labels in alike.items():
         settings = {label: parts(label)[1] for label in labels}
         keys = list(dict.fromkeys(key for setting in settings.values() for key in setting))
         differing = [key for key in keys if len({setting.get(key) for setting in settings.values()}) > 1]
         for label, setting in settings.items():
             named = ",".join(f"{key}={setting[key]}" for key in differing if key in setting)
-            found[label] = f"{head}({named})" if named else head
-    return found
+            names[label] = f"{head}({named})" if named else head
+    return names

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hpcdl.report.run.grouping import Method, Scale
 
 
-MOST: Final = 3
+MAX_NAMED: Final = 3
 """Methods of one outcome that a line names."""
 
 
@@ -70,8 +70,8 @@ def standings(methods: Sequence[Method]) -> list[str]:
 
 
 def _first(named: Sequence[tuple[float, str]]) -> str:
-    more = [f"{len(named) - MOST} more"] if len(named) > MOST else []
-    return ", ".join([*(name for _, name in named[:MOST]), *more])
+    more = [f"{len(named) - MAX_NAMED} more"] if len(named) > MAX_NAMED else []
+    return ", ".join([*(name for _, name in named[:MAX_NAMED]), *more])
 
 
 def _standing(beyond: Sequence[Scale]) -> tuple[tuple[int, int], str, Scale]:

@@ -48,7 +48,7 @@ class Group(NamedTuple):
 def grouped(records: Iterable[Record], kind: str) -> dict[Group, list[Record]]:
     """Return the records of a kind by group, ascending by size within each."""
     groups: dict[Group, list[Record]] = {}
-    for record in sorted(records, key=lambda one: one["message_bytes"] or 0):
+    for record in sorted(records, key=lambda record: record["message_bytes"] or 0):
         if record.get("kind") == kind:
             dtype, network = (str(record.get(name) or "") for name in ("dtype", "network"))
             given = settings(record)
@@ -56,21 +56,25 @@ def grouped(records: Iterable[Record], kind: str) -> dict[Group, list[Record]]:
             conditions = (*words(record).values(), *own)
             group = Group(str(record["collective"] or kind), int(record["ranks"]), dtype, network, conditions)
             groups.setdefault(group, []).append(record)
-    return dict(sorted(groups.items(), key=lambda one: (one[0].network, one[0].collective, one[0].ranks)))
+    return dict(
+        sorted(groups.items(), key=lambda record: (record[0].network, record[0].collective, record[0].ranks))
+    )
 
 
 def sizes(rows: Sequence[Record]) -> dict[int, list[Record]]:
     """Return the records of a group by size, ascending."""
-    found: dict[int, list[Record]] = {}
+    by_size: dict[int, list[Record]] = {}
     for record in rows:
-        found.setdefault(record["message_bytes"] or 0, []).append(record)
-    return found
+        by_size.setdefault(record["message_bytes"] or 0, []).append(record)
+    return by_size
 
 
 def ranked(records: Iterable[Record]) -> list[Record]:
     """Return the records with a time, undisturbed and without a wrong result, the fastest first."""
     kept = [record for record in records if record["time_p50_seconds"] and record["correct"] is not False]
-    return sorted((one for one in kept if not one.get("disturbed")), key=lambda one: one["time_p50_seconds"])
+    return sorted(
+        (record for record in kept if not record.get("disturbed")), key=lambda one: one["time_p50_seconds"]
+    )
 
 
 def place(record: Record, peers: Sequence[Record]) -> str:
@@ -105,7 +109,7 @@ def _untold(first: Record, others: Sequence[Record]) -> list[Record]:
     times = [
         np.log(other["launch_seconds"]) - max(0.0, np.log(correction(stolen, other["stolen"]))) for other in others
     ]
-    found = difference([np.log(first["launch_seconds"])] * len(others), times)
+    test = difference([np.log(first["launch_seconds"])] * len(others), times)
     known = [len(time) > 1 for time in times]
-    slower = (adjusted(np.where(known, found.p, np.nan)) < ALPHA) & (found.value > 0)
-    return [one for one, is_slower in zip(others, slower, strict=True) if not is_slower]
+    slower = (adjusted(np.where(known, test.p, np.nan)) < ALPHA) & (test.value > 0)
+    return [other for other, is_slower in zip(others, slower, strict=True) if not is_slower]

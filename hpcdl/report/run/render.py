@@ -45,7 +45,7 @@ def next_steps(page: str, folder: Path, *, launches: int = 1) -> str:
 def save(folder: Path, texts: Sequence[str]) -> str:
     """Write one text per format of :func:`formats`; return a line with the page to open. Raises OSError."""
     (folder / "report.html").unlink(missing_ok=True)  # of an earlier part of the run
-    paths = [folder / f"report.{one}" for one in formats()]
+    paths = [folder / f"report.{form}" for form in formats()]
     for path, text in zip(paths, texts, strict=True):
         files.write_text(path, text)
     lacking = missing()
@@ -74,15 +74,19 @@ def renderings(runs: Sequence[Run], formats: Sequence[str]) -> list[str]:
     hpcdl.analysis.run.points.AmbiguousCaseError for two cases that do not differ in any field, and
     hpcdl.trace.recorder.TraceError for a trace that is damaged.
     """
-    named = [one.partition(":")[::2] for one in formats]
-    for one, _ in named:
-        if one not in FORMATS:
-            near = difflib.get_close_matches(one, FORMATS, 1, 0)
-            raise ValueError(f"no report format {one!r}; did you mean {near[0]!r}? known: {', '.join(FORMATS)}")
-        if one in {"html", "svg"} and missing():
+    named = [name.partition(":")[::2] for name in formats]
+    for name, _ in named:
+        if name not in FORMATS:
+            near = difflib.get_close_matches(name, FORMATS, 1, 0)
+            raise ValueError(f"no report format {name!r}; did you mean {near[0]!r}? known: {', '.join(FORMATS)}")
+        if name in {"html", "svg"} and missing():
             raise ValueError(missing())
-    found = findings(runs)
+    computed = findings(runs)
     return [
-        str(importlib.import_module(f"hpcdl.report.formats.{FORMATS[one]}").render(found, *filter(None, [title])))
-        for one, title in named
+        str(
+            importlib.import_module(f"hpcdl.report.formats.{FORMATS[name]}").render(
+                computed, *filter(None, [title])
+            )
+        )
+        for name, title in named
     ]

@@ -35,11 +35,11 @@ def rows(findings: Sequence[Findings]) -> list[Rows]:
     """Return the rows of each run; an unknown value is None."""
     return [
         Rows(
-            one.name,
-            [_with_origin(one, record) for record in (one.predicted.records if one.predicted else one.records)],
-            one.predicted.fitted if one.predicted else None,
+            run.name,
+            [_with_origin(run, record) for record in (run.predicted.records if run.predicted else run.records)],
+            run.predicted.fitted if run.predicted else None,
         )
-        for one in findings
+        for run in findings
     ]
 
 

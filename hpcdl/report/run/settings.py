@@ -55,8 +55,8 @@ def settings(groups: Sequence[Sequence[Method]]) -> Settings:
     """Compare the problems of ``groups`` (of :func:`~hpcdl.report.run.grouping.problems`) word by word."""
     words = {problem(methods[0].scales[0].records[0]): _words(methods) for methods in groups}
     every = list(words.values())
-    names = list(dict.fromkeys(name for one in every for name in one))
-    shared = [name for name in names if len({one.get(name) for one in every}) == 1]
+    names = list(dict.fromkeys(name for named in every for name in named))
+    shared = [name for name in names if len({named.get(name) for named in every}) == 1]
     common = [every[0][name] for name in shared if name != "suite"]
     absent = {name: word for name, word in ABSENT.items() if name in names and name not in shared}
     firsts = [methods[0].scales[0].records[0] for methods in groups]
@@ -64,8 +64,8 @@ def settings(groups: Sequence[Sequence[Method]]) -> Settings:
     if len(set(own_names)) < len(own_names) or "" in own_names:
         own_names = [*ascii_uppercase, *map(str, range(len(ascii_uppercase) + 1, len(groups) + 1))]
     own = {
-        key: (own_name, ", ".join(word for name, word in {**absent, **one}.items() if name not in shared))
-        for (key, one), own_name in zip(words.items(), own_names, strict=False)
+        key: (own_name, ", ".join(word for name, word in {**absent, **named}.items() if name not in shared))
+        for (key, named), own_name in zip(words.items(), own_names, strict=False)
     }
     return Settings(", ".join(common), own if len(own) > 1 else {})
 

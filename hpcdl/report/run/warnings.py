@@ -36,19 +36,19 @@ def not_run(run: Run) -> list[dict[str, Any]]:
 
 
 def _listed(run: Run, name: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = run.environment.get(name, [])
-    return found
+    entries: list[dict[str, Any]] = run.environment.get(name, [])
+    return entries
 
 
 def without_result(run: Run) -> list[str]:
     """One line per case that failed before it had a result, and one per reason not to run cases."""
     lines = []
-    for one in unfinished(run):
-        rank = "" if one.get("rank") is None else f"rank {one['rank']}: "
-        lines.append(f"FAILED case {one.get('case')}: {rank}{one.get('error')}")
+    for case in unfinished(run):
+        rank = "" if case.get("rank") is None else f"rank {case['rank']}: "
+        lines.append(f"FAILED case {case.get('case')}: {rank}{case.get('error')}")
     reasons: dict[str, list[str]] = {}
-    for one in not_run(run):
-        reasons.setdefault(str(one.get("error")), []).append(str(one.get("case")))
+    for case in not_run(run):
+        reasons.setdefault(str(case.get("error")), []).append(str(case.get("case")))
     return lines + [f"NOT RUN {', '.join(cases)}: {why}" for why, cases in reasons.items()]
 
 
@@ -95,12 +95,12 @@ def warnings(run: Run, records: Sequence[Record]) -> list[str]:
 
 def _ran_in(run: Run) -> dict[str, tuple[Mapping[str, Any], int]]:
     """Return the environments that cases of ``run`` ran in, by key, with the number of their cases."""
-    found: dict[str, tuple[Mapping[str, Any], int]] = {}
+    grown_most: dict[str, tuple[Mapping[str, Any], int]] = {}
     for index in range(len(run.described)):
         environment = run.environment_of(index)
         key = str(environment.get("key"))
-        found[key] = environment, found.get(key, (environment, 0))[1] + 1
-    return found
+        grown_most[key] = environment, grown_most.get(key, (environment, 0))[1] + 1
+    return grown_most
 
 
 def _mixed(run: Run) -> Iterator[str]:
@@ -115,7 +115,7 @@ def _mixed(run: Run) -> Iterator[str]:
 
 def _place(environment: Mapping[str, Any]) -> str:
     mpi, cpu = environment.get("mpi"), environment.get("cpu")
-    mpi, cpu = (one if isinstance(one, dict) else {} for one in (mpi, cpu))
+    mpi, cpu = (part if isinstance(part, dict) else {} for part in (mpi, cpu))
     hosts = {str(rank.get("hostname", "")) for rank in environment.get("ranks") or ()}
     named = f"{min(hosts)} and {len(hosts) - 1} more" if len(hosts) > 1 else "".join(hosts)
     words = [f"{mpi.get('library', UNKNOWN)} {mpi.get('version', '')}".strip()]

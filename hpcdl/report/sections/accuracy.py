@@ -46,10 +46,10 @@ def accuracy_terminal(findings: Findings) -> Section:
 def _learned(methods: Sequence[Method]) -> list[Row]:
     """Return rows with an accuracy; ranks that do not communicate learn each for itself and are left out."""
     return [
-        one
+        member
         for row in rows(methods)
         if row.scale.values("final_accuracy") and not row.is_ceiling
-        for one in ([row] if _learned_alike(row.scale) else row.members)
+        for member in ([row] if _learned_alike(row.scale) else row.members)
     ]
 
 
@@ -243,9 +243,9 @@ def _over_budget(field: Field, question: str, settings: Settings) -> Table:
     shown = seconds if question == "accuracy_in_time" else digits
     header = ("setting", "method", "ranks", *(f"{part:.0%} = {shown(part * budget)}" for part in QUARTERS))
     rows = [
-        (settings.name(one.fields) or NONE, names(fields), str(fields.get("ranks")), *map(digits, reached))
-        for one, reached in progress(field, question)
-        for fields in [one.fields]
+        (settings.name(candidate.fields) or NONE, names(fields), str(fields.get("ranks")), *map(digits, reached))
+        for candidate, reached in progress(field, question)
+        for fields in [candidate.fields]
     ]
     where = ", ".join(filter(None, (field.dataset, conditions(field))))
     return Table(f"{where}: {budget_of(field, question)}", header, rows, 2).without_empty()

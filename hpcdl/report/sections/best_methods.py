@@ -28,7 +28,7 @@ HEADER: Final = (
     *("dataset", "conditions", "question", "budget", "setting", "model", "method", "ranks", "value"),
     *("95 %", "tied with", "candidates", "doubt"),
 )
-MOST: Final = 3
+MAX_RIVALS: Final = 3
 """Rivals that are named; more are counted."""
 OVERSUBSCRIBED: Final = "OVERSUBSCRIBED"
 """Doubt about times of ranks that share cores."""
@@ -72,8 +72,8 @@ def answer(findings: Findings) -> Answer | None:
     fields: dict[int, dict[str, Winner]] = {}
     for one in chosen:
         fields.setdefault(id(one.field), {})[one.question] = one
-    lines = [line for one in fields.values() if (line := _trade_off(one, findings.oversubscribed))]
-    lines += [_line(one, findings) for one in chosen]
+    lines = [line for answers in fields.values() if (line := _trade_off(answers, findings.oversubscribed))]
+    lines += [_line(winner, findings) for winner in chosen]
     return Answer(lines[0], lines[1:]) if lines else None
 
 
@@ -83,10 +83,10 @@ def _trade_off(winners: Mapping[str, Winner], oversubscribed: Collection[int]) -
         return ""
     accurate, fastest = winners["accuracy"], winners["throughput"]
     field = accurate.field
-    speed = {id(one): reached.value for one, _, reached, _ in fastest.places}
-    accuracy = {id(one): reached.value for one, _, reached, _ in accurate.places}
+    speed = {id(candidate): reached.value for candidate, _, reached, _ in fastest.places}
+    accuracy = {id(candidate): reached.value for candidate, _, reached, _ in accurate.places}
     best, quick = accurate.places[0].candidate, fastest.places[0].candidate
-    alike = [one for one in (best, *accurate.rivals) if id(one) in speed]
+    alike = [candidate for candidate in (best, *accurate.rivals) if id(candidate) in speed]
     where = "".join(f"{part}: " for part in [conditions(field)] if part)
     doubts = [
         *(["one seed"] if not _has_interval(accurate) else []),
@@ -95,17 +95,20 @@ def _trade_off(winners: Mapping[str, Winner], oversubscribed: Collection[int]) -
     ]
     doubt = f" ({'; '.join(doubts)})" if doubts else ""
     reached = digits(accuracy[id(best)])
-    if any(one is quick for one in alike):
+    if any(candidate is quick for candidate in alike):
         name, rate = _called(field, quick), digits(speed[id(quick)])
         return f"{where}{name} is fastest ({rate} images/s) and as accurate as any ({reached}){doubt}."
     if id(best) not in speed or id(quick) not in accuracy:
         return ""
-    times = {id(one): f"{digits(speed[id(one)] / speed[id(best)])} times its images/s" for one in (quick, *alike)}
+    times = {
+        id(candidate): f"{digits(speed[id(candidate)] / speed[id(best)])} times its images/s"
+        for candidate in (quick, *alike)
+    }
     line = (
         f"{where}{_called(field, best)} is most accurate ({reached}); {_called(field, quick)} is fastest: "
         f"{times[id(quick)]}, accuracy {digits(accuracy[id(quick)])}"
     )
-    remedy = max(alike, key=lambda one: speed[id(one)])
+    remedy = max(alike, key=lambda candidate: speed[id(candidate)])
     if remedy is not best:
         line += f"; {_called(field, remedy)} is as accurate with {times[id(remedy)]}"
     return f"{line}{doubt}."
@@ -124,7 +127,7 @@ def _line(winner: Winner, findings: Findings) -> str:
     where = "".join(f"{part}: " for part in [conditions(winner.field)] if part)
     shared = _shared(winner, findings.oversubscribed)
     doubt = f"; {OVERSUBSCRIBED}, {plural(shared, 'rank')} share cores: doubtful" if shared else ""
-    doubt += "".join(f"; {one}" for one in _left_out(winner))
+    doubt += "".join(f"; {name}" for name in _left_out(winner))
     return f"{where}{QUESTIONS[winner.question]}{budget}: {method} ({', '.join(words)}){rivals}{doubt}."
 
 
@@ -133,7 +136,12 @@ def _shared(winner: Winner, oversubscribed: Collection[int]) -> int:
     if is_virtual(winner.field):
         return 0
     return max(
-        (one.fields["ranks"] for one, *_ in winner.places if one.fields["ranks"] in oversubscribed), default=0
+        (
+            candidate.fields["ranks"]
+            for candidate, *_ in winner.places
+            if candidate.fields["ranks"] in oversubscribed
+        ),
+        default=0,
     )
 
 
@@ -162,10 +170,10 @@ def _rivals(winner: Winner) -> str:
     rivals = winner.rivals
     if len(winner.places) > 1 and not _has_interval(winner):
         return f"any other: {_single(winner)}"
-    if len(rivals) > MOST and len(rivals) + 1 == len(winner.places):
+    if len(rivals) > MAX_RIVALS and len(rivals) + 1 == len(winner.places):
         return "any other"
-    names = [_called(winner.field, rival) for rival in rivals[:MOST]]
-    more = [f"{len(rivals) - MOST} more"] if len(rivals) > MOST else []
+    names = [_called(winner.field, rival) for rival in rivals[:MAX_RIVALS]]
+    more = [f"{len(rivals) - MAX_RIVALS} more"] if len(rivals) > MAX_RIVALS else []
     single = winner.inconclusive
     return "; ".join([*names, *more, *([f"{single} of {_single(winner)}"] if single else [])]) or NONE
 

@@ -44,7 +44,7 @@ def terminal(findings: Findings) -> Section:
         return Section("Break-even")
     networks = {record["network"]: record for record in sorted(records, key=_bandwidth)}
     rows = [
-        (name, rate(_bandwidth(record)), *_counts([one for one in records if one["network"] == name]))
+        (name, rate(_bandwidth(record)), *_counts([record for record in records if record["network"] == name]))
         for name, record in networks.items()
     ]
     header = ("network", "bandwidth", "set-ups", "won over 16-bit ring", "won over dense", "best speed-up")
@@ -99,18 +99,18 @@ def _line(records: Sequence[Record]) -> str:
 
 def _counts(records: Sequence[Record]) -> tuple[str, ...]:
     half, dense = (_gains(records, name) for name in ("half_precision_seconds", "dense_seconds"))
-    won = (str(sum(gain >= WON for gain in one)) for one in (half, dense))
+    won = (str(sum(gain >= WON for gain in step)) for step in (half, dense))
     return (str(len(records)), *won, digits(max(half)))
 
 
 def _row(key: Sequence[Any], alike: Sequence[Record]) -> tuple[str, ...]:
     gains = _gains(alike, "half_precision_seconds")
-    one = alike[0]
+    first = alike[0]
     return (
         *map(str, key),
         ", ".join(dict.fromkeys(record["aggregation"] for record in alike)),
-        percent(one["dense_bytes"] - one["step_bytes"], one["dense_bytes"]),
-        *(seconds(one[f"{name}_seconds"]) for name in ("encode", "decode")),
+        percent(first["dense_bytes"] - first["step_bytes"], first["dense_bytes"]),
+        *(seconds(first[f"{name}_seconds"]) for name in ("encode", "decode")),
         f"{sum(gain >= WON for gain in gains)} of {len(gains)}",
         interval(min(gains), max(gains)),
         _level(alike, "break_even_bytes_per_second", "half_precision_seconds"),

@@ -210,7 +210,11 @@ def _fastest(groups: Sequence[tuple[str, Sequence[Record]]]) -> str:
     runs: list[tuple[str, list[str]]] = []
     for where, peers in groups:
         ordered = ranked(peers)
-        names = [scheme_name(one) for one in (ordered if known else ordered[:1]) if place(one, peers) or not known]
+        names = [
+            scheme_name(record)
+            for record in (ordered if known else ordered[:1])
+            if place(record, peers) or not known
+        ]
         fastest = f"{_either(names)} (tied)" if len(names) > 1 else "".join(names) or "inconclusive"
         if not runs or runs[-1][0] != fastest:
             runs.append((fastest, []))
@@ -246,7 +250,7 @@ def terminal(findings: Findings) -> Section:
             ordered = ranked(peers)
             shown = [*ordered[:MOST], *(peer for peer in peers if peer["correct"] is False)]
             more = [f"{len(peers) - len(shown)} more in report.md"] if len(shown) < len(peers) else []
-            cells.append((volume(size), ", ".join([*(_marked(one, peers) for one in shown), *more])))
+            cells.append((volume(size), ", ".join([*(_marked(record, peers) for record in shown), *more])))
         tables.append(Table(group.title, ("size", "median time, best first"), cells, 2))
     notes = one_launch([record for record in findings.records if record.get("kind") == "collective"])
     return Section("Collectives: * fastest, ~ tied with it", notes, tables=tables)

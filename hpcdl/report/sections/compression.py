@@ -69,12 +69,13 @@ def _residual_points(own: Sequence[Columns]) -> list[Point]:
     """Return the median of each step that all launches have, with a gradient that is not zero."""
     if not own:
         return []
-    common = set.intersection(*(set(one["step"][one["gradient_norm"] > 0].tolist()) for one in own))
+    common = set.intersection(*(set(scale["step"][scale["gradient_norm"] > 0].tolist()) for scale in own))
     points = []
     for step in sorted(common):
-        places = [int(np.searchsorted(one["step"], step)) for one in own]
+        places = [int(np.searchsorted(scale["step"], step)) for scale in own]
         values = [
-            float(one["residual_norm"][at] / one["gradient_norm"][at]) for one, at in zip(own, places, strict=True)
+            float(scale["residual_norm"][at] / scale["gradient_norm"][at])
+            for scale, at in zip(own, places, strict=True)
         ]
         bounds = (min(values), max(values)) if len(values) > 1 else ()
         points.append(Point(step, float(np.median(values)), *bounds))
@@ -136,7 +137,7 @@ def terminal(findings: Findings) -> Section:
         if not shown[0][0].scale["network"]:
             tables += [
                 replace(fidelity.without("ranks", "error", "bits", "entropy"), title="Gradient and accuracy"),
-                *(replace(one.without("ranks", "residual", "largest"), title=RATIO) for one in unsent),
+                *(replace(scale.without("ranks", "residual", "largest"), title=RATIO) for scale in unsent),
             ]
     return Section("Compression", [line.headline], tables=[replace(table, notes=[]) for table in tables])
 
@@ -163,20 +164,20 @@ def answer(findings: Findings) -> Answer | None:
     if not pairs:
         return None
     calm = [pair for pair in pairs if not _disturbed(pair[1]) and not _disturbed(pair[2])]
-    fast = [one for one in calm if _wins(*one)]
-    won = [one for one in fast if not _is_less_accurate(*one[1:])]
-    gain, best, dense = max(won or fast or calm or pairs, key=lambda one: one[0])
+    fast = [scale for scale in calm if _wins(*scale)]
+    won = [scale for scale in fast if not _is_less_accurate(*scale[1:])]
+    gain, best, dense = max(won or fast or calm or pairs, key=lambda scale: scale[0])
     times = f"{digits(gain)} times the dense speed"
     cases = "cases" if len(calm) == len(pairs) else "undisturbed cases"
     if won:
-        known = all(_points(*one[1:]) for one in won)
+        known = all(_points(*scale[1:]) for scale in won)
         lost = f"; {len(fast) - len(won)} more are faster and less accurate" if len(won) < len(fast) else ""
         return Answer(
             f"{'Compression pays' if known else 'By time alone, compression pays'} in {len(won)} of {len(calm)} "
             f"{cases} here; {best.name} has {times}{lost}."
         )
     if fast:
-        own, other = (digits(one.scale.median("final_accuracy")) for one in (best, dense))
+        own, other = (digits(scale.scale.median("final_accuracy")) for scale in (best, dense))
         return Answer(
             f"Compression does not pay here: {len(fast)} of {len(calm)} {cases} are faster, all of them less "
             f"accurate; {best.name} has {times} and an accuracy of {own}, dense {other}."
@@ -201,8 +202,8 @@ def _is_less_accurate(row: Row, dense: Row) -> bool:
     points = _points(row, dense)
     if len(points) < 2:
         return any(point < -2 * LOST for point in points)
-    found = mean_interval(points)
-    return found.value < -LOST and found.high < 0
+    interval = mean_interval(points)
+    return interval.value < -LOST and interval.high < 0
 
 
 def _disturbed(row: Row) -> bool:
@@ -211,15 +212,15 @@ def _disturbed(row: Row) -> bool:
 
 def _compared(methods: Sequence[Method]) -> list[tuple[Row, Row | None]]:
     """Return the compressed rows on several ranks, each with the fastest dense one on as many ranks."""
-    found = [row for row in rows(methods) if row.scale["ranks"] > 1 and not row.is_ceiling]
-    dense = [row for row in found if (row.scale["compression"] or "none") == "none"]
+    shown = [row for row in rows(methods) if row.scale["ranks"] > 1 and not row.is_ceiling]
+    dense = [row for row in shown if (row.scale["compression"] or "none") == "none"]
     pairs = []
-    for row in found:
+    for row in shown:
         if row in dense:
             continue
-        rivals = [one for one in dense if one.scale["ranks"] == row.scale["ranks"] and one.step_seconds]
+        rivals = [scale for scale in dense if scale.scale["ranks"] == row.scale["ranks"] and scale.step_seconds]
         rivals = [rival for rival in rivals if not _disturbed(rival)] or rivals
-        pairs.append((row, min(rivals, key=lambda one: one.step_seconds or 0.0, default=None)))
+        pairs.append((row, min(rivals, key=lambda scale: scale.step_seconds or 0.0, default=None)))
     return pairs
 
 
@@ -263,7 +264,11 @@ def _fidelity(row: Row, dense: Row | None) -> tuple[str, ...]:
 
 def _unsent(row: Row) -> tuple[str, ...]:
     scale = row.scale
-    names = ("residual_norm", "residual_norm_largest", *(f"residual_to_gradient_q{one}" for one in range(1, 5)))
+    names = (
+        "residual_norm",
+        "residual_norm_largest",
+        *(f"residual_to_gradient_q{quarter}" for quarter in range(1, 5)),
+    )
     numbers = [digits(scale.median(name)) for name in names]
     return (row.name, str(scale["ranks"]), volume(scale.median("residual_bytes")), *numbers)
 
@@ -271,7 +276,7 @@ def _unsent(row: Row) -> tuple[str, ...]:
 def _points(row: Row, dense: Row) -> list[float]:
     """Return the differences of accuracies of the seeds that both have, in percentage points."""
     theirs = {record.get("seed"): record.get("final_accuracy") for record in dense.scale.records}
-    pairs = [(one.get("final_accuracy"), theirs.get(one.get("seed"))) for one in row.scale.records]
+    pairs = [(record.get("final_accuracy"), theirs.get(record.get("seed"))) for record in row.scale.records]
     return [100 * (own - other) for own, other in pairs if own is not None and other is not None]
 
 

@@ -43,7 +43,9 @@ def _bounds(found: Interval, shown: Callable[[Number], str]) -> str:
 
 def fabric_page(findings: Findings) -> Section:
     """Return one row per size: difference and ratio."""
-    rows = [(volume(one.fields.get("message_bytes")), *cells(one)) for one in findings.cost_of_fabric]
+    rows = [
+        (volume(overhead.fields.get("message_bytes")), *cells(overhead)) for overhead in findings.cost_of_fabric
+    ]
     header = ("size", "raw", "fabric", "fabric - raw", "95 %", "fabric / raw", "ratio 95 %")
     notes = ["raw: mpi4py's Sendrecv. fabric: the same exchange as every algorithm here does it."]
     return Section("Cost of the fabric", tables=[Table("", header, rows, notes=notes)] if rows else [])
@@ -56,14 +58,14 @@ def fabric_terminal(findings: Findings) -> Section:
 
 def fabric_answer(findings: Findings) -> Answer | None:
     """Return the ratio at the smallest and the largest size."""
-    costs = sorted(findings.cost_of_fabric, key=lambda one: one.fields.get("message_bytes") or 0)
+    costs = sorted(findings.cost_of_fabric, key=lambda overhead: overhead.fields.get("message_bytes") or 0)
     if not costs:
         return None
     chosen = costs if len(costs) < 2 else [costs[0], costs[-1]]
     parts = [
-        f"{digits(one.ratio.value)} at {volume(one.fields.get('message_bytes'))}"
-        + (" (within noise)" if is_noise(one) else "")
-        for one in chosen
+        f"{digits(overhead.ratio.value)} at {volume(overhead.fields.get('message_bytes'))}"
+        + (" (within noise)" if is_noise(overhead) else "")
+        for overhead in chosen
     ]
     return Answer(f"Time of an exchange through the fabric by mpi4py's: {', '.join(parts)}.")
 
@@ -73,11 +75,16 @@ COST_OF_FABRIC: Final = Declaration(20, fabric_page, fabric_terminal, fabric_ans
 
 def tracing_page(findings: Findings) -> Section:
     """Return one row per training that traced every second step."""
-    letters = [findings.settings.name(one.fields) for one in findings.cost_of_tracing]
+    letters = [findings.settings.name(overhead.fields) for overhead in findings.cost_of_tracing]
     several = len(set(letters)) > 1
     rows = [
-        (letter if several else "", _tracing_name(one.fields), str(one.fields.get("ranks")), *cells(one))
-        for letter, one in zip(letters, findings.cost_of_tracing, strict=True)
+        (
+            letter if several else "",
+            _tracing_name(overhead.fields),
+            str(overhead.fields.get("ranks")),
+            *cells(overhead),
+        )
+        for letter, overhead in zip(letters, findings.cost_of_tracing, strict=True)
     ]
     header = ("setting", "case", "ranks", "steps", "events", "events - steps", "95 %", "ratio", "ratio 95 %")
     note = (
@@ -102,7 +109,7 @@ def tracing_terminal(findings: Findings) -> Section:
 
 def tracing_answer(findings: Findings) -> Answer | None:
     """Return the range of the ratios."""
-    costs = sorted(findings.cost_of_tracing, key=lambda one: one.ratio.value)
+    costs = sorted(findings.cost_of_tracing, key=lambda overhead: overhead.ratio.value)
     if not costs:
         return None
     low, high = digits(costs[0].ratio.value), digits(costs[-1].ratio.value)

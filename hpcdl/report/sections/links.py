@@ -49,8 +49,8 @@ def pairwise_page(findings: Findings) -> Section:
         )
         for group, rows in groups.items()
     ]
-    found = [record for rows in groups.values() for record in rows]
-    return Section("Pairwise exchange", one_launch(found), tables=tables)
+    records = [record for rows in groups.values() for record in rows]
+    return Section("Pairwise exchange", one_launch(records), tables=tables)
 
 
 def pairwise_terminal(findings: Findings) -> Section:
@@ -63,12 +63,12 @@ PAIRWISE: Final = Declaration(120, pairwise_page, pairwise_terminal)
 
 def traffic_page(findings: Findings) -> Section:
     """Return one row per case: bytes of a step within nodes and through each level of switches."""
-    depth = max((len(one.bytes_per_step) for one in findings.switch_traffic), default=0)
+    depth = max((len(traffic.bytes_per_step) for traffic in findings.switch_traffic), default=0)
     rows = []
-    for one in findings.switch_traffic:
-        cells = [volume(size) for size in one.bytes_per_step] + [NONE] * (depth - len(one.bytes_per_step))
-        highest = percent(one.bytes_per_step[-1], sum(one.bytes_per_step))
-        rows.append((str(one.fields.get("case")), str(one.fields.get("ranks")), *cells, highest))
+    for traffic in findings.switch_traffic:
+        cells = [volume(size) for size in traffic.bytes_per_step] + [NONE] * (depth - len(traffic.bytes_per_step))
+        highest = percent(traffic.bytes_per_step[-1], sum(traffic.bytes_per_step))
+        rows.append((str(traffic.fields.get("case")), str(traffic.fields.get("ranks")), *cells, highest))
     crossed = tuple(f"{level} level{'s' * (level > 1)}" for level in range(1, depth))
     header = ("case", "ranks", "within nodes", *crossed, "through the highest")
     note = "Bytes that all ranks send in a step, by the levels of switches between sender and receiver."
@@ -78,7 +78,7 @@ def traffic_page(findings: Findings) -> Section:
 SWITCH_TRAFFIC: Final = Declaration(125, traffic_page)
 
 
-MOST: Final = 48
+MAX_RANKS: Final = 48
 """Ranks of a map, at most; more share rows and columns."""
 SMALL_MAP: Final = 4096
 """Bytes of messages, below which a map shows times instead of rates."""
@@ -97,7 +97,7 @@ def _chart(links: Links) -> HeatMap:
     size = int(links.fields["message_bytes"])
     small = size < SMALL_MAP
     values = links.seconds if small else links.rates
-    width = -(-len(values) // MOST)
+    width = -(-len(values) // MAX_RANKS)
     begins = range(0, len(values), width)
     worst = np.fmax if small else np.fmin
     if width > 1:
@@ -147,7 +147,7 @@ def links_page(findings: Findings) -> Section:
     """Return a map per case, and the slow hosts and links; of traced cases those alone with a slow host."""
     slow_in = [speed for speed in findings.speeds if _slow_hosts(speed, findings.usable_cores)]
     tables = [Table(_title(link), *_map(link)) for link in findings.links]
-    tables += [Table(f"{one.fields.get('case')}: share of the usual speed", *_shares(one)) for one in slow_in]
+    tables += [Table(f"{slow.fields.get('case')}: share of the usual speed", *_shares(slow)) for slow in slow_in]
     notes = [*([NOTE] if findings.links else []), *([TRACED] if slow_in else [])]
     return Section(TITLE, notes, points=_slow(findings), tables=tables) if tables else Section(TITLE)
 
@@ -208,7 +208,7 @@ def links_answer(findings: Findings) -> Answer | None:
     for traced in findings.speeds:
         for name, share in _slow_hosts(traced, findings.usable_cores):
             hosts.setdefault(name, []).append(share)
-    ordered = sorted(hosts.items(), key=lambda one: one[1][0].value)
+    ordered = sorted(hosts.items(), key=lambda links: links[1][0].value)
     lines = [
         f"{name}'s link runs at {shares[0].value:.2f} of the others'{_seen(shares)}." for name, shares in ordered
     ]
@@ -239,11 +239,11 @@ def _links_range(values: Sequence[float]) -> str:
 
 def _none_slow(mapped: Sequence[Links], cores: float | None) -> str:
     """Return why no host is named: too few hosts, shared or lost cores, or none is slow."""
-    clear = [one for one in mapped if not _obstacle(one, cores)]
+    clear = [links for links in mapped if not _obstacle(links, cores)]
     if not clear:
-        obstacles = dict.fromkeys(_obstacle(one, cores) for one in mapped)
+        obstacles = dict.fromkeys(_obstacle(links, cores) for links in mapped)
         return f"No host can be named as slow: {'; '.join(obstacles)}."
-    slowest = [(share.value, one.names[host]) for one in clear for host, share in one.shares()[:1]]
+    slowest = [(share.value, links.names[host]) for links in clear for host, share in links.shares()[:1]]
     if not slowest:
         return "No host can be named as slow: that takes at least three hosts."
     value, name = min(slowest)

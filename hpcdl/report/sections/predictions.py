@@ -48,23 +48,23 @@ NOTE: Final = (
 
 def predicted_page(findings: Findings) -> Section:
     """Return each measured time with its prediction, if a network could be fitted."""
-    title, found = "Predicted and measured", findings.predicted
-    if found is None:
+    title, prediction = "Predicted and measured", findings.predicted
+    if prediction is None:
         return Section(title)
-    fabric = network(found.fitted.network, found.fitted.certainty)
-    errors = found.fitted.errors
+    fabric = network(prediction.fitted.network, prediction.fitted.certainty)
+    errors = prediction.fitted.errors
     within, beyond = (percent(errors[name]["median"], 1) for name in ("fitted", "scheme_and_ranks_left_out"))
     line = (
         f"Half of the {errors['fitted']['of']} predicted times are within {within} of the measured ones; of those "
         f"predicted from other algorithms and numbers of ranks only, within {beyond}."
     )
     points = list(fabric.points)
-    if found.too_expensive:
+    if prediction.too_expensive:
         points.append(
-            f"{plural(found.too_expensive, 'measured time')} more would take long to simulate; "
+            f"{plural(prediction.too_expensive, 'measured time')} more would take long to simulate; "
             "hpcdl predict does it."
         )
-    tables = [*fabric.tables, _by_algorithm(found.rows), *predicted(found.rows).tables]
+    tables = [*fabric.tables, _by_algorithm(prediction.rows), *predicted(prediction.rows).tables]
     return Section(title, [line, NOTE, *fabric.paragraphs], points, tables)
 
 
@@ -75,7 +75,7 @@ def _by_algorithm(rows: Sequence[Record]) -> Table:
         ratio = row["predicted_seconds"] / row["time_p50_seconds"]
         ratios.setdefault((scheme_name(row), row["ranks"]), []).append(ratio)
     cells = [
-        (name, str(ranks), *(digits(found) for found in (median(group), min(group), max(group))), str(len(group)))
+        (name, str(ranks), *(digits(ratio) for ratio in (median(group), min(group), max(group))), str(len(group)))
         for (name, ranks), group in sorted(ratios.items())
     ]
     header = ("algorithm", "ranks", "median", "least", "most", "times")

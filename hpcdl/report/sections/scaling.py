@@ -123,7 +123,9 @@ def _images_per_second(row: Row) -> float | None:
     ]
     step = row.step_seconds
     return (
-        median(one["images_per_second"] * one["step_seconds"] for one in known) / step if known and step else None
+        median(record["images_per_second"] * record["step_seconds"] for record in known) / step
+        if known and step
+        else None
     )
 
 
@@ -241,7 +243,7 @@ def _least_exposed(methods: Sequence[Method]) -> list[str]:
 
     Methods that were disturbed, or whose case without communication was, are left out.
     """
-    largest = max(one.scales[-1]["ranks"] for one in methods)
+    largest = max(method.scales[-1]["ranks"] for method in methods)
     known = [
         (time / step, time, method.name)
         for method in methods

@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from hpcdl.report.run.grouping import Row
 
 
-MOST: Final = 12
+MAX_ROWS: Final = 12
 """Values of staleness with columns of their own."""
 
 
 def staleness_histogram(findings: Findings) -> list[Columns]:
     """Return one chart per problem in which gradients were applied to newer parameters."""
     shares: dict[Key, list[tuple[float, ...]]] = {}
-    for fields, one in findings.staleness:
-        shares.setdefault(_histogram_key(fields), []).append(one.shares)
+    for fields, stale in findings.staleness:
+        shares.setdefault(_histogram_key(fields), []).append(stale.shares)
     made = []
     for methods in findings.problems:
         series = {}
         for row in rows(methods):
             keys = dict.fromkeys(_histogram_key(record) for record in row.scale.records)
-            own = [one for key in keys for one in shares.get(key, [])]
+            own = [stale for key in keys for stale in shares.get(key, [])]
             if own:
                 series[f"{row.name}, {plural(row.scale['ranks'], 'rank')}"] = _mean(own)
         if series:
@@ -49,12 +49,12 @@ def _histogram_key(fields: Mapping[str, Any]) -> Key:
 
 def _mean(own: list[tuple[float, ...]]) -> list[float]:
     most = max(map(len, own))
-    return [sum(one[age] for one in own if age < len(one)) / len(own) for age in range(most)]
+    return [sum(stale[age] for stale in own if age < len(stale)) / len(own) for age in range(most)]
 
 
 def _chart(series: Mapping[str, list[float]], title: str) -> Columns:
     most = max(map(len, series.values()))
-    shown = min(most, MOST)
+    shown = min(most, MAX_ROWS)
     cut = {
         name: [*(values[:shown] + [0.0] * (shown - len(values))), *([sum(values[shown:])] if most > shown else [])]
         for name, values in series.items()
@@ -87,7 +87,7 @@ def page(findings: Findings) -> Section:
         cells, notes = [], []
         for row in rows(methods):
             keys = {_key(record) for record in row.scale.records}
-            own = [one for fields, one in findings.staleness if _key(fields) in keys]
+            own = [stale for fields, stale in findings.staleness if _key(fields) in keys]
             if own:
                 cells.append(_staleness(row, own))
                 notes += _slow_worker(row, own[0])
@@ -115,7 +115,9 @@ def _key(fields: Mapping[str, Any]) -> Key:
 
 def _staleness(row: Row, own: Sequence[Staleness]) -> tuple[str, ...]:
     scale = row.scale
-    shares = [sum(one.shares[age] for one in own if age < len(one.shares)) / len(own) for age in range(SHOWN)]
+    shares = [
+        sum(stale.shares[age] for stale in own if age < len(stale.shares)) / len(own) for age in range(SHOWN)
+    ]
     return (
         row.name,
         str(scale["ranks"]),

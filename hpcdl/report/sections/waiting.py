@@ -25,24 +25,24 @@ STRAGGLER_NOTE = (
 
 def stragglers_page(findings: Findings) -> Section:
     """Return one row per method, scale and straggler."""
-    names = Names(one.fields for one in findings.slowed)
+    names = Names(pair.fields for pair in findings.slowed)
     header = (
         *("method", "straggler", "ranks", "images/s without", "with", "with / without", "95 %"),
         *("if every step waits", "if no step waits"),
     )
     rows = [
         (
-            names(one.fields),
-            str(one.fields["straggler"]),
-            str(one.fields.get("ranks")),
-            digits(one.without),
-            digits(one.having),
-            digits(one.ratio.value) + (" DISTURBED" if one.disturbed else ""),
-            interval(one.ratio.low, one.ratio.high) if math.isfinite(one.ratio.low) else NONE,
-            digits(one.waiting),
-            digits(one.free),
+            names(pair.fields),
+            str(pair.fields["straggler"]),
+            str(pair.fields.get("ranks")),
+            digits(pair.without),
+            digits(pair.having),
+            digits(pair.ratio.value) + (" DISTURBED" if pair.disturbed else ""),
+            interval(pair.ratio.low, pair.ratio.high) if math.isfinite(pair.ratio.low) else NONE,
+            digits(pair.waiting),
+            digits(pair.free),
         )
-        for one in findings.slowed
+        for pair in findings.slowed
     ]
     table = Table("", header, rows, 2, [STRAGGLER_NOTE])
     return Section("Stragglers", tables=[table.without_empty()] if rows else [])
@@ -50,14 +50,14 @@ def stragglers_page(findings: Findings) -> Section:
 
 def stragglers_answer(findings: Findings) -> Answer | None:
     """Return, per straggler, the methods that keep most and least of their throughput, undisturbed."""
-    slowed = [one for one in findings.slowed if not one.disturbed]
-    names = Names(one.fields for one in slowed)
+    slowed = [pair for pair in findings.slowed if not pair.disturbed]
+    names = Names(pair.fields for pair in slowed)
     by_straggler: dict[str, list[tuple[float, str]]] = {}
-    for one in slowed:
+    for pair in slowed:
         several = len({other.fields.get("ranks") for other in slowed}) > 1
-        where = f" on {one.fields.get('ranks')} ranks" if several else ""
-        kept = by_straggler.setdefault(str(one.fields["straggler"]), [])
-        kept.append((one.ratio.value, names(one.fields) + where))
+        where = f" on {pair.fields.get('ranks')} ranks" if several else ""
+        kept = by_straggler.setdefault(str(pair.fields["straggler"]), [])
+        kept.append((pair.ratio.value, names(pair.fields) + where))
     lines = []
     for straggler, kept in by_straggler.items():
         (most, best), (least, worst) = max(kept), min(kept)
@@ -82,7 +82,7 @@ WAITING_NOTE: Final = (
 
 def waiting_page(findings: Findings) -> Section:
     """Return one row per launch of a case."""
-    rows = [_waiting_row(findings, index, one) for index, one in enumerate(findings.waiting) if one]
+    rows = [_waiting_row(findings, index, waits) for index, waits in enumerate(findings.waiting) if waits]
     header = (
         *("case", "ranks", "step", "wait", "share waiting", "waiting for transfers", "move bytes", "share moving"),
         *("latest rank", "by", "verdict"),

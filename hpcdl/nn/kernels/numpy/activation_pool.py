@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 ALIGNMENT: Final = 64
 """Bytes: a cache line, and the widest vector register."""
 
-_MOST_WASTE: Final = 1.25
+_MAX_WASTE: Final = 1.25
 """Largest ratio of a reused block's size to the requested size."""
 
-_MOST_IDLE: Final = 2
+_MAX_IDLE: Final = 2
 """Largest ratio of idle bytes to the most bytes in use at a time."""
 
 
@@ -64,13 +64,13 @@ class _Pool:
             self._sort_in()
             i = bisect_left(self._free, (size,))
             fits = i < len(self._free)
-            if fits and self._free[i][0] <= max(_MOST_WASTE * size, size + 4096):
+            if fits and self._free[i][0] <= max(_MAX_WASTE * size, size + 4096):
                 block = self._free.pop(i)[2]
                 self._idle -= block.size
             else:
                 # Idle blocks are freed if all are too small and exceed those in use (another network's blocks), or
                 # if they exceed the peak by far (batches of several sizes). A step's memory is idle between steps.
-                if self._idle > (_MOST_IDLE * self._most if fits else self._in_use):
+                if self._idle > (_MAX_IDLE * self._most if fits else self._in_use):
                     self._free.clear()
                     self._idle = 0
                     self._most = self._in_use

@@ -95,7 +95,7 @@ DASHES: Final[tuple[tuple[float, ...], ...]] = (
 
 WIDTH: Final = 4.8
 """Inches of a figure; text of 9 points is legible on a phone, where the figure is as wide as the screen."""
-LONGEST: Final = 26
+MAX_LABEL: Final = 26
 """Characters of a label, at most."""
 SETTINGS: Final[Any] = {
     "svg.fonttype": "none",
@@ -152,7 +152,7 @@ def themed(svg: str, number: int) -> str:
     )
     used = set(re.findall(r"(?:url\(|href=\")#([\w-]+)", svg))
     svg = re.sub(r"<style.*?</style>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r' id="([^"]+)"', lambda one: one[0] if one[1] in used else "", svg)
+    svg = re.sub(r' id="([^"]+)"', lambda element: element[0] if element[1] in used else "", svg)
     svg = re.sub(r'(url\(#|href="#| id=")(?=[\w-])', rf"\1f{number}-", svg)
     svg = svg.replace("xlink:href", "href")
     svg = re.sub(r"font-family: [^;\"]*;? ?", "", svg)
@@ -167,6 +167,6 @@ def _rounded(number: re.Match[str]) -> str:
 
 
 def label(text: str) -> str:
-    """Return text for a drawing: printable, and cut at :data:`LONGEST` characters."""
+    """Return text for a drawing: printable, and cut at :data:`MAX_LABEL` characters."""
     shown = visible(text)
-    return shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}"
+    return shown if len(shown) <= MAX_LABEL else f"{shown[: MAX_LABEL - 1]}\N{HORIZONTAL ELLIPSIS}"

@@ -73,13 +73,13 @@ def figure(chart: Chart, number: int) -> Figure:
 
 def _of_lines(chart: Lines) -> list[Entry]:
     entries = [
-        Entry(f"var(--s{number})", _dashes(DASHES[number]), SHAPES[number], one.name)
-        for number, one in enumerate(named_series(chart))
+        Entry(f"var(--s{number})", _dashes(DASHES[number]), SHAPES[number], line.name)
+        for number, line in enumerate(named_series(chart))
     ]
-    entries += _others(sum(one.role == "method" for one in chart.series), "")
-    ceilings = [one.name for one in chart.series if one.role == "ceiling"]
+    entries += _others(sum(line.role == "method" for line in chart.series), "")
+    ceilings = [line.name for line in chart.series if line.role == "ceiling"]
     entries += [Entry("var(--muted)", "1.5 1.5", "M14 3.8a2.2 2.2 0 1 0 .01 0z", name) for name in ceilings]
-    entries += [Entry("currentColor", "5 3", "", one.name) for one in chart.series if one.role == "reference"]
+    entries += [Entry("currentColor", "5 3", "", line.name) for line in chart.series if line.role == "reference"]
     return entries
 
 
@@ -118,10 +118,10 @@ STYLE: Final = (
 
 def standalone(made: Figure, title: str, note: str) -> str:
     """Return an SVG document; its colours follow the reader's theme."""
-    found = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', made.svg)
-    if found is None:
+    box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', made.svg)
+    if box is None:
         raise ValueError("a drawing without its size")
-    width, height = map(float, found.groups())
+    width, height = map(float, box.groups())
     legend, below = _legend(made.legend, width, TOP + height + 6)
     below += 4
     lines = textwrap.wrap(visible(note), LINE)

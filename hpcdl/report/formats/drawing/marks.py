@@ -78,25 +78,25 @@ def draw_lines(chart: Lines, axes: Axes) -> None:
     """Draw the first series of :func:`named_series` in colours, the others as thin lines."""
     _scale(chart.x, axes.xaxis, axes.set_xscale)
     _scale(chart.y, axes.yaxis, axes.set_yscale)
-    colours = {id(one): number for number, one in enumerate(named_series(chart))}
-    for one in reversed(chart.series):  # the first is drawn on top
-        x, y = [point.x for point in one.points], [point.y for point in one.points]
-        if one.role == "reference":
+    colours = {id(line): number for number, line in enumerate(named_series(chart))}
+    for line in reversed(chart.series):  # the first is drawn on top
+        x, y = [point.x for point in line.points], [point.y for point in line.points]
+        if line.role == "reference":
             axes.plot(x, y, color=INK, linewidth=1, dashes=(5, 3))
-        elif one.role == "ceiling":
+        elif line.role == "ceiling":
             axes.plot(x, y, color=MUTED, linewidth=1.2, dashes=(1.5, 1.5), marker="o", markersize=3.5)
-        elif id(one) in colours:
-            _series(one, colours[id(one)], axes, (len(colours) - 1) / 2)
+        elif id(line) in colours:
+            _series(line, colours[id(line)], axes, (len(colours) - 1) / 2)
         else:
             axes.plot(x, y, color=GRID, linewidth=1)
-    points = [point for one in chart.series for point in one.points]  # shifted lines do not count by themselves
+    points = [point for line in chart.series for point in line.points]  # shifted lines do not count by themselves
     axes.set_xlim(_limits([point.x for point in points], chart.x))
-    axes.set_ylim(_limits([one for point in points for one in point[1:] if one is not None], chart.y))
+    axes.set_ylim(_limits([line for point in points for line in point[1:] if line is not None], chart.y))
 
 
 def named_series(chart: Lines) -> list[Series]:
     """Return the series with a colour of their own."""
-    return [one for one in chart.series if one.role == "method"][:SERIES]
+    return [line for line in chart.series if line.role == "method"][:SERIES]
 
 
 def _series(series: Series, number: int, axes: Axes, middle: float) -> None:
