@@ -60,7 +60,7 @@ COMMAND: Final = Command(
     65,
     "check the claims of the sources against runs",
     "Decide each claim of the papers that hpcdl follows by the runs of the shipped suites. FOLDER has a run, or a "
-    "folder of launches, for each suite. Exit code 1: a claim came out otherwise than the package says; 3: no "
+    "folder of launches, for each suite. Exit code 1: a claim came out otherwise than expected; 3: no "
     "run.",
     arguments,
     execute,

@@ -59,7 +59,7 @@ class Page:
     head: Document
     parts: Sequence[Part]
     figure: Illustration | None
-    """Main figure, beside the answer."""
+    """Main figure, at the side of the answer."""
     failed: bool
     good: bool
 
