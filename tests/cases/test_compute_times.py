@@ -34,7 +34,8 @@ def test_the_papers_training_takes_the_papers_time():
     assert 64 * 1.28e6 * image / 86400 == pytest.approx(21, rel=0.01)
 
 
-def write(folder, **fields):
+def part(file, images=4, slower=1, **fields):
+    """Write a case whose steps take ``images``, and ``slower`` times as long."""
     recorder = Recorder()
     clock = 0
     for step in range(3):
@@ -45,14 +46,32 @@ def write(folder, **fields):
             ("backward a", 80),
             ("update", 7),
         ):
-            recorder.events.append((0, label, clock, clock + length * 1000, -1, 0))
-            clock += length * 1000
-        recorder.steps.append(Step(step, 0, 0, clock, images=4))
+            recorder.events.append((0, label, clock, clock + slower * length * 1000, -1, 0))
+            clock += slower * length * 1000
+        recorder.steps.append(Step(step, 0, 0, clock, images=images))
     said = {"kind": "train", "model": "lenet5", "image_shape": "8x8x1", "ranks": 1}
-    case = CaseRecord({**said, **fields}, [recorder.pack()])
-    write_part(folder / "part.h5", case)
+    write_part(file, CaseRecord({**said, **fields}, [recorder.pack()]))
+
+
+def write(folder, **fields):
+    part(folder / "part.h5", **fields)
     merge([folder / "part.h5"], folder / "run.h5", {}, "")
     return read(folder)
+
+
+def test_between_two_recorded_batches_times_are_on_a_line(tmp_path):
+    """4 images in 41 us, 16 in 123 us: 8 in 41 + 82 / 3 us."""
+    files = [tmp_path / f"{images}.h5" for images in (4, 16)]
+    for file, images, slower in zip(files, (4, 16), (1, 3), strict=True):
+        part(file, images, slower, case=f"b{images}")
+    merge(files, tmp_path / "run.h5", {}, "")
+    run = read(tmp_path)
+    times = recorded(run, "lenet5", SHAPE, 8)
+    assert times.seconds("forward a", 8) == pytest.approx((41 + 82 / 3) * 1e-6)
+    assert times.source == "b4 and b16"
+    assert recorded(run, "lenet5", SHAPE, 16).seconds("forward a", 16) == pytest.approx(123e-6)
+    with pytest.raises(ValueError, match="holds 'lenet5'"):
+        recorded(run, "lenet5", SHAPE, 17)
 
 
 def test_medians_of_a_run(tmp_path):
