@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     from hpcdl.nn.initial import Initializer
     from hpcdl.nn.loss import AuxiliaryLoss
     from hpcdl.nn.ops import Noise
+
+
+Alone = Literal["elements", "channels", "rows"]
+"""Positions that a layer treats independently, so that ranks can have some each: ``alone`` of its class.
+
+A layer without it, a user's own too, has the whole images of its rank.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from hpcdl.nn.geometry import DropoutGeometry, Shape
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
     from hpcdl.nn.bound import Bound
-    from hpcdl.nn.layer import Site, Variable
+    from hpcdl.nn.layer import Alone, Site, Variable
     from hpcdl.nn.ops import Noise
 
 
@@ -19,6 +19,8 @@ class Dropout:
     Srivastava et al. 2014; scaled in training as in Caffe, so evaluation is the identity. The masks depend only on
     the replica's last reseed key, the layer's name and the number of forwards since that reseed.
     """
+
+    alone: ClassVar[Alone] = "elements"
 
     def __init__(self, name: str, ratio: float = 0.5) -> None:
         self.name = name

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
     from hpcdl.nn.bound import Bound
     from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.layer import Site, Variable
+    from hpcdl.nn.layer import Alone, Site, Variable
 
 
 class Flatten:
     """(N, H, W, C) to (N, H W C), channels fastest; in Caffe and PyTorch width is fastest."""
+
+    alone: ClassVar[Alone] = "elements"
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from hpcdl.nn.bound_ops import BoundElementary
 from hpcdl.nn.geometry import BatchNormGeometry, ResponseGeometry, Shape, as_image
@@ -12,7 +12,7 @@ from hpcdl.nn.layer import Variable
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
     from hpcdl.nn.bound import Bound
-    from hpcdl.nn.layer import Site
+    from hpcdl.nn.layer import Alone, Site
     from hpcdl.nn.ops import BatchNormalization
 
 
@@ -21,6 +21,8 @@ class LRN:
 
     Krizhevsky et al. 2012, section 3.3. Alpha is divided by the size, and defaults are Caffe's.
     """
+
+    alone: ClassVar[Alone] = "rows"
 
     def __init__(
         self, name: str, size: int = 5, *, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
@@ -55,6 +57,8 @@ class BatchNorm:
     here is 0.1 in PyTorch. Evaluation normalises by the running statistics. ``gamma`` is an initialiser; Goyal et
     al. initialise the last one of each block with zero. With ``relu`` the result is max(y, 0).
     """
+
+    alone: ClassVar[Alone] = "channels"
 
     def __init__(
         self,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from hpcdl.nn.bound_ops import BoundElementary
 from hpcdl.nn.geometry import Blob, Pair, PoolingGeometry, Rounding, Shape, as_image, pair, windows
 
 if TYPE_CHECKING:
     from hpcdl.nn.bound import Bound
-    from hpcdl.nn.layer import Site, Variable
+    from hpcdl.nn.layer import Alone, Site, Variable
 
 
 class PoolingWindow:
@@ -31,12 +31,16 @@ class PoolingWindow:
         return PoolingGeometry(image, output, self.kernel, self.stride, self.padding, dtype)
 
 
-class MaxPooling:
-    """(N, H, W, C) to (N, P, Q, C): maximum of each window.
+class WindowPooling:
+    """(N, H, W, C) to (N, P, Q, C): a number for each window and channel.
 
-    Among equal pixels the first receives the gradient; padding is never the maximum. ``mode`` is the rounding of
-    an incomplete last window (see :func:`hpcdl.nn.geometry.windows`); Caffe uses ``ceil``.
+    ``mode`` is the rounding of an incomplete last window (see :func:`hpcdl.nn.geometry.windows`); Caffe uses
+    ``ceil``.
     """
+
+    alone: ClassVar[Alone] = "channels"
+    operation: ClassVar[str]
+    """Name of the backend's operation; see :class:`hpcdl.nn.backend.Backend`."""
 
     def __init__(
         self,
@@ -61,44 +65,29 @@ class MaxPooling:
     def bind(self, shape: Shape, site: Site) -> Bound:
         """See :class:`hpcdl.nn.layer.Layer`."""
         geometry = self.window.over(shape, site.dtype, layer=self.name)
-        return BoundElementary(site.backend.max_pooling(geometry))
+        return BoundElementary(getattr(site.backend, self.operation)(geometry))
 
 
-class AveragePooling:
-    """(N, H, W, C) to (N, P, Q, C): mean of each window.
+class MaxPooling(WindowPooling):
+    """Maximum of each window. Among equal pixels the first receives the gradient; padding is never the maximum."""
+
+    operation = "max_pooling"
+
+
+class AveragePooling(WindowPooling):
+    """Mean of each window.
 
     The divisor is the window's size clipped to the padded image, as in Caffe's pooling_layer: padding counts as
     zeros, positions beyond the padding do not count.
     """
 
-    def __init__(
-        self,
-        name: str,
-        kernel: int | Pair,
-        *,
-        stride: int | Pair | None = None,
-        padding: int | Pair = 0,
-        mode: Rounding = "ceil",
-    ) -> None:
-        self.name = name
-        self.window = PoolingWindow(kernel, stride, padding, mode)
-
-    def output(self, shape: Shape) -> Shape:
-        """Return (P, Q, C); ValueError where the windows do not fit."""
-        return self.window.over(shape, "float32", layer=self.name).output
-
-    def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
-        """Nothing."""
-        return []
-
-    def bind(self, shape: Shape, site: Site) -> Bound:
-        """See :class:`hpcdl.nn.layer.Layer`."""
-        geometry = self.window.over(shape, site.dtype, layer=self.name)
-        return BoundElementary(site.backend.average_pooling(geometry))
+    operation = "average_pooling"
 
 
 class GlobalAverage:
     """(N, H, W, C) to (N, C): mean of each channel (Lin et al. 2013, section 3.2)."""
+
+    alone: ClassVar[Alone] = "channels"
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from hpcdl.nn.layers.activations import ReLU, Sigmoid
 from hpcdl.nn.layers.composite import Auxiliary, Concat, Residual
 from hpcdl.nn.layers.convolution import Convolution
-from hpcdl.nn.layers.dropout import Dropout
 from hpcdl.nn.layers.flatten import Flatten
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.locally_connected import LocallyConnected
-from hpcdl.nn.layers.normalization import LRN, BatchNorm
-from hpcdl.nn.layers.pooling import AveragePooling, GlobalAverage, MaxPooling
+from hpcdl.nn.layers.normalization import BatchNorm
+from hpcdl.nn.layers.pooling import WindowPooling
 from hpcdl.nn.split import batch_norm, branches, linear
 from hpcdl.nn.split.layout import Layout, by_images
 from hpcdl.nn.split.part import Part, along
@@ -46,9 +44,6 @@ SPLITS: Final[dict[str, dict[type, Splitter]]] = {
 LINEAR: Final[dict[str, Splitter]] = {"outputs": linear.by_outputs, "inputs": linear.by_inputs}
 """Ways to split fully connected layers."""
 
-_EACH_ELEMENT: Final = (ReLU, Sigmoid, Dropout, Flatten)
-_EACH_CHANNEL: Final = (MaxPooling, AveragePooling, GlobalAverage, BatchNorm)
-_EACH_ROW: Final = (LRN,)
 _BRANCHED: Final = (Auxiliary, Concat, Residual)
 _Placed = list[tuple[Part, "Shape"]]
 
@@ -167,9 +162,9 @@ def _parts(layer: Layer, shape: Shape, have: Layout, way: _Way) -> list[Part]:
         return batch_norm.by_positions(layer, shape, have, rank, ranks)
     if have.by_images:
         return [_data_parallel(layer, shape, have, rank)]
-    if isinstance(layer, (*_EACH_ELEMENT, *(_EACH_CHANNEL if by_features else _EACH_ROW))):
+    if getattr(layer, "alone", None) in {"elements", "channels" if by_features else "rows"}:
         return [_following(layer, shape, have, rank)]
-    if isinstance(layer, (MaxPooling, AveragePooling)) and layer.output(shape)[0] >= ranks:
+    if isinstance(layer, WindowPooling) and layer.output(shape)[0] >= ranks:
         return pooling_by_rows(layer, shape, have, rank, ranks)
     return [_data_parallel(layer, shape, have, rank)]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hpcdl.nn.bound_ops import BoundElementary
 from hpcdl.nn.geometry import PoolingGeometry
-from hpcdl.nn.layers.pooling import AveragePooling, MaxPooling
+from hpcdl.nn.layers.pooling import MaxPooling, WindowPooling
 from hpcdl.nn.split.layout import Layout, cut, whole
 from hpcdl.nn.split.part import Part, along
 
@@ -78,7 +78,7 @@ def locally_connected_by_rows(
 
 
 def pooling_by_rows(
-    layer: MaxPooling | AveragePooling,
+    layer: WindowPooling,
     shape: Shape,
     have: Layout,  # noqa: ARG001
     rank: int,
@@ -108,7 +108,7 @@ def pooling_by_rows(
 class _Rows:
     """Pooling of rows that include the vertical padding, to outputs of a given shape."""
 
-    def __init__(self, layer: MaxPooling | AveragePooling, output: Shape) -> None:
+    def __init__(self, layer: WindowPooling, output: Shape) -> None:
         self.name = layer.name
         self._layer = layer
         self._output = output
