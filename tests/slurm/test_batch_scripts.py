@@ -132,7 +132,7 @@ def test_slurm_accepts_the_script(script, job):
 
 SMALL = ("--set", "case.backend=numpy", "--set", "case.dataset=digits", "--set", "case.steps=2")
 SHORT = {
-    "check": ("--case", "*-ring-*", "--set", "case.steps=3"),
+    "check": ("--case", "train-*-ring-*", "--set", "case.steps=3"),
     "scaling": (*SMALL, "--case", "*-ring-p[124]-*"),
     "scaling-launches": (*SMALL, "--case", "*-ring-p2-*"),
     "nightly": ("--case", "collective-allreduce-ring-p4-*", "--set", "case.repetitions=3"),
