@@ -132,7 +132,8 @@ def main(runs: Path, names: list[str]) -> int:
             print(f"{line}: FAILED, see {runs}/logs/{report.name}.txt", flush=True)
             continue
         records[report.name] = record
-        shutil.copy(runs / report.name / report.file, HERE / report.target)
+        made_here = (runs / report.name / report.file).read_text()
+        (HERE / report.target).write_text(made_here.replace(str(runs), "$RUNS"))
     if not names and records:
         write_readme(listed, records)
     return 1 if failed else 0

@@ -76,7 +76,7 @@ def _first(named: Sequence[tuple[float, str]]) -> str:
 
 def _standing(beyond: Sequence[Scale]) -> tuple[tuple[int, int], str, Scale]:
     """Return the rank of an outcome, its words, and the decisive scale."""
-    held = next((number for number, scale in enumerate(beyond) if not scale.near_linear), len(beyond))
+    held = _held(beyond)
     reached = beyond[held - 1]["ranks"] if held else 0
     if held == len(beyond):
         return (-reached, 0), f"near-linear at {reached} ranks", beyond[-1]
@@ -117,7 +117,8 @@ def overview(name: str, methods: Sequence[Method], cause: str) -> tuple[int, str
     ``methods`` are compared with fewer ranks; ``cause`` ends the sentence where none reaches the largest scale.
     """
     reached, best = max(
-        ((_reached(method), method) for method in methods), key=lambda pair: (pair[0], _end(pair[1]))
+        ((_held([scale for scale in method.scales if not scale.is_base]), method) for method in methods),
+        key=lambda pair: (pair[0], _end(pair[1])),
     )
     beyond = [scale for scale in best.scales if not scale.is_base]
     last, count = beyond[-1], len(beyond)
@@ -135,9 +136,8 @@ def overview(name: str, methods: Sequence[Method], cause: str) -> tuple[int, str
     return reached and beyond[reached - 1]["ranks"], f"{line}{'; ' + cause if cause and not reached else ''}."
 
 
-def _reached(method: Method) -> int:
-    """Return the number of scales beyond the base up to which all are near-linear."""
-    beyond = [scale for scale in method.scales if not scale.is_base]
+def _held(beyond: Sequence[Scale]) -> int:
+    """Return the number of scales up to which all are near-linear; ``beyond`` are those after the base."""
     return next((number for number, scale in enumerate(beyond) if not scale.near_linear), len(beyond))
 
 
