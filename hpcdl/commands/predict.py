@@ -73,5 +73,5 @@ COMMAND: Final = Command(
     "a preset (hpcdl list networks), a file from --save, or fitted to the measured times of a run.",
     arguments,
     execute,
-    "hpcdl predict suites/replay.toml --network ethernet-10g --ranks 2,4,8",
+    "hpcdl predict suites/near-linear.toml --network ethernet-10g --ranks 2,4,8",
 )

@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 
 def charts(findings: Findings) -> list[Lines]:
-    """Return one chart per problem with several numbers of ranks, that of the highest speedup first."""
+    """Return one chart per problem with several numbers of ranks, that with most scales first."""
     drawn = [
         _chart(methods, findings.settings.title(methods[0].scales[0].records[0])) for methods in findings.problems
     ]
-    return sorted(filter(None, drawn), key=lambda chart: -chart.series[0].points[-1].y)
+    return sorted(filter(None, drawn), key=lambda chart: -sum(len(line.points) for line in chart.series))
 
 
 def _chart(methods: Sequence[Method], title: str) -> Lines | None:
     series = [
         Series(_name(method), points, "ceiling" if method.is_ceiling else "method")
         for method in methods
-        if method.is_compared and len(points := _points(method)) > 1
+        if method.is_compared and (points := _points(method))
     ]
-    if not series:
+    if all(len(line.points) == 1 for line in series):
         return None
     ranks = sorted({point.x for line in series for point in line.points})
     ordered = sorted(series, key=lambda line: (line.role == "ceiling", -line.points[-1].x, -line.points[-1].y))

@@ -110,6 +110,8 @@ LETTER: Final = 5.0
 """Width of a letter, at least the mean one."""
 LINE: Final = 84
 """Letters of a line of the note."""
+WIDE: Final = 52
+"""Letters of a line of the title."""
 STYLE: Final = (
     ":root{%s}@media(prefers-color-scheme:dark){:root{%s}}svg{color:var(--ink)}text{fill:var(--ink)}"
     ".m{fill:var(--muted)}.key{fill:none;stroke-width:1.8}"
@@ -122,7 +124,9 @@ def standalone(made: Figure, title: str, note: str) -> str:
     if box is None:
         raise ValueError("a drawing without its size")
     width, height = map(float, box.groups())
-    legend, below = _legend(made.legend, width, TOP + height + 6)
+    headings = textwrap.wrap(visible(title), WIDE)
+    top = TOP + ROW * (len(headings) - 1)
+    legend, below = _legend(made.legend, width, top + height + 6)
     below += 4
     lines = textwrap.wrap(visible(note), LINE)
     words = [
@@ -130,7 +134,7 @@ def standalone(made: Figure, title: str, note: str) -> str:
         for number, line in enumerate(lines)
     ]
     total = below + ROW * len(lines) + 4
-    chart = made.svg.replace('<svg class="chart"', f'<svg y="{TOP}" width="{width:g}" height="{height:g}"', 1)
+    chart = made.svg.replace('<svg class="chart"', f'<svg y="{top}" width="{width:g}" height="{height:g}"', 1)
     style = STYLE % tuple(map(_variables, (LIGHT, DARK)))
     parts = [
         (
@@ -139,7 +143,10 @@ def standalone(made: Figure, title: str, note: str) -> str:
         ),
         f"<style>{style}</style>",
         f'<rect width="{width:g}" height="{total:g}" style="fill:var(--paper)"/>',
-        f'<text x="6" y="15" font-size="11" font-weight="600">{escape(visible(title))}</text>',
+        *(
+            f'<text x="6" y="{15 + ROW * number}" font-size="11" font-weight="600">{escape(line)}</text>'
+            for number, line in enumerate(headings)
+        ),
         chart,
         *legend,
         *words,
