@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcdl.optim.parts.per_tensor import UNIFORM
-from hpcdl.optim.parts.protocol import fraction, not_negative, state_vector
+from hpcdl.optim.parts.protocol import boolean, fraction, not_negative, state_vector
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
@@ -18,19 +18,21 @@ class SGD:
 
     Source: Caffe's solver, which FireCaffe used (Iandola et al. 2016, arXiv 1511.00175; the sign of the printed
     rule is wrong). The rate is part of the velocity, so a change of the rate affects new gradients only. PyTorch
-    keeps it outside (v = momentum * v + g; w -= rate * v); both are equal while the rate is constant. This rule
-    does not scale v at a change of the rate ("momentum correction", Goyal et al. 2017, section 3); PyTorch's form
-    implies that.
+    keeps it outside (v = momentum * v + g; w -= rate * v); both are equal while the rate is constant. With
+    ``momentum_correction`` v is scaled by new / old rate where the rate changes (Goyal et al. 2017, section 3), which
+    is PyTorch's form.
 
     State: ``velocity``; none if momentum is 0.
     """
 
     look_ahead = 0.0
 
-    def __init__(self, *, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
+    def __init__(self, *, momentum: float = 0.0, weight_decay: float = 0.0, momentum_correction: bool = False) -> None:
         """Take ``momentum`` in [0, 1) and ``weight_decay`` >= 0; raises ValueError otherwise."""
         self.momentum = fraction("momentum", momentum)
         self.weight_decay = not_negative("weight_decay", weight_decay)
+        self.momentum_correction = boolean("momentum_correction", momentum_correction)
+        self._last_rate = 0.0
         self.multipliers = UNIFORM
         self.state: dict[str, Array] = {}
         self.steps = 0
@@ -52,6 +54,9 @@ class SGD:
 
     def _with_momentum(self, parameters: Array, gradients: Array, rate: float) -> None:
         velocity = state_vector(self.state, "velocity", parameters)
+        if self.momentum_correction and self._last_rate and rate != self._last_rate:
+            velocity *= rate / self._last_rate
+        self._last_rate = rate
         for block, special in self.multipliers.blocks(parameters, gradients, velocity, scratch=1):
             w, g, v, step = block
             np.multiply(special.decayed(g, w, self.weight_decay, step), rate, out=step)

@@ -45,6 +45,8 @@ EXAMPLES = [
     ("training", "break_even", {"training": "ad_psgd"}),
     ("dtype", "train", {"dtype": "float16", "training": "asynchronous"}),
     ("optimizer", "train", {"optimizer": "sgd", "training": "sandblaster"}),
+    ("optimizer", "train", {"optimizer": "lars", **MODEL}),
+    ("optimizer", "train", {"optimizer": "lamb", "training": {"name": "asynchronous", "servers": 2}}),
     ("shares", "train", {**SHARES, "training": "sandblaster"}),
     ("shares", "train", {**SHARES, **MODEL}),
     ("stop_at_target", "train", {"stop_at_target": True, "training": "asynchronous"}),

@@ -10,6 +10,9 @@ import pytest
 
 from hpcdl.optim.adagrad import Adagrad
 from hpcdl.optim.adam import Adam
+from hpcdl.optim.adamw import AdamW
+from hpcdl.optim.lamb import LAMB
+from hpcdl.optim.lars import LARS
 from hpcdl.optim.nesterov import Nesterov
 from hpcdl.optim.parts import per_tensor
 from hpcdl.optim.parts.loss_scaling import LossScaling
@@ -25,6 +28,7 @@ MAKERS = {
     "adagrad": lambda: Adagrad(weight_decay=1e-3),
     "rmsprop": lambda: RMSProp(smoothing=0.9, weight_decay=1e-3),
     "adam": lambda: Adam(weight_decay=1e-3),
+    "adamw": lambda: AdamW(weight_decay=1e-3),
 }
 each_optimizer = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 each_dtype = pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -52,6 +56,8 @@ ORACLES = [
     ("RMSprop", {"alpha": 0.9, "eps": 1e-3, "weight_decay": 0.1}, RMSProp(smoothing=0.9, epsilon=1e-3, weight_decay=0.1)),
     ("Adam", {}, Adam()),
     ("Adam", {"betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.1}, Adam(beta1=0.8, beta2=0.95, epsilon=1e-3, weight_decay=0.1)),
+    ("AdamW", {}, AdamW()),
+    ("AdamW", {"betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.1}, AdamW(beta1=0.8, beta2=0.95, epsilon=1e-3, weight_decay=0.1)),
 ]  # fmt: skip
 
 
@@ -66,6 +72,72 @@ def test_same_steps_as_torch(name, settings, ours):
         theirs.grad = torch.tensor(gradient)
         optimizer.step()
     np.testing.assert_allclose(run(ours, start, gradients, [0.01] * 25), theirs.detach().numpy(), rtol=1e-9)
+
+
+def test_momentum_correction_is_torchs_form_when_the_rate_changes():
+    torch = pytest.importorskip("torch")
+    start, gradients = gradients_of(1, 9, "float64", seed=1)[0], gradients_of(12, 9, "float64")
+    rates = [0.1, 0.1, 0.4, 0.4, 0.4, 0.02, 0.02, 0.3, 0.2, 0.1, 0.1, 0.01]
+    theirs = torch.tensor(start.copy(), requires_grad=True)
+    optimizer = torch.optim.SGD([theirs], lr=0.1, momentum=0.9, weight_decay=0.01)
+    for gradient, rate in zip(gradients, rates, strict=True):
+        theirs.grad, optimizer.param_groups[0]["lr"] = torch.tensor(gradient), rate
+        optimizer.step()
+    ours = SGD(momentum=0.9, weight_decay=0.01, momentum_correction=True)
+    np.testing.assert_allclose(run(ours, start, gradients, rates), theirs.detach().numpy(), rtol=1e-12)
+
+
+TENSORS = [(0, 40, True, 1.0), (40, 7, False, 2.0), (47, 30, True, 1.0), (77, 3, True, 0.5)]
+"""Begin, length, weight decay, factor on the rate."""
+
+
+def by_tensor(rule):
+    rule.multipliers = per_tensor.Multipliers.of(
+        [SimpleNamespace(span=slice(a, a + n), decay=decay, rate=rate) for a, n, decay, rate in TENSORS]
+    )
+    return rule
+
+
+def test_lars_is_algorithm_1_of_you_2017():
+    start, gradients = gradients_of(1, 80, "float64", seed=1)[0], gradients_of(9, 80, "float64")
+    start[47:77] = 0  # a norm of 0: no local rate
+    found = run(by_tensor(LARS(momentum=0.9, weight_decay=0.01, trust=0.02)), start, gradients, [0.3] * 9)
+    for begin, length, adapted, multiple in TENSORS:
+        w, v = start[begin : begin + length].copy(), np.zeros(length)
+        for g in gradients[:, begin : begin + length]:
+            decay = 0.01 if adapted else 0.0
+            local = 0.02 * np.linalg.norm(w) / (np.linalg.norm(g) + decay * np.linalg.norm(w)) if adapted and w.any() else 1
+            v = 0.9 * v + 0.3 * multiple * local * (g + decay * w)
+            w = w - v
+        np.testing.assert_allclose(found[begin : begin + length], w, rtol=1e-12)
+
+
+def test_lamb_is_algorithm_2_of_you_2020():
+    start, gradients = gradients_of(1, 80, "float64", seed=1)[0], gradients_of(9, 80, "float64")
+    found = run(by_tensor(LAMB(beta1=0.8, beta2=0.95, weight_decay=0.1)), start, gradients, [0.02] * 9)
+    for begin, length, adapted, multiple in TENSORS:
+        w, m, s = start[begin : begin + length].copy(), np.zeros(length), np.zeros(length)
+        for t, g in enumerate(gradients[:, begin : begin + length], 1):
+            m, s = 0.8 * m + 0.2 * g, 0.95 * s + 0.05 * g**2
+            u = m / (1 - 0.8**t) / (np.sqrt(s / (1 - 0.95**t)) + 1e-6) + (0.1 * w if adapted else 0)
+            ratio = np.linalg.norm(w) / np.linalg.norm(u) if adapted else 1
+            w = w - 0.02 * multiple * ratio * u
+        np.testing.assert_allclose(found[begin : begin + length], w, rtol=1e-12)
+
+
+@pytest.mark.parametrize("made_by", [LARS, LAMB])
+def test_rules_by_tensor_take_shards_of_whole_tensors_only(made_by):
+    start, gradients = gradients_of(1, 80, "float64", seed=1)[0], gradients_of(3, 80, "float64")
+    whole = run(by_tensor(made_by()), start, gradients, [0.1] * 3)
+    for begin, end in [(0, 40), (40, 77), (77, 80)]:
+        part = made_by()
+        part.multipliers = by_tensor(made_by()).multipliers.part(slice(begin, end))
+        shard = run(part, start[begin:end], gradients[:, begin:end], [0.1] * 3)
+        np.testing.assert_array_equal(shard, whole[begin:end])
+    part = made_by()
+    part.multipliers = by_tensor(part).multipliers.part(slice(3, 80))
+    with pytest.raises(ValueError, match="whole tensors"):
+        part.update(start[3:], gradients[0, 3:], 0.1)
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
@@ -220,22 +292,22 @@ def test_state_belongs_to_one_vector(name, other):
         optimizer.update(other, np.ones_like(other), 0.1)
 
 
-@pytest.mark.parametrize("module", ["sgd", "nesterov", "adagrad", "rmsprop", "adam"])
+@pytest.mark.parametrize("module", ["sgd", "nesterov", "adagrad", "rmsprop", "adam", "adamw", "lars", "lamb"])
 def test_found_by_name_with_keyword_settings_that_have_defaults(module):
     namespace = vars(importlib.import_module(f"hpcdl.optim.{module}"))
     (found,) = [thing for name, thing in namespace.items() if name.lower() == module and inspect.isclass(thing)]
     for parameter in inspect.signature(found).parameters.values():
         assert parameter.kind is inspect.Parameter.KEYWORD_ONLY
-        assert isinstance(parameter.default, float)
+        assert isinstance(parameter.default, float | bool)
 
 
-@pytest.mark.parametrize("made_by", [SGD, Nesterov, Adagrad, RMSProp, Adam])
+@pytest.mark.parametrize("made_by", [SGD, Nesterov, Adagrad, RMSProp, Adam, AdamW, LARS, LAMB])
 def test_bad_settings_are_refused_by_name(made_by):
     bad = {
         "momentum": [-0.1, 1, 1.5], "smoothing": [-1, 1], "beta1": [1, -0.5], "beta2": [1.0, 2],
-        "epsilon": [0, -1e-8], "weight_decay": [-1e-4],
+        "epsilon": [0, -1e-8], "weight_decay": [-1e-4], "trust": [0, -1],
     }  # fmt: skip
-    for setting in inspect.signature(made_by).parameters:
+    for setting in {*inspect.signature(made_by).parameters} - {"momentum_correction"}:
         for value in [*bad[setting], float("nan"), float("inf"), "0.1", True, None]:
             with pytest.raises(ValueError, match=f"^{setting} must [^\n]*$"):
                 made_by(**{setting: value})

@@ -53,6 +53,13 @@ def test_goyals_warm_up_climbs_in_equal_increments_from_1_to_k():
     assert rate(30 * 156, total) == pytest.approx(3.2)
 
 
+def test_the_square_root_rule_scales_by_the_root_of_the_batch():
+    rate = schedule("constant", base_batch=64, global_batch=1024, rule="square_root")
+    assert rate(5, 100) == 4
+    with pytest.raises(ValueError, match="rule must be one of linear, square_root, not 'cubic'"):
+        schedule("constant", base_batch=64, global_batch=1024, rule="cubic")
+
+
 def test_warm_up_then_polynomial_is_continuous_and_then_the_polynomial_itself():
     rate = schedule("polynomial", power=0.5, warmup=0.1, base_batch=32, global_batch=1024)
     assert rate(0, 100) == 1

@@ -198,6 +198,15 @@ DEVICE: Final = Feature(
 )
 FLOAT16: Final = Feature("float16", lambda case: case.dtype == "float16", "dtype")
 HALF_PRECISION: Final = Feature("16-bit precision", lambda case: case.dtype in HALF, "dtype")
+BY_TENSOR: Final = Feature(
+    "an optimizer with a rate for each tensor",
+    lambda case: case.optimizer and getattr(case.optimizer.find(), "whole_tensors", False),
+    "optimizer",
+)
+SHARDS: Final = Feature(
+    "parameters divided among servers",
+    lambda case: case.training and (case.training.in_full.get("servers") or 1) > 1,
+)
 MOMENTUM: Final = Feature(
     "a momentum of the optimizer", lambda case: case.optimizer and case.optimizer.in_full.get("momentum")
 )
@@ -283,6 +292,8 @@ ROWS: Final = (
     Row("training", BREAK_EVEN, UNSUMMED, "steps with and without compression are compared"),
     Row("dtype", FLOAT16, UNSCALED, "float16 needs loss scaling", "use bfloat16 or float32"),
     Row("optimizer", _given("optimizer"), OWN_OPTIMIZER, "it has its own optimizer", LEAVE),
+    Row("optimizer", BY_TENSOR, MODEL, "it needs whole tensors", "choose another optimizer"),
+    Row("optimizer", BY_TENSOR, SHARDS, "it needs whole tensors", "servers must be 1"),
     Row("shares", SHARES, UNWEIGHTED, "it counts all ranks alike"),
     Row("shares", SHARES, MESH, "model groups have equal shares", LEAVE_ONE),
     Row("stop_at_target", _given("stop_at_target"), NO_COMMON_STEP, "ranks could not stop together", LEAVE),

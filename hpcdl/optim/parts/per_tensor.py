@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -72,10 +73,14 @@ class SpecialEntries:
         if decay == 0:
             return gradients
         np.multiply(parameters, decay, out=scratch)
-        if self._undecayed is not None:
-            scratch[self._undecayed] = 0
+        self.without_decay(scratch)
         scratch += gradients
         return scratch
+
+    def without_decay(self, decay: Array) -> None:
+        """Set the decay of entries without weight decay to 0."""
+        if self._undecayed is not None:
+            decay[self._undecayed] = 0
 
     def scale(self, step: Array) -> None:
         """Multiply a step made with the common learning rate by the entries' factors."""
@@ -94,11 +99,16 @@ class Multipliers:
         undecayed: NDArray[np.int64],
         rates: Mapping[float, NDArray[np.int64]],
         asarray: Callable[[NDArray[Any]], Array] = np.asarray,
+        tensors: Sequence[tuple[slice, bool, float]] = (),
     ) -> None:
-        """Take positions in ascending order; ``asarray`` moves them to the memory of the vectors."""
+        """Take positions in ascending order; ``asarray`` moves them to the memory of the vectors.
+
+        ``tensors``: span, weight decay and factor on the rate of each tensor.
+        """
         self._undecayed = undecayed
         self._rates = rates
         self._asarray = asarray
+        self._tensors = tensors
         self._by_block: dict[tuple[int, int], list[SpecialEntries]] = {}
 
     @classmethod
@@ -113,6 +123,7 @@ class Multipliers:
                 for multiple in multiples
             },
             asarray,
+            [(tensor.span, tensor.decay, tensor.rate) for tensor in tensors],
         )
 
     def __deepcopy__(self, _memo: object) -> Multipliers:
@@ -122,7 +133,26 @@ class Multipliers:
     def part(self, span: slice) -> Multipliers:
         """Return the multipliers of the part ``span`` of the vector."""
         rates = {multiple: _within(positions, span) for multiple, positions in self._rates.items()}
-        return Multipliers(_within(self._undecayed, span), rates, self._asarray)
+        tensors = [
+            (slice(own.start - span.start, own.stop - span.start), decay, rate)
+            for own, decay, rate in self._tensors
+            if own.start < span.stop and own.stop > span.start
+        ]
+        return Multipliers(_within(self._undecayed, span), rates, self._asarray, tensors)
+
+    def whole_tensors(self, *vectors: Array) -> Sequence[tuple[slice, bool, float]]:
+        """Return span, weight decay and factor on the rate of each tensor of the flat ``vectors``.
+
+        Without tensors the vector is one. Raises ValueError if a vector is not flat, the lengths differ, or a tensor
+        is not whole in them.
+        """
+        length = vectors[0].size
+        if any(vector.shape != (length,) for vector in vectors):
+            shapes = ", ".join(str(vector.shape) for vector in vectors)
+            raise ValueError(f"expected flat vectors of one length, got shapes {shapes}")
+        if any(span.start < 0 or span.stop > length for span, _, _ in self._tensors):
+            raise ValueError("this optimizer needs whole tensors, but the vector ends inside of one")
+        return self._tensors or [(slice(0, length), True, 1.0)]
 
     def blocks(self, *vectors: Array, scratch: int) -> Iterator[tuple[tuple[Array, ...], SpecialEntries]]:
         """Yield the blocks of :func:`hpcdl.optim.parts.per_tensor.blocks`, each with its special entries.
@@ -151,6 +181,11 @@ class Multipliers:
             self._asarray(undecayed) if undecayed.size else None,
             [(multiple, self._asarray(positions)) for multiple, positions in rates if positions.size],
         )
+
+
+def norm(vector: Array) -> float:
+    """Return the Euclidean norm of a flat vector."""
+    return math.sqrt(float(vector @ vector))
 
 
 def _positions(spans: Iterable[slice]) -> NDArray[np.int64]:

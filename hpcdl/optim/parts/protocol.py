@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 class Optimizer(Protocol):
     """Update rule with its state, for one flat vector or one shard of it.
 
-    Rules act per scalar: one optimizer on the whole vector gives the same result as one optimizer per shard. An
-    optimizer belongs to one vector; its first update fixes the length.
+    Rules act per scalar: one optimizer on the whole vector gives the same result as one optimizer per shard. Those
+    with the attribute ``whole_tensors`` act per tensor, and a shard must have whole ones. An optimizer belongs to one
+    vector; its first update fixes the length.
     """
 
     multipliers: Multipliers
@@ -51,6 +52,13 @@ def _number(name: str, value: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < MAX_INTEGER:
         raise ValueError(f"{name} must be a finite number, less than 2^63, not {value!r}")
     return float(value)
+
+
+def boolean(name: str, value: bool) -> bool:  # noqa: FBT001
+    """Return ``value`` if it is true or false."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be true or false, not {value!r}")  # noqa: TRY004
+    return value
 
 
 def not_negative(name: str, value: float) -> float:

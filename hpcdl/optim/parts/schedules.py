@@ -19,6 +19,8 @@ Schedule = Callable[[int, int], float]
 
 MIN_PERIOD: Final = 1e-7
 """Smallest distance of milestones, as a fraction of the training: one step of the longest training."""
+RULES: Final = {"linear": 1.0, "square_root": 0.5}
+"""Exponents of the scale by batch."""
 _TOLERANCE: Final = 1e-9
 """Tolerance in steps: a milestone at 0.07 of 100 steps is step 7, although 0.07 * 100 > 7 in floating point."""
 
@@ -70,13 +72,15 @@ def with_warmup(
     warmup_steps: int = 0,
     warmup_from: float = 1.0,
     base_batch: int | None = None,
+    rule: str = "linear",
     global_batch: int | None = None,
 ) -> Schedule:
-    """Scale ``after`` by k = global_batch / base_batch, with a linear warm-up from ``warmup_from``.
+    """Scale ``after`` by k = global_batch / base_batch, or its root, with a linear warm-up from ``warmup_from``.
 
     The warm-up takes the fraction ``warmup`` of the training, rounded to steps, or ``warmup_steps`` steps. It
     starts at ``warmup_from`` (1: the unscaled rate) and ends at the scaled value of ``after``. Milestones of
-    ``after`` do not move. Without ``base_batch``, k is 1 and ``global_batch`` is not used.
+    ``after`` do not move. Without ``base_batch``, k is 1 and ``global_batch`` is not used. ``rule``: "linear", or
+    "square_root" for the root of k (Krizhevsky 2014, arXiv 1404.5997, section 5).
 
     Source: Goyal et al. 2017, sections 2.1 (linear scaling: base_batch 256 at rate 0.1) and 2.2 (gradual warm-up:
     the rate grows from lr to k lr in equal increments over five epochs, so warmup = 5 / epochs).
@@ -89,6 +93,8 @@ def with_warmup(
     low = not_negative("warmup_from", warmup_from)
     if share and length:
         raise ValueError("give either warmup (a fraction of the training) or warmup_steps, not both")
+    if rule not in RULES:
+        raise ValueError(f"rule must be one of {', '.join(RULES)}, not {rule!r}")
     if base_batch is None:
         if (share or length) and low == 1:
             raise ValueError("a warm-up needs base_batch, to increase to, or a warmup_from below 1, to start from")
@@ -96,7 +102,7 @@ def with_warmup(
     elif global_batch is None:
         raise ValueError("base_batch scales the rate by global_batch / base_batch, but global_batch is not set")
     else:
-        scale = positive("global_batch", global_batch) / positive("base_batch", base_batch)
+        scale = (positive("global_batch", global_batch) / positive("base_batch", base_batch)) ** RULES[rule]
 
     def multiplier(now: int, total: int) -> float:
         end = round(share * total) if share else length
