@@ -28,7 +28,7 @@ ONLY_IN = {
     "pandas": ["__init__.py", "analysis/*", "report/*", "trace/run.py", "trace/messages.py", "trace/export.py"],
     "matplotlib": ["report/formats/drawing/*"],
     "jinja2": ["report/formats/html.py"],
-    "scipy": ["analysis/*", "prediction/*"],
+    "scipy": ["analysis/*", "cases/spec/tuning.py", "prediction/*"],
     "rich": ["commands/*"],
     "perfetto": ["trace/export.py"],
 }

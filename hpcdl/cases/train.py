@@ -11,6 +11,7 @@ import numpy as np
 from hpcdl import registry
 from hpcdl.cases.measuring.autotune import fitted_bucket_bytes, multiply, one_host, tune
 from hpcdl.cases.simulation import virtual_training
+from hpcdl.cases.simulation.trials import changed, tuned
 from hpcdl.cases.simulation.virtual_training import simulate
 from hpcdl.cases.spec import combinations
 from hpcdl.cases.spec.compute_times import TIMES, shape_text
@@ -28,6 +29,7 @@ from hpcdl.training.parts.mesh import placed
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine
 
+    from hpcdl.cases.spec.tuning import Tuning
     from hpcdl.fabric.comm import Comm
     from hpcdl.fabric.faults import Failure, Straggler
     from hpcdl.trace.recorder import Scalar
@@ -120,6 +122,7 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
         spec.strategy.check_rates(spec.rate, spec.planned_steps, spec.training.in_full)
     _check_shares(spec)
     virtual_training.check(spec)
+    _check_trials(spec)
     spec.check_stages(int(np.diff(bounds(spec.images_per_step, spec.copies, spec.sharing)).min()))
     with about("mesh"):
         _check_divisions(spec)
@@ -136,6 +139,21 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
             spec.strategy.check_compression(spec.plan, spec.training.in_full)
         try_compressor(spec.compression, spec.plan)
     _check_faults(spec)
+
+
+def _check_trials(spec: TrainSpec) -> None:
+    """Raise ValueError, led by its key, for settings of a trial that optimizer or strategy does not take."""
+    if spec.tune is None:
+        return
+    with about("tune"):
+        if spec.tune.optimizer and spec.strategy.optimizer:
+            raise ValueError(f"optimizer: {spec.training.name!r} has its own optimizer")
+        for settings in spec.tune.points():
+            trial = changed(spec, settings)
+            trial.optimizer.check()
+            trial.training.check(None)
+            trial.optimizer.make()
+            trial.strategy.check(trial.replicas, trial.training.in_full)
 
 
 def memory_bytes(spec: TrainSpec) -> int:
@@ -241,8 +259,10 @@ def fields(spec: TrainSpec) -> dict[str, Scalar]:
     }
 
 
-def program(spec: TrainSpec, journal: Journal) -> Callable[[Comm], Coroutine[Any, Any, dict[str, Scalar]]]:
-    """See :class:`hpcdl.suite.Kind`."""
+def program(
+    spec: TrainSpec, journal: Journal, *, tests: bool = True
+) -> Callable[[Comm], Coroutine[Any, Any, dict[str, Scalar]]]:
+    """See :class:`hpcdl.suite.Kind`; without ``tests`` a case with a validation set leaves the test set alone."""
     run, straggler = spec.training.bind(), spec.straggler
     adaptive = spec.strategy.aggregates and traits_of(spec.aggregation).adaptive
     has_buckets = "bucket_bytes" in registry.settings_of(run.func)
@@ -254,6 +274,7 @@ def program(spec: TrainSpec, journal: Journal) -> Callable[[Comm], Coroutine[Any
         before = mine.journal.read().bytes
         try:
             await run(comm, mine)
+            tested = await mine.evaluation.test_at_end() if tests else {}
         finally:
             mine.inputs.close()
         mine.journal.memory(mine.memory_bytes)
@@ -263,6 +284,7 @@ def program(spec: TrainSpec, journal: Journal) -> Callable[[Comm], Coroutine[Any
             **await compression_fields(
                 comm, mine.compressed, mine.journal, sent, WARMUP_STEPS, among_activations=mine.group is not None
             ),
+            **tested,
             "parameters": volumes(spec.layers, spec.data.shape, 1).parameters,
             "bucket_bytes": mine.bucket_bytes,
             "chosen": chosen,
@@ -270,6 +292,8 @@ def program(spec: TrainSpec, journal: Journal) -> Callable[[Comm], Coroutine[Any
             "dataset_digest": mine.inputs.dataset.digest,
         }
 
+    if spec.tune is not None:
+        return partial(_tune_and_train, spec, spec.tune, journal)
     if spec.network:
         return partial(simulate, spec, train, journal)
 
@@ -281,6 +305,11 @@ def program(spec: TrainSpec, journal: Journal) -> Callable[[Comm], Coroutine[Any
         return await train(comm, spec.session(journal, comm.memory.allocate, place, rank=comm.rank))
 
     return train_here
+
+
+async def _tune_and_train(spec: TrainSpec, tuning: Tuning, journal: Journal, comm: Comm) -> dict[str, Scalar]:
+    best, record = await tuned(spec, tuning, partial(program, tests=False), comm)
+    return {**await program(best, journal)(comm), **record}
 
 
 async def _choose(comm: Comm, mine: Session, spec: TrainSpec) -> str:

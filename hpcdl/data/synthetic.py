@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from hpcdl.fabric.comm import Array
 
+MAX_IMAGES: Final = 1 << 26
+"""Images of a split, at most: labels are in memory."""
 _GRID: Final = 8
 """Side of a class pattern, for any image size; patterns of a thousand classes take a megabyte."""
 _PLACES: Final = 1 << 16
@@ -96,6 +98,8 @@ def synthetic(
     ):
         if not _whole(count, least):
             raise DataError(f"synthetic: {name} must be a whole number of at least {least}, not {count!r}")
+        if "images" in name and count > MAX_IMAGES:
+            raise DataError(f"synthetic: {name} must be at most {MAX_IMAGES}, not {count}")
     if isinstance(noise, bool) or not isinstance(noise, int | float) or not 0 <= noise < np.inf:
         raise DataError(f"synthetic: noise must be a number of at least 0, not {noise!r}")
     height, width, channels = shape

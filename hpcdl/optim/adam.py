@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from hpcdl.optim.parts.adam_step import adam_step
 from hpcdl.optim.parts.per_tensor import UNIFORM
-from hpcdl.optim.parts.protocol import fraction, not_negative, positive, state_vector
+from hpcdl.optim.parts.protocol import fraction, not_negative, positive
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
@@ -39,26 +37,5 @@ class Adam:
 
     def update(self, parameters: Array, gradients: Array, learning_rate: float) -> None:
         """Change ``parameters`` (n,) in place; see :class:`hpcdl.optim.parts.protocol.Optimizer`."""
-        t = self.steps + 1
-        rate = float(learning_rate) / (1 - self.beta1**t)
-        square_correction = 1 / math.sqrt(1 - self.beta2**t)
-        mean = state_vector(self.state, "mean", parameters)
-        mean_square = state_vector(self.state, "mean_square", parameters)
-        for block, special in self.multipliers.blocks(parameters, gradients, mean, mean_square, scratch=2):
-            w, plain, m, s, decayed, step = block
-            g = special.decayed(plain, w, self.weight_decay, decayed)
-            np.multiply(g, 1 - self.beta1, out=step)
-            m *= self.beta1
-            m += step
-            np.multiply(g, g, out=step)
-            step *= 1 - self.beta2
-            s *= self.beta2
-            s += step
-            np.sqrt(s, out=step)
-            step *= square_correction
-            step += self.epsilon
-            np.divide(m, step, out=step)
-            step *= rate
-            special.scale(step)
-            w -= step
-        self.steps = t
+        adam_step(self, parameters, gradients, float(learning_rate), self.weight_decay)
+        self.steps += 1

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 class LARS:
     """v = momentum * v - rate * local * (g + weight_decay * w);  w += v, for each tensor.
 
-    local = trust * |w| / (|g| + weight_decay * |w|), and 1 where a norm is 0. Biases and batch normalisation have no
-    decay and local = 1. Source: You, Gitman & Ginsburg 2017 (arXiv 1708.03888, algorithm 1).
+    local = trust * |w| / (|g| + weight_decay * |w|), and 1 where a norm is 0. Biases and batch normalisation have
+    no decay and local = 1. Source: You, Gitman & Ginsburg 2017 (arXiv 1708.03888, algorithm 1).
 
     State: ``velocity``. Tensors must be whole: a vector that ends inside of one has another norm.
     """

@@ -19,15 +19,17 @@ class SGD:
     Source: Caffe's solver, which FireCaffe used (Iandola et al. 2016, arXiv 1511.00175; the sign of the printed
     rule is wrong). The rate is part of the velocity, so a change of the rate affects new gradients only. PyTorch
     keeps it outside (v = momentum * v + g; w -= rate * v); both are equal while the rate is constant. With
-    ``momentum_correction`` v is scaled by new / old rate where the rate changes (Goyal et al. 2017, section 3), which
-    is PyTorch's form.
+    ``momentum_correction`` v is scaled by new / old rate where the rate changes (Goyal et al. 2017, section 3),
+    which is PyTorch's form.
 
     State: ``velocity``; none if momentum is 0.
     """
 
     look_ahead = 0.0
 
-    def __init__(self, *, momentum: float = 0.0, weight_decay: float = 0.0, momentum_correction: bool = False) -> None:
+    def __init__(
+        self, *, momentum: float = 0.0, weight_decay: float = 0.0, momentum_correction: bool = False
+    ) -> None:
         """Take ``momentum`` in [0, 1) and ``weight_decay`` >= 0; raises ValueError otherwise."""
         self.momentum = fraction("momentum", momentum)
         self.weight_decay = not_negative("weight_decay", weight_decay)

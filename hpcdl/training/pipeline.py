@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from hpcdl.data.parts.dataset import Split
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.training.parts.neighbours import Neighbour, Stage
     from hpcdl.training.parts.session import Session
@@ -125,13 +126,19 @@ async def total_loss(pipe: Comm, stages: Sequence[int], own: float) -> float:
 
 
 async def test(
-    comm: Comm, session: Session, replicas: Comm, before: Stage | None, after: Stage | None, most: int
+    comm: Comm,
+    session: Session,
+    replicas: Comm,
+    before: Stage | None,
+    after: Stage | None,
+    most: int,
+    split: Split,
 ) -> NDArray[np.float64]:
-    """Return the summed loss and the number of correct answers of this pipeline's share of the test set, (2,).
+    """Return the summed loss and the number of correct answers of this pipeline's share of a split, (2,).
 
     They are zeros on all ranks but the last of each pipeline. At most ``most`` images pass at a time.
     """
-    replica, split = session.replica, session.inputs.dataset.test
+    replica = session.replica
     begin, end = bounds(len(split), replicas.size)[replicas.rank :][:2]
     parts = [np.arange(first, min(first + most, end)) for first in range(begin, end, most)]
     sums = np.zeros(2)

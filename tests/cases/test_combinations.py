@@ -37,6 +37,7 @@ MODEL = {"mesh": {"model": 2}}
 STAGES = {"mesh": {"pipeline": 2}, "training": "pipeline"}
 FAILURE = {"failure": {"rank": 1, "step": 1}}
 SHARES = {"shares": {"weights": [3, 1]}}
+TUNE = {"tune": {"trials": 2, "learning_rate": [0.01, 0.1]}}
 NATIVE = {"name": "hierarchical", "outer": "native"}
 
 EXAMPLES = [
@@ -47,6 +48,8 @@ EXAMPLES = [
     ("optimizer", "train", {"optimizer": "sgd", "training": "sandblaster"}),
     ("optimizer", "train", {"optimizer": "lars", **MODEL}),
     ("optimizer", "train", {"optimizer": "lamb", "training": {"name": "asynchronous", "servers": 2}}),
+    ("tune", "train", {**TUNE, "validation": 0.1}),
+    ("tune", "train", {**TUNE, "network": "gemini", "flops": 1e9}),
     ("shares", "train", {**SHARES, "training": "sandblaster"}),
     ("shares", "train", {**SHARES, **MODEL}),
     ("stop_at_target", "train", {"stop_at_target": True, "training": "asynchronous"}),

@@ -93,7 +93,7 @@ def test_empty_batch_and_index_too_high():
     [
         {"shape": [28, 28]}, {"shape": [28, 28, 0]}, {"shape": [28, 28.0, 1]}, {"shape": [28, "28", 1]}, {"shape": "abc"},
         {"shape": 28}, {"classes": 0}, {"classes": 2.5}, {"classes": True}, {"images": 0}, {"images": "many"},
-        {"test_images": -1}, {"seed": -1}, {"noise": -0.5}, {"noise": float("nan")}, {"noise": float("inf")}, {"noise": "loud"},
+        {"test_images": -1}, {"images": 2**31}, {"seed": -1}, {"noise": -0.5}, {"noise": float("nan")}, {"noise": float("inf")}, {"noise": "loud"},
     ],
     ids=str,
 )  # fmt: skip

@@ -106,7 +106,11 @@ def test_lars_is_algorithm_1_of_you_2017():
         w, v = start[begin : begin + length].copy(), np.zeros(length)
         for g in gradients[:, begin : begin + length]:
             decay = 0.01 if adapted else 0.0
-            local = 0.02 * np.linalg.norm(w) / (np.linalg.norm(g) + decay * np.linalg.norm(w)) if adapted and w.any() else 1
+            local = (
+                0.02 * np.linalg.norm(w) / (np.linalg.norm(g) + decay * np.linalg.norm(w))
+                if adapted and w.any()
+                else 1
+            )
             v = 0.9 * v + 0.3 * multiple * local * (g + decay * w)
             w = w - v
         np.testing.assert_allclose(found[begin : begin + length], w, rtol=1e-12)

@@ -86,6 +86,8 @@ ANOTHER = {
         "straggler": {"rank": 1, "factor": 2},
         "failure": None,
         "quantization": {"weights": 8, "activations": 4},
+        "validation": 0.1,
+        "tune": None,
         "pruning": {"sparsity": 0.5},
         "network": None,
         "ranks_per_host": None,

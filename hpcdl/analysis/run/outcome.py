@@ -67,9 +67,8 @@ def learned(launches: Sequence[Launch]) -> dict[str, Any]:
     for launch in launches:
         seen = launch.evaluations
         if seen and len(seen["step"]):
-            last = int(np.argmax(seen["step"]))
-            ends["loss"].append(float(seen["loss"][last]))
-            ends["accuracy"].append(float(seen["accuracy"][last]))
+            for name in ("loss", "accuracy"):
+                ends[name].append(at_end(launch, name))
             ends["best"].append(float(seen["accuracy"].max()))
             hits = np.flatnonzero(seen["accuracy"] >= (np.inf if target is None else target))
             if len(hits):
@@ -87,6 +86,13 @@ def learned(launches: Sequence[Launch]) -> dict[str, Any]:
         "samples_to_target": None if samples is None else int(samples),
         "epochs_to_target": epochs,
     }
+
+
+def at_end(launch: Launch, name: str) -> float:
+    """Return ``loss`` or ``accuracy`` on the test set at the end."""
+    tested = launch.fields.get(f"test_{name}")
+    seen = launch.evaluations
+    return float(seen[name][np.argmax(seen["step"])] if tested is None else tested)
 
 
 def kept(launches: Sequence[Launch]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from hpcdl.analysis.run.disturbance import correction
+from hpcdl.analysis.run.outcome import at_end
 from hpcdl.analysis.run.record_fields import ANY, conditions, is_independent, keeps_step, method, problem, words
 from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
 from hpcdl.analysis.statistics.estimates import Interval, mean_interval
@@ -220,8 +221,8 @@ def progress(field: Field, question: str) -> list[tuple[Candidate, list[float | 
 
 
 def final_accuracy(launch: Launch) -> float:
-    """Return the accuracy of the last evaluation."""
-    return float(launch.evaluations["accuracy"][np.argmax(launch.evaluations["step"])])
+    """Return the accuracy on the test set at the end."""
+    return at_end(launch, "accuracy")
 
 
 def _within(column: str, budget: float) -> Callable[[Launch], float]:

@@ -287,6 +287,9 @@ LEAVE_ONE: Final = "leave one of the keys out"
 ANOTHER: Final = "choose another scheme"
 ON_NETWORK: Final = "name a network"
 
+TUNED: Final = Feature("tuning", lambda case: case.tune is not None)
+UNTESTED: Final = Feature("no validation set", lambda case: not case.validation)
+
 ROWS: Final = (
     Row("training", REPLAY, LOOSE, "its messages do not depend on sizes alone"),
     Row("training", BREAK_EVEN, UNSUMMED, "steps with and without compression are compared"),
@@ -294,6 +297,14 @@ ROWS: Final = (
     Row("optimizer", _given("optimizer"), OWN_OPTIMIZER, "it has its own optimizer", LEAVE),
     Row("optimizer", BY_TENSOR, MODEL, "it needs whole tensors", "choose another optimizer"),
     Row("optimizer", BY_TENSOR, SHARDS, "it needs whole tensors", "servers must be 1"),
+    Row("tune", TUNED, MEASURED, "trials run in virtual time", ON_NETWORK),
+    Row(
+        "tune",
+        TUNED,
+        UNTESTED,
+        "the test set must choose nothing",
+        "give validation, a share of the training images",
+    ),
     Row("shares", SHARES, UNWEIGHTED, "it counts all ranks alike"),
     Row("shares", SHARES, MESH, "model groups have equal shares", LEAVE_ONE),
     Row("stop_at_target", _given("stop_at_target"), NO_COMMON_STEP, "ranks could not stop together", LEAVE),

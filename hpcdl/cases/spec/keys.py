@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from hpcdl import registry
 from hpcdl.analysis.run.record_fields import label
 from hpcdl.data.parts.dataset import DataError
+from hpcdl.data.parts.validation import with_validation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -89,9 +90,15 @@ def plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
+def opened(dataset: Choice, validation: float = 0.0) -> Dataset:
+    """Return a dataset; ``validation``: share of the training images that is held out."""
+    whole = _opened(dataset)
+    return with_validation(whole, validation) if validation else whole
+
+
 @cache
-def opened(dataset: Choice) -> Dataset:
-    """Return a dataset, each once per process: cases share it."""
+def _opened(dataset: Choice) -> Dataset:
+    """Return a whole dataset, each once per process: cases share it."""
     settings = {
         key: tuple(setting) if isinstance(setting, list) else setting for key, setting in dataset.settings.items()
     }

@@ -12,6 +12,7 @@ import numpy as np
 from hpcdl.cases.spec.compute_times import DEVICES
 from hpcdl.cases.spec.keys import MAX_RANKS, MAX_STEPS, MAX_THREADS, Choice, key, opened
 from hpcdl.cases.spec.step_spec import StepSpec
+from hpcdl.cases.spec.tuning import Tuning
 from hpcdl.data.parts.sharding import EQUAL, Shares, bounds
 from hpcdl.fabric.faults import Failure, Straggler
 from hpcdl.fabric.network import NETWORKS
@@ -66,6 +67,7 @@ class TrainSpec(StepSpec):
     batch_per_rank: int | None = key(None, least=1)
     shares: Shares | None = key(None, table=Shares)
     mesh: Mesh | None = key(None, table=Mesh)
+    validation: float = key(0.0, least=0, most=0.9)
     epochs: float | None = key(None, above=0)
     steps: int | None = key(None, least=1, most=MAX_STEPS)
     target_accuracy: float | None = key(None, least=0, most=1)
@@ -79,6 +81,7 @@ class TrainSpec(StepSpec):
     failure: Failure | None = key(None, table=Failure)
     quantization: Quantization | None = key(None, table=Quantization)
     pruning: Pruning | None = key(None, table=Pruning)
+    tune: Tuning | None = key(None, table=Tuning)
     network: str | None = key(None, choices=tuple(NETWORKS))
     ranks_per_host: int = key(1, least=1, most=MAX_RANKS)
     device: str | None = key(None, choices=tuple(DEVICES))
@@ -89,7 +92,7 @@ class TrainSpec(StepSpec):
     @cached_property
     def data(self) -> Dataset:
         """The dataset."""
-        return opened(self.dataset)
+        return opened(self.dataset, self.validation)
 
     @property
     def trained_layers(self) -> Sequence[Layer]:

@@ -49,7 +49,7 @@ class Split(Protocol):
 
 @dataclass(frozen=True)
 class Dataset:
-    """Training and test split with their description."""
+    """Training and test split with their description; also a validation split, where a case holds one out."""
 
     name: str
     train: Split
@@ -61,6 +61,13 @@ class Dataset:
     """Origin of the images: files, or a citation."""
     digest: str
     """SHA-256, hexadecimal, of the content; equal digests mean equal images and labels in equal order."""
+    validation: Split | None = None
+    """Images that training does not see and that choices may depend on."""
+
+    @property
+    def watched(self) -> Split:
+        """Split of the evaluations during training: the validation split, or the test split if there is none."""
+        return self.validation or self.test
 
 
 class ContentDigest:

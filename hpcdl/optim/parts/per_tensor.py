@@ -143,8 +143,8 @@ class Multipliers:
     def whole_tensors(self, *vectors: Array) -> Sequence[tuple[slice, bool, float]]:
         """Return span, weight decay and factor on the rate of each tensor of the flat ``vectors``.
 
-        Without tensors the vector is one. Raises ValueError if a vector is not flat, the lengths differ, or a tensor
-        is not whole in them.
+        Without tensors the vector is one. Raises ValueError if a vector is not flat, the lengths differ, or a
+        tensor is not whole in them.
         """
         length = vectors[0].size
         if any(vector.shape != (length,) for vector in vectors):

@@ -15,8 +15,8 @@ class Optimizer(Protocol):
     """Update rule with its state, for one flat vector or one shard of it.
 
     Rules act per scalar: one optimizer on the whole vector gives the same result as one optimizer per shard. Those
-    with the attribute ``whole_tensors`` act per tensor, and a shard must have whole ones. An optimizer belongs to one
-    vector; its first update fixes the length.
+    with the attribute ``whole_tensors`` act per tensor, and a shard must have whole ones. An optimizer belongs to
+    one vector; its first update fixes the length.
     """
 
     multipliers: Multipliers
@@ -54,7 +54,7 @@ def _number(name: str, value: float) -> float:
     return float(value)
 
 
-def boolean(name: str, value: bool) -> bool:  # noqa: FBT001
+def boolean(name: str, value: bool) -> bool:
     """Return ``value`` if it is true or false."""
     if not isinstance(value, bool):
         raise ValueError(f"{name} must be true or false, not {value!r}")  # noqa: TRY004

@@ -56,6 +56,8 @@ class Evaluation:
         self._stop_at_target = stop_at_target
         self._independent = independent
         self._evaluated = 0
+        self._again: Callable[[Split], Awaitable[NDArray[np.float64]]] | None = None
+        """The last test, with another split."""
 
     def within(self, steps: int) -> int:
         """Return the number of evaluations due within ``steps`` steps, without the one at the end."""
@@ -87,36 +89,29 @@ class Evaluation:
         consensus: float = math.nan,
         at: Moment | None = None,
         replicas: Comm | None = None,
-        through: Callable[[], Awaitable[NDArray[np.float64]]] | None = None,
+        through: Callable[[Split], Awaitable[NDArray[np.float64]]] | None = None,
     ) -> bool:
         """Test the network on all ranks together; return whether training may stop. Sizes alone are not tested.
 
-        Each rank tests its share of the test set. Running statistics of batch normalisation, which each rank has
-        its own of during training (Goyal et al. 2017, section 2.3), are averaged first. ``parameters``, equal on
-        all ranks, are tested in place of the replica's. ``consensus`` and ``at`` are recorded with the result.
-        ``steps``: length of training so far, in global batches. ``replicas`` are the ranks with the same layers,
-        by default all. ``through()`` returns this rank's summed loss and number of correct answers, by default
-        those of its share of the test set.
+        Each rank tests its share of the validation set, or of the test set if there is none. Running statistics of
+        batch normalisation, which each rank has its own of during training (Goyal et al. 2017, section 2.3), are
+        averaged first. ``parameters``, equal on all ranks, are tested in place of the replica's. ``consensus`` and
+        ``at`` are recorded with the result. ``steps``: length of training so far, in global batches. ``replicas``
+        are the ranks with the same layers, by default all. ``through(split)`` returns this rank's summed loss and
+        number of correct answers, by default those of its share of the split.
         """
         replica, inputs = self._replica, self._inputs
         if replica.backend.sizes_only:
             return False
         if self._group is not None:
             await self._group.average_statistics(comm)
-            sums = await self._group.test(comm, inputs.dataset.test, inputs.global_batch, parameters)
-        else:
-            if replica.state.size and not self._independent:
-                alike = replicas or comm
-                await alike.native("allreduce", replica.state)
-                await comm.compute("evaluation", partial(itruediv, replica.state, alike.size))
-            if through is None:
-                own, batch = (comm.rank, comm.size), inputs.global_batch
-                work = partial(test_share, replica, inputs.dataset.test, own, batch, inputs.prefetch, parameters)
-                sums = await comm.compute("evaluation", work)
-            else:
-                sums = await through()
-        await comm.native("allreduce", sums)
-        loss, accuracy = (float(total) / len(inputs.dataset.test) for total in sums)
+        elif replica.state.size and not self._independent:
+            alike = replicas or comm
+            await alike.native("allreduce", replica.state)
+            await comm.compute("evaluation", partial(itruediv, replica.state, alike.size))
+        means = partial(self._means, comm, parameters, through)
+        self._again = means if inputs.dataset.validation is not None else None
+        loss, accuracy = map(float, await means(inputs.dataset.watched))
         epochs, samples = steps / inputs.steps_per_epoch, round(steps * inputs.global_batch)
         fidelity = NO_FIDELITY
         if self.compressed is not None:
@@ -125,6 +120,36 @@ class Evaluation:
         self._journal.evaluation(epochs, loss, accuracy, samples, consensus=consensus, fidelity=fidelity, at=at)
         reached = self._target_accuracy is not None and accuracy >= self._target_accuracy
         return bool(self._stop_at_target and reached)
+
+    async def _means(
+        self,
+        comm: Comm,
+        parameters: Array | None,
+        through: Callable[[Split], Awaitable[NDArray[np.float64]]] | None,
+        split: Split,
+    ) -> NDArray[np.float64]:
+        """Return mean loss and accuracy of all ranks together, (2,)."""
+        inputs = self._inputs
+        if self._group is not None:
+            sums = await self._group.test(comm, split, inputs.global_batch, parameters)
+        elif through is None:
+            own, batch = (comm.rank, comm.size), inputs.global_batch
+            work = partial(test_share, self._replica, split, own, batch, inputs.prefetch, parameters)
+            sums = await comm.compute("evaluation", work)
+        else:
+            sums = await through(split)
+        await comm.native("allreduce", sums)
+        return sums / len(split)
+
+    async def test_at_end(self) -> dict[str, float]:
+        """Look at the test set, once and after training, as the last test looked at the validation set.
+
+        Return ``test_loss`` and ``test_accuracy``; nothing without a validation set. All ranks call.
+        """
+        if self._again is None:
+            return {}
+        loss, accuracy = map(float, await self._again(self._inputs.dataset.test))
+        return {"test_loss": loss, "test_accuracy": accuracy}
 
     async def test_average(
         self, comm: Comm, steps: float, parameters: Array, *, weight: float = 1, at: Moment | None = None

@@ -1,0 +1,137 @@
+"""Tuning: every method has the same number of trials, the best one is taken, and no trial reads a test image."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hpcdl import suite
+from hpcdl.cases.simulation import trials
+from hpcdl.cases.spec import keys
+from hpcdl.cases.train import program
+from hpcdl.data.digits import digits
+from hpcdl.data.parts.validation import with_validation
+from hpcdl.fabric.comm import Counters
+from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.trace.recorder import Evaluation, Recorder
+from hpcdl.training.parts.journal import Journal
+from tests.data.test_validation import Watched
+
+TEXT = """[suite]
+name = "s"
+[[case]]
+kind = "train"
+model = "lenet5"
+dataset = "digits"
+steps = 20
+learning_rate = 0.001
+global_batch = 60
+ranks = 3
+training = {training}
+validation = 0.2
+evaluate_every = 0.2
+target_accuracy = 0.5
+network = "ethernet-10g"
+flops = 1e10
+tune = {tune}
+"""
+
+
+def parsed(training='"synchronous"', tune="{trials = 4, learning_rate = [0.01, 0.5]}"):
+    (case,) = suite.parse(TEXT.format(training=training, tune=tune), "s.toml").cases
+    return case
+
+
+def run(spec, **options):
+    recorder = Recorder()
+    journal = Journal(recorder, lambda: Counters(0, 0, 0, 0, 0))
+    (found,) = in_process(1).run(program(spec, journal, **options))
+    return found, [Evaluation(*row) for row in recorder.virtual[0].evaluations]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_found(monkeypatch):
+    monkeypatch.setattr(trials, "_FOUND", {})
+
+
+def test_the_best_trial_is_the_one_that_reaches_the_target_first():
+    spec = parsed().spec
+    found, evaluations = run(spec)
+    best = {}
+    for settings in [{}, *spec.tune.points()]:
+        trial = replace(trials.changed(spec, settings), tune=None, seed=trials.SEED)
+        seen = run(trial, tests=False)[1]
+        reached = [(one.training_seconds, -one.accuracy) for one in seen if one.accuracy >= 0.5]
+        best.setdefault(min(reached, default=(np.inf, 0)), settings)
+    wanted = best[min(best)]
+    assert wanted
+    assert found["tuned"] == ", ".join(f"{name}={value:.4g}" for (_, name), value in wanted.items())
+    assert found["tuning_trials"] == 4
+    assert evaluations[-1].accuracy > 0.5
+
+
+def test_tuning_never_reads_a_test_image(monkeypatch):
+    watched = Watched(digits().test)
+    monkeypatch.setattr(keys, "_opened", lambda _: digits())
+    monkeypatch.setattr(
+        keys, "with_validation", lambda data, share: replace(with_validation(data, share), test=watched)
+    )
+    spec = parsed().spec
+    in_process(1).run(
+        lambda comm: trials.tuned(spec, spec.tune, lambda *given: program(*given, tests=False), comm)
+    )
+    assert watched.read == 0
+    run(spec)
+    assert watched.read == len(watched)
+
+
+def test_seeds_and_stragglers_share_a_search(monkeypatch):
+    spec = parsed().spec
+    first, _ = run(spec)
+    monkeypatch.setattr(trials, "_trial", None)  # a second search would fail
+    assert run(replace(spec, seed=7))[0]["tuned"] == first["tuned"]
+
+
+def test_settings_are_inside_of_their_ranges_and_integers_stay_integers():
+    tune = "{trials = 40, learning_rate = [0.01, 1.0], optimizer = {momentum = [0.5, 0.95]}, training = {period = [1, 16]}}"
+    points = parsed('"parameter_averaging"', tune).spec.tune.points()
+    rates, momenta, periods = (
+        np.array(column) for column in zip(*(point.values() for point in points), strict=True)
+    )
+    assert len(points) == 39
+    assert rates.min() >= 0.01
+    assert rates.max() <= 1
+    assert 0.5 <= momenta.min() <= momenta.max() <= 0.95
+    assert set(periods) <= set(range(1, 17))
+    assert {1, 16} <= set(periods)
+    assert np.median(rates) == pytest.approx(0.1, rel=0.3)  # logarithmic
+
+
+@pytest.mark.parametrize(
+    ("training", "tune", "message"),
+    [
+        (
+            '"synchronous"',
+            "{trials = 0, learning_rate = [0.1, 1.0]}",
+            "tune: trials: must be from 1 to 1000, not 0",
+        ),
+        ('"synchronous"', "{trials = 2}", "tune: learning_rate: give a range"),
+        ('"synchronous"', "{trials = 2, learning_rate = [1.0, 0.1]}", "tune: learning_rate: must be two numbers"),
+        ('"synchronous"', "{trials = 2, training = {perid = [1, 4]}}", "perid"),
+        (
+            '"synchronous"',
+            '{trials = 2, learning_rate = [0.1, 1], network = "etherne-10g"}',
+            "did you mean 'ethernet-",
+        ),
+        (
+            '"sandblaster"',
+            "{trials = 2, optimizer = {momentum = [0.1, 0.9]}}",
+            "'sandblaster' has its own optimizer",
+        ),
+    ],
+)
+def test_a_wrong_search_is_refused_in_one_line(training, tune, message):
+    with pytest.raises(suite.UsageError) as error:
+        parsed(training, tune)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
