@@ -252,6 +252,7 @@ def fields(spec: TrainSpec) -> dict[str, Scalar]:
         "warmup_steps": 0 if spec.network else min(WARMUP_STEPS, spec.planned_steps - 1),
         **(spec.straggler.fields if spec.straggler else {"straggler": None}),
         "failure": str(spec.failure) if spec.failure else None,
+        "tuning": spec.tune and spec.tune.trials,
         "activation_bytes_per_rank": max(outputs for _, outputs in spec.stage_bytes),
         "served": spec.strategy.served,
         "gradients_in_flight": spec.strategy.gradients_in_flight(spec.training.in_full),

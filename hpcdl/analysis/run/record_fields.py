@@ -78,7 +78,7 @@ CONTRACT: Final = (
 """Fields of ``--json``, in its order."""
 
 METHOD: Final = (
-    *("training", "parallelism", "aggregation", "compression", "optimizer", "schedule", "learning_rate"),
+    *("training", "parallelism", "aggregation", "compression", "optimizer", "schedule", "learning_rate", "tuning"),
 )
 """Fields that may differ between two rows of a table."""
 
@@ -195,7 +195,17 @@ STATED: Final = frozenset(
             "optimizer",
             "mesh",
         ),
-        *("schedule", "learning_rate", "ranks", "global_batch", "batch_per_rank", "epochs", "steps", "seed"),
+        *(
+            "schedule",
+            "learning_rate",
+            "tune",
+            "ranks",
+            "global_batch",
+            "batch_per_rank",
+            "epochs",
+            "steps",
+            "seed",
+        ),
         *("target_accuracy", "collective", "message_bytes", "exchange", "pattern"),
     )
 )

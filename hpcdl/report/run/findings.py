@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hpcdl.analysis.network import links, slow_hosts, stragglers, waiting
 from hpcdl.analysis.network.switch_traffic import switch_traffic
-from hpcdl.analysis.run import cores, overhead, ranking
+from hpcdl.analysis.run import cores, deciding, overhead, ranking
 from hpcdl.analysis.run.launches import launches
 from hpcdl.analysis.run.outcome import staleness
 from hpcdl.analysis.run.scaling import records
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from hpcdl.analysis.network.stragglers import Slowed
     from hpcdl.analysis.network.switch_traffic import SwitchTraffic
     from hpcdl.analysis.network.waiting import Waiting
+    from hpcdl.analysis.run.deciding import Decision
     from hpcdl.analysis.run.launches import Launch
     from hpcdl.analysis.run.outcome import Staleness
     from hpcdl.analysis.run.overhead import Overhead
@@ -98,6 +99,11 @@ class Findings:
     def winners(self) -> list[Winner]:
         """Best method of each field by each measure."""
         return ranking.winners(self.fields)
+
+    @cached_property
+    def decisions(self) -> list[Decision]:
+        """Methods by their time to the target, in each cell."""
+        return deciding.decisions(self.fields)
 
     @cached_property
     def staleness(self) -> list[tuple[Mapping[str, Any], Staleness]]:

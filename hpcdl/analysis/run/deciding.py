@@ -1,0 +1,135 @@
+"""Time to a target: which method reaches it first in each cell, whether that is decided, and performance profiles.
+
+A cell is one network on one dataset under one set of conditions. A method that misses the target with any seed
+within its training has not reached it. Seeds are the sample; times are compared by their logarithms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hpcdl.analysis.run.ranking import Candidate
+from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from hpcdl.analysis.run.launches import Launch
+    from hpcdl.analysis.run.ranking import Field
+    from hpcdl.analysis.statistics.estimates import Vector
+
+MIN_EFFECT: Final = 1.05
+"""Ratio of times below which two methods are tied."""
+WIDEST: Final = 10.0
+"""Ratio to the best time up to which performance profiles are looked at."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A method in a cell."""
+
+    candidate: Candidate
+    seconds: Vector
+    """Time to the target of each seed; infinite where it was not reached."""
+
+    @property
+    def reached(self) -> bool:
+        """True if every seed reached the target."""
+        return bool(np.isfinite(self.seconds).all())
+
+    @property
+    def mean(self) -> float:
+        """Geometric mean over seeds; infinite if one did not reach the target."""
+        return float(np.exp(np.log(self.seconds).mean())) if self.reached else np.inf
+
+    def median_of(self, column: str) -> float | None:
+        """Return the median over launches of a column of the evaluations at the target."""
+        found = [at_target(launch, column) for launch in self.candidate.launches]
+        return float(np.median(found)) if np.isfinite(found).all() else None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The methods of a cell, those first that reach the target soonest."""
+
+    field: Field
+    fields: Mapping[str, Any]
+    """Fields of a record of the cell."""
+    places: Sequence[Timed]
+    rivals: Sequence[Timed]
+    """Methods that are not told from the first, or by less than :data:`MIN_EFFECT`."""
+
+    @property
+    def verdict(self) -> str:
+        """``decided``, ``tied``, ``not reached`` by any method, or ``one seed``."""
+        if not self.places[0].reached:
+            return "not reached"
+        if len(self.places[0].seconds) < 2:
+            return "one seed"
+        return "tied" if self.rivals else "decided"
+
+    @property
+    def ratios(self) -> list[float]:
+        """Time of each place by that of the first."""
+        return [place.mean / self.places[0].mean if place.reached else np.inf for place in self.places]
+
+
+def at_target(launch: Launch, column: str) -> float:
+    """Return a column of the first evaluation at or above the target; infinite if there is none."""
+    seen, target = launch.evaluations, launch.fields.get("target_accuracy")
+    if target is None or not len(seen.get("step", ())):
+        return np.inf
+    hits = np.flatnonzero(seen["accuracy"] >= target)
+    return float(seen[column][hits[np.argmin(seen["step"][hits])]]) if len(hits) else np.inf
+
+
+def decisions(fields: Iterable[Field]) -> list[Decision]:
+    """Decide each cell with at least two methods and a target.
+
+    Welch's test of logarithms over seeds between the first and each other method that reached the target; p-values
+    of all cells are adjusted together (Benjamini & Hochberg).
+    """
+    cells = [cell for field in fields for cell in _cells(field)]
+    tested = [
+        (number, place)
+        for number, (_, places) in enumerate(cells)
+        for place in places[1:]
+        if places[0].reached and place.reached and min(len(places[0].seconds), len(place.seconds)) > 1
+    ]
+    firsts = [np.log(cells[number][1][0].seconds) for number, _ in tested]
+    p = adjusted(difference(firsts, [np.log(place.seconds) for _, place in tested]).p) if tested else np.array([])
+    rivals: dict[int, list[Timed]] = {}
+    for (number, place), value in zip(tested, p, strict=True):
+        if value >= ALPHA or place.mean < MIN_EFFECT * cells[number][1][0].mean:
+            rivals.setdefault(number, []).append(place)
+    return [
+        Decision(field, places[0].candidate.fields, places, rivals.get(number, []))
+        for number, (field, places) in enumerate(cells)
+    ]
+
+
+def _cells(field: Field) -> list[tuple[Field, list[Timed]]]:
+    groups: dict[Any, list[Timed]] = {}
+    for candidate in field.candidates:
+        if candidate.is_evaluated and candidate.fields.get("target_accuracy") is not None:
+            kept = candidate.undisturbed(timed=True)
+            if kept:
+                own = Candidate(candidate.fields, kept)
+                key = tuple(candidate.fields.get(name) for name in ("model", "ranks", "target_accuracy"))
+                seconds = own.values(lambda launch: at_target(launch, "training_seconds"), "seed")
+                groups.setdefault(key, []).append(Timed(own, seconds))
+    ordered = (sorted(places, key=lambda place: place.mean) for places in groups.values())
+    return [(field, places) for places in ordered if len(places) > 1]
+
+
+def area(ratios: Sequence[float]) -> float:
+    """Return the area under a method's performance profile (Dolan & More 2002), from 0 to 1.
+
+    The profile is the share of cells in which the method's time is at most t times the best; the area is over the
+    logarithm of t from 1 to :data:`WIDEST`. 1: the best everywhere.
+    """
+    lost = np.minimum(np.log(np.maximum(ratios, 1)) / np.log(WIDEST), 1)
+    return float(1 - lost.mean())
