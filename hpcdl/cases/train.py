@@ -276,6 +276,7 @@ def program(
         try:
             await run(comm, mine)
             tested = await mine.evaluation.test_at_end() if tests else {}
+            noise = await mine.noise.fields(comm) if mine.noise is not None else {}
         finally:
             mine.inputs.close()
         mine.journal.memory(mine.memory_bytes)
@@ -286,6 +287,7 @@ def program(
                 comm, mine.compressed, mine.journal, sent, WARMUP_STEPS, among_activations=mine.group is not None
             ),
             **tested,
+            **noise,
             "parameters": volumes(spec.layers, spec.data.shape, 1).parameters,
             "bucket_bytes": mine.bucket_bytes,
             "chosen": chosen,

@@ -68,13 +68,14 @@ _TEXTS: Final = (
         "dataset_source",
         "dataset_digest",
         "pattern",
+        "tuned",
     ),
     *("start", "placement", "device", "times", "environment_key"),
 )
 _COUNTS: Final = (
     *("ranks", "nodes", "threads_per_rank", "global_batch", "batch_per_rank", "steps", "planned_steps"),
     *("warmup_steps", "warmup", "message_bytes", "seed", "launch", "parameters", "bucket_bytes"),
-    *("residual_bytes", "ranks_per_host", "straggler_rank"),
+    *("residual_bytes", "ranks_per_host", "straggler_rank", "tuning", "tuning_images"),
 )
 _NUMBERS: Final = (
     *("learning_rate", "epochs", "target_accuracy", "predicted_seconds", "compression_ratio", "staleness_mean"),
@@ -104,6 +105,9 @@ _NUMBERS: Final = (
         "start_error_seconds",
         "starts_late",
         "clock_error_seconds",
+        "test_loss",
+        "test_accuracy",
+        *(f"noise_scale_q{quarter}" for quarter in range(1, 5)),
     ),
 )
 FIELDS: Final[dict[str, tuple[type, ...]]] = {

@@ -27,7 +27,8 @@ async def synchronous(comm: Comm, session: Session, *, bucket_bytes: int | None 
     replica = session.replica
     gradients = replica.gradients
     smallest = session.bucket_bytes if bucket_bytes is None else bucket_bytes
-    buckets = CompleteBuckets(comm, session.buckets(smallest), partial(session.reduce, comm))
+    reduce, noise = partial(session.reduce, comm), session.watch_noise(comm.size)
+    buckets = CompleteBuckets(comm, session.buckets(smallest), noise.watched(reduce) if noise else reduce)
     for step in range(session.steps):
         rate = session.learning_rate(step)
         with session.journal.step(session.inputs.epoch(step), rate) as outcome:
@@ -37,6 +38,8 @@ async def synchronous(comm: Comm, session: Session, *, bucket_bytes: int | None 
                 comm, session, share, outcome, scale=1 / session.global_batch, after=buckets.start_complete
             )
             await buckets.finish()
+            if noise is not None:
+                noise.add(step, outcome.images)
             await comm.compute("update", partial(session.optimizer.update, replica.parameters, gradients, rate))
         if session.evaluation.due(step + 1) and await session.evaluation.test(comm, step + 1):
             return

@@ -56,7 +56,9 @@ def test_a_sure_difference_below_the_least_effect_is_a_tie():
 
 
 def test_one_seed_that_misses_the_target_is_no_time():
-    (one,) = decisions([cell({"sometimes": [5.0, 5.1, np.inf], "always": [20.0, 21.0, 22.0], "never": [np.inf] * 3})])
+    (one,) = decisions(
+        [cell({"sometimes": [5.0, 5.1, np.inf], "always": [20.0, 21.0, 22.0], "never": [np.inf] * 3})]
+    )
     assert (one.verdict, one.fields["training"]) == ("decided", "always")
     assert [place.reached for place in one.places] == [True, False, False]
     assert one.ratios == [1, np.inf, np.inf]
@@ -72,7 +74,7 @@ def test_nobody_and_one_seed():
 def test_cells_are_adjusted_together():
     """A difference that is significant alone is none among many cells of twins."""
     draw = np.random.default_rng(3)
-    close = {"a": [10.0, 10.4, 10.2], "b": [10.9, 11.3, 11.0]}
+    close = {"a": [10.0, 10.4, 10.2], "b": [10.8, 11.5, 11.1]}
     (alone,) = decisions([cell(close)])
     assert alone.verdict == "decided"
     others = [cell({"a": spread(draw, 20), "b": spread(draw, 20)}, f"net{n}") for n in range(30)]

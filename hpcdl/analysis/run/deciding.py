@@ -1,7 +1,8 @@
 """Time to a target: which method reaches it first in each cell, whether that is decided, and performance profiles.
 
 A cell is one network on one dataset under one set of conditions. A method that misses the target with any seed
-within its training has not reached it. Seeds are the sample; times are compared by their logarithms.
+within its training has not reached it. Seeds are the sample; times are compared by their logarithms, seed by seed:
+methods with the same seed begin with the same parameters and see the same images.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hpcdl.analysis.run.ranking import Candidate
-from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
+from hpcdl.analysis.statistics.differences import ALPHA, Difference, adjusted, difference
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -32,6 +33,7 @@ class Timed:
     """A method in a cell."""
 
     candidate: Candidate
+    seeds: Sequence[Any]
     seconds: Vector
     """Time to the target of each seed; infinite where it was not reached."""
 
@@ -89,8 +91,9 @@ def at_target(launch: Launch, column: str) -> float:
 def decisions(fields: Iterable[Field]) -> list[Decision]:
     """Decide each cell with at least two methods and a target.
 
-    Welch's test of logarithms over seeds between the first and each other method that reached the target; p-values
-    of all cells are adjusted together (Benjamini & Hochberg).
+    Between the first and each other method that reached the target: Student's test of the logarithm of the ratio
+    of their times, by seed; Welch's test where the seeds differ. p-values of all cells are adjusted together
+    (Benjamini & Hochberg).
     """
     cells = [cell for field in fields for cell in _cells(field)]
     tested = [
@@ -99,8 +102,7 @@ def decisions(fields: Iterable[Field]) -> list[Decision]:
         for place in places[1:]
         if places[0].reached and place.reached and min(len(places[0].seconds), len(place.seconds)) > 1
     ]
-    firsts = [np.log(cells[number][1][0].seconds) for number, _ in tested]
-    p = adjusted(difference(firsts, [np.log(place.seconds) for _, place in tested]).p) if tested else np.array([])
+    p = adjusted(np.array([_p(cells[number][1][0], place) for number, place in tested]))
     rivals: dict[int, list[Timed]] = {}
     for (number, place), value in zip(tested, p, strict=True):
         if value >= ALPHA or place.mean < MIN_EFFECT * cells[number][1][0].mean:
@@ -111,6 +113,15 @@ def decisions(fields: Iterable[Field]) -> list[Decision]:
     ]
 
 
+def _p(first: Timed, other: Timed) -> float:
+    own, theirs = np.log(first.seconds), np.log(other.seconds)
+    if first.seeds == other.seeds:
+        ratio = theirs - own
+        error = ratio.std(ddof=1) / np.sqrt(len(ratio))
+        return float(Difference(np.array([ratio.mean()]), np.array([error]), np.array([len(ratio) - 1.0])).p[0])
+    return float(difference([own], [theirs]).p[0])
+
+
 def _cells(field: Field) -> list[tuple[Field, list[Timed]]]:
     groups: dict[Any, list[Timed]] = {}
     for candidate in field.candidates:
@@ -119,8 +130,9 @@ def _cells(field: Field) -> list[tuple[Field, list[Timed]]]:
             if kept:
                 own = Candidate(candidate.fields, kept)
                 key = tuple(candidate.fields.get(name) for name in ("model", "ranks", "target_accuracy"))
+                seeds = list(dict.fromkeys(launch.fields.get("seed") for launch in kept))
                 seconds = own.values(lambda launch: at_target(launch, "training_seconds"), "seed")
-                groups.setdefault(key, []).append(Timed(own, seconds))
+                groups.setdefault(key, []).append(Timed(own, seeds, seconds))
     ordered = (sorted(places, key=lambda place: place.mean) for places in groups.values())
     return [(field, places) for places in ordered if len(places) > 1]
 

@@ -55,7 +55,8 @@ def named(found: Sequence[Decision]) -> Naming:
 
 def _words(one: Decision) -> list[str]:
     fields = one.fields
-    return [f"{fields['model']}", str(fields["dataset"]), f"{fields['ranks']} ranks", *one.field.conditions]
+    conditions = ", ".join(one.field.conditions).removeprefix("simulated on ")
+    return [str(fields["model"]), str(fields["dataset"]), f"{fields['ranks']} ranks", *conditions.split(", ")]
 
 
 def charts(findings: Findings) -> list[Chart]:

@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 TITLE: Final = "Accuracy"
 HEADER: Final = (
     *("method", "ranks", "final accuracy", "best accuracy", "final loss", "target reached"),
-    *("time to target", "ranks x time", "samples", "epochs"),
+    *("time to target", "ranks x time", "samples", "epochs", "noise scale"),
+)
+NOISE: Final = (
+    "Noise scale: batch beyond which larger ones hardly save steps (McCandlish et al. 2018), in the last quarter "
+    "of the training."
 )
 
 
@@ -40,7 +44,7 @@ def accuracy_page(findings: Findings) -> Section:
 def accuracy_terminal(findings: Findings) -> Section:
     """Return one table per problem, with the methods of the highest accuracy."""
     tables = _accuracy_tables(findings.problems, findings.settings.brief, BEST)
-    return Section(TITLE, tables=tables).brief("final loss", "ranks x time", "samples", "epochs")
+    return Section(TITLE, tables=tables).brief("final loss", "ranks x time", "samples", "epochs", "noise scale")
 
 
 def _learned(methods: Sequence[Method]) -> list[Row]:
@@ -65,6 +69,8 @@ def _accuracy_tables(groups: Sequence[Sequence[Method]], settings: Settings, mos
         notes = ["No target accuracy was set." if target is None else f"Target accuracy {digits(target)}."]
         if any(len(row.scale.records) > 1 for row in learned):
             notes.append("Medians, with their range where they differ, over seeds and over pooled methods.")
+        if any(row.scale.values("noise_scale_q4") for row in learned):
+            notes.append(NOISE)
         cells, rest = [_accuracy(row) for row in learned], left_out(every, learned, "final accuracy")
         table = Table(settings.title(first), HEADER, cells, notes=notes, left_out=rest)
         missed = target is not None and any(
@@ -98,6 +104,7 @@ def _accuracy(row: Row) -> tuple[str, ...]:
         _ranged(scale, "seconds_to_target", lambda value: seconds(value and value * scale["ranks"])),
         _ranged(scale, "samples_to_target", lambda value: NONE if value is None else f"{value:.0f}"),
         _ranged(scale, "epochs_to_target", digits),
+        digits(scale.median("noise_scale_q4")),
     )
 
 

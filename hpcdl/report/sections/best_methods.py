@@ -65,7 +65,12 @@ def page(findings: Findings) -> Section:
 
 
 def answer(findings: Findings) -> Answer | None:
-    """Return speed and accuracy of the best methods, where several strategies are compared."""
+    """Return speed and accuracy of the best methods, where several strategies are compared.
+
+    Not where the suite asks for the time to a target, which another section answers.
+    """
+    if findings.answered_by == "deciding":
+        return None
     chosen = [
         winner for winner in findings.winners if len({strategy(of.fields) for of in winner.field.candidates}) > 1
     ]

@@ -45,8 +45,8 @@ def page(findings: Findings) -> Section:
     header = ("cell", "first", "time", "epochs", "second", "tied with", "not reached by", "verdict")
     note = (
         "Time to the target: geometric mean over seeds. A method that misses the target with one seed has not "
-        "reached it. Decided: every other method is later by 5 % or more, and by Welch's test of logarithms over "
-        "seeds, adjusted for all comparisons of the page."
+        "reached it. Decided: every other method is later by 5 % or more, and by a test of the logarithms of "
+        "their ratio over seeds, adjusted for all comparisons of the page."
     )
     tables = [Table("", header, cells, 2, [note]).without_empty()]
     rows = [
@@ -121,7 +121,7 @@ def _search(one: Decision, place: Timed, method: str) -> tuple[str, ...] | None:
     fields = place.candidate.launches[0].fields
     if not fields.get("tuned"):
         return None
-    given = (fields["tuned"], fields["tuning_trials"], fields["tuning_images"])
+    given = (fields["tuned"], fields["tuning"], fields["tuning_images"])
     return (str(one.fields["model"]), str(one.fields["ranks"]), method, *map(str, given))
 
 

@@ -13,6 +13,7 @@ from hpcdl.training.parts.compressed.compressed import Compressed
 from hpcdl.training.parts.evaluation import Evaluation
 from hpcdl.training.parts.flow import WHOLE, Flow
 from hpcdl.training.parts.inputs import Inputs
+from hpcdl.training.parts.noise_scale import NoiseScale
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -59,6 +60,8 @@ class Session:
     """Vectors of the strategy besides the replica's, by name; see :meth:`vector`."""
     multipliers: Multipliers = field(default=UNIFORM, init=False)
     """Parameters without weight decay or with a multiple of the learning rate."""
+    noise: NoiseScale | None = field(default=None, init=False)
+    """Gradient noise scale, where the strategy watches it."""
     _parts: list[Optimizer] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
@@ -131,6 +134,16 @@ class Session:
             await self.aggregate(comm, gradient)
         else:
             await self.compressed.reduce(comm, span, gradient, self.aggregate)
+
+    def watch_noise(self, ranks: int) -> NoiseScale | None:
+        """Return the gradient noise scale of this training; None where a rank does not have both gradients whole.
+
+        That is on one rank, in model groups, on devices, where nothing is summed, and where sums are compressed.
+        """
+        dense = self.compressed is None and self.group is None and not self.independent
+        if dense and ranks > 1 and self.replica.backend.on_host and not self.replica.backend.sizes_only:
+            self.noise = NoiseScale(self.replica.gradients, self.global_batch, self.steps)
+        return self.noise
 
     @property
     def flow(self) -> Flow:
