@@ -57,7 +57,7 @@ class Names:
             "optimizer": _brief({label: parts(label)[0] for label in self._all("optimizer")}),
             "schedule": _brief({label: parts(label)[0] for label in self._all("schedule")}),
             "learning_rate": {rate: f"rate {rate}" for rate in self._all("learning_rate")},
-            "tuning": {trials: f"{trials} trials" for trials in self._all("tuning")},
+            "tuning": {trials: f"{trials} trials" if trials else "not tuned" for trials in self._all("tuning")},
         }
 
     def __call__(self, case: Mapping[str, Any]) -> str:
