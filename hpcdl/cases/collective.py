@@ -85,6 +85,14 @@ class CollectiveSpec:
 
 SPEC: Final = CollectiveSpec
 
+LOOP_BYTES: Final = 65536
+"""Up to this size a time is of a loop of operations, divided by their number, as OSU's benchmarks do:
+a single operation is about as long as the ranks' differences in leaving a barrier."""
+LOOP_NS: Final = 2_000_000
+MAX_LOOP: Final = 200
+ROOTED: Final = ("broadcast", "reduce")
+"""Their ranks could begin the next operation before others end the last: a loop would time a pipeline."""
+
 SEGMENT_BYTES: Final = 65536
 """Of schemes that cut vectors, as they are by default."""
 SEGMENTS: Final = 16
@@ -214,24 +222,39 @@ async def _measure(spec: CollectiveSpec, journal: Journal, comm: Comm) -> dict[s
         given = out_of_place_operand(collective, operands, buffer, comm.size)
     beginning = start(spec.start, comm, lambda: journal.read().time_ns)
     wrong, arrived = np.zeros(1), np.zeros(1)
-    spans = []
-    before = journal.read()
-    for _ in range(spec.warmup + spec.repetitions):
-        buffer[:] = 0 if out_of_place else operands
+
+    async def timed(operations: int) -> tuple[int, int]:
+        """Return begin and end (ns) of so many operations."""
         place.to_host(buffer[:1])  # waits for the device
         begin = await beginning.ready()
-        if copied:
-            buffer[:] = operands
-        await scheme(comm, given)
+        for _ in range(operations):
+            if copied:
+                buffer[:] = operands  # noqa: F821 - it is deleted after the last call
+            await scheme(comm, given)
         place.to_host(buffer[:1])
-        spans.append((begin, journal.read().time_ns))
+        end = journal.read().time_ns
         # checking the result, or spinning in a barrier, would keep cores busy that late ranks may need
         await comm.native("nonblocking allreduce", arrived)
+        return begin, end
+
+    spans, loop, done = list[tuple[int, int]](), 1, 0
+    before = journal.read()
+    for number in range(spec.warmup + spec.repetitions):
+        buffer[:] = 0 if out_of_place else operands
+        begin, end = await timed(1)
         wrong += not contents.right(place.to_host(buffer))
+        if loop > 1:
+            buffer[:] = 0  # sums of sums of other numbers would overflow
+            begin, end = await timed(loop)
+        done += 1 + loop * (loop > 1)
+        spans.append((begin, begin + (end - begin) // loop))
+        if number + 1 == spec.warmup and spec.size <= LOOP_BYTES and collective not in ROOTED:
+            slowest = int((await comm.allgather_words(np.array([end - begin]))).max())
+            loop = min(max(LOOP_NS // max(slowest, 1), 1), MAX_LOOP)
     after = journal.read()
     messages, sent = after.messages - before.messages, after.bytes - before.bytes
-    journal.repetitions(spans, messages // len(spans), sent // len(spans))
-    description = await beginning.description(spec.warmup)
+    journal.repetitions(spans, messages // done, sent // done)
+    description = {"operations": loop, **await beginning.description(spec.warmup)}
     if out_of_place:
         description["copied"] = copied or collective == "broadcast"  # of which MPI has none with two vectors
     sent_from = operands if apart else buffer

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.commands.parts.folder import folder_of, load_suite, writable
+from hpcdl.commands.parts.folder import folder_of, load_suite
 from hpcdl.commands.parts.job import in_job
+from hpcdl.commands.parts.launching import check_memory, from_shell, ranks_to_start
 from hpcdl.commands.parts.parser import Command, case_patterns, path, whole_number
 from hpcdl.exit_codes import FAILED, OK
 
 if TYPE_CHECKING:
     import argparse
-
-    from hpcdl.suite import Suite
 
 
 MAX_LAUNCHES: Final = 1000
@@ -86,7 +85,7 @@ def execute(options: argparse.Namespace) -> int:
         return _dry_run(options) if is_first(os.environ) else OK
     if options.launches != 1:
         return _several(options, inside=launched(os.environ))
-    return in_job(options) if launched(os.environ) else _from_shell(options, options.given)
+    return in_job(options) if launched(os.environ) else from_shell(options, options.given)
 
 
 def _several(options: argparse.Namespace, *, inside: bool) -> int:
@@ -109,7 +108,7 @@ def _several(options: argparse.Namespace, *, inside: bool) -> int:
     for number, run in enumerate(runs, 1):
         os.environ[LAUNCH] = f"{number} of {len(runs)}"
         options.folder, options.launches = run, 1
-        code = _from_shell(options, [*options.given, "-o", str(run), "--launches", "1"])
+        code = from_shell(options, [*options.given, "-o", str(run), "--launches", "1"])
         if code not in {OK, FAILED}:
             return code
         worst = max(worst, code)
@@ -129,70 +128,14 @@ def _dry_run(options: argparse.Namespace) -> int:
     from hpcdl.report.formats.cells import plural
 
     chosen = load_suite(options)
-    ranks = _ranks(options, chosen)
+    ranks = ranks_to_start(options, chosen)
     for case in chosen.cases:
         print(f"{case.name}  ({plural(case.processes, 'rank')}, {case.digest})")
     most = max(case.processes for case in chosen.cases)
     print(f"{plural(len(chosen.cases), 'case')}, {plural(most, 'rank')}", flush=True)
     if not launched(os.environ):
-        _check_memory(chosen, ranks)
+        check_memory(chosen, ranks)
     return OK
-
-
-def _ranks(options: argparse.Namespace, chosen: Suite) -> int:
-    """Return the number of ranks to start. Raises UsageError if -n is too small for the cases, or too large."""
-    from hpcdl.cases.spec.keys import MAX_RANKS
-    from hpcdl.suite import UsageError
-
-    needed = max(case.processes for case in chosen.cases)
-    if options.ranks is None:
-        return needed
-    if options.ranks < 1:
-        raise UsageError(f"-n {options.ranks}: must be at least 1")
-    if options.ranks < needed:
-        raise UsageError(
-            f"-n {options.ranks}: the suite {chosen.name!r} has cases of {needed} ranks; "
-            "use --case or --set case.ranks=..."
-        )
-    if options.ranks > MAX_RANKS:
-        raise UsageError(f"-n {options.ranks}: must be at most {MAX_RANKS}")
-    return int(options.ranks)
-
-
-def _check_memory(chosen: Suite, ranks: int) -> None:
-    """Raise UsageError if all ranks start on this node and exceed its memory."""
-    from hpcdl.launch.library import in_batch_job
-    from hpcdl.run.memory import lack_of_memory
-    from hpcdl.suite import UsageError
-
-    if not in_batch_job(os.environ) and (line := lack_of_memory(chosen.cases, ["here"] * ranks)) is not None:
-        raise UsageError(line)
-
-
-def _from_shell(options: argparse.Namespace, given: list[str]) -> int:
-    """Check everything in this process, then start mpirun."""
-    from hpcdl.launch.mpirun import NoLauncher
-    from hpcdl.run.relaunch import run_cases
-    from hpcdl.suite import UsageError
-
-    chosen = load_suite(options)
-    ranks = _ranks(options, chosen)
-    _check_memory(chosen, ranks)
-    folder = writable(folder_of(options, chosen), chosen.name, resume=options.resume)
-    if options.folder is None:
-        given = [*given, "-o", str(folder)]
-    fault_tolerant = any(case.failure for case in chosen.cases)
-    try:
-        return run_cases(
-            ranks,
-            given,
-            folder / "parts",
-            cases=[case.digest for case in chosen.cases],
-            fault_tolerant=fault_tolerant,
-            typed=options.given,
-        )
-    except NoLauncher as error:
-        raise UsageError(str(error)) from None
 
 
 COMMAND: Final = Command(

@@ -45,6 +45,11 @@ def threads(count: int) -> Iterator[None]:
         _WORKERS.limit = before
 
 
+def limit() -> int:
+    """Return the number of threads that this process's kernels may use."""
+    return _WORKERS.limit
+
+
 def parallel_ranges(count: int, work: Callable[[int, int], T], *, elements: int) -> list[T]:
     """Call work(begin, end) for contiguous parts of range(count), one per thread; return the results in order.
 

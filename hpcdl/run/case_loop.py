@@ -209,7 +209,13 @@ def _run_here(case: Case, job: Job, comm: MpiComm) -> tuple[dict[str, Scalar], l
 
     # a training that diverges overflows; the record shows it, and numpy would warn on each rank at each step
     allowed = case.spec.threads
-    with threadpoolctl.threadpool_limits(allowed), threads(allowed), np.errstate(all="ignore"):
+    # numba's kernels divide products themselves: threads of BLAS would wait actively on their cores
+    own = str(getattr(case.spec, "backend", "")) == "numba"
+    with (
+        threadpoolctl.threadpool_limits(1 if own else allowed, "blas"),
+        threads(allowed),
+        np.errstate(all="ignore"),
+    ):
         program = case.module.program(case.spec, Journal(recorder, mpi.counters, before_step))
         mpi.awake(comm)
         begin = job.counters.sample()  # after all ranks of the case have come

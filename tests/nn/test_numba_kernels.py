@@ -14,6 +14,7 @@ from hpcdl.nn import threads as threads_module
 from hpcdl.nn.backend import backend
 from hpcdl.nn.geometry import BatchNormGeometry, ConvolutionGeometry
 from hpcdl.nn.kernels import numba as package
+from hpcdl.nn.kernels.numba import parts
 from hpcdl.nn.kernels.numba.convolution import Convolution
 from hpcdl.nn.kernels.numba.normalization import BatchNorm
 from hpcdl.nn.kernels.numba.toom_cook import SIZE, matrices
@@ -138,6 +139,7 @@ def test_threads_change_nothing_but_the_order_of_sums(name, count, monkeypatch):
     kind, places = PARTED[name]
     alone = run(kind(places), places, images=5)
     monkeypatch.setattr(threads_module, "MIN_ELEMENTS_PER_THREAD", 1)
+    monkeypatch.setattr(parts, "MIN_OPERATIONS", 1)
     with threads(count):
         together = run(kind(places), places, images=5)
     for ours, theirs in zip(together, alone, strict=True):
@@ -149,6 +151,7 @@ def test_a_whole_network_in_threads(zoo, batch, step, monkeypatch):
     found = []
     for count in (1, 3):
         monkeypatch.setattr(threads_module, "MIN_ELEMENTS_PER_THREAD", 1)
+        monkeypatch.setattr(parts, "MIN_OPERATIONS", 1)
         replica = Replica(zoo(), (9, 8, 3), backend=backend("numba"), dtype="float64")
         with threads(count):
             step(replica, images, labels, 1.0)
@@ -190,11 +193,18 @@ def compiled():
     }
 
 
+@pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_after_preparation_nothing_is_compiled(dtype, zoo, batch, step):
+def test_after_preparation_nothing_is_compiled(dtype, count, zoo, batch, step, monkeypatch):
     """Otherwise the first step would take half a minute."""
     kernels = backend("numba")
-    kernels.prepare(dtype)
+    with threads(count):
+        kernels.prepare(dtype)
+        monkeypatch.setattr(parts, "MIN_OPERATIONS", 1)
+        check_that_nothing_is_compiled(kernels, dtype, zoo, batch, step)
+
+
+def check_that_nothing_is_compiled(kernels, dtype, zoo, batch, step):
     before = compiled()
     assert len(before) > 20
     replica = Replica(zoo(), (9, 8, 3), backend=kernels, dtype=dtype)

@@ -180,6 +180,12 @@ _SIZE: Final = re.compile(r"(\d{1,9}) ?([KMG])(?:i?B)?")
 """Bytes with a unit, a power of 1024, as OSU's benchmarks and nccl-tests take them."""
 
 
+def size(text: str) -> int | None:
+    """Return the bytes of a size with a unit, such as "64K"; None for another text."""
+    found = _SIZE.fullmatch(text)
+    return int(found[1]) << 10 * (1 + "KMG".index(found[2])) if found else None
+
+
 def keys(spec: type) -> dict[str, Field[Any]]:
     """Return the keys of a spec, in their order."""
     return {field.name: field for field in fields(spec)}
@@ -206,8 +212,8 @@ def _converted(field: Field[Any], value: Any) -> Any:
         return Choice.of(limits.folder, value)
     if limits.table is not None:
         return _made(limits.table, value)
-    if field.name.endswith("_bytes") and isinstance(value, str) and (size := _SIZE.fullmatch(value)):
-        value = int(size[1]) << 10 * (1 + "KMG".index(size[2]))
+    if field.name.endswith("_bytes") and isinstance(value, str) and (found := size(value)) is not None:
+        value = found
     _check_scalar(value, limits, str(field.type))
     return value
 

@@ -65,9 +65,10 @@ SIMULATED: Final = (
     "simulated in",
 )
 NOTE: Final = (
-    "Times are of the slowest rank, quantiles over iterations. algbw = size / p50; busbw as nccl-tests "
-    "defines it. Of best, of native: the other's p50 by this one's, so that 2.00 is twice as fast. Tied: a "
-    "test of the launches does not tell it from the fastest; one launch is inconclusive."
+    "Times are of the slowest rank, quantiles over repetitions. Up to 64 KiB a repetition is a loop of about "
+    "2 ms, by the number of its operations, except of broadcast and reduce. algbw = size / p50; busbw as "
+    "nccl-tests defines it. Of best, of native: the other's p50 by this one's, so that 2.00 is twice as fast. "
+    "Tied: a test of the launches does not tell it from the fastest; one launch is inconclusive."
 )
 SIMULATED_NOTE: Final = (
     "Simulated: the same program in virtual time on a model of the network, not a measurement. Closed "

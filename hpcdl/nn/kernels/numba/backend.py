@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -14,10 +14,13 @@ from hpcdl.nn.kernels.numba.elementwise import Concatenation, ReLU
 from hpcdl.nn.kernels.numba.normalization import BatchNorm, ResponseNormalization
 from hpcdl.nn.kernels.numba.pooling import MAX_PIXELS, AveragePooling, GlobalAverage, MaxPooling
 from hpcdl.nn.kernels.numba.winograd import Winograd
+from hpcdl.nn.kernels.numpy.affine import Linear, Rectified
 from hpcdl.nn.kernels.numpy.backend import BACKEND as REFERENCE
+from hpcdl.nn.threads import limit, parallel_ranges
 
 if TYPE_CHECKING:
-    from hpcdl.nn.geometry import ConvolutionGeometry, PoolingGeometry
+    from hpcdl.fabric.comm import Array
+    from hpcdl.nn.geometry import ConvolutionGeometry, LinearGeometry, PoolingGeometry
     from hpcdl.nn.ops import Affine, Elementary
 
 
@@ -25,10 +28,18 @@ SIDE, CHANNELS = 4, 16
 """Size of the test images; a kernel is compiled per dtype, not per size."""
 
 
+MANY: Final = 256
+"""So many test images are divided among threads."""
+
+
 def compile_kernels(dtype: str) -> None:
     """Call every kernel once on small images; numba compiles it or loads it from its cache."""
+    for images in (1, MANY) if limit() > 1 else (1,):
+        _call_kernels(np.ones((images, SIDE, SIDE, CHANNELS), dtype), dtype)
+
+
+def _call_kernels(x: Array, dtype: str) -> None:
     shape = (SIDE, SIDE, CHANNELS)
-    x = np.ones((1, *shape), dtype)
     vectors = [np.ones(CHANNELS, dtype) for _ in range(6)]
 
     window = geometry.PoolingGeometry(shape, (2, 2, CHANNELS), (2, 2), (2, 2), (0, 0), dtype)
@@ -64,6 +75,11 @@ def _convolution(geometry: ConvolutionGeometry) -> Affine:
     return Winograd(geometry) if Winograd.suits(geometry) else Convolution(geometry)
 
 
+def _linear(geometry: LinearGeometry) -> Affine:
+    product = Linear(geometry, parallel_ranges)
+    return Rectified(product) if geometry.relu else product
+
+
 def _max_pooling(geometry: PoolingGeometry) -> Elementary:
     is_small = math.prod(geometry.kernel) <= MAX_PIXELS
     return MaxPooling(geometry) if is_small else REFERENCE.max_pooling(geometry)
@@ -73,6 +89,7 @@ BACKEND = replace(
     REFERENCE,
     name="numba",
     convolution=_convolution,
+    linear=_linear,
     max_pooling=_max_pooling,
     average_pooling=AveragePooling,
     global_average=GlobalAverage,

@@ -15,8 +15,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numba import njit
+from numba import njit, prange
 
+from hpcdl.nn.kernels.numba.parts import bounds
 from hpcdl.nn.kernels.numba.vectors import (
     REGISTER_BYTES,
     VECTORS,
@@ -29,7 +30,6 @@ from hpcdl.nn.kernels.numba.vectors import (
     tile,
 )
 from hpcdl.nn.kernels.numpy.activation_pool import allocate
-from hpcdl.nn.threads import parallel_ranges
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
@@ -80,6 +80,19 @@ def differentiate(
                 for r in range(partial.shape[1]):
                     for j in range(partial.shape[2]):
                         dweight[g, k, r, j // channels, j % channels] = partial[g, r, j, k]
+
+
+@njit(nogil=True, cache=True, parallel=True)
+def _differentiate_in_parts(
+    parts: Any, x: Any, y: Any, dy: Any, packed: Any, dweights: Any, partials: Any, dbiases: Any, dx: Any,
+    frames: Any, framed: Any, stride: Any, padding: Any, margin: Any,
+) -> None:  # fmt: skip
+    for part in prange(len(parts) - 1):
+        i, j = parts[part], parts[part + 1]
+        differentiate(
+            x[i:j], y[i:j], dy[i:j], packed, dweights[part], partials[part], dbiases[part], dx[i:j], frames[part],
+            framed[part], stride, padding, margin,
+        )  # fmt: skip
 
 
 @njit(nogil=True, cache=True)
@@ -250,13 +263,13 @@ class Convolution:
         start = np.zeros(geometry.output[2], x.dtype) if bias is None else bias
         images, outputs = x.reshape(len(x), *geometry.image), y.reshape(len(y), *geometry.output)
         floor = x.dtype.type(0 if geometry.relu else -math.inf)
-
-        def part(i: int, j: int) -> None:
-            frame = allocate(self._frame, x.dtype)
-            places = (geometry.kernel, geometry.stride, geometry.padding)
-            _forward(images[i:j], packed, start, outputs[i:j], frame, *places, floor)
-
-        parallel_ranges(len(x), part, elements=x.size)
+        places = (geometry.kernel, geometry.stride, geometry.padding)
+        parts = bounds(len(x), y.size * grouped[0, 0].size)
+        frames = allocate((len(parts) - 1, *self._frame), x.dtype)
+        if len(frames) == 1:
+            _forward(images, packed, start, outputs, frames[0], *places, floor)
+        else:
+            _forward_in_parts(parts, images, packed, start, outputs, frames, *places, floor)
         self._saved = (x, y if geometry.relu else allocate((0, *geometry.output), x.dtype))
         return y
 
@@ -283,27 +296,33 @@ class Convolution:
         run = geometry.kernel[1] * self._channels
         is_transposed = _filled(self._filters, x) > _filled(run, x)
         partial = (geometry.groups, geometry.kernel[0], run, self._filters) if is_transposed else (0, 0, 0, 0)
-
-        def part(i: int, j: int) -> tuple[Array, Array]:
-            dw = dweight if i == 0 else allocate(dweight.shape, x.dtype)
-            db = np.empty(0 if dbias is None else len(dbias), x.dtype)
+        parts = bounds(len(dy), dy.size * weight[0].size)
+        count = len(parts) - 1
+        dbiases = np.empty((count, 0 if dbias is None else len(dbias)), x.dtype)
+        partials = allocate((count, *partial), x.dtype)
+        frames, framed = (allocate((count, *shape), x.dtype) for shape in (self._frame, self._gradient_frame))
+        places = (geometry.stride, geometry.padding, self._margin)
+        if count == 1:
             differentiate(
-                images[i:j], outputs[i:j], gradients[i:j], packed, dw.reshape(grouped),
-                allocate(partial, x.dtype), db, dx[i:j], allocate(self._frame, x.dtype),
-                allocate(self._gradient_frame, x.dtype), geometry.stride, geometry.padding, self._margin,
+                images, outputs, gradients, packed, dweight.reshape(grouped), partials[0], dbiases[0], dx,
+                frames[0], framed[0], *places,
             )  # fmt: skip
-            return dw, db
-
-        add_parts(parallel_ranges(len(dy), part, elements=dy.size), dweight, dbias)
+        else:
+            dweights = allocate((count, *grouped), x.dtype)
+            _differentiate_in_parts(
+                parts, images, outputs, gradients, packed, dweights, partials, dbiases, dx, frames, framed, *places
+            )
+            add_parts(dweights, dweight.reshape(grouped))
+        if dbias is not None:
+            dbias[...] = dbiases.sum(axis=0)
         return dx.reshape(x.shape) if needs_dx else None
 
 
-def add_parts(parts: list[tuple[Array, Array]], dweight: Array, dbias: Array | None) -> None:
-    """Add the weight gradients of all parts of the batch to ``dweight``, the first part's; sum all dbias."""
-    for other, _ in parts[1:]:
-        dweight += other
-    if dbias is not None:
-        dbias[...] = sum(bias for _, bias in parts)
+def add_parts(parts: Array, total: Array) -> None:
+    """Set ``total`` to the sum over the first axis of ``parts``."""
+    np.add(parts[0], parts[1], out=total)
+    for other in parts[2:]:
+        total += other
 
 
 def _in_one_row(geometry: ConvolutionGeometry) -> ConvolutionGeometry:
@@ -356,3 +375,21 @@ def _forward(
                             y.ctypes.data + (((n * rows + p) * columns + q) * filters + k) * item, filters, floor,
                         )  # fmt: skip
                         q += height
+
+
+@njit(nogil=True, cache=True, parallel=True)
+def _forward_in_parts(
+    parts: Any,
+    x: Any,
+    packed: Any,
+    bias: Any,
+    y: Any,
+    frames: Any,
+    kernel: Any,
+    stride: Any,
+    padding: Any,
+    floor: Any,
+) -> None:
+    for part in prange(len(parts) - 1):
+        i, j = parts[part], parts[part + 1]
+        _forward(x[i:j], packed, bias, y[i:j], frames[part], kernel, stride, padding, floor)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numba import njit
+from numba import njit, prange
 
+from hpcdl.nn.kernels.numba.parts import bounds
 from hpcdl.nn.kernels.numba.vectors import as_pixels
 from hpcdl.nn.kernels.numpy.activation_pool import allocate
 from hpcdl.nn.threads import parallel_ranges
@@ -47,20 +49,17 @@ class BatchNorm:
         self._saved = ()
         geometry, pixels = self._geometry, as_pixels(x)
         batch_mean, batch_variance = mean, variance
+        parts = bounds(len(pixels), x.size)
         if train and len(pixels):
-            ranges = parallel_ranges(len(pixels), lambda i, j: (j - i, *_moments(pixels[i:j])), elements=x.size)
-            total, squares = _pool_moments(ranges)
+            total, squares = _pool_moments(parts, *_moments_of_parts(parts, pixels))
             batch_mean, batch_variance = total.astype(x.dtype), (squares / len(pixels)).astype(x.dtype)
             _update_running(mean, batch_mean, geometry.momentum)
             _update_running(variance, squares / max(len(pixels) - 1, 1), geometry.momentum)
         inverse = (1 / np.sqrt(batch_variance + geometry.eps)).astype(x.dtype)
         y = allocate(x.shape, x.dtype)
         scale, to, added = gamma * inverse, as_pixels(y), pixels[:0] if shortcut is None else as_pixels(shortcut)
-
-        def apply(i: int, j: int) -> None:
-            _apply(pixels[i:j], batch_mean, scale, beta, added[i:j], geometry.relu, to[i:j])
-
-        parallel_ranges(len(pixels), apply, elements=x.size)
+        apply = _apply if len(parts) == 2 else partial(_apply_in_parts, parts)
+        apply(pixels, batch_mean, scale, beta, added, geometry.relu, to)
         if train:
             self._mean, self._inverse = batch_mean.copy(), inverse
             self._saved = (x, y if geometry.relu else x[:0])
@@ -73,34 +72,36 @@ class BatchNorm:
         dx = allocate(dy.shape, dy.dtype)
         dz = allocate(dy.shape, dy.dtype) if geometry.joined and geometry.relu else dy[:0]
         pixels, gradient, output, rectified = as_pixels(x), as_pixels(dy), as_pixels(y), as_pixels(dz)
-
-        def add_parts(i: int, j: int) -> Any:
-            return _sum_gradients(gradient[i:j], pixels[i:j], output[i:j], self._mean, rectified[i:j])
-
-        sums = parallel_ranges(len(gradient), add_parts, elements=dy.size)
-        dbeta[...] = sum(total for total, _ in sums)
-        dgamma[...] = sum(product for _, product in sums) * self._inverse
+        parts = bounds(len(gradient), dy.size)
+        add = _sum_gradients if len(parts) == 2 else partial(_sum_gradients_in_parts, parts)
+        totals, products = add(gradient, pixels, output, self._mean, rectified)
+        dbeta[...] = totals
+        dgamma[...] = products * self._inverse
         if len(dz):
             gradient, output = rectified, output[:0]
         count, to = max(len(gradient), 1), as_pixels(dx)
         scale, slope, shift = gamma * self._inverse, self._inverse * dgamma / count, dbeta / count
-
-        def apply(i: int, j: int) -> None:
-            _apply_gradients(gradient[i:j], pixels[i:j], output[i:j], self._mean, scale, slope, shift, to[i:j])
-
-        parallel_ranges(len(gradient), apply, elements=dy.size)
+        apply = _apply_gradients if len(parts) == 2 else partial(_apply_gradients_in_parts, parts)
+        apply(gradient, pixels, output, self._mean, scale, slope, shift, to)
         return dx, (dz if len(dz) else dy) if geometry.joined else None
 
 
-def _pool_moments(parts: list[tuple[int, Array, Array]]) -> tuple[Array, Array]:
-    """Return mean and sum of squared deviations, pooled over parts (count, mean, sum of squared deviations)."""
-    count, mean, squares = parts[0]
-    for other_count, other_mean, other_squares in parts[1:]:
-        delta, total = other_mean - mean, count + other_count
-        squares = squares + other_squares + delta * delta * (count * other_count / total)
-        mean = mean + delta * (other_count / total)
-        count = total
-    return mean, squares
+def _moments_of_parts(parts: Array, x: Array) -> tuple[Array, Array]:
+    """Return means and sums of squared deviations, (parts, C) in float64."""
+    if len(parts) == 2:
+        mean, squares = _moments(x)
+        return mean[None], squares[None]
+    return _moments_in_parts(parts, x)  # type: ignore[no-any-return]
+
+
+def _pool_moments(parts: Array, means: Array, squares: Array) -> tuple[Array, Array]:
+    """Return mean and sum of squared deviations of all pixels, from those of the parts, (parts, C)."""
+    mean, total = means[0], squares[0]
+    for i, end in enumerate(parts[2:], start=1):
+        delta, count = means[i] - mean, end - parts[i]
+        total = total + squares[i] + delta * delta * (parts[i] * count / end)
+        mean = mean + delta * (count / end)
+    return mean, total
 
 
 def _update_running(running: Array, batch: Array, momentum: float) -> None:
@@ -142,6 +143,14 @@ def _moments(x: Any) -> Any:
     return mean, squares
 
 
+@njit(nogil=True, cache=True, parallel=True, error_model="numpy")
+def _moments_in_parts(parts: Any, x: Any) -> Any:
+    means, squares = np.empty((len(parts) - 1, x.shape[1])), np.empty((len(parts) - 1, x.shape[1]))
+    for part in prange(len(parts) - 1):
+        means[part], squares[part] = _moments(x[parts[part] : parts[part + 1]])
+    return means, squares
+
+
 @njit(nogil=True, cache=True)
 def _apply(x: Any, mean: Any, scale: Any, beta: Any, shortcut: Any, relu: bool, y: Any) -> None:
     pixels, channels = x.shape
@@ -155,6 +164,15 @@ def _apply(x: Any, mean: Any, scale: Any, beta: Any, shortcut: Any, relu: bool, 
         if relu:
             for c in range(channels):
                 y[i, c] = max(y[i, c], zero)
+
+
+@njit(nogil=True, cache=True, parallel=True)
+def _apply_in_parts(
+    parts: Any, x: Any, mean: Any, scale: Any, beta: Any, shortcut: Any, relu: bool, y: Any
+) -> None:
+    for part in prange(len(parts) - 1):
+        i, j = parts[part], parts[part + 1]
+        _apply(x[i:j], mean, scale, beta, shortcut[i:j], relu, y[i:j])
 
 
 @njit(nogil=True, cache=True)
@@ -189,6 +207,16 @@ def _sum_gradients(dy: Any, x: Any, y: Any, mean: Any, dz: Any) -> Any:
     return totals, products
 
 
+@njit(nogil=True, cache=True, parallel=True)
+def _sum_gradients_in_parts(parts: Any, dy: Any, x: Any, y: Any, mean: Any, dz: Any) -> Any:
+    count = len(parts) - 1
+    totals, products = np.empty((count, dy.shape[1])), np.empty((count, dy.shape[1]))
+    for part in prange(count):
+        i, j = parts[part], parts[part + 1]
+        totals[part], products[part] = _sum_gradients(dy[i:j], x[i:j], y[i:j], mean, dz[i:j])
+    return totals.sum(axis=0), products.sum(axis=0)
+
+
 @njit(nogil=True, cache=True)
 def _apply_gradients(dy: Any, x: Any, y: Any, mean: Any, scale: Any, slope: Any, shift: Any, dx: Any) -> None:
     """Set dx = scale (dz - shift - (x - mean) slope)."""
@@ -203,6 +231,15 @@ def _apply_gradients(dy: Any, x: Any, y: Any, mean: Any, scale: Any, slope: Any,
                 dx[i, c] = dy[i, c]
         for c in range(channels):
             dx[i, c] = scale[c] * (dx[i, c] - shift[c] - (x[i, c] - mean[c]) * slope[c])
+
+
+@njit(nogil=True, cache=True, parallel=True)
+def _apply_gradients_in_parts(
+    parts: Any, dy: Any, x: Any, y: Any, mean: Any, scale: Any, slope: Any, shift: Any, dx: Any
+) -> None:
+    for part in prange(len(parts) - 1):
+        i, j = parts[part], parts[part + 1]
+        _apply_gradients(dy[i:j], x[i:j], y[i:j], mean, scale, slope, shift, dx[i:j])
 
 
 class ResponseNormalization:

@@ -6,9 +6,10 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numba import njit
+from numba import njit, prange
 
 from hpcdl.nn.kernels.numba.convolution import add_parts
+from hpcdl.nn.kernels.numba.parts import bounds
 from hpcdl.nn.kernels.numba.toom_cook import (
     SIZE,
     filter_gradient_tile,
@@ -20,7 +21,6 @@ from hpcdl.nn.kernels.numba.toom_cook import (
 )
 from hpcdl.nn.kernels.numba.vectors import ROWS, VECTORS, divide_rows, lanes, panels, tile
 from hpcdl.nn.kernels.numpy.activation_pool import allocate
-from hpcdl.nn.threads import parallel_ranges
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
@@ -39,15 +39,20 @@ def transpose(source: Any, to: Any) -> None:
 
 
 @njit(nogil=True, cache=True)
-def transform_filters(taps: int, weight: Any, row: int, column: int, term: int, outputs: int, u: Any) -> None:
-    """Fill u (36, panels, terms, width) with G g G^T; in ``weight``, terms are ``term`` elements apart."""
+def transform_filters(
+    taps: int, weight: Any, row: int, column: int, term: int, outputs: int, u: Any, begin: int, end: int
+) -> None:
+    """Fill u (36, panels, terms, width) with G g G^T, terms from ``begin`` to ``end``.
+
+    In ``weight``, terms are ``term`` elements apart.
+    """
     _, panels, terms, width = u.shape
     item, zero = u.itemsize, u.dtype.type(0)
     distance = panels * terms * width
     if outputs % width:
-        u[:, panels - 1] = 0
+        u[:, panels - 1, begin:end] = 0
     for panel in range(panels):
-        for t in range(terms):
+        for t in range(begin, end):
             filter_tile(
                 taps, weight.ctypes.data + (t * term + panel * width) * item, row, column,
                 u.ctypes.data + (panel * terms + t) * width * item, SIZE * distance, distance,
@@ -209,19 +214,20 @@ class Winograd:
         transposed = allocate((taps * taps * channels, filters), x.dtype)
         u = allocate((PRODUCTS, *panels(channels, filters, x)), x.dtype)
         floor = x.dtype.type(0 if geometry.relu else -math.inf)
+        parts = bounds(len(x), y.size * taps**2 * channels // 4)
+        buffers = self._buffers(x, len(parts) - 1)
+        results = allocate((len(parts) - 1, self._step, self._step, filters), x.dtype)
+        settings = (taps, geometry.padding, floor)
         for group in range(geometry.groups):
             k = slice(group * filters, (group + 1) * filters)
             transpose(weight[k].reshape(filters, -1), transposed)
-            transform_filters(taps, transposed, filters * channels * taps, filters * channels, filters, filters, u)
-
-            def part(i: int, j: int, group: int = group, k: slice = k) -> None:
-                results = allocate((self._step, self._step, filters), x.dtype)
-                _forward(
-                    x[i:j], group * channels, u, start[k], y[i:j], k.start, *self._buffers(x[i:j]), results, taps,
-                    geometry.padding, floor,
-                )  # fmt: skip
-
-            parallel_ranges(len(x), part, elements=x.size)
+            distances = (filters * channels * taps, filters * channels, filters, filters)
+            _transform_in_parts(taps, transposed, *distances, u)
+            given = (x, group * channels, u, start[k], y, k.start)
+            if len(results) == 1:
+                _forward(*given, *(one[0] for one in buffers), results[0], *settings)
+            else:
+                _forward_in_parts(parts, *given, *buffers, results, *settings)
         self._saved = (x, y if geometry.relu else allocate((0, *geometry.output), x.dtype))
         return y
 
@@ -233,36 +239,83 @@ class Winograd:
         (x, y), self._saved = self._saved, ()
         dx = allocate(x.shape if needs_dx else (0, *x.shape[1:]), x.dtype)
         u = allocate((PRODUCTS if needs_dx else 0, *panels(filters, channels, x)), x.dtype)
+        parts = bounds(len(dy), dy.size * taps**2 * channels // 2)
+        count = len(parts) - 1
+        strip, v, products = self._buffers(x, count)
+        gradients = allocate((count, self._step, self._across * self._step, filters), x.dtype)
+        du = allocate((count, PRODUCTS, filters, channels), x.dtype)
+        dbiases = np.empty((count, 0 if dbias is None else filters), x.dtype)
+        settings = (taps, geometry.padding)
         for group in range(geometry.groups):
             k = slice(group * filters, (group + 1) * filters)
             if needs_dx:
-                transform_filters(taps, weight[k], channels * taps, channels, channels * taps**2, channels, u)
-
-            def part(i: int, j: int, group: int = group, k: slice = k) -> tuple[Array, Array]:
-                dw = dweight[k] if i == 0 else allocate(dweight[k].shape, x.dtype)
-                db = np.empty(0 if dbias is None else filters, x.dtype)
-                du = allocate((PRODUCTS, filters, channels), x.dtype)
-                gradients = allocate((self._step, self._across * self._step, filters), x.dtype)
-                strip, v, products = self._buffers(x[i:j])
-                if group == 0:
-                    dx[i:j] = 0
-                _backward(
-                    x[i:j], group * channels, y[i:j], dy[i:j], k.start, u, du, db, dx[i:j], dw, strip, gradients,
-                    v, products, taps, geometry.padding,
-                )  # fmt: skip
-                return dw, db
-
-            add_parts(
-                parallel_ranges(len(dy), part, elements=dy.size), dweight[k], None if dbias is None else dbias[k]
-            )
+                distances = (channels * taps, channels, channels * taps**2, channels)
+                _transform_in_parts(taps, weight[k], *distances, u)
+            given = (x, group * channels, y, dy, k.start, u)
+            if count == 1:
+                dw, rest = dweight[k], (one[0] for one in (gradients, v, products))
+                _backward(*given, du[0], dbiases[0], dx, dw, strip[0], *rest, *settings)
+            else:
+                dweights = allocate((count, *dweight[k].shape), x.dtype)
+                _backward_in_parts(
+                    parts, *given, du, dbiases, dx, dweights, strip, gradients, v, products, *settings
+                )
+                add_parts(dweights, dweight[k])
+            if dbias is not None:
+                dbias[k] = dbiases.sum(axis=0)
         return dx if needs_dx else None
 
-    def _buffers(self, x: Array) -> tuple[Array, Array, Array]:
-        """Registers for the inputs under a row of tiles, for V and for P."""
-        tiles = max(min(self._rows_at_once, len(x) * self._down), 1) * self._across
-        strip = allocate((SIZE, (self._across - 1) * self._step + SIZE, self._channels), x.dtype)
-        v = allocate((PRODUCTS, tiles, self._channels), x.dtype)
-        return strip, v, allocate((PRODUCTS, tiles, self._filters), x.dtype)
+    def _buffers(self, x: Array, parts: int) -> tuple[Array, Array, Array]:
+        """For each part of the images: inputs under a row of tiles, V and P."""
+        rows = -(-len(x) // parts) * self._down
+        tiles = max(min(self._rows_at_once, rows), 1) * self._across
+        strip = allocate((parts, SIZE, (self._across - 1) * self._step + SIZE, self._channels), x.dtype)
+        v = allocate((parts, PRODUCTS, tiles, self._channels), x.dtype)
+        return strip, v, allocate((parts, PRODUCTS, tiles, self._filters), x.dtype)
+
+
+def _transform_in_parts(
+    taps: int, weight: Array, row: int, column: int, term: int, outputs: int, u: Array
+) -> None:
+    parts = bounds(u.shape[2], u.size * SIZE)
+    if len(parts) == 2:
+        transform_filters(taps, weight, row, column, term, outputs, u, 0, u.shape[2])
+    else:
+        _transform_parts(parts, taps, weight, row, column, term, outputs, u)
+
+
+@njit(nogil=True, cache=True, parallel=True)
+def _transform_parts(
+    parts: Any, taps: int, weight: Any, row: int, column: int, term: int, outputs: int, u: Any
+) -> None:
+    for part in prange(len(parts) - 1):
+        transform_filters(taps, weight, row, column, term, outputs, u, parts[part], parts[part + 1])
+
+
+@njit(nogil=True, cache=True, parallel=True)
+def _forward_in_parts(
+    parts: Any, x: Any, channel: int, u: Any, bias: Any, y: Any, k: int, strip: Any, v: Any, products: Any,
+    results: Any, taps: int, padding: Any, floor: Any,
+) -> None:  # fmt: skip
+    for part in prange(len(parts) - 1):
+        i, j = parts[part], parts[part + 1]
+        _forward(
+            x[i:j], channel, u, bias, y[i:j], k, strip[part], v[part], products[part], results[part], taps,
+            padding, floor,
+        )  # fmt: skip
+
+
+@njit(nogil=True, cache=True, parallel=True)
+def _backward_in_parts(
+    parts: Any, x: Any, channel: int, y: Any, dy: Any, k: int, u: Any, du: Any, dbias: Any, dx: Any, dweight: Any,
+    strip: Any, gradients: Any, v: Any, products: Any, taps: int, padding: Any,
+) -> None:  # fmt: skip
+    for part in prange(len(parts) - 1):
+        i, j = parts[part], parts[part + 1]
+        _backward(
+            x[i:j], channel, y[i:j], dy[i:j], k, u, du[part], dbias[part], dx[i:j], dweight[part], strip[part],
+            gradients[part], v[part], products[part], taps, padding,
+        )  # fmt: skip
 
 
 @njit(nogil=True, cache=True)
@@ -312,6 +365,8 @@ def _backward(
     distance = products.shape[1] * filters
     du[:] = 0
     dbias[:] = 0
+    if channel == 0:
+        dx[:] = 0
     for begin in range(0, len(x) * down, at_once):
         lines = min(at_once, len(x) * down - begin)
         for line in range(lines):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -11,7 +11,7 @@ from numpy.lib.stride_tricks import as_strided
 from hpcdl.nn.kernels.numpy.activation_pool import allocate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from hpcdl.fabric.comm import Array
     from hpcdl.nn.geometry import ConvolutionGeometry, LinearGeometry
@@ -211,10 +211,19 @@ def _pixels(image: Array, images: slice, rows: slice) -> Array:
     return image[images, rows].reshape(-1, image.shape[-1])
 
 
-class Linear:
-    """y = x weight^T + bias; dweight = dy^T x; dx = dy weight."""
+def undivided(count: int, work: Callable[[int, int], Any], *, elements: int) -> Any:  # noqa: ARG001
+    """Call work(0, count); BLAS divides its products itself."""
+    work(0, count)
 
-    def __init__(self, geometry: LinearGeometry) -> None:
+
+class Linear:
+    """y = x weight^T + bias; dweight = dy^T x; dx = dy weight.
+
+    ``divide``, as :func:`hpcdl.nn.threads.parallel_ranges`, divides products by outputs or inputs.
+    """
+
+    def __init__(self, geometry: LinearGeometry, divide: Callable[..., Any] = undivided) -> None:
+        self._divide = divide
         self._outputs = geometry.outputs
         self._saved: tuple[Array, ...] = ()
 
@@ -222,7 +231,7 @@ class Linear:
         """See :class:`hpcdl.nn.ops.Affine`."""
         self._saved = (x,)
         y = allocate((len(x), self._outputs), x.dtype)
-        np.matmul(x, weight.T, out=y)
+        self._divide(len(weight), lambda i, j: np.matmul(x, weight[i:j].T, out=y[:, i:j]), elements=weight.size)
         if bias is not None:
             y += bias
         return y
@@ -232,13 +241,14 @@ class Linear:
     ) -> Array | None:
         """See :class:`hpcdl.nn.ops.Affine`."""
         (x,), self._saved = self._saved, ()
-        np.matmul(dy.T, x, out=dweight)
+        self._divide(len(weight), lambda i, j: np.matmul(dy[:, i:j].T, x, out=dweight[i:j]), elements=weight.size)
         if dbias is not None:
             np.sum(dy, axis=0, out=dbias)
         if not needs_dx:
             return None
         dx = allocate((len(dy), weight.shape[1]), dy.dtype)
-        np.matmul(dy, weight, out=dx)
+        inputs = weight.shape[1]
+        self._divide(inputs, lambda i, j: np.matmul(dy, weight[:, i:j], out=dx[:, i:j]), elements=weight.size)
         return dx
 
 

@@ -1,0 +1,31 @@
+"""Division of a kernel's loop into one part per thread.
+
+Parallel kernels run their parts in numba's own pool: OpenMP's threads begin after 4 us, a Python thread after 80.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numba
+import numpy as np
+
+from hpcdl.nn.threads import limit
+
+if TYPE_CHECKING:
+    from hpcdl.fabric.comm import Array
+
+MIN_OPERATIONS: Final = 1 << 15
+"""Multiplications or additions of a part, at least; they take about as long as the start of a thread."""
+
+
+def bounds(count: int, operations: int) -> Array:
+    """Return where parts of range(count) begin and end: int64, one more than parts.
+
+    ``operations`` of the whole loop limit the number of parts. The number depends on nothing else but the number
+    of threads that are allowed, so that sums over parts are the same in every run.
+    """
+    parts = max(min(limit(), count, operations // MIN_OPERATIONS), 1)
+    if parts > 1:
+        numba.set_num_threads(min(parts, numba.config.NUMBA_NUM_THREADS))
+    return np.arange(parts + 1) * count // parts
