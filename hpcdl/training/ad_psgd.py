@@ -94,14 +94,13 @@ async def ad_psgd(comm: Comm, session: Session, *, graph: str = "ring") -> None:
     if parity[comm.rank] == PASSIVE:
         tasks.append(comm.start(answer_requests(comm, current, len(others)), shared_tags=True))
     passive = others if parity[comm.rank] == ACTIVE else []
-    evaluated = await work(comm, session, current, snapshots, passive)
+    await work(comm, session, current, snapshots, passive)
     for other in passive:
         await comm.send(current.vector[:0], other, _REQUEST)
     for task in tasks:
         await task
     session.replica.parameters[:] = current.vector
-    for steps in session.evaluation.due_between(evaluated, session.steps):
-        snapshots.take(steps, current.vector)
+    snapshots.take_due(session.steps, current.vector)
     await snapshots.evaluate(comm)
 
 
@@ -112,20 +111,18 @@ def check(_ranks: int, settings: Mapping[str, Any]) -> None:
 
 async def work(
     comm: Comm, session: Session, current: CurrentParameters, snapshots: Snapshots, passive: Sequence[int]
-) -> int:
-    """Train until all steps are assigned; return the step up to which snapshots were taken.
+) -> None:
+    """Train until all steps are assigned.
 
     ``passive``: the neighbours to average with; none for a passive rank.
     """
     x, gradients = session.replica.parameters, session.replica.gradients
     update = session.vector("update")
     choice = np.random.default_rng((session.seed, comm.rank))
-    own = evaluated = 0
+    own = 0
     async for number in numbered_steps(comm):
         step = number // comm.size
-        for steps in session.evaluation.due_between(evaluated, step):
-            snapshots.take(steps, current.vector)
-        evaluated = step
+        snapshots.take_due(step, current.vector)
         rate = session.learning_rate(step)
         with session.journal.step(session.inputs.epoch(step), rate) as outcome:
             await current.copy(comm, x)
@@ -140,7 +137,6 @@ async def work(
             session.journal.update(comm.rank, current.version, current.version - copied, rate)
             await current.add(comm, x)
         own += 1
-    return evaluated
 
 
 def difference(optimizer: Optimizer, x: Array, gradients: Array, rate: float, before: Array) -> None:

@@ -129,7 +129,7 @@ async def serve_centre(
         centre += incoming
         incoming *= -1
 
-    exchanges = evaluated = 0
+    exchanges = 0
     training = workers
     while training:
         sender = await comm.recv(incoming, tag=_POSITION)
@@ -141,11 +141,8 @@ async def serve_centre(
         exchanges += 1
         # a worker's exchanges are a period apart, the first one before its first step
         made = min(max(0, exchanges - workers) * period // workers, session.steps - 1)
-        for steps in session.evaluation.due_between(evaluated, made):
-            snapshots.take(steps, centre)
-        evaluated = max(evaluated, made)
-    for steps in session.evaluation.due_between(evaluated, session.steps):
-        snapshots.take(steps, centre)
+        snapshots.take_due(made, centre)
+    snapshots.take_due(session.steps, centre)
 
 
 TRAITS: Final = Strategy(aggregates=False, stops_at_target=False, check=check, workers=workers)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 from functools import partial
+from operator import iadd
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from hpcdl.fabric.vectors import assign
 from hpcdl.training.parts.compressed.piece import Piece
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.snapshots import Snapshots
@@ -59,12 +61,11 @@ async def update_broadcast(comm: Comm, session: Session, *, ramp_steps: int = 0)
     if comm.rank == COUNTER_RANK:
         steps = session.steps * comm.size
         tasks.append(comm.start(assign_steps(comm, steps, comm.size, ramp=ramp_steps), shared_tags=True))
-    evaluated = await work(comm, session, received, snapshots, encoded)
+    await work(comm, session, received, snapshots, encoded)
     for task in tasks:
         await task
     await received.apply(comm)
-    for steps in session.evaluation.due_between(evaluated, session.steps):
-        snapshots.take(steps, session.replica.parameters)
+    snapshots.take_due(session.steps, session.replica.parameters)
     await snapshots.evaluate(comm)
 
 
@@ -74,19 +75,17 @@ async def work(
     received: ReceivedUpdates,
     snapshots: Snapshots,
     encoded: EncodedUpdates | None,
-) -> int:
-    """Train until all steps are assigned; return the step up to which snapshots were taken."""
+) -> None:
+    """Train until all steps are assigned."""
     replica = session.replica
     x = replica.parameters
     outgoing, before = session.vector("outgoing"), session.vector("before")
     others = [other for other in range(comm.size) if other != comm.rank]
     under_way: list[Task[None]] = []
-    own = evaluated = 0
+    own = 0
     async for number in numbered_steps(comm):
         step = number // comm.size
-        for steps in session.evaluation.due_between(evaluated, step):
-            snapshots.take(steps, x)
-        evaluated = step
+        snapshots.take_due(step, x)
         rate = session.learning_rate(step)
         with session.journal.step(session.inputs.epoch(step), rate) as outcome:
             await received.apply(comm)
@@ -96,7 +95,7 @@ async def work(
             while under_way:
                 await under_way.pop()
             if encoded is None or encoded.is_dense(own):
-                await comm.apply("encode", partial(encode, x, outgoing), outgoing.nbytes)
+                await comm.apply("encode", partial(assign, outgoing, x), outgoing.nbytes)
                 await comm.add(x, before)
                 payload = outgoing
             else:
@@ -111,7 +110,6 @@ async def work(
         await under_way.pop()
     for other in others:
         await comm.send(np.empty(0, np.int64), other, _HEADER)
-    return evaluated
 
 
 async def deliver(comm: Comm, header: Array, payload: Array, other: int) -> None:
@@ -139,7 +137,7 @@ async def receive(comm: Comm, received: ReceivedUpdates, encoded: EncodedUpdates
         update = await comm.recv(incoming, sender.source, _UPDATE)
         payload = incoming[: update.count]
         if encoded is None or dense:
-            await comm.apply("decode", partial(decode, payload, received.total), payload.nbytes)
+            await comm.apply("decode", partial(iadd, received.total, payload), payload.nbytes)
         else:
             await encoded.add(comm, payload, sender.source, received.total)
         received.waiting.append((sender.source, header.copy()))
@@ -153,16 +151,6 @@ def make_update(session: Session, rate: float, share: float, before: Array) -> N
     session.optimizer.update(x, session.replica.gradients, rate)
     x -= before
     x *= share
-
-
-def encode(update: Array, payload: Array) -> None:
-    """Copy an update to the send buffer."""
-    payload[:] = update
-
-
-def decode(payload: Array, into: Array) -> None:
-    """Add a received update to the sum ``into``."""
-    into += payload
 
 
 class EncodedUpdates:

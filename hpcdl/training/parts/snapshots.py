@@ -51,6 +51,8 @@ class Snapshots:
         self._taken: list[_Snapshot] = []
         self._statistics: dict[int, Array] = {}
         """Running statistics, by the number of evaluations that were due."""
+        self._considered = 0
+        """Global batches up to which :meth:`take_due` has taken snapshots."""
         session.journal.begin()
 
     def take(self, steps: int, vector: Array, start: int = 0) -> None:
@@ -64,6 +66,12 @@ class Snapshots:
             self._taken.pop()
         moment = session.journal.moment()._replace(steps=steps)
         self._taken.append(_Snapshot(moment, start, vector.copy()))
+
+    def take_due(self, until: int, vector: Array) -> None:
+        """Take a snapshot of ``vector`` for each evaluation due since the last call, up to ``until`` batches."""
+        for steps in self._session.evaluation.due_between(self._considered, until):
+            self.take(steps, vector)
+        self._considered = max(self._considered, until)
 
     def note_progress(self, steps: int) -> None:
         """Copy the running statistics if an evaluation has become due within ``steps`` global batches."""
