@@ -3,7 +3,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.aggregation.parts.folding import segmented
+from hpcdl.aggregation.parts.folding import receive_segments, segmented, send_segments
 from hpcdl.aggregation.parts.traits import Aggregation
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ async def reduce(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) -> No
         return
     with comm.scratch(len(segments[0]), buffer) as inbox:
         if comm.rank == comm.size - 1:
-            await _send(comm, segments, comm.rank - 1)
+            await send_segments(comm, segments, comm.rank - 1)
         elif comm.rank == 0:
             await _add(comm, segments, inbox)
         else:
@@ -71,16 +71,11 @@ async def broadcast(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) ->
     if comm.size == 1:
         return
     if comm.rank == 0:
-        await _send(comm, segments, 1)
+        await send_segments(comm, segments, 1)
     elif comm.rank == comm.size - 1:
-        await _receive(comm, segments)
+        await receive_segments(comm, segments, comm.rank - 1)
     else:
         await _forward(comm, segments)
-
-
-async def _send(comm: Comm, segments: list[Array], neighbour: int) -> None:
-    for segment in segments:
-        await comm.send(segment, neighbour)
 
 
 async def _add(comm: Comm, segments: list[Array], inbox: Array) -> None:
@@ -97,11 +92,6 @@ async def _add_and_forward(comm: Comm, segments: list[Array], inbox: Array) -> N
         await comm.exchange(added, left, inbox[: len(segment)], right)
         await comm.add(segment, inbox[: len(segment)])
     await comm.send(segments[-1], left)
-
-
-async def _receive(comm: Comm, segments: list[Array]) -> None:
-    for segment in segments:
-        await comm.recv(segment, comm.rank - 1, tag=0)
 
 
 async def _forward(comm: Comm, segments: list[Array]) -> None:

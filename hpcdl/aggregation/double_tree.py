@@ -3,7 +3,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hpcdl.aggregation.parts.folding import segmented
+from hpcdl.aggregation.parts.folding import receive_segments, segmented, send_segments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -128,7 +128,7 @@ async def _sum_in_tree(comm: Comm, segments: list[Array], place: _Place, tag: in
 
 async def _sum_up(comm: Comm, segments: list[Array], place: _Place, tag: int) -> None:
     if not place.children:
-        await _send_up(comm, segments, place.parents[0], tag)
+        await send_segments(comm, segments, place.parents[0], tag)
         return
     with comm.scratch(len(segments[0]), segments[0]) as inbox:
         await (_add_and_forward if place.parents else _add_up)(comm, segments, place, inbox, tag)
@@ -136,14 +136,9 @@ async def _sum_up(comm: Comm, segments: list[Array], place: _Place, tag: int) ->
 
 async def _send_down(comm: Comm, segments: list[Array], place: _Place, tag: int) -> None:
     if not place.children:
-        await _receive(comm, segments, place.parents[0], tag)
+        await receive_segments(comm, segments, place.parents[0], tag)
         return
     await (_forward if place.parents else _send_all)(comm, segments, place, tag)
-
-
-async def _send_up(comm: Comm, segments: list[Array], parent: int, tag: int) -> None:
-    for segment in segments:
-        await comm.send(segment, parent, tag)
 
 
 async def _add_and_forward(comm: Comm, segments: list[Array], place: _Place, inbox: Array, tag: int) -> None:
@@ -183,8 +178,3 @@ async def _forward(comm: Comm, segments: list[Array], place: _Place, tag: int) -
         await comm.exchange(arrived, last, segment, parent, tag)
     for child in place.children:
         await comm.send(segments[-1], child, tag)
-
-
-async def _receive(comm: Comm, segments: list[Array], parent: int, tag: int) -> None:
-    for segment in segments:
-        await comm.recv(segment, parent, tag)

@@ -28,6 +28,18 @@ def segmented(buffer: Array, parts: int, segment_bytes: int) -> list[list[Array]
     return [partition(part, count) for part in partition(buffer, parts)]
 
 
+async def send_segments(comm: Comm, segments: list[Array], dest: int, tag: int = 0) -> None:
+    """Send the segments of :func:`segmented`, one after the other."""
+    for segment in segments:
+        await comm.send(segment, dest, tag)
+
+
+async def receive_segments(comm: Comm, segments: list[Array], source: int, tag: int = 0) -> None:
+    """Receive the segments that :func:`send_segments` sends."""
+    for segment in segments:
+        await comm.recv(segment, source, tag)
+
+
 async def doubled(comm: Comm, ranks: int, buffer: Array) -> None:
     """Sum ``buffer`` over the first ``ranks`` ranks, a power of two, in place; equal bits on all of them."""
     distance = 1
