@@ -31,9 +31,9 @@ class Elias:
         """Raise ValueError for an unknown ``form``."""
         if form not in FORMS:
             raise ValueError(f"form must be one of {', '.join(FORMS)}, not {form!r}")
-        from hpcdl.compression.kernels import elias  # late: listing compressors must not load numba
+        from hpcdl.compression.kernels import integer_codes  # late: listing compressors must not load numba
 
-        self._kernels = elias
+        self._kernels = integer_codes
         self._form = FORMS.index(form)
         self._steps = [((1 << n) - 1, _bits(n, form)) for n in range(33)]
 
@@ -44,7 +44,7 @@ class Elias:
     def encode(self, integers: Array, wire: Bytes) -> int:
         """See :class:`hpcdl.compression.parts.code.Code`."""
         check_room(wire, self.bound(len(integers), int(integers.sum(dtype=np.uint64))))
-        return int(self._kernels.encode(integers, wire, self._form))
+        return int(self._kernels.encode_elias(integers, wire, self._form))
 
     def decode(self, message: Bytes, integers: Array) -> None:
         """See :class:`hpcdl.compression.parts.code.Code`."""

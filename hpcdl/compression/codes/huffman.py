@@ -32,9 +32,9 @@ class Huffman:
     words = False
 
     def __init__(self) -> None:
-        from hpcdl.compression.kernels import huffman  # late: listing compressors must not load numba
+        from hpcdl.compression.kernels import integer_codes  # late: listing compressors must not load numba
 
-        self._kernels = huffman
+        self._kernels = integer_codes
 
     def bound(self, count: int, total: int) -> int:
         """See :class:`hpcdl.compression.parts.code.Code`."""
@@ -53,14 +53,14 @@ class Huffman:
         end = HEADER + len(table) // 2
         wire[:HEADER] = direct | (first >> 8) << 4 | (size >> 8) << 5, first & 255, size & 255
         wire[HEADER:end] = table[::2] | table[1::2] << 4
-        return end + int(self._kernels.encode(integers, wire[end:], direct, lengths, canonical(lengths)))
+        return end + int(self._kernels.encode_huffman(integers, wire[end:], direct, lengths, canonical(lengths)))
 
     def decode(self, message: Bytes, integers: Array) -> None:
         """See :class:`hpcdl.compression.parts.code.Code`."""
         lengths, direct, begin = _table(message)
         body = message[begin:]
         look_up = _look_up(lengths, canonical(lengths))
-        if not self._kernels.decode(padded(body), len(body), direct, look_up, integers):
+        if not self._kernels.decode_huffman(padded(body), len(body), direct, look_up, integers):
             raise ValueError(f"Huffman code: {len(message)} bytes are not {len(integers)} integers")
 
 

@@ -26,9 +26,9 @@ class Rice:
     words = False
 
     def __init__(self) -> None:
-        from hpcdl.compression.kernels import rice  # late: listing compressors must not load numba
+        from hpcdl.compression.kernels import integer_codes  # late: listing compressors must not load numba
 
-        self._kernels = rice
+        self._kernels = integer_codes
 
     def bound(self, count: int, total: int) -> int:
         """See :class:`hpcdl.compression.parts.code.Code`."""
@@ -41,13 +41,13 @@ class Rice:
         check_room(wire, self.bound(len(integers), total))
         k = parameter(len(integers), total)
         wire[0] = k
-        return 1 + int(self._kernels.encode(integers, wire[1:], k))
+        return 1 + int(self._kernels.encode_rice(integers, wire[1:], k))
 
     def decode(self, message: Bytes, integers: Array) -> None:
         """See :class:`hpcdl.compression.parts.code.Code`."""
         if not len(message) or message[0] > WIDEST:
             raise ValueError("Rice code: no parameter from 0 to 31")
-        if not self._kernels.decode(padded(message[1:]), len(message) - 1, int(message[0]), integers):
+        if not self._kernels.decode_rice(padded(message[1:]), len(message) - 1, int(message[0]), integers):
             raise ValueError(f"Rice code: {len(message)} bytes are not {len(integers)} integers")
 
 

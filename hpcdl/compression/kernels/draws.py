@@ -15,33 +15,6 @@ from hpcdl.compression.kernels.bit_stream import trailing_zeros
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
 
-
-@njit(nogil=True, cache=True)
-def subset(positions: Any, length: Any, seed: Any) -> None:
-    """Fill ``positions``, int32 (count,), with distinct positions below ``length``, rising."""
-    count = len(positions)
-    inverse = 2 * count > length
-    marks = np.zeros((length + 63) // 64, np.uint64)
-    state, drawn = seed, 0
-    while drawn < (length - count if inverse else count):
-        state += np.uint64(0x9E3779B97F4A7C15)  # splitmix64 (Steele 2014)
-        word = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        word ^= word >> np.uint64(31)
-        position = ((word >> np.uint64(32)) * np.uint64(length)) >> np.uint64(32)
-        at, bit = np.int64(position >> np.uint64(6)), np.uint64(1) << (position & np.uint64(63))
-        if marks[at] & bit == np.uint64(0):
-            marks[at] |= bit
-            drawn += 1
-    i = 0
-    for block in range(len(marks)):
-        word = ~marks[block] if inverse else marks[block]
-        while word != np.uint64(0) and i < count:  # bits behind the end come last
-            positions[i] = 64 * block + np.int64(trailing_zeros(word))
-            word &= word - np.uint64(1)
-            i += 1
-
-
 _STEP: Final = 0x9E3779B97F4A7C15
 _FIRST: Final = 0xBF58476D1CE4E5B9
 _SECOND: Final = 0x94D049BB133111EB
@@ -54,6 +27,38 @@ _30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 UNIT: Final = 2.0**-32
 """Factor from a draw to a number in [0, 1)."""
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _mix(word: Any) -> Any:
+    """Return the output of SplitMix64 for the state ``word``, an uint64."""
+    word = (word ^ (word >> _30)) * _FIRST_WORD
+    word = (word ^ (word >> _27)) * _SECOND_WORD
+    return word ^ (word >> _31)
+
+
+@njit(nogil=True, cache=True)
+def subset(positions: Any, length: Any, seed: Any) -> None:
+    """Fill ``positions``, int32 (count,), with distinct positions below ``length``, rising."""
+    count = len(positions)
+    inverse = 2 * count > length
+    marks = np.zeros((length + 63) // 64, np.uint64)
+    state, drawn = seed, 0
+    while drawn < (length - count if inverse else count):
+        state += _STEP_WORD
+        word = _mix(state)
+        position = ((word >> np.uint64(32)) * np.uint64(length)) >> np.uint64(32)
+        at, bit = np.int64(position >> np.uint64(6)), np.uint64(1) << (position & np.uint64(63))
+        if marks[at] & bit == np.uint64(0):
+            marks[at] |= bit
+            drawn += 1
+    i = 0
+    for block in range(len(marks)):
+        word = ~marks[block] if inverse else marks[block]
+        while word != np.uint64(0) and i < count:  # bits behind the end come last
+            positions[i] = 64 * block + np.int64(trailing_zeros(word))
+            word &= word - np.uint64(1)
+            i += 1
 
 
 def key(*numbers: int) -> np.uint64:
@@ -77,7 +82,4 @@ def draw(words: Array, stream: np.uint64, first: int) -> None:
     Each word holds two draws of 32 bits.
     """
     for i in range(len(words)):
-        word = stream + np.uint64(first + i) * _STEP_WORD
-        word = (word ^ (word >> _30)) * _FIRST_WORD
-        word = (word ^ (word >> _27)) * _SECOND_WORD
-        words[i] = word ^ (word >> _31)
+        words[i] = _mix(stream + np.uint64(first + i) * _STEP_WORD)
