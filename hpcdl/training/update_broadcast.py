@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from hpcdl.fabric.vectors import assign
 from hpcdl.training.parts.compressed.piece import Piece
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.snapshots import Snapshots
@@ -95,7 +94,7 @@ async def work(
             while under_way:
                 await under_way.pop()
             if encoded is None or encoded.is_dense(own):
-                await comm.apply("encode", partial(assign, outgoing, x), outgoing.nbytes)
+                await comm.apply("encode", partial(encode, x, outgoing), outgoing.nbytes)
                 await comm.add(x, before)
                 payload = outgoing
             else:
@@ -151,6 +150,11 @@ def make_update(session: Session, rate: float, share: float, before: Array) -> N
     session.optimizer.update(x, session.replica.gradients, rate)
     x -= before
     x *= share
+
+
+def encode(update: Array, payload: Array) -> None:
+    """Copy an update to the send buffer."""
+    payload[:] = update
 
 
 class EncodedUpdates:
