@@ -31,7 +31,7 @@ from hpcdl.nn.backend import backend
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine
 
-    from hpcdl.fabric.comm import Comm
+    from hpcdl.fabric.comm import Array, Comm
     from hpcdl.nn.backend import Backend
     from hpcdl.trace.recorder import Scalar
     from hpcdl.training.parts.journal import Journal
@@ -223,13 +223,13 @@ async def _measure(spec: CollectiveSpec, journal: Journal, comm: Comm) -> dict[s
     beginning = start(spec.start, comm, lambda: journal.read().time_ns)
     wrong, arrived = np.zeros(1), np.zeros(1)
 
-    async def timed(operations: int) -> tuple[int, int]:
-        """Return begin and end (ns) of so many operations."""
+    async def timed(content: Array, operations: int) -> tuple[int, int]:
+        """Return begin and end (ns) of so many operations, before which ``content`` is copied if it must be."""
         place.to_host(buffer[:1])  # waits for the device
         begin = await beginning.ready()
         for _ in range(operations):
             if copied:
-                buffer[:] = operands  # noqa: F821 - it is deleted after the last call
+                buffer[:] = content
             await scheme(comm, given)
         place.to_host(buffer[:1])
         end = journal.read().time_ns
@@ -241,11 +241,11 @@ async def _measure(spec: CollectiveSpec, journal: Journal, comm: Comm) -> dict[s
     before = journal.read()
     for number in range(spec.warmup + spec.repetitions):
         buffer[:] = 0 if out_of_place else operands
-        begin, end = await timed(1)
+        begin, end = await timed(operands, 1)
         wrong += not contents.right(place.to_host(buffer))
         if loop > 1:
             buffer[:] = 0  # sums of sums of other numbers would overflow
-            begin, end = await timed(loop)
+            begin, end = await timed(operands, loop)
         done += 1 + loop * (loop > 1)
         spans.append((begin, begin + (end - begin) // loop))
         if number + 1 == spec.warmup and spec.size <= LOOP_BYTES and collective not in ROOTED:

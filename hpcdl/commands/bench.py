@@ -47,6 +47,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", dest="folder", type=path, metavar="DIR", help="keep the run here (default: runs/bench-TIME)"
     )
+    parser.set_defaults(
+        suite=Path("bench"),
+        overrides=[],
+        case=[],
+        resume=False,
+        mix_environments=False,
+        case_timeout=None,
+        show=lambda _line: None,
+    )
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -54,10 +63,7 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.launch.library import is_first, launched
     from hpcdl.launch.status_files import STATUS
 
-    options.suite, options.text = Path("bench"), _suite(options)
-    options.overrides, options.case = [], []
-    options.resume = options.mix_environments = False
-    options.case_timeout, options.show = None, lambda _line: None
+    options.text = _suite(options)
     given = list(options.given)
     if options.folder is None:
         options.folder = Path("runs") / f"bench-{datetime.now(UTC):%Y%m%d-%H%M%S}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.folder import folder_of, load_suite
@@ -70,6 +71,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with --resume: allow finished cases of another machine or MPI library; the report names them",
     )
+    parser.set_defaults(text=None, show=partial(print, flush=True))
 
 
 def execute(options: argparse.Namespace) -> int:

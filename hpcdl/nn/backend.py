@@ -54,6 +54,9 @@ class Backend:
     record: Callable[[Bound], Bound] | None = field(default=None, kw_only=True)
     """Return a bound layer that records its kernel launches in the first step and replays them afterwards."""
 
+    divides_products: bool = field(default=False, kw_only=True)
+    """Whether kernels divide products among threads themselves, so that BLAS has to have one thread."""
+
     device: Device | None = field(default=None, kw_only=True)
     """Device whose memory holds the arrays; None: the host."""
 

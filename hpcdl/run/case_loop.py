@@ -209,10 +209,11 @@ def _run_here(case: Case, job: Job, comm: MpiComm) -> tuple[dict[str, Scalar], l
 
     # a training that diverges overflows; the record shows it, and numpy would warn on each rank at each step
     allowed = case.spec.threads
-    # numba's kernels divide products themselves: threads of BLAS would wait actively on their cores
-    own = str(getattr(case.spec, "backend", "")) == "numba"
+    kernels = getattr(case.spec, "kernels", None)
+    # threads of BLAS would wait actively on the cores of kernels' threads
+    of_blas = 1 if kernels is not None and kernels.divides_products else allowed
     with (
-        threadpoolctl.threadpool_limits(1 if own else allowed, "blas"),
+        threadpoolctl.threadpool_limits(of_blas, "blas"),
         threads(allowed),
         np.errstate(all="ignore"),
     ):

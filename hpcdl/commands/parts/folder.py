@@ -20,8 +20,8 @@ def load_suite(options: argparse.Namespace) -> Suite:
 
     testbed = emulated()
     ranks = options.ranks or (testbed["hosts"] if testbed else None)
-    if (text := getattr(options, "text", None)) is not None:
-        return suite.parse(text, str(options.suite), options.overrides, options.case, ranks=ranks)
+    if options.text is not None:
+        return suite.parse(options.text, str(options.suite), options.overrides, options.case, ranks=ranks)
     return suite.load(options.suite, options.overrides, options.case, ranks=ranks)
 
 

@@ -84,7 +84,7 @@ def _on_all(options: argparse.Namespace, mpi: Mpi, held: ExitStack) -> int:
                 folder,
                 mpi,
                 resume=options.resume,
-                show=options.show if hasattr(options, "show") else lambda line: print(line, flush=True),
+                show=options.show,
                 case_timeout=options.case_timeout,
                 mix_environments=options.mix_environments,
             )

@@ -88,6 +88,7 @@ def _max_pooling(geometry: PoolingGeometry) -> Elementary:
 BACKEND = replace(
     REFERENCE,
     name="numba",
+    divides_products=True,
     convolution=_convolution,
     linear=_linear,
     max_pooling=_max_pooling,

@@ -379,17 +379,9 @@ def _forward(
 
 @njit(nogil=True, cache=True, parallel=True)
 def _forward_in_parts(
-    parts: Any,
-    x: Any,
-    packed: Any,
-    bias: Any,
-    y: Any,
-    frames: Any,
-    kernel: Any,
-    stride: Any,
-    padding: Any,
+    parts: Any, x: Any, packed: Any, bias: Any, y: Any, frames: Any, kernel: Any, stride: Any, padding: Any,
     floor: Any,
-) -> None:
+) -> None:  # fmt: skip
     for part in prange(len(parts) - 1):
         i, j = parts[part], parts[part + 1]
         _forward(x[i:j], packed, bias, y[i:j], frames[part], kernel, stride, padding, floor)

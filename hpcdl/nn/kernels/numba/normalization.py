@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numba import njit, prange
 
-from hpcdl.nn.kernels.numba.parts import bounds
+from hpcdl.nn.kernels.numba.parts import bounds, kernel
 from hpcdl.nn.kernels.numba.vectors import as_pixels
 from hpcdl.nn.kernels.numpy.activation_pool import allocate
 from hpcdl.nn.threads import parallel_ranges
@@ -58,8 +57,7 @@ class BatchNorm:
         inverse = (1 / np.sqrt(batch_variance + geometry.eps)).astype(x.dtype)
         y = allocate(x.shape, x.dtype)
         scale, to, added = gamma * inverse, as_pixels(y), pixels[:0] if shortcut is None else as_pixels(shortcut)
-        apply = _apply if len(parts) == 2 else partial(_apply_in_parts, parts)
-        apply(pixels, batch_mean, scale, beta, added, geometry.relu, to)
+        kernel(parts, _apply, _apply_in_parts)(pixels, batch_mean, scale, beta, added, geometry.relu, to)
         if train:
             self._mean, self._inverse = batch_mean.copy(), inverse
             self._saved = (x, y if geometry.relu else x[:0])
@@ -73,7 +71,7 @@ class BatchNorm:
         dz = allocate(dy.shape, dy.dtype) if geometry.joined and geometry.relu else dy[:0]
         pixels, gradient, output, rectified = as_pixels(x), as_pixels(dy), as_pixels(y), as_pixels(dz)
         parts = bounds(len(gradient), dy.size)
-        add = _sum_gradients if len(parts) == 2 else partial(_sum_gradients_in_parts, parts)
+        add = kernel(parts, _sum_gradients, _sum_gradients_in_parts)
         totals, products = add(gradient, pixels, output, self._mean, rectified)
         dbeta[...] = totals
         dgamma[...] = products * self._inverse
@@ -81,7 +79,7 @@ class BatchNorm:
             gradient, output = rectified, output[:0]
         count, to = max(len(gradient), 1), as_pixels(dx)
         scale, slope, shift = gamma * self._inverse, self._inverse * dgamma / count, dbeta / count
-        apply = _apply_gradients if len(parts) == 2 else partial(_apply_gradients_in_parts, parts)
+        apply = kernel(parts, _apply_gradients, _apply_gradients_in_parts)
         apply(gradient, pixels, output, self._mean, scale, slope, shift, to)
         return dx, (dz if len(dz) else dy) if geometry.joined else None
 

@@ -5,7 +5,8 @@ Parallel kernels run their parts in numba's own pool: OpenMP's threads begin aft
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import numba
 import numpy as np
@@ -13,6 +14,8 @@ import numpy as np
 from hpcdl.nn.threads import limit
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hpcdl.fabric.comm import Array
 
 MIN_OPERATIONS: Final = 1 << 15
@@ -29,3 +32,11 @@ def bounds(count: int, operations: int) -> Array:
     if parts > 1:
         numba.set_num_threads(min(parts, numba.config.NUMBA_NUM_THREADS))
     return np.arange(parts + 1) * count // parts
+
+
+def kernel(parts: Array, alone: Callable[..., Any], divided: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``alone`` for one part, else ``divided`` with its first argument, the parts.
+
+    A kernel without parallel regions is called a few microseconds faster.
+    """
+    return alone if len(parts) <= 2 else partial(divided, parts)

@@ -278,10 +278,11 @@ def _transform_in_parts(
     taps: int, weight: Array, row: int, column: int, term: int, outputs: int, u: Array
 ) -> None:
     parts = bounds(u.shape[2], u.size * SIZE)
+    given = (taps, weight, row, column, term, outputs, u)
     if len(parts) == 2:
-        transform_filters(taps, weight, row, column, term, outputs, u, 0, u.shape[2])
+        transform_filters(*given, 0, u.shape[2])
     else:
-        _transform_parts(parts, taps, weight, row, column, term, outputs, u)
+        _transform_parts(parts, *given)
 
 
 @njit(nogil=True, cache=True, parallel=True)
