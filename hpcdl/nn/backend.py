@@ -55,7 +55,7 @@ class Backend:
     """Return a bound layer that records its kernel launches in the first step and replays them afterwards."""
 
     divides_products: bool = field(default=False, kw_only=True)
-    """Whether kernels divide products among threads themselves, so that BLAS has to have one thread."""
+    """The kernels divide products among threads; BLAS then has one thread."""
 
     device: Device | None = field(default=None, kw_only=True)
     """Device whose memory holds the arrays; None: the host."""
