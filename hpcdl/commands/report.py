@@ -22,7 +22,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         dest="output",
         type=path,
         metavar="FILE",
-        help="write to a file: .html, .md, .tex, .csv, .json, .svg or .mllog (MLPerf)",
+        help="write to a file: .html, .md, .tex, .csv, .json or .svg",
     )
     parser.add_argument(
         "--figure", metavar="TITLE", default="", help="of an .svg: the figure, by its title's beginning"
@@ -56,7 +56,7 @@ def _form(output: Path | None, *, json: bool) -> str:
     """Return the format that the options choose. Raises UsageError for an unknown suffix."""
     from hpcdl.suite import UsageError
 
-    known = ["json"] if json else ["md", "html", "tex", "csv", "json", "svg", "mllog"]
+    known = ["json"] if json else ["md", "html", "tex", "csv", "json", "svg"]
     if output is None:
         return known[0]
     form = output.suffix.removeprefix(".")

@@ -18,7 +18,7 @@ SOURCE = (
 def digits() -> Dataset:
     """Digits: (8, 8, 1) images in ten classes, 1437 for training and 360 for testing, 36 of each class.
 
-    The bundled file has the split of :mod:`hpcdl.data.parts.make_digits`, so it is the same on every machine. Its
+    The bundled file has the split of ``tests/data/make_digits.py``, so it is the same on every machine. Its
     values are 0 to 16; normalisation removes the scale.
 
     Source: E. Alpaydin and C. Kaynak, UCI Machine Learning Repository, 1998, CC BY 4.0. Raises DataError if the

@@ -1,6 +1,5 @@
 """Codes beside independent coders in plain Python and constriction; bounds; corrupt messages."""
 
-import builtins
 from math import log2
 
 import constriction
@@ -164,7 +163,6 @@ def test_bounds_are_reached():
     for form in ("elias gamma", "elias", "elias omega"):
         assert len(encoded(CODES[form], [15] * 96)) == CODES[form].bound(96, 15 * 96)
     assert len(encoded(CODES["words"], [5] * 96)) == CODES["words"].bound(96, 15 * 96)
-    assert len(encoded(CODES["zstd"], [65535])) == CODES["zstd"].bound(1, 65535)
 
 
 @pytest.mark.parametrize("name", CODES)
@@ -228,28 +226,6 @@ def test_the_nearest_code_is_named():
         registry.find("codes", "ricee")
     with pytest.raises(ValueError, match="gamma, delta, omega"):
         registry.find("codes", "elias")(form="gama")
-
-
-def test_zstd_without_its_package_is_one_line(monkeypatch):
-    real = builtins.__import__
-
-    def without(name, *rest):
-        if name == "zstandard":
-            raise ImportError(name)
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ValueError, match=r"^code 'zstd' needs zstandard: pip install 'hpcdl\[zstd\]'$"):
-        registry.find("codes", "zstd")()
-
-
-def test_a_zstd_frame_of_another_size_is_refused_before_memory_is_taken():
-    import zstandard
-
-    bomb = zstandard.ZstdCompressor().compress(bytes(1 << 28))
-    message = np.frombuffer(bytes([0x81]) + bomb, np.uint8)
-    with pytest.raises(ValueError, match="not of 10 bytes"):
-        decoded(CODES["zstd"], message, 10)
 
 
 def test_entropy_of_known_distributions():

@@ -54,7 +54,7 @@ def save(folder: Path, texts: Sequence[str]) -> str:
 
 FORMATS: Final = {
     **dict.fromkeys(("markdown", "md"), "markdown"),
-    **{name: name for name in ("summary", "html", "csv", "json", "svg", "mllog")},
+    **{name: name for name in ("summary", "html", "csv", "json", "svg")},
     "tex": "latex",
 }
 """Format, or ending of a file name, to the module of this folder that writes it."""

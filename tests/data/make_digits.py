@@ -1,4 +1,4 @@
-"""Create digits.npz: ``python -m hpcdl.data.parts.make_digits FILE``.
+"""Create digits.npz: ``python tests/data/make_digits.py FILE``.
 
 It needs scikit-learn, which is not a dependency of hpcdl. The test split is 36 random images of each class, one
 fifth of all, drawn with a fixed seed.
