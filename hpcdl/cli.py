@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import pkgutil
 import sys
 from typing import TYPE_CHECKING
 
 from hpcdl.exit_codes import FAILED, INTERRUPTED, USAGE
-from hpcdl.launch import signals, standard_streams
+from hpcdl.launch import signals
 from hpcdl.launch.library import is_first
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     if arguments is None:
         signals.prepare(os.environ)
-    standard_streams.prepare()
+    _prepare_streams()
     if sys.flags.optimize > 1:
         print("hpcdl: python -OO removes the docstrings that state costs; use -O at most", file=sys.stderr)
         return USAGE
@@ -109,3 +110,22 @@ def _options(given: list[str]) -> argparse.Namespace:
     if unknown:
         chosen.refuse(unknown[0])
     return options
+
+
+def _prepare_streams() -> None:
+    """Replace closed standard streams by the null device, and escape characters that the encoding lacks.
+
+    Otherwise a report could be lost in a locale without Greek letters, and a file could get the number of a
+    stream.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets the lowest free number
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(descriptor, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

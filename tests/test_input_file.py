@@ -8,9 +8,8 @@ import pytest
 
 from hpcdl import suite
 from hpcdl.data.hdf5 import ImageFile
-from hpcdl.data.parts import data_file
-from hpcdl.data.parts.data_file import content
-from hpcdl.data.parts.dataset import DataError
+from hpcdl.data.parts import dataset as data_file
+from hpcdl.data.parts.dataset import DataError, content
 from hpcdl.prediction.network_file import NetworkFileError
 from hpcdl.prediction.network_file import load_network as network
 from hpcdl.trace import input_file

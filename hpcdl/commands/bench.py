@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hpcdl.commands.parts.job import in_job
-from hpcdl.commands.parts.launching import from_shell
+from hpcdl.commands.parts.job import from_shell, in_job
 from hpcdl.commands.parts.parser import Command, path, whole_number
 from hpcdl.exit_codes import FAILED, OK
 
@@ -61,7 +60,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
     from hpcdl.launch.library import is_first, launched
-    from hpcdl.launch.status_files import STATUS
+    from hpcdl.launch.rank_processes import STATUS
 
     options.text = _suite(options)
     given = list(options.given)

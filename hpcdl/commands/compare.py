@@ -57,9 +57,8 @@ def _share(text: str) -> float:
 def execute(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
     from hpcdl.analysis.over_time.regressions import compare
-    from hpcdl.commands.parts.accept_file import read_accepted
-    from hpcdl.report.comparison import regressions
-    from hpcdl.report.comparison.exports import json_text, junit
+    from hpcdl.commands.parts.output import read_accepted
+    from hpcdl.report import comparison as pages
     from hpcdl.report.formats import markdown
     from hpcdl.report.formats.summary import coloured, plain
     from hpcdl.suite import UsageError
@@ -73,15 +72,15 @@ def execute(options: argparse.Namespace) -> int:
     except ValueError as error:
         raise UsageError(str(error)) from None
     code = {"regressed": FAILED, "inconclusive": INCONCLUSIVE}.get(comparison.verdict, OK)
-    page = regressions.page(comparison, baseline, candidate)
+    page = pages.page(comparison, baseline, candidate)
     text = plain([page])
     if options.output is not None:
         html = options.output.suffix == ".html"
-        form = regressions.html(page, failed=code == FAILED) if html else markdown.written([page])
+        form = pages.html(page, failed=code == FAILED) if html else markdown.written([page])
         write_output("-o", options.output, form)
     if options.junit is not None:
-        write_output("--junit", options.junit, junit(comparison, text, now))
-    print(json_text(comparison, baseline, candidate, code) if options.json else coloured(text), end="")
+        write_output("--junit", options.junit, pages.junit(comparison, text, now))
+    print(pages.json_text(comparison, baseline, candidate, code) if options.json else coloured(text), end="")
     return code
 
 

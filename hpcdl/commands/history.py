@@ -65,11 +65,11 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.analysis.over_time.calibration import calibrate
     from hpcdl.analysis.over_time.history import histories
     from hpcdl.analysis.over_time.verdict import SuiteVerdict
-    from hpcdl.commands.parts.accept_file import read_accepted
-    from hpcdl.commands.parts.reading_progress import ReadingProgress
+    from hpcdl.commands.parts.output import read_accepted
     from hpcdl.report.formats.summary import coloured, plain
     from hpcdl.report.history import history
     from hpcdl.report.history.exports import json_text, junit, openmetrics
+    from hpcdl.run.progress import ReadingProgress
     from hpcdl.suite import UsageError
 
     check_page(options.output, ".html")

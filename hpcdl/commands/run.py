@@ -6,9 +6,7 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.commands.parts.folder import folder_of, load_suite
-from hpcdl.commands.parts.job import in_job
-from hpcdl.commands.parts.launching import check_memory, from_shell, ranks_to_start
+from hpcdl.commands.parts.job import check_memory, folder_of, from_shell, in_job, load_suite, ranks_to_start
 from hpcdl.commands.parts.parser import Command, case_patterns, path, whole_number
 from hpcdl.exit_codes import FAILED, OK
 

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from hpcdl.compression.codes.huffman import Huffman
-from hpcdl.compression.parts.checks import check_finite, check_padding, check_values
-from hpcdl.compression.parts.protocol import Compression
-from hpcdl.compression.parts.segments import tensors
+from hpcdl.compression.parts.protocol import Compression, check_finite, check_padding, check_values, tensors
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
-from hpcdl.compression.parts.checks import check_finite
 from hpcdl.compression.parts.device import kernels
-from hpcdl.compression.parts.protocol import Compression
+from hpcdl.compression.parts.protocol import Compression, check_finite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from hpcdl.compression.parts.checks import check_finite
 from hpcdl.compression.parts.device import kernels, to_device
-from hpcdl.compression.parts.protocol import Compression
+from hpcdl.compression.parts.protocol import Compression, check_finite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from hpcdl.compression.parts.checks import check_finite, check_values
-from hpcdl.compression.parts.protocol import Compression
+from hpcdl.compression.parts.protocol import Compression, check_finite, check_values
 
 if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Bytes, Layout

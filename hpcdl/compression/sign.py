@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.compression.parts.checks import check_finite, check_length, check_padding
 from hpcdl.compression.parts.device import kernels
-from hpcdl.compression.parts.protocol import Compression
+from hpcdl.compression.parts.protocol import Compression, check_finite, check_length, check_padding
 
 if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Bytes, Layout

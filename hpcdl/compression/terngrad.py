@@ -6,10 +6,15 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from hpcdl.compression.parts.checks import check_finite, check_length, check_padding, check_values
 from hpcdl.compression.parts.device import kernels, to_device, to_host
-from hpcdl.compression.parts.protocol import Compression
-from hpcdl.compression.parts.segments import tensors
+from hpcdl.compression.parts.protocol import (
+    Compression,
+    check_finite,
+    check_length,
+    check_padding,
+    check_values,
+    tensors,
+)
 
 if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Bytes, Layout

@@ -6,16 +6,21 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from hpcdl.compression.parts.checks import check_finite, check_length, check_padding, check_values
 from hpcdl.compression.parts.device import kernels
-from hpcdl.compression.parts.protocol import Compression
-from hpcdl.compression.parts.segments import rows, tensors
+from hpcdl.compression.parts.protocol import (
+    Compression,
+    check_finite,
+    check_length,
+    check_padding,
+    check_values,
+    rows,
+    tensors,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hpcdl.compression.parts.protocol import Bytes, Layout
-    from hpcdl.compression.parts.segments import Segments
+    from hpcdl.compression.parts.protocol import Bytes, Layout, Segments
     from hpcdl.fabric.comm import Array
 
 

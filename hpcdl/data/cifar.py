@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from hpcdl.data.parts.augmentation import Augmentation
-from hpcdl.data.parts.data_file import content, find_files
-from hpcdl.data.parts.dataset import DataError, Dataset
+from hpcdl.data.parts.dataset import DataError, Dataset, content, find_files
 from hpcdl.data.parts.splits import in_memory_dataset
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def cifar_dataset(
     """Return the dataset ``name`` from the first folder that contains any of its files.
 
     ``train`` and ``test`` give the number of images in each file. ``labels`` names the label bytes of a record,
-    with their numbers of classes; the last one is used. :func:`hpcdl.data.parts.data_file.find_files` searches the
+    with their numbers of classes; the last one is used. :func:`hpcdl.data.parts.dataset.find_files` searches the
     files.
 
     Raises DataError, naming the file, for a missing file, a wrong size or a label out of range, and for invalid

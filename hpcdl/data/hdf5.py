@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from hpcdl.data.parts.augmentation import Augmentation
-from hpcdl.data.parts.data_file import data_root
-from hpcdl.data.parts.dataset import DataError, Dataset, content_digest
+from hpcdl.data.parts.dataset import DataError, Dataset, content_digest, data_root
 from hpcdl.data.parts.splits import ImageSplit, PixelCounts, PixelNormalization
 from hpcdl.trace.input_file import check_regular
 

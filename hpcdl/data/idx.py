@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hpcdl.data.parts.augmentation import Augmentation
-from hpcdl.data.parts.data_file import content, find_files
-from hpcdl.data.parts.dataset import DataError, Dataset
+from hpcdl.data.parts.dataset import DataError, Dataset, content, find_files
 from hpcdl.data.parts.splits import in_memory_dataset
 
 if TYPE_CHECKING:
@@ -118,7 +117,7 @@ def idx_dataset(
 ) -> Dataset:
     """Return the dataset ``name`` of ten classes from the first folder that contains any of :data:`FILES`.
 
-    :func:`hpcdl.data.parts.data_file.find_files` searches the files. ``pad_to`` is the side for
+    :func:`hpcdl.data.parts.dataset.find_files` searches the files. ``pad_to`` is the side for
     :func:`hpcdl.data.idx.pad_to_square`; mean and deviation are those of the padded images.
 
     Raises DataError if files are missing or invalid (see :mod:`hpcdl.data.idx`), if test images have another

@@ -17,8 +17,8 @@ from threading import Thread
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from hpcdl.exit_codes import FAILED
+from hpcdl.launch.rank_processes import STATUS, STOP
 from hpcdl.launch.signals import child_preparation, request_stop, stop_requested
-from hpcdl.launch.status_files import STATUS, STOP
 from hpcdl.launch.testbed_settings import emulated
 
 if TYPE_CHECKING:

@@ -1,23 +1,344 @@
 """``hpcdl check``: check the machine before a run, one line per finding.
 
-From a shell it checks this host and starts two ranks. Inside a job it checks all hosts and the ranks of the job.
+From a shell it checks this host (cores, governor, clock, network, disk, GPU) and starts two ranks. Inside a job it
+checks all hosts and the ranks of the job.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
-from typing import TYPE_CHECKING, Final
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from hpcdl.launch.host_checks import Finding, host_checks
+from hpcdl.launch import machine
+from hpcdl.launch.disturbance import UNKNOWN, Counters
 from hpcdl.launch.library import incompatibility, mismatch
-from hpcdl.launch.mpi_checks import mpi_checks, oversubscription
-from hpcdl.launch.mpi_probe import VARIABLES, Probe, Transports, probe
+from hpcdl.launch.mpi_probe import VARIABLES, Probe, Transports, is_tcp, probe
 from hpcdl.launch.mpirun import NoLauncher, launch_environment, mpirun, python_command
+from hpcdl.launch.testbed_settings import emulated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
+
+
+class Finding(NamedTuple):
+    """Result of one check."""
+
+    verdict: Literal["ok", "unknown", "warning", "FAILED"]
+    subject: str
+    detail: str
+    advice: str = ""
+    """Advice; empty if the verdict is ``ok``."""
+
+
+_TRANSPORTS: Final = ("UCX_TLS", "FI_PROVIDER", "OMPI_MCA_btl", "MPIR_CVAR_CH4_OFI_PROVIDER")
+"""Variables that choose the transports of an MPI library."""
+
+_CUDA_AWARE: Final = (
+    "from mpi4py import MPI; from hpcdl.fabric.device.transport import cuda_aware; print(cuda_aware())"
+)
+
+WRITTEN: Final = 1 << 24
+"""Bytes that are written to the disk."""
+SLOWEST_WRITE: Final = 2.0
+"""Seconds that they may take."""
+NOTED_CORES: Final = 0.1
+"""Cores that others use if it is worth a warning."""
+MIN_FREE: Final = 1e9
+"""Bytes that must be free on the disk."""
+
+
+def host_checks() -> Iterator[Finding]:
+    """Yield the findings one by one. Writes 16 MiB to the current folder."""
+    yield cores()
+    yield from slurm_tasks(os.environ, len(os.sched_getaffinity(0)))
+    yield other_processes()
+    yield governor()
+    yield network()
+    yield clock_source()
+    yield clock()
+    yield disk(Path.cwd())
+    yield from gpu()
+
+
+def cores(root: Path = machine.ROOT) -> Finding:
+    """Return the cores that ranks may use: fewer than the machine has if pinned or limited by a control group."""
+    available = len(os.sched_getaffinity(0))
+    quota = machine.cpu(root).get("quota_cores", machine.UNKNOWN)
+    limit = (
+        f"; the control group limits them to {quota:g}" if isinstance(quota, float) and quota < available else ""
+    )
+    detail = f"{available} of {os.cpu_count()} cores are available{limit}"
+    if available > 1 and not limit:
+        return Finding("ok", "cores", f"{detail}; more ranks x threads than that share cores")
+    return Finding("warning", "cores", detail, "start no more ranks x threads than that, or ask for more cores")
+
+
+def other_processes(counters: Counters | None = None, seconds: float = 1.0) -> Finding:
+    """Return how many cores other processes and the hypervisor use now; watches the cores for ``seconds``."""
+    counters = counters or Counters()
+    begin = counters.sample()
+    time.sleep(seconds)
+    end = counters.sample()
+    if UNKNOWN in {begin.busy_ns, end.busy_ns}:
+        return Finding("unknown", "other processes", "this machine does not tell")
+    passed = end.time_ns - begin.time_ns
+    foreign = max(0, end.busy_ns - begin.busy_ns - (end.cpu_ns - begin.cpu_ns)) / passed
+    stolen = max(0, end.steal_ns - begin.steal_ns) / passed
+    detail = f"they use {foreign:.1f} cores, and the hypervisor {stolen:.1f}; load {end.load:.1f}"
+    if max(foreign, stolen) < NOTED_CORES:
+        return Finding("ok", "other processes", detail)
+    advice = "wait until the machine is idle: cases will be marked disturbed, or their intervals be wide"
+    return Finding("warning", "other processes", detail, advice)
+
+
+def governor(root: Path = machine.ROOT) -> Finding:
+    """Return the frequency governor of the first processor."""
+    governor = str(machine.cpu(root).get("governor", machine.UNKNOWN))
+    if governor == machine.UNKNOWN:
+        return Finding("unknown", "CPU governor", "this machine does not tell, as most virtual ones")
+    if governor == "performance":
+        return Finding("ok", "CPU governor", governor)
+    advice = "cpupower frequency-set -g performance, or ask the administrator"
+    return Finding("warning", "CPU governor", governor, advice)
+
+
+def clock_source(root: Path = machine.ROOT) -> Finding:
+    """Return the kernel's clock source; others than the processor's counter are slow and may drift."""
+    path = root / "sys/devices/system/clocksource/clocksource0/current_clocksource"
+    value = machine.text(path) or machine.UNKNOWN
+    if value in {"tsc", "arch_sys_counter", "timebase", "kvm-clock", machine.UNKNOWN}:
+        return Finding("ok", "clock source", value)
+    return Finding(
+        "warning", "clock source", value, "choose tsc: clocks of nodes drift apart less, and read faster"
+    )
+
+
+def network(root: Path = machine.ROOT, variables: Mapping[str, str] = os.environ) -> Finding:
+    """Return if a setting of the environment makes MPI use TCP although InfiniBand is up."""
+    ports = machine.infiniband(root)
+    active = (
+        [name for name, port in ports.items() if "ACTIVE" in str(port["state"])] if isinstance(ports, dict) else []
+    )
+    tcp = [name for name, value in variables.items() if name in _TRANSPORTS and "tcp" in value.lower().split(",")]
+    if active and tcp:
+        detail = f"{', '.join(active)} is up, but {', '.join(tcp)} chooses TCP"
+        return Finding("warning", "network", detail, f"unset {' '.join(tcp)}")
+    return Finding("ok", "network", f"InfiniBand {', '.join(active)} is up" if active else "no InfiniBand is up")
+
+
+def slurm_tasks(variables: Mapping[str, str], available: int) -> Iterator[Finding]:
+    """Yield if the tasks of a Slurm job fit on the ``available`` cores of this process; nothing without Slurm.
+
+    A task has its own cores. The batch script has all cores of the job on its node.
+    """
+    if "SLURM_JOB_ID" not in variables:
+        return
+    cpus = int(variables.get("SLURM_CPUS_PER_TASK") or 1)
+    if variables.get("SLURM_STEP_ID", "").isdecimal():
+        detail = f"{available} of the {cpus} cores of --cpus-per-task are available to this task"
+        if available >= cpus:
+            yield Finding("ok", "Slurm tasks", detail)
+        else:
+            advice = (
+                "srun --cpus-per-task=$SLURM_CPUS_PER_TASK: since Slurm 22.05 srun does not take it from sbatch"
+            )
+            yield Finding("warning", "Slurm tasks", detail, advice)
+        return
+    listed = variables.get("SLURM_NTASKS_PER_NODE") or variables.get("SLURM_TASKS_PER_NODE") or "1"
+    tasks = max(int(number) for number in re.findall(r"\d+", re.sub(r"\(x\d+\)", "", listed)))
+    detail = f"{tasks} x {cpus} cores per node are asked for, {available} are available"
+    if tasks * cpus <= available:
+        yield Finding("ok", "Slurm tasks", detail)
+    else:
+        advice = f"sbatch --ntasks-per-node={max(1, available // cpus)}, or fewer --cpus-per-task"
+        yield Finding("warning", "Slurm tasks", detail, advice)
+
+
+def clock() -> Finding:
+    """Return the resolution of the clock and the time of one reading."""
+    resolution = time.get_clock_info("perf_counter").resolution
+    steps = sorted(b - a for a, b in ((time.perf_counter_ns(), time.perf_counter_ns()) for _ in range(1001)))
+    detail = f"resolution {resolution * 1e9:.0f} ns, one reading {steps[500]} ns"
+    if steps[500] < 1000:
+        return Finding("ok", "clock", detail)
+    return Finding("warning", "clock", detail, "times of short operations include the clock's: choose tsc")
+
+
+def disk(folder: Path) -> Finding:
+    """Return how long 16 MiB take to reach the disk of ``folder``, and the free space."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder) as file:
+            began = time.perf_counter()
+            file.write(bytes(WRITTEN))
+            file.flush()
+            os.fsync(file.fileno())
+            took = time.perf_counter() - began
+    except OSError as error:
+        advice = "run in a folder that you may write to, with free space"
+        return Finding("FAILED", "disk", f"{folder}: {error.strerror}", advice)
+    free = shutil.disk_usage(folder).free
+    detail = f"{WRITTEN >> 20} MiB written and synchronised in {took:.2f} s, {free / 1e9:.0f} GB free"
+    if free < MIN_FREE:
+        return Finding("warning", "disk", detail, "remove files, or choose another file system for -o")
+    if took > SLOWEST_WRITE:
+        advice = "choose a faster file system for -o: each finished case is written and synchronised"
+        return Finding("warning", "disk", detail, advice)
+    return Finding("ok", "disk", detail)
+
+
+def gpu() -> Iterator[Finding]:
+    """Yield the GPUs, whether cupy can use them, and whether the MPI library takes their pointers."""
+    gpus = machine.gpu(machine.ROOT)
+    devices = gpus.get("devices", []) if isinstance(gpus, dict) else []
+    if not devices:
+        yield Finding("ok", "GPU", "no GPU; backends on the CPU are not affected")
+        return
+    yield Finding("ok", "GPU", ", ".join(str(device.get("name")) for device in devices))
+    from hpcdl.nn.kernels.cupy.gpu import gpu_availability
+
+    usable, detail = gpu_availability()
+    yield Finding("ok" if usable else "warning", "cupy", detail)
+    yield cuda_awareness()
+
+
+def cuda_awareness() -> Finding:
+    """Ask the library in a separate process, because loading it here would start MPI."""
+    try:
+        output = subprocess.run(
+            [sys.executable, "-P", "-c", _CUDA_AWARE],
+            env=launch_environment(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        ).stdout.strip()
+    except subprocess.TimeoutExpired:
+        output = ""
+    if output == "True":
+        return Finding("ok", "CUDA-aware MPI", "takes device pointers")
+    detail = "does not take device pointers: messages are copied through the host" if output == "False" else ""
+    advice = "load an MPI library that was built with CUDA, or accept the copies"
+    return Finding("warning", "CUDA-aware MPI", detail or "the library does not tell", advice)
+
+
+SKEW: Final = 10_000_000
+"""Difference of wall clocks (ns) that synchronised hosts do not reach."""
+ALIGNMENT: Final = 1_000_000
+"""Error of the alignment of traces (ns) beyond which waiting times are doubtful."""
+CHOICES: Final = ("UCX_TLS", "UCX_NET_DEVICES", "FI_PROVIDER", "OMPI_MCA_pml", "OMPI_MCA_btl", "MPIR_CVAR_NOLOCAL")
+"""Variables that choose the transports of an MPI library."""
+FAST_DRIVERS: Final = ("cxi", "efa")
+"""Drivers of network cards whose fabric is not InfiniBand."""
+
+
+def mpi_checks(probe: Probe, root: Path = machine.ROOT) -> Iterator[Finding]:
+    """Yield the findings about the ranks, transports and clocks of a job."""
+    ranks = len(probe.hosts)
+    if probe.total != ranks:
+        yield Finding("FAILED", "MPI", f"{ranks} ranks add up to {probe.total}", "install the MPI library again")
+        return
+    hosts = f"{len(probe.nodes)} host{'s' if len(probe.nodes) > 1 else ''}"
+    yield Finding("ok", "MPI", f"{probe.library}, {ranks} ranks on {hosts} add up")
+    yield within_host(probe, os.environ)
+    yield between_hosts(probe, os.environ, fast_fabric(root))
+    yield clock_skew(probe)
+
+
+def fast_fabric(root: Path = machine.ROOT) -> list[str]:
+    """Return the ports and cards of fabrics that are faster than TCP and are up."""
+    ports, cards = machine.infiniband(root), machine.network(root)
+    active = (
+        [name for name, port in ports.items() if "ACTIVE" in str(port["state"])] if isinstance(ports, dict) else []
+    )
+    known = cards.items() if isinstance(cards, dict) else ()
+    return active + [name for name, card in known if str(card["driver"]).startswith(FAST_DRIVERS)]
+
+
+def within_host(probe: Probe, variables: Mapping[str, str]) -> Finding:
+    """Return the transports between ranks of one host: shared memory, except on a testbed."""
+    names = probe.transports.within_host
+    if not names:
+        why = "no two ranks share a host" if len(probe.nodes) == len(probe.hosts) else "the library does not tell"
+        return Finding("ok", "transport within a host", why)
+    if not is_tcp(names) or emulated(variables) is not None:
+        return Finding("ok", "transport within a host", ", ".join(names))
+    advice = _unset(variables) or "choose shared memory"
+    return Finding("warning", "transport within a host", f"{', '.join(names)}: no shared memory", advice)
+
+
+def between_hosts(probe: Probe, variables: Mapping[str, str], fabric: list[str]) -> Finding:
+    """Return the transports between hosts; TCP with an unused ``fabric`` is a fallback."""
+    names, subject = probe.transports.between_hosts, "transport between hosts"
+    if len(probe.nodes) == 1:
+        return Finding(
+            "ok", subject, "one host; srun hpcdl check, or mpirun -n N hpcdl check, checks those of a job"
+        )
+    if not names:
+        return Finding("ok", subject, "the library does not tell")
+    detail = ", ".join(names)
+    if not is_tcp(names) or not fabric:
+        return Finding("ok", subject, f"{detail}; no faster fabric is up" if is_tcp(names) else detail)
+    advice = _unset(variables) or "use the MPI library of the cluster: slurm/README.md, Your site's MPI"
+    return Finding("warning", subject, f"{detail}: TCP fallback, although {', '.join(fabric)} is up", advice)
+
+
+def _unset(variables: Mapping[str, str]) -> str:
+    chosen = [name for name in CHOICES if name in variables]
+    return f"unset {' '.join(chosen)}" if chosen else ""
+
+
+def clock_skew(probe: Probe) -> Finding:
+    """Return the greatest difference of the hosts' wall clocks, and the error of the traces' alignment."""
+    if len(set(probe.machines)) == 1:
+        return Finding("ok", "clock skew", "one clock: all ranks are on one machine")
+    offsets = [offset for offset, _ in probe.skew]
+    skew, error = max(offsets) - min(offsets), max(error for _, error in probe.skew)
+    detail = (
+        f"wall clocks of {len(set(probe.machines))} hosts differ by {skew / 1e6:.3g} ms "
+        f"(error {error / 1e6:.2g} ms); "
+        f"traces are aligned to {probe.alignment / 1e3:.3g} us"
+    )
+    if skew - 2 * error > SKEW:
+        departures = [abs(offset - median(offsets)) for offset in offsets]
+        worst = probe.hosts[departures.index(max(departures))]
+        advice = f"synchronise {worst} (chronyc tracking): dates of runs disagree; traces are aligned anyway"
+        return Finding("warning", "clock skew", detail, advice)
+    if probe.alignment > ALIGNMENT:
+        advice = "repeat on a quiet network: shorter waits for late ranks cannot be told from clock errors"
+        return Finding("warning", "clock skew", detail, advice)
+    return Finding("ok", "clock skew", detail)
+
+
+def oversubscription(probe: Probe) -> Iterator[Finding]:
+    """Yield for the fullest machine if its ranks and their threads fit on the cores that they may use."""
+    fullest, most = "", (0.0, 0, 0, 0)
+    for name in dict.fromkeys(probe.machines):
+        ranks = [rank for rank, machine_of_rank in enumerate(probe.machines) if machine_of_rank == name]
+        cores = len(set().union(*(probe.cores[rank] for rank in ranks)))
+        threads = sum(probe.threads[rank] for rank in ranks)
+        most, fullest = max(
+            (most, fullest), ((threads / cores, len(ranks), threads, cores), probe.hosts[ranks[0]])
+        )
+    share, count, threads, cores = most
+    detail = f"{count} ranks with {threads} threads on {cores} cores of {fullest}"
+    if share <= 1:
+        yield Finding("ok", "ranks and cores", detail)
+        return
+    advice = (
+        f"start at most {max(1, cores * count // threads)} ranks per host, or give them more cores: ranks that "
+        "share cores measure no scaling"
+    )
+    yield Finding("warning", "ranks and cores", detail, advice)
+
 
 START_LIMIT: Final = 60
 """Seconds in which two ranks must find each other."""

@@ -1,4 +1,4 @@
-"""Layer protocol: infer shapes, declare variables, bind to memory and kernels."""
+"""Layer protocol: infer shapes, declare variables, bind to memory and kernels; layers of one op; sequences."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from hpcdl.fabric.comm import Array
     from hpcdl.nn.backend import Backend
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.initial import Initializer
     from hpcdl.nn.loss import AuxiliaryLoss
-    from hpcdl.nn.ops import Noise
+    from hpcdl.nn.ops import Affine, Elementary, Noise
 
 
 Alone = Literal["elements", "channels", "rows"]
@@ -97,3 +97,90 @@ class Site:
     def stash(self, path: str) -> list[Array]:
         """Return the stack of arrays that the parts of the divided layer at ``path`` share."""
         return self.stashes.setdefault(path, [])
+
+
+class Chain:
+    """Sequence of layers; an empty one is the identity."""
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self.layers = tuple(layers)
+
+    def output(self, shape: Shape) -> Shape:
+        """Return the shape after the last layer."""
+        for layer in self.layers:
+            shape = layer.output(shape)
+        return shape
+
+    def declare(self, shape: Shape) -> list[Variable]:
+        """Return the variables of all layers, each name prefixed with its layer's."""
+        declared: list[Variable] = []
+        for layer in self.layers:
+            declared += [
+                replace(variable, name=f"{layer.name}.{variable.name}") for variable in layer.declare(shape)
+            ]
+            shape = layer.output(shape)
+        return declared
+
+    def bind(self, shape: Shape, site: Site) -> BoundChain:
+        """Bind every layer inside ``site``."""
+        bound = []
+        for layer in self.layers:
+            bound.append(layer.bind(shape, site.inside(layer.name)))
+            shape = layer.output(shape)
+        return BoundChain(bound)
+
+
+class BoundChain:
+    """Sequence of bound layers."""
+
+    def __init__(self, links: Sequence[Bound]) -> None:
+        self._links = links
+
+    def forward(self, x: Array, train: bool) -> Array:
+        """See :class:`hpcdl.nn.bound.Bound`."""
+        for link in self._links:
+            x = link.forward(x, train)
+        return x
+
+    def backward(self, dy: Array, needs_dx: bool) -> Array | None:
+        """See :class:`hpcdl.nn.bound.Bound`."""
+        for i in reversed(range(len(self._links))):
+            dx = self._links[i].backward(dy, needs_dx or i > 0)
+            if dx is None:
+                return None
+            dy = dx
+        return dy if needs_dx else None
+
+
+class BoundElementary:
+    """Bound layer without parameters; training and evaluation are alike."""
+
+    def __init__(self, op: Elementary) -> None:
+        self._op = op
+
+    def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
+        """See :class:`hpcdl.nn.bound.Bound`."""
+        return self._op.forward(x)
+
+    def backward(self, dy: Array, needs_dx: bool) -> Array | None:
+        """See :class:`hpcdl.nn.bound.Bound`."""
+        return self._op.backward(dy) if needs_dx else None
+
+
+class BoundAffine:
+    """Bound layer with a ``weight`` and an optional ``bias``."""
+
+    def __init__(self, op: Affine, site: Site, biased: bool) -> None:
+        self._op = op
+        self._weight = site.value("weight")
+        self._dweight = site.gradient("weight")
+        self._bias = site.value("bias") if biased else None
+        self._dbias = site.gradient("bias") if biased else None
+
+    def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
+        """See :class:`hpcdl.nn.bound.Bound`."""
+        return self._op.forward(x, self._weight, self._bias)
+
+    def backward(self, dy: Array, needs_dx: bool) -> Array | None:
+        """See :class:`hpcdl.nn.bound.Bound`."""
+        return self._op.backward(dy, self._weight, self._dweight, self._dbias, needs_dx)

@@ -22,9 +22,8 @@ from hpcdl.nn.layers.flatten import Flatten
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from hpcdl.nn.chain import Chain
     from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.layer import Layer
+    from hpcdl.nn.layer import Chain, Layer
 
 FLOAT_BYTES: Final = 4
 """All sizes assume float32."""

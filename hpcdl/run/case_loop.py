@@ -19,7 +19,7 @@ from hpcdl.fabric.mpi.interpreter import Mpi, library_version
 from hpcdl.fabric.mpi.waits import waits
 from hpcdl.launch.disturbance import columns
 from hpcdl.launch.mpirun import fault_tolerance_obstacle
-from hpcdl.launch.status_files import RELAUNCH, heartbeat_file
+from hpcdl.launch.rank_processes import RELAUNCH, heartbeat_file
 from hpcdl.nn.threads import threads
 from hpcdl.run import failed_cases
 from hpcdl.run.failed_cases import CaseFailedError, Failure

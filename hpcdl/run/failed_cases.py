@@ -12,10 +12,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.launch.status_files import STATUS
+from hpcdl.launch.rank_processes import STATUS
 from hpcdl.trace import files
 from hpcdl.trace.input_file import read_text
-from hpcdl.trace.json_record import from_json
+from hpcdl.trace.layout import from_json
 
 if TYPE_CHECKING:
     from collections.abc import Collection

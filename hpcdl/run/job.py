@@ -14,8 +14,8 @@ from hpcdl.fabric.mpi.fault_tolerance import regroup
 from hpcdl.fabric.mpi.interpreter import Mpi
 from hpcdl.launch.disturbance import Counters
 from hpcdl.launch.environment import describe_rank
+from hpcdl.launch.rank_processes import stop_is_asked
 from hpcdl.launch.signals import stop_requested
-from hpcdl.launch.status_files import stop_is_asked
 from hpcdl.nn.backend import backend
 
 if TYPE_CHECKING:

@@ -1,8 +1,13 @@
-"""Progress line of a terminal: cases done, rate of cases and time left."""
+"""Progress lines of a terminal: cases of a run, with rate and time left, and runs of an archive that are read."""
 
 from __future__ import annotations
 
-from typing import Final
+import time
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
 
 BAR: Final = 20
 """Characters of the progress bar."""
@@ -29,3 +34,22 @@ def progress_line(number: int, total: int, name: str, seconds: float, finished: 
 def _rounded(seconds: float) -> str:
     unit, size = next((unit for unit in _UNITS if seconds >= 2 * unit[1]), _UNITS[-1])
     return f"{seconds / size:.0f} {unit}"
+
+
+class ReadingProgress:
+    """Line on a terminal, or one line every ten seconds in a log, while runs without kept series are read."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self.next = time.monotonic() + (1 if stream.isatty() else 10)
+
+    def __call__(self, done: int, runs: int) -> None:
+        """Write that ``done`` of ``runs`` are read."""
+        terminal, now = self.stream.isatty(), time.monotonic()
+        if now >= self.next:
+            line = f"hpcdl: {done} of {runs} runs read; each is kept as run.series.json"
+            self.stream.write(f"{CLEAR}{line}" if terminal else f"{line}\n")
+            self.next = now + (0.2 if terminal else 10)
+        if terminal and done == runs:
+            self.stream.write(CLEAR)
+        self.stream.flush()

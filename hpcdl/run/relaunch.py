@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from hpcdl.exit_codes import FAILED
 from hpcdl.launch.mpirun import self_launch
-from hpcdl.launch.rank_processes import RankProcesses
-from hpcdl.launch.status_files import RELAUNCH
+from hpcdl.launch.rank_processes import RELAUNCH, RankProcesses
 from hpcdl.run import failed_cases
 
 if TYPE_CHECKING:

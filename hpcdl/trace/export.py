@@ -11,7 +11,7 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO, cast
 
-from hpcdl.trace.messages import matched
+from hpcdl.trace.run import matched
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import h5py
 import numpy as np
 
-from hpcdl.trace.json_record import misfit
-from hpcdl.trace.layout import CHOICES, ENVIRONMENT, FIELDS, IMPLIED, OPTIONAL, REQUIRED, TABLES
+from hpcdl.trace.layout import CHOICES, ENVIRONMENT, FIELDS, IMPLIED, OPTIONAL, REQUIRED, TABLES, misfit
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

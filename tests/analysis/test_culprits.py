@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from contract.nights import slow_hosts
 
-from hpcdl.analysis.over_time.culprits import culprits, evidence, shared_departures
-from hpcdl.analysis.over_time.suspects import TRANSIENT
+from hpcdl.analysis.over_time.suspects import TRANSIENT, culprits, evidence, shared_departures
 
 
 def by_links(departures):

@@ -268,7 +268,7 @@ def test_runs_that_cannot_be_read_are_refused(nights, capsys, tmp_path, damage, 
 def test_a_run_of_another_schema_is_refused(nights, capsys, monkeypatch):
     before, now = nights("a", STEADY[:2]), nights("b", STEADY[:2])
     main(["compare", *before, "--with", *now])
-    monkeypatch.setattr("hpcdl.trace.opening.SCHEMA", 9)
+    monkeypatch.setattr("hpcdl.trace.schema.SCHEMA", 9)
     monkeypatch.setattr("hpcdl.analysis.over_time.archive.SCHEMA", 9)
     capsys.readouterr()
     assert main(["compare", *before, "--with", *now]) == 2

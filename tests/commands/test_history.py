@@ -13,7 +13,7 @@ from contract.traces import changed
 from hpcdl.analysis.network.links import rounds
 from hpcdl.analysis.over_time import archive as series_file
 from hpcdl.cli import main
-from hpcdl.trace import opening
+from hpcdl.trace import schema
 from hpcdl.trace.recorder import CaseRecord, Recorder, Step
 from hpcdl.trace.schema import merge, write_part
 
@@ -273,7 +273,7 @@ def test_series_outlive_the_schema_of_their_runs(archive, capsys, monkeypatch):
         archive.run(1.0 if number < 10 else 1.2)
     assert archive.history() == 1
     before = capsys.readouterr().out
-    monkeypatch.setattr(opening, "SCHEMA", 999)
+    monkeypatch.setattr(schema, "SCHEMA", 999)
     monkeypatch.setattr(series_file, "SCHEMA", 999)
     assert archive.history() == 1
     assert capsys.readouterr() == (before, "")

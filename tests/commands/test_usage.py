@@ -9,7 +9,7 @@ import pytest
 
 from hpcdl import suite
 from hpcdl.cli import commands, main
-from hpcdl.commands.parts.folder import folder_of
+from hpcdl.commands.parts.job import folder_of
 from hpcdl.launch.machine import node_memory_bytes
 
 from .conftest import TRAIN

@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from hpcdl.launch import mpirun, status_files
+from hpcdl.launch import mpirun, rank_processes
 
 
 @pytest.fixture
@@ -72,16 +72,16 @@ def test_jobs_that_continue_after_a_failure():
 
 
 def test_the_status_relaunch_is_for_hpcdl_only(tmp_path, monkeypatch):
-    monkeypatch.delenv(status_files.STATUS, raising=False)
-    assert status_files.write_status(status_files.RELAUNCH, 0) == 75
-    monkeypatch.setenv(status_files.STATUS, str(tmp_path / "status"))
-    assert status_files.write_status(status_files.RELAUNCH, 0) == 0
-    assert (tmp_path / "status").read_text() == str(status_files.RELAUNCH)
+    monkeypatch.delenv(rank_processes.STATUS, raising=False)
+    assert rank_processes.write_status(rank_processes.RELAUNCH, 0) == 75
+    monkeypatch.setenv(rank_processes.STATUS, str(tmp_path / "status"))
+    assert rank_processes.write_status(rank_processes.RELAUNCH, 0) == 0
+    assert (tmp_path / "status").read_text() == str(rank_processes.RELAUNCH)
 
 
 def test_the_exit_code_comes_from_rank_0_and_not_from_the_launcher(bins, tmp_path):
     status = tmp_path / "status"
-    script(bins[0] / "mpirun", f'[ "$1" = --version ] || {{ printf 75 > "${status_files.STATUS}"; exit 9; }}')
+    script(bins[0] / "mpirun", f'[ "$1" = --version ] || {{ printf 75 > "${rank_processes.STATUS}"; exit 9; }}')
     assert mpirun.self_launch(2, [], status) == 75
     status.write_text("")  # on a full disk
     script(bins[0] / "mpirun", "exit 9")
@@ -91,11 +91,11 @@ def test_the_exit_code_comes_from_rank_0_and_not_from_the_launcher(bins, tmp_pat
 
 
 def test_only_rank_0_leaves_its_code_and_only_to_hpcdl(tmp_path, monkeypatch):
-    monkeypatch.delenv(status_files.STATUS, raising=False)
-    assert status_files.write_status(75, 0) == 75
+    monkeypatch.delenv(rank_processes.STATUS, raising=False)
+    assert rank_processes.write_status(75, 0) == 75
     status = tmp_path / "status"
-    monkeypatch.setenv(status_files.STATUS, str(status))
-    assert status_files.write_status(75, 1) == 0
+    monkeypatch.setenv(rank_processes.STATUS, str(status))
+    assert rank_processes.write_status(75, 1) == 0
     assert not status.exists()
-    assert status_files.write_status(75, 0) == 0
+    assert rank_processes.write_status(75, 0) == 0
     assert status.read_text() == "75"

@@ -4,10 +4,10 @@ import subprocess
 
 import pytest
 
-from hpcdl.launch import host_checks, machine, mpi_checks, preflight
+from hpcdl.launch import machine, preflight
 from hpcdl.launch.disturbance import Sample
-from hpcdl.launch.host_checks import Finding
 from hpcdl.launch.mpi_probe import Probe, Transports, transports
+from hpcdl.launch.preflight import Finding
 from hpcdl.launch.testbed_settings import TESTBED
 
 
@@ -35,9 +35,9 @@ def is_fine(found):
 @pytest.mark.parametrize(
     ("check", "path", "good", "bad"),
     [
-        (host_checks.governor, CPU, "performance\n", "powersave\n"),
-        (host_checks.clock_source, CLOCK, "tsc\n", "hpet\n"),
-        (host_checks.cores, "sys/fs/cgroup/cpu.max", "max 100000\n", "50000 100000\n"),
+        (preflight.governor, CPU, "performance\n", "powersave\n"),
+        (preflight.clock_source, CLOCK, "tsc\n", "hpet\n"),
+        (preflight.cores, "sys/fs/cgroup/cpu.max", "max 100000\n", "50000 100000\n"),
     ],
 )
 def test_a_warning_has_advice(tmp_path, monkeypatch, check, path, good, bad):
@@ -47,7 +47,7 @@ def test_a_warning_has_advice(tmp_path, monkeypatch, check, path, good, bad):
 
 
 def test_an_unknown_governor_is_neither_fine_nor_a_warning(tmp_path):
-    assert host_checks.governor(tmp_path).verdict == "unknown"
+    assert preflight.governor(tmp_path).verdict == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -60,15 +60,15 @@ def test_cores_that_others_use_are_a_warning(busy, stolen, words):
     class Counted:
         sample = iter([begin, end]).__next__
 
-    found = host_checks.other_processes(Counted(), 0)
+    found = preflight.other_processes(Counted(), 0)
     is_fine(found) if words is None else is_warning(found, words, "marked disturbed")
 
 
 def test_tcp_beside_infiniband_is_a_warning(tmp_path):
-    assert host_checks.network(tmp_path, {"UCX_TLS": "tcp"}).verdict == "ok"
+    assert preflight.network(tmp_path, {"UCX_TLS": "tcp"}).verdict == "ok"
     place(tmp_path, PORT, "4: ACTIVE\n")
-    assert host_checks.network(tmp_path, {"UCX_TLS": "rc,sm"}).verdict == "ok"
-    found = host_checks.network(tmp_path, {"UCX_TLS": "tcp,self"})
+    assert preflight.network(tmp_path, {"UCX_TLS": "rc,sm"}).verdict == "ok"
+    found = preflight.network(tmp_path, {"UCX_TLS": "tcp,self"})
     assert (found.verdict, found.advice) == ("warning", "unset UCX_TLS")
 
 
@@ -77,16 +77,16 @@ def test_tcp_beside_infiniband_is_a_warning(tmp_path):
 )
 def test_a_slow_or_a_full_disk_is_a_warning(tmp_path, monkeypatch, seconds, free, words):
     now = [0.0]
-    monkeypatch.setattr(host_checks.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(host_checks.os, "fsync", lambda _: now.append(now.pop() + seconds))
-    monkeypatch.setattr(host_checks.shutil, "disk_usage", lambda _: type("Usage", (), {"free": free}))
-    found = host_checks.disk(tmp_path)
+    monkeypatch.setattr(preflight.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(preflight.os, "fsync", lambda _: now.append(now.pop() + seconds))
+    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda _: type("Usage", (), {"free": free}))
+    found = preflight.disk(tmp_path)
     is_fine(found) if words is None else is_warning(found, words)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_cannot_be_written_to_fails(tmp_path):
-    found = host_checks.disk(tmp_path / "absent")
+    found = preflight.disk(tmp_path / "absent")
     assert (found.verdict, bool(found.advice)) == ("FAILED", True)
 
 
@@ -96,7 +96,7 @@ def test_a_folder_that_cannot_be_written_to_fails(tmp_path):
 )
 def test_a_library_that_takes_no_device_pointers_is_a_warning(monkeypatch, answer, words):
     monkeypatch.setattr("subprocess.run", lambda *_, **__: subprocess.CompletedProcess((), 0, answer, ""))
-    found = host_checks.cuda_awareness()
+    found = preflight.cuda_awareness()
     is_fine(found) if words is None else is_warning(found, words)
 
 
@@ -105,7 +105,7 @@ def test_a_library_that_hangs_is_a_warning(monkeypatch):
         raise subprocess.TimeoutExpired((), timeout)
 
     monkeypatch.setattr("subprocess.run", hang)
-    is_warning(host_checks.cuda_awareness(), "does not tell")
+    is_warning(preflight.cuda_awareness(), "does not tell")
 
 
 STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_CPUS_PER_TASK": "4"}
@@ -125,12 +125,12 @@ BATCH = {"SLURM_JOB_ID": "7", "SLURM_NTASKS_PER_NODE": "2", "SLURM_CPUS_PER_TASK
     ],
 )
 def test_tasks_of_slurm_fit_on_the_cores(variables, available, words):
-    (found,) = host_checks.slurm_tasks(variables, available)
+    (found,) = preflight.slurm_tasks(variables, available)
     is_fine(found) if words is None else is_warning(found, words)
 
 
 def test_without_slurm_there_is_no_finding_about_it():
-    assert not list(host_checks.slurm_tasks({"SLURM_CPUS_PER_TASK": "4"}, 1))
+    assert not list(preflight.slurm_tasks({"SLURM_CPUS_PER_TASK": "4"}, 1))
 
 
 UCX = """\
@@ -183,32 +183,32 @@ def probe(
 @pytest.mark.parametrize("names", [["tcp"], ["sockets"], ["tcp;ofi_rxm"]])
 def test_tcp_beside_a_faster_fabric_is_a_fallback(names):
     tcp = probe(used=((), names))
-    is_fine(mpi_checks.between_hosts(tcp, {}, []))
-    is_warning(mpi_checks.between_hosts(tcp, {}, ["mlx5_0/1"]), "TCP fallback", "mlx5_0/1", "slurm/README.md")
-    is_warning(mpi_checks.between_hosts(tcp, {"UCX_TLS": "tcp"}, ["mlx5_0/1"]), "unset UCX_TLS")
-    is_fine(mpi_checks.between_hosts(probe(used=((), ["rc_mlx5"])), {}, ["mlx5_0/1"]))
+    is_fine(preflight.between_hosts(tcp, {}, []))
+    is_warning(preflight.between_hosts(tcp, {}, ["mlx5_0/1"]), "TCP fallback", "mlx5_0/1", "slurm/README.md")
+    is_warning(preflight.between_hosts(tcp, {"UCX_TLS": "tcp"}, ["mlx5_0/1"]), "unset UCX_TLS")
+    is_fine(preflight.between_hosts(probe(used=((), ["rc_mlx5"])), {}, ["mlx5_0/1"]))
 
 
 def test_the_faster_fabric_is_infiniband_or_a_card_with_such_a_driver(tmp_path):
     place(tmp_path, "sys/class/net/eth0/operstate", "up")
-    assert not mpi_checks.fast_fabric(tmp_path)
+    assert not preflight.fast_fabric(tmp_path)
     place(tmp_path, PORT, "4: ACTIVE\n")
     place(tmp_path, "sys/class/infiniband/mlx5_1/ports/1/state", "1: DOWN\n")
     driver = tmp_path / "drivers/cxi_ss1"
     driver.mkdir(parents=True)
     (tmp_path / "sys/class/net/hsn0/device").mkdir(parents=True)
     (tmp_path / "sys/class/net/hsn0/device/driver").symlink_to(driver)
-    assert mpi_checks.fast_fabric(tmp_path) == ["mlx5_0/1", "hsn0"]
+    assert preflight.fast_fabric(tmp_path) == ["mlx5_0/1", "hsn0"]
 
 
 def test_tcp_within_a_host_is_a_warning_except_on_a_testbed():
     tcp = probe(hosts=("a", "a"), used=(["tcp"], ()))
     is_warning(
-        mpi_checks.within_host(tcp, {"MPIR_CVAR_NOLOCAL": "1"}), "no shared memory", "unset MPIR_CVAR_NOLOCAL"
+        preflight.within_host(tcp, {"MPIR_CVAR_NOLOCAL": "1"}), "no shared memory", "unset MPIR_CVAR_NOLOCAL"
     )
     testbed = '{"hosts": 1, "rate": "1mbit", "slow": {}, "bytes_per_second": {}}'
-    is_fine(mpi_checks.within_host(tcp, {TESTBED: testbed}))
-    is_fine(mpi_checks.within_host(probe(hosts=("a", "a"), used=(["sysv", "cma"], ())), {}))
+    is_fine(preflight.within_host(tcp, {TESTBED: testbed}))
+    is_fine(preflight.within_host(probe(hosts=("a", "a"), used=(["sysv", "cma"], ())), {}))
 
 
 @pytest.mark.parametrize(
@@ -222,16 +222,16 @@ def test_tcp_within_a_host_is_a_warning_except_on_a_testbed():
 )
 def test_clocks_that_differ_are_a_warning(skew, alignment, words):
     hosts = ("a", "b", "c")[: len(skew)]
-    found = mpi_checks.clock_skew(probe(hosts, skew=skew, alignment=alignment))
+    found = preflight.clock_skew(probe(hosts, skew=skew, alignment=alignment))
     is_fine(found) if words is None else is_warning(found, words)
 
 
 def test_ranks_that_share_cores_are_a_warning():
-    (found,) = mpi_checks.oversubscription(probe(cores=((0,), (0,))))
+    (found,) = preflight.oversubscription(probe(cores=((0,), (0,))))
     is_fine(found)  # two machines
-    (found,) = mpi_checks.oversubscription(probe(cores=((0,), (0,)), machines=("m", "m")))
+    (found,) = preflight.oversubscription(probe(cores=((0,), (0,)), machines=("m", "m")))
     is_warning(found, "2 ranks with 2 threads on 1 cores", "at most 1 ranks")
-    (found,) = mpi_checks.oversubscription(probe(cores=((0, 1), (2, 3)), threads=(4, 2)))
+    (found,) = preflight.oversubscription(probe(cores=((0, 1), (2, 3)), threads=(4, 2)))
     is_warning(found, "1 ranks with 4 threads on 2 cores of a")
 
 

@@ -6,8 +6,7 @@ from socket import gethostname
 
 import pytest
 
-from hpcdl.launch.rank_processes import RankProcesses, announce
-from hpcdl.launch.status_files import STATUS
+from hpcdl.launch.rank_processes import STATUS, RankProcesses, announce
 
 
 def sleeping(folder, rank, host=None):

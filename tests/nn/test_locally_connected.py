@@ -7,7 +7,7 @@ import pytest
 
 from hpcdl.nn.backend import backend
 from hpcdl.nn.initial import gaussian
-from hpcdl.nn.kernels.numpy import locally_connected
+from hpcdl.nn.kernels.numpy import affine
 from hpcdl.nn.layers.activations import Sigmoid
 from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.locally_connected import LocallyConnected
@@ -77,7 +77,7 @@ def test_equal_filters_at_all_positions_give_a_convolution(probe, kernels):
 def test_chunks_of_any_size_give_the_same(size, monkeypatch):
     results = []
     for limit in (1 << 30, size):
-        monkeypatch.setattr(locally_connected, "CHUNK_BYTES", limit)
+        monkeypatch.setattr(affine, "LOCAL_CHUNK_BYTES", limit)
         layers = [LocallyConnected("a", 3, 3, bias=some), LocallyConnected("b", 4, 2, padding=1, stride=2)]
         replica = Replica(layers, (8, 7, 2), backend=backend("numpy"), dtype="float64", seed=1)
         x = np.random.default_rng(0).standard_normal((3, 8, 7, 2))

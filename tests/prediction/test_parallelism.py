@@ -15,9 +15,8 @@ from hpcdl.fabric.network import NETWORKS, Link, Network
 from hpcdl.models.cifar_quick import cifar_quick
 from hpcdl.models.distbelief import distbelief_speech
 from hpcdl.models.lenet5 import lenet5
-from hpcdl.prediction.parallelism import candidates, label, parallelism, with_mesh, with_microbatches
-from hpcdl.prediction.split_volumes import splits
-from hpcdl.report.prediction.parallelism import section
+from hpcdl.prediction.parallelism import candidates, label, parallelism, splits, with_mesh, with_microbatches
+from hpcdl.report.prediction.predictions import mesh_section
 from hpcdl.training.parts.bucketing import bucket_bytes
 from hpcdl.training.parts.mesh import Mesh
 from hpcdl.training.parts.passes import EXCHANGES
@@ -127,7 +126,7 @@ def test_a_pipeline_has_the_best_number_of_microbatches(tmp_path):
 def test_predictions_beyond_the_measured_ranks_are_marked(tmp_path):
     found, _ = of_cases(tmp_path, "{model = 4}", [0.3], ranks=[32])
     assert found.times_the_measured_ranks == 8
-    assert "EXTRAPOLATED 8.00x" in str(section([found]).tables[0])
+    assert "EXTRAPOLATED 8.00x" in str(mesh_section([found]).tables[0])
 
 
 def test_equal_meshes_have_one_label():

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from report_runs import HOSTILE, all_figures, evaluations, steps
 
 from hpcdl.report.formats.charts import Axis, Bars, Columns, HeatMap, Lines, Point, Series, Tiles
-from hpcdl.report.formats.drawing import marks as lines
+from hpcdl.report.formats.drawing import figure as lines
 from hpcdl.report.formats.drawing.canvas import DARK, LIGHT, SERIES
 from hpcdl.report.run.contents import illustrated
 from hpcdl.report.run.findings import findings

@@ -15,7 +15,7 @@ from hpcdl import registry
 from hpcdl.fabric.network import Link, Network
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.trace.export import Selection, write_goal, write_perfetto
-from hpcdl.trace.messages import matched
+from hpcdl.trace.run import matched
 
 ALPHA, BETA, GAMMA = 1e-5, 1e-9, 1e-10
 NETWORK = Network("by hand", Link(ALPHA, BETA), source="none", gamma=GAMMA)

@@ -8,9 +8,8 @@ import pytest
 
 from hpcdl.trace.files import write_checksum
 from hpcdl.trace.layout import SCHEMA
-from hpcdl.trace.opening import newest_unfinished
 from hpcdl.trace.recorder import CaseRecord, Recorder
-from hpcdl.trace.schema import merge, write_part
+from hpcdl.trace.schema import merge, newest_unfinished, write_part
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from hpcdl.nn.split.spatial import (
     locally_connected_by_rows,
     pooling_by_rows,
 )
-from hpcdl.prediction.split_volumes import stated, variables
+from hpcdl.prediction.parallelism import stated, variables
 from hpcdl.training.parts.flow import ModelParallel
 from hpcdl.training.parts.mesh import placed
 from hpcdl.training.parts.model_group import ModelGroup

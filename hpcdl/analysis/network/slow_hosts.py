@@ -240,7 +240,7 @@ def _under_way(messages: pd.DataFrame) -> float:
 def long_messages(events: pd.DataFrame) -> pd.DataFrame | None:
     """Return source, dest, bytes, sent, asked, arrived (ns) of long messages; None if too many lack an end.
 
-    Rates of links need no others; :func:`hpcdl.trace.messages.matched` pairs all messages, in the order of their
+    Rates of links need no others; :func:`hpcdl.trace.run.matched` pairs all messages, in the order of their
     ends. The n-th message of one size from a rank to another is the n-th of that size which the other receives
     from it, within programs of one number, if both ranks number them alike: others run concurrently, and overtake.
     """

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from hpcdl.analysis.run.launches import warmup_of
 from hpcdl.analysis.run.record_fields import TRAININGS, keeps_step
 from hpcdl.analysis.statistics.estimates import Vector, slowest
-from hpcdl.trace.messages import matched
+from hpcdl.trace.run import matched
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

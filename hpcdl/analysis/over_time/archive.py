@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final
 from hpcdl.analysis.over_time.series import SERIES_TABLES, RunSeries, job_of, series_of
 from hpcdl.trace.files import atomic_write, verified_checksum
 from hpcdl.trace.input_file import MAX_DATA, read_bytes
-from hpcdl.trace.json_record import from_json, misfit
-from hpcdl.trace.layout import ENVIRONMENT, SCHEMA
+from hpcdl.trace.layout import ENVIRONMENT, SCHEMA, from_json, misfit
 from hpcdl.trace.recorder import TraceError
 
 if TYPE_CHECKING:

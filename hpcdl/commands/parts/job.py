@@ -1,27 +1,152 @@
-"""``hpcdl run`` as one rank of a job."""
+"""``hpcdl run`` from a shell, which starts the ranks, and as one rank of a job."""
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcdl.commands.parts.folder import folder_of, load_suite, writable
 from hpcdl.exit_codes import FAILED, MISMATCH, OK, USAGE
 
 if TYPE_CHECKING:
     import argparse
 
     from hpcdl.fabric.mpi.interpreter import Mpi
+    from hpcdl.suite import Suite
+
+
+def load_suite(options: argparse.Namespace) -> Suite:
+    """Read and check the suite. Raises UsageError."""
+    from hpcdl import suite
+    from hpcdl.launch.testbed_settings import emulated
+
+    testbed = emulated()
+    ranks = options.ranks or (testbed["hosts"] if testbed else None)
+    if options.text is not None:
+        return suite.parse(options.text, str(options.suite), options.overrides, options.case, ranks=ranks)
+    return suite.load(options.suite, options.overrides, options.case, ranks=ranks)
+
+
+def folder_of(options: argparse.Namespace, chosen: Suite) -> Path:
+    """Return the run folder: that of -o, else with --resume the newest unfinished one, else a new one."""
+    from hpcdl.suite import UsageError
+    from hpcdl.trace.schema import newest_unfinished
+
+    if options.folder is not None:
+        return Path(options.folder)
+    runs = Path("runs")
+    if options.resume:
+        unfinished = newest_unfinished(runs, chosen.name, options.launches)
+        if unfinished is None:
+            raise UsageError(
+                f"--resume: {runs}/ holds no unfinished run of the suite {chosen.name!r}; name its folder "
+                "with -o, or start a new run without --resume"
+            )
+        print(f"resuming the newest unfinished run: {unfinished}", flush=True)
+        return unfinished
+    name = f"{chosen.name}-{dt.datetime.now(dt.UTC):%Y%m%d-%H%M%S}"
+    names = (name, *(f"{name}-{number}" for number in range(2, 1000)))  # several may start within a second
+    return next(runs / name for name in names if not (runs / name).exists())
+
+
+def writable(folder: Path, suite: str, *, resume: bool) -> Path:
+    """Create the run folder.
+
+    Raises UsageError if it cannot be written, or has symbolic links or files of another user. With --resume it
+    may have a run of the same suite.
+    """
+    from hpcdl.suite import UsageError
+    from hpcdl.trace import files
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        complaint = files.write_obstacle(folder)
+    except OSError as error:
+        raise UsageError(f"-o {folder}: cannot be written to: {error.strerror}") from None
+    if complaint is not None:
+        raise UsageError(f"-o {folder}: {complaint}")
+    if (folder / "parts").exists():
+        if not resume:
+            raise UsageError(f"-o {folder}: holds a run already; add --resume or choose another folder")
+        if (other := _suite_of(folder)) not in {None, suite}:
+            raise UsageError(f"-o {folder}: holds a run of the suite {other!r}, and this is {suite!r}")
+    return folder
+
+
+def _suite_of(folder: Path) -> str | None:
+    """Return the name of the suite of the finished cases; None if there are none."""
+    from hpcdl.trace.recorder import TraceError
+    from hpcdl.trace.schema import read
+
+    for part in sorted((folder / "parts").glob("*.h5")):
+        with suppress(TraceError):
+            return str(read(part).described[0].get("suite"))
+    return None
+
+
+def ranks_to_start(options: argparse.Namespace, chosen: Suite) -> int:
+    """Return the number of ranks to start. Raises UsageError if -n is too small for the cases, or too large."""
+    from hpcdl.cases.spec.keys import MAX_RANKS
+    from hpcdl.suite import UsageError
+
+    needed = max(case.processes for case in chosen.cases)
+    if options.ranks is None:
+        return needed
+    if options.ranks < 1:
+        raise UsageError(f"-n {options.ranks}: must be at least 1")
+    if options.ranks < needed:
+        raise UsageError(
+            f"-n {options.ranks}: the suite {chosen.name!r} has cases of {needed} ranks; "
+            "use --case or --set case.ranks=..."
+        )
+    if options.ranks > MAX_RANKS:
+        raise UsageError(f"-n {options.ranks}: must be at most {MAX_RANKS}")
+    return int(options.ranks)
+
+
+def check_memory(chosen: Suite, ranks: int) -> None:
+    """Raise UsageError if all ranks start on this node and exceed its memory."""
+    from hpcdl.launch.library import in_batch_job
+    from hpcdl.run.memory import lack_of_memory
+    from hpcdl.suite import UsageError
+
+    if not in_batch_job(os.environ) and (line := lack_of_memory(chosen.cases, ["here"] * ranks)) is not None:
+        raise UsageError(line)
+
+
+def from_shell(options: argparse.Namespace, given: list[str]) -> int:
+    """Check everything in this process, then start mpirun."""
+    from hpcdl.launch.mpirun import NoLauncher
+    from hpcdl.run.relaunch import run_cases
+    from hpcdl.suite import UsageError
+
+    chosen = load_suite(options)
+    ranks = ranks_to_start(options, chosen)
+    check_memory(chosen, ranks)
+    folder = writable(folder_of(options, chosen), chosen.name, resume=options.resume)
+    if options.folder is None:
+        given = [*given, "-o", str(folder)]
+    fault_tolerant = any(case.failure for case in chosen.cases)
+    try:
+        return run_cases(
+            ranks,
+            given,
+            folder / "parts",
+            cases=[case.digest for case in chosen.cases],
+            fault_tolerant=fault_tolerant,
+            typed=options.given,
+        )
+    except NoLauncher as error:
+        raise UsageError(str(error)) from None
 
 
 def in_job(options: argparse.Namespace) -> int:
     """Run the suite as one rank of a job; return the exit code."""
     from hpcdl.launch.library import abort, abort_on_error, incompatibility, is_first, load, mismatch, start
-    from hpcdl.launch.rank_processes import announce
-    from hpcdl.launch.status_files import STATUS, write_status
+    from hpcdl.launch.rank_processes import STATUS, announce, write_status
     from hpcdl.run.failed_cases import CaseFailedError
 
     library = load()

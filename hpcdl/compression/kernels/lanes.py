@@ -1,13 +1,65 @@
-"""Sums in a fixed order, which all machines round alike, and which vector instructions still compute."""
+"""Sums in a fixed order, which all machines round alike, and codes of one or two bits packed into bytes.
+
+Vector instructions still compute the sums. The first entry has the lowest bits of a byte. Kernels work on blocks:
+codes of a block, one byte each, stay in the cache. A buffer of codes is a multiple of 8 bytes long, and codes
+after the last entry are zero.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 from numba import njit
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
+
+
+BLOCK: Final = 4096
+"""Entries of a block."""
+
+_ONES: Final = np.uint64(0x0101010101010101)
+_GATHER: Final = np.uint64(0x0102040810204080)
+_SCATTER: Final = np.uint64(0x8040201008040201)
+_BELOW_TOP: Final = np.uint64(0x7F7F7F7F7F7F7F7F)
+_HIGH_BYTE: Final = np.uint64(56)
+_TOP_BIT: Final = np.uint64(7)
+
+
+@njit(nogil=True, cache=True)
+def pack_bits(codes: Array, packed: Array) -> None:
+    """Write ``codes``, 0 or 1, to ``packed``, eight to a byte."""
+    words = codes.view(np.uint64)
+    for k in range(len(packed)):
+        packed[k] = np.uint8((words[k] * _GATHER) >> _HIGH_BYTE)
+
+
+@njit(nogil=True, cache=True)
+def unpack_bits(packed: Array, codes: Array) -> None:
+    """Write each bit of ``packed`` to a byte of ``codes``."""
+    words = codes.view(np.uint64)
+    for k in range(len(packed)):
+        single = (np.uint64(packed[k]) * _ONES) & _SCATTER
+        words[k] = ((single + _BELOW_TOP) >> _TOP_BIT) & _ONES
+
+
+@njit(nogil=True, cache=True)
+def pack_pairs(codes: Array, packed: Array) -> None:
+    """Write ``codes``, 0 to 3, to ``packed``, four to a byte."""
+    words = codes.view(np.uint32)
+    for k in range(len(packed)):
+        word = words[k]
+        packed[k] = np.uint8(word | (word >> 6) | (word >> 12) | (word >> 18))
+
+
+@njit(nogil=True, cache=True)
+def unpack_pairs(packed: Array, codes: Array) -> None:
+    """Write each pair of bits of ``packed`` to a byte of ``codes``."""
+    words = codes.view(np.uint32)
+    for k in range(len(packed)):
+        byte = np.uint32(packed[k])
+        words[k] = np.uint32((byte | (byte << 6) | (byte << 12) | (byte << 18)) & 0x03030303)
 
 
 @njit(nogil=True, cache=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numba import njit
 
-from hpcdl.compression.kernels.bits import BLOCK, pack_bits, unpack_bits
+from hpcdl.compression.kernels.lanes import BLOCK, pack_bits, unpack_bits
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numba import njit
 
-from hpcdl.compression.kernels.bits import BLOCK, pack_pairs, unpack_pairs
 from hpcdl.compression.kernels.draws import UNIT, draw
-from hpcdl.compression.kernels.lanes import CHUNK, LANES, piece, total
+from hpcdl.compression.kernels.lanes import BLOCK, CHUNK, LANES, pack_pairs, piece, total, unpack_pairs
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array

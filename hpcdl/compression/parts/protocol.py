@@ -15,6 +15,7 @@ compressor may change. ``step`` counts the exchanges of the rank: random draws a
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
@@ -22,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from hpcdl.compression.parts.device import Device
     from hpcdl.fabric.comm import Array
@@ -201,3 +202,66 @@ class SharedScalers(Encoder, Protocol):
     def of_sums(self) -> Encoder:
         """Return the encoder of sums of messages, which loses nothing."""
         ...
+
+
+def check_finite(finite: bool | np.bool_) -> None:
+    """Raise FloatingPointError unless ``finite``."""
+    if not finite:
+        raise FloatingPointError("the gradient has a value that is infinite, too large, or not a number")
+
+
+def check_length(message: Bytes, length: int) -> None:
+    """Raise ValueError if a message has not ``length`` bytes."""
+    if len(message) != length:
+        raise ValueError(f"corrupt message: {len(message)} bytes instead of {length}")
+
+
+def check_padding(packed: Bytes, bits: int) -> None:
+    """Raise ValueError if bits of the last byte after the first ``bits`` of all are set."""
+    if bits % 8 and packed[-1] >> bits % 8:
+        raise ValueError("corrupt message: bits are set after the last entry")
+
+
+def check_values(valid: Array) -> None:
+    """Raise ValueError unless all of ``valid`` are true."""
+    if not np.all(valid):
+        raise ValueError("corrupt message: an impossible value")
+
+
+class Segments:
+    """Boundaries of segments, given by where each starts; a span may cut a segment."""
+
+    def __init__(self, starts: Iterable[int]) -> None:
+        self._starts = np.unique(np.fromiter(starts, np.int64))
+        self._cuts: dict[tuple[int, int], Array] = {}
+
+    def cuts(self, span: slice) -> Array:
+        """Return the boundaries within ``span``, int64 (segments + 1,): from 0 to the span's length."""
+        place = (span.start, span.stop)
+        if place not in self._cuts:
+            inner = self._starts[(self._starts > span.start) & (self._starts < span.stop)] - span.start
+            end = [span.stop - span.start][: span.stop > span.start]
+            self._cuts[place] = np.concatenate([[0], inner, end], dtype=np.int64, casting="unsafe")
+        return self._cuts[place]
+
+    def count(self, span: slice) -> int:
+        """Return the number of segments within ``span``."""
+        return len(self.cuts(span)) - 1
+
+
+def tensors(layout: Layout) -> Segments:
+    """Return one segment per tensor; the whole gradient without tensors."""
+    return Segments(tensor.span.start for tensor in layout.tensors)
+
+
+def rows(layout: Layout) -> Segments:
+    """Return one segment per index of a matrix's or convolution's first axis, and one per vector."""
+    return Segments(
+        start
+        for tensor in layout.tensors
+        for start in range(
+            tensor.span.start,
+            tensor.span.stop,
+            max(1, math.prod(tensor.shape[1:] if len(tensor.shape) > 1 else tensor.shape)),
+        )
+    )

@@ -1,14 +1,22 @@
-"""Dataset: two splits of labelled images, with their source and digest."""
+"""Dataset: two splits of labelled images, with their source and digest; search and reading of its files."""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import os
+import zlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from hpcdl.trace.input_file import MAX_DATA, check_regular, read_bytes
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from hpcdl.fabric.comm import Array
@@ -96,3 +104,85 @@ def content_digest(*arrays: Array) -> str:
         digest.begin(array.dtype, array.shape)
         digest.add(array)
     return digest.hexadecimal()
+
+
+def find_files(
+    name: str,
+    path: str,
+    files: Sequence[str],
+    *,
+    subfolders: Sequence[str],
+    installed: Sequence[Path] = (),
+    hint: str,
+) -> tuple[Path, dict[str, Path]]:
+    """Return the folder of the dataset ``name``, and the path of each of ``files`` in it.
+
+    The folder is the first that contains any of the files: only ``path`` if it is not empty; otherwise
+    ``subfolders`` of $HPCDL_DATA, $HPCDL_DATA itself, and ``installed``. A file may be plain or end in .gz; the
+    plain one has priority.
+
+    Raises DataError if no folder is found, with the searched folders and the ``hint`` how to get the files, or if
+    the folder lacks a file.
+    """
+    if not isinstance(path, str):
+        raise DataError(f"{name}: path must be the name of a folder, not {path!r}")
+    folders = [Path(path)] if path else [*_data_folders(subfolders), *installed]
+    for folder in folders:
+        present = _present(folder, files)
+        if not present:
+            continue
+        for file in files:
+            if file not in present:
+                raise DataError(f"{folder / file}: missing, also with .gz, although other files of {name} exist")
+        return folder, present
+    searched = ", ".join(map(str, folders)) or "HPCDL_DATA, which is not set"
+    raise DataError(f"{name}: not found in {searched}; {hint}")
+
+
+def content(path: Path) -> bytes:
+    """Return the contents of a file, unpacked if its name ends in .gz.
+
+    Raises DataError, naming the file, if it is missing, unreadable, too large, not gzip or truncated gzip.
+    """
+    try:
+        if path.suffix != ".gz":
+            return read_bytes(path, MAX_DATA)
+        check_regular(path)
+        with gzip.open(path) as stream:
+            content = stream.read(MAX_DATA + 1)
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: missing") from error
+    except EOFError as error:
+        raise DataError(f"{path}: truncated: the gzip stream ends too early") from error
+    except gzip.BadGzipFile as error:
+        raise DataError(f"{path}: not gzip, or damaged: {error}") from error
+    except zlib.error as error:
+        raise DataError(f"{path}: damaged gzip stream: {error}") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if len(content) > MAX_DATA:
+        raise DataError(f"{path}: larger than {MAX_DATA} bytes when unpacked")
+    return content
+
+
+def data_root() -> str:
+    """Return the value of HPCDL_DATA, empty if not set. Raises DataError if it is not valid text."""
+    root = os.environ.get("HPCDL_DATA", "")
+    try:
+        root.encode("utf-8")
+    except UnicodeEncodeError:
+        raise DataError(f"HPCDL_DATA: {root!a}: not text in this locale's encoding") from None
+    return root
+
+
+def _data_folders(subfolders: Sequence[str]) -> list[Path]:
+    root = data_root()
+    return [*(Path(root) / name for name in subfolders), Path(root)] if root else []
+
+
+def _present(folder: Path, files: Sequence[str]) -> dict[str, Path]:
+    candidates = {file: (folder / file, folder / f"{file}.gz") for file in files}
+    try:
+        return {file: path for file, two in candidates.items() for path in reversed(two) if path.exists()}
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be read: {error.strerror}") from error

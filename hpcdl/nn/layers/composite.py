@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcdl.nn.chain import BoundChain, Chain
 from hpcdl.nn.geometry import Blob, ConcatenationGeometry, Shape
+from hpcdl.nn.layer import BoundChain, Chain
 from hpcdl.nn.layers.normalization import BatchNorm, BoundBatchNorm
 from hpcdl.nn.loss import AuxiliaryLoss
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcdl.nn.bound_ops import BoundAffine
 from hpcdl.nn.geometry import ConvolutionGeometry, Pair, Shape, as_image, pair, windows
 from hpcdl.nn.initial import Initializer, he, zeros
-from hpcdl.nn.layer import Variable
+from hpcdl.nn.layer import BoundAffine, Variable
 
 if TYPE_CHECKING:
     from hpcdl.nn.bound import Bound

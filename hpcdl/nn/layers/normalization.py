@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from hpcdl.nn.bound_ops import BoundElementary
 from hpcdl.nn.geometry import BatchNormGeometry, ResponseGeometry, Shape, as_image
 from hpcdl.nn.initial import Initializer, ones, zeros
-from hpcdl.nn.layer import Variable
+from hpcdl.nn.layer import BoundElementary, Variable
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from hpcdl.nn.bound_ops import BoundElementary
 from hpcdl.nn.geometry import Blob, Pair, PoolingGeometry, Rounding, Shape, as_image, pair, windows
+from hpcdl.nn.layer import BoundElementary
 
 if TYPE_CHECKING:
     from hpcdl.nn.bound import Bound

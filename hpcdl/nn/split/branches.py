@@ -16,9 +16,8 @@ from hpcdl.nn.split.part import Part
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
     from hpcdl.nn.bound import Bound
-    from hpcdl.nn.chain import Chain
     from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.layer import Layer, Site, Variable
+    from hpcdl.nn.layer import Chain, Layer, Site, Variable
     from hpcdl.nn.ops import Addition, Concatenation, Elementary
 
 

@@ -6,8 +6,8 @@ import math
 from copy import copy
 from typing import TYPE_CHECKING
 
-from hpcdl.nn.bound_ops import BoundElementary
 from hpcdl.nn.geometry import PoolingGeometry
+from hpcdl.nn.layer import BoundElementary
 from hpcdl.nn.layers.pooling import MaxPooling, WindowPooling
 from hpcdl.nn.split.layout import Layout, cut, whole
 from hpcdl.nn.split.part import Part, along

@@ -156,7 +156,7 @@ class Entries(Launcher):
 
 
 class Segments:
-    """Segments of one span; see :meth:`hpcdl.compression.parts.segments.Segments.cuts`."""
+    """Segments of one span; see :meth:`hpcdl.compression.parts.protocol.Segments.cuts`."""
 
     def __init__(self, device: Device, cuts: Array) -> None:
         self.host_cuts = cuts

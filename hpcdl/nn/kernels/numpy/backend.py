@@ -8,9 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcdl.nn.backend import Backend
-from hpcdl.nn.kernels.numpy.affine import Im2col, Linear, Pointwise, Rectified
+from hpcdl.nn.kernels.numpy.affine import Im2col, Linear, LocallyConnected, Pointwise, Rectified
 from hpcdl.nn.kernels.numpy.elementwise import Addition, Concatenation, CrossEntropy, Dropout, ReLU, Sigmoid
-from hpcdl.nn.kernels.numpy.locally_connected import LocallyConnected
 from hpcdl.nn.kernels.numpy.normalization import BatchNorm, ResponseNormalization
 from hpcdl.nn.kernels.numpy.pooling import AveragePooling, GlobalAverage, MaxPooling
 

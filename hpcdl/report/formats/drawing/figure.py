@@ -1,4 +1,4 @@
-"""A figure as a separate file: SVG with its title, legend and note, for light and dark."""
+"""Marks of the charts of a figure, and a figure as a separate file: SVG with title, legend and note."""
 
 from __future__ import annotations
 
@@ -6,28 +6,233 @@ import re
 import textwrap
 from functools import partial
 from html import escape
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+from matplotlib.colors import ListedColormap
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.transforms import ScaledTranslation
 
 from hpcdl.report.formats.cells import visible
 from hpcdl.report.formats.charts import Bars, Columns, HeatMap, Lines, Tiles
-from hpcdl.report.formats.drawing.canvas import DARK, DASHES, LIGHT, SERIES, SHAPES, Theme, drawn
-from hpcdl.report.formats.drawing.marks import (
-    HEIGHT,
-    bars_height,
-    draw_bars,
-    draw_columns,
-    draw_heat_map,
-    draw_lines,
-    draw_tiles,
-    map_height,
-    named_series,
-    tile_names,
+from hpcdl.report.formats.drawing.canvas import (
+    COLOURS,
+    DARK,
+    DASHES,
+    GRID,
+    INK,
+    LIGHT,
+    MARKERS,
+    MUTED,
+    PAPER,
+    SERIES,
+    SHAPES,
+    Theme,
+    drawn,
+    label,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from hpcdl.report.formats.charts import Chart
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis as Drawn
+
+    from hpcdl.report.formats.charts import Axis, Chart, Series
+
+
+LINE_HEIGHT: Final = 0.24
+"""Inches of a bar."""
+GROUP: Final = 0.8
+"""Width of a group of columns, of 1."""
+
+
+def bars_height(chart: Bars) -> float:
+    """Return the height of the drawing in inches."""
+    return 0.8 + LINE_HEIGHT * len(chart.labels)
+
+
+def draw_bars(chart: Bars, axes: Axes) -> None:
+    """Draw the first label on top."""
+    places = np.arange(len(chart.labels))
+    begin = np.zeros(len(places))
+    for number, lengths in enumerate(chart.parts.values()):
+        axes.barh(places, lengths, 0.72, begin, color=COLOURS[number], edgecolor=PAPER, linewidth=0.6)
+        begin = begin + np.asarray(lengths)
+    axes.set_yticks(places, [label(one) for one in chart.labels])
+    axes.invert_yaxis()
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
+    axes.xaxis.set_major_locator(MaxNLocator(4))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: chart.axis.shown(value)))
+    axes.set_xlabel(chart.axis.label)
+
+
+def draw_columns(chart: Columns, axes: Axes) -> None:
+    """Draw one column of each group per series, the first ones of them."""
+    shown = list(chart.series.values())[:SERIES]
+    places = np.arange(len(chart.categories))
+    width = GROUP / len(shown)
+    for number, values in enumerate(shown):
+        left = places - GROUP / 2 + number * width
+        axes.bar(left, values, width, align="edge", color=COLOURS[number])
+    axes.set_xticks(places, [label(category) for category in chart.categories])
+    axes.grid(visible=False, axis="x")
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: chart.axis.shown(value)))
+    axes.set_xlabel(chart.label)
+    axes.set_ylabel(chart.axis.label)
+
+
+HEIGHT: Final = 3.1
+GAP: Final = 0.035
+"""Inches between two series with intervals."""
+DENSE: Final = 24
+"""Points of a line beyond which they have no markers."""
+MARGIN: Final = 0.05
+"""Share of the range that is free at each end."""
+TICKS: Final = 7
+"""Labels of an axis, at most, unless its ticks are given."""
+
+
+def draw_lines(chart: Lines, axes: Axes) -> None:
+    """Draw the first series of :func:`named_series` in colours, the others as thin lines."""
+    _scale(chart.x, axes.xaxis, axes.set_xscale)
+    _scale(chart.y, axes.yaxis, axes.set_yscale)
+    colours = {id(line): number for number, line in enumerate(named_series(chart))}
+    for line in reversed(chart.series):  # the first is drawn on top
+        x, y = [point.x for point in line.points], [point.y for point in line.points]
+        if line.role == "reference":
+            axes.plot(x, y, color=INK, linewidth=1, dashes=(5, 3))
+        elif line.role == "ceiling":
+            axes.plot(x, y, color=MUTED, linewidth=1.2, dashes=(1.5, 1.5), marker="o", markersize=3.5)
+        elif id(line) in colours:
+            _series(line, colours[id(line)], axes, (len(colours) - 1) / 2)
+        else:
+            axes.plot(x, y, color=GRID, linewidth=1)
+    points = [point for line in chart.series for point in line.points]  # shifted lines do not count by themselves
+    axes.set_xlim(_limits([point.x for point in points], chart.x))
+    axes.set_ylim(_limits([line for point in points for line in point[1:] if line is not None], chart.y))
+
+
+def named_series(chart: Lines) -> list[Series]:
+    """Return the series with a colour of their own."""
+    return [line for line in chart.series if line.role == "method"][:SERIES]
+
+
+def _series(series: Series, number: int, axes: Axes, middle: float) -> None:
+    """Draw a series; those with intervals stand side by side, ``middle`` at its place."""
+    x, y = [point.x for point in series.points], [point.y for point in series.points]
+    colour = COLOURS[number]
+    bounded = [point for point in series.points if point.low is not None and point.high is not None]
+    figure = axes.get_figure()
+    place = axes.transData
+    if bounded and figure is not None:
+        place = place + ScaledTranslation((number - middle) * GAP, 0, figure.dpi_scale_trans)
+        below = [max(0.0, point.y - (point.low or 0.0)) for point in bounded]
+        above = [max(0.0, (point.high or 0.0) - point.y) for point in bounded]
+        places, values = [point.x for point in bounded], [point.y for point in bounded]
+        bars: dict[str, Any] = {"color": colour, "ecolor": colour, "elinewidth": 1, "capsize": 2}
+        axes.errorbar(places, values, [below, above], fmt="none", transform=place, **bars)
+    style: dict[str, Any] = {"dashes": DASHES[number]} if DASHES[number] else {}
+    marker = MARKERS[number] if len(x) <= DENSE else ""
+    style |= {"color": colour, "linewidth": 1.6, "markersize": 5, "markeredgecolor": PAPER, "transform": place}
+    axes.plot(x, y, marker=marker, **style)
+
+
+def _scale(axis: Axis, drawn: Drawn, set_scale: Any) -> None:
+    if axis.base:
+        set_scale("log", base=axis.base)
+        drawn.set_major_locator(LogLocator(axis.base, numticks=TICKS))
+        drawn.set_minor_locator(NullLocator())
+    else:
+        drawn.set_major_locator(MaxNLocator(TICKS - 1))
+    if axis.ticks:
+        step = -(-len(axis.ticks) // TICKS)
+        drawn.set_major_locator(FixedLocator(list(axis.ticks)[::-step][::-1]))
+        drawn.set_minor_locator(NullLocator())
+    drawn.set_major_formatter(FuncFormatter(lambda value, _: axis.shown(_whole(value))))
+    drawn.set_label_text(label(axis.label))
+
+
+def _limits(values: Sequence[float], axis: Axis) -> tuple[float, float]:
+    """Return the range of the values and a margin."""
+    if axis.base:
+        known = [value for value in values if value > 0] or [1.0]
+        margin = max((max(known) / min(known)) ** MARGIN, 1.05)
+        return min(known) / margin, max(known) * margin
+    margin = MARGIN * (max(values) - min(values)) or 0.5
+    return min(values) - margin, max(values) + margin
+
+
+def _whole(value: float) -> float:
+    """Return a value without the error of its logarithm."""
+    return round(value) if abs(value) >= 1 and abs(value - round(value)) < 1e-9 * abs(value) else value
+
+
+MAP_TICKS: Final = 12
+"""Labels of an axis, at most."""
+TILE: Final = 0.3
+"""Inches of a row of tiles."""
+
+
+def map_height(rows: int) -> float:
+    """Return the height of the drawing in inches."""
+    return min(4.4, max(1.9, 0.9 + TILE * rows))
+
+
+def draw_heat_map(chart: HeatMap, axes: Axes) -> None:
+    """Draw values from 0 (dark) on in cividis, which colour-blind readers see alike."""
+    image = axes.imshow(chart.values, vmin=0, cmap="cividis", aspect="auto", interpolation="none")
+    _labels(chart.rows, chart.columns, axes)
+    axes.grid(visible=False)
+    axes.set_xlabel(chart.column_label)
+    axes.set_ylabel(chart.row_label)
+    figure = axes.get_figure()
+    if figure is not None:
+        bar: Any = figure.colorbar(image, ax=axes, pad=0.02)  # its stubs are wrong
+        bar.solids.set_rasterized(True)
+        bar.outline.set_visible(False)
+        bar.ax.yaxis.set_major_locator(MaxNLocator(4))
+        bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: chart.axis.shown(value)))
+        bar.set_label(chart.axis.label)
+
+
+def tile_names(chart: Tiles) -> list[str]:
+    """Return the tile_names with a colour of their own: the most frequent ones."""
+    every = [name for row in chart.names for name in row if name]
+    return sorted(dict.fromkeys(every), key=lambda name: -every.count(name))[:SERIES]
+
+
+def draw_tiles(chart: Tiles, axes: Axes) -> None:
+    """Draw each name in its colour, with the name's number in the legend as text."""
+    order = {name: number for number, name in enumerate(tile_names(chart))}
+    codes = np.array([[order.get(name, SERIES) if name else np.nan for name in row] for row in chart.names])
+    colours = ListedColormap([*COLOURS, GRID])
+    axes.pcolormesh(np.ma.masked_invalid(codes), cmap=colours, vmin=-0.5, vmax=SERIES + 0.5, edgecolor=PAPER)
+    axes.invert_yaxis()
+    for i, row in enumerate(chart.names):
+        for j, name in enumerate(row):
+            if name in order:
+                text = f"{order[name] + 1}{chart.marks[i][j]}"
+                axes.text(j + 0.5, i + 0.5, text, ha="center", va="center", color=PAPER, fontweight="bold")
+    _labels(chart.rows, chart.columns, axes, 0.5)
+    axes.grid(visible=False)
+    axes.set_xlabel(chart.column_label)
+    axes.set_ylabel(chart.row_label)
+
+
+def _labels(rows: Sequence[str], columns: Sequence[str], axes: Axes, shift: float = 0.0) -> None:
+    """Label every row and column, or of many every nth."""
+    for labels, set_ticks in ((rows, axes.set_yticks), (columns, axes.set_xticks)):
+        widest = max(map(len, labels), default=1)
+        most = MAP_TICKS if set_ticks == axes.set_yticks else max(2, min(MAP_TICKS, 44 // (widest + 1)))
+        step = -(-len(labels) // most)
+        places = range(0, len(labels), step)
+        set_ticks([place + shift for place in places], [label(labels[place]) for place in places])
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
 
 
 class Entry(NamedTuple):

@@ -1,22 +1,29 @@
-"""Page of a comparison: what differs in the environment, the verdict in at most 12 lines, then all measures."""
+"""A comparison of runs as a page, as JSON and as JUnit XML.
+
+The page has differences of the environments, the verdict in at most 12 lines, then all measures.
+"""
 
 from __future__ import annotations
 
+import json
 import math
-from typing import TYPE_CHECKING, Final
+import re
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from hpcdl.analysis.over_time.change import ACCEPTED, BAD, IMPROVED, INCONCLUSIVE, NEW, VERDICTS
-from hpcdl.report.comparison.environment_changes import environment_changes
+from hpcdl.launch.environment import differences
 from hpcdl.report.formats.cells import NONE, plural
 from hpcdl.report.formats.document import Document, Section, Table
+from hpcdl.report.formats.junit import TestCase, TestSuite, written
 from hpcdl.report.formats.summary import columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    import datetime as dt
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from hpcdl.analysis.over_time.change import Change
+    from hpcdl.analysis.over_time.change import Accepted, Change
     from hpcdl.analysis.over_time.regressions import Comparison
     from hpcdl.analysis.over_time.series import RunSeries
 
@@ -193,3 +200,149 @@ def _shortened(text: str, width: int) -> str:
         return text
     left = (width - 3) // 2
     return f"{text[:left]}...{text[len(text) - (width - 3 - left) :]}"
+
+
+VARIABLES: Final = re.compile(
+    r"(UCX|MPICH|MPIR|FI|I_MPI|NCCL|CUDA|OPENBLAS|MKL|OMP|GOMP|KMP|NUMBA)_|OMPI_MCA_(btl|coll|mpi|mtl|osc|pml)(_|$)"
+    r"|SLURM_JOB_PARTITION$"
+)
+"""Variables that change how fast a job is; others name the job, its processes or its files."""
+
+ABSENT: Final = "not set"
+MAX_FACT: Final = 60
+"""Longest value in a line (characters)."""
+
+
+def environment_changes(baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> list[str]:
+    """Return one line per recorded fact that differs between the sides; the environment key's come first."""
+    keys = [list(dict.fromkeys(key for run in runs for key in run.environments)) for runs in (baseline, candidate)]
+    lines = [
+        f"the {name}'s runs have {len(side)} environments: {' '.join(side)}"
+        for name, side in zip(("baseline", "candidate"), keys, strict=True)
+        if len(side) > 1
+    ]
+    if set(keys[0]) != set(keys[1]):
+        before, now = (" ".join(side) or "none" for side in keys)
+        lines.append(f"environment key was {before} and is {now}")
+        lines += differences(baseline[-1].environment, candidate[-1].environment)
+    sides = [[_recorded_facts(run.environment) for run in runs] for runs in (baseline, candidate)]
+    for name in dict.fromkeys(name for side in sides for facts in side for name in facts):
+        before, now = (_values(name, side) for side in sides)
+        if before != now:
+            lines.append(f"{name} was {before} and is {now}")
+    return lines
+
+
+def _values(name: str, side: Iterable[Mapping[str, str]]) -> str:
+    text = " or ".join(sorted({facts.get(name, ABSENT) for facts in side}))
+    return text if len(text) <= MAX_FACT else f"{text[: MAX_FACT - 4]} ..."
+
+
+def _recorded_facts(env: Mapping[str, Any]) -> dict[str, str]:
+    """Return recorded facts that are no part of the environment key."""
+    cpu, software, git = (_as_table(env.get(name)) for name in ("cpu", "software", "git"))
+    changed = "-dirty" if git.get("changed_files") else ""
+    ranks = env.get("ranks") or ()
+    facts = {
+        "hpcdl": software.get("hpcdl"),
+        "commit": f"{str(git['commit'])[:12]}{changed}" if git.get("commit") else None,
+        "governor": cpu.get("governor"),
+        "CPU quota": cpu.get("quota_cores"),
+        "clock source": env.get("clocksource"),
+        "hosts": " ".join(dict.fromkeys(str(rank.get("hostname")) for rank in ranks)),
+        "cores of ranks": " ".join(dict.fromkeys(str(rank.get("affinity")) for rank in ranks)),
+        **{name: value for name, value in _as_table(env.get("variables")).items() if VARIABLES.match(name)},
+    }
+    return {name: str(value) for name, value in facts.items() if value not in (None, "")}
+
+
+def _as_table(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def json_text(
+    comparison: Comparison, baseline: Sequence[RunSeries], candidate: Sequence[RunSeries], exit_code: int
+) -> str:
+    """Return the document as ASCII text; null for unknown values."""
+    document = {
+        "schema": 1,
+        "verdict": comparison.verdict,
+        "exit_code": exit_code,
+        "min_effect": comparison.min_effect,
+        "unit": comparison.unit,
+        "between_jobs": comparison.between_jobs,
+        "baseline": [_run(run) for run in baseline],
+        "candidate": [_run(run) for run in candidate],
+        "environment_differences": environment_changes(baseline, candidate),
+        "baseline_drift": comparison.drift
+        and {"ratio": comparison.drift.ratio, "p": comparison.drift.p, "runs": comparison.drift.runs},
+        "measures": [_change(change) for change in comparison.changes],
+        "accepted_expired": [_accepted(accepted) for accepted in comparison.expired],
+        "accepted_unused": [_accepted(accepted) for accepted in comparison.unused],
+    }
+    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+
+
+def _run(run: RunSeries) -> dict[str, Any]:
+    return {
+        "run": run.path,
+        "date": run.date or None,
+        "job": run.job,
+        "complete": run.complete,
+        "environment_keys": list(run.environments),
+    }
+
+
+def _change(change: Change) -> dict[str, Any]:
+    return {
+        "suite": change.suite,
+        "case": change.case,
+        "measure": change.measure,
+        "verdict": change.verdict,
+        "reason": change.reason or None,
+        "baseline_launches": change.launches[0],
+        "candidate_launches": change.launches[1],
+        "baseline_seconds": _known(change.baseline),
+        "candidate_seconds": _known(change.candidate),
+        "ratio": _known(change.ratio),
+        "ratio_low": _known(change.low),
+        "ratio_high": _known(change.high),
+        "p_adjusted": _known(change.p),
+        "smallest_visible_ratio": _known(change.smallest),
+        "smallest_visible_ratio_alone": _known(change.smallest_alone),
+    }
+
+
+def _accepted(accepted: Accepted) -> dict[str, str]:
+    return {"case": accepted.case, "reason": accepted.reason, "expires": accepted.expires.isoformat()}
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def junit(comparison: Comparison, text: str, now: dt.datetime) -> str:
+    """Return JUnit XML: a test case per case and measure; ``text`` is the page on a terminal, ``now``: in UTC.
+
+    One that regressed, failed or is missing is a failure, an inconclusive one is skipped, all others pass.
+    """
+    cases = [
+        TestCase(
+            change.suite,
+            f"{change.case} {change.measure}",
+            change.verdict if change.verdict in BAD else "",
+            [_message(change)],
+            _message(change) if change.verdict == INCONCLUSIVE else "",
+        )
+        for change in comparison.changes
+    ]
+    return written([TestSuite("hpcdl compare", cases, text.split("\n"))], now)
+
+
+def _message(change: Change) -> str:
+    numbers = ""
+    if math.isfinite(change.ratio):
+        numbers = f"{change.baseline:.6g} s became {change.candidate:.6g} s, a ratio of {change.ratio:.4f}"
+    if math.isfinite(change.p):
+        numbers += f" ({change.low:.4f} to {change.high:.4f}), adjusted p = {change.p:.2g}"
+    return "; ".join(filter(None, [change.verdict, numbers, change.reason]))
