@@ -24,7 +24,7 @@ ONLY_IN = {
     "numba": ["nn/kernels/*numba*", "compression/kernels/*"],
     "h5py": ["trace/*", "data/*"],
     "PIL": ["data/convert.py"],
-    "pandas": ["__init__.py", "analysis/*", "report/*", "trace/run.py", "trace/run.py", "trace/export.py"],
+    "pandas": ["__init__.py", "analysis/*", "report/*", "trace/run.py", "trace/export.py"],
     "matplotlib": ["report/formats/drawing/*"],
     "jinja2": ["report/formats/html.py"],
     "scipy": ["analysis/*", "cases/spec/tuning.py", "prediction/*"],
