@@ -52,7 +52,7 @@ def _scheme(name: str) -> int:
 
     from hpcdl import registry
     from hpcdl.aggregation.parts.traits import Aggregation
-    from hpcdl.cases.contract.scheme_contract import check_scheme
+    from hpcdl.commands.parts.scheme_contract import check_scheme
     from hpcdl.suite import UsageError
 
     registry.trust(name, Path.cwd())

@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
-from hpcdl.compression.parts.device import kernels
-from hpcdl.compression.parts.protocol import Compression, check_finite
+from hpcdl.compression.parts.protocol import Compression, check_finite, kernels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hpcdl.compression.parts.device import Device
-    from hpcdl.compression.parts.protocol import Layout
+    from hpcdl.compression.parts.protocol import Device, Layout
     from hpcdl.fabric.comm import Array
 
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from hpcdl.compression.parts.device import kernels, to_device
-from hpcdl.compression.parts.protocol import Compression, check_finite
+from hpcdl.compression.parts.protocol import Compression, check_finite, kernels, to_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

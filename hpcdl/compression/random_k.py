@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from hpcdl.compression.parts.device import to_device
-from hpcdl.compression.parts.protocol import Compression, check_finite
+from hpcdl.compression.parts.protocol import Compression, check_finite, to_device
 from hpcdl.compression.parts.selection import check_density, draw_seed, entries, subset
 
 if TYPE_CHECKING:

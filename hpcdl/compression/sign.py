@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.compression.parts.device import kernels
-from hpcdl.compression.parts.protocol import Compression, check_finite, check_length, check_padding
+from hpcdl.compression.parts.protocol import Compression, check_finite, check_length, check_padding, kernels
 
 if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Bytes, Layout

@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from hpcdl.compression.parts.device import kernels, to_device, to_host
 from hpcdl.compression.parts.protocol import (
     Compression,
     check_finite,
     check_length,
     check_padding,
     check_values,
+    kernels,
     tensors,
+    to_device,
+    to_host,
 )
 
 if TYPE_CHECKING:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from hpcdl.compression.parts.device import kernels
 from hpcdl.compression.parts.protocol import (
     Compression,
     check_finite,
     check_length,
     check_padding,
     check_values,
+    kernels,
     rows,
     tensors,
 )

@@ -11,7 +11,7 @@ from hpcdl.aggregation.parts import cost
 from hpcdl.aggregation.parts.collectives import component
 from hpcdl.aggregation.parts.entries import Series, dense
 from hpcdl.aggregation.parts.traits import Aggregation
-from hpcdl.cases.contract.scheme_contract import check_scheme, drawn, fault
+from hpcdl.commands.parts.scheme_contract import check_scheme, drawn, fault
 from hpcdl.compression.parts.protocol import Sparse
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import phantom

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hpcdl import registry
 from hpcdl.aggregation.parts.traits import Aggregation
-from hpcdl.cases.contract.scheme_contract import check_scheme
+from hpcdl.commands.parts.scheme_contract import check_scheme
 from hpcdl.fabric.virtual.inprocess import in_process
 
 SEEDS = st.integers(0, 1000)

@@ -9,9 +9,9 @@ import hpcdl.aggregation
 from hpcdl import registry, suite
 from hpcdl.aggregation.parts.collectives import component, halves
 from hpcdl.aggregation.parts.traits import Aggregation, traits_of
-from hpcdl.cases.contract.scheme_contract import check_scheme
 from hpcdl.cases.measuring.autotune import candidates, choose_by_simulation
 from hpcdl.commands.list import catalogue
+from hpcdl.commands.parts.scheme_contract import check_scheme
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.prediction.predict import predict
 from hpcdl.prediction.programs import measured_program

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from contract.nights import nights
 
-from hpcdl.analysis.over_time.calibration import calibrate
-from hpcdl.analysis.over_time.change_points import AFTER, BEFORE, change_points
+from hpcdl.analysis.over_time.change_points import AFTER, BEFORE, calibrate, change_points
 from hpcdl.analysis.statistics.differences import beyond, usual_variance
 
 

@@ -12,7 +12,7 @@ from hpcdl.cases.replay import ReplaySpec
 from hpcdl.cases.spec.combinations import refusals
 from hpcdl.cases.spec.keys import Choice, restored
 from hpcdl.cases.spec.scheme import plan
-from hpcdl.compression.parts.device import to_device, to_host
+from hpcdl.compression.parts.protocol import to_device, to_host
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.training.parts.compressed.compressed import Compressed
 

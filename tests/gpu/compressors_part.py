@@ -7,8 +7,7 @@ import numpy as np
 from gpu.timing import times
 
 from hpcdl import registry
-from hpcdl.compression.parts.device import to_device, to_host
-from hpcdl.compression.parts.protocol import Compression, Layout
+from hpcdl.compression.parts.protocol import Compression, Layout, to_device, to_host
 from hpcdl.nn.backend import backend
 from hpcdl.nn.replica import Tensor
 

@@ -9,8 +9,7 @@ from gpu.strict import Strict, inside
 
 from hpcdl import registry
 from hpcdl.aggregation.ring import ring
-from hpcdl.compression.parts.device import to_device
-from hpcdl.compression.parts.protocol import Compression, Layout
+from hpcdl.compression.parts.protocol import Compression, Layout, to_device
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.kernels.cupy.backend import backend_on
 from hpcdl.nn.layers.flatten import Flatten

@@ -8,7 +8,7 @@ from contract.aggregations import ON_HOSTS, OTHERS, SCHEMES, SPARSE, called, cal
 from contract.operands import as_wanted, awkward_lengths, operands
 
 from hpcdl.aggregation.parts.entries import Series
-from hpcdl.cases.contract.scheme_contract import drawn, fault
+from hpcdl.commands.parts.scheme_contract import drawn, fault
 from hpcdl.fabric.mpi import natives
 from hpcdl.fabric.mpi import natives as mpi_native
 from hpcdl.fabric.vectors import BufferPool, OutOfPlace

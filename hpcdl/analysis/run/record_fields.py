@@ -46,27 +46,9 @@ def _split(text: str) -> list[str]:
 
 
 CONTRACT: Final = (
-    *(
-        "suite",
-        "case",
-        "kind",
-        "model",
-        "dataset",
-        "backend",
-        "dtype",
-        "training",
-        "aggregation",
-        "compression",
-    ),
+    *("suite", "case", "kind", "model", "dataset", "backend", "dtype", "training", "aggregation", "compression"),
     *("optimizer", "ranks", "nodes", "threads_per_rank", "global_batch", "scaling", "steps", "step_seconds"),
-    *(
-        "step_seconds_low",
-        "step_seconds_high",
-        "images_per_second",
-        "speedup",
-        "efficiency",
-        "efficiency_low",
-    ),
+    *("step_seconds_low", "step_seconds_high", "images_per_second", "speedup", "efficiency", "efficiency_low"),
     *("efficiency_high", "compute_seconds", "input_seconds", "exposed_communication_seconds"),
     *("waiting_seconds", "transfer_seconds", "late_rank"),
     *("bytes_sent_per_rank", "messages_per_rank", "compression_ratio", "staleness_mean", "staleness_max"),

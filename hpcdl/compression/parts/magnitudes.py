@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 
-from hpcdl.compression.parts.device import kernels
+from hpcdl.compression.parts.protocol import kernels
 
 if TYPE_CHECKING:
-    from hpcdl.compression.parts.device import Device
+    from hpcdl.compression.parts.protocol import Device
     from hpcdl.fabric.comm import Array
 
 SAMPLED: Final = 0.01

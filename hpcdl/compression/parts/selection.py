@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcdl.compression.parts.device import kernels
 from hpcdl.compression.parts.magnitudes import bits_of, largest, quantile, sample
+from hpcdl.compression.parts.protocol import kernels
 
 if TYPE_CHECKING:
-    from hpcdl.compression.parts.device import Device
-    from hpcdl.compression.parts.protocol import Bytes, Layout, Sparse
+    from hpcdl.compression.parts.protocol import Bytes, Device, Layout, Sparse
     from hpcdl.fabric.comm import Array
 
 

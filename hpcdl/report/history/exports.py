@@ -16,7 +16,7 @@ from hpcdl.report.history.history import below_floor, label, sentence, signed
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from hpcdl.analysis.over_time.calibration import Calibration
+    from hpcdl.analysis.over_time.change_points import Calibration
     from hpcdl.analysis.over_time.history import History
     from hpcdl.analysis.over_time.suspects import Suspect
     from hpcdl.analysis.over_time.verdict import Event, SuiteVerdict

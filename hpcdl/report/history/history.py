@@ -13,7 +13,7 @@ from hpcdl.report.formats.document import Document, Section, Table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hpcdl.analysis.over_time.calibration import Calibration
+    from hpcdl.analysis.over_time.change_points import Calibration
     from hpcdl.analysis.over_time.history import History, Job
     from hpcdl.analysis.over_time.suspects import Spread, Suspect
     from hpcdl.analysis.over_time.verdict import BelowFloor, Event, SuiteVerdict

@@ -17,8 +17,7 @@ from hpcdl.report.history.history import day, label, signed
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from hpcdl.analysis.over_time.calibration import Calibration
-    from hpcdl.analysis.over_time.change_points import Change
+    from hpcdl.analysis.over_time.change_points import Calibration, Change
     from hpcdl.analysis.over_time.history import History
     from hpcdl.analysis.over_time.verdict import SuiteVerdict
     from hpcdl.analysis.statistics.estimates import Vector

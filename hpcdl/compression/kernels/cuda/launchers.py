@@ -19,7 +19,7 @@ from hpcdl.compression.kernels.ternary import join
 from hpcdl.compression.parts.magnitudes import bits
 
 if TYPE_CHECKING:
-    from hpcdl.compression.parts.device import Device
+    from hpcdl.compression.parts.protocol import Device
     from hpcdl.fabric.comm import Array
 
 FOLDER: Final = Path(__file__).parent

@@ -19,8 +19,7 @@ from hpcdl.training.parts.compressed.piece import MessageCodec, Piece
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from hpcdl.compression.parts.device import Device
-    from hpcdl.compression.parts.protocol import Tensor
+    from hpcdl.compression.parts.protocol import Device, Tensor
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.training.parts.compressed.plan import Plan
 

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
 
     from hpcdl.aggregation.parts.entries import Reduced
-    from hpcdl.compression.parts.device import Device
-    from hpcdl.compression.parts.protocol import Selector, SharedScalers, Summable, Tensor
+    from hpcdl.compression.parts.protocol import Device, Selector, SharedScalers, Summable, Tensor
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.training.parts.compressed.piece import MessageCodec, Piece
 

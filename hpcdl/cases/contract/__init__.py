@@ -1,1 +1,0 @@
-"""Contracts that a scheme must fulfil."""
