@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from copy import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from hpcdl.nn.geometry import PoolingGeometry
 from hpcdl.nn.layer import BoundElementary
@@ -14,22 +14,22 @@ from hpcdl.nn.split.part import Part, along
 
 if TYPE_CHECKING:
     from hpcdl.nn.bound import Bound
-    from hpcdl.nn.geometry import Shape
+    from hpcdl.nn.geometry import Pair, Shape
     from hpcdl.nn.layer import Site, Variable
     from hpcdl.nn.layers.convolution import Convolution
     from hpcdl.nn.layers.locally_connected import LocallyConnected
 
 
+class Window(Protocol):
+    """Size, stride and padding of a layer's windows."""
+
+    kernel: Pair
+    stride: Pair
+    padding: Pair
+
+
 def windowed(
-    image: Shape,
-    output: Shape,
-    kernel: int,
-    stride: int,
-    padding: int,
-    ranks: int,
-    *,
-    layer: str,
-    fill: float = 0.0,
+    image: Shape, output: Shape, window: Window, ranks: int, *, layer: str, fill: float = 0.0
 ) -> tuple[Layout, Layout]:
     """Return the layouts of the rows that the ranks' windows read, and of the rows of outputs.
 
@@ -41,6 +41,7 @@ def windowed(
 
     Rows of the padding have the value ``fill``. ValueError, naming ``layer``: more ranks than rows of outputs.
     """
+    kernel, stride, padding = window.kernel[0], window.stride[0], window.padding[0]
     gives = cut(output, 1, ranks, layer=layer, noun="rows of outputs")
     reads = tuple(
         (low * stride - padding, min((high - 1) * stride - padding + kernel, image[0] + padding))
@@ -65,13 +66,7 @@ def locally_connected_by_rows(
     Forward: h*B*W*C
     Backward: h*B*W*C
     """
-    takes, gives = windowed(
-        shape,
-        layer.output(shape),
-        *(layer.kernel[0], layer.stride[0], layer.padding[0]),
-        ranks,
-        layer=layer.name,
-    )
+    takes, gives = windowed(shape, layer.output(shape), layer, ranks, layer=layer.name)
     own = copy(layer)
     own.padding = (0, layer.padding[1])
     return [Part(own, takes, gives, rank, along(layer, shape, slice(*gives.ranges[rank])))]
@@ -92,16 +87,8 @@ def pooling_by_rows(
     Forward: h*B*W*C
     Backward: h*B*W*C
     """
-    window, output = layer.window, layer.output(shape)
     fill = -math.inf if isinstance(layer, MaxPooling) else 0.0
-    takes, gives = windowed(
-        shape,
-        output,
-        *(window.kernel[0], window.stride[0], window.padding[0]),
-        ranks,
-        layer=layer.name,
-        fill=fill,
-    )
+    takes, gives = windowed(shape, layer.output(shape), layer.window, ranks, layer=layer.name, fill=fill)
     return [Part(_Rows(layer, gives.local(rank)), takes, gives, rank)]
 
 
@@ -171,13 +158,7 @@ def convolution_by_rows(layer: Convolution, shape: Shape, have: Layout, rank: in
 
     For stride 1, an odd kernel (k, k) and padding k//2, h = (p - 1)*2*(k//2), as in the paper.
     """
-    takes, gives = windowed(
-        shape,
-        layer.output(shape),
-        *(layer.kernel[0], layer.stride[0], layer.padding[0]),
-        ranks,
-        layer=layer.name,
-    )
+    takes, gives = windowed(shape, layer.output(shape), layer, ranks, layer=layer.name)
     own = copy(layer)
     own.padding = (0, layer.padding[1])
     return [Part(own, takes, gives, rank)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from copy import copy
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import numpy as np
 
@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from hpcdl.nn.kernels.cupy.device import Device
 
 
-class ReLU:
-    """y = max(x, 0); dx = dy where y > 0."""
+class _Activation:
+    """Activation that keeps its outputs, from which its gradient follows."""
+
+    kernels: ClassVar[tuple[str, str]]
+    """Of forward and backward."""
 
     def __init__(self, device: Device, geometry: Blob) -> None:
         self._device = device
@@ -32,45 +35,37 @@ class ReLU:
         """See :class:`hpcdl.nn.ops.Elementary`."""
         self._saved = ()
         y = empty_like(self._device, x, self._dtype)
-        self._device.launch("elementwise", "relu_forward", self._dtype, grid_over(x.size), x, y, x.size)
+        self._device.launch("elementwise", self.kernels[0], self._dtype, grid_over(x.size), x, y, x.size)
         self._saved = (y,)
         return y
 
     def backward(self, dy: Array) -> Array:
         """See :class:`hpcdl.nn.ops.Elementary`."""
         (y,), self._saved = self._saved, ()
-        return rectified_gradient(self._device, dy, y, self._dtype)
+        return _gradient(self._device, self.kernels[1], dy, y, self._dtype)
+
+
+class ReLU(_Activation):
+    """y = max(x, 0); dx = dy where y > 0."""
+
+    kernels = ("relu_forward", "rectify")
+
+
+class Sigmoid(_Activation):
+    """y = 1 / (1 + exp(-x)); dx = dy y (1 - y)."""
+
+    kernels = ("sigmoid_forward", "sigmoid_backward")
 
 
 def rectified_gradient(device: Device, dy: Array, y: Array, dtype: str) -> Array:
     """Return dy where y > 0, otherwise 0."""
-    dz = empty_like(device, dy, dtype)
-    device.launch("elementwise", "rectify", dtype, grid_over(dy.size), dy, y, dz, dy.size)
-    return dz
+    return _gradient(device, "rectify", dy, y, dtype)
 
 
-class Sigmoid:
-    """y = 1 / (1 + exp(-x)); dx = dy y (1 - y)."""
-
-    def __init__(self, device: Device, geometry: Blob) -> None:
-        self._device = device
-        self._dtype = geometry.dtype
-        self._saved: tuple[Array, ...] = ()
-
-    def forward(self, x: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
-        self._saved = ()
-        y = empty_like(self._device, x, self._dtype)
-        self._device.launch("elementwise", "sigmoid_forward", self._dtype, grid_over(x.size), x, y, x.size)
-        self._saved = (y,)
-        return y
-
-    def backward(self, dy: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
-        (y,), self._saved = self._saved, ()
-        dx = empty_like(self._device, dy, self._dtype)
-        self._device.launch("elementwise", "sigmoid_backward", self._dtype, grid_over(dy.size), dy, y, dx, dy.size)
-        return dx
+def _gradient(device: Device, kernel: str, dy: Array, y: Array, dtype: str) -> Array:
+    dx = empty_like(device, dy, dtype)
+    device.launch("elementwise", kernel, dtype, grid_over(dy.size), dy, y, dx, dy.size)
+    return dx
 
 
 class Addition:
