@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcdl.optim.parts.adam_step import adam_step
 from hpcdl.optim.parts.per_tensor import UNIFORM
-from hpcdl.optim.parts.protocol import fraction, not_negative, positive
+from hpcdl.optim.parts.protocol import adam_step, fraction, not_negative, positive
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array

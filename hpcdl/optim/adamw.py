@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcdl.optim.parts.adam_step import adam_step
 from hpcdl.optim.parts.per_tensor import UNIFORM
-from hpcdl.optim.parts.protocol import fraction, not_negative, positive
+from hpcdl.optim.parts.protocol import adam_step, fraction, not_negative, positive
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.compression.kernels import cuda
+from hpcdl.compression.kernels.cuda_launchers import FOLDER
 from hpcdl.nn.kernels.cupy import sources
 
 ARCHITECTURES = ["sm_80", "sm_90", "sm_100"]
@@ -29,7 +29,7 @@ def compiler():
     return found
 
 
-COMPRESSORS = {str(path.with_suffix("")) for path in Path(cuda.__file__).parent.glob("*.cu")}
+COMPRESSORS = {str(path.with_suffix("")) for path in FOLDER.glob("*.cu")}
 """Their arithmetic is in the precision of the gradient, but for conversions to float16."""
 
 PRECISIONS = [(name, dtype) for name in sources.names() for dtype in sources.NUMBERS] + [

@@ -299,13 +299,13 @@ class Device(Protocol):
 def kernels(device: Device | None, name: str) -> Any:
     """Return the kernels ``name`` for vectors on ``device``; numba's for the host's memory, None.
 
-    ``kernels/NAME.py`` and a class of ``kernels/cuda/launchers.py`` offer the same functions. Vectors are where
+    ``kernels/NAME.py`` and a class of ``kernels/cuda_launchers.py`` offer the same functions. Vectors are where
     the gradient is; messages and numbers per segment are on the host. Libraries are loaded here, not when
     compressors are listed.
     """
     if device is None:
         return import_module(f"{KERNELS}.{name}")
-    return import_module(f"{KERNELS}.cuda.launchers").launcher(device, name)
+    return import_module(f"{KERNELS}.cuda_launchers").launcher(device, name)
 
 
 def to_device(device: Device | None, array: Array) -> Array:

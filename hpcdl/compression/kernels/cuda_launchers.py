@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Device
     from hpcdl.fabric.comm import Array
 
-FOLDER: Final = Path(__file__).parent
+FOLDER: Final = Path(__file__).parent / "cuda"
 ENTRIES_OF_THREAD: Final = 64
 """Entries, or counts, that a thread of ``entries.cu`` reads one after the other."""
 

@@ -1,1 +1,0 @@
-"""Kernels of compressors for NVIDIA GPUs."""
