@@ -34,10 +34,11 @@ FOLDERS: Final = {
     "datasets": "hpcdl.data",
     "models": "hpcdl.models",
     "optim": "hpcdl.optim",
+    "topologies": "hpcdl.fabric.topologies",
     "training": "hpcdl.training",
 }
 """Package of each kind of name."""
-OF_CLASSES: Final = (FOLDERS["optim"], FOLDERS["compression"])
+OF_CLASSES: Final = (FOLDERS["optim"], FOLDERS["compression"], FOLDERS["topologies"])
 """Beginnings of packages whose files offer classes."""
 
 SHORT: Final = 80

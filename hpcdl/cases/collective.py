@@ -20,9 +20,19 @@ from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.cases.measuring.autotune import choose_by_simulation, tune
 from hpcdl.cases.measuring.timed_collectives import ALIKE, STARTS, Contents, alike, reals, scratch_bytes, start
 from hpcdl.cases.spec import combinations
-from hpcdl.cases.spec.keys import MAX_RANKS, MAX_REPETITIONS, MAX_THREADS, Choice, about, architecture, key
+from hpcdl.cases.spec.keys import (
+    MAX_RANKS,
+    MAX_REPETITIONS,
+    MAX_THREADS,
+    Choice,
+    about,
+    architecture,
+    check_cluster,
+    cluster,
+    key,
+)
 from hpcdl.cases.spec.scheme import can_be_tried, check_library, traits_of
-from hpcdl.fabric.network import NETWORKS
+from hpcdl.fabric.network import NETWORKS, Site
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.launch.machine import node_memory_bytes, shortage
@@ -52,6 +62,7 @@ class CollectiveSpec:
     start: str = key("barrier", choices=STARTS)
     placement: str = key("in_place", choices=("in_place", "out_of_place"))
     network: str | None = key(None, choices=tuple(NETWORKS))
+    topology: Choice | None = key(None, folder="topologies", around=Site)
     ranks_per_host: int = key(1, least=1, most=MAX_RANKS)
     threads: int = key(1, least=1, most=MAX_THREADS)
     trace: str = key("steps", choices=("events", "steps"))
@@ -106,6 +117,7 @@ def check(spec: CollectiveSpec, _given: Collection[str]) -> None:
     with about("backend"):
         _ = spec.kernels
     combinations.check("collective", spec)
+    check_cluster(spec)
     with about("aggregation"):
         check_library(spec.aggregation)
         run = spec.scheme
@@ -279,7 +291,7 @@ async def _chosen(
 
 
 async def _simulate(spec: CollectiveSpec, journal: Journal, _comm: Comm) -> dict[str, Scalar]:
-    network = NETWORKS[str(spec.network)].on(spec.ranks_per_host)
+    network = cluster(str(spec.network), spec.ranks_per_host, spec.topology)
     vector, ranks = phantom(spec.length, spec.dtype), spec.ranks
     payload: Any = operand(spec.collective, vector, ranks)
     scheme, chosen = spec.scheme, None

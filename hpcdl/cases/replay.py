@@ -22,11 +22,20 @@ from hpcdl.cases.simulation.sizes import Zeros, phantoms, sizes
 from hpcdl.cases.simulation.step_simulation import virtual_step
 from hpcdl.cases.spec import combinations
 from hpcdl.cases.spec.compute_times import DEVICES, TIMES
-from hpcdl.cases.spec.keys import MAX_RANKS, MAX_STEPS, MAX_THREADS, Choice, about, check_layers, key
+from hpcdl.cases.spec.keys import (
+    MAX_RANKS,
+    MAX_STEPS,
+    MAX_THREADS,
+    Choice,
+    about,
+    check_cluster,
+    check_layers,
+    key,
+)
 from hpcdl.cases.spec.scheme import NONE, check_lengths, compression_fields, try_compressor, try_out
 from hpcdl.cases.spec.step_spec import StepSpec
 from hpcdl.fabric.modelled_compute import ModelledCompute, oversleep
-from hpcdl.fabric.network import NETWORKS
+from hpcdl.fabric.network import NETWORKS, Site
 from hpcdl.nn.replica import Replica
 from hpcdl.nn.volumes import FLOAT_BYTES, volumes
 from hpcdl.training.parts.bucketing import bucket_bytes
@@ -73,6 +82,7 @@ class ReplaySpec(StepSpec):
     time_scale: float = key(1.0, above=0)
     scale_to_batch: bool = key(default=False)
     network: str | None = key(None, choices=tuple(NETWORKS))
+    topology: Choice | None = key(None, folder="topologies", around=Site)
     ranks_per_host: int = key(1, least=1)
     threads: int = key(1, least=1, most=MAX_THREADS)
     trace: str = key("events", choices=("events", "steps", "alternating"))
@@ -113,6 +123,7 @@ def check(spec: ReplaySpec, _given: Collection[str]) -> None:
     with about("mesh"):
         _ = spec.replicas
     combinations.check("replay", spec)
+    check_cluster(spec)
     with about("training"):
         spec.strategy.check(spec.ranks, spec.training.in_full)
     _check_batch(spec)

@@ -15,7 +15,7 @@ from hpcdl.cases.simulation.trials import changed, tuned
 from hpcdl.cases.simulation.virtual_training import simulate
 from hpcdl.cases.spec import combinations
 from hpcdl.cases.spec.compute_times import TIMES, shape_text
-from hpcdl.cases.spec.keys import MAX_STEPS, about, check_layers
+from hpcdl.cases.spec.keys import MAX_STEPS, about, check_cluster, check_layers
 from hpcdl.cases.spec.scheme import check_library, compression_fields, traits_of, try_compressor, try_out
 from hpcdl.cases.spec.train_spec import TrainSpec
 from hpcdl.data.parts.dataset import Dataset
@@ -106,6 +106,7 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
     with about("backend"):
         kernels = spec.kernels
     combinations.check("train", spec, given)
+    check_cluster(spec)
     with about("dtype"):
         kernels.check_precision(spec.dtype)
     with about("model"):

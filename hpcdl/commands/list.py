@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SUBJECTS: Final = (
     *("aggregation", "compression", "codes", "optimizers", "schedules", "training", "models", "datasets"),
-    *("networks", "suites", "combinations"),
+    *("networks", "topologies", "suites", "combinations"),
 )
 MAX_IMAGES: Final = 10**9
 """Largest batch."""
@@ -40,7 +40,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def _subject(word: str) -> str:
     """Return the subject that ``word`` names; a key of a suite, such as ``optimizer``, names one too."""
-    plural = "optimizers" if word == "optim" else f"{word}s"
+    plural = {"optim": "optimizers", "topology": "topologies"}.get(word, f"{word}s")
     return plural if plural in SUBJECTS else chosen(word, SUBJECTS)
 
 
@@ -96,6 +96,10 @@ def catalogue(
     for name in registry.names(folder):
         offer = registry.find(folder, name)
         parameters = registry.settings_of(offer)
+        if folder == "topologies":
+            from hpcdl.fabric.network import Site
+
+            parameters |= registry.settings_of(Site)
         entry: dict[str, Any] = {
             "name": name,
             "summary": registry.summary(offer),

@@ -3,7 +3,7 @@
 A message of n bytes takes ``alpha + n * beta`` (Hockney 1994). Each host has one send port and one receive port,
 and each is busy with one message at a time for that long, so that messages to one host queue: this is a parameter
 server's incast. Ranks of one host use its ``inside`` link, one port pair per rank. Ports of some hosts may be
-slower.
+slower. With a topology, hosts are joined by links that messages share, and ports are shared, too.
 
 A real port shares its rate among the messages under way. Both take equally long if ports never idle. With many
 messages per port at once, as in ``direct``, turns leave gaps that sharing does not: on numbers of ranks that are
@@ -13,10 +13,17 @@ no power of two the model takes up to twice as long.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
+
+import numpy as np
+
+from hpcdl.fabric.topologies.dragonfly import Dragonfly
+from hpcdl.fabric.topologies.torus import Torus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
 
 GIGABIT: Final = 1e9 / 8
 """Bytes per second."""
@@ -37,9 +44,82 @@ SHARED_MEMORY: Final = Link(alpha=0.5e-6, beta=1 / 10e9)
 """Between ranks of one host unless a network defines it: two copies at the speed of a server's memory."""
 
 
+PLACEMENTS: Final = ("block", "cyclic", "random")
+
+
+class Topology(Protocol):
+    """A cluster's switches and links, without its hosts' ports."""
+
+    @property
+    def places(self) -> int:
+        """Number of hosts that have a place, numbered switch by switch."""
+        ...
+
+    @property
+    def block(self) -> int:
+        """Number of hosts on one switch."""
+        ...
+
+    @property
+    def links(self) -> Mapping[str, float]:
+        """Bandwidth of each link, by that of a host's port."""
+        ...
+
+    def route(self, source: int, dest: int) -> Sequence[str]:
+        """Return the links from one place to another, in order; none if they are on one switch."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """Settings that go with every topology.
+
+    ``placement``: hosts take places one by one (block), from one switch after another (cyclic), or by ``seed``
+    (random). ``ports``: of a host; a message to the rank d further on takes port d modulo their number, at both
+    ends. ``hop_seconds``: latency of each link on the way; ``overhead_seconds``: for which a message occupies both
+    its ranks before it leaves. ``background``: share of the links' bandwidth that others use. ``slow``: the share
+    of its bandwidth that a link keeps, by its name. Raises ValueError for values out of range.
+    """
+
+    placement: str = "block"
+    seed: int = 0
+    ports: int = 1
+    hop_seconds: float = 0.0
+    overhead_seconds: float = 0.0
+    background: float = 0.0
+    slow: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.placement not in PLACEMENTS:
+            raise ValueError(f"placement: must be {', '.join(PLACEMENTS)}, not {self.placement!r}")
+        if self.ports < 1:
+            raise ValueError(f"ports: must be at least 1, not {self.ports}")
+        for name in ("hop_seconds", "overhead_seconds", "seed"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}: must be at least 0, not {getattr(self, name)}")
+        if not 0 <= self.background < 1:
+            raise ValueError(f"background: must be at least 0 and less than 1, not {self.background}")
+        for link, share in self.slow.items():
+            if type(share) not in {int, float} or not 0 < share <= 1:
+                raise ValueError(
+                    f"slow: {link!r} must keep a share of its bandwidth, 0 < share <= 1, not {share!r}"
+                )
+
+    def place(self, topology: Topology, hosts: int) -> npt.NDArray[np.int64]:
+        """Return the places of the first ``hosts`` hosts. Raises ValueError if there are too few."""
+        places = np.arange(topology.places)
+        if hosts > len(places):
+            raise ValueError(f"{hosts} hosts are more than the topology's {len(places)}")
+        if self.placement == "cyclic":
+            places = places.reshape(-1, topology.block).T.ravel()
+        if self.placement == "random":
+            places = np.random.default_rng(self.seed).permutation(places)
+        return places[:hosts]
+
+
 @dataclass(frozen=True)
 class Network:
-    """A cluster of equal hosts behind a non-blocking switch."""
+    """A cluster of equal hosts, behind a non-blocking switch if it has no topology."""
 
     name: str
     link: Link
@@ -53,6 +133,10 @@ class Network:
     """The host of each of the first ranks, numbered from 0; those beyond fill further hosts."""
     slow: Mapping[int, float] = field(default_factory=dict)
     """Hosts whose ports have this share of the others' bandwidth, in and out."""
+    topology: Topology | None = None
+    """Links between the hosts' ports; messages under way share them, see :mod:`hpcdl.fabric.virtual.flows`."""
+    site: Site = field(default_factory=Site)
+    """Places of the hosts, and more that goes with a topology."""
 
     def host(self, rank: int) -> int:
         """Return the host of a rank."""
@@ -62,7 +146,9 @@ class Network:
         return max(self.hosts, default=-1) + 1 + (rank - known) // self.ranks_per_host
 
     def common_link(self, ranks: int) -> Link | None:
-        """Return the link of all messages among the first ``ranks`` ranks; None if there are two kinds of link."""
+        """Return the link of all messages among the first ``ranks`` ranks; None if it is not one kind of link."""
+        if self.topology is not None:
+            return None
         hosts = {self.host(rank) for rank in range(ranks)}
         return self.link if len(hosts) == ranks else self.inside if len(hosts) == 1 else None
 
@@ -152,6 +238,19 @@ NETWORKS: Final[dict[str, Network]] = {
             Link(alpha=1.5e-6, beta=1 / 5.5e9),
             "gemini, with sums at 3.3 GB/s as FireCaffe's plot of its parameter server implies",
             gamma=3e-10,
+        ),
+        Network(
+            "titan",
+            Link(alpha=1.5e-6, beta=1 / 5.5e9),
+            "gemini as the torus of Titan, two hosts to a router; links of 9.4 GB/s, across boards 4.7 GB/s",
+            topology=Torus(sides=[25, 16, 24], hosts=2, widths=[1.7, 0.85, 1.7]),
+        ),
+        Network(
+            "frontier",
+            Link(alpha=2.0e-6, beta=1 / (194 * GIGABIT)),
+            "slingshot-11 as the dragonfly of Frontier, 74 groups of 32 switches of 16 ports, four links between "
+            "two groups; a host is one of a node's four NICs",
+            topology=Dragonfly(groups=74, routers=32, hosts=16, between=4.0),
         ),
         _network("pcie-2", 10e-6, 6e9, "PCI Express 2.0 x16: 8 GB/s less protocol; typical latency of a copy"),
     )

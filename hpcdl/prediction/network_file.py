@@ -1,4 +1,4 @@
-"""Networks in TOML files: cost parameters, ranks per host, and their origin."""
+"""Networks in TOML files: cost parameters, ranks per host, topology, and their origin."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from hpcdl.cases.spec.keys import Choice, with_topology
 from hpcdl.fabric.network import EVERY_RANK, SHARED_MEMORY, Link, Network
 from hpcdl.registry import MAX_INTEGER, shortened
 from hpcdl.trace.input_file import parse_toml, read_text
@@ -153,6 +154,11 @@ def load_network(path: Path) -> tuple[Network, int | None, Certainty | None]:
         inside=inside,
         ranks_per_host=ranks_per_host,
     )
+    if "topology" in tables:
+        try:
+            network = with_topology(network, Choice.of("topologies", tables["topology"]))
+        except ValueError as error:
+            raise NetworkFileError(f"{path}: topology: {error}") from None
     return network, most, _certainty(tables, path) if "certainty" in tables else None
 
 

@@ -196,7 +196,7 @@ STATED: Final = frozenset(
 SAMPLING: Final = frozenset(("repetitions", "warmup", "evaluate_every", "stop_at_target"))
 """Settings of how often something is measured, which change no time."""
 
-_SIMULATED: Final = frozenset(("network", "ranks_per_host", "jitter"))
+_SIMULATED: Final = frozenset(("network", "topology", "ranks_per_host", "jitter"))
 _TIMES: Final = frozenset(("device", "flops", "times", "time_scale", "scale_to_batch"))
 
 
@@ -221,6 +221,7 @@ def words(fields: Mapping[str, Any]) -> dict[str, str]:
     given, subjects = settings(fields), dict[str, str]()
     if fields.get("network"):
         parts = [f"simulated on {fields['network']}", f"{given.get('ranks_per_host', 1)} a host", _times(given)]
+        parts[1:1] = [label(given["topology"])] if given.get("topology") else []
         parts += [f"jitter {_number(given['jitter'])}"] if given.get("jitter") else []
         subjects["simulated"] = ", ".join(filter(None, parts))
     elif times := _times(given):

@@ -16,6 +16,7 @@ from hpcdl.cases.spec.compute_times import TIMES
 from hpcdl.cases.spec.keys import about, keys
 from hpcdl.cases.spec.scheme import NONE, traits_of
 from hpcdl.compression.parts.protocol import Compression
+from hpcdl.fabric.network import NETWORKS
 from hpcdl.nn.precision import HALF
 from hpcdl.training.parts.compressed.plan import readable
 from hpcdl.training.parts.traits import Strategy
@@ -173,6 +174,10 @@ COMPRESSED_REPLAY: Final = Feature("a compressed replay", lambda case: case.kind
 BREAK_EVEN: Final = Feature("a break-even case", lambda case: case.kind == "break_even")
 COLLECTIVE: Final = Feature("a collective", lambda case: case.kind == "collective")
 SIMULATED: Final = Feature("a simulated case", lambda case: case.network, "network")
+TOPOLOGY_KEY: Final = Feature("the key topology", lambda case: case.topology is not None)
+TOPOLOGY: Final = Feature(
+    "a topology", lambda case: case.network and (case.topology or NETWORKS[case.network].topology), "topology"
+)
 MEASURED: Final = Feature("a measured case", lambda case: not case.network)
 ALTERNATING: Final = Feature("trace alternating", lambda case: case.trace == "alternating", "trace")
 NO_TARGET: Final = Feature("no target_accuracy", lambda case: case.target_accuracy is None)
@@ -367,6 +372,9 @@ ROWS: Final = (
         Row(key, _changed("collective", key), SIMULATED, "it goes with measured cases", LEAVE)
         for key in ("backend", "start", "placement", "threads")
     ),
+    Row("topology", TOPOLOGY_KEY, MEASURED, "it is for simulated cases", ON_NETWORK),
+    Row("aggregation", NATIVE, TOPOLOGY, "its price is a formula that knows no links", ANOTHER),
+    Row("failure", FAILURE, TOPOLOGY, "messages under way do not end with their rank", LEAVE_ONE),
     *(
         Row(key, _changed("train", key), MEASURED, "it is for simulated cases", ON_NETWORK)
         for key in (*TIMES, "jitter", "ranks_per_host")

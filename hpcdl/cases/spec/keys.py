@@ -6,7 +6,7 @@ import inspect
 import operator
 import re
 from contextlib import contextmanager
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -14,11 +14,14 @@ from hpcdl import registry
 from hpcdl.analysis.run.record_fields import label
 from hpcdl.data.parts.dataset import DataError
 from hpcdl.data.parts.validation import with_validation
+from hpcdl.fabric.network import NETWORKS, Site
+from hpcdl.fabric.wiring import Wiring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from hpcdl.data.parts.dataset import Dataset
+    from hpcdl.fabric.network import Network
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer
 
@@ -103,6 +106,28 @@ def _opened(dataset: Choice) -> Dataset:
         key: tuple(setting) if isinstance(setting, list) else setting for key, setting in dataset.settings.items()
     }
     return dataset.find()(**settings)  # type: ignore[no-any-return]
+
+
+def cluster(network: str, ranks_per_host: int, topology: Choice | None) -> Network:
+    """Return a simulated cluster. Raises ValueError for settings of the topology out of range."""
+    preset = NETWORKS[network].on(ranks_per_host)
+    return preset if topology is None else with_topology(preset, topology)
+
+
+def with_topology(network: Network, topology: Choice) -> Network:
+    """Return the network with a topology. Raises ValueError for a wrong name or setting."""
+    topology.check(Site)
+    own, site = topology.split(Site)
+    registry.in_full(topology.find(), own)
+    return replace(network, topology=topology.find()(**own), site=Site(**site))
+
+
+def check_cluster(spec: Any) -> None:
+    """Raise ValueError, led by its key, for a topology that does not hold the ranks of a simulated case."""
+    if spec.network:
+        with about("topology" if spec.topology else "ranks"):
+            if (found := cluster(spec.network, spec.ranks_per_host, spec.topology)).topology is not None:
+                Wiring(found, spec.ranks)
 
 
 def architecture(model: Choice, dataset: Choice | None) -> tuple[Shape, Sequence[Layer]]:

@@ -10,9 +10,8 @@ from hpcdl.analysis.run.record_fields import OWN
 from hpcdl.cases.simulation.stage_balance import balanced
 from hpcdl.cases.simulation.step_simulation import Training
 from hpcdl.cases.spec.compute_times import ComputeSource, shape_text, times_of_ranks
-from hpcdl.cases.spec.keys import architecture
+from hpcdl.cases.spec.keys import architecture, cluster
 from hpcdl.cases.spec.scheme import plan, traits_of
-from hpcdl.fabric.network import NETWORKS
 from hpcdl.nn.precision import master
 from hpcdl.training.parts.traits import Strategy
 
@@ -44,6 +43,7 @@ class StepSpec:
     ranks: int
     mesh: Mesh | None = None
     network: str | None = None
+    topology: Choice | None = None
     ranks_per_host: int = 1
     dtype: str = "float32"
     batch_per_rank: int | None
@@ -138,7 +138,7 @@ class StepSpec:
     @property
     def cluster(self) -> Network:
         """The network of a simulated case, with its ranks on hosts."""
-        return NETWORKS[str(self.network)].on(self.ranks_per_host)
+        return cluster(str(self.network), self.ranks_per_host, self.topology)
 
     def simulated(self, prices: Mapping[str, float]) -> Training:
         """Return the training whose steps are simulated; ``prices`` are those of compressed exchanges, by label.

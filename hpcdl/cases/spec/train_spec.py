@@ -15,7 +15,7 @@ from hpcdl.cases.spec.step_spec import StepSpec
 from hpcdl.cases.spec.tuning import Tuning
 from hpcdl.data.parts.sharding import EQUAL, Shares, bounds
 from hpcdl.fabric.faults import Failure, Straggler
-from hpcdl.fabric.network import NETWORKS
+from hpcdl.fabric.network import NETWORKS, Site
 from hpcdl.nn.backend import backend
 from hpcdl.nn.precision import HALF, master, storage_dtype
 from hpcdl.nn.pruning import Pruning, pruned
@@ -83,6 +83,7 @@ class TrainSpec(StepSpec):
     pruning: Pruning | None = key(None, table=Pruning)
     tune: Tuning | None = key(None, table=Tuning)
     network: str | None = key(None, choices=tuple(NETWORKS))
+    topology: Choice | None = key(None, folder="topologies", around=Site)
     ranks_per_host: int = key(1, least=1, most=MAX_RANKS)
     device: str | None = key(None, choices=tuple(DEVICES))
     flops: float | None = key(None, above=0)

@@ -218,7 +218,8 @@ class VirtualComm:
         if type(into) is not Phantom:
             into[:] = theirs
         if peer != self.rank:
-            world.wake(task, world.clock.message(begin, self._members[peer], self._me, into.nbytes))
+            task.waiting = 2  # it is both ends
+            world.transfer(self._members[peer], self._me, into.nbytes, task, task)
             yield
         if world.events is not None:
             self._record("get", begin, peer, into.nbytes)

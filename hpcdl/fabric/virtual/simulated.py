@@ -3,6 +3,7 @@
 Payloads may be real, or size-only (:func:`hpcdl.fabric.vectors.phantom`), which cost no memory and no copying.
 A message starts when both ends have asked for it and both ports are free, in the order of the asking; one that is
 asked for later goes first where it is over before a port's next message, which waits for its other port, begins.
+On a network with a topology messages share links instead: :mod:`hpcdl.fabric.virtual.flows`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from typing import TYPE_CHECKING, Final
 
 from hpcdl.fabric.virtual.collectives import seconds
 from hpcdl.fabric.virtual.comm import VirtualComm
+from hpcdl.fabric.virtual.flows import Flows
 from hpcdl.fabric.virtual.world import World
+from hpcdl.fabric.wiring import Wiring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -173,4 +176,7 @@ def simulated(
     label; for a straggler it returns more. ``prices``: time of arithmetic between messages, by its label (s per
     byte that it touches); the network's gamma for other labels.
     """
-    return World(ranks, _VirtualTime(ranks, network, compute, prices), VirtualComm, events)
+    flows = None
+    if network.topology is not None:
+        flows = Flows(Wiring(network, ranks), ranks, network.site.overhead_seconds)
+    return World(ranks, _VirtualTime(ranks, network, compute, prices), VirtualComm, events, flows)

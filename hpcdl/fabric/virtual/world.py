@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 from contextlib import contextmanager
 from heapq import heappop, heappush
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from hpcdl.fabric.comm import ANY, Event, PeerLost, Status
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
     from hpcdl.fabric.comm import Comm
+    from hpcdl.fabric.virtual.flows import Flows
 
 T = TypeVar("T")
 
@@ -73,7 +75,8 @@ class World:
     """``ranks`` ranks under a ``clock``; ``make_comm(world, group, rank)`` makes a rank's communicator.
 
     ``messages`` and ``bytes`` count what each rank has sent, without native collectives. With ``events``, a list
-    for each rank, every operation is recorded as (task, label, begin ns, end ns, peer, bytes).
+    for each rank, every operation is recorded as (task, label, begin ns, end ns, peer, bytes). With ``flows``
+    messages share links, and the clock is not asked for them.
     """
 
     def __init__(
@@ -82,7 +85,9 @@ class World:
         clock: Clock,
         make_comm: Callable[[World, Group, int], Comm],
         events: list[list[Event]] | None = None,
+        flows: Flows | None = None,
     ) -> None:
+        self._flows = flows
         self.ranks = ranks
         self.clock = clock
         self.make_comm = make_comm
@@ -126,10 +131,16 @@ class World:
 
     def _run_moments(self) -> None:
         """Resume the tasks that are due, moment by moment, until none is left."""
+        flows, moments = self._flows, self._moments
         while self._under_way:
-            if not self._moments:
+            if flows is not None and flows.next < inf and not (moments and moments[0] < flows.next):
+                self.now = flows.next
+                for receiving, sending in flows.advance(self.now):
+                    self._arrive(self.now, receiving, sending)
+                continue
+            if not moments:
                 self._raise_deadlock()
-            self.now = heappop(self._moments)
+            self.now = heappop(moments)
             for task in self._agenda.pop(self.now):
                 if self._held and task.rank in self._held:
                     self._held[task.rank].append(task)
@@ -172,21 +183,29 @@ class World:
         size = outgoing.nbytes
         self.messages[source] += 1
         self.bytes[source] += size
-        when = self.clock.message(self.now, source, members[receive.rank], size)
         task = receive.task
         # Status(...) at half its cost; large simulations spend most of their time here
         task.answer = tuple.__new__(Status, (send.rank, send.tag, outgoing.size))
-        task.waiting -= 1
-        task.arrived = when
-        task.time = max(task.time, when)
-        if not task.waiting:
-            self.wake(task, task.time)
-        task = send.task
-        task.waiting -= 1
-        task.sent = when
-        task.time = max(task.time, when)
-        if not task.waiting:
-            self.wake(task, task.time)
+        self.transfer(source, members[receive.rank], size, task, send.task)
+
+    def transfer(self, source: int, dest: int, size: int, receiving: Task[Any], sending: Task[Any]) -> None:
+        """Move ``size`` bytes between two ranks; both tasks wait for it."""
+        if self._flows is None:
+            self._arrive(self.clock.message(self.now, source, dest, size), receiving, sending)
+        else:
+            self._flows.send(self.now, source, dest, size, (receiving, sending))
+
+    def _arrive(self, when: float, receiving: Task[Any], sending: Task[Any]) -> None:
+        receiving.waiting -= 1
+        receiving.arrived = when
+        receiving.time = max(receiving.time, when)
+        if not receiving.waiting:
+            self.wake(receiving, receiving.time)
+        sending.waiting -= 1
+        sending.sent = when
+        sending.time = max(sending.time, when)
+        if not sending.waiting:
+            self.wake(sending, sending.time)
 
     def hold(self, rank: int) -> None:
         """Stop all programs of ``rank``: its main program is inside the library."""

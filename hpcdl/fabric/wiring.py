@@ -1,0 +1,68 @@
+"""Places of hosts in a topology, and the links that a message crosses, with their bandwidths."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from hpcdl.fabric.network import Network
+
+NO_TIME: Final = 1e-30
+"""Seconds per byte that are as good as none."""
+
+
+class Wiring:
+    """Links of a network with a topology, numbered as they are first used."""
+
+    def __init__(self, network: Network, ranks: int) -> None:
+        """Raises ValueError for more hosts than places, and for a slow link that there is not."""
+        if network.topology is None:
+            raise ValueError(f"network {network.name!r} has no topology")
+        self._network, self._topology, self._site = network, network.topology, network.site
+        self._host = [network.host(rank) for rank in range(ranks)]
+        self._place = self._site.place(self._topology, max(self._host) + 1)
+        for link in self._site.slow:
+            if link not in (links := self._topology.links):
+                close = get_close_matches(link, self._topology.links, n=1)[:1] or list(self._topology.links)[:1]
+                raise ValueError(
+                    f"slow: no link {link!r}; did you mean {close[0]!r}?" if close else "slow: no links"
+                )
+        self._numbers: dict[str, int] = {}
+        self.bandwidths: list[float] = []
+        """Of each link used so far, bytes per second."""
+        self.route = cache(self._route)
+
+    def _route(self, source: int, dest: int) -> tuple[float, npt.NDArray[np.int64]]:
+        """Return the latency (s) of messages between two ranks, and the numbers of their links."""
+        network, site = self._network, self._site
+        one, other = self._host[source], self._host[dest]
+        if one == other:
+            link = network.inside
+            ends = ((f"rank {source} to its host", 1.0), (f"rank {dest} from its host", 1.0))
+            return link.alpha, self._numbered(ends, link.beta)
+        port = (dest - source) % len(self._host) % site.ports
+        crossed = [
+            (name, self._topology.links[name] * (1 - site.background) * site.slow.get(name, 1.0))
+            for name in self._topology.route(int(self._place[one]), int(self._place[other]))
+        ]
+        ends = (
+            (f"host {one} port {port} out", network.slow.get(one, 1.0)),
+            (f"host {other} port {port} in", network.slow.get(other, 1.0)),
+        )
+        latency = network.link.alpha + len(crossed) * site.hop_seconds
+        return latency, self._numbered([ends[0], *crossed, ends[1]], network.link.beta)
+
+    def _numbered(self, links: Sequence[tuple[str, float]], beta: float) -> npt.NDArray[np.int64]:
+        for name, share in links:
+            if name not in self._numbers:
+                self._numbers[name] = len(self.bandwidths)
+                self.bandwidths.append(share / max(beta, NO_TIME))
+        return np.array([self._numbers[name] for name, _ in links])

@@ -1,0 +1,273 @@
+"""Clusters with a topology: routes and contention by hand, and rules that every fair sharing has."""
+
+import random
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+
+from hpcdl import registry, suite
+from hpcdl.aggregation.direct import direct
+from hpcdl.aggregation.halving_doubling import halving_doubling
+from hpcdl.aggregation.parameter_server import parameter_server
+from hpcdl.aggregation.ring import ring
+from hpcdl.fabric.network import NETWORKS, Link, Network, Site
+from hpcdl.fabric.topologies.dragonfly import Dragonfly
+from hpcdl.fabric.topologies.fat_tree import FatTree
+from hpcdl.fabric.topologies.torus import Torus
+from hpcdl.fabric.vectors import phantom
+from hpcdl.fabric.virtual.flows import fair_shares
+from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.prediction.network_file import NetworkFileError, load_network
+
+ALPHA, BETA = 1e-5, 1e-9
+N = 4 << 20
+"""Bytes of a vector."""
+PLAIN = Network("lan", Link(ALPHA, BETA), "round numbers", gamma=0)
+
+
+def on(topology, **site):
+    """Return the network with a topology."""
+    return replace(PLAIN, topology=topology, site=Site(**site))
+
+
+def seconds(scheme, ranks, network):
+    """Return the virtual time of a sum of N bytes on each rank."""
+    world = simulated(ranks, network)
+    world.run(lambda comm: scheme(comm, phantom(N // 4, "float32")))
+    return world.now
+
+
+def exactly(latencies, bytes_on_a_port):
+    """Return the time of so many latencies and bytes."""
+    return pytest.approx(latencies * ALPHA + bytes_on_a_port * BETA, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "topology", [FatTree(hosts=[4, 2], oversubscription=[2]), FatTree(hosts=[2, 4], oversubscription=[1])]
+)
+def test_ring_crosses_switches_once(topology):
+    """In their order hosts send one message at a time over a switch's link; taken in turn from switches, all."""
+    assert seconds(ring, 8, on(topology)) == exactly(14, 14 / 8 * N)
+
+
+@pytest.mark.parametrize(("hosts", "ratio"), [([4, 2], 2), ([4, 4], 4), ([4, 4], 1.5)])
+def test_cyclic_placement_makes_every_message_of_a_ring_cross(hosts, ratio):
+    p = hosts[0] * hosts[1]
+    network = on(FatTree(hosts=hosts, oversubscription=[ratio]), placement="cyclic")
+    assert seconds(ring, p, network) == exactly(2 * (p - 1), 2 * (p - 1) / p * N * ratio)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "ratio", "crossing"), [([4, 2], 2, 1 / 2), ([4, 4], 4, 1 / 2 + 1 / 4), ([2, 4, 2], 1, 1)]
+)
+def test_halving_crosses_with_its_longest_messages(hosts, ratio, crossing):
+    """``crossing``: share of the vector in messages between switches, in each of both phases."""
+    p = int(np.prod(hosts))
+    ratios = [ratio] + [1] * (len(hosts) - 2)
+    whole = 2 * N * ((p - 1) / p + crossing * (ratio - 1))
+    assert seconds(halving_doubling, p, on(FatTree(hosts=hosts, oversubscription=ratios))) == exactly(
+        2 * np.log2(p), whole
+    )
+
+
+@pytest.mark.parametrize(
+    ("topology", "p", "flows"),
+    [
+        (FatTree(hosts=[4, 2]), 8, 7),  # the port
+        (FatTree(hosts=[4, 2], oversubscription=[2]), 8, 16 / 2),
+        (FatTree(hosts=[4, 4], oversubscription=[4]), 16, 48),
+        (Torus(sides=[8]), 8, 1 + 2 + 3 + 4),
+        (Torus(sides=[8], widths=[2]), 8, 7),
+        (Dragonfly(groups=4, routers=2, hosts=1), 8, 7),
+        (Dragonfly(groups=4, routers=2, hosts=2), 16, 4 + 8 + 16),
+    ],
+)
+def test_direct_takes_as_long_as_its_busiest_link(topology, p, flows):
+    """``flows``: on the busiest link, by its bandwidth; all last as long."""
+    expected = max(flows, p - 1)
+    assert seconds(direct, p, on(topology)) == exactly(2, 2 * expected * N / p)
+
+
+@pytest.mark.parametrize(
+    ("topology", "p", "times"),
+    [
+        (FatTree(hosts=[4, 2], oversubscription=[4]), 8, 7),
+        (FatTree(hosts=[4, 2], oversubscription=[8]), 8, 3 + 4 * 2),
+        (FatTree(hosts=[4, 4], oversubscription=[8]), 16, 3 + 12 * 2),
+        (Torus(sides=[4, 4]), 16, 15),
+        (Torus(sides=[2, 2, 2], widths=[1, 0.5, 0.25]), 8, 4 * 4 + 2 * 2 + 1),
+    ],
+)
+def test_server_sends_one_by_one(topology, p, times):
+    """``times``: of messages that have a port for themselves."""
+    assert seconds(parameter_server, p, on(topology)) == exactly(2 * (p - 1), 2 * times * N)
+
+
+def test_halving_on_a_torus():
+    """Two messages share a link where partners are half way round, at distances 8 and 2 of 4 x 4 hosts."""
+    whole = 2 * N * (15 / 16 + 1 / 2 + 1 / 8)
+    assert seconds(halving_doubling, 16, on(Torus(sides=[4, 4]))) == exactly(8, whole)
+    assert seconds(ring, 16, on(Torus(sides=[4, 4]))) == exactly(30, 30 / 16 * N)
+
+
+@pytest.mark.parametrize(
+    "scheme", ["ring", "halving_doubling", "butterfly", "binomial", "parameter_server", "chain"]
+)
+@pytest.mark.parametrize("ranks", [5, 16])
+def test_a_tree_that_is_wide_enough_is_a_crossbar(scheme, ranks):
+    """Of schemes with one message at a port."""
+    program = registry.find("aggregation", scheme)
+    wide = seconds(program, ranks, on(FatTree(hosts=[4, 2, 2])))
+    assert wide == pytest.approx(seconds(program, ranks, PLAIN), rel=1e-9)
+
+
+def test_settings_of_a_site():
+    tree = FatTree(hosts=[4, 2], oversubscription=[4])
+    assert seconds(ring, 8, on(tree, placement="cyclic", background=0.5)) == exactly(14, 14 / 8 * N * 8)
+    slow = on(tree, slow={"switch 0.1 down": 0.25})
+    assert seconds(ring, 8, slow) == exactly(14, 14 / 8 * N * 4)
+    two_ports = seconds(direct, 3, on(FatTree(hosts=[4]), ports=2))
+    assert two_ports == exactly(2, 2 * 4 * -(-N // 12))  # the two messages of a host take different ports
+    hops = seconds(partial(parameter_server), 8, on(tree, hop_seconds=1e-3))
+    assert hops == pytest.approx(14 * (ALPHA + N * BETA) + 2 * 4 * 2 * 1e-3, rel=1e-9)
+    overhead = seconds(parameter_server, 3, on(tree, overhead_seconds=1e-3))
+    assert overhead == pytest.approx(4 * (1e-3 + ALPHA + N * BETA), rel=1e-9)
+    places = {Site(placement="random", seed=seed).place(tree, 8).tobytes() for seed in range(5)}
+    assert len(places) == 5
+    assert {tuple(sorted(np.frombuffer(place, np.int64))) for place in places} == {tuple(range(8))}
+
+
+def test_ranks_of_a_host_share_its_port_and_not_each_others_memory():
+    inside = replace(on(FatTree(hosts=[2, 1])).on(2), inside=Link(ALPHA, BETA / 10))
+    assert seconds(parameter_server, 2, inside) == exactly(2, 2 * N / 10)
+
+    async def pairs(comm):
+        """Ranks 0 and 1 send to 2 and 3 at once."""
+        buffer, peer = phantom(N // 4, "float32"), (comm.rank + 2) % 4
+        await (comm.send(buffer, peer) if comm.rank < 2 else comm.recv(buffer, peer))
+
+    world = simulated(4, inside)
+    world.run(pairs)
+    assert world.now == exactly(1, 2 * N)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_shares_are_max_min_fair(seed):
+    """No link carries more than it can, and each flow has a full link on which none is faster."""
+    draw = random.Random(seed)
+    bandwidths = np.array([draw.choice([0.5, 1.0, 3.0, draw.random() + 0.1]) for _ in range(7)])
+    routes = [np.array(draw.sample(range(7), draw.randint(1, 4))) for _ in range(draw.randint(1, 30))]
+    rates = fair_shares(routes, bandwidths)
+    loads = np.zeros(7)
+    fastest = np.zeros(7)
+    for route, rate in zip(routes, rates, strict=True):
+        loads[route] += rate
+        fastest[route] = np.maximum(fastest[route], rate)
+    assert (loads <= bandwidths * (1 + 1e-9)).all()
+    for route, rate in zip(routes, rates, strict=True):
+        full = loads[route] >= bandwidths[route] * (1 - 1e-9)
+        assert (full & (fastest[route] <= rate * (1 + 1e-9))).any()
+
+
+@pytest.mark.parametrize(
+    "topology",
+    [
+        FatTree(hosts=[3, 2, 4], oversubscription=[2, 1.5]),
+        Torus(sides=[3, 4, 2], hosts=2),
+        Torus(sides=[1, 5]),
+        Dragonfly(groups=5, routers=3, hosts=2, between=2.0),
+    ],
+)
+def test_routes_are_of_known_links_and_join_their_ends(topology):
+    links = topology.links
+    assert all(width > 0 for width in links.values())
+    for source in range(topology.places):
+        assert topology.route(source, source) == []
+        for dest in range(topology.places):
+            route = topology.route(source, dest)
+            assert set(route) <= set(links)
+            assert len(set(route)) == len(route) == len(topology.route(dest, source))
+            if source // topology.block == dest // topology.block:
+                assert route == []
+    used = {link for a in range(topology.places) for b in range(topology.places) for link in topology.route(a, b)}
+    assert len(used) == len(links)
+
+
+def test_routes_by_hand():
+    assert Torus(sides=[3, 4], hosts=2).route(0, 13) == ["router 0,0 +0", "router 1,0 +1", "router 1,1 +1"]
+    assert Torus(sides=[5]).route(0, 4) == ["router 0 -0"]
+    assert FatTree(hosts=[2, 2, 2]).route(1, 7) == [
+        "switch 0.0 up",
+        "switch 1.0 up",
+        "switch 1.1 down",
+        "switch 0.3 down",
+    ]
+    assert Dragonfly(groups=3, routers=2, hosts=1).route(0, 4) == ["router 0 to 1", "group 0 to 2"]
+
+
+KEYS = {
+    "kind": "'collective'",
+    "aggregation": "'ring'",
+    "message_bytes": "'1M'",
+    "ranks": "8",
+    "network": "'ethernet-10g'",
+    "topology": "{name = 'fat_tree', hosts = [4, 2]}",
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        ({"topology": "'fat_tre'"}, "topology: unknown 'fat_tre'; did you mean 'fat_tree'?"),
+        ({"topology": "'torus'"}, "topology: "),
+        ({"topology": "{name = 'torus', side = [2]}"}, "topology: unknown setting 'side'; did you mean 'sides'?"),
+        ({"topology": "{name = 'torus', sides = [2, 0]}"}, "topology: sides: must be numbers of at least 1"),
+        (
+            {"topology": "{name = 'fat_tree', hosts = [4, 2], oversubscription = [0.5]}"},
+            "topology: oversubscription: ",
+        ),
+        (
+            {"topology": "{name = 'fat_tree', hosts = [4, 2], placement = 'cycle'}"},
+            "placement: must be block, cyclic, random, not 'cycle'",
+        ),
+        (
+            {"topology": "{name = 'fat_tree', hosts = [4, 2], slow = {'switch 0.1 u' = 0.5}}"},
+            "did you mean 'switch 0.1 up'?",
+        ),
+        ({"topology": "{name = 'fat_tree', hosts = [4, 2], slow = {'switch 0.1 up' = 2}}"}, "share <= 1, not 2"),
+        ({"topology": "{name = 'fat_tree', hosts = [4, 2], background = 1.0}"}, "topology: background: "),
+        ({"ranks": "9"}, "topology: 9 hosts are more than the topology's 8"),
+        ({"aggregation": "'native'"}, "aggregation: 'native' cannot be used with topology 'fat_tree'"),
+        ({"network": None}, "topology: this key cannot be used with a measured case"),
+        (
+            {"network": "'titan'", "topology": None, "ranks": "20000"},
+            "ranks: 20000 hosts are more than the topology's 19200",
+        ),
+    ],
+)
+def test_bad_topologies_are_refused(changed, line):
+    keys = {key: value for key, value in (KEYS | changed).items() if value is not None}
+    text = "[suite]\nname = 's'\n[[case]]\n" + "\n".join(f"{key} = {value}" for key, value in keys.items())
+    with pytest.raises(suite.UsageError) as refused:
+        suite.parse(text, "s.toml")
+    assert line in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["titan", "frontier"])
+def test_machines_run(name):
+    assert seconds(ring, 8, NETWORKS[name]) > 14 * NETWORKS[name].link.alpha
+
+
+def test_a_network_file_has_a_topology(tmp_path):
+    file = tmp_path / "lan.toml"
+    file.write_text(
+        f"[network]\ngamma = 0\n[link]\nalpha = {ALPHA}\nbeta = {BETA}\n"
+        "[topology]\nname = 'fat_tree'\nhosts = [4, 2]\noversubscription = [2]\nplacement = 'cyclic'\n"
+    )
+    assert seconds(ring, 8, load_network(file)[0]) == exactly(14, 14 / 8 * N * 2)
+    file.write_text(file.read_text().replace("[4, 2]", "4"))
+    with pytest.raises(NetworkFileError, match=r"lan.toml: topology: setting 'hosts' must be list\[int\], not 4$"):
+        load_network(file)
