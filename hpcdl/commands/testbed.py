@@ -23,6 +23,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--slow", action="append", default=[], metavar="HOST:RATE", help="a host with another rate; repeatable"
     )
+    parser.add_argument(
+        "--trunk",
+        default="",
+        metavar="RATE",
+        help="two switches, each with half of the hosts, and a link of this rate between them",
+    )
     parser.add_argument("words", nargs="*", metavar="-- COMMAND", help="command to run, with its arguments")
 
 
@@ -35,7 +41,7 @@ def execute(options: argparse.Namespace) -> int:
     given = options.given
     command = given[given.index("--") + 1 :] if "--" in given else options.words
     try:
-        return run_in_testbed(plan(options.hosts, options.rate, options.slow), command)
+        return run_in_testbed(plan(options.hosts, options.rate, options.slow, options.trunk), command)
     except NoTestbed as error:
         raise UsageError(str(error)) from None
 

@@ -29,12 +29,11 @@ class Wiring:
         self._network, self._topology, self._site = network, network.topology, network.site
         self._host = [network.host(rank) for rank in range(ranks)]
         self._place = self._site.place(self._topology, max(self._host) + 1)
+        links = self._topology.links
         for link in self._site.slow:
-            if link not in (links := self._topology.links):
-                close = get_close_matches(link, self._topology.links, n=1)[:1] or list(self._topology.links)[:1]
-                raise ValueError(
-                    f"slow: no link {link!r}; did you mean {close[0]!r}?" if close else "slow: no links"
-                )
+            if link not in links:
+                close = [*get_close_matches(link, links, n=1), *links, "none, as it has no links"]
+                raise ValueError(f"slow: no link {link!r}; did you mean {close[0]!r}?")
         self._numbers: dict[str, int] = {}
         self.bandwidths: list[float] = []
         """Of each link used so far, bytes per second."""

@@ -156,7 +156,7 @@ def _stable(env: Mapping[str, Any]) -> dict[str, Any]:
     }
     if env.get("emulated"):  # omitted for real machines, so that their keys do not change
         testbed = env["emulated"]
-        stable["emulated"] = {name: testbed[name] for name in ("hosts", "rate")}
+        stable["emulated"] = {name: testbed[name] for name in ("hosts", "rate", "trunk") if testbed.get(name)}
     return stable
 
 

@@ -55,22 +55,27 @@ class Plan:
     """Emulated cluster: hosts host1, host2, ... behind links of ``rate``, some of them slower.
 
     ``rate`` and the values of ``slow``, by host, are texts as in ``tc``; ``bytes_per_second`` has the rate of
-    every host as ``tc`` reads it, equal in both directions.
+    every host as ``tc`` reads it, equal in both directions. With ``trunk``, the first half of the hosts and the
+    others are on two switches, which a link of this rate joins.
     """
 
     hosts: int
     rate: str
     slow: Mapping[str, str]
     bytes_per_second: Mapping[str, int]
+    trunk: str = ""
+    trunk_bytes_per_second: int = 0
 
 
-def plan(hosts: int, rate: str, slow: Sequence[str] = ()) -> Plan:
+def plan(hosts: int, rate: str, slow: Sequence[str] = (), trunk: str = "") -> Plan:
     """Check the options and that this machine supports them; each of ``slow`` is HOST:RATE.
 
     Starts ``tc`` in a new network namespace to interpret the rates. Raises NoTestbed.
     """
     if not 1 <= hosts <= MAX_HOSTS:
         raise NoTestbed(f"--hosts {hosts}: must be from 1 to {MAX_HOSTS}")
+    if trunk and hosts == 1:
+        raise NoTestbed(f"--trunk {trunk}: one host is on one switch; --hosts must be at least 2")
     names = [f"host{number}" for number in range(1, hosts + 1)]
     slower: dict[str, str] = {}
     for given in slow:
@@ -86,7 +91,8 @@ def plan(hosts: int, rate: str, slow: Sequence[str] = ()) -> Plan:
     _check_machine()
     usual = _bytes_per_second(rate, f"--rate {rate}")
     reduced = {host: _bytes_per_second(its_rate, f"--slow {host}:{its_rate}") for host, its_rate in slower.items()}
-    return Plan(hosts, rate, slower, dict.fromkeys(names, usual) | reduced)
+    joined = _bytes_per_second(trunk, f"--trunk {trunk}") if trunk else 0
+    return Plan(hosts, rate, slower, dict.fromkeys(names, usual) | reduced, trunk, joined)
 
 
 def _check_machine() -> None:

@@ -5,12 +5,15 @@
           |              | rate      | rate           and a pair of virtual cards, both limited,
     ------+--------------+-----------+------ bridge   so that sending and receiving have the rate
 
+With a trunk, the second half of the hosts is on a second bridge, and a pair of cards joins the bridges.
+
 ``python -m hpcdl.launch.testbed_inside PIPE PLAN COMMAND...``; see :mod:`hpcdl.launch.testbed`.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 
 FOLDER: Final = Path("/dev/shm")  # noqa: S108 - a new tmpfs in our mounts, removed when this process ends
 NETWORK: Final = "10.77.0"
+SECOND: Final = "switch2"
+"""The second bridge."""
 HEAD: Final = f"{NETWORK}.254"
 """Address of the command's card, the bridge."""
 
@@ -174,9 +179,19 @@ def _hosts(plan: Plan) -> None:
     # the bridge is also the command's card; it has the hosts' card name, because Hydra uses one name on all hosts
     _do("ip", "-batch", "-", input=f"link set lo up\nlink add {INTERFACE} type bridge\nlink set {INTERFACE} up\n"
         f"address add {HEAD}/24 dev {INTERFACE}\n")  # fmt: skip
+    bridges = [INTERFACE] * plan.hosts
+    narrowest = math.inf
+    if plan.trunk:
+        bridges[-(plan.hosts // 2) :] = [SECOND] * (plan.hosts // 2)
+        narrowest = plan.trunk_bytes_per_second
+        _do("ip", "-batch", "-", input=f"link add {SECOND} type bridge\nlink set {SECOND} up\n"
+            f"link add trunk1 type veth peer name trunk2\nlink set trunk1 master {INTERFACE} up\n"
+            f"link set trunk2 master {SECOND} up\n")  # fmt: skip
+        _do("tc", "-batch", "-", input="".join(f"qdisc add dev {card} {_limit(plan.trunk_bytes_per_second)}\n"
+                                               for card in ("trunk1", "trunk2")))  # fmt: skip
     hosts = []
     for number, (name, rate) in enumerate(plan.bytes_per_second.items(), 1):
-        arguments = [name, f"{NETWORK}.{number}/24", _limit(rate), str(_largest_packet(rate))]
+        arguments = [name, f"{NETWORK}.{number}/24", _limit(rate), str(_largest_packet(min(rate, narrowest)))]
         host = subprocess.Popen(
             [*NEW_HOST, "sh", "-c", HOST, "sh", *arguments],
             stdin=subprocess.PIPE,
@@ -188,11 +203,11 @@ def _hosts(plan: Plan) -> None:
         (FOLDER / "hosts" / name).write_text(str(host.pid))
         hosts.append(host)
     links, limits = [], []
-    for host, (name, rate) in zip(hosts, plan.bytes_per_second.items(), strict=True):
+    for host, bridge, (name, rate) in zip(hosts, bridges, plan.bytes_per_second.items(), strict=True):
         _ready(host, name)
         links += [
             f"link add {name} type veth peer name {INTERFACE} netns {host.pid}\n",
-            f"link set {name} master {INTERFACE} up\n",
+            f"link set {name} master {bridge} up\n",
         ]
         limits.append(f"qdisc add dev {name} {_limit(rate)}\n")
     _do("ip", "-batch", "-", input="".join(links))
@@ -204,16 +219,16 @@ def _hosts(plan: Plan) -> None:
         _ready(host, name)
 
 
-def _limit(rate: int) -> str:
+def _limit(rate: float) -> str:
     """Return arguments of ``tc qdisc add``: a token bucket of ``rate`` bytes per second (tc-tbf(8))."""
     return f"root tbf rate {rate * 8}bit burst {_burst(rate)} latency {QUEUE}"
 
 
-def _burst(rate: int) -> int:
+def _burst(rate: float) -> int:
     return max(MIN_BURST, round(rate * BURST_SECONDS))
 
 
-def _largest_packet(rate: int) -> int:
+def _largest_packet(rate: float) -> int:
     """Return the largest packet (bytes) that passes a link of ``rate`` bytes per second uncut."""
     return min(MAX_PACKET, round(PACKET_SHARE * _burst(rate)))
 

@@ -39,8 +39,9 @@ class Testbed:
         self.before = left()
         self.runs = []
 
-    def start(self, *command, hosts=2, rate="200mbit", slow=()):
+    def start(self, *command, hosts=2, rate="200mbit", slow=(), trunk=""):
         options = ["--hosts", str(hosts), "--rate", rate, *(word for one in slow for word in ("--slow", one))]
+        options += ["--trunk", trunk] if trunk else []
         return self.launch(self.python, "-m", "hpcdl", "testbed", *options, "--", *map(str, command))
 
     def launch(self, *command, terminal=None):

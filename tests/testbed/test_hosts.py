@@ -97,6 +97,15 @@ def test_links_have_their_rates_in_both_directions(testbed):
     assert found["host3 host1"] == pytest.approx(2_500_000, rel=0.15)
 
 
+def test_a_trunk_joins_two_switches(testbed):
+    (testbed.folder / "transfers.py").write_text(TRANSFERS)
+    ended = testbed("python", "transfers.py", hosts=4, rate="80mbit", trunk="20mbit")
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    assert found["host1 host2"] == pytest.approx(10_000_000, rel=0.15)
+    assert [found["host1 host3"], found["host3 host1"]] == pytest.approx([2_500_000] * 2, rel=0.15)
+
+
 @pytest.mark.parametrize(("command", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -KILL $$", 137)])
 def test_the_exit_code_is_the_commands(testbed, command, code):
     ended = testbed("sh", "-c", f"sleep 1000 >/dev/null 2>&1 & {command}", hosts=1)

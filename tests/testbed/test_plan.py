@@ -86,6 +86,13 @@ def test_every_host_has_the_rate_but_slow_ones(machine):
             "--slow host0:50mbit: there is no 'host0'; available: host1 only",
         ),
         ("4", "1gbit", ["--slow", "host2"], "--slow host2: write HOST:RATE, such as host1:50mbit"),
+        (
+            "1",
+            "1gbit",
+            ["--trunk", "1gbit"],
+            "--trunk 1gbit: one host is on one switch; --hosts must be at least 2",
+        ),
+        ("4", "1gbit", ["--trunk", "wide"], "--trunk wide: tc does not accept this rate"),
         ("4", "1gbit", ["--slow", ":50mbit"], "--slow :50mbit: write HOST:RATE"),
         (
             *("4", "1gbit", ["--slow", "host2:50mbit", "--slow", "host2:1gbit"]),
@@ -161,7 +168,8 @@ def test_the_record_says_that_hosts_are_emulated(machine):
     assert describe_job({"library": "MPICH"})["emulated"] == told
     same = {**real, "emulated": told}
     slower = {**real, "emulated": {**told, "rate": "1mbit", "bytes_per_second": {"host1": 125_000}}}
-    assert len({environment_key(env) for env in (real, same, slower)}) == 3
+    joined = {**real, "emulated": {**told, "trunk": "1mbit", "trunk_bytes_per_second": 125_000}}
+    assert len({environment_key(env) for env in (real, same, slower, joined)}) == 4
 
 
 def test_a_slow_link_begins_no_new_series():

@@ -132,6 +132,7 @@ def _emulated(run: Run) -> Iterator[str]:
         testbed = environment.get("emulated")
         if testbed:
             slow = "".join(f", {host} to {rate}" for host, rate in testbed["slow"].items())
+            slow += f", the link between two switches to {testbed['trunk']}" if testbed.get("trunk") else ""
             which = f" of {plural(cases, 'case')}" if len(places) > 1 else ""
             yield (
                 f"EMULATED: the nodes{which} are {plural(testbed['hosts'], 'host')} of hpcdl testbed on one "
