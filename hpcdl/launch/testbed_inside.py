@@ -187,8 +187,8 @@ def _hosts(plan: Plan) -> None:
         _do("ip", "-batch", "-", input=f"link add {SECOND} type bridge\nlink set {SECOND} up\n"
             f"link add trunk1 type veth peer name trunk2\nlink set trunk1 master {INTERFACE} up\n"
             f"link set trunk2 master {SECOND} up\n")  # fmt: skip
-        _do("tc", "-batch", "-", input="".join(f"qdisc add dev {card} {_limit(plan.trunk_bytes_per_second)}\n"
-                                               for card in ("trunk1", "trunk2")))  # fmt: skip
+        limit = _limit(plan.trunk_bytes_per_second)
+        _do("tc", "-batch", "-", input=f"qdisc add dev trunk1 {limit}\nqdisc add dev trunk2 {limit}\n")
     hosts = []
     for number, (name, rate) in enumerate(plan.bytes_per_second.items(), 1):
         arguments = [name, f"{NETWORK}.{number}/24", _limit(rate), str(_largest_packet(min(rate, narrowest)))]

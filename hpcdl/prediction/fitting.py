@@ -221,7 +221,11 @@ def seconds(measured: MeasuredProgram, network: Network) -> float:
 
 
 def predicted_time(program: Program, ranks: int, network: Network, certainty: Certainty) -> tuple[float, float]:
-    """Return the time of ``program`` on a fitted network (s), and half its 95 % interval relative to it."""
+    """Return the time of ``program`` on a fitted network (s), and half its 95 % interval relative to it.
+
+    Without the network's topology, whose flows carry no derivatives.
+    """
+    network = replace(network, topology=None)
     linear = _linearised([MeasuredProgram("", ranks, 0, 1.0, program)], network, certainty.prices)
     return float(linear.predicted[0]), certainty.doubt(linear.coefficients[0])
 
