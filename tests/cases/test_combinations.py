@@ -38,6 +38,7 @@ STAGES = {"mesh": {"pipeline": 2}, "training": "pipeline"}
 FAILURE = {"failure": {"rank": 1, "step": 1}}
 SHARES = {"shares": {"weights": [3, 1]}}
 TUNE = {"tune": {"trials": 2, "learning_rate": [0.01, 0.1]}}
+TREE = {"name": "fat_tree", "hosts": [2, 4]}
 NATIVE = {"name": "hierarchical", "outer": "native"}
 
 EXAMPLES = [
@@ -102,6 +103,9 @@ EXAMPLES = [
     ("start", "collective", {"start": "window", "network": "gemini"}),
     ("placement", "collective", {"placement": "out_of_place", "network": "gemini"}),
     ("threads", "collective", {"threads": 2, "network": "gemini"}),
+    ("topology", "replay", {"topology": TREE}),
+    ("aggregation", "replay", {"topology": TREE, "network": "gemini", "aggregation": "native"}),
+    ("failure", "train", {**FAILURE, "network": "titan", "training": "asynchronous", "flops": 1e9}),
     ("device", "train", {"device": "k20"}),
     ("flops", "train", {"flops": 1e9}),
     ("times", "train", {"times": "run"}),
