@@ -68,7 +68,7 @@ def _form(output: Path | None, *, json: bool) -> str:
 COMMAND: Final = Command(
     20,
     "report one or more runs",
-    "Report one or more runs: a summary on a terminal, all tables as Markdown in a pipe or a file. "
+    "Report one or more runs: a summary on a terminal, Markdown in a pipe or a file. "
     "hpcdl/report/README.md describes the columns of CSV and JSON.",
     arguments,
     execute,

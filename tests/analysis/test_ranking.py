@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hpcdl.analysis.run.launches import launches
-from hpcdl.analysis.run.ranking import fields_of, progress, winners
+from hpcdl.analysis.run.ranking import fields_of, winners
 
 
 def curve(*points):
@@ -143,21 +143,6 @@ def test_throughput_is_a_mean_over_launches_too(hand):
     assert fastest.fields["aggregation"] == "varies"
     assert fastest.value.low < fastest.value.value < fastest.value.high
     assert rivals(fastest) == ["steady"]
-
-
-def test_progress_is_the_best_accuracy_of_each_quarter_of_the_common_budget(hand):
-    hand.train([[10.0] * 10] * 2, aggregation="a", evaluations=curve((1, 1, 0.5), (2, 2, 0.4), (4, 4, 0.8)))
-    hand.train([[10.0] * 10] * 2, aggregation="b", evaluations=curve((3, 1, 0.6), (9, 4, 0.9)))
-    (field,) = fields_of(launches(hand.read()))
-    assert field.budgets == {"accuracy_in_time": 4.0, "accuracy_in_epochs": 4.0}
-    assert [reached for _, reached in progress(field, "accuracy_in_time")] == [
-        [0.5, 0.5, 0.5, 0.8],
-        [None, None, 0.6, 0.6],
-    ]
-    assert [reached for _, reached in progress(field, "accuracy_in_epochs")] == [
-        [0.5, 0.5, 0.5, 0.8],
-        [0.6, 0.6, 0.6, 0.9],
-    ]
 
 
 def test_on_one_rank_the_schemes_are_one_candidate(hand):

@@ -1,5 +1,9 @@
 import pytest
 
+from hpcdl.report.formats.markdown import written
+from hpcdl.report.run.contents import document
+from hpcdl.report.run.findings import findings
+
 
 @pytest.fixture
 def row():
@@ -13,3 +17,9 @@ def _row(page, *starts):
         if cells[: len(starts)] == list(starts):
             return cells
     raise AssertionError(f"no row {starts} in\n{page}")
+
+
+@pytest.fixture
+def whole():
+    """Return a function of a run: Markdown with all rows, which only HTML and LaTeX have."""
+    return lambda run: written([document(*findings([run]))])

@@ -92,7 +92,7 @@ def test_a_disturbed_case_or_base_has_no_verdict(hand, one, two, row):
     assert line in page
     assert "- no verdict at 2 ranks, disturbed: ring" in page
     assert row(page[page.index("## Scaling") :], "ring", "2")[-1] == "disturbed"
-    assert page.count("DISTURBED: case c ") == 1
+    assert page.count("DISTURBED: 1 case without a verdict") == 1
     base = json.loads(render([run], "json"))["cases"][1]["base_disturbed"]
     assert base is (one["foreign_ns"] > 0)
 

@@ -11,10 +11,10 @@ def operation(hand, scheme, size, ms, **fields):
     hand.case([ms] * 2 if isinstance(ms, list) else [[ms]], aggregation=scheme, message_bytes=size, **whole)
 
 
-def test_one_launch_is_inconclusive(hand, row):
+def test_one_launch_is_inconclusive(hand, row, whole):
     for scheme, ms in (("ring", 1.0), ("native", 5.0)):
         operation(hand, scheme, 4, steps(ms)[2:], correct=True)
-    page = render([hand.read()], "md")
+    page = whole(hand.read())
     assert "lowest median, inconclusive: ring at 4 B; one launch only." in page
     assert "fastest" not in row(page, "4 B", "ring")
     assert "| fastest" not in page
@@ -25,24 +25,24 @@ def test_one_launch_is_inconclusive(hand, row):
         assert "How much launches vary is unknown" in " ".join(text.split())
 
 
-def test_a_disturbed_collective_has_no_place(hand, row):
+def test_a_disturbed_collective_has_no_place(hand, row, whole):
     for launch in range(3):
         for scheme, ms in (("ring", 1.0), ("native", 2.0), ("tree", 3.0)):
             loud = {"wall_ns": 10**10, "foreign_ns": 5 * 10**9, "foreign_error_ns": 0, "idle_cores": 0}
             loud |= {"busy_ns": 10**10, "steal_ns": 0, "involuntary_switches": 0, "load": 1.0, "cpu_ns": 0}
             counters = [loud] * 2 if scheme == "ring" else None
             operation(hand, scheme, 4, steps(ms)[2:], correct=True, launch=launch, counters=counters)
-    page = render([hand.read()], "md")
+    page = whole(hand.read())
     assert "fastest native at 4 B." in page
     assert row(page, "4 B", "ring")[11] == ""
 
 
-def test_who_is_fastest_at_which_size(hand, row):
+def test_who_is_fastest_at_which_size(hand, row, whole):
     hand.launches = 2
     for size, ring, native in ((4, 2.0, 1.0), (4096, 2.0, 1.0), (65536, 1.0, 1.0), (1 << 20, 1.0, 2.0)):
         for scheme, ms in (("ring", ring), ("native", native)):
             operation(hand, scheme, size, steps(ms)[2:], correct=True)
-    page = render([hand.read()], "md")
+    page = whole(hand.read())
     assert (
         "\nallreduce, 2 ranks, float32: fastest native from 4 B to 4 KiB; ring or native (tied) at 64 KiB; "
         "ring at 1 MiB." in page
@@ -54,12 +54,12 @@ def test_who_is_fastest_at_which_size(hand, row):
     assert "How much launches vary" not in page
 
 
-def test_a_scheme_whose_launches_vary_is_neither_fastest_nor_beaten(hand, row):
+def test_a_scheme_whose_launches_vary_is_neither_fastest_nor_beaten(hand, row, whole):
     """One launch of five reads 12.3 ms, four 2.4 to 2.6: by each launch alone two_shot would win or lose clearly."""
     for launch, ms in enumerate((2.4, 12.3, 2.5, 2.6, 2.45)):
         operation(hand, "two_shot", 4096, steps(ms)[2:], correct=True, launch=launch)
         operation(hand, "ring", 4096, steps(3.0 + launch / 100)[2:], correct=True, launch=launch)
-    page = render([hand.read()], "md")
+    page = whole(hand.read())
     assert "fastest two_shot or ring (tied) at 4 KiB." in page
     assert "one launch only" not in page
     assert "How much launches vary" not in page
@@ -70,30 +70,30 @@ def test_a_scheme_whose_launches_vary_is_neither_fastest_nor_beaten(hand, row):
     assert "two_shot 2.50 ms (too few launches) ~, ring 3.02 ms +-1 % ~" in " ".join(brief.split())
 
 
-def test_what_was_chosen_and_how_ranks_began(hand, row):
+def test_what_was_chosen_and_how_ranks_began(hand, row, whole):
     start = {"start": "window", "start_lead_seconds": 1e-5, "start_error_seconds": 2e-6, "starts_late": 0.04}
     operation(hand, "auto", 4, steps(1.0)[2:], correct=True, chosen="butterfly", **start)
-    page = render([hand.read()], "md")
+    page = whole(hand.read())
     assert row(page, "4 B", "auto = butterfly")[-1] == "yes"
     assert (
         "rank 0's clock, known to 2.00 us; in at most 4.0 % of a case's repetitions a rank came too late" in page
     )
 
 
-def test_who_copies_where_operand_and_result_are_apart(hand):
+def test_who_copies_where_operand_and_result_are_apart(hand, whole):
     apart = {"placement": "out_of_place", "settings": {"placement": "out_of_place"}}
     operation(hand, "ring", 4, steps(2.0)[2:], copied=True, **apart)
     operation(hand, "native", 4, steps(1.0)[2:], copied=False, **apart)
-    page = render([hand.read()], "md")
+    page = whole(hand.read())
     assert "so that the operand is copied first, within the time: ring." in page
 
 
-def test_simulated_operations_stand_apart(hand, row):
+def test_simulated_operations_stand_apart(hand, row, whole):
     operation(hand, "ring", 4, steps(2.0)[2:], correct=True)
     network = {"network": "infiniband-hdr", "settings": {"network": "infiniband-hdr"}}
     operation(hand, "ring", 4, 0.1, ranks=2, predicted_seconds=0.00005, **network)
     operation(hand, "tree", 4, 0.2, ranks=2, **network)
-    page = render([hand.read({"cpu": {"physical_cores": 1}})], "md")
+    page = whole(hand.read({"cpu": {"physical_cores": 1}}))
     measured, simulated = page[page.index("## Collectives") :].split("### SIMULATED on infiniband-hdr: ")
     assert simulated.startswith("allreduce, 2 ranks, float32, 1 a host\n")
     assert row(measured, "4 B", "ring")[2] == "2.00 ms"

@@ -35,8 +35,8 @@ def measured(hand, schemes=("ring", "tree", "butterfly", "native"), slow=None):
     return hand.read({"ranks": [{"hostname": f"n{rank}"} for rank in range(4)]})
 
 
-def test_each_time_stands_beside_its_prediction(hand, row):
-    page = render([measured(hand)], "md")
+def test_each_time_stands_beside_its_prediction(hand, row, whole):
+    page = whole(measured(hand))
     part = page[page.index("## Predicted and measured") : page.index("## Job")]
     assert row(part, "alpha")[1] == "30.0 us"
     assert row(part, "beta")[1] == "1.00 GB/s"

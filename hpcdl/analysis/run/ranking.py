@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 TIMED: Final = ("throughput", "accuracy_in_time")
 """Questions that a disturbance from outside the job would answer wrongly, whatever the strategy."""
-QUARTERS: Final = (0.25, 0.5, 0.75, 1.0)
-"""Parts of a budget at which progress is looked at."""
 BUDGETS: Final = {"accuracy_in_time": "training_seconds", "accuracy_in_epochs": "epoch"}
 """Question to the column of the evaluations that is limited."""
 
@@ -196,28 +194,6 @@ def winners(fields: Iterable[Field]) -> list[Winner]:
         for question, budget in field.budgets.items():
             winners += _ranked(field, question, budget, evaluated, _within(BUDGETS[question], budget))
     return winners
-
-
-def progress(field: Field, question: str) -> list[tuple[Candidate, list[float | None]]]:
-    """Return each candidate's best accuracy after each quarter of a budget, the mean over seeds.
-
-    None if a seed had no evaluation by then.
-    """
-    column, budget = BUDGETS[question], field.budgets[question]
-    fields = []
-    for candidate in filter(lambda candidate: candidate.is_evaluated, field.candidates):
-        limits = [_within(column, part * budget) for part in QUARTERS]
-        seen = [all(limit(launch) for launch in candidate.launches) for limit in limits]
-        fields.append(
-            (
-                candidate,
-                [
-                    float(candidate.values(limit, "seed").mean()) if yes else None
-                    for limit, yes in zip(limits, seen, strict=True)
-                ],
-            )
-        )
-    return fields
 
 
 def final_accuracy(launch: Launch) -> float:

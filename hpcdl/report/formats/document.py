@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hpcdl.report.formats.cells import NONE, visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+MAX_TABLES: Final = 4
+"""Tables of a shortened section, at most; others are left out,"""
+MAX_ALIKE: Final = 2
+"""or joined if more than so many are of one kind."""
+MANY_ROWS: Final = 8
+"""Rows from which on a shortened table states in a line the values that all rows share."""
+MAX_LINES: Final = 40
+"""Lines of the verbatim text of a shortened section, at most."""
+MAX_POINT: Final = 300
+"""Characters of its points, at most."""
+REST: Final = "in report.html"
+"""Place of all rows, points and lines."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +34,8 @@ class Table:
     rows: Sequence[tuple[str, ...]]
     left: int = 1
     notes: list[str] = field(default_factory=list)
+    order: str = ""
+    """Order of the rows in words, such as "largest first"; the first are the ones to read."""
     left_out: str = ""
     """Line about the rows that a shortened table leaves out."""
 
@@ -33,12 +49,47 @@ class Table:
         """Return it without control characters."""
         header, *rows = (tuple(map(visible, row)) for row in (self.header, *self.rows))
         notes = [*map(visible, self.notes)]
-        return Table(visible(self.title), header, rows, self.left, notes, visible(self.left_out))
+        return replace(self, title=visible(self.title), header=header, rows=rows, notes=notes)
 
     def without_empty(self) -> Table:
         """Return the table without its empty columns."""
         columns = zip(self.header, zip(*self.rows, strict=True), strict=True)
         return self.without(*(name for name, cells in columns if set(cells) <= {NONE, ""}))
+
+    def first(self, most: int) -> Table:
+        """Return the first rows, at most ``most``; a value that many rows share has no column."""
+        columns = list(zip(self.header, *self.rows, strict=True))[1:-1]
+        shared = {name: cells[0] for name, *cells in columns if len(cells) >= MANY_ROWS and len(set(cells)) == 1}
+        lines = [f"All rows: {', '.join(f'{name} {cell}' for name, cell in shared.items())}."] if shared else []
+        lines += [self.left_out] if self.left_out else []
+        if len(self.rows) > most:
+            lines.append(f"{most} of {len(self.rows)} rows{self.order and ', '}{self.order}; all are {REST}.")
+        table = self.without(*shared)
+        return replace(table, rows=table.rows[:most], left_out=" ".join(lines))
+
+
+def _named(tables: Sequence[Table]) -> list[Table]:
+    """Return tables with the names in their titles, such as A of "A: simulated, 5 epochs", if these differ."""
+    names = [table.title.partition(": ")[0] for table in tables]
+    if len(set(names)) < len(names):
+        return list(tables)
+    return [replace(table, title=name) for table, name in zip(tables, names, strict=True)]
+
+
+def _joined(tables: Sequence[Table], heading: str, most: int) -> Table:
+    """Return one table with the first rows of each; the first column, ``heading``, has their titles."""
+    header = list(dict.fromkeys(name for table in tables for name in table.header))
+    each = max(1, most // len(tables))
+    rows = [
+        (table.title, *(dict(zip(table.header, row, strict=True)).get(column, NONE) for column in header))
+        for table in tables
+        for row in table.rows[:each]
+    ][:most]
+    order, every = tables[0].order, sum(len(table.rows) for table in tables)
+    rest = f"{len(rows)} of {every} rows, at most {each} of each {heading}{order and ', '}{order}; all are {REST}."
+    notes = [note for note in tables[0].notes if all(note in table.notes for table in tables)]
+    left_out = rest if every > len(rows) else ""
+    return Table("", (heading, *header), rows, tables[0].left + 1, notes, left_out=left_out)
 
 
 @dataclass(frozen=True)
@@ -52,12 +103,30 @@ class Section:
     verbatim: str = ""
     folded: bool = False
     """True if the points of a page are shown on demand."""
-    most_lines: int | None = None
-    """Lines on a terminal, at most, the heading included; further points are left out."""
+    per: str = ""
+    """Subject of each table, such as "setting", if the tables are of one kind: then a table can join them."""
 
-    def brief(self, *columns: str) -> Section:
-        """Return its tables only, each without these columns and without notes."""
-        return Section(self.title, tables=[replace(table.without(*columns), notes=[]) for table in self.tables])
+    def shortened(self, rows: int, points: int) -> Section:
+        """Return the first rows of all tables together and the first points; equal notes are stated once."""
+        shown = [p if len(p) <= MAX_POINT else f"{p[:MAX_POINT]} ..." for p in self.points[:points]]
+        tables = _named(self.tables) if self.per else self.tables
+        if self.per and len(tables) > MAX_ALIKE:
+            tables = [_joined(tables, self.per, rows)]
+        kept = [table.first(max(1, rows // min(len(tables), MAX_TABLES))) for table in tables[:MAX_TABLES]]
+        last = {note: number for number, table in enumerate(kept) for note in table.notes}
+        kept = [
+            replace(table, notes=[note for note in table.notes if last[note] == number])
+            for number, table in enumerate(kept)
+        ]
+        lines = self.verbatim.count("\n")
+        counts = {
+            "more": len(self.points) - len(shown),
+            "more tables": len(tables) - len(kept),
+            "lines of the suite": lines if lines > MAX_LINES else 0,
+        }
+        shown += [f"{count} {what} {REST}" for what, count in counts.items() if count]
+        verbatim = "" if lines > MAX_LINES else self.verbatim
+        return replace(self, points=shown, tables=kept, verbatim=verbatim)
 
     def visible(self) -> Section:
         """Return it without control characters in any text except :attr:`verbatim`."""

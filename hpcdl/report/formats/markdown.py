@@ -1,11 +1,11 @@
-"""Markdown that is also readable as it stands: columns are padded."""
+"""Markdown that is also readable as it stands: columns are padded, long tables have their first rows."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from hpcdl.report.formats.cells import fenced, markdown, markdown_cell
-from hpcdl.report.run.contents import document
+from hpcdl.report.run.contents import short
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def render(findings: Sequence[Findings]) -> str:
     """Return one page; several runs follow each other."""
-    return written(map(document, findings))
+    return written(map(short, findings))
 
 
 def written(pages: Iterable[Document]) -> str:
@@ -60,5 +60,5 @@ def _table(table: Table) -> Iterator[str]:
         if number == 0:
             yield f"|{rule}|"
     yield ""
-    for note in table.notes:
+    for note in filter(None, (table.left_out, *table.notes)):
         yield from (markdown(note), "")

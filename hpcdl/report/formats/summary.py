@@ -8,7 +8,6 @@ import re
 import shutil
 import sys
 import textwrap
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.report.run.contents import summary
@@ -24,8 +23,6 @@ GAP: Final = 2
 """Spaces between two columns."""
 PROSE: Final = 100
 """Length of the longest line of a text; tables are as wide as the terminal."""
-MAX_LINES: Final = 4
-"""Lines of a text, at most, in a section of limited length."""
 COLOURS: Final = {
     "1": r"^[A-Z][^a-z]+$",
     "31": r"\b(FAILED|WRONG|REGRESSED|MISSING)\b",
@@ -68,25 +65,12 @@ def plain(pages: Iterable[Document]) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _section(section: Section) -> list[str]:
-    """Return the lines of a section; points that its limit leaves out are counted in the last line."""
-    if section.most_lines is None or len(lines := list(_lines(section))) - 1 <= section.most_lines:
-        return list(_lines(section))
-    for shown in range(len(section.points), -1, -1):
-        rest = f"{len(section.points) - shown} more in report.md"
-        lines = list(_lines(replace(section, points=[*section.points[:shown], rest])))
-        if len(lines) - 1 <= section.most_lines:  # an empty line follows
-            break
-    return lines
-
-
-def _lines(section: Section) -> Iterator[str]:
+def _section(section: Section) -> Iterator[str]:
     yield section.title.upper()
-    most = None if section.most_lines is None else MAX_LINES
     for paragraph in section.paragraphs:
-        yield from _wrapped(paragraph, most=most)
+        yield from _wrapped(paragraph)
     for point in section.points:
-        yield from _wrapped(f"- {point}", most=most, indent="  ")
+        yield from _wrapped(f"- {point}", indent="  ")
     for table in section.tables:
         yield from _table(table)
     yield ""
@@ -132,9 +116,6 @@ def _widths(table: Table) -> list[int]:
     return widths
 
 
-def _wrapped(text: str, width: int | None = None, most: int | None = None, indent: str = "") -> list[str]:
-    """Return the lines of a text, at most ``most`` of them; ``indent`` begins all but the first."""
-    width = width or min(columns(), PROSE)
-    return textwrap.wrap(
-        text, width, subsequent_indent=indent, break_on_hyphens=False, max_lines=most, placeholder=" ..."
-    )
+def _wrapped(text: str, width: int | None = None, indent: str = "") -> list[str]:
+    """Return the lines of a text; ``indent`` begins all but the first."""
+    return textwrap.wrap(text, width or min(columns(), PROSE), subsequent_indent=indent, break_on_hyphens=False)

@@ -143,15 +143,13 @@ def headline(papers: Sequence[str], records: Sequence[Record]) -> str:
     )
 
 
-def section(papers: Sequence[str], records: Sequence[Record], *, brief: bool = False) -> Section:
-    """Return one table per paper: published, here, their ratio; ``brief``: only each result's largest scale."""
+def section(papers: Sequence[str], records: Sequence[Record]) -> Section:
+    """Return one table per paper: published, here, their ratio; the largest number of ranks first."""
     tables = []
     for paper in papers:
-        known, data = figures(paper, records), _data(paper)
-        if brief:
-            known = list({(figure.name, figure.quantity): figure for figure in known if figure.ranks}.values())
-        rows = [figure.cells for figure in known]
-        tables += [Table(f"{paper}: {data['source']}", HEADER, rows, 2, data.get("notes", []))] if rows else []
+        known, data = sorted(figures(paper, records), key=lambda figure: -(figure.ranks or 0)), _data(paper)
+        rows, title = [figure.cells for figure in known], f"{paper}: {data['source']}"
+        tables += [Table(title, HEADER, rows, 2, data.get("notes", []), "most ranks first")] if rows else []
     return Section(TITLE, tables=tables)
 
 

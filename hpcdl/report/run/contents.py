@@ -1,26 +1,34 @@
-"""Contents of a report: all sections for a file, or the outcome for a terminal."""
+"""Contents of a report: all sections, a short form of them, or the outcome for a terminal."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hpcdl.report import sections
-from hpcdl.report.formats.document import Document
+from hpcdl.report.formats.document import Document, Section
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from hpcdl.report.formats.charts import Chart
-    from hpcdl.report.formats.document import Section
     from hpcdl.report.run.findings import Findings
 
 
-BEST: Final = 5
-"""Methods that a table shows on a terminal."""
+ROWS: Final = 24
+"""Rows of a section in a short report, all tables together."""
+FURTHER: Final = 12
+"""Rows of a section that does not answer the suite's question, if another one does."""
+EVIDENCE: Final = 8
+"""Rows of a section that explains others."""
+POINTS: Final = 8
+"""Points of a section in a short report."""
+TERMINAL_ROWS: Final = 10
+TERMINAL_POINTS: Final = 3
+"""Rows and points of a section on a terminal."""
 
 
 class Answer(NamedTuple):
@@ -41,13 +49,24 @@ class Declaration:
     order: int
     """Place on the page, ascending; answers have the same order."""
     page: Callable[[Findings], Section]
-    """Content in a file."""
-    terminal: Callable[[Findings], Section] | None = None
-    """Content on a terminal; None: not shown there."""
+    """All content; the rows of its tables begin with those that matter most."""
+    short: Callable[[Findings], Section] | None = None
+    """Content of a short report; None: the first rows of all content."""
+    rows: int | None = None
+    """Rows in a short report; None: :data:`ROWS`, or :data:`FURTHER`."""
+    terminal: Callable[[Section], Section] | None = None
+    """Content on a terminal, made of that of a short report; None: not shown there."""
     answer: Callable[[Findings], Answer | None] | None = None
-    """Contribution to the verdict."""
+    """Contribution to the verdict, or beginning of the section if another one answers the suite's question."""
     figures: Sequence[Callable[[Findings], Sequence[Chart]]] = ()
     """Charts of a page with figures, before the tables; each comes from a file in ``hpcdl/report/figures``."""
+
+
+def without(*columns: str) -> Callable[[Section], Section]:
+    """Return the content on a terminal: tables without these columns and without notes."""
+    return lambda section: Section(
+        section.title, tables=[replace(table.without(*columns), notes=[]) for table in section.tables]
+    )
 
 
 @cache
@@ -59,36 +78,68 @@ def declared() -> list[Declaration]:
     return sorted(known, key=lambda section: section.order)
 
 
-def answers(findings: Findings) -> list[Answer]:
-    """Return what the sections answer; first the one that the suite names, then in the order of the sections."""
+def answers(findings: Findings) -> dict[Declaration, Answer]:
+    """Return the answers of the sections; first that of the one that the suite names, then in their order."""
     first = f"{sections.__name__}.{findings.answered_by}"
     ordered = sorted(declared(), key=lambda section: section.page.__module__ != first)
-    return [answer for section in ordered if section.answer and (answer := section.answer(findings))]
+    return {section: answer for section in ordered if section.answer and (answer := section.answer(findings))}
 
 
 def document(findings: Findings) -> Document:
     """Return all sections to which the run has something to show."""
-    pages = [section.page(findings) for section in declared()]
-    return Document(_title(findings), list(filter(None, pages)), findings.question)
+    return _document(findings, [page for _, page, _ in _pages(findings)])
 
 
 def illustrated(findings: Findings) -> tuple[Document, list[tuple[Section, list[Chart]]]]:
     """Return all sections as :func:`document`, and each with its charts; those without either are left out."""
     pages = [
-        (section.page(findings), [chart for charts in section.figures for chart in charts(findings)])
-        for section in declared()
+        (page, [chart for charts in section.figures for chart in charts(findings)])
+        for section, page, _ in _pages(findings)
     ]
     kept = [(section, charts) for section, charts in pages if section or charts]
-    return Document(_title(findings), [section for section, _ in kept], findings.question), kept
+    return _document(findings, [section for section, _ in kept]), kept
+
+
+def short(findings: Findings) -> Document:
+    """Return all sections, each with the first rows of its tables."""
+    pages = _pages(findings, whole=False)
+    return _document(findings, [page.shortened(_rows(section, findings), POINTS) for section, page, _ in pages])
 
 
 def summary(findings: Findings) -> Document:
-    """Return the sections of a terminal: the answers, and each table with its main columns and best rows."""
-    pages = [section.terminal(findings) for section in declared() if section.terminal]
-    return Document(_title(findings), list(filter(None, pages)), findings.question)
+    """Return the sections of a terminal: the answer, and tables with their main columns and first rows."""
+    pages = []
+    for section, page, headline in _pages(findings, whole=False):
+        if section.terminal and page:
+            rows = _rows(section, findings) if section.short else TERMINAL_ROWS
+            shown = section.terminal(page.shortened(rows, TERMINAL_POINTS))
+            pages.append(replace(shown, paragraphs=list(dict.fromkeys([*headline, *shown.paragraphs]))))
+    return _document(findings, pages)
 
 
-def _title(findings: Findings) -> str:
-    """Return the run's name, and the number of launches if they are pooled."""
+def _rows(section: Declaration, findings: Findings) -> int:
+    others = findings.answered_by and not section.page.__module__.endswith(f".{findings.answered_by}")
+    return section.rows or (FURTHER if others else ROWS)
+
+
+def _pages(findings: Findings, *, whole: bool = True) -> list[tuple[Declaration, Section, list[str]]]:
+    """Return each section with its answer, with which it begins; the verdict has the first answer.
+
+    If the suite names no answer, the verdict has the headlines of all.
+    """
+    others = dict([*answers(findings).items()][1:])
+    pages = []
+    for section in declared():
+        page = (section.page if whole else section.short or section.page)(findings)
+        headline, details = others.get(section) or (None, ())
+        begin = [headline] if headline and findings.answered_by else []
+        page = replace(page, paragraphs=[*begin, *page.paragraphs], points=[*details, *page.points])
+        pages.append((section, page, begin))
+    return pages
+
+
+def _document(findings: Findings, pages: Iterable[Section]) -> Document:
+    """Return the document; its title has the run's name, and the number of launches if they are pooled."""
     launches = len({fields.get("launch") for fields in findings.run.described})
-    return f"hpcdl: {findings.name}" + (f", {launches} launches" if launches > 1 else "")
+    title = f"hpcdl: {findings.name}" + (f", {launches} launches" if launches > 1 else "")
+    return Document(title, list(filter(None, pages)), findings.question)

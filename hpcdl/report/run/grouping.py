@@ -144,33 +144,6 @@ def rows(methods: Sequence[Method]) -> list[Row]:
     return [*(_pooled(alike, names_of(methods)) for alike in single.values()), *others]
 
 
-def best(shown: Sequence[Row], name: str, most: int) -> list[Row]:
-    """Return at most ``most`` rows, and the rows without communication that they are compared with.
-
-    The largest scale of each method comes first, and of those the largest value of the field ``name``.
-    """
-    compared = [row for row in shown if row.scale["ranks"] > 1 and not row.is_ceiling]
-    if len(compared) <= most:
-        return list(shown)
-    largest = {row.name: row for row in compared}  # a method's scales rise
-    ordered = sorted(
-        compared, key=lambda row: (row is largest[row.name], row.scale.median(name) or 0), reverse=True
-    )
-    kept = ordered[:most]
-    scales = {row.scale["ranks"] for row in kept}
-    single = [row for row in shown if row.scale["ranks"] == 1]
-    base = [row for row in single if row.members or len(single) == 1]
-    ceilings = [row for row in shown if row.is_ceiling and row.scale["ranks"] in scales]
-    return [*base, *ceilings, *kept]
-
-
-def left_out(every: Sequence[object], shown: Sequence[object], best_by: str) -> str:
-    """Return a line with the number of rows of a shortened table; empty for a whole one."""
-    if shown == every:
-        return ""
-    return f"{len(shown)} of {len(every)} rows, the best by {best_by}; all are in report.md."
-
-
 def _pooled(alike: Sequence[Row], names: Names) -> Row:
     if len(alike) == 1:
         return alike[0]

@@ -77,7 +77,11 @@ class Names:
     def common(self) -> dict[str, str]:
         """Fields that all cases share and no name has, in words."""
         shared = {name: self._all(name).pop() for name in self._brief if len(self._all(name)) == 1}
-        for name, noun in (("schedule", "schedule"), ("learning_rate", "learning rate")):
+        for name, noun in (
+            ("schedule", "schedule"),
+            ("learning_rate", "learning rate"),
+            ("tuning", "tuning trials"),
+        ):
             if shared.get(name):
                 shared[name] = f"{noun} {shared[name]}"
         summed = all(case.get("aggregation") != OWN for case in self._cases)

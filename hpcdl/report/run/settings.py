@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,12 +39,6 @@ class Settings:
     def name(self, fields: Mapping[str, Any]) -> str:
         """Return the network of a record's problem; ``A``, ``B``, ... where networks recur; empty if alone."""
         return self.own.get(problem(fields), ("", ""))[0]
-
-    @property
-    def brief(self) -> Settings:
-        """These settings with titles for a terminal: a name alone."""
-        names = {key: name if len(name) > 1 else f"Setting {name}" for key, (name, _) in self.own.items()}
-        return replace(self, own={key: (name, "") for key, name in names.items()})
 
     def title(self, fields: Mapping[str, Any]) -> str:
         """Return name and further settings; empty if there is only one problem."""

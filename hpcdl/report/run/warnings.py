@@ -181,13 +181,12 @@ def _oversubscribed(run: Run, records: Sequence[Record]) -> Iterator[str]:
 
 def _disturbed(records: Sequence[Record]) -> Iterator[str]:
     """Cases and launches whose ranks lost time to other processes or machines."""
-    disturbed = [record for record in records if record.get("disturbed")]
-    for record in disturbed[:NAMED]:
-        yield f"DISTURBED: case {case_name(record)}: {record['disturbed']}."
-    if len(disturbed) > NAMED:
-        yield f"DISTURBED: {plural(len(disturbed) - NAMED, 'more case')}; --json names the causes."
-    if disturbed:
-        yield "disturbed cases have no verdict; rankings, hpcdl compare and hpcdl history leave them out."
+    if disturbed := [record for record in records if record.get("disturbed")]:
+        yield (
+            f"DISTURBED: {plural(len(disturbed), 'case')} without a verdict, which rankings and later "
+            f"comparisons leave out; --json names the causes. The first, {case_name(disturbed[0])}: "
+            f"{disturbed[0]['disturbed']}."
+        )
     if left_out := sum(record.get("launches_left_out", 0) for record in records):
         launches = "1 launch was" if left_out == 1 else f"{left_out} launches were"
         yield f"{launches} disturbed; the undisturbed launches of the same cases count."

@@ -1,4 +1,4 @@
-"""Accuracy at the end, and after each quarter of the common budgets."""
+"""Accuracy at the end, and its course over time and epochs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hpcdl.analysis.run.ranking import BUDGETS, QUARTERS, progress
+from hpcdl.analysis.run.ranking import BUDGETS
 from hpcdl.report.figures.speedup import whole
 from hpcdl.report.formats.cells import NONE, digits, plural, seconds, spread
 from hpcdl.report.formats.charts import Axis, Lines, Point, Series
 from hpcdl.report.formats.document import Section, Table
-from hpcdl.report.run.contents import BEST, Answer, Declaration
-from hpcdl.report.run.grouping import best, left_out, rows
+from hpcdl.report.run.contents import Answer, Declaration, without
+from hpcdl.report.run.grouping import rows
 from hpcdl.report.run.method_names import Names
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from hpcdl.report.formats.cells import Number
     from hpcdl.report.run.findings import Findings
     from hpcdl.report.run.grouping import Method, Row, Scale
-    from hpcdl.report.run.settings import Settings
 
 
 TITLE: Final = "Accuracy"
@@ -36,17 +35,6 @@ NOISE: Final = (
 )
 
 
-def accuracy_page(findings: Findings) -> Section:
-    """Return one table per problem."""
-    return Section(TITLE, tables=_accuracy_tables(findings.problems, findings.settings, None))
-
-
-def accuracy_terminal(findings: Findings) -> Section:
-    """Return one table per problem, with the methods of the highest accuracy."""
-    tables = _accuracy_tables(findings.problems, findings.settings.brief, BEST)
-    return Section(TITLE, tables=tables).brief("final loss", "ranks x time", "samples", "epochs", "noise scale")
-
-
 def _learned(methods: Sequence[Method]) -> list[Row]:
     """Return rows with an accuracy; ranks that do not communicate learn each for itself and are left out."""
     return [
@@ -57,27 +45,33 @@ def _learned(methods: Sequence[Method]) -> list[Row]:
     ]
 
 
-def _accuracy_tables(groups: Sequence[Sequence[Method]], settings: Settings, most: int | None) -> list[Table]:
+def accuracy_page(findings: Findings) -> Section:
+    """Return one table per problem."""
     tables = []
-    for methods in groups:
-        every = _learned(methods)
+    for methods in findings.problems:
+        learned = sorted(_learned(methods), key=_order)
         first = methods[0].scales[0].records[0]
         target = first["target_accuracy"]
-        if not every:
+        if not learned:
             continue
-        learned = every if most is None else best(every, "final_accuracy", most)
         notes = ["No target accuracy was set." if target is None else f"Target accuracy {digits(target)}."]
         if any(len(row.scale.records) > 1 for row in learned):
             notes.append("Medians, with their range where they differ, over seeds and over pooled methods.")
         if any(row.scale.values("noise_scale_q4") for row in learned):
             notes.append(NOISE)
-        cells, rest = [_accuracy(row) for row in learned], left_out(every, learned, "final accuracy")
-        table = Table(settings.title(first), HEADER, cells, notes=notes, left_out=rest)
+        cells = [_accuracy(row) for row in learned]
+        table = Table(findings.settings.title(first), HEADER, cells, 1, notes, "highest final accuracy first")
         missed = target is not None and any(
             len(row.scale.values("seconds_to_target")) < len(row.scale.records) for row in learned
         )
         tables.append((table if missed else table.without("best accuracy")).without_empty())
-    return tables
+    return Section(TITLE, tables=tables, per="setting")
+
+
+def _order(row: Row) -> tuple[float, float]:
+    """Return the key by which the highest final accuracy comes first, then the shortest time to the target."""
+    time = row.scale.median("seconds_to_target")
+    return -(row.scale.median("final_accuracy") or 0.0), np.inf if time is None else time
 
 
 def _learned_alike(scale: Scale) -> bool:
@@ -150,9 +144,6 @@ def _reached(learned: Sequence[Row]) -> str:
     reached = sum(record.get("seconds_to_target") is not None for record in records)
     target = f" of {digits(min(targets))}" if len(targets) == 1 else ""
     return f"; {reached} of {plural(len(records), 'case')} reached the target{target}"
-
-
-ACCURACY: Final = Declaration(60, accuracy_page, accuracy_terminal, accuracy_answer)
 
 
 def names_in(field: Field) -> Names:
@@ -232,30 +223,10 @@ def _points(candidate: Candidate, column: str) -> list[Point]:
     return [Point(*row) if len(seen) > 1 else Point(*row[:2]) for row in rows]
 
 
-def time_page(findings: Findings) -> Section:
-    """Return one table per field and budget."""
-    tables = [
-        _over_budget(field, question, findings.settings)
-        for field in findings.fields
-        for question in field.budgets
-        if sum(candidate.is_evaluated for candidate in field.candidates) > 1
-    ]
-    note = "Best accuracy yet, the mean over seeds; a dash where the test set had not been looked at by then."
-    return Section("Accuracy over time", [note] if tables else [], tables=tables)
-
-
-def _over_budget(field: Field, question: str, settings: Settings) -> Table:
-    names = names_in(field)
-    budget = field.budgets[question]
-    shown = seconds if question == "accuracy_in_time" else digits
-    header = ("setting", "method", "ranks", *(f"{part:.0%} = {shown(part * budget)}" for part in QUARTERS))
-    rows = [
-        (settings.name(candidate.fields) or NONE, names(fields), str(fields.get("ranks")), *map(digits, reached))
-        for candidate, reached in progress(field, question)
-        for fields in [candidate.fields]
-    ]
-    where = ", ".join(filter(None, (field.dataset, conditions(field))))
-    return Table(f"{where}: {budget_of(field, question)}", header, rows, 2).without_empty()
-
-
-ACCURACY_OVER_TIME: Final = Declaration(70, time_page, figures=(charts,))
+ACCURACY: Final = Declaration(
+    60,
+    accuracy_page,
+    terminal=without("final loss", "ranks x time", "samples", "epochs", "noise scale"),
+    answer=accuracy_answer,
+    figures=(charts,),
+)

@@ -157,4 +157,4 @@ def charts(findings: Findings) -> list[Lines]:
     ]
 
 
-SECTION = Declaration(26, page, answer=answer, figures=(charts,))
+SECTION = Declaration(26, page, rows=40, answer=answer, figures=(charts,))

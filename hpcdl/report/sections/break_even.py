@@ -33,12 +33,6 @@ NOTE: Final = (
 
 def page(findings: Findings) -> Section:
     """Return the share of winning set-ups by bandwidth, and a line per model, compressor and number of ranks."""
-    section, records = terminal(findings), _records(findings)
-    return replace(section, tables=[*section.tables, _by_compressor(records)]) if records else section
-
-
-def terminal(findings: Findings) -> Section:
-    """Return the share of winning set-ups by bandwidth."""
     records = _records(findings)
     if not records:
         return Section("Break-even")
@@ -48,7 +42,8 @@ def terminal(findings: Findings) -> Section:
         for name, record in networks.items()
     ]
     header = ("network", "bandwidth", "set-ups", "won over 16-bit ring", "won over dense", "best speed-up")
-    return Section("Break-even", [_line(records), NOTE], tables=[Table("By bandwidth", header, rows)])
+    tables = [Table("By bandwidth", header, rows), _by_compressor(records)]
+    return Section("Break-even", [NOTE], tables=tables)
 
 
 def _by_compressor(records: Sequence[Record]) -> Table:
@@ -128,4 +123,6 @@ def _level(alike: Sequence[Record], name: str, other: str) -> str:
     )
 
 
-SECTION: Final = Declaration(88, page, terminal=terminal, answer=answer)
+SECTION: Final = Declaration(
+    88, page, rows=60, terminal=lambda section: replace(section, tables=section.tables[:1]), answer=answer
+)

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from hpcdl.report.figures.collectives import best_scheme, bus_bandwidth, collective_time
 from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, rate, seconds, volume
-from hpcdl.report.formats.document import Section, Table
-from hpcdl.report.run.contents import BEST as MOST
+from hpcdl.report.formats.document import MAX_TABLES, REST, Section, Table
 from hpcdl.report.run.contents import Answer, Declaration
 from hpcdl.report.run.method_names import scheme_name
 from hpcdl.report.run.operations import BEST, CHECKED, TIED, Group, grouped, place, ranked, sizes
@@ -31,10 +30,12 @@ def one_launch(records: Iterable[Record]) -> list[str]:
     return ["One launch: intervals are over its repetitions. How much launches vary is unknown; use --launches 5."]
 
 
+MOST: Final = 5
+"""Algorithms of a size, at most, where a table has few groups."""
 WIDE: Final = 100
 """Share of the median (%) from which on the distance of an interval's end is not stated."""
 NAMED: Final = 3
-"""Tied algorithms that a line names."""
+"""Tied or best algorithms that a line names."""
 MEASURED: Final = (
     *(
         "size",
@@ -239,26 +240,51 @@ def _from_to(names: Sequence[str]) -> str:
     return f"at {names[0]}" if len(names) == 1 else f"from {names[0]} to {names[-1]}"
 
 
-def terminal(findings: Findings) -> Section:
-    """Return one row per size: the fastest algorithms, and all wrong ones.
+def short(findings: Findings) -> Section:
+    """Return one row per size, of many groups one row per group: the fastest algorithms, and all wrong ones.
 
     A measured median is followed by the distance of the farther end of its interval.
     """
-    tables = []
-    for group, rows in grouped(findings.records, "collective").items():
-        cells = []
-        for size, peers in sizes(rows).items():
-            ordered = ranked(peers)
-            shown = [*ordered[:MOST], *(peer for peer in peers if peer["correct"] is False)]
-            more = [f"{len(peers) - len(shown)} more in report.md"] if len(shown) < len(peers) else []
-            cells.append((volume(size), ", ".join([*(_marked(record, peers) for record in shown), *more])))
-        tables.append(Table(group.title, ("size", "median time, best first"), cells, 2))
-    notes = one_launch([record for record in findings.records if record.get("kind") == "collective"])
+    groups = grouped(findings.records, "collective")
+    notes = one_launch([record for rows in groups.values() for record in rows])
+    if len(groups) > MAX_TABLES:
+        header = ("operation", "fastest", "largest size", "best first")
+        cells = [_overview(group, rows) for group, rows in groups.items()]
+        tables = [Table("", header, cells, len(header)).without_empty()]
+    else:
+        tables = [
+            Table(
+                group.title,
+                ("size", "median time, best first"),
+                [_best(peers, MOST) for peers in sizes(rows).values()],
+                2,
+            )
+            for group, rows in groups.items()
+        ]
     return Section("Collectives: * fastest, ~ tied with it", notes, tables=tables)
 
 
+def _overview(group: Group, rows: Sequence[Record]) -> tuple[str, ...]:
+    """Return the fastest algorithms by size, and the best ones at the largest size."""
+    by_size = sizes(rows)
+    fastest = [_fastest([(volume(size), peers) for size, peers in by_size.items()])] * (len(by_size) > 1)
+    wrong = dict.fromkeys(f"WRONG: {scheme_name(row)}" for row in rows if row["correct"] is False)
+    return (group.title, "; ".join(filter(None, [*fastest, *wrong])) or NONE, *_best(by_size[max(by_size)], NAMED))
+
+
+def _best(peers: Sequence[Record], most: int) -> tuple[str, str]:
+    """Return a size, and the medians of its best algorithms and of all wrong ones; disturbed ones come later."""
+    right = [record for record in peers if record["time_p50_seconds"] and record["correct"] is not False]
+    right.sort(key=lambda record: (bool(record.get("disturbed")), record["time_p50_seconds"]))
+    shown = [*right[:most], *(peer for peer in peers if peer["correct"] is False)]
+    more = [f"{len(peers) - len(shown)} more {REST}"] if len(shown) < len(peers) else []
+    size = volume(peers[0]["message_bytes"])
+    return size, ", ".join([*(_marked(record, peers) for record in shown), *more])
+
+
 def _marked(record: Record, peers: Sequence[Record]) -> str:
-    mark = "WRONG" if record["correct"] is False else {BEST: "*", TIED: "~"}.get(place(record, peers), "")
+    standing = "disturbed" if record.get("disturbed") else {BEST: "*", TIED: "~"}.get(place(record, peers), "")
+    mark = "WRONG" if record["correct"] is False else standing
     time = f"{seconds(record['time_p50_seconds'])}{_spread(record)}"
     return " ".join(filter(None, (scheme_name(record), time, mark)))
 
@@ -272,4 +298,12 @@ def _spread(record: Record) -> str:
     return f" +-{share:.0f} %" if share < WIDE else " (too few launches)"
 
 
-SECTION = Declaration(110, page, terminal, answer, figures=(best_scheme, collective_time, bus_bandwidth))
+SECTION = Declaration(
+    110,
+    page,
+    short,
+    100,
+    terminal=lambda section: section,
+    answer=answer,
+    figures=(best_scheme, collective_time, bus_bandwidth),
+)

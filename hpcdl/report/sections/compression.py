@@ -1,8 +1,7 @@
-"""Compression of gradients: bytes, arithmetic, fidelity, accuracy, residual and break-even of each compressor."""
+"""Compression of gradients: bytes, time, accuracy and break-even of each compressor; fidelity and residuals."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -14,8 +13,8 @@ from hpcdl.report.figures.speedup import whole
 from hpcdl.report.formats.cells import NONE, digits, interval, plural, rate, seconds, volume
 from hpcdl.report.formats.charts import Axis, Lines, Point, Series
 from hpcdl.report.formats.document import Section, Table
-from hpcdl.report.run.contents import BEST, Answer, Declaration
-from hpcdl.report.run.grouping import left_out, rows
+from hpcdl.report.run.contents import EVIDENCE, Answer, Declaration, without
+from hpcdl.report.run.grouping import rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -88,69 +87,56 @@ NOTE: Final = (
     "Ratio: bytes of a dense ring, by bytes on the wire. Effective bandwidth: bytes of the "
     "fastest dense exchange by the time of a step that is not computing. Speed-up: over the fastest dense step of "
     "the same problem on as many ranks. Break-even: bandwidth of a link below which a compressed exchange without "
-    "overlap is faster than that dense one: bytes saved by time of encoding and decoding."
+    "overlap is faster than that dense one: bytes saved by time of encoding and decoding. Difference: of the "
+    "accuracy from that of the same dense method, mean over seeds with its 95 % interval, in percentage points."
 )
-FIDELITY: Final = (
+FIDELITY_NOTE: Final = (
     "Cosine and error: of the last compressed sum of gradients against the dense sum. Bits: of a message for an "
-    "entry; entropy: of an ideal code of the gaps between entries, with values or signs. Difference: of the "
-    "accuracy from that of the fastest dense method, mean over seeds with its 95 % interval, in percentage points."
-)
-RESIDUAL: Final = (
-    "Residual: norm of what is not sent, at the end and the largest at an evaluation. 1st to 4th quarter: norm of "
+    "entry; entropy: of an ideal code of the gaps between entries, with values or signs. "
+    "Residual: norm of what is not sent, at the end and the largest at an evaluation. Quarters: norm of "
     "a rank's residual by that of its gradient, mean over steps of each quarter of the training. Memory: "
     "residuals and vectors of the compressor, on rank 0."
 )
-QUARTERS: Final = ("1st quarter", "2nd quarter", "3rd quarter", "4th quarter")
-RATIO: Final = "Residual by gradient, over the quarters of training"
 COST: Final = (
     *("method", "ranks", "bytes", "ratio", "encode", "decode", "effective bandwidth", "step", "speed-up"),
-    "break-even",
+    *("break-even", "accuracy", "difference"),
 )
-LOSS: Final = ("method", "ranks", "cosine", "error", "bits", "entropy", "accuracy", "difference")
-UNSENT: Final = ("method", "ranks", "memory", "residual", "largest", *QUARTERS)
+FIDELITY: Final = {
+    "cosine": "gradient_cosine",
+    "error": "gradient_error",
+    "bits": "bits_per_entry",
+    "entropy": "entropy_bits_per_entry",
+    "residual": "residual_norm",
+    "largest": "residual_norm_largest",
+    **{f"quarter {quarter}": f"residual_to_gradient_q{quarter}" for quarter in range(1, 5)},
+}
+"""Field by column."""
 
 
 def page(findings: Findings) -> Section:
-    """Return three tables per problem with compressed gradients: cost, fidelity with accuracy, and residuals."""
-    tables: list[Table] = []
-    for methods in findings.problems:
-        if compared := _compared(methods):
-            tables += _tables(compared, findings.settings.title(methods[0].scales[0].records[0]))
-    return Section("Compression", tables=tables)
-
-
-def terminal(findings: Findings) -> Section:
-    """Return the verdict and the fastest compressed methods; only costs of simulated problems."""
-    line = answer(findings)
-    if line is None:
-        return Section("Compression")
+    """Return one table per problem with compressed gradients: bytes, time and accuracy."""
     tables = []
     for methods in findings.problems:
-        every = _compared(methods)
-        shown = sorted(every, key=lambda pair: -_speed_up(*pair))[:BEST]
-        if not shown:
-            continue
-        title = findings.settings.title(methods[0].scales[0].records[0])
-        cost, fidelity, *unsent = _tables(shown, title)
-        rest = left_out(every, shown, "speed-up") if len(every) > len(shown) else ""
-        tables.append(replace(cost.without("bytes", "encode", "decode", "effective bandwidth"), left_out=rest))
-        if not shown[0][0].scale["network"]:
-            tables += [
-                replace(fidelity.without("ranks", "error", "bits", "entropy"), title="Gradient and accuracy"),
-                *(replace(scale.without("ranks", "residual", "largest"), title=RATIO) for scale in unsent),
-            ]
-    return Section("Compression", [line.headline], tables=[replace(table, notes=[]) for table in tables])
+        if compared := sorted(_compared(methods), key=lambda pair: -_speed_up(*pair)):
+            title = findings.settings.title(methods[0].scales[0].records[0])
+            cells = [_cost(*pair) for pair in compared]
+            tables.append(Table(title, COST, cells, order="highest speed-up first").without_empty())
+    return Section("Compression", [NOTE] if tables else [], tables=tables, per="setting")
 
 
-def _tables(compared: Sequence[tuple[Row, Row | None]], title: str) -> list[Table]:
-    """Return the tables of one problem: cost, fidelity, and residuals if there are any."""
-    keeping = [row for row, _ in compared if row.scale.median("residual_norm") is not None]
-    tables = [
-        Table(title, COST, [_cost(*pair) for pair in compared], notes=[NOTE]),
-        Table("", LOSS, [_fidelity(*pair) for pair in compared], notes=[FIDELITY]),
-        *([Table("", UNSENT, [_unsent(row) for row in keeping], notes=[RESIDUAL])] if keeping else []),
-    ]
-    return [table.without_empty() for table in tables]
+def fidelity_page(findings: Findings) -> Section:
+    """Return one table per problem: gradients and residuals of each compressor."""
+    tables = []
+    for methods in findings.problems:
+        compared = [row for row, _ in _compared(methods)]
+        compared.sort(key=lambda row: row.scale.median("gradient_cosine") or np.inf)
+        if compared:
+            title = findings.settings.title(methods[0].scales[0].records[0])
+            header = ("method", "ranks", *FIDELITY, "memory")
+            cells = [_fidelity(row) for row in compared]
+            tables.append(Table(title, header, cells, order="lowest cosine first").without_empty())
+    tables = [table for table in tables if len(table.header) > len(("method", "ranks"))]
+    return Section("Compressed gradients", [FIDELITY_NOTE] if tables else [], tables=tables, per="setting")
 
 
 def answer(findings: Findings) -> Answer | None:
@@ -252,25 +238,15 @@ def _cost(row: Row, dense: Row | None) -> tuple[str, ...]:
         seconds(step),
         digits(_gain(row, dense) if dense else None),
         "any" if level == np.inf else "none" if level == 0 else rate(level),
+        digits(scale.median("final_accuracy")),
+        _difference(row, dense),
     )
 
 
-def _fidelity(row: Row, dense: Row | None) -> tuple[str, ...]:
+def _fidelity(row: Row) -> tuple[str, ...]:
     scale = row.scale
-    names = ("gradient_cosine", "gradient_error", "bits_per_entry", "entropy_bits_per_entry", "final_accuracy")
-    numbers = [digits(scale.median(name)) for name in names]
-    return (row.name, str(scale["ranks"]), *numbers, _difference(row, dense))
-
-
-def _unsent(row: Row) -> tuple[str, ...]:
-    scale = row.scale
-    names = (
-        "residual_norm",
-        "residual_norm_largest",
-        *(f"residual_to_gradient_q{quarter}" for quarter in range(1, 5)),
-    )
-    numbers = [digits(scale.median(name)) for name in names]
-    return (row.name, str(scale["ranks"]), volume(scale.median("residual_bytes")), *numbers)
+    numbers = [digits(scale.median(name)) for name in FIDELITY.values()]
+    return (row.name, str(scale["ranks"]), *numbers, volume(scale.median("residual_bytes")))
 
 
 def _points(row: Row, dense: Row) -> list[float]:
@@ -291,4 +267,7 @@ def _difference(row: Row, dense: Row | None) -> str:
     return f"{found.value:+.1f} ({interval(found.low, found.high, lambda one: f'{one:+.1f}')})"
 
 
-SECTION: Final = Declaration(87, page, terminal=terminal, answer=answer, figures=(residual_charts,))
+COMPRESSION: Final = Declaration(
+    87, page, terminal=without("bytes", "encode", "decode", "effective bandwidth"), answer=answer
+)
+FIDELITY_SECTION: Final = Declaration(89, fidelity_page, rows=EVIDENCE, figures=(residual_charts,))

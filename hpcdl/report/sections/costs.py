@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hpcdl.analysis.run.record_fields import ANY
 from hpcdl.report.formats.cells import NONE, digits, interval, seconds, volume
 from hpcdl.report.formats.document import Section, Table
-from hpcdl.report.run.contents import Answer, Declaration
+from hpcdl.report.run.contents import Answer, Declaration, without
 from hpcdl.report.run.method_names import scheme_name
 
 if TYPE_CHECKING:
@@ -51,11 +51,6 @@ def fabric_page(findings: Findings) -> Section:
     return Section("Cost of the fabric", tables=[Table("", header, rows, notes=notes)] if rows else [])
 
 
-def fabric_terminal(findings: Findings) -> Section:
-    """Return the same rows without intervals."""
-    return fabric_page(findings).brief("95 %")
-
-
 def fabric_answer(findings: Findings) -> Answer | None:
     """Return the ratio at the smallest and the largest size."""
     costs = sorted(findings.cost_of_fabric, key=lambda overhead: overhead.fields.get("message_bytes") or 0)
@@ -70,7 +65,7 @@ def fabric_answer(findings: Findings) -> Answer | None:
     return Answer(f"Time of an exchange through the fabric by mpi4py's: {', '.join(parts)}.")
 
 
-COST_OF_FABRIC: Final = Declaration(20, fabric_page, fabric_terminal, fabric_answer)
+COST_OF_FABRIC: Final = Declaration(20, fabric_page, terminal=without("95 %"), answer=fabric_answer)
 
 
 def tracing_page(findings: Findings) -> Section:
@@ -102,11 +97,6 @@ def _tracing_name(fields: Mapping[str, Any]) -> str:
     return f"{fields.get('collective')} {name} {volume(fields.get('message_bytes'))}"
 
 
-def tracing_terminal(findings: Findings) -> Section:
-    """Return the same rows without intervals."""
-    return tracing_page(findings).brief("95 %")
-
-
 def tracing_answer(findings: Findings) -> Answer | None:
     """Return the range of the ratios."""
     costs = sorted(findings.cost_of_tracing, key=lambda overhead: overhead.ratio.value)
@@ -118,4 +108,4 @@ def tracing_answer(findings: Findings) -> Answer | None:
     return Answer(f"Time of a traced step by an untraced one: {low if low == high else f'{low} to {high}'}{rest}.")
 
 
-COST_OF_TRACING: Final = Declaration(25, tracing_page, tracing_terminal, tracing_answer)
+COST_OF_TRACING: Final = Declaration(25, tracing_page, terminal=without("95 %"), answer=tracing_answer)

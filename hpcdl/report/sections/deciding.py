@@ -125,4 +125,4 @@ def _search(one: Decision, place: Timed, method: str) -> tuple[str, ...] | None:
     return (str(one.fields["model"]), str(one.fields["ranks"]), method, *map(str, given))
 
 
-SECTION = Declaration(25, page, answer=answer, figures=(charts,))
+SECTION = Declaration(25, page, rows=75, answer=answer, figures=(charts,))

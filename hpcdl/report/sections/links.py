@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, rate, seconds, volume
 from hpcdl.report.formats.charts import Axis, HeatMap
 from hpcdl.report.formats.document import Section, Table
-from hpcdl.report.run.contents import Answer, Declaration
+from hpcdl.report.run.contents import Answer, Declaration, without
 from hpcdl.report.run.method_names import scheme_name
 from hpcdl.report.run.operations import CHECKED, grouped
 from hpcdl.report.sections.collectives import one_launch
@@ -50,15 +51,10 @@ def pairwise_page(findings: Findings) -> Section:
         for group, rows in groups.items()
     ]
     records = [record for rows in groups.values() for record in rows]
-    return Section("Pairwise exchange", one_launch(records), tables=tables)
+    return Section("Pairwise exchange", one_launch(records), tables=tables, per="exchange")
 
 
-def pairwise_terminal(findings: Findings) -> Section:
-    """Return the same tables without intervals."""
-    return pairwise_page(findings).brief("95 %", "max")
-
-
-PAIRWISE: Final = Declaration(120, pairwise_page, pairwise_terminal)
+PAIRWISE: Final = Declaration(120, pairwise_page, terminal=without("95 %", "max"))
 
 
 def traffic_page(findings: Findings) -> Section:
@@ -149,12 +145,8 @@ def links_page(findings: Findings) -> Section:
     tables = [Table(_title(link), *_map(link)) for link in findings.links]
     tables += [Table(f"{slow.fields.get('case')}: share of the usual speed", *_shares(slow)) for slow in slow_in]
     notes = [*([NOTE] if findings.links else []), *([TRACED] if slow_in else [])]
-    return Section(TITLE, notes, points=_slow(findings), tables=tables) if tables else Section(TITLE)
-
-
-def links_terminal(findings: Findings) -> Section:
-    """Return the slow hosts and links, and the range over pairs."""
-    return Section(TITLE, points=[*_slow(findings), *_ranges(findings)])
+    points = [*_slow(findings), *_ranges(findings)]
+    return Section(TITLE, notes, points, tables) if tables else Section(TITLE, points=points)
 
 
 def _slow(findings: Findings) -> list[str]:
@@ -309,4 +301,10 @@ def _map(links: Links) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     return ("rank", "least", "median", "most"), [(str(i), *(shown(float(v)) for v in marks[i])) for i in ranks]
 
 
-LINKS: Final = Declaration(10, links_page, links_terminal, links_answer, figures=(link_map,))
+LINKS: Final = Declaration(
+    10,
+    links_page,
+    terminal=lambda section: replace(section, paragraphs=[], tables=[]),
+    answer=links_answer,
+    figures=(link_map,),
+)

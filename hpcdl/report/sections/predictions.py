@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
@@ -9,7 +11,7 @@ from hpcdl.report.formats.cells import digits, percent, plural
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.prediction import published_results
 from hpcdl.report.prediction.predictions import network, predicted
-from hpcdl.report.run.contents import Answer, Declaration
+from hpcdl.report.run.contents import Answer, Declaration, without
 from hpcdl.report.run.method_names import scheme_name
 
 if TYPE_CHECKING:
@@ -24,19 +26,13 @@ def published_page(findings: Findings) -> Section:
     return published_results.section(findings.papers, findings.records)
 
 
-def published_terminal(findings: Findings) -> Section:
-    """Return the largest scale of each result, without its place in the paper."""
-    brief = published_results.section(findings.papers, findings.records, brief=True)
-    return brief.brief("place in the paper")
-
-
 def published_answer(findings: Findings) -> Answer | None:
     """Return the number of figures that are reproduced."""
     line = published_results.headline(findings.papers, findings.records)
     return Answer(line) if line else None
 
 
-PUBLISHED: Final = Declaration(20, published_page, published_terminal, published_answer)
+PUBLISHED: Final = Declaration(20, published_page, terminal=without("place in the paper"), answer=published_answer)
 
 
 NOTE: Final = (
@@ -48,6 +44,13 @@ NOTE: Final = (
 
 def predicted_page(findings: Findings) -> Section:
     """Return each measured time with its prediction, if a network could be fitted."""
+    section = predicted_short(findings)
+    times = predicted(findings.predicted.rows).tables if findings.predicted else []
+    return replace(section, tables=[*section.tables, *times])
+
+
+def predicted_short(findings: Findings) -> Section:
+    """Return the fitted network, and the errors of its predictions by algorithm."""
     title, prediction = "Predicted and measured", findings.predicted
     if prediction is None:
         return Section(title)
@@ -64,8 +67,9 @@ def predicted_page(findings: Findings) -> Section:
             f"{plural(prediction.too_expensive, 'measured time')} more would take long to simulate; "
             "hpcdl predict does it."
         )
-    tables = [*fabric.tables, _by_algorithm(prediction.rows), *predicted(prediction.rows).tables]
-    return Section(title, [line, NOTE, *fabric.paragraphs], points, tables)
+    return Section(
+        title, [line, NOTE, *fabric.paragraphs], points, [*fabric.tables, _by_algorithm(prediction.rows)]
+    )
 
 
 def _by_algorithm(rows: Sequence[Record]) -> Table:
@@ -76,10 +80,10 @@ def _by_algorithm(rows: Sequence[Record]) -> Table:
         ratios.setdefault((scheme_name(row), row["ranks"]), []).append(ratio)
     cells = [
         (name, str(ranks), *(digits(ratio) for ratio in (median(group), min(group), max(group))), str(len(group)))
-        for (name, ranks), group in sorted(ratios.items())
+        for (name, ranks), group in sorted(ratios.items(), key=lambda item: -abs(math.log(median(item[1]))))
     ]
     header = ("algorithm", "ranks", "median", "least", "most", "times")
-    return Table("Predicted by measured time", header, cells, 1)
+    return Table("Predicted by measured time", header, cells, order="largest error first")
 
 
-PREDICTED: Final = Declaration(130, predicted_page)
+PREDICTED: Final = Declaration(130, predicted_page, predicted_short, rows=30)

@@ -41,7 +41,7 @@ def _methods(trained: Sequence[Record]) -> list[Table]:
     return [Table("", header, list(shown), len(header)).without(*alike)]
 
 
-SETTINGS: Final = Declaration(900, settings_page)
+SETTINGS: Final = Declaration(900, settings_page, rows=48)
 
 
 LAUNCHERS: Final = (
@@ -132,7 +132,7 @@ def _gpu(gpu: Mapping[str, Any]) -> str:
     return f"{', '.join(counted)}, driver {gpu.get('driver')}" if counted else "none seen"
 
 
-JOB: Final = Declaration(910, job_page)
+JOB: Final = Declaration(910, job_page, rows=30)
 
 
 HOW = (
@@ -166,6 +166,12 @@ THROUGHPUT = (
 )
 
 
+ALL: Final = (
+    "All rows and figures: report.html, or `hpcdl report RUN -o page.html`. "
+    "All numbers: `-o table.csv`, or `--json`."
+)
+
+
 def method_page(findings: Findings) -> Section:
     """Return the statistics in words, warm-up counts, command and suite."""
     run, records = findings.run, findings.records
@@ -182,7 +188,7 @@ def method_page(findings: Findings) -> Section:
     paragraphs = [HOW]
     paragraphs += [THROUGHPUT] if not all(map(keeps_step, records)) else []
     paragraphs += [SCALING] if any(record.get("base_ranks") for record in records) else []
-    points = [*counts, f"Command: `{_command(run.environment.get('command'))}`"]
+    points = [*counts, ALL, f"Command: `{_command(run.environment.get('command'))}`"]
     return Section("Method and how to reproduce", paragraphs, points, verbatim=run.suite)
 
 

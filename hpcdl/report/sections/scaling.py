@@ -10,8 +10,8 @@ from hpcdl.nn.volumes import FLOAT_BYTES
 from hpcdl.report.figures import speedup
 from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, seconds
 from hpcdl.report.formats.document import Section, Table
-from hpcdl.report.run.contents import BEST, Answer, Declaration
-from hpcdl.report.run.grouping import best, left_out, rows
+from hpcdl.report.run.contents import Answer, Declaration, without
+from hpcdl.report.run.grouping import rows
 from hpcdl.report.run.near_linear import computing, count, oversubscription, overview, standings
 from hpcdl.report.sections.collectives import one_launch
 
@@ -30,6 +30,10 @@ EXPOSED: Final = "exposed_communication_seconds"
 NOISE: Final = "~0"
 BACKWARD: Final = 2 / 3
 """Share of backward in computing: two of three products of equal size."""
+SPLIT: Final = (
+    "Load balance: mean over ranks of the compute time, by that of the slowest rank. Communication: compute time "
+    "of the slowest rank by the step time. Their product is the share of the step in which the ranks compute."
+)
 EXCHANGE: Final = (
     "r: time of the bytes of a ring on the network fitted to this run, by the time of backward. Below 1 an "
     "exchange can hide behind backward."
@@ -38,25 +42,16 @@ EXCHANGE: Final = (
 
 def page(findings: Findings) -> Section:
     """Return one table per problem."""
-    return Section(
-        TITLE, tables=[_table(methods, findings.settings, findings.network, None) for methods in findings.problems]
-    )
+    tables = [_table(methods, findings.settings, findings.network) for methods in findings.problems]
+    return Section(TITLE, tables=tables, per="setting")
 
 
-def terminal(findings: Findings) -> Section:
-    """Return one table per problem, with the methods of the highest throughput."""
-    tables = [_table(methods, findings.settings.brief, findings.network, BEST) for methods in findings.problems]
-    return Section(TITLE, tables=tables).brief(
-        "nodes", "95 %", "speedup", "efficiency 95 %", "input", "exposed 95 %"
-    )
-
-
-def _table(methods: Sequence[Method], settings: Settings, network: Network | None, most: int | None) -> Table:
-    every = rows(methods)
-    shown = every if most is None else best(every, "images_per_second", most)
+def _table(methods: Sequence[Method], settings: Settings, network: Network | None) -> Table:
+    shown = sorted(rows(methods), key=lambda row: (-row.scale["ranks"], -(_images_per_second(row) or 0)))
     header = (
         *("method", "ranks", "nodes", "step", "95 %", "images/s", "speedup", "efficiency", "efficiency 95 %"),
-        *("input", "exposed", "exposed 95 %", "r", "predicted", "error", "near-linear"),
+        *("load balance", "communication", "input", "exposed", "exposed 95 %", "r", "predicted", "error"),
+        "near-linear",
     )
     cells = [
         (
@@ -67,6 +62,8 @@ def _table(methods: Sequence[Method], settings: Settings, network: Network | Non
             _step_bounds(row),
             digits(_images_per_second(row)),
             *_efficiency(row),
+            digits(scale.median("load_balance")),
+            digits(scale.median("communication_efficiency")),
             percent(scale.median("input_seconds"), row.step_seconds),
             _exposed(row),
             NONE
@@ -88,13 +85,14 @@ def _table(methods: Sequence[Method], settings: Settings, network: Network | Non
         *_bases(methods),
         *_seeds(methods),
         *one_launch(records),
+        *([SPLIT] if any(row.scale.values("load_balance") for row in shown) else []),
         *_input(shown),
         *_noise(cells),
         *_disturbed_ceilings(shown),
         *([EXCHANGE] if any(_exchange_by_backward(row.scale, network) for row in shown) else []),
     ]
-    rest = left_out(every, shown, "images/s")
-    return Table(settings.title(first), header, cells, notes=notes, left_out=rest).without_empty()
+    order = "most ranks first, then most images/s"
+    return Table(settings.title(first), header, cells, notes=notes, order=order).without_empty()
 
 
 def _exchange_by_backward(scale: Scale, network: Network | None) -> float | None:
@@ -265,4 +263,12 @@ def _time(exposed: float) -> str:
     return NOISE if exposed == 0 else seconds(exposed)
 
 
-SECTION = Declaration(50, page, terminal, answer, figures=(speedup.charts,))
+SECTION = Declaration(
+    50,
+    page,
+    terminal=without(
+        *("nodes", "95 %", "speedup", "efficiency 95 %", "load balance", "communication", "input", "exposed 95 %")
+    ),
+    answer=answer,
+    figures=(speedup.charts,),
+)

@@ -8,7 +8,7 @@ from hpcdl.analysis.run.record_fields import configuration
 from hpcdl.report.formats.cells import NONE, Number, digits, percent, plural
 from hpcdl.report.formats.charts import Axis, Columns
 from hpcdl.report.formats.document import Section, Table
-from hpcdl.report.run.contents import Declaration
+from hpcdl.report.run.contents import EVIDENCE, Declaration
 from hpcdl.report.run.grouping import rows
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def page(findings: Findings) -> Section:
     tables = []
     for methods in findings.problems:
         cells, notes = [], []
-        for row in rows(methods):
+        for row in sorted(rows(methods), key=lambda row: -(row.scale.median("staleness_mean") or 0.0)):
             keys = {_key(record) for record in row.scale.records}
             own = [stale for fields, stale in findings.staleness if _key(fields) in keys]
             if own:
@@ -98,7 +98,7 @@ def page(findings: Findings) -> Section:
                 f"at {SHOWN} or more",
             )
             title = findings.settings.title(methods[0].scales[0].records[0])
-            tables.append(Table(title, header, cells, notes=notes).without_empty())
+            tables.append(Table(title, header, cells, 1, notes, "highest mean first").without_empty())
     note = (
         "Staleness of a gradient: updates that the parameters saw from when they were fetched for it until it was "
         "applied. Expected: the long-run mean if workers never wait and fetch with every push, which is "
@@ -106,7 +106,7 @@ def page(findings: Findings) -> Section:
         "fetched, (2 workers - 1) / gradients an update. Shares are of the gradients applied within the measured "
         "span, the maximum is of the whole training."
     )
-    return Section("Staleness", [note] if tables else [], tables=tables)
+    return Section("Staleness", [note] if tables else [], tables=tables, per="setting")
 
 
 def _key(fields: Mapping[str, Any]) -> Key:
@@ -145,4 +145,4 @@ def _slow_worker(row: Row, staleness: Staleness) -> list[str]:
     return [line]
 
 
-SECTION = Declaration(100, page, figures=(staleness_histogram,))
+SECTION = Declaration(100, page, rows=EVIDENCE, figures=(staleness_histogram,))

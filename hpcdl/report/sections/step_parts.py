@@ -1,13 +1,13 @@
-"""Parts of a step: efficiency split, waiting of a pipeline, memory and consensus."""
+"""Parts of a step: figures of its time, waiting of pipelines, memory and consensus."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.report.figures.efficiency_split import step_breakdown, steps_by_rank
-from hpcdl.report.formats.cells import NONE, digits, seconds, volume
+from hpcdl.report.formats.cells import NONE, digits, volume
 from hpcdl.report.formats.document import Section, Table
-from hpcdl.report.run.contents import Declaration
+from hpcdl.report.run.contents import EVIDENCE, Declaration
 from hpcdl.report.run.grouping import rows
 from hpcdl.training.parts.schedules import bubble_share
 
@@ -36,7 +36,7 @@ def pipeline_page(findings: Findings) -> Section:
         "stage's layers for all microbatches in flight, of the rank with most; vectors: parameters, gradients and "
         "optimizer state of the rank with most."
     )
-    return Section("Pipelines", [note] if tables else [], tables=tables)
+    return Section("Pipelines", [note] if tables else [], tables=tables, per="setting")
 
 
 def _pipeline_row(row: Row) -> tuple[str, ...]:
@@ -69,20 +69,22 @@ def memory_page(findings: Findings) -> Section:
     tables = []
     for methods in findings.problems:
         shown = [row for row in rows(methods) if row.scale["memory_bytes_per_rank"]]
+        shown.sort(key=lambda row: -(row.scale.median("memory_bytes_per_rank") or 0))
         if not shown:
             continue
         cells = [_memory(row) for row in shown]
         if len(cells) > 1 and len({tuple(known) for _, _, *known in cells}) == 1:
             cells = [(f"all {len(cells)}", NONE, *cells[0][2:])]
         header = ("method", "ranks", "memory per rank", "of the parameters", "consensus distance")
-        tables.append(Table(findings.settings.title(shown[0].scale.records[0]), header, cells).without_empty())
+        title = findings.settings.title(shown[0].scale.records[0])
+        tables.append(Table(title, header, cells, order="most memory first").without_empty())
     note = (
         "Memory: vectors of the rank that holds most, also as a multiple of the parameters: parameters, "
         "gradients, what optimizer and strategy keep, and copies that wait for the test set, one for each look at "
         "it, where training does not wait for that. Consensus distance: root mean square over ranks of the "
         "distance of a rank's parameters from their average, at the last look at the test set."
     )
-    return Section("Memory and consensus", [note] if tables else [], tables=tables)
+    return Section("Memory and consensus", [note] if tables else [], tables=tables, per="setting")
 
 
 def _memory(row: Row) -> tuple[str, ...]:
@@ -98,36 +100,7 @@ def _memory(row: Row) -> tuple[str, ...]:
     )
 
 
-MEMORY_AND_CONSENSUS: Final = Declaration(90, memory_page)
+MEMORY_AND_CONSENSUS: Final = Declaration(90, memory_page, rows=EVIDENCE)
 
 
-def split_page(findings: Findings) -> Section:
-    """Return one table per problem."""
-    tables = []
-    header = ("method", "ranks", "step", "compute", "load balance", "communication efficiency", "product")
-    for methods in findings.problems:
-        cells = [
-            (
-                row.name,
-                str(row.scale["ranks"]),
-                seconds(row.step_seconds),
-                seconds(row.scale.median("compute_seconds")),
-                digits(balance),
-                digits(communication),
-                digits(balance * communication),
-            )
-            for row in rows(methods)
-            if (balance := row.scale.median("load_balance")) is not None
-            and (communication := row.scale.median("communication_efficiency")) is not None
-        ]
-        if cells:
-            tables.append(Table(findings.settings.title(methods[0].scales[0].records[0]), header, cells))
-    note = (
-        "Load balance: mean over ranks of the compute time, by that of the slowest rank. Communication: "
-        "compute time of the slowest rank by the step time. The product is the share of the step in which "
-        "the ranks compute."
-    )
-    return Section("Efficiency split", [note] if tables else [], tables=tables)
-
-
-EFFICIENCY_SPLIT: Final = Declaration(80, split_page, figures=(step_breakdown, steps_by_rank))
+STEP: Final = Declaration(80, lambda _: Section("Time of a step"), figures=(step_breakdown, steps_by_rank))

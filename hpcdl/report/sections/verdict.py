@@ -1,4 +1,4 @@
-"""Verdict: the answer to the suite's question, then failures and further results; and the warnings."""
+"""Verdict: the answer to the suite's question, and failures; and the warnings."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ def warnings_page(findings: Findings) -> Section:
     return Section("Warnings", points=findings.warnings, folded=True)
 
 
-WARNINGS: Final = Declaration(5, warnings_page, warnings_page)
-
-
-LINES: Final = 12
-"""Lines on a terminal, at most."""
+WARNINGS: Final = Declaration(5, warnings_page, terminal=lambda section: section)
 
 
 def verdict_page(findings: Findings) -> Section:
-    """Return the first answer, the failures, the other answers, and then their details."""
-    answers = contents.answers(findings)
-    headlines = [answer.headline for answer in answers]
-    points = [f"FAILED {failure}" for failure in failures(findings.records)]
-    points += without_result(findings.run) + failed_processes(findings.run)
-    points += [*headlines[1:], *(line for answer in answers for line in answer.details)]
+    """Return the answer to the suite's question, failures, and details of the answer.
+
+    A suite that names no answer has those of the other sections, too.
+    """
+    answers = list(contents.answers(findings).values())
+    points = [f"FAILED {failure}" for failure in failures(findings.records)] + without_result(findings.run)
+    points += [answer.headline for answer in answers[1:] if not findings.answered_by]
+    points += [*(line for answer in answers[:1] for line in answer.details), *failed_processes(findings.run)]
     warned = f"{plural(len(findings.warnings), 'warning')}." if findings.warnings else "No warnings."
-    return Section("Verdict", [*headlines[:1], f"{_state(findings)} {warned}"], points, most_lines=LINES)
+    return Section(
+        "Verdict", [*(answer.headline for answer in answers[:1]), f"{_state(findings)} {warned}"], points
+    )
 
 
 def _state(findings: Findings) -> str:
@@ -48,4 +48,4 @@ def _state(findings: Findings) -> str:
     return f"INCOMPLETE: {plural(len(records), 'case')} finished, others are missing."
 
 
-VERDICT: Final = Declaration(0, verdict_page, verdict_page)
+VERDICT: Final = Declaration(0, verdict_page, terminal=lambda section: section)

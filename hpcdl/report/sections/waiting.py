@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from hpcdl.report.formats.cells import NONE, digits, interval, plural, seconds
 from hpcdl.report.formats.document import Section, Table
-from hpcdl.report.run.contents import Answer, Declaration
+from hpcdl.report.run.contents import EVIDENCE, Answer, Declaration
 from hpcdl.report.run.method_names import Names
 
 if TYPE_CHECKING:
@@ -42,9 +42,9 @@ def stragglers_page(findings: Findings) -> Section:
             digits(pair.waiting),
             digits(pair.free),
         )
-        for pair in findings.slowed
+        for pair in sorted(findings.slowed, key=lambda pair: -pair.ratio.value)
     ]
-    table = Table("", header, rows, 2, [STRAGGLER_NOTE])
+    table = Table("", header, rows, 2, [STRAGGLER_NOTE], "most throughput kept first")
     return Section("Stragglers", tables=[table.without_empty()] if rows else [])
 
 
@@ -81,13 +81,22 @@ WAITING_NOTE: Final = (
 
 
 def waiting_page(findings: Findings) -> Section:
-    """Return one row per launch of a case."""
-    rows = [_waiting_row(findings, index, waits) for index, waits in enumerate(findings.waiting) if waits]
+    """Return one row per launch of a case in which ranks wait."""
+    known = [(index, waits) for index, waits in enumerate(findings.waiting) if waits and _share(waits)]
+    known.sort(key=lambda pair: (not pair[1].late, -_share(pair[1])))
+    rows = [_waiting_row(findings, *pair) for pair in known]
     header = (
         *("case", "ranks", "step", "wait", "share waiting", "waiting for transfers", "move bytes", "share moving"),
         *("latest rank", "by", "verdict"),
     )
-    return Section("Waiting and transfer", tables=[Table("", header, rows, 2, [WAITING_NOTE])] if rows else [])
+    table = Table("", header, rows, 2, [WAITING_NOTE], "late ranks first, then the longest share of waiting")
+    return Section("Waiting and transfer", tables=[table.without_empty()] if rows else [])
+
+
+def _share(waiting: Waiting) -> float:
+    """Return the share of a step in which ranks wait."""
+    step = float(waiting.step_seconds.mean())
+    return float(waiting.waiting.mean()) / step if step else 0.0
 
 
 def _waiting_row(findings: Findings, index: int, waiting: Waiting) -> tuple[str, ...]:
@@ -100,7 +109,7 @@ def _waiting_row(findings: Findings, index: int, waiting: Waiting) -> tuple[str,
         str(waiting.fields.get("ranks")),
         seconds(step),
         seconds(wait),
-        digits(wait / step if step else None),
+        digits(_share(waiting)),
         seconds(float(waiting.waiting_for_transfers.mean())),
         seconds(move),
         digits(move / step if step else None),
@@ -154,4 +163,4 @@ def waiting_answer(findings: Findings) -> Answer | None:
     return Answer(lines[0], lines[1:]) if lines else None
 
 
-WAITING: Final = Declaration(115, waiting_page, answer=waiting_answer)
+WAITING: Final = Declaration(115, waiting_page, rows=EVIDENCE, answer=waiting_answer)
