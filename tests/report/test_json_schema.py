@@ -11,8 +11,8 @@ from report_runs import all_figures
 
 import hpcdl
 from hpcdl.analysis.run.record_fields import CONTRACT
+from hpcdl.report.formats.records import ORIGIN
 from hpcdl.report.run.render import render
-from hpcdl.report.run.rows import ORIGIN
 
 FOLDER = Path(hpcdl.__file__).parent / "report"
 SCHEMA = json.loads((FOLDER / "schema.json").read_text(encoding="utf-8"))

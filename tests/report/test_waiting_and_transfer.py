@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from hpcdl.report.figures.efficiency_split import step_breakdown
-from hpcdl.report.formats import json as document
 from hpcdl.report.formats.markdown import render
+from hpcdl.report.formats.records import json_text
 from hpcdl.report.run.findings import findings
 from hpcdl.report.sections import waiting
+from hpcdl.report.sections.step_parts import step_breakdown
 from hpcdl.trace.recorder import CaseRecord, Recorder, Step
 from hpcdl.trace.schema import merge, read, write_part
 
@@ -63,7 +63,7 @@ def test_the_late_rank_is_named_with_its_lateness(late_run, row):
 
 
 def test_columns_have_waiting_transfer_and_the_late_rank(late_run):
-    (case,) = json.loads(document.render(late_run))["cases"]
+    (case,) = json.loads(json_text(late_run))["cases"]
     assert case["waiting_seconds"] == pytest.approx(0.010)
     assert case["transfer_seconds"] == pytest.approx(0.010)
     assert (case["late_rank"], case["late_seconds"]) == (1, pytest.approx(0.020))

@@ -177,13 +177,9 @@ def launched(request, job):
 
 
 def test_cases_of_several_sizes_run_in_one_job(job, launched):
-    """Every rank knows its node's place in the topology, whoever started it."""
     number = launched(SUITE, "--nodes", "4", "--set", "case.trace=events")
     assert job.ended(number) == [("COMPLETED", "0")], job.output()
     assert job.cases() == {f"sums-4-nodes-{number}": 4}
-    page = (job.folder / f"runs/sums-4-nodes-{number}/report.md").read_text()
-    assert "Traffic through switches" in page
-    assert "2 levels" in page
 
 
 def test_a_job_that_is_signalled_is_requeued_until_all_cases_have_finished(job, launched):

@@ -79,6 +79,11 @@ def digits(value: Number, significant: int = 3) -> str:
     return shown.rstrip(".") if "e" not in shown else f"{value:.0f}"
 
 
+def whole(value: Number) -> str:
+    """A number of ranks, steps or epochs."""
+    return NONE if value is None else f"{value:.4g}"
+
+
 def seconds(value: Number) -> str:
     """A time: 850 ns, 12.3 us, 4.56 ms, 7.89 s, 12.3 min, 2.50 h."""
     if value is None:

@@ -106,16 +106,21 @@ class Section:
     per: str = ""
     """Subject of each table, such as "setting", if the tables are of one kind: then a table can join them."""
 
-    def shortened(self, rows: int, points: int) -> Section:
-        """Return the first rows of all tables together and the first points; equal notes are stated once."""
+    def shortened(self, rows: int, points: int, whole: int = 0) -> Section:
+        """Return the first rows of all tables together, the first points and notes; equal notes are stated once.
+
+        Tables with ``whole`` rows together, or fewer, keep all.
+        """
         shown = [p if len(p) <= MAX_POINT else f"{p[:MAX_POINT]} ..." for p in self.points[:points]]
         tables = _named(self.tables) if self.per else self.tables
+        every = sum(len(table.rows) for table in tables)
+        rows = rows if every > whole else every * MAX_TABLES
         if self.per and len(tables) > MAX_ALIKE:
             tables = [_joined(tables, self.per, rows)]
         kept = [table.first(max(1, rows // min(len(tables), MAX_TABLES))) for table in tables[:MAX_TABLES]]
         last = {note: number for number, table in enumerate(kept) for note in table.notes}
         kept = [
-            replace(table, notes=[note for note in table.notes if last[note] == number])
+            replace(table, notes=[note for note in table.notes if last[note] == number][:points])
             for number, table in enumerate(kept)
         ]
         lines = self.verbatim.count("\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import count
@@ -77,6 +78,19 @@ class Source(NamedTuple):
 def render(findings: Sequence[Findings]) -> str:
     """Return the page; several runs follow each other."""
     return written([_of_run(run) for run in findings])
+
+
+def svg(findings: Sequence[Findings], title: str = "") -> str:
+    """Return the first figure whose title begins with ``title`` as SVG. Raises ValueError if there is none."""
+    from hpcdl.report.formats.drawing.figure import figure, standalone
+
+    charts = [chart for run in findings for _, charts in illustrated(run)[1] for chart in charts]
+    chosen = next((chart for chart in charts if chart.title.casefold().startswith(title.casefold())), None)
+    if chosen is None:
+        titles = [chart.title for chart in charts]
+        near = difflib.get_close_matches(title, titles, 1, 0)
+        raise ValueError(f"no figure {title!r}; did you mean {near[0]!r}?" if near else "the report has no figure")
+    return standalone(figure(chosen, 1), chosen.title, chosen.note)
 
 
 def written(sources: Sequence[Source]) -> str:

@@ -24,6 +24,8 @@ FURTHER: Final = 12
 """Rows of a section that does not answer the suite's question, if another one does."""
 EVIDENCE: Final = 8
 """Rows of a section that explains others."""
+WHOLE: Final = 16
+"""Rows of a section, at most, of which a short report leaves none out."""
 POINTS: Final = 8
 """Points of a section in a short report."""
 TERMINAL_ROWS: Final = 10
@@ -59,7 +61,7 @@ class Declaration:
     answer: Callable[[Findings], Answer | None] | None = None
     """Contribution to the verdict, or beginning of the section if another one answers the suite's question."""
     figures: Sequence[Callable[[Findings], Sequence[Chart]]] = ()
-    """Charts of a page with figures, before the tables; each comes from a file in ``hpcdl/report/figures``."""
+    """Charts of a page with figures, before the tables."""
 
 
 def without(*columns: str) -> Callable[[Section], Section]:
@@ -103,7 +105,9 @@ def illustrated(findings: Findings) -> tuple[Document, list[tuple[Section, list[
 def short(findings: Findings) -> Document:
     """Return all sections, each with the first rows of its tables."""
     pages = _pages(findings, whole=False)
-    return _document(findings, [page.shortened(_rows(section, findings), POINTS) for section, page, _ in pages])
+    return _document(
+        findings, [page.shortened(_rows(section, findings), POINTS, WHOLE) for section, page, _ in pages]
+    )
 
 
 def summary(findings: Findings) -> Document:

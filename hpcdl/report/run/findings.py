@@ -7,15 +7,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hpcdl.analysis.network import links, slow_hosts, stragglers, waiting
-from hpcdl.analysis.network.switch_traffic import switch_traffic
 from hpcdl.analysis.run import cores, deciding, overhead, ranking
 from hpcdl.analysis.run.launches import launches
 from hpcdl.analysis.run.outcome import staleness
 from hpcdl.analysis.run.scaling import records
 from hpcdl.prediction.fitted import predict_run
-from hpcdl.report.run.grouping import problems
+from hpcdl.report.run.grouping import problems, settings
 from hpcdl.report.run.method_names import run_names
-from hpcdl.report.run.settings import settings
 from hpcdl.report.run.warnings import warnings
 from hpcdl.suite import head, papers
 
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
     from hpcdl.analysis.network.links import Links
     from hpcdl.analysis.network.slow_hosts import Speeds
     from hpcdl.analysis.network.stragglers import Slowed
-    from hpcdl.analysis.network.switch_traffic import SwitchTraffic
     from hpcdl.analysis.network.waiting import Waiting
     from hpcdl.analysis.run.deciding import Decision
     from hpcdl.analysis.run.launches import Launch
@@ -36,8 +33,7 @@ if TYPE_CHECKING:
     from hpcdl.analysis.run.scaling import Record
     from hpcdl.fabric.network import Network
     from hpcdl.prediction.fitted import RunPrediction
-    from hpcdl.report.run.grouping import Method
-    from hpcdl.report.run.settings import Settings
+    from hpcdl.report.run.grouping import Method, Settings
     from hpcdl.trace.run import Run
 
 
@@ -148,11 +144,6 @@ class Findings:
             events = run.events_of(index)
             reduced.append((waiting.of_case(run, index, events), slow_hosts.of_case(run, index, events)))
         return reduced
-
-    @cached_property
-    def switch_traffic(self) -> list[SwitchTraffic]:
-        """Bytes through each level of switches, of cases whose messages were recorded under Slurm."""
-        return switch_traffic(self.run)
 
     @cached_property
     def cost_of_fabric(self) -> list[Overhead]:

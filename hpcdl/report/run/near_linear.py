@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,10 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from hpcdl.report.run.grouping import Method, Scale
-
-
-MAX_NAMED: Final = 3
-"""Methods of one outcome that a line names."""
 
 
 def count(methods: Sequence[Method], oversubscribed: Collection[int]) -> str:
@@ -59,40 +55,16 @@ def _range(values: Sequence[float]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def standings(methods: Sequence[Method]) -> list[str]:
-    """Return one line per outcome with its best methods and their efficiencies; the best outcome first."""
-    lines: dict[tuple[int, int, str], list[tuple[float, str]]] = {}
-    for method in methods:
-        order, phrase, decisive = _standing([scale for scale in method.scales if not scale.is_base])
-        place = -(decisive.median("efficiency") or 0)
-        lines.setdefault((*order, phrase), []).append((place, f"{method.name} ({_efficiency(decisive)})"))
-    return [f"{phrase}: {_first(sorted(named))}." for (_, _, phrase), named in sorted(lines.items())]
-
-
-def _first(named: Sequence[tuple[float, str]]) -> str:
-    more = [f"{len(named) - MAX_NAMED} more"] if len(named) > MAX_NAMED else []
-    return ", ".join([*(name for _, name in named[:MAX_NAMED]), *more])
-
-
-def _standing(beyond: Sequence[Scale]) -> tuple[tuple[int, int], str, Scale]:
-    """Return the rank of an outcome, its words, and the decisive scale."""
-    held = _held(beyond)
-    reached = beyond[held - 1]["ranks"] if held else 0
-    if held == len(beyond):
-        return (-reached, 0), f"near-linear at {reached} ranks", beyond[-1]
-    decisive = beyond[held]
-    until = f"near-linear up to {reached} ranks, " if held else ""
-    here = f"{decisive['ranks']} ranks"
-    if decisive.near_linear is False:
-        where = f"at {here}" if decisive is beyond[-1] else f"from {here} on"
-        return (-reached, 2), f"{until}not {'' if held else 'near-linear '}{where}", decisive
-    if decisive.disturbed:
-        return (-reached, 1), f"{until}no verdict at {here}, disturbed", decisive
-    return (-reached, 1), f"{until}inconclusive at {here}, {_reason(decisive)}", decisive
+def verdict(scale: Scale) -> str:
+    """Return whether a case is near-linear: yes, no, disturbed, or inconclusive with the reason."""
+    if scale.disturbed:
+        return "disturbed"
+    if scale.near_linear is not None:
+        return "yes" if scale.near_linear else "no"
+    return f"inconclusive: {_reason(scale)}"
 
 
 def _reason(scale: Scale) -> str:
-    """Return the reason why an undisturbed case is inconclusive."""
     if scale.is_one_launch:
         return "one launch"
     low, high = scale.low("efficiency_low"), scale.high("efficiency_high")

@@ -53,11 +53,13 @@ def save(folder: Path, texts: Sequence[str]) -> str:
 
 
 FORMATS: Final = {
-    **dict.fromkeys(("markdown", "md"), "markdown"),
-    **{name: name for name in ("summary", "html", "csv", "json", "svg")},
-    "tex": "latex",
+    **dict.fromkeys(("markdown", "md"), "markdown.render"),
+    **{name: f"{name}.render" for name in ("summary", "html")},
+    **{name: f"records.{name}_text" for name in ("csv", "json")},
+    "svg": "html.svg",
+    "tex": "latex.render",
 }
-"""Format, or ending of a file name, to the module of this folder that writes it."""
+"""Module of ``hpcdl.report.formats`` and its function, by format or ending of a file name."""
 
 
 def render(runs: Sequence[Run], format: str) -> str:  # noqa: A002 - the contract's name
@@ -82,11 +84,9 @@ def renderings(runs: Sequence[Run], formats: Sequence[str]) -> list[str]:
         if name in {"html", "svg"} and missing():
             raise ValueError(missing())
     computed = findings(runs)
-    return [
-        str(
-            importlib.import_module(f"hpcdl.report.formats.{FORMATS[name]}").render(
-                computed, *filter(None, [title])
-            )
-        )
-        for name, title in named
-    ]
+    texts = []
+    for name, title in named:
+        module, _, function = FORMATS[name].partition(".")
+        write = getattr(importlib.import_module(f"hpcdl.report.formats.{module}"), function)
+        texts.append(str(write(computed, *filter(None, [title]))))
+    return texts

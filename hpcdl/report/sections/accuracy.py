@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hpcdl.analysis.run.ranking import BUDGETS
-from hpcdl.report.figures.speedup import whole
-from hpcdl.report.formats.cells import NONE, digits, plural, seconds, spread
+from hpcdl.report.formats.cells import NONE, digits, plural, seconds, spread, whole
 from hpcdl.report.formats.charts import Axis, Lines, Point, Series
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import Answer, Declaration, without

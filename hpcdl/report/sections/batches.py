@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from hpcdl.analysis.run.record_fields import conditions, method
-from hpcdl.report.figures.speedup import whole
-from hpcdl.report.formats.cells import NONE, digits
+from hpcdl.report.formats.cells import NONE, digits, whole
 from hpcdl.report.formats.charts import Axis, Lines, Point, Series
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import Answer, Declaration

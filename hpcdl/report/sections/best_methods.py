@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from hpcdl.analysis.run.ranking import Candidate, Field, Winner
     from hpcdl.report.run.findings import Findings
-    from hpcdl.report.run.settings import Settings
+    from hpcdl.report.run.grouping import Settings
 
 QUESTIONS: Final = {
     "throughput": "fastest: most images per second",
@@ -71,14 +71,11 @@ def answer(findings: Findings) -> Answer | None:
     """
     if findings.answered_by == "deciding":
         return None
-    chosen = [
-        winner for winner in findings.winners if len({strategy(of.fields) for of in winner.field.candidates}) > 1
-    ]
     fields: dict[int, dict[str, Winner]] = {}
-    for one in chosen:
-        fields.setdefault(id(one.field), {})[one.question] = one
+    for winner in findings.winners:
+        if len({strategy(candidate.fields) for candidate in winner.field.candidates}) > 1:
+            fields.setdefault(id(winner.field), {})[winner.question] = winner
     lines = [line for answers in fields.values() if (line := _trade_off(answers, findings.oversubscribed))]
-    lines += [_line(winner, findings) for winner in chosen]
     return Answer(lines[0], lines[1:]) if lines else None
 
 
@@ -117,23 +114,6 @@ def _trade_off(winners: Mapping[str, Winner], oversubscribed: Collection[int]) -
     if remedy is not best:
         line += f"; {_called(field, remedy)} is as accurate with {times[id(remedy)]}"
     return f"{line}{doubt}."
-
-
-def _line(winner: Winner, findings: Findings) -> str:
-    """Return the answer to one question."""
-    setting, _, method, ranks = _labels(winner, findings.settings)
-    budget = f" ({budget_of(winner.field, winner.question)})" if winner.budget else ""
-    words = [
-        *([f"setting {setting}"] if setting != NONE else []),
-        *([plural(int(ranks), "rank")] if ranks != NONE else []),
-        f"{_shown(winner)}, {_bounds(winner)}",
-    ]
-    rivals = f"; tied with {_rivals(winner)}" if _rivals(winner) != NONE else ""
-    where = "".join(f"{part}: " for part in [conditions(winner.field)] if part)
-    shared = _shared(winner, findings.oversubscribed)
-    doubt = f"; {OVERSUBSCRIBED}, {plural(shared, 'rank')} share cores: doubtful" if shared else ""
-    doubt += "".join(f"; {name}" for name in _left_out(winner))
-    return f"{where}{QUESTIONS[winner.question]}{budget}: {method} ({', '.join(words)}){rivals}{doubt}."
 
 
 def _shared(winner: Winner, oversubscribed: Collection[int]) -> int:

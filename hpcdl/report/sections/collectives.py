@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.report.figures.collectives import best_scheme, bus_bandwidth, collective_time
 from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, rate, seconds, volume
 from hpcdl.report.formats.document import MAX_TABLES, REST, Section, Table
 from hpcdl.report.run.contents import Answer, Declaration
 from hpcdl.report.run.method_names import scheme_name
+from hpcdl.report.run.operation_charts import best_scheme, bus_bandwidth, collective_time
 from hpcdl.report.run.operations import BEST, CHECKED, TIED, Group, grouped, place, ranked, sizes
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ def short(findings: Findings) -> Section:
     groups = grouped(findings.records, "collective")
     notes = one_launch([record for rows in groups.values() for record in rows])
     if len(groups) > MAX_TABLES:
-        header = ("operation", "fastest", "largest size", "best first")
+        header = ("operation", "largest size", "best first", "fastest")
         cells = [_overview(group, rows) for group, rows in groups.items()]
         tables = [Table("", header, cells, len(header)).without_empty()]
     else:
@@ -265,11 +265,12 @@ def short(findings: Findings) -> Section:
 
 
 def _overview(group: Group, rows: Sequence[Record]) -> tuple[str, ...]:
-    """Return the fastest algorithms by size, and the best ones at the largest size."""
+    """Return the best algorithms at the largest size, and the fastest ones by size."""
     by_size = sizes(rows)
     fastest = [_fastest([(volume(size), peers) for size, peers in by_size.items()])] * (len(by_size) > 1)
     wrong = dict.fromkeys(f"WRONG: {scheme_name(row)}" for row in rows if row["correct"] is False)
-    return (group.title, "; ".join(filter(None, [*fastest, *wrong])) or NONE, *_best(by_size[max(by_size)], NAMED))
+    by_time = _best(by_size[max(by_size)], NAMED)
+    return (group.title, *by_time, "; ".join(filter(None, [*fastest, *wrong])) or NONE)
 
 
 def _best(peers: Sequence[Record], most: int) -> tuple[str, str]:

@@ -9,8 +9,7 @@ import numpy as np
 from hpcdl.analysis.run.break_even import WON, bandwidth
 from hpcdl.analysis.run.record_fields import configuration
 from hpcdl.analysis.statistics.estimates import mean_interval
-from hpcdl.report.figures.speedup import whole
-from hpcdl.report.formats.cells import NONE, digits, interval, plural, rate, seconds, volume
+from hpcdl.report.formats.cells import NONE, digits, interval, plural, rate, seconds, volume, whole
 from hpcdl.report.formats.charts import Axis, Lines, Point, Series
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import EVIDENCE, Answer, Declaration, without

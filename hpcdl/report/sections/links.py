@@ -1,4 +1,4 @@
-"""Hosts and links: speed of each and the slow ones, messages of pairs, traffic through switches."""
+"""Hosts and links: speed of each and the slow ones, messages of pairs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, rate, seconds, volume
+from hpcdl.report.formats.cells import NONE, digits, interval, plural, rate, seconds, volume
 from hpcdl.report.formats.charts import Axis, HeatMap
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import Answer, Declaration, without
@@ -55,23 +55,6 @@ def pairwise_page(findings: Findings) -> Section:
 
 
 PAIRWISE: Final = Declaration(120, pairwise_page, terminal=without("95 %", "max"))
-
-
-def traffic_page(findings: Findings) -> Section:
-    """Return one row per case: bytes of a step within nodes and through each level of switches."""
-    depth = max((len(traffic.bytes_per_step) for traffic in findings.switch_traffic), default=0)
-    rows = []
-    for traffic in findings.switch_traffic:
-        cells = [volume(size) for size in traffic.bytes_per_step] + [NONE] * (depth - len(traffic.bytes_per_step))
-        highest = percent(traffic.bytes_per_step[-1], sum(traffic.bytes_per_step))
-        rows.append((str(traffic.fields.get("case")), str(traffic.fields.get("ranks")), *cells, highest))
-    crossed = tuple(f"{level} level{'s' * (level > 1)}" for level in range(1, depth))
-    header = ("case", "ranks", "within nodes", *crossed, "through the highest")
-    note = "Bytes that all ranks send in a step, by the levels of switches between sender and receiver."
-    return Section("Traffic through switches", tables=[Table("", header, rows, 1, [note])] if rows else [])
-
-
-SWITCH_TRAFFIC: Final = Declaration(125, traffic_page)
 
 
 MAX_RANKS: Final = 48
@@ -140,36 +123,13 @@ TRACED: Final = (
 
 
 def links_page(findings: Findings) -> Section:
-    """Return a map per case, and the slow hosts and links; of traced cases those alone with a slow host."""
+    """Return a map per case, and the range over its pairs; of traced cases those alone with a slow host."""
     slow_in = [speed for speed in findings.speeds if _slow_hosts(speed, findings.usable_cores)]
     tables = [Table(_title(link), *_map(link)) for link in findings.links]
     tables += [Table(f"{slow.fields.get('case')}: share of the usual speed", *_shares(slow)) for slow in slow_in]
     notes = [*([NOTE] if findings.links else []), *([TRACED] if slow_in else [])]
-    points = [*_slow(findings), *_ranges(findings)]
+    points = _ranges(findings)
     return Section(TITLE, notes, points, tables) if tables else Section(TITLE, points=points)
-
-
-def _slow(findings: Findings) -> list[str]:
-    """Return one line per slow host or link and case.
-
-    There are none where ranks share cores with each other or lose them: waiting for a core looks like a slow link.
-    """
-    lines = [
-        f"{link.fields.get('case')}: the messages of {host} run at {_with_bounds(share)} of the others' speed."
-        for link in findings.speeds
-        for host, share in _slow_hosts(link, findings.usable_cores)
-    ]
-    for link in findings.links:
-        if _obstacle(link, findings.usable_cores):
-            continue
-        for host, share in link.slow_hosts():
-            lines.append(f"{_title(link)}: {link.names[host]} runs at {_with_bounds(share)} of the others' speed.")
-        for i, j, part in link.slow_links():
-            lines.append(
-                f"{_title(link)}: the link between {link.names[i]} and {link.names[j]} runs at {part:.2f} of "
-                "the usual speed."
-            )
-    return lines
 
 
 def _ranges(findings: Findings) -> list[str]:

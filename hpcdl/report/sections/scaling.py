@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 from hpcdl.analysis.run.record_fields import keeps_step, strategy
 from hpcdl.nn.volumes import FLOAT_BYTES
-from hpcdl.report.figures import speedup
-from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, seconds
+from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, seconds, whole
+from hpcdl.report.formats.charts import Axis, Lines, Point, Series
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import Answer, Declaration, without
 from hpcdl.report.run.grouping import rows
-from hpcdl.report.run.near_linear import computing, count, oversubscription, overview, standings
+from hpcdl.report.run.near_linear import computing, count, oversubscription, overview, verdict
 from hpcdl.report.sections.collectives import one_launch
 
 if TYPE_CHECKING:
@@ -20,19 +20,22 @@ if TYPE_CHECKING:
 
     from hpcdl.fabric.network import Network
     from hpcdl.report.run.findings import Findings
-    from hpcdl.report.run.grouping import Method, Row, Scale
-    from hpcdl.report.run.settings import Settings
+    from hpcdl.report.run.grouping import Method, Row, Scale, Settings
 
 TITLE: Final = "Scaling"
-NEAR: Final = {True: "yes", False: "no", None: "inconclusive"}
 EXPOSED: Final = "exposed_communication_seconds"
 """In a record; its bounds have the ending _low and _high."""
 NOISE: Final = "~0"
+RELATIVE: Final = "; efficiency is relative to that, not to one rank"
 BACKWARD: Final = 2 / 3
 """Share of backward in computing: two of three products of equal size."""
 SPLIT: Final = (
     "Load balance: mean over ranks of the compute time, by that of the slowest rank. Communication: compute time "
     "of the slowest rank by the step time. Their product is the share of the step in which the ranks compute."
+)
+POOLED: Final = (
+    "1 rank exchanges nothing: cases that differ in their scheme alone are one program. Their median is shown "
+    "and, instead of an interval, their range."
 )
 EXCHANGE: Final = (
     "r: time of the bytes of a ring on the network fitted to this run, by the time of backward. Below 1 an "
@@ -48,8 +51,10 @@ def page(findings: Findings) -> Section:
 
 def _table(methods: Sequence[Method], settings: Settings, network: Network | None) -> Table:
     shown = sorted(rows(methods), key=lambda row: (-row.scale["ranks"], -(_images_per_second(row) or 0)))
+    several = len({_base(row) for row in shown} - {NONE}) > 1
     header = (
         *("method", "ranks", "nodes", "step", "95 %", "images/s", "speedup", "efficiency", "efficiency 95 %"),
+        "base",
         *("load balance", "communication", "input", "exposed", "exposed 95 %", "r", "predicted", "error"),
         "near-linear",
     )
@@ -62,6 +67,7 @@ def _table(methods: Sequence[Method], settings: Settings, network: Network | Non
             _step_bounds(row),
             digits(_images_per_second(row)),
             *_efficiency(row),
+            _base(row) if several else NONE,
             digits(scale.median("load_balance")),
             digits(scale.median("communication_efficiency")),
             percent(scale.median("input_seconds"), row.step_seconds),
@@ -72,7 +78,7 @@ def _table(methods: Sequence[Method], settings: Settings, network: Network | Non
             digits(_exchange_by_backward(scale, network)),
             seconds(scale.median("predicted_seconds")),
             _error(scale),
-            NONE if row.is_ceiling or scale.is_base else _near_linear(scale),
+            NONE if row.is_ceiling or scale.is_base else verdict(scale),
         )
         for row in shown
         for scale in [row.scale]
@@ -80,9 +86,9 @@ def _table(methods: Sequence[Method], settings: Settings, network: Network | Non
     first = methods[0].scales[0].records[0]
     records = [record for row in shown for record in row.scale.records]
     notes = [
-        *_pools(shown),
+        *([POOLED] if any(row.members for row in shown) else []),
         *_windows(shown),
-        *_bases(methods),
+        *_bases(shown),
         *_seeds(methods),
         *one_launch(records),
         *([SPLIT] if any(row.scale.values("load_balance") for row in shown) else []),
@@ -108,10 +114,6 @@ def _exchange_by_backward(scale: Scale, network: Network | None) -> float | None
 def _error(scale: Scale) -> str:
     predicted, measured = scale.median("predicted_seconds"), scale.median("step_seconds")
     return f"{100 * (predicted / measured - 1):+.1f} %" if predicted and measured else NONE
-
-
-def _near_linear(scale: Scale) -> str:
-    return "disturbed" if scale.disturbed else NEAR[scale.near_linear]
 
 
 def _images_per_second(row: Row) -> float | None:
@@ -172,15 +174,6 @@ def _disturbed_ceilings(shown: Sequence[Row]) -> list[str]:
     )
 
 
-def _pools(shown: Sequence[Row]) -> list[str]:
-    return [
-        f"{row.name}: nothing is exchanged, so the {len(row.scale.records)} cases are one program; "
-        "their median and, instead of an interval, their range."
-        for row in shown
-        if row.members
-    ]
-
-
 def _windows(shown: Sequence[Row]) -> list[str]:
     strategies = [strategy(row.scale.records[0]) for row in shown if not keeps_step(row.scale.records[0])]
     note = (
@@ -190,22 +183,19 @@ def _windows(shown: Sequence[Row]) -> list[str]:
     return [note] if strategies else []
 
 
-def _bases(methods: Sequence[Method]) -> list[str]:
-    """The base case and its absolute time, once where all methods share it."""
-    named: dict[str, list[str]] = {}
-    for one in [method for method in methods if method.is_compared]:
-        last = one.scales[-1]
-        if last["base_ranks"] is None:
-            named.setdefault("no base: nothing measured to compare with", []).append(one.name)
-            continue
-        text = f"base {plural(last['base_ranks'], 'rank')}, step {seconds(last.median('base_step_seconds'))}"
-        if last["base_ranks"] > 1:
-            text += "; efficiency is relative to that, not to one rank"
-        named.setdefault(text, []).append(one.name)
-    if len(named) == 1:
-        (text,) = named
-        return [f"{text[0].upper()}{text[1:]}."]
-    return [f"{', '.join(names)}: {text}." for text, names in named.items()]
+def _base(row: Row) -> str:
+    """Return ranks and step of the case that a row is compared with; a dash if there is none."""
+    ranks, step = row.scale["base_ranks"], row.scale.median("base_step_seconds")
+    return f"{plural(ranks, 'rank')}, step {seconds(step)}" if row.is_compared and ranks else NONE
+
+
+def _bases(shown: Sequence[Row]) -> list[str]:
+    """Return the base once if all rows share it; else what the column is."""
+    bases = {_base(row) for row in shown} - {NONE}
+    if len(bases) > 1:
+        return ["Base: ranks and step of the case that efficiency and speedup are relative to."]
+    relative = "" if any(row.scale["base_ranks"] == 1 for row in shown) else RELATIVE
+    return [f"Base {base}{relative}." for base in bases]
 
 
 def _seeds(methods: Sequence[Method]) -> list[str]:
@@ -224,7 +214,7 @@ def answer(findings: Findings) -> Answer | None:
         name = findings.settings.name(methods[0].scales[0].records[0])
         causes = computing(methods, findings.oversubscribed)
         problems += [(name, compared, "; ".join(causes))] * bool(compared)
-        own = [*standings(compared), *causes * (not name), *_least_exposed(methods)]
+        own = [*causes * (not name), *_least_exposed(methods)]
         lines += [f"{name}: {line}" if name else line for line in own]
     if len(problems) == 1:
         lines = [count(problems[0][1], findings.oversubscribed), *lines]
@@ -263,12 +253,66 @@ def _time(exposed: float) -> str:
     return NOISE if exposed == 0 else seconds(exposed)
 
 
+def charts(findings: Findings) -> list[Lines]:
+    """Return one chart per problem with several numbers of ranks, that with most scales first."""
+    drawn = [
+        _speedup(methods, findings.settings.title(methods[0].scales[0].records[0]))
+        for methods in findings.problems
+    ]
+    return sorted(filter(None, drawn), key=lambda chart: -sum(len(line.points) for line in chart.series))
+
+
+def _speedup(methods: Sequence[Method], title: str) -> Lines | None:
+    series = [
+        Series(_curve_name(method), points, "ceiling" if method.is_ceiling else "method")
+        for method in methods
+        if method.is_compared and (points := _speedup_points(method))
+    ]
+    if all(len(line.points) == 1 for line in series):
+        return None
+    ranks = sorted({point.x for line in series for point in line.points})
+    ordered = sorted(series, key=lambda line: (line.role == "ceiling", -line.points[-1].x, -line.points[-1].y))
+    ideal = Series("ideal", [Point(ranks[0], ranks[0]), Point(ranks[-1], ranks[-1])], "reference")
+    return Lines(
+        f"Speedup{': ' if title else ''}{title}",
+        Axis("ranks", whole, 2, ranks),
+        Axis("speedup", digits, 2),
+        [*ordered, ideal],
+        "Speedup: efficiency times ranks; bars are 95 % intervals. Ideal: equal to the number of ranks.",
+    )
+
+
+def _curve_name(method: Method) -> str:
+    return method.name + (" (no communication)" if method.is_ceiling else "")
+
+
+def _speedup_points(method: Method) -> list[Point]:
+    points = []
+    for scale in method.scales:
+        ranks, value = scale["ranks"], scale.median("efficiency")
+        low, high = scale.low("efficiency_low"), scale.high("efficiency_high")
+        if value:
+            bounds = (None, None) if low is None or high is None else (low * ranks, high * ranks)
+            points.append(Point(ranks, value * ranks, *bounds))
+    return points
+
+
 SECTION = Declaration(
     50,
     page,
     terminal=without(
-        *("nodes", "95 %", "speedup", "efficiency 95 %", "load balance", "communication", "input", "exposed 95 %")
+        *(
+            "nodes",
+            "95 %",
+            "speedup",
+            "efficiency 95 %",
+            "base",
+            "load balance",
+            "communication",
+            "input",
+            "exposed 95 %",
+        )
     ),
     answer=answer,
-    figures=(speedup.charts,),
+    figures=(charts,),
 )

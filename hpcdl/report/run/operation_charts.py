@@ -1,11 +1,10 @@
-"""Time of a collective over ranks."""
+"""Charts of collectives: the fastest algorithm, bus bandwidth, and time over ranks."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.report.figures.speedup import whole
-from hpcdl.report.formats.cells import rate, seconds, volume
+from hpcdl.report.formats.cells import rate, seconds, volume, whole
 from hpcdl.report.formats.charts import Axis, Lines, Point, Series, Tiles
 from hpcdl.report.run.method_names import scheme_name
 from hpcdl.report.run.operations import TIED, grouped, place, ranked, sizes

@@ -1,1 +1,0 @@
-"""Figures of a report: one figure, one file; the declaration of a section names its figures."""

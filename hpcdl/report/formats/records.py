@@ -1,0 +1,146 @@
+"""Records of runs as CSV, as JSON and as a pandas frame: one row per case and seed.
+
+``README.md`` in ``hpcdl/report`` explains the columns, ``schema.json`` has their types.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pandas as pd
+
+from hpcdl.analysis.run.cores import UNKNOWN
+from hpcdl.analysis.run.record_fields import CONTRACT, settings
+from hpcdl.report.formats.cells import visible
+from hpcdl.report.prediction.predictions import described
+from hpcdl.report.run.findings import findings
+from hpcdl.report.run.warnings import not_run, unfinished
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcdl.analysis.run.scaling import Record
+    from hpcdl.prediction.fitted import Fitted
+    from hpcdl.report.run.findings import Findings
+    from hpcdl.trace.run import Run
+
+
+ORIGIN: Final = (
+    *("run", "date", "hosts", "mpi_library", "mpi_version", "hpcdl_version", "commit", "environment_key"),
+    "slurm_job",
+)
+"""Columns that say when, where and with what software a row was measured."""
+
+
+class Rows(NamedTuple):
+    """The rows of one run."""
+
+    run: str
+    records: list[Record]
+    fitted: Fitted | None
+    """The network that was fitted to the run's collectives; ``predicted_seconds`` comes from it."""
+
+
+def rows(findings: Sequence[Findings]) -> list[Rows]:
+    """Return the rows of each run; an unknown value is None."""
+    return [
+        Rows(
+            run.name,
+            [_with_origin(run, record) for record in (run.predicted.records if run.predicted else run.records)],
+            run.predicted.fitted if run.predicted else None,
+        )
+        for run in findings
+    ]
+
+
+def _with_origin(findings: Findings, record: Record) -> Record:
+    """Add the columns of :data:`ORIGIN`, unless the case has its own."""
+    run = findings.run
+    env = run.environments.get(str(record.get("environment_key")), run.environment)
+    mpi, software, git, variables = (_table(env.get(key)) for key in ("mpi", "software", "git", "variables"))
+    processes = 1 if record.get("network") else record["ranks"]
+    hosts = dict.fromkeys(str(rank.get("hostname")) for rank in (env.get("ranks") or ())[:processes])
+    changed = "-dirty" if git.get("changed_files") else ""
+    array, task = (variables.get(f"SLURM_ARRAY_{word}_ID") for word in ("JOB", "TASK"))
+    origin = {
+        "date": env.get("date"),
+        "hosts": " ".join(hosts),
+        "mpi_library": mpi.get("library"),
+        "mpi_version": mpi.get("version"),
+        "hpcdl_version": software.get("hpcdl"),
+        "commit": f"{git['commit']}{changed}" if git.get("commit") else None,
+        "environment_key": env.get("key"),
+        "slurm_job": f"{array}_{task}" if array else variables.get("SLURM_JOB_ID"),
+    }
+    known = {key: None if value in ("", UNKNOWN) else value for key, value in origin.items()}
+    first = {column: record.get(column) for column in CONTRACT}
+    return {**first, "run": findings.name, **known, **record}
+
+
+def _table(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+FORMULA: Final = ("=", "+", "-", "@")
+"""First characters of a formula."""
+
+
+def csv_text(findings: Sequence[Findings]) -> str:
+    """Return SI units in full precision; an unknown value is an empty cell."""
+    cells = [
+        {_text(name): _text(value) if isinstance(value, str) else value for name, value in row.items()}
+        for run in rows(findings)
+        for row in run.records
+    ]
+    stream = io.StringIO()
+    columns = list(dict.fromkeys(column for row in cells for column in row))
+    writer = csv.DictWriter(stream, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(cells)
+    return stream.getvalue()
+
+
+def _text(value: str) -> str:
+    """Return text that no spreadsheet takes for a formula: one that could be begins with an apostrophe."""
+    text = visible(value)
+    return f"'{text}" if text.startswith(FORMULA) else text
+
+
+def frame(runs: Sequence[Run]) -> pd.DataFrame:
+    """Return one row per case and seed; an unknown value is missing."""
+    return pd.DataFrame(cases(findings(runs)))
+
+
+def cases(runs: Sequence[Findings]) -> list[Record]:
+    """Return the rows of all runs, each with the case's settings."""
+    return [{**row, "settings": settings(row)} for run in rows(runs) for row in run.records]
+
+
+def json_text(runs: Sequence[Findings]) -> str:
+    """``{"schema": 1, "cases": [...], "networks": [...], "runs": [...]}``: SI units, null for unknown values.
+
+    ``networks``: the network fitted to the collectives and exchanges of each run with enough of them, from which
+    their ``predicted_seconds`` follow. ``runs``: of each whether every case of its suite has a result, and the
+    cases that failed before they had one, or cannot be run where it was made. Texts are ASCII: JSON has escapes
+    for all other characters.
+    """
+    rows_of_runs = rows(runs)
+    networks = [
+        {"run": run.run, **described(run.fitted.network, run.fitted.certainty)}
+        for run in rows_of_runs
+        if run.fitted
+    ]
+    about_runs = [
+        {
+            "run": run.name,
+            "complete": run.run.complete,
+            "failed_cases": unfinished(run.run),
+            "cases_not_run": not_run(run.run),
+        }
+        for run in runs
+    ]
+    document = {"schema": 1, "cases": cases(runs), "networks": networks, "runs": about_runs}
+    return json.dumps(document, indent=1, allow_nan=False) + "\n"
