@@ -87,7 +87,7 @@ class Site:
     hop_seconds: float = 0.0
     overhead_seconds: float = 0.0
     background: float = 0.0
-    slow: dict[str, float] = field(default_factory=dict)
+    slow: dict[str, float] | None = None
 
     def __post_init__(self) -> None:
         if self.placement not in PLACEMENTS:
@@ -99,7 +99,7 @@ class Site:
                 raise ValueError(f"{name}: must be at least 0, not {getattr(self, name)}")
         if not 0 <= self.background < 1:
             raise ValueError(f"background: must be at least 0 and less than 1, not {self.background}")
-        for link, share in self.slow.items():
+        for link, share in (self.slow or {}).items():
             if type(share) not in {int, float} or not 0 < share <= 1:
                 raise ValueError(
                     f"slow: {link!r} must keep a share of its bandwidth, 0 < share <= 1, not {share!r}"

@@ -30,7 +30,8 @@ class Wiring:
         self._host = [network.host(rank) for rank in range(ranks)]
         self._place = self._site.place(self._topology, max(self._host) + 1)
         links = self._topology.links
-        for link in self._site.slow:
+        self._slow = self._site.slow or {}
+        for link in self._slow:
             if link not in links:
                 close = [*get_close_matches(link, links, n=1), *links, "none, as it has no links"]
                 raise ValueError(f"slow: no link {link!r}; did you mean {close[0]!r}?")
@@ -49,7 +50,7 @@ class Wiring:
             return link.alpha, self._numbered(ends, link.beta)
         port = (dest - source) % len(self._host) % site.ports
         crossed = [
-            (name, self._topology.links[name] * (1 - site.background) * site.slow.get(name, 1.0))
+            (name, self._topology.links[name] * (1 - site.background) * self._slow.get(name, 1.0))
             for name in self._topology.route(int(self._place[one]), int(self._place[other]))
         ]
         ends = (

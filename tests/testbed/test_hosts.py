@@ -200,6 +200,8 @@ def test_hpcdl_run_has_a_rank_on_each_host_and_says_that_they_are_emulated(libra
         "rate": "200mbit",
         "slow": {"host4": "100mbit"},
         "bytes_per_second": {"host1": 25_000_000, "host2": 25_000_000, "host3": 25_000_000, "host4": 12_500_000},
+        "trunk": "",
+        "trunk_bytes_per_second": 0,
     }
     # what a link carried: none of the messages had another way
     carried = environment["counters_after"]["network"]["eth0"]["tx_bytes"]

@@ -185,7 +185,7 @@ class Settings:
     """Name and further settings of each problem. Empty if there is only one."""
 
     def name(self, fields: Mapping[str, Any]) -> str:
-        """Return the network of a record's problem; ``A``, ``B``, ... where networks recur; empty if alone."""
+        """Return the model of a problem; where models recur, the simulated network or a letter; empty if alone."""
         return self.own.get(problem(fields), ("", ""))[0]
 
     def title(self, fields: Mapping[str, Any]) -> str:
@@ -202,9 +202,9 @@ def settings(groups: Sequence[Sequence[Method]]) -> Settings:
     common = [every[0][name] for name in shared if name != "suite"]
     absent = {name: word for name, word in ABSENT.items() if name in names and name not in shared}
     firsts = [methods[0].scales[0].records[0] for methods in groups]
-    own_names = [_network(fields) for fields in firsts]
-    if len(set(own_names)) < len(own_names) or "" in own_names:
-        own_names = [*ascii_uppercase, *map(str, range(len(ascii_uppercase) + 1, len(groups) + 1))]
+    letters = [*ascii_uppercase, *map(str, range(len(ascii_uppercase) + 1, len(groups) + 1))]
+    kinds = [[_network(fields) for fields in firsts], [fields.get("network") or "" for fields in firsts], letters]
+    own_names = next(kind for kind in kinds if len(set(kind)) == len(kind) and "" not in kind)
     own = {
         key: (own_name, ", ".join(word for name, word in {**absent, **named}.items() if name not in shared))
         for (key, named), own_name in zip(words.items(), own_names, strict=False)

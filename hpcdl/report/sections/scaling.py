@@ -16,7 +16,7 @@ from hpcdl.report.run.near_linear import computing, count, oversubscription, ove
 from hpcdl.report.sections.collectives import one_launch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from hpcdl.fabric.network import Network
     from hpcdl.report.run.findings import Findings
@@ -42,6 +42,11 @@ EXCHANGE: Final = (
     "exchange can hide behind backward."
 )
 
+TO_TARGET: Final = (
+    "To target: time until an evaluation reached the target accuracy, the median over seeds. Where batches grow "
+    "with the ranks there are fewer steps only as long as a larger batch saves some."
+)
+
 
 def page(findings: Findings) -> Section:
     """Return one table per problem."""
@@ -52,11 +57,12 @@ def page(findings: Findings) -> Section:
 def _table(methods: Sequence[Method], settings: Settings, network: Network | None) -> Table:
     shown = sorted(rows(methods), key=lambda row: (-row.scale["ranks"], -(_images_per_second(row) or 0)))
     several = len({_base(row) for row in shown} - {NONE}) > 1
+    bases = {(row.name, row.scale["ranks"]): row.scale for row in shown}
     header = (
         *("method", "ranks", "nodes", "step", "95 %", "images/s", "speedup", "efficiency", "efficiency 95 %"),
         "base",
         *("load balance", "communication", "input", "exposed", "exposed 95 %", "r", "predicted", "error"),
-        "near-linear",
+        *("to target", "speedup to target", "efficiency to target", "near-linear"),
     )
     cells = [
         (
@@ -78,6 +84,7 @@ def _table(methods: Sequence[Method], settings: Settings, network: Network | Non
             digits(_exchange_by_backward(scale, network)),
             seconds(scale.median("predicted_seconds")),
             _error(scale),
+            *_to_target(row, bases),
             NONE if row.is_ceiling or scale.is_base else verdict(scale),
         )
         for row in shown
@@ -95,6 +102,7 @@ def _table(methods: Sequence[Method], settings: Settings, network: Network | Non
         *_input(shown),
         *_noise(cells),
         *_disturbed_ceilings(shown),
+        *([TO_TARGET] if any(row.scale.values("seconds_to_target") for row in shown) else []),
         *([EXCHANGE] if any(_exchange_by_backward(row.scale, network) for row in shown) else []),
     ]
     order = "most ranks first, then most images/s"
@@ -109,6 +117,24 @@ def _exchange_by_backward(scale: Scale, network: Network | None) -> float | None
     if link is None or ranks == 1 or not computing or not parameters:
         return None
     return float(2 * (ranks - 1) / ranks * FLOAT_BYTES * parameters * link.beta / (BACKWARD * computing))
+
+
+def _to_target(row: Row, bases: Mapping[tuple[str, int], Scale]) -> tuple[str, str, str]:
+    """Return the median time to the target, and the speed-up and efficiency in it."""
+    ranks, base = row.scale["ranks"], bases.get((row.name, row.scale["base_ranks"]))
+    times = [_reached(scale) if scale else None for scale in (row.scale, base)]
+    if times[0] is None:
+        return "not reached" if any(map(_reached, bases.values())) else NONE, NONE, NONE
+    if times[1] is None or base is None:
+        return seconds(times[0]), NONE, NONE
+    speedup = times[1] / times[0]
+    return seconds(times[0]), digits(speedup), digits(speedup * base["ranks"] / ranks)
+
+
+def _reached(scale: Scale) -> float | None:
+    """Return the median time to the target; None if a case did not reach it."""
+    times = scale.values("seconds_to_target")
+    return median(times) if len(times) == len(scale.records) else None
 
 
 def _error(scale: Scale) -> str:
@@ -207,13 +233,14 @@ def _seeds(methods: Sequence[Method]) -> list[str]:
 
 def answer(findings: Findings) -> Answer | None:
     """Return the near-linear methods of one problem, or a sentence on each of several; else exposed times."""
-    lines: list[str] = []
+    lines, soonest = list[str](), list[str]()
     problems: list[tuple[str, list[Method], str]] = []
     for methods in findings.problems:
         compared = [method for method in methods if method.is_compared and not method.is_ceiling]
         name = findings.settings.name(methods[0].scales[0].records[0])
         causes = computing(methods, findings.oversubscribed)
         problems += [(name, compared, "; ".join(causes))] * bool(compared)
+        soonest += [f"{name}: {line}" if name else line for line in _soonest(methods)]
         own = [*causes * (not name), *_least_exposed(methods)]
         lines += [f"{name}: {line}" if name else line for line in own]
     if len(problems) == 1:
@@ -223,7 +250,29 @@ def answer(findings: Findings) -> Answer | None:
         headline, *others = (line for _, line in ordered)
         ends = [method.scales[-1] for _, methods, _ in problems for method in methods]
         lines = [headline + oversubscription(ends, findings.oversubscribed), *others, *lines]
+    lines = [*soonest, *lines]
     return Answer(lines[0], lines[1:]) if lines else None
+
+
+def _soonest(methods: Sequence[Method]) -> list[str]:
+    """Return on how many ranks the target is reached first, and what that gains, if ranks of one method differ."""
+    known = [
+        (time, base_time, scale, method.scales[0])
+        for method in methods
+        if len(method.scales) > 1 and not method.is_ceiling
+        for base_time in [_reached(method.scales[0])]
+        for scale in method.scales[1:]
+        if (time := _reached(scale)) is not None and base_time is not None
+    ]
+    if not known:
+        return []
+    time, base_time, scale, base = min(known, key=lambda one: one[0])
+    target = percent(base["target_accuracy"], 1)
+    if time >= base_time:
+        return [f"{target} soonest on {plural(base['ranks'], 'rank')}."]
+    faster, images = digits(base_time / time), digits(scale.median("speedup"))
+    on = f"{plural(scale['ranks'], 'rank')}: {faster} times as fast as on {base['ranks']}"
+    return [f"{target} soonest on {on}, with {images} times the images a second."]
 
 
 def _least_exposed(methods: Sequence[Method]) -> list[str]:

@@ -1,0 +1,33 @@
+"""Time to the target in the table Scaling: twice as many images a second, but not half the time to the accuracy."""
+
+from hpcdl.report.run.render import render
+
+
+def run_of(hand, seconds_to_target):
+    """``seconds_to_target``: by ranks, of two seeds each; None: not reached."""
+    for ranks, times in seconds_to_target.items():
+        for seed, time in enumerate(times, 1):
+            at_end = [(32, 4.0, time or 1.0, 0.3, 0.95 if time else 0.5, 2048)]
+            hand.train(
+                [[80.0] * 2 + [80.0] * 20] * ranks,
+                ranks=ranks,
+                scaling="weak",
+                batch_per_rank=16,
+                global_batch=16 * ranks,
+                seed=seed,
+                target_accuracy=0.9,
+                evaluations=at_end,
+            )
+    return hand.read(suite_text="[suite]\nname = 's'\nanswer = 'scaling'\n")
+
+
+def test_speed_up_in_time_to_target_is_next_to_images_a_second(hand, row):
+    page = render([run_of(hand, {1: (8.0, 8.0), 2: (5.0, 5.0), 4: (2.0, None)})], "markdown")
+    assert "90.0 % soonest on 2 ranks: 1.60 times as fast as on 1, with 2.00 times the images a second." in page
+    assert row(page, "ring", "2")[-4:-1] == ["5.00 s", "1.60", "0.800"]
+    assert row(page, "ring", "4")[-4:-1] == ["not reached", "-", "-"]
+
+
+def test_more_ranks_may_be_later(hand):
+    page = render([run_of(hand, {1: (8.0, 8.0), 2: (9.0, 9.0)})], "markdown")
+    assert "90.0 % soonest on 1 rank." in page
