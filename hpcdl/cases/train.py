@@ -277,7 +277,7 @@ def program(
         try:
             await run(comm, mine)
             tested = await mine.evaluation.test_at_end() if tests else {}
-            noise = await mine.noise.fields(comm) if mine.noise is not None else {}
+            watched = [await one.fields(comm) for one in mine.watched]
         finally:
             mine.inputs.close()
         mine.journal.memory(mine.memory_bytes)
@@ -288,7 +288,7 @@ def program(
                 comm, mine.compressed, mine.journal, sent, WARMUP_STEPS, among_activations=mine.group is not None
             ),
             **tested,
-            **noise,
+            **{name: value for fields in watched for name, value in fields.items()},
             "parameters": volumes(spec.layers, spec.data.shape, 1).parameters,
             "bucket_bytes": mine.bucket_bytes,
             "chosen": chosen,

@@ -38,6 +38,7 @@ async def asynchronous(
     n_fetch: int = 1,
     n_push: int = 1,
     overlap: bool = False,
+    local_rate: float = 1.0,
     servers: int = 1,
     dedicated: bool = False,
     scale_rate: str = "none",
@@ -66,6 +67,7 @@ async def asynchronous(
     step. With ``n_fetch`` = 1 the mean staleness is (W - 1) / ``collect``. A push without a fetch overlaps with
     the next gradient. With ``overlap`` all exchanges overlap with it, as in Downpour; fetched parameters are used
     one step later, and the mean staleness is (2 W - 1) / ``collect`` (:mod:`hpcdl.analysis.run.outcome`).
+    ``local_rate``: the workers' rate between fetches by that of the servers.
 
     ``servers``: number of shards of the parameters, each with its own optimizer. The first ranks are workers and
     servers; with ``dedicated`` the last ranks are servers only.
@@ -119,7 +121,17 @@ async def asynchronous(
 
     async def work() -> None:
         client = Client(ranks, session, layout, transfers, warm_start if ranks.rank else 0, overlap=overlap)
-        await _work(comm, session, client, rules, snapshots, n_fetch=n_fetch, n_push=n_push, ahead=int(overlap))
+        await _work(
+            comm,
+            session,
+            client,
+            rules,
+            snapshots,
+            n_fetch=n_fetch,
+            n_push=n_push,
+            ahead=int(overlap),
+            local=local_rate * layout.workers,
+        )
 
     if not layout.works(ranks.rank):
         await serve()
@@ -143,6 +155,7 @@ async def _work(
     n_fetch: int,
     n_push: int,
     ahead: int,
+    local: float,
 ) -> None:
     """Train while the servers grant mini-batches; start a fetch when ``ahead`` of them are left."""
     replica, workers = session.replica, len(rules.weights)
@@ -160,7 +173,7 @@ async def _work(
             await client.accrue(replica.gradients)
             if n_fetch + ahead > 1:  # otherwise the fetch replaces these parameters before their next use
                 # rate x workers: the update of a server that applies this gradient alone
-                await comm.compute("update", partial(_descend, session, rate * workers))
+                await comm.compute("update", partial(_descend, session, rate * local))
             await client.finish()
             push, fetch = step % n_push == 0, client.left <= ahead
             if push or fetch:
@@ -207,6 +220,10 @@ def check(ranks: int, settings: Mapping[str, Any]) -> None:
     _check_choice("scale_rate", settings["scale_rate"], "none", "staleness")
     _check_choice("delay_compensation", settings["delay_compensation"], "none", "constant", "adaptive")
     n_fetch, n_push = settings["n_fetch"], settings["n_push"]
+    if settings["local_rate"] < 0:
+        raise ValueError(f"local_rate: must be at least 0, not {settings['local_rate']}")
+    if settings["local_rate"] != 1 and n_fetch == 1 and not overlap:
+        raise ValueError("local_rate: needs n_fetch of at least 2, or overlap; otherwise workers update nothing")
     if bound is not None:
         if overlap:
             raise ValueError("overlap: a worker that trains on old parameters cannot keep a bound")

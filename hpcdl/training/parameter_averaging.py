@@ -49,6 +49,8 @@ async def parameter_averaging(
 
     On a mesh the ranks with the same parts of the layers average them; a replica's gradient is that of its group.
 
+    The record has the replicas' drift before an average (:mod:`hpcdl.training.parts.drift`).
+
     Messages: one allreduce of V bytes (the parameters) per average, one more per averaged state vector. Memory: no
     further vector.
     """
@@ -56,6 +58,7 @@ async def parameter_averaging(
     among, place = holders(comm, session), place_among(comm, session)
     share = session.inputs.images_of(*place)
     begin = max(local_from, _first_drop(session.learning_rate, session.steps) if post_local else 0)
+    drift = session.watch_drift(among.size)
     since = images = 0
     for step in range(session.steps):
         rate = session.learning_rate(step)
@@ -69,7 +72,11 @@ async def parameter_averaging(
             if since >= period or step < begin or step + 1 == session.steps:
                 # without an aggregation (the no-communication ceiling) each rank averages with itself only
                 weight = 1.0 if session.independent else images / (since * session.global_batch)
+                if drift is not None:
+                    drift.before(replica.parameters, weight)
                 await _average(among, session, replica.parameters, weight)
+                if drift is not None:
+                    drift.after(replica.parameters)
                 if optimizer_state == "averaged":
                     for vector in optimizer.state.values():
                         await _average(among, session, vector, weight)

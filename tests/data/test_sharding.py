@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hpcdl.data.parts.sharding import Shares, epoch_order, share, steps_per_epoch
+from hpcdl.data.parts.sharding import Shares, epoch_order, own_images, share, steps_per_epoch
 
 RANKS = [*range(1, 18), 32, 64]
 
@@ -106,3 +106,14 @@ def test_invalid_arguments_are_refused():
     for images, epoch, seed in ((-1, 0, 0), (10, -1, 0), (10, 0, -1)):
         with pytest.raises(ValueError, match=r".+"):
             epoch_order(images, epoch, seed)
+
+
+@pytest.mark.parametrize(("images", "ranks", "weights"), [(10, 3, (1,)), (103, 4, (3, 1)), (7, 7, (1,))])
+def test_own_images_are_the_same_in_all_epochs_in_another_order(images, ranks, weights):
+    shares = Shares(weights=weights)
+    for rank in range(ranks):
+        epochs = [own_images(images, epoch, 5, rank, ranks, shares) for epoch in range(4)]
+        assert len({tuple(sorted(epoch)) for epoch in epochs}) == 1
+        assert len(epochs[0]) < 6 or len({tuple(epoch) for epoch in epochs}) > 1
+    every = [own_images(images, 0, 5, rank, ranks, shares) for rank in range(ranks)]
+    assert sorted(image for mine in every for image in mine) == list(range(images))

@@ -81,6 +81,7 @@ ANOTHER = {
         "evaluate_every": 2,
         "seed": 2,
         "prefetch": 0,
+        "partition": "replicas",
         "threads": 2,
         "trace": "steps",
         "straggler": {"rank": 1, "factor": 2},

@@ -281,6 +281,8 @@ def test_the_title_is_the_literatures_name(numbers, expected):
         (4, {"scale_rate": "yes"}, "scale_rate: must be 'none' or 'staleness', not 'yes'"),
         (4, {"delay_compensation": "some"}, "delay_compensation: must be 'none' or 'constant' or 'adaptive'"),
         (4, {"delay_compensation": "constant", "n_push": 2}, "delay_compensation: needs n_fetch = 1"),
+        (4, {"local_rate": -1.0, "n_fetch": 2}, "local_rate: must be at least 0, not -1"),
+        (4, {"local_rate": 0.5}, "local_rate: needs n_fetch of at least 2, or overlap"),
         (4, {"strength": 0.1}, "strength: needs delay_compensation"),
     ],
 )

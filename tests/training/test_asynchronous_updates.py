@@ -223,7 +223,7 @@ def test_shards_and_own_steps_have_the_models_rates(numbers, optimizer, servers)
     np.testing.assert_allclose(found.parameters, expected, rtol=1e-9, atol=1e-12)
 
 
-def downpour(n_fetch, n_push, overlap, steps, rate):
+def downpour(n_fetch, n_push, overlap, steps, rate, local=1.0):
     """Return parameters by algorithm 7.1 of Dean et al. 2012 with one replica and gradient descent on the server.
 
     What a fetch brings is there at once, or at the end of the step that it was started in; the first is waited for.
@@ -238,7 +238,7 @@ def downpour(n_fetch, n_push, overlap, steps, rate):
         images, total = batch_gradient(5, quadratic.IMAGES, step, 0, 1)
         gradient = (images * parameters - total) / images
         accrued += gradient
-        parameters -= rate * gradient
+        parameters -= local * rate * gradient
         if fetched is not None and late:
             parameters = fetched.copy()
         if step % n_push == 0:
@@ -257,6 +257,13 @@ def test_fetches_and_pushes_follow_the_papers_pseudo_code(n_fetch, n_push, overl
     rate = lambda step: 0.25
     run = Run(in_process(1 + servers, n_fetch), steps=11, learning_rate=rate, numbers=numbers)
     np.testing.assert_allclose(run.parameters, downpour(n_fetch, n_push, overlap, 11, 0.25), rtol=1e-12)
+
+
+@pytest.mark.parametrize(("n_fetch", "overlap", "local"), [(3, False, 0.5), (2, True, 0.0), (1, True, 2.0)])
+def test_workers_have_a_rate_of_their_own_between_fetches(n_fetch, overlap, local):
+    numbers = {"n_fetch": n_fetch, "overlap": overlap, "local_rate": local, "dedicated": True}
+    run = Run(in_process(2, n_fetch), steps=11, learning_rate=lambda step: 0.25, numbers=numbers)
+    np.testing.assert_allclose(run.parameters, downpour(n_fetch, 1, overlap, 11, 0.25, local), rtol=1e-12)
 
 
 @pytest.mark.parametrize("settings", [{}, {"scale_rate": "staleness"}, {"warm_start": 4}, {"bound": 1}])

@@ -180,3 +180,16 @@ def test_a_case_that_fails_leaves_no_thread_behind(program, fault, kind):
     run, _ = program(aggregation=f"my_faults:{fault}")
     with pytest.raises(kind):
         in_process(2).run(run)
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 5])
+def test_a_replica_with_its_own_images_sees_no_others(ranks):
+    """Batches of 50 of 240 images: 4 steps an epoch, in which shares of 3 and 5 ranks wrap round or leave some out."""
+    whole = {}
+    for rank in range(ranks):
+        mine = session("none", "float32", global_batch=50, steps=16, partition="replicas")
+        indices = [mine.inputs._indices(step, rank, ranks) for step in range(16)]
+        assert [len(chosen) for chosen in indices] == [mine.inputs.images_of(rank, ranks)] * 16
+        assert len({chosen.tobytes() for chosen in indices}) > 12
+        whole[rank] = set(np.concatenate(indices).tolist())
+    assert sum(map(len, whole.values())) == len(set().union(*whole.values()))

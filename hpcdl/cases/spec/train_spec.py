@@ -13,7 +13,7 @@ from hpcdl.cases.spec.compute_times import DEVICES
 from hpcdl.cases.spec.keys import MAX_RANKS, MAX_STEPS, MAX_THREADS, Choice, key, opened
 from hpcdl.cases.spec.step_spec import StepSpec
 from hpcdl.cases.spec.tuning import Tuning
-from hpcdl.data.parts.sharding import EQUAL, Shares, bounds
+from hpcdl.data.parts.sharding import EPOCHS, EQUAL, REPLICAS, Shares, bounds
 from hpcdl.fabric.faults import Failure, Straggler
 from hpcdl.fabric.network import NETWORKS, Site
 from hpcdl.nn.backend import backend
@@ -67,6 +67,7 @@ class TrainSpec(StepSpec):
     batch_per_rank: int | None = key(None, least=1)
     shares: Shares | None = key(None, table=Shares)
     mesh: Mesh | None = key(None, table=Mesh)
+    partition: str = key(EPOCHS, choices=(EPOCHS, REPLICAS))
     validation: float = key(0.0, least=0, most=0.9)
     epochs: float | None = key(None, above=0)
     steps: int | None = key(None, least=1, most=MAX_STEPS)
@@ -216,6 +217,7 @@ class TrainSpec(StepSpec):
             steps=self.planned_steps,
             seed=self.seed,
             shares=self.sharing,
+            partition=self.partition,
             independent=self.independent,
             target_accuracy=self.target_accuracy,
             stop_at_target=self.stop_at_target,

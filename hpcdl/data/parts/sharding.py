@@ -35,6 +35,9 @@ class Shares:
         return (*self.weights, *self.weights[-1:] * (ranks - len(self.weights)))[:ranks]
 
 
+EPOCHS, REPLICAS = "epochs", "replicas"
+"""Partitions: all images are shuffled in every epoch, or each replica has its own."""
+
 EQUAL: Final = Shares(weights=(1,))
 """Equal shares; sizes differ by at most one image."""
 
@@ -53,6 +56,18 @@ def epoch_order(images: int, epoch: int, seed: int) -> NDArray[np.int64]:
     order = np.argsort(keys, kind="stable").astype(np.int64, copy=False)
     order.flags.writeable = False
     return order
+
+
+def own_images(
+    images: int, epoch: int, seed: int, rank: int, ranks: int, shares: Shares = EQUAL
+) -> NDArray[np.int64]:
+    """Return the images of ``rank`` where each has its own in all epochs, in the order of ``epoch``.
+
+    The images are shuffled once and divided by the shares, as each replica of DistBelief has a part of the data
+    (Dean et al. 2012, section 4.1).
+    """
+    begin, end = bounds(images, ranks, shares)[rank : rank + 2]
+    return epoch_order(images, 0, seed)[begin:end][epoch_order(end - begin, epoch, seed)]
 
 
 def steps_per_epoch(images: int, global_batch: int) -> int:

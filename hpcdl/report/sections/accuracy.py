@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 TITLE: Final = "Accuracy"
 HEADER: Final = (
     *("method", "ranks", "final accuracy", "best accuracy", "final loss", "target reached"),
-    *("time to target", "ranks x time", "samples", "epochs", "noise scale"),
+    *("time to target", "ranks x time", "samples", "epochs", "noise scale", "drift"),
 )
+DRIFT: Final = "Drift: distance of replicas from their average before it, by the norm of the average."
 NOISE: Final = (
     "Noise scale: batch beyond which larger ones hardly save steps (McCandlish et al. 2018), in the last quarter "
     "of the training."
@@ -58,6 +59,8 @@ def accuracy_page(findings: Findings) -> Section:
             notes.append("Medians, with their range where they differ, over seeds and over pooled methods.")
         if any(row.scale.values("noise_scale_q4") for row in learned):
             notes.append(NOISE)
+        if any(row.scale.values("replica_drift") for row in learned):
+            notes.append(DRIFT)
         cells = [_accuracy(row) for row in learned]
         table = Table(findings.settings.title(first), HEADER, cells, 1, notes, "highest final accuracy first")
         missed = target is not None and any(
@@ -98,6 +101,7 @@ def _accuracy(row: Row) -> tuple[str, ...]:
         _ranged(scale, "samples_to_target", lambda value: NONE if value is None else f"{value:.0f}"),
         _ranged(scale, "epochs_to_target", digits),
         digits(scale.median("noise_scale_q4")),
+        digits(scale.median("replica_drift")),
     )
 
 
@@ -225,7 +229,7 @@ def _points(candidate: Candidate, column: str) -> list[Point]:
 ACCURACY: Final = Declaration(
     60,
     accuracy_page,
-    terminal=without("final loss", "ranks x time", "samples", "epochs", "noise scale"),
+    terminal=without("final loss", "ranks x time", "samples", "epochs", "noise scale", "drift"),
     answer=accuracy_answer,
     figures=(charts,),
 )

@@ -6,7 +6,16 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from hpcdl.data.parts.prefetch import Prefetch
-from hpcdl.data.parts.sharding import EQUAL, Shares, bounds, epoch_order, share, steps_per_epoch
+from hpcdl.data.parts.sharding import (
+    EPOCHS,
+    EQUAL,
+    Shares,
+    bounds,
+    epoch_order,
+    own_images,
+    share,
+    steps_per_epoch,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,8 +34,10 @@ _Batch: TypeAlias = "tuple[Array, NDArray[np.int64]]"
 class Inputs:
     """Shares of the batches of ``dataset``, for ``replica``.
 
-    ``shares``: the ranks' shares of a batch. ``prefetch``: batches prepared ahead by a thread, which :meth:`close`
-    ends; 0: no thread, :meth:`batch` makes each. ``group``: the rank's model group; None: it has all layers.
+    ``shares``: the ranks' shares of a batch. ``partition``: "epochs" shuffles all images in every epoch; with
+    "replicas" each replica has its own images in all epochs. ``prefetch``: batches prepared ahead by a thread,
+    which :meth:`close` ends; 0: no thread, :meth:`batch` makes each. ``group``: the rank's model group; None: it
+    has all layers.
     """
 
     def __init__(
@@ -38,6 +49,7 @@ class Inputs:
         seed: int,
         *,
         shares: Shares = EQUAL,
+        partition: str = EPOCHS,
         prefetch: int = 0,
         group: ModelGroup | None = None,
     ) -> None:
@@ -45,6 +57,7 @@ class Inputs:
         self.dataset = dataset
         self.global_batch = global_batch
         self.shares = shares
+        self._partition = partition
         self.prefetch = prefetch
         self.group = group
         self.images = 0
@@ -116,5 +129,9 @@ class Inputs:
 
     def _indices(self, step: int, rank: int, ranks: int) -> NDArray[np.int64]:
         epoch, within = divmod(step, self.steps_per_epoch)
-        order = epoch_order(len(self.dataset.train), epoch, self._seed)
-        return share(order, within, self.global_batch, rank, ranks, self.shares)
+        images = len(self.dataset.train)
+        if self._partition != EPOCHS:
+            own = own_images(images, epoch, self._seed, rank, ranks, self.shares)
+            count = self.images_of(rank, ranks)
+            return own.take(range(within * count, (within + 1) * count), mode="wrap")
+        return share(epoch_order(images, epoch, self._seed), within, self.global_batch, rank, ranks, self.shares)

@@ -6,10 +6,11 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hpcdl.data.parts.sharding import EQUAL, Shares
+from hpcdl.data.parts.sharding import EPOCHS, EQUAL, Shares
 from hpcdl.optim.parts.per_tensor import UNIFORM, Multipliers
 from hpcdl.training.parts.bucketing import between, buckets
 from hpcdl.training.parts.compressed.compressed import Compressed
+from hpcdl.training.parts.drift import Drift
 from hpcdl.training.parts.evaluation import Evaluation
 from hpcdl.training.parts.flow import WHOLE, Flow
 from hpcdl.training.parts.inputs import Inputs
@@ -60,8 +61,8 @@ class Session:
     """Vectors of the strategy besides the replica's, by name; see :meth:`vector`."""
     multipliers: Multipliers = field(default=UNIFORM, init=False)
     """Parameters without weight decay or with a multiple of the learning rate."""
-    noise: NoiseScale | None = field(default=None, init=False)
-    """Gradient noise scale, where the strategy watches it."""
+    watched: list[NoiseScale | Drift] = field(default_factory=list, init=False)
+    """What the strategy watches: gradient noise scale, or drift of replicas."""
     _parts: list[Optimizer] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
@@ -142,8 +143,23 @@ class Session:
         """
         dense = self.compressed is None and self.group is None and not self.independent
         if dense and ranks > 1 and self.replica.backend.on_host and not self.replica.backend.sizes_only:
-            self.noise = NoiseScale(self.replica.gradients, self.global_batch, self.steps)
-        return self.noise
+            noise = NoiseScale(self.replica.gradients, self.global_batch, self.steps)
+            self.watched.append(noise)
+            return noise
+        return None
+
+    def watch_drift(self, replicas: int) -> Drift | None:
+        """Return the drift of the replicas that average their parameters; None on devices, and if there is one."""
+        if (
+            self.independent
+            or replicas == 1
+            or not self.replica.backend.on_host
+            or self.replica.backend.sizes_only
+        ):
+            return None
+        drift = Drift(replicas)
+        self.watched.append(drift)
+        return drift
 
     @property
     def flow(self) -> Flow:
@@ -163,6 +179,7 @@ def training_session(
     seed: int,
     *,
     shares: Shares = EQUAL,
+    partition: str = EPOCHS,
     independent: bool = False,
     target_accuracy: float | None = None,
     stop_at_target: bool = False,
@@ -174,7 +191,17 @@ def training_session(
     place: Place | None = None,
 ) -> Session:
     """Return a session that trains on ``dataset``; see :class:`Inputs`, :class:`Evaluation`, :class:`Session`."""
-    inputs = Inputs(replica, dataset, global_batch, steps, seed, shares=shares, prefetch=prefetch, group=group)
+    inputs = Inputs(
+        replica,
+        dataset,
+        global_batch,
+        steps,
+        seed,
+        shares=shares,
+        partition=partition,
+        prefetch=prefetch,
+        group=group,
+    )
     evaluation = Evaluation(
         inputs,
         journal,
