@@ -23,7 +23,7 @@ class Wiring:
     """Links of a network with a topology, numbered as they are first used."""
 
     def __init__(self, network: Network, ranks: int) -> None:
-        """Raises ValueError for more hosts than places, and for a slow link that there is not."""
+        """Raises ValueError for more hosts than places, and for a slow link that does not exist."""
         if network.topology is None:
             raise ValueError(f"network {network.name!r} has no topology")
         self._network, self._topology, self._site = network, network.topology, network.site

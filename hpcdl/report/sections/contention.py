@@ -1,0 +1,84 @@
+"""Collectives on several topologies: how slow each scheme gets where messages share links."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from hpcdl.analysis.run.record_fields import label, settings
+from hpcdl.report.formats.cells import NONE, digits, plural, seconds, volume
+from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.run.contents import Answer, Declaration
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hpcdl.report.run.findings import Findings
+
+TITLE: Final = "Contention"
+LEAST: Final = 2
+"""Topologies on which a collective was simulated, at least."""
+NOTE: Final = (
+    "Ratio: the longest time by the shortest, over these topologies. First is the best scheme in the worst case."
+)
+
+Times = dict[str, dict[str, float]]
+"""By scheme and topology, seconds."""
+
+
+def _collectives(findings: Findings) -> dict[tuple[Any, ...], Times]:
+    """Return the times of each collective that was simulated on several topologies, by its description."""
+    found: dict[tuple[Any, ...], Times] = {}
+    for record in findings.records:
+        topology = settings(record).get("topology")
+        if record.get("kind") == "collective" and topology and record.get("time_p50_seconds"):
+            what = tuple(record.get(name) for name in ("collective", "message_bytes", "ranks", "network"))
+            times = found.setdefault(what, {}).setdefault(str(record["aggregation"]), {})
+            times[label(topology)] = record["time_p50_seconds"]
+    return {
+        what: dict(sorted(schemes.items(), key=lambda scheme: max(scheme[1].values())))
+        for what, schemes in found.items()
+        if len(next(iter(schemes.values()))) >= LEAST
+    }
+
+
+def _ratio(times: Mapping[str, float]) -> float:
+    return max(times.values()) / min(times.values())
+
+
+def page(findings: Findings) -> Section:
+    """Return one table per collective, a column for each topology."""
+    tables = []
+    for what, schemes in _collectives(findings).items():
+        topologies = list(dict.fromkeys(name for times in schemes.values() for name in times))
+        rows = [
+            (name, *(seconds(times.get(topology)) if topology in times else NONE for topology in topologies),
+             digits(_ratio(times)))
+            for name, times in schemes.items()
+        ]  # fmt: skip
+        tables.append(Table(_named(what), ("algorithm", *topologies, "ratio"), rows, 1, [NOTE]))
+    return Section(TITLE, tables=tables)
+
+
+def _named(what: tuple[Any, ...]) -> str:
+    collective, message, ranks, network = what
+    return f"{collective}, {volume(message)}, {plural(ranks, 'rank')}, {network}"
+
+
+def _range(times: Mapping[str, float]) -> str:
+    return f"{seconds(min(times.values()))} to {seconds(max(times.values()))}"
+
+
+def answer(findings: Findings) -> Answer | None:
+    """Return the best scheme in the worst case, the one that topologies change most, and the fastest on each."""
+    lines = []
+    for what, schemes in _collectives(findings).items():
+        best, most = next(iter(schemes)), max(schemes, key=lambda scheme: _ratio(schemes[scheme]))
+        depends = f"{most} depends most on the topology ({_range(schemes[most])})"
+        lines.append(f"{_named(what)}: {best} is best in the worst case ({_range(schemes[best])}); {depends}.")
+        for topology in schemes[best]:
+            ranked = {scheme: times[topology] for scheme, times in schemes.items() if topology in times}
+            lines.append(f"Fastest on {topology}: {min(ranked, key=lambda scheme: ranked[scheme])}.")
+    return Answer(lines[0], lines[1:]) if lines else None
+
+
+SECTION = Declaration(17, page, answer=answer)

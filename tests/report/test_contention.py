@@ -1,0 +1,38 @@
+"""Collectives on several topologies in one table, the best in the worst case first."""
+
+import json
+
+from hpcdl.report.run.render import render
+
+TIMES = {"ring": (1.0, 3.0), "direct": (0.5, 4.0)}
+
+
+def page_of(hand, topologies):
+    for scheme, times in TIMES.items():
+        for topology, ms in zip(topologies, times, strict=False):
+            hand.case(
+                [[ms] * 3],
+                case=f"{scheme}-{topology}",
+                kind="collective",
+                collective="allreduce",
+                aggregation=scheme,
+                message_bytes=1 << 20,
+                ranks=8,
+                network="lan",
+                settings=json.dumps({"topology": {"name": "torus", "sides": topology}}),
+            )
+    return render([hand.read(suite_text="[suite]\nname = 's'\nanswer = 'contention'\n")], "markdown")
+
+
+def test_schemes_are_compared_over_topologies(hand, row):
+    page = page_of(hand, ([8], [4, 2]))
+    assert (
+        "ring is best in the worst case (1.00 ms to 3.00 ms); direct depends most on the topology (500 us" in page
+    )
+    assert "- Fastest on torus(sides=[8]): direct." in page
+    assert row(page, "ring") == ["ring", "1.00 ms", "3.00 ms", "3.00"]
+    assert page.index("| ring") < page.index("| direct")
+
+
+def test_one_topology_is_no_comparison(hand):
+    assert "## Contention" not in page_of(hand, ([8],))
