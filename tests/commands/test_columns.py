@@ -13,7 +13,7 @@ from .conftest import TRAIN
 DESCRIPTIONS = Path(package.__file__).parent / "report/README.md"
 
 EVERY_KIND = (
-    f'{TRAIN}training = ["synchronous", "asynchronous"]\nranks = 2\nsteps = 4\n',
+    f'{TRAIN}training = ["synchronous", "asynchronous", "parameter_averaging"]\nranks = 2\nsteps = 4\n',
     f"{TRAIN}straggler = {{rank = 1, factor = 2}}\nranks = 2\nsteps = 3\nshares = {{weights = [2, 1]}}\n",
     (
         f'{TRAIN}training = "asynchronous"\nranks = 4\nsteps = 3\nnetwork = "gemini"\nflops = 1e9\n'
