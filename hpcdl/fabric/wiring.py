@@ -29,10 +29,9 @@ class Wiring:
         self._network, self._topology, self._site = network, network.topology, network.site
         self._host = [network.host(rank) for rank in range(ranks)]
         self._place = self._site.place(self._topology, max(self._host) + 1)
-        links = self._topology.links
         self._slow = self._site.slow or {}
         for link in self._slow:
-            if link not in links:
+            if link not in (links := self._topology.links):
                 close = [*get_close_matches(link, links, n=1), *links, "none, as it has no links"]
                 raise ValueError(f"slow: no link {link!r}; did you mean {close[0]!r}?")
         self._numbers: dict[str, int] = {}

@@ -117,9 +117,8 @@ def cluster(network: str, ranks_per_host: int, topology: Choice | None) -> Netwo
 def with_topology(network: Network, topology: Choice) -> Network:
     """Return the network with a topology. Raises ValueError for a wrong name or setting."""
     topology.check(Site)
-    own, site = topology.split(Site)
-    registry.in_full(topology.find(), own)
-    return replace(network, topology=topology.find()(**own), site=Site(**site))
+    _, site = topology.split(Site)
+    return replace(network, topology=topology.find()(**topology.in_full), site=Site(**site))
 
 
 def check_cluster(spec: Any) -> None:

@@ -64,7 +64,8 @@ class Flows:
         self._ends: list[Any] = []
         self._left = np.empty(0)
         self._rates = np.empty(0)
-        self._next = inf
+        self.next = inf
+        """When rates change next; infinity if nothing is under way."""
 
     def send(self, now: float, source: int, dest: int, size: int, ends: Any) -> None:
         """Begin a message of ``size`` bytes; :meth:`advance` returns ``ends`` when it is over."""
@@ -74,12 +75,7 @@ class Flows:
             self._occupied[source] = self._occupied[dest] = now
         self._sent += 1
         heappush(self._entering, (now + latency, self._sent, size, route, ends))
-        self._next = min(self._next, now + latency)
-
-    @property
-    def next(self) -> float:
-        """When rates change next; infinity if nothing is under way."""
-        return self._next
+        self.next = min(self.next, now + latency)
 
     def advance(self, moment: float) -> list[Any]:
         """Let time pass until ``moment``, which is :attr:`next`; return the ends of messages that are over."""
@@ -104,8 +100,8 @@ class Flows:
                 done.append(ends)
         self._left = np.concatenate([self._left, entered])
         self._now = moment
-        self._next = self._entering[0][0] if self._entering else inf
+        self.next = self._entering[0][0] if self._entering else inf
         if self._ends:
             self._rates = fair_shares(self._routes, np.array(self._wiring.bandwidths))
-            self._next = min(self._next, moment + float((self._left / self._rates).min()))
+            self.next = min(self.next, moment + float((self._left / self._rates).min()))
         return done
