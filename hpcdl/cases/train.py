@@ -44,8 +44,9 @@ def _check_faults(spec: TrainSpec) -> None:
     """Raise ValueError, led by its key, for a fault that cannot happen, ends the training or changes nothing."""
     if spec.straggler is not None:
         with about("straggler"):
-            _check_rank(spec.straggler.rank, spec.ranks)
-            _check_pauses(spec.straggler, spec.workers)
+            if isinstance(spec.straggler.rank, int):
+                _check_rank(spec.straggler.rank, spec.ranks)
+                _check_pauses(spec.straggler, spec.workers)
     if spec.failure is not None:
         with about("failure"):
             _check_rank(spec.failure.rank, spec.ranks)
@@ -302,8 +303,8 @@ def program(
         return partial(simulate, spec, train, journal)
 
     async def train_here(comm: Comm) -> dict[str, Scalar]:
-        if straggler is not None and comm.rank == straggler.rank:
-            comm = Slowed(comm, Delays(straggler, spec.seed), pause=accurate_sleep())
+        if straggler is not None and straggler.slows(comm.rank):
+            comm = Slowed(comm, Delays(straggler, comm.rank, spec.seed), pause=accurate_sleep())
         group = spec.stages * spec.model_ranks
         place = await placed(comm, group) if group > 1 else None
         return await train(comm, spec.session(journal, comm.memory.allocate, place, rank=comm.rank))

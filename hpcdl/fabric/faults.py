@@ -21,22 +21,26 @@ MAX_FACTOR: Final = 10_000
 """Greatest factor."""
 MAX_PAUSE: Final = 86_400
 """Longest pause (s): a day."""
+EVERY: Final = "all"
+"""Value of ``rank``: every rank is slow, each with its own pauses."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Straggler:
-    """A slow rank: its work takes ``factor`` times as long, or its batches begin with a pause.
+    """A slow rank, or ``"all"``: its work takes ``factor`` times as long, or its batches begin with a pause.
 
-    A batch begins with a pause of ``seconds`` with ``probability``. Raises ValueError for numbers out of range
-    and where the rank would not be slow.
+    A batch begins with a pause of ``seconds`` with ``probability``, independently on every slow rank. Raises
+    ValueError for a wrong name, for numbers out of range and where the rank would not be slow.
     """
 
-    rank: int
+    rank: int | str
     factor: float = 1.0
     probability: float = 0.0
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
+        if isinstance(self.rank, str) and self.rank != EVERY:
+            raise ValueError(f"rank: must be a number or {EVERY!r}, not {self.rank!r}")
         if not 1 <= self.factor <= MAX_FACTOR:
             raise ValueError(f"factor: must be from 1 to {MAX_FACTOR}, not {self.factor}")
         if not 0 <= self.probability <= 1:
@@ -47,18 +51,23 @@ class Straggler:
             raise ValueError("give a factor of more than 1, or probability and seconds of its pauses")
 
     def __str__(self) -> str:
-        words = [f"rank {self.rank}"]
+        words = ["every rank" if self.rank == EVERY else f"rank {self.rank}"]
         words += [f"{self.factor:g}x slower"] if self.factor > 1 else []
         words += (
             [f"pauses {self.seconds:g} s in {self.probability:.3g} of its batches"] if self.probability else []
         )
         return " ".join(words)
 
+    def slows(self, rank: int) -> bool:
+        """Return whether ``rank`` is slow."""
+        return self.rank in (rank, EVERY)
+
     @property
     def fields(self) -> dict[str, str | float]:
-        """Fields of a record: a description, the factor, and length and probability of pauses."""
+        """Fields of a record: a description, the rank, the factor, and length and probability of pauses."""
         return {
             "straggler": str(self),
+            "straggler_rank": self.rank,
             "straggler_factor": self.factor,
             "straggler_pause_seconds": self.seconds,
             "straggler_pause_share": self.probability,
@@ -66,11 +75,11 @@ class Straggler:
 
 
 class Delays:
-    """Delays of a straggler's pieces of work; the same ``seed`` gives the same pauses."""
+    """Delays of a slow rank's pieces of work; the same ``rank`` and ``seed`` give the same pauses."""
 
-    def __init__(self, straggler: Straggler, seed: int) -> None:
+    def __init__(self, straggler: Straggler, rank: int, seed: int) -> None:
         self._straggler = straggler
-        self._random = random.Random(f"straggler {straggler.rank} {seed}")
+        self._random = random.Random(f"straggler {rank} {seed}")
 
     def before(self, label: str) -> float:
         """Return the pause (s) before work called ``label``; to be called once for each piece."""

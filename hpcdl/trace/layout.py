@@ -82,7 +82,7 @@ _TEXTS: Final = (
 _COUNTS: Final = (
     *("ranks", "nodes", "threads_per_rank", "global_batch", "batch_per_rank", "steps", "planned_steps"),
     *("warmup_steps", "warmup", "message_bytes", "seed", "launch", "parameters", "bucket_bytes"),
-    *("residual_bytes", "ranks_per_host", "straggler_rank", "tuning", "tuning_images"),
+    *("residual_bytes", "ranks_per_host", "tuning", "tuning_images"),
 )
 _NUMBERS: Final = (
     *("learning_rate", "epochs", "target_accuracy", "predicted_seconds", "compression_ratio", "staleness_mean"),
@@ -122,6 +122,7 @@ FIELDS: Final[dict[str, tuple[type, ...]]] = {
     **dict.fromkeys(_TEXTS, (str,)),
     **dict.fromkeys(_COUNTS, (int,)),
     **dict.fromkeys(_NUMBERS, (int, float)),
+    "straggler_rank": (int, str),
     "correct": (bool,),
     "scale_to_batch": (bool,),
     "scaling": (str,),

@@ -41,6 +41,18 @@ def test_pauses_count_by_their_mean(hand):
     assert one.waiting == pytest.approx(0.5)
 
 
+def test_pauses_of_every_rank_hit_more_steps(hand):
+    """10 ms of work, and 40 ms of pause in a quarter of each rank's batches: in 7 of 16 steps of two ranks."""
+    pauses = Straggler(rank="all", probability=0.25, seconds=0.04)
+    told = {**pauses.fields, "settings": {"straggler": asdict(pauses)}}
+    hand.train([[10.0] * 42] * 2, compute=[10] * 2)
+    hand.train([[10.0] * 42] * 2, compute=[10] * 2, **told)
+    (one,) = slowed(launches(hand.read()))
+    assert one.fields["straggler"] == "every rank pauses 0.04 s in 0.25 of its batches"
+    assert one.waiting == pytest.approx(10 / (10 + 40 * 7 / 16))
+    assert one.free == pytest.approx(0.5)
+
+
 def test_cases_that_differ_in_more_are_not_compared(hand):
     hand.train([[10.0] * 30] * 4)
     hand.train([[42.0] * 30] * 4, learning_rate=0.5, **WITH)

@@ -136,6 +136,22 @@ def test_a_certain_pause_is_in_every_step():
     assert after.input_ns == before.input_ns  # nobody waited for images
 
 
+def test_a_synchronous_step_waits_for_a_pause_of_any_rank():
+    """Every rank pauses by its own random numbers; simultaneous pauses cost one."""
+    usual, _ = run(case())
+    slow, _ = run(case(straggler='{rank = "all", probability = 0.5, seconds = 0.25}'))
+    pauses = np.array(
+        [
+            [after.compute_ns - before.compute_ns for before, after in zip(steps(one), steps(other), strict=True)]
+            for one, other in zip(usual, slow, strict=True)
+        ]
+    )
+    assert len({tuple(row) for row in pauses}) == 4
+    assert np.all((pauses == 0) | (np.abs(pauses - 0.25e9) < 10))
+    for before, after, lost in zip(steps(usual[3]), steps(slow[3]), pauses.max(0), strict=True):
+        assert (after.end - after.begin) - (before.end - before.begin) == pytest.approx(lost, abs=10)
+
+
 @pytest.mark.parametrize("training", ['"synchronous"', '{name = "asynchronous"}'])
 def test_the_same_seed_gives_the_same_trace(training):
     def packed(seed):
@@ -198,7 +214,7 @@ def test_the_record_says_that_nothing_was_measured():
     assert fields["network"] == NETWORK
     assert words(fields) == {
         "simulated": "simulated on ethernet-10g, 2 a host, 1e+09 FLOP/s, jitter 0.1",
-        "straggler": "straggler rank 1 3x slower",
+        "straggler": "rank 1 3x slower",
     }
     assert fields["warmup_steps"] == 0
     assert run(case(ranks_per_host=3))[1]["nodes"] == 2

@@ -30,8 +30,8 @@ def run(straggler, program, watch):
     """Everybody's answers; only the straggler's work is watched."""
 
     async def on(comm):
-        if comm.rank == straggler.rank:
-            comm = Slowed(comm, Delays(straggler, 0), clock=lambda: watch.now, pause=watch.sleep)
+        if straggler.slows(comm.rank):
+            comm = Slowed(comm, Delays(straggler, comm.rank, 0), clock=lambda: watch.now, pause=watch.sleep)
         return await program(comm)
 
     return in_process(3).run(on)
@@ -65,7 +65,10 @@ def test_parts_that_programs_share_are_slowed_for_this_case_only():
 
     async def program(comm):
         slow = Slowed(
-            comm, Delays(Straggler(rank=comm.rank, factor=3), 0), clock=lambda: watch.now, pause=watch.sleep
+            comm,
+            Delays(Straggler(rank=comm.rank, factor=3), comm.rank, 0),
+            clock=lambda: watch.now,
+            pause=watch.sleep,
         )
         for part in (await slow.subcommunicator(0, "all"), await comm.subcommunicator(0, "all")):
             await part.compute("work", lambda: watch.work(1.0))
@@ -75,7 +78,7 @@ def test_parts_that_programs_share_are_slowed_for_this_case_only():
 
 
 def test_pauses_come_before_batches_with_their_probability():
-    delays = Delays(Straggler(rank=0, probability=0.05, seconds=0.2), 7)
+    delays = Delays(Straggler(rank=0, probability=0.05, seconds=0.2), 0, 7)
     lost = [delays.before(INPUT) for _ in range(20_000)]
     assert set(lost) == {0.0, 0.2}
     deviation = math.sqrt(0.05 * 0.95 / len(lost))
@@ -85,7 +88,7 @@ def test_pauses_come_before_batches_with_their_probability():
 
 def test_pauses_hang_on_the_seed():
     def pauses(seed):
-        delays = Delays(Straggler(rank=0, probability=0.5, seconds=1.0), seed)
+        delays = Delays(Straggler(rank=0, probability=0.5, seconds=1.0), 0, seed)
         return [delays.before(INPUT) for _ in range(64)]
 
     assert pauses(1) == pauses(1) != pauses(2)

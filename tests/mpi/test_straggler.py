@@ -39,7 +39,7 @@ def test_a_rank_answers_while_it_pauses(mpi):
 
     async def program(comm):
         if comm.rank == 0:
-            slow = Slowed(comm, Delays(Straggler(rank=0, probability=1, seconds=1), 1), pause=until_answered)
+            slow = Slowed(comm, Delays(Straggler(rank=0, probability=1, seconds=1), 0, 1), pause=until_answered)
             server = slow.start(echo(comm), shared_tags=True)
             await slow.compute(INPUT, lambda: None)
             await server

@@ -13,6 +13,7 @@ SIMULATED = {"network": "gemini"}
     [
         ({"straggler": {"rank": 2, "factor": 5}}, "straggler: rank 2 is not among the 2 ranks of the case"),
         ({"straggler": {"rank": -1, "factor": 5}}, "straggler: rank -1 is not among the 2 ranks"),
+        ({"straggler": {"rank": "every", "factor": 5}}, "straggler: rank: must be a number or 'all', not 'every'"),
         ({"straggler": {"rank": 1, "factor": 0.5}}, "straggler: factor: must be from 1 to 10000, not 0.5"),
         ({"straggler": {"rank": 1, "fctor": 5}}, "straggler: unknown setting 'fctor'; did you mean 'factor'?"),
         ({"straggler": {"factor": 5}}, "straggler: needs a setting 'rank'"),

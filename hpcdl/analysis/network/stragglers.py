@@ -3,7 +3,8 @@
 Two bounds are computed too. The straggler takes ``factor`` times as long for its work, and pauses s seconds in a
 share q of its batches: a step of T seconds, C of them its work, becomes one of T + (factor - 1) C + q s. If
 every step waits for it, throughput falls to the ratio r of the two; if no step waits, the other W - 1 of W
-workers lose nothing, and it falls to (W - 1 + r) / W.
+workers lose nothing, and it falls to (W - 1 + r) / W. If every rank is a straggler, a step waits for a pause with
+probability 1 - (1 - q)^W; if no step waits, each worker pauses in a share q of its own batches.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from hpcdl.analysis.run.launches import undisturbed
 from hpcdl.analysis.run.record_fields import configuration
 from hpcdl.analysis.statistics.estimates import Interval, Vector, ratio_interval
+from hpcdl.fabric.faults import EVERY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -61,9 +63,7 @@ def slowed(launches: Iterable[Launch]) -> list[Slowed]:
 def _compared(without: Sequence[Launch], having: Sequence[Launch]) -> Slowed:
     without, having = undisturbed(without), undisturbed(having)
     ratio = ratio_interval(_per_image(without), _per_image(having), middles=("mean", "mean"))
-    waiting = _waiting(without, having[0].fields)
-    workers = without[0].workers
-    free = None if waiting is None else (workers - 1 + waiting) / workers
+    waiting, free = _bounds(without, having[0].fields) or (None, None)
     disturbed = bool(without[0].disturbed or having[0].disturbed)
     return Slowed(having[0].fields, _rate(without), _rate(having), ratio, waiting, free, disturbed)
 
@@ -76,12 +76,16 @@ def _per_image(side: Sequence[Launch]) -> list[Vector]:
     return [launch.seconds / launch.images for launch in side]
 
 
-def _waiting(without: Sequence[Launch], fields: Mapping[str, Any]) -> float | None:
-    """Return the ratio if every step waits for the straggler of ``fields``; None as in Slowed."""
-    factor = fields.get("straggler_factor")
-    if factor is None:
-        return None
-    pause = fields["straggler_pause_seconds"] * fields["straggler_pause_share"]
-    step = float(np.median([launch.seconds.mean() for launch in without]))
+def _bounds(without: Sequence[Launch], fields: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Return the ratios if every step waits for the stragglers of ``fields``, and if none does."""
+    factor, workers = fields.get("straggler_factor"), without[0].workers
     work = float(np.median([launch.mean_compute_seconds.mean() for launch in without]))
-    return step / (step + (factor - 1) * work + pause) if work else None
+    if factor is None or not work:
+        return None
+    share, seconds = fields["straggler_pause_share"], fields["straggler_pause_seconds"]
+    step = float(np.median([launch.seconds.mean() for launch in without]))
+    slow = step + (factor - 1) * work
+    own = step / (slow + share * seconds)
+    if fields.get("straggler_rank") == EVERY:
+        return step / (slow + (1 - (1 - share) ** workers) * seconds), own
+    return own, (workers - 1 + own) / workers

@@ -230,7 +230,7 @@ def words(fields: Mapping[str, Any]) -> dict[str, str]:
         subjects["replayed"] = f"replayed with {times}{scale}"
     for name in ("shares", "straggler", "failure"):
         if fields.get(name):
-            subjects[name] = f"{name} {fields[name]}"
+            subjects[name] = str(fields[name]) if name == "straggler" else f"{name} {fields[name]}"
     others = dict(conditions(fields, *_SIMULATED, *_TIMES, *subjects))
     return subjects | {key: f"{key}={value}" for key, value in others.items()}
 

@@ -83,7 +83,8 @@ class ComputeTimeModel:
         self._deviation = math.sqrt(math.log1p(jitter**2))
         self._random = [np.random.default_rng((seed, rank)) for rank in range(ranks)]
         self._factor = [1.0] * ranks
-        self._delays = {straggler.rank: Delays(straggler, seed)} if straggler else {}
+        slow = [rank for rank in range(ranks) if straggler is not None and straggler.slows(rank)]
+        self._delays = {rank: Delays(straggler, rank, seed) for rank in slow if straggler}
         self.compute_seconds = [0.0] * ranks
         self.input_seconds = [0.0] * ranks
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 STRAGGLER_NOTE = (
     "Throughput with the straggler by throughput without it, all measured images by the time they took. If every "
     "step waits: the rest of the throughput if all ranks wait for the straggler in every step, from the share of "
-    "the step in which ranks work. If no step waits: the rest if only the straggler itself is slower."
+    "the step in which ranks work. If no step waits: the rest if each slow rank delays only itself."
 )
 
 
