@@ -115,6 +115,7 @@ _NUMBERS: Final = (
         "test_loss",
         "test_accuracy",
         *(f"noise_scale_q{quarter}" for quarter in range(1, 5)),
+        "discarded_share",
         "replica_drift",
     ),
 )

@@ -3,6 +3,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from hpcdl.fabric.vectors import partition
 from hpcdl.training.parts.asynchronous.client import Client
 from hpcdl.training.parts.asynchronous.messages import Layout, Transfers
@@ -11,6 +13,7 @@ from hpcdl.training.parts.asynchronous.server import (
     CONSTANT,
     AdaptiveStrength,
     DelayCompensation,
+    Discards,
     Rules,
     Server,
 )
@@ -22,7 +25,7 @@ from hpcdl.training.parts.traits import Strategy
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hpcdl.fabric.comm import Comm
+    from hpcdl.fabric.comm import Array, Comm
     from hpcdl.training.parts.session import Session
 
 ALL: Final = "all"
@@ -45,8 +48,10 @@ async def asynchronous(
     delay_compensation: str = "none",
     strength: float | None = None,
     warm_start: int = 0,
+    stale: str = "apply",
+    push: str = "gradients",
 ) -> None:
-    """Asynchronous SGD with parameter servers: Downpour, softsync, SSP and BSP. No common step.
+    """Asynchronous SGD with parameter servers: Downpour, softsync, SSP, BSP and m-synchronous. No common step.
 
         worker:  every n_fetch steps  fetch parameters x        server:  receive ``collect`` gradients
                  g  <-  gradient(x)                                      x  <-  optimizer(x, mean of them)
@@ -61,6 +66,7 @@ async def asynchronous(
         collect 1, bound s        SSP (Ho et al. 2013): at clock c a worker has all updates of clocks <= c - s - 1;
                                   this holds for any ``collect``
         collect W, bound 0        BSP: synchronous training, bit for bit if that sums in rank order
+        collect m, stale "drop"   m-synchronous SGD, with W - m backup workers (Chen et al. 2016, arXiv 1604.00981)
 
     ``n_fetch``, ``n_push``: between fetches a worker applies its own gradients to its copy; it pushes after step 0
     and then every ``n_push`` steps. A worker waits for a fetch, which is one exchange with the push of the same
@@ -68,6 +74,13 @@ async def asynchronous(
     the next gradient. With ``overlap`` all exchanges overlap with it, as in Downpour; fetched parameters are used
     one step later, and the mean staleness is (2 W - 1) / ``collect`` (:mod:`hpcdl.analysis.run.outcome`).
     ``local_rate``: the workers' rate between fetches by that of the servers.
+
+    ``stale = "drop"``: a server discards a gradient of older parameters, and its worker fetches the present ones.
+    A worker whose gradient is kept waits for the update. Mini-batches of discarded gradients are granted again, so
+    that steps x W are applied.
+
+    ``push = "updates"``: each worker has the optimizer, with its own state, and pushes the change that it would
+    make to the parameters. A server adds the mean of ``collect`` changes.
 
     ``servers``: number of shards of the parameters, each with its own optimizer. The first ranks are workers and
     servers; with ``dedicated`` the last ranks are servers only.
@@ -112,12 +125,17 @@ async def asynchronous(
         bound=bound,
         scale_rate=scale_rate == "staleness",
         warm_start=warm_start,
+        drop=stale == "drop",
+        updates=push == "updates",
     )
+    discards = Discards()
+    if rules.drop:
+        session.watched.append(discards)
     snapshots, transfers = Snapshots(session), Transfers(ranks, session, layout)
 
     async def serve() -> None:
         compensation = _compensation(ranks, session, layout, delay_compensation, strength)
-        await Server(ranks, session, layout, transfers, rules, snapshots, compensation).serve()
+        await Server(ranks, session, layout, transfers, rules, snapshots, discards, compensation).serve()
 
     async def work() -> None:
         client = Client(ranks, session, layout, transfers, warm_start if ranks.rank else 0, overlap=overlap)
@@ -130,7 +148,7 @@ async def asynchronous(
             n_fetch=n_fetch,
             n_push=n_push,
             ahead=int(overlap),
-            local=local_rate * layout.workers,
+            local_rate=local_rate,
         )
 
     if not layout.works(ranks.rank):
@@ -155,10 +173,11 @@ async def _work(
     n_fetch: int,
     n_push: int,
     ahead: int,
-    local: float,
+    local_rate: float,
 ) -> None:
     """Train while the servers grant mini-batches; start a fetch when ``ahead`` of them are left."""
     replica, workers = session.replica, len(rules.weights)
+    old = session.vector("old parameters") if rules.updates else None
     number, _ = place_among(comm, session)
     client.begin(push=False, wanted=n_fetch + ahead)
     await client.finish()
@@ -170,10 +189,12 @@ async def _work(
         with session.journal.step(session.inputs.epoch(client.clock), rate) as outcome:
             inputs = partial(session.inputs.load, client.clock, number, workers)
             await gradient(comm, session, inputs, outcome, scale=1 / session.global_batch)
+            if old is not None:
+                await comm.compute("update", partial(_replace_by_update, session, rate, workers, old))
             await client.accrue(replica.gradients)
-            if n_fetch + ahead > 1:  # otherwise the fetch replaces these parameters before their next use
+            if old is None and n_fetch + ahead > 1:  # otherwise a fetch replaces these parameters
                 # rate x workers: the update of a server that applies this gradient alone
-                await comm.compute("update", partial(_descend, session, rate * local))
+                await comm.compute("update", partial(_descend, session, rate * local_rate * workers))
             await client.finish()
             push, fetch = step % n_push == 0, client.left <= ahead
             if push or fetch:
@@ -190,6 +211,16 @@ def _descend(session: Session, rate: float) -> None:
     replica.gradients *= rate
     session.multipliers.scale(replica.gradients)
     replica.parameters -= replica.gradients
+
+
+def _replace_by_update(session: Session, rate: float, workers: int, old: Array) -> None:
+    """Update the parameters; replace the gradients by the negative change / workers, scaled as gradients are."""
+    replica = session.replica
+    old[:] = replica.parameters
+    replica.gradients *= workers
+    session.optimizer.update(replica.parameters, replica.gradients, rate)
+    np.subtract(old, replica.parameters, out=replica.gradients)
+    replica.gradients /= workers
 
 
 def _compensation(
@@ -219,6 +250,16 @@ def check(ranks: int, settings: Mapping[str, Any]) -> None:
             raise ValueError(f"{name}: must be at least {least}, not {settings[name]}")
     _check_choice("scale_rate", settings["scale_rate"], "none", "staleness")
     _check_choice("delay_compensation", settings["delay_compensation"], "none", "constant", "adaptive")
+    _check_choice("stale", settings["stale"], "apply", "drop")
+    _check_choice("push", settings["push"], "gradients", "updates")
+    if settings["stale"] == "drop":
+        alone = {"servers": 1, "n_fetch": 1, "n_push": 1, "overlap": False, "bound": None, "scale_rate": "none"}
+        for name, value in {**alone, "delay_compensation": "none"}.items():
+            if settings[name] != value:
+                reason = "servers may keep different gradients" if name == "servers" else "no gradient is stale"
+                raise ValueError(f'{name}: stale = "drop" needs its default, because {reason}')
+    if settings["push"] == "updates" and (settings["local_rate"] != 1 or settings["delay_compensation"] != "none"):
+        raise ValueError('push: "updates" needs local_rate = 1 and no delay_compensation')
     n_fetch, n_push = settings["n_fetch"], settings["n_push"]
     if settings["local_rate"] < 0:
         raise ValueError(f"local_rate: must be at least 0, not {settings['local_rate']}")
@@ -257,7 +298,8 @@ def most_steps(ranks: int, settings: Mapping[str, Any]) -> int:
 
 def gradients_in_flight(settings: Mapping[str, Any]) -> int | None:
     """Return a worker's gradients between fetch and push; None with a bound, or if a number is not 1."""
-    waits = settings["bound"] is not None or settings["n_fetch"] != 1 or settings["n_push"] != 1
+    waits = settings["bound"] is not None or settings["stale"] == "drop"
+    waits = waits or settings["n_fetch"] != 1 or settings["n_push"] != 1
     return None if waits else 2 if settings["overlap"] else 1
 
 
@@ -267,12 +309,14 @@ def _check_choice(name: str, value: str, *valid: str) -> None:
 
 
 def title(ranks: int, settings: Mapping[str, Any]) -> str:
-    """Return the name in the literature: Downpour, 2-softsync, SSP(3), BSP, DC-ASGD."""
+    """Return the name in the literature: Downpour, 2-softsync, SSP(3), BSP, 3-synchronous, DC-ASGD."""
     workers = Layout.of(ranks, settings["servers"], dedicated=settings["dedicated"]).workers
     gradients = workers if settings["collect"] == ALL else int(settings["collect"])
     bound = settings["bound"]
-    if gradients == workers and bound == 0:
+    if gradients == workers and (bound == 0 or settings["stale"] == "drop"):
         return "BSP"
+    if settings["stale"] == "drop":
+        return f"{gradients}-synchronous"
     if bound is not None:
         return f"SSP({bound})" if gradients == 1 else f"SSP({bound}) collecting {gradients}"
     if gradients > 1:

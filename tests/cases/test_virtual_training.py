@@ -245,3 +245,12 @@ def waiting_of(recorders, ranks):
         pd.DataFrame(spans, columns=["rank", "step", "begin", "end"]),
         {"kind": "train", "warmup_steps": 0, "ranks": ranks},
     )
+
+
+def test_a_server_that_waits_for_three_of_four_workers_discards_the_slow_ones_gradients():
+    keys = {"training": '{name = "asynchronous", collect = 3, stale = "drop"}'}
+    recorders, record = run(case(**keys, straggler="{rank = 3, factor = 5.5}"))
+    late = len(recorders[3].steps)
+    assert late >= 1
+    assert record["discarded_share"] == late / sum(len(recorder.steps) for recorder in recorders)
+    assert len(recorders[0].updates) == 6 * 4

@@ -58,6 +58,13 @@ def test_what_each_keeps_and_how_old_its_gradients_are(hand, row):
     assert row(memory, "synchronous")[2:] == ["1.20 kB", "3.00 x"]
     assert row(staleness, "Downpour")[2:9] == ["4", "1.00", "3.00", "3.00", "3", "0.0 %", "0.0 %"]
     assert "synchronous" not in staleness
+    assert "discarded" not in staleness
+
+
+def test_the_share_of_discarded_gradients_is_shown(hand, row):
+    downpour(hand, discarded_share=0.125)
+    staleness = section(render([hand.read()], "md"), "Staleness")
+    assert row(staleness, "Downpour")[2:6] == ["4", "1.00", "12.5 %", "3.00"]
 
 
 def test_memory_is_stated_for_a_method_alone_and_once_for_methods_alike(hand, row):

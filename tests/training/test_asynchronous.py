@@ -258,6 +258,8 @@ def test_running_statistics_are_the_mean_over_the_workers():
         ({"delay_compensation": "constant"}, "DC-ASGD"),
         ({"delay_compensation": "adaptive", "n_push": 1}, "DC-ASGD-a"),
         ({"collect": 3, "dedicated": True}, "1-softsync"),
+        ({"collect": 3, "stale": "drop"}, "3-synchronous"),
+        ({"collect": "all", "stale": "drop"}, "BSP"),
     ],
 )
 def test_the_title_is_the_literatures_name(numbers, expected):
@@ -284,6 +286,17 @@ def test_the_title_is_the_literatures_name(numbers, expected):
         (4, {"local_rate": -1.0, "n_fetch": 2}, "local_rate: must be at least 0, not -1"),
         (4, {"local_rate": 0.5}, "local_rate: needs n_fetch of at least 2, or overlap"),
         (4, {"strength": 0.1}, "strength: needs delay_compensation"),
+        (
+            4,
+            {"stale": "drop", "servers": 2},
+            'servers: stale = "drop" needs its default, because servers may keep',
+        ),
+        (
+            4,
+            {"stale": "drop", "bound": 1},
+            'bound: stale = "drop" needs its default, because no gradient is stale',
+        ),
+        (4, {"push": "updates", "n_fetch": 2, "local_rate": 0.5}, 'push: "updates" needs local_rate = 1'),
     ],
 )
 def test_bad_settings_are_refused_in_one_line(ranks, numbers, message):

@@ -203,6 +203,14 @@ def test_between_fetches_a_worker_descends_by_its_own_gradients(workers, n_fetch
     assert_replayed(run, lambda batches, update: 0.1, n_fetch=n_fetch)
 
 
+@pytest.mark.sampled
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("numbers", [{}, {"bound": 2}, {"collect": 2}, {"n_fetch": 3}], ids=str)
+def test_pushed_updates_are_pushed_gradients_without_momentum(numbers, seed):
+    run = Run(in_process(3, seed), learning_rate=lambda _step: 0.1, numbers={"push": "updates", **numbers})
+    assert_replayed(run, lambda batches, update: 0.1, n_fetch=numbers.get("n_fetch", 1))
+
+
 @pytest.mark.parametrize("servers", [1, 3])
 @pytest.mark.parametrize(
     ("numbers", "optimizer"),

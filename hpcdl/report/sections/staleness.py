@@ -93,7 +93,7 @@ def page(findings: Findings) -> Section:
                 notes += _slow_worker(row, own[0])
         if cells:
             header = (
-                *("method", "ranks", "workers", "gradients an update", "mean", "expected", "max"),
+                *("method", "ranks", "workers", "gradients an update", "discarded", "mean", "expected", "max"),
                 *(f"at {age}" for age in range(SHOWN)),
                 f"at {SHOWN} or more",
             )
@@ -104,7 +104,7 @@ def page(findings: Findings) -> Section:
         "applied. Expected: the long-run mean if workers never wait and fetch with every push, which is "
         "(workers - 1) / gradients an update, and with overlap, where parameters are used a step after they were "
         "fetched, (2 workers - 1) / gradients an update. Shares are of the gradients applied within the measured "
-        "span, the maximum is of the whole training."
+        "span, the maximum is of the whole training. Discarded: share of the gradients that no update used."
     )
     return Section("Staleness", [note] if tables else [], tables=tables, per="setting")
 
@@ -123,6 +123,7 @@ def _staleness(row: Row, own: Sequence[Staleness]) -> tuple[str, ...]:
         str(scale["ranks"]),
         str(scale["workers"] or NONE),
         digits(scale.median("gradients_per_update")),
+        percent(scale.median("discarded_share"), 1),
         digits(scale.median("staleness_mean")),
         digits(scale.median("staleness_expected")),
         f"{scale.high('staleness_max') or 0:.0f}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hpcdl.data.parts.sharding import EPOCHS, EQUAL, Shares
 from hpcdl.optim.parts.per_tensor import UNIFORM, Multipliers
@@ -27,6 +27,14 @@ if TYPE_CHECKING:
     from hpcdl.training.parts.journal import Journal
     from hpcdl.training.parts.mesh import Place
     from hpcdl.training.parts.model_group import ModelGroup
+
+
+class Watched(Protocol):
+    """A measurement during the training."""
+
+    async def fields(self, comm: Comm) -> dict[str, float | None]:
+        """Return the fields of the record; all ranks call, once."""
+        ...
 
 
 @dataclass
@@ -61,8 +69,8 @@ class Session:
     """Vectors of the strategy besides the replica's, by name; see :meth:`vector`."""
     multipliers: Multipliers = field(default=UNIFORM, init=False)
     """Parameters without weight decay or with a multiple of the learning rate."""
-    watched: list[NoiseScale | Drift] = field(default_factory=list, init=False)
-    """What the strategy watches: gradient noise scale, or drift of replicas."""
+    watched: list[Watched] = field(default_factory=list, init=False)
+    """Measurements during the training, such as the drift of replicas, with fields of the record."""
     _parts: list[Optimizer] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:

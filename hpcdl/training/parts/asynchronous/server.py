@@ -12,6 +12,7 @@ import numpy as np
 
 from hpcdl.fabric.comm import ANY, PeerLost
 from hpcdl.fabric.vectors import partition
+from hpcdl.optim.sgd import SGD
 from hpcdl.training.parts.asynchronous.messages import (
     ANSWER,
     LEAVE,
@@ -104,11 +105,28 @@ class Rules:
     """True if a gradient's rate is divided by its staleness."""
     warm_start: int
     """Mini-batches that the first worker trains on before the others begin."""
+    drop: bool
+    """True if gradients of older versions are discarded, and a worker waits for the update with its gradient."""
+    updates: bool
+    """True if workers push updates, which are added to the parameters."""
 
     @property
     def parts(self) -> int:
         """Sum of the weights of a global batch."""
         return sum(self.weights)
+
+
+class Discards:
+    """Gradients that the server of this rank has received and discarded."""
+
+    def __init__(self) -> None:
+        self.received = self.discarded = 0
+
+    async def fields(self, comm: Comm) -> dict[str, float | None]:
+        """Return the share of discarded gradients over all servers; all ranks call, once."""
+        counts = np.array([float(self.received), float(self.discarded)])
+        await (await comm.survivors()).native("allreduce", counts)
+        return {"discarded_share": float(counts[1] / max(1, counts[0]))}
 
 
 class _Gradient(NamedTuple):
@@ -128,7 +146,7 @@ class _Worker:
     finished: int
     pushed: int
     applied: int
-    """Pushed, and in an update of the shard."""
+    """Pushed, and in an update of the shard or discarded."""
 
 
 class Server:
@@ -149,6 +167,7 @@ class Server:
         transfers: Transfers,
         rules: Rules,
         snapshots: Snapshots,
+        discards: Discards,
         compensation: DelayCompensation | None,
     ) -> None:
         self._comm = comm
@@ -157,12 +176,13 @@ class Server:
         self._transfers = transfers
         self._rules = rules
         self._snapshots = snapshots
+        self._discards = discards
         self._compensation = compensation
         initial = session.replica.parameters
         span = layout.spans(initial.size)[comm.rank - layout.first]
         shard = initial[span]
         self._start = span.start
-        self._optimizer = session.optimizer_of(span)
+        self._optimizer = SGD() if rules.updates else session.optimizer_of(span)
         self._shard = session.vector("shard", shard.size)
         self._shard[:] = shard
         self._copy = self._message = transfers.copy(shard)
@@ -217,8 +237,7 @@ class Server:
         worker = self._running.get(status.source)
         if worker is None:  # a late request of a worker whose failure is known
             return
-        if request.batches:
-            await self._receive_gradient(status.source, request)
+        if request.batches and await self._receive_gradient(status.source, request):
             worker.pushed += request.batches
         worker.finished = request.clock
         if request.wanted == LEAVE:
@@ -226,10 +245,15 @@ class Server:
         elif request.wanted:
             self._waiting.append((status.source, request))
 
-    async def _receive_gradient(self, worker: int, request: Request) -> None:
-        """Receive a gradient and correct it by the delay compensation."""
+    async def _receive_gradient(self, worker: int, request: Request) -> bool:
+        """Receive a gradient and correct it by the delay compensation; return False if it is discarded."""
         gradient = self._inboxes[len(self._collected)]
         await self._transfers.receive_push(worker, gradient)
+        staleness = self._version - request.version
+        self._discards.received += 1
+        if self._rules.drop and staleness:
+            self._discards.discarded += 1
+            return False
         weight = self._rules.weights[worker]
         if self._compensation is not None:
             share = self._rules.parts / weight  # converts the part of the global mean to the worker's own mean
@@ -237,11 +261,11 @@ class Server:
             correct = partial(self._compensation.correct, worker, gradient, self._shard)
             await self._comm.apply("compensation", correct, PASSES * gradient.nbytes)
             await self._comm.apply("mean", partial(itruediv, gradient, share), gradient.nbytes)
-        staleness = self._version - request.version
         scale = 1 / max(1, staleness) if self._rules.scale_rate else 1.0
         self._collected.append(
             _Gradient(worker, request.batches, weight * request.batches, staleness, scale, gradient)
         )
+        return True
 
     def _warm_start_running(self) -> bool:
         """Return whether the first worker trains alone.
@@ -275,18 +299,29 @@ class Server:
         if len(self._collected) != workers:
             mean = partial(imul, total, workers / len(self._collected))
             await self._comm.apply("mean", mean, total.nbytes)
-        update = partial(self._optimizer.update, self._shard, total, rate * scale)
+        applied_rate = scale if self._rules.updates else rate * scale
+        update = partial(self._optimizer.update, self._shard, total, applied_rate)
         vectors = 1 + len(self._optimizer.state)
         await self._comm.apply("server update", update, vectors * self._shard.nbytes)
         for gradient in (first, *others):
             session.journal.update(gradient.worker, self._version, gradient.staleness, rate * gradient.scale)
             if gradient.worker in self._running:
                 self._running[gradient.worker].applied += gradient.batches
+        if self._rules.drop:
+            self._discard_under_way()
         self._version += 1
         self._applied += sum(gradient.parts for gradient in self._collected)
         self._collected.clear()
         if session.evaluation.due(self._applied // parts):
             self._take_snapshot()
+
+    def _discard_under_way(self) -> None:
+        """Count the mini-batches under way as discarded, so that they can be granted again at once."""
+        for worker, running in self._running.items():
+            discarded = running.granted - running.pushed
+            self._budget += discarded * self._rules.weights[worker]
+            running.finished = running.pushed = running.granted
+            running.applied += discarded
 
     def _take_snapshot(self) -> None:
         self._snapshots.take(self._applied // self._rules.parts, self._shard, self._start)
@@ -307,6 +342,8 @@ class Server:
             return request.left > 0 or not under_way  # waiting workers repeat the mini-batches of a failed one
         if self._warm_start_running() and worker != _FIRST:
             return False
+        if self._rules.drop:
+            return self._running[worker].pushed == self._running[worker].applied
         if self._rules.bound is None:
             return True
         slowest = min(running.applied for running in self._running.values())
