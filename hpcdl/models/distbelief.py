@@ -36,17 +36,23 @@ def locally_connected_vision(shape: Shape = (100, 100, 3), classes: int = 1000, 
     return [*layers, Flatten("flatten"), Linear("fc", classes)]
 
 
-def distbelief_speech(shape: Shape = (11, 40, 1), classes: int = 8192) -> list[Layer]:  # noqa: ARG001
-    """DistBelief's speech network: four fully connected layers of 2560 sigmoids, 8192 acoustic states.
+def distbelief_speech(
+    shape: Shape = (11, 40, 1),  # noqa: ARG001
+    classes: int = 8192,
+    *,
+    layers: int = 4,
+    width: int = 2560,
+) -> list[Layer]:
+    """DistBelief's speech network: fully connected ``layers`` of ``width`` sigmoids, and a classifier.
 
-    Dean et al. 2012, section 5: an input is 11 frames of speech with 40 log-energies each; 41,777,152 parameters.
-    The paper does not specify initial weights; here they are Caffe's ``xavier``. Images of any shape are
-    flattened.
+    Dean et al. 2012, section 5: an input is 11 frames of speech with 40 log-energies each, and a class one of 8192
+    acoustic states; 41,777,152 parameters. The paper does not specify initial weights; here they are Caffe's
+    ``xavier``. Images of any shape are flattened.
     """
-    layers: list[Layer] = [Flatten("flatten")]
-    for i in range(1, 5):
-        layers += [Linear(f"fc{i}", 2560), Sigmoid(f"sigmoid{i}")]
-    return [*layers, Linear("fc5", classes)]
+    network: list[Layer] = [Flatten("flatten")]
+    for i in range(1, layers + 1):
+        network += [Linear(f"fc{i}", width), Sigmoid(f"sigmoid{i}")]
+    return [*network, Linear(f"fc{layers + 1}", classes)]
 
 
 OFFERS: Final = {"distbelief_speech": distbelief_speech, "locally_connected_vision": locally_connected_vision}

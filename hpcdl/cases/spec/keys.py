@@ -235,7 +235,7 @@ def _converted(field: Field[Any], value: Any) -> Any:
     if limits.folder is not None:
         return Choice.of(limits.folder, value)
     if limits.table is not None:
-        return _made(limits.table, value)
+        return None if value == "none" and field.default is None else _made(limits.table, value)
     if field.name.endswith("_bytes") and isinstance(value, str) and (found := size(value)) is not None:
         value = found
     _check_scalar(value, limits, str(field.type))
