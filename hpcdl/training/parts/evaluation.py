@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import partial
 from operator import itruediv, mul
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from hpcdl.training.parts.compressed.compressed import Compressed
     from hpcdl.training.parts.inputs import Inputs
     from hpcdl.training.parts.journal import Journal, Moment
+
+TEST_BYTES: Final = 1 << 20
+"""Images that are tested at once, at least."""
 
 
 class Evaluation:
@@ -179,12 +182,13 @@ def test_share(
 ) -> NDArray[np.float64]:
     """Return the summed loss and the correct answers over the share ``own`` (rank, ranks) of a split, (2,).
 
-    ``parameters`` are tested, or the replica's. Batches are no larger than in training, so that tests need no more
-    memory than training; ``prefetch`` of them are made ahead by a thread.
+    ``parameters`` are tested, or the replica's. Batches are as large as in training, so that tests need no more
+    memory than training, or a megabyte; ``prefetch`` of them are made ahead by a thread.
     """
     rank, ranks = own
     indices = np.arange(rank * len(split) // ranks, (rank + 1) * len(split) // ranks)
-    length = math.ceil(global_batch / ranks)
+    image_bytes = math.prod(replica.shape) * replica.parameters.itemsize
+    length = max(math.ceil(global_batch / ranks), TEST_BYTES // image_bytes)
     parts = range(0, len(indices), length)
 
     def make(part: int) -> tuple[Array, NDArray[np.int64]]:
