@@ -39,6 +39,7 @@ FAILURE = {"failure": {"rank": 1, "step": 1}}
 SHARES = {"shares": {"weights": [3, 1]}}
 TUNE = {"tune": {"trials": 2, "learning_rate": [0.01, 0.1]}}
 TREE = {"name": "fat_tree", "hosts": [2, 4]}
+UPDATING = {"training": {"name": "layerwise", "updates": "server"}, "aggregation": "tree"}
 NATIVE = {"name": "hierarchical", "outer": "native"}
 
 EXAMPLES = [
@@ -74,6 +75,10 @@ EXAMPLES = [
     ("aggregation", "train", {"aggregation": "gtopk"}),
     ("aggregation", "collective", {**DEVICE, "aggregation": "two_shot"}),
     ("aggregation", "replay", {"aggregation": "nccl"}),
+    ("compression", "train", {**UPDATING, "compression": "fp16"}),
+    ("mesh", "train", {**UPDATING, **MODEL}),
+    ("dtype", "train", {**UPDATING, "dtype": "float16"}),
+    ("training", "train", {**UPDATING, "aggregation": "ring"}),
     ("aggregation", "collective", {"aggregation": "two_shot", "network": "gemini", "ranks_per_host": 2}),
     ("aggregation", "train", {"aggregation": NATIVE}),
     ("compression", "train", {"compression": "fp16", "training": "ad_psgd"}),
