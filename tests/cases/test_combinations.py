@@ -70,6 +70,8 @@ EXAMPLES = [
     ("mesh", "train", {**MODEL, "quantization": {"weights": 8}}),
     ("mesh", "train", {**MODEL, "pruning": {"sparsity": 0.5}}),
     ("quantization", "train", {**DEVICE, "quantization": {"weights": 8}}),
+    ("sharpness", "train", {"sharpness": 8, "quantization": {"weights": 8}}),
+    ("sharpness", "train", {"sharpness": 8, **MODEL}),
     ("pruning", "train", {**DEVICE, "pruning": {"sparsity": 0.5}}),
     ("aggregation", "collective", {"aggregation": "none"}),
     ("aggregation", "train", {"aggregation": "gtopk"}),

@@ -188,6 +188,7 @@ HOSTS: Final = Feature(
 )
 
 SHARES, FAILURE = _given("shares"), _given("failure")
+SHARPNESS: Final = _changed("train", "sharpness")
 QUANTIZATION, PRUNING = _given("quantization"), _given("pruning")
 MODEL: Final = Feature("model parallelism", lambda case: (case.model_ranks or 1) > 1)
 ONE_GROUP: Final = Feature("a single model group", lambda case: MODEL.holds(case) and case.replicas == 1)
@@ -346,6 +347,8 @@ ROWS: Final = (
     Row("mesh", QUANTIZATION, MODEL, "it needs layers that are whole on every rank", LEAVE_ONE),
     Row("mesh", PRUNING, MODEL, "it needs layers that are whole on every rank", LEAVE_ONE),
     Row("quantization", QUANTIZATION, DEVICE, "it is done in the host's memory", "choose a backend on the host"),
+    Row("sharpness", SHARPNESS, QUANTIZATION, "rounded weights have no derivatives", LEAVE_ONE),
+    Row("sharpness", SHARPNESS, ANY_MESH, "one rank computes it, with all layers", LEAVE_ONE),
     Row("pruning", PRUNING, DEVICE, "it is done in the host's memory", "choose a backend on the host"),
     Row("aggregation", SUMS_NOTHING, COLLECTIVE, "there is nothing to time", "choose one that sums"),
     Row("aggregation", SPARSE, NO_COMPRESSION, "it sums entries that a compressor selects"),
