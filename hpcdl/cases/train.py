@@ -23,8 +23,10 @@ from hpcdl.data.parts.sharding import EQUAL, bounds
 from hpcdl.fabric.faults import Delays, Slowed
 from hpcdl.fabric.modelled_compute import accurate_sleep
 from hpcdl.launch.machine import node_memory_bytes, shortage
+from hpcdl.nn.backend import backend
 from hpcdl.nn.volumes import volumes
 from hpcdl.training.parts.mesh import placed
+from hpcdl.training.parts.sharpness import training_gap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine
@@ -141,6 +143,8 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
             spec.strategy.check_compression(spec.plan, spec.training.in_full)
         try_compressor(spec.compression, spec.plan)
     _check_faults(spec)
+    if spec.sharpness > images:
+        raise ValueError(f"sharpness: {spec.sharpness} images, but {spec.data.name} has {images}")
 
 
 def _check_trials(spec: TrainSpec) -> None:
@@ -289,6 +293,7 @@ def program(
                 comm, mine.compressed, mine.journal, sent, WARMUP_STEPS, among_activations=mine.group is not None
             ),
             **tested,
+            **(_training_gap(spec, mine) if tests and spec.sharpness and comm.rank == 0 else {}),
             **{name: value for fields in watched for name, value in fields.items()},
             "parameters": volumes(spec.layers, spec.data.shape, 1).parameters,
             "bucket_bytes": mine.bucket_bytes,
@@ -310,6 +315,15 @@ def program(
         return await train(comm, spec.session(journal, comm.memory.allocate, place, rank=comm.rank))
 
     return train_here
+
+
+def _training_gap(spec: TrainSpec, mine: Session) -> dict[str, float | None]:
+    """Return accuracy and sharpness on training images of the last tested parameters, computed by this rank."""
+    kernels = spec.kernels if spec.kernels.on_host else backend("numpy")
+    to_host = mine.replica.backend.to_host
+    parameters, state = to_host(mine.evaluation.tested), to_host(mine.replica.state)
+    layers, train = spec.trained_layers, spec.data.train
+    return training_gap(layers, kernels, train, parameters, state, spec.sharpness, spec.most_images)
 
 
 async def _tune_and_train(spec: TrainSpec, tuning: Tuning, journal: Journal, comm: Comm) -> dict[str, Scalar]:

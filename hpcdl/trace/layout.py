@@ -116,6 +116,8 @@ _NUMBERS: Final = (
         "test_accuracy",
         *(f"noise_scale_q{quarter}" for quarter in range(1, 5)),
         "discarded_share",
+        "train_accuracy",
+        "sharpness",
         "replica_drift",
     ),
 )

@@ -20,7 +20,7 @@ from hpcdl.training.parts.asynchronous.server import (
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.replicas import holders, place_among
 from hpcdl.training.parts.snapshots import Snapshots
-from hpcdl.training.parts.traits import Strategy
+from hpcdl.training.parts.traits import Strategy, check_choice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -242,16 +242,16 @@ def check(ranks: int, settings: Mapping[str, Any]) -> None:
     workers = Layout.of(ranks, settings["servers"], dedicated=settings["dedicated"]).workers
     collect, bound, overlap = settings["collect"], settings["bound"], settings["overlap"]
     if isinstance(collect, str):
-        _check_choice("collect", collect, ALL)
+        check_choice("collect", collect, ALL)
     elif not 1 <= collect <= workers:
         raise ValueError(f"collect: must be 1 to {workers}, the number of workers, or {ALL!r}, not {collect}")
     for name, least in {"n_fetch": 1, "n_push": 1, "warm_start": 0}.items():
         if settings[name] < least:
             raise ValueError(f"{name}: must be at least {least}, not {settings[name]}")
-    _check_choice("scale_rate", settings["scale_rate"], "none", "staleness")
-    _check_choice("delay_compensation", settings["delay_compensation"], "none", "constant", "adaptive")
-    _check_choice("stale", settings["stale"], "apply", "drop")
-    _check_choice("push", settings["push"], "gradients", "updates")
+    check_choice("scale_rate", settings["scale_rate"], "none", "staleness")
+    check_choice("delay_compensation", settings["delay_compensation"], "none", "constant", "adaptive")
+    check_choice("stale", settings["stale"], "apply", "drop")
+    check_choice("push", settings["push"], "gradients", "updates")
     if settings["stale"] == "drop":
         alone = {"servers": 1, "n_fetch": 1, "n_push": 1, "overlap": False, "bound": None, "scale_rate": "none"}
         for name, value in {**alone, "delay_compensation": "none"}.items():
@@ -303,13 +303,13 @@ def gradients_in_flight(settings: Mapping[str, Any]) -> int | None:
     return None if waits else 2 if settings["overlap"] else 1
 
 
-def _check_choice(name: str, value: str, *valid: str) -> None:
-    if value not in valid:
-        raise ValueError(f"{name}: must be {' or '.join(map(repr, valid))}, not {value!r}")
-
-
 def title(ranks: int, settings: Mapping[str, Any]) -> str:
     """Return the name in the literature: Downpour, 2-softsync, SSP(3), BSP, 3-synchronous, DC-ASGD."""
+    name = _title(ranks, settings)
+    return f"{name} of updates" if settings["push"] == "updates" else name
+
+
+def _title(ranks: int, settings: Mapping[str, Any]) -> str:
     workers = Layout.of(ranks, settings["servers"], dedicated=settings["dedicated"]).workers
     gradients = workers if settings["collect"] == ALL else int(settings["collect"])
     bound = settings["bound"]

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from hpcdl.aggregation.parts.collectives import half
 from hpcdl.training.parts.bucketing import check_bucket_bytes
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.replicas import place_among
-from hpcdl.training.parts.traits import Strategy
+from hpcdl.training.parts.traits import Strategy, check_choice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -27,7 +28,9 @@ BUCKET_FACTOR: Final = 4
 """Default bucket length, in those of ``synchronous``: the next forward hides more than backward alone."""
 
 
-async def layerwise(comm: Comm, session: Session, *, bucket_bytes: int | None = None) -> None:
+async def layerwise(
+    comm: Comm, session: Session, *, bucket_bytes: int | None = None, updates: str = "ranks"
+) -> None:
     """Synchronous SGD with layerwise overlap, also with the next forward (Das et al. 2016; Intel Caffe).
 
     A layer's gradient is summed as soon as backward has computed it, and the layer is updated at once. Messages
@@ -37,6 +40,9 @@ async def layerwise(comm: Comm, session: Session, *, bucket_bytes: int | None = 
     default the length is four times the one that the links between hosts ask for
     (:mod:`hpcdl.training.parts.bucketing`). Within a host, or with 0, each layer is one bucket and all may be
     under way at once. The results are those of ``synchronous``.
+
+    With ``updates = "server"`` rank 0 sums a layer's gradient, updates the layer and broadcasts its parameters, by
+    the reduce and the broadcast of the case's aggregation. Only rank 0 has optimizer state.
 
     Each layer has its own optimizer state; together they are as large as one for the whole network. With float16
     all layers share one loss scale. A layer whose gradient overflows is not updated in that step; the others are,
@@ -52,14 +58,23 @@ async def layerwise(comm: Comm, session: Session, *, bucket_bytes: int | None = 
     }
     smallest = BUCKET_FACTOR * (session.bucket_bytes or 0) if bucket_bytes is None else bucket_bytes
     step, rate = 0, 0.0
+    reduce, server = partial(session.reduce, comm), updates == "server"
+
+    async def reduce_to_server(bucket: slice) -> None:
+        await half(session.aggregate, "reduce")(comm, gradients[bucket])
 
     async def update(name: str) -> None:
         span = stages[name].span
-        work = partial(optimizers[name].update, parameters[span], gradients[span], rate)
-        await comm.compute(f"update {name}", work)
+        if not server or comm.rank == 0:
+            work = partial(optimizers[name].update, parameters[span], gradients[span], rate)
+            await comm.compute(f"update {name}", work)
+        if server:
+            await half(session.aggregate, "broadcast")(comm, parameters[span])
 
     buckets = {name: session.buckets(smallest, [stage.span]) for name, stage in stages.items()}
-    schedule = PrioritySchedule(comm, buckets, partial(session.reduce, comm), update, WIDTH if smallest else 0)
+    schedule = PrioritySchedule(
+        comm, buckets, reduce_to_server if server else reduce, update, WIDTH if smallest else 0
+    )
 
     async def wait_for(stage: Stage) -> None:
         nonlocal rate
@@ -187,6 +202,10 @@ async def _join(tasks: Sequence[Task[None]]) -> None:
         await task
 
 
-TRAITS: Final = Strategy(
-    lockstep=True, weighs_images=True, splits_layers=True, compresses=True, check=check_bucket_bytes
-)
+def check(ranks: int, settings: Mapping[str, Any]) -> None:
+    """Raise ValueError for invalid settings."""
+    check_bucket_bytes(ranks, settings)
+    check_choice("updates", settings["updates"], "ranks", "server")
+
+
+TRAITS: Final = Strategy(lockstep=True, weighs_images=True, splits_layers=True, compresses=True, check=check)

@@ -39,6 +39,7 @@ FAILURE = {"failure": {"rank": 1, "step": 1}}
 SHARES = {"shares": {"weights": [3, 1]}}
 TUNE = {"tune": {"trials": 2, "learning_rate": [0.01, 0.1]}}
 TREE = {"name": "fat_tree", "hosts": [2, 4]}
+UPDATING = {"training": {"name": "layerwise", "updates": "server"}, "aggregation": "tree"}
 NATIVE = {"name": "hierarchical", "outer": "native"}
 
 EXAMPLES = [
@@ -69,11 +70,17 @@ EXAMPLES = [
     ("mesh", "train", {**MODEL, "quantization": {"weights": 8}}),
     ("mesh", "train", {**MODEL, "pruning": {"sparsity": 0.5}}),
     ("quantization", "train", {**DEVICE, "quantization": {"weights": 8}}),
+    ("sharpness", "train", {"sharpness": 8, "quantization": {"weights": 8}}),
+    ("sharpness", "train", {"sharpness": 8, **MODEL}),
     ("pruning", "train", {**DEVICE, "pruning": {"sparsity": 0.5}}),
     ("aggregation", "collective", {"aggregation": "none"}),
     ("aggregation", "train", {"aggregation": "gtopk"}),
     ("aggregation", "collective", {**DEVICE, "aggregation": "two_shot"}),
     ("aggregation", "replay", {"aggregation": "nccl"}),
+    ("compression", "train", {**UPDATING, "compression": "fp16"}),
+    ("mesh", "train", {**UPDATING, **MODEL}),
+    ("dtype", "train", {**UPDATING, "dtype": "float16"}),
+    ("training", "train", {**UPDATING, "aggregation": "ring"}),
     ("aggregation", "collective", {"aggregation": "two_shot", "network": "gemini", "ranks_per_host": 2}),
     ("aggregation", "train", {"aggregation": NATIVE}),
     ("compression", "train", {"compression": "fp16", "training": "ad_psgd"}),

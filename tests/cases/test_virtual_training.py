@@ -9,6 +9,7 @@ import pytest
 from hpcdl import registry, suite
 from hpcdl.analysis.network.waiting import of_events
 from hpcdl.analysis.run.record_fields import words
+from hpcdl.cases import train
 from hpcdl.cases.simulation import virtual_training as simulation
 from hpcdl.cases.spec.compute_times import ComputeTimes, at_rate
 from hpcdl.fabric.comm import INPUT, Counters
@@ -254,3 +255,26 @@ def test_a_server_that_waits_for_three_of_four_workers_discards_the_slow_ones_gr
     assert late >= 1
     assert record["discarded_share"] == late / sum(len(recorder.steps) for recorder in recorders)
     assert len(recorders[0].updates) == 6 * 4
+
+
+@pytest.mark.parametrize("training", ["synchronous", "asynchronous", "parameter_averaging"])
+def test_sharpness_is_that_of_the_parameters_tested_last_and_takes_no_virtual_time(training, monkeypatch):
+    seen = []
+
+    def measure(_layers, _kernels, _split, parameters, *_):
+        seen.append(parameters.copy())
+        return {"sharpness": 2.5}
+
+    monkeypatch.setattr(train, "training_gap", measure)
+    keys = {"training": f'"{training}"', "dtype": '"float64"'}
+    usual, _ = run(case(**keys))
+    recorders, record = run(one := case(**keys, sharpness=100))
+    assert [recorder.steps for recorder in recorders] == [recorder.steps for recorder in usual]
+    assert record["sharpness"] == 2.5
+    replica = one.spec.session(silent(Recorder())).replica
+    (replica.parameters[:],) = seen
+    test = one.spec.data.test
+    images, labels = test.batch(np.arange(len(test)), "float64")
+    loss, correct, _ = replica.loss(replica.predict(images), labels, 1.0)
+    last = recorders[0].evaluations[-1]
+    assert (last.loss, last.accuracy) == pytest.approx((loss / len(test), correct / len(test)))

@@ -15,6 +15,7 @@ def findings(hand, sizes=(16, 32, 64, 128, 256, 512), missing=None):
             accuracy = 0.5 if size == missing else 0.95
             hand.train(
                 [[10.0] * 20] * 2, global_batch=size, seed=seed, target_accuracy=0.9, noise_scale_q4=100.0,
+                train_accuracy=1.0, sharpness=size / 4,
                 evaluations=[(steps, 1.0, 3.0, 0.5, accuracy, steps * size)],
             )  # fmt: skip
     return Findings(hand.read(), "run")
@@ -33,6 +34,8 @@ def test_rows_figure_and_answer(hand):
     found = findings(hand)
     (table,) = batches.page(found).tables
     assert [row[1:3] for row in table.rows[:2]] == [("16", "360"), ("32", "200")]
+    shown = dict(zip(table.header, table.rows[1], strict=True))
+    assert (shown["train - test"], shown["sharpness"]) == ("0.0500", "8.00")
     assert batches.answer(found).headline.endswith("up to 160.") or "up to 15" in batches.answer(found).headline
     (chart,) = batches.charts(found)
     assert chart.series[-1].points[-1].y == pytest.approx(360 * 16 / 512)

@@ -151,7 +151,8 @@ def test_values_of_settings_are_the_documented_ones(setting, owner, words):
     def load(word):
         strength = ", strength = 0.5" if setting == "delay_compensation" and word != "none" else ""
         model = "" if key == "model" else 'model = "lenet5"\n'
-        suite.parse(f'{CASE}{model}{key} = {{name = "{owner}", {setting} = "{word}"{strength}}}', "s.toml")
+        scheme = 'aggregation = "binomial"\n' if setting == "updates" else ""
+        suite.parse(f'{CASE}{model}{scheme}{key} = {{name = "{owner}", {setting} = "{word}"{strength}}}', "s.toml")
 
     for word in words:
         load(word)

@@ -79,6 +79,7 @@ ANOTHER = {
         "target_accuracy": 0.5,
         "stop_at_target": None,
         "evaluate_every": 2,
+        "sharpness": 8,
         "seed": 2,
         "prefetch": 0,
         "partition": "replicas",

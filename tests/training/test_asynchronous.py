@@ -260,6 +260,7 @@ def test_running_statistics_are_the_mean_over_the_workers():
         ({"collect": 3, "dedicated": True}, "1-softsync"),
         ({"collect": 3, "stale": "drop"}, "3-synchronous"),
         ({"collect": "all", "stale": "drop"}, "BSP"),
+        ({"collect": 2, "push": "updates"}, "2-softsync of updates"),
     ],
 )
 def test_the_title_is_the_literatures_name(numbers, expected):

@@ -53,6 +53,27 @@ def test_one_rank_equals_the_plain_loop():
     assert np.array_equal(*train(1, "ring", "float32"), by_one_rank("float32"))
 
 
+@pytest.mark.sampled
+@pytest.mark.parametrize("bucket_bytes", [0, 20_000])
+@pytest.mark.parametrize("aggregation", ["binomial", "chain", "parameter_server", "tree"])
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+def test_a_server_that_updates_layers_is_synchronous_training(ranks, aggregation, bucket_bytes):
+    """In every schedule; only rank 0 has velocities."""
+    settings = {"chain": {"segment_bytes": 4096}, "tree": {"arity": 3}}.get(aggregation, {})
+    scheme = partial(registry.find("aggregation", aggregation), **settings)
+    for seed in range(2):
+
+        async def program(comm):
+            mine = session("ring", "float64", aggregate=scheme, evaluate_every=0.5)
+            await layerwise(comm, mine, bucket_bytes=bucket_bytes, updates="server")
+            return mine.replica.parameters, mine.memory_bytes
+
+        (first, memory), *others = in_process(ranks, seed).run(program)
+        assert difference(first, "float64") < 1e-12
+        assert all(np.array_equal(first, other) for other, _ in others)
+        assert (memory, *(other for _, other in others)) == (3 * first.nbytes, *[2 * first.nbytes] * (ranks - 1))
+
+
 @pytest.mark.parametrize("bucket_bytes", [2000, 30_000, 100_000])
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_buckets_and_their_order_do_not_change_the_result(ranks, bucket_bytes):

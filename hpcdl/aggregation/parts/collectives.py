@@ -10,6 +10,7 @@ equally long.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl import registry
@@ -32,6 +33,18 @@ def halves(scheme: Callable[..., Any], *names: str) -> list[Callable[..., Any]] 
     """Return the functions ``names`` of a scheme's module; None if it does not define all of them."""
     functions = [half for name in names if (half := own(scheme, name)) is not None]
     return functions if len(functions) == len(names) else None
+
+
+def half(scheme: Callable[..., Any], name: str) -> Callable[[Comm, Array], Coroutine[Any, Any, None]]:
+    """Return a function of a scheme's module, with the settings of the scheme.
+
+    Raises ValueError if the module does not define it.
+    """
+    function = own(getattr(scheme, "func", scheme), name)
+    if function is None:
+        raise ValueError(f"the aggregation has no {name}; these have: {', '.join(schemes(name))}")
+    settings = getattr(scheme, "keywords", {})
+    return partial(function, **{key: settings[key] for key in settings if key in registry.settings_of(function)})
 
 
 BY_PARTS: Final = ("reduce_scatter", "allgather", "all_to_all")

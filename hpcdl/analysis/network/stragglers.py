@@ -17,7 +17,6 @@ import numpy as np
 from hpcdl.analysis.run.launches import undisturbed
 from hpcdl.analysis.run.record_fields import configuration
 from hpcdl.analysis.statistics.estimates import Interval, Vector, ratio_interval
-from hpcdl.fabric.faults import EVERY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -86,6 +85,6 @@ def _bounds(without: Sequence[Launch], fields: Mapping[str, Any]) -> tuple[float
     step = float(np.median([launch.seconds.mean() for launch in without]))
     slow = step + (factor - 1) * work
     own = step / (slow + share * seconds)
-    if fields.get("straggler_rank") == EVERY:
+    if fields.get("straggler_rank") == "all":
         return step / (slow + (1 - (1 - share) ** workers) * seconds), own
     return own, (workers - 1 + own) / workers

@@ -69,6 +69,7 @@ async def tuned(
         straggler=None,
         failure=None,
         jitter=0.0,
+        sharpness=0,
         network=tuning.network or spec.network,
         trace="steps",
         stop_at_target=spec.target_accuracy is not None and spec.strategy.stops_at_target,

@@ -11,6 +11,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl import registry
+from hpcdl.aggregation.parts.collectives import halves, schemes
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.cases.spec.compute_times import TIMES
 from hpcdl.cases.spec.keys import about, keys
@@ -187,6 +188,7 @@ HOSTS: Final = Feature(
 )
 
 SHARES, FAILURE = _given("shares"), _given("failure")
+SHARPNESS: Final = _changed("train", "sharpness")
 QUANTIZATION, PRUNING = _given("quantization"), _given("pruning")
 MODEL: Final = Feature("model parallelism", lambda case: (case.model_ranks or 1) > 1)
 ONE_GROUP: Final = Feature("a single model group", lambda case: MODEL.holds(case) and case.replicas == 1)
@@ -216,6 +218,10 @@ DISCARDS: Final = Feature(
     "a server that discards gradients",
     lambda case: case.training and case.training.in_full.get("stale") == "drop",
 )
+UPDATING: Final = Feature(
+    "a server that updates layers",
+    lambda case: case.training and case.training.in_full.get("updates") == "server",
+)
 MOMENTUM: Final = Feature(
     "a momentum of the optimizer", lambda case: case.optimizer and case.optimizer.in_full.get("momentum")
 )
@@ -244,6 +250,15 @@ SUMS_NOTHING: Final = aggregation("that sums nothing", lambda traits: not traits
 NATIVE: Final = aggregation("by the library", lambda traits: traits.native)
 ADAPTIVE: Final = aggregation("chosen at run time", lambda traits: traits.adaptive)
 LIBRARY: Final = aggregation("that may be the library's", lambda traits: traits.native or traits.adaptive)
+NO_HALVES: Final = Feature(
+    "an aggregation without a reduce and a broadcast",
+    lambda case: (
+        case.scheme and (case.scheme.native or not halves(case.aggregation.find(), "reduce", "broadcast"))
+    ),
+    "aggregation",
+    lambda _: [name for name in schemes("reduce") if name in schemes("broadcast") and name != "native"],
+    "these schemes",
+)
 COMPOSITE: Final = aggregation("composed of the library's", lambda traits: traits.composite and traits.native)
 SPARSE: Final = aggregation("of entries", lambda traits: traits.sparse)
 ON_HOST: Final = aggregation("in the host's memory", lambda traits: traits.memory == "host")
@@ -332,11 +347,18 @@ ROWS: Final = (
     Row("mesh", QUANTIZATION, MODEL, "it needs layers that are whole on every rank", LEAVE_ONE),
     Row("mesh", PRUNING, MODEL, "it needs layers that are whole on every rank", LEAVE_ONE),
     Row("quantization", QUANTIZATION, DEVICE, "it is done in the host's memory", "choose a backend on the host"),
+    Row("sharpness", SHARPNESS, QUANTIZATION, "rounded weights have no derivatives", LEAVE_ONE),
+    Row("sharpness", SHARPNESS, ANY_MESH, "one rank computes it, with all layers", LEAVE_ONE),
     Row("pruning", PRUNING, DEVICE, "it is done in the host's memory", "choose a backend on the host"),
     Row("aggregation", SUMS_NOTHING, COLLECTIVE, "there is nothing to time", "choose one that sums"),
     Row("aggregation", SPARSE, NO_COMPRESSION, "it sums entries that a compressor selects"),
     Row("aggregation", ON_HOST, DEVICE, "it sums in the host's memory", ANOTHER),
     Row("aggregation", ON_GPUS, HOST, "it sums vectors on GPUs", ANOTHER),
+    *(
+        Row(key, feature, UPDATING, "the server sums dense gradients of whole layers", "leave updates out")
+        for key, feature in {"compression": COMPRESSION, "mesh": MODEL, "dtype": FLOAT16}.items()
+    ),
+    Row("training", UPDATING, NO_HALVES, "the server sums and broadcasts"),
     Row("aggregation", ONE_HOST, HOSTS, "its ranks share memory", f"raise ranks_per_host, or {ANOTHER}"),
     Row("aggregation", COMPOSITE, BUCKETS, ORDER, ANOTHER),
     Row("compression", COMPRESSION, DENSE, "it compresses nothing"),

@@ -74,6 +74,7 @@ class TrainSpec(StepSpec):
     target_accuracy: float | None = key(None, least=0, most=1)
     stop_at_target: bool = key(default=False)
     evaluate_every: float = key(1, least=1e-6)
+    sharpness: int = key(0, least=0)
     seed: int = key(1, least=0)
     prefetch: int = key(2, least=0, most=MAX_AHEAD)
     threads: int = key(1, least=1, most=MAX_THREADS)

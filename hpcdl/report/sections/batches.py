@@ -44,6 +44,13 @@ class Batch(NamedTuple):
         known = [record[name] for record in self.records if record.get(name) is not None]
         return float(np.median(known)) if known else None
 
+    @property
+    def gap(self) -> float | None:
+        """Training accuracy less final accuracy, median over seeds; None if it is unknown."""
+        pairs = [(record.get("train_accuracy"), record.get("final_accuracy")) for record in self.records]
+        gaps = [train - final for train, final in pairs if train is not None and final is not None]
+        return float(np.median(gaps)) if gaps else None
+
 
 def _methods(findings: Findings) -> dict[str, list[Batch]]:
     """Return by method its batches, ascending, of trainings with a target that differ in nothing else."""
@@ -91,6 +98,8 @@ def page(findings: Findings) -> Section:
             digits(efficiency),
             digits(batch.median("epochs_to_target")),
             digits(batch.median("final_accuracy")),
+            digits(batch.gap),
+            digits(batch.median("sharpness")),
             digits(batch.median("noise_scale_q4")),
             str(batch.records[0].get("tuned") or NONE),
         )
@@ -106,12 +115,16 @@ def page(findings: Findings) -> Section:
         "efficiency in steps",
         "epochs",
         "final accuracy",
+        "train - test",
+        "sharpness",
         "noise scale",
         "tuned",
     )
     note = (
         "Steps to the target, medians over seeds. Efficiency in steps: those of perfect scaling from the smallest "
         "batch, by those that were needed; a half of it marks the critical batch, which the noise scale estimates."
+        " Train - test: accuracy on a sample of training images, less the final accuracy. Sharpness: largest "
+        "eigenvalue of the Hessian of the loss on the sample; Keskar et al. 2017 expect it to grow with the batch."
     )
     return Section("Large batches", tables=[Table("", header, rows, 1, [note]).without_empty()])
 

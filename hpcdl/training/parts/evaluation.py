@@ -58,6 +58,8 @@ class Evaluation:
         self._target_accuracy = target_accuracy
         self._stop_at_target = stop_at_target
         self._independent = independent
+        self.tested: Array = inputs.replica.parameters
+        """Parameters of the last test."""
         self._evaluated = 0
         self._again: Callable[[Split], Awaitable[NDArray[np.float64]]] | None = None
         """The last test, with another split."""
@@ -112,6 +114,7 @@ class Evaluation:
             alike = replicas or comm
             await alike.native("allreduce", replica.state)
             await comm.compute("evaluation", partial(itruediv, replica.state, alike.size))
+        self.tested = replica.parameters if parameters is None else parameters
         means = partial(self._means, comm, parameters, through)
         self._again = means if inputs.dataset.validation is not None else None
         loss, accuracy = map(float, await means(inputs.dataset.watched))

@@ -13,6 +13,12 @@ Settings = Mapping[str, Any]
 """All settings of the strategy by name, defaults included."""
 
 
+def check_choice(name: str, value: str, *valid: str) -> None:
+    """Raise ValueError if the setting ``name`` is none of the ``valid`` words."""
+    if value not in valid:
+        raise ValueError(f"{name}: must be {' or '.join(map(repr, valid))}, not {value!r}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Strategy:
     """Traits of a training strategy. A module that declares none has the defaults."""

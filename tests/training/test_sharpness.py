@@ -1,0 +1,79 @@
+"""Sharpness is the largest eigenvalue of the Hessian of the training loss."""
+
+import numpy as np
+import pytest
+from contract.training import digits
+from scipy.sparse.linalg import LinearOperator, eigsh
+
+from hpcdl import registry
+from hpcdl.nn.backend import backend
+from hpcdl.nn.layers.flatten import Flatten
+from hpcdl.nn.layers.linear import Linear
+from hpcdl.nn.replica import Replica
+from hpcdl.training.parts.sharpness import largest_eigenvalue, training_gap
+
+IMAGES = 64
+
+
+def measured(layers, batch=IMAGES, seed=1):
+    """Return what is measured of a network, with its parameters and the sample of images."""
+    split, kernels = digits().train, backend("numpy")
+    start = Replica(layers, digits().shape, backend=kernels, dtype="float64", seed=seed)
+    found = training_gap(layers, kernels, split, start.parameters, start.state, IMAGES, batch)
+    sample = np.sort(np.random.default_rng(0).choice(len(split), IMAGES, replace=False))
+    return found, start, split.batch(sample, "float64")
+
+
+def test_softmax_regression_has_a_hessian_in_closed_form():
+    """Mean over images of (diag(p) - p p^T) x [1 x]^T [1 x]."""
+    found, replica, (images, labels) = measured([Flatten("flatten"), Linear("fc", 10)])
+    logits = replica.predict(images)
+    p = np.exp(logits - logits.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    x = np.hstack([images.reshape(IMAGES, -1), np.ones((IMAGES, 1))])
+    blocks = [
+        np.kron(np.diag(own) - np.outer(own, own), np.outer(row, row)) for own, row in zip(p, x, strict=True)
+    ]
+    assert found["sharpness"] == pytest.approx(np.linalg.eigvalsh(np.mean(blocks, axis=0))[-1], rel=0.01)
+    assert found["train_accuracy"] == np.mean(logits.argmax(1) == labels)
+
+
+def test_of_a_convolutional_network_it_is_that_of_lanczos_iterations():
+    layers = registry.find("models", "lenet5")(digits().shape, 10)
+    found, replica, (images, labels) = measured(layers)
+    start = replica.parameters.copy()
+
+    def gradient(at):
+        replica.parameters[:] = at
+        y = images
+        for stage in replica.stages:
+            y = stage.forward(y)
+        _, _, y = replica.loss(y, labels, 1 / IMAGES)
+        for stage in reversed(replica.stages):
+            y = stage.backward(y)
+        return replica.gradients.copy()
+
+    def product(v):
+        v = v.ravel()
+        step = 1e-7 / np.linalg.norm(v)
+        return (gradient(start + step * v) - gradient(start - step * v)) / (2 * step)
+
+    hessian = LinearOperator((start.size, start.size), matvec=product, dtype=np.float64)
+    (expected,) = eigsh(hessian, k=1, which="LA", return_eigenvectors=False, tol=1e-6)
+    assert found["sharpness"] == pytest.approx(expected, rel=0.01)
+    assert measured(layers, batch=10)[0]["sharpness"] == pytest.approx(found["sharpness"], rel=1e-6)
+
+
+@pytest.mark.parametrize("values", [(3.0, -1.0, 0.5), (1.0, -7.0, 0.5), (-2.0, -7.0, -3.0)])
+def test_the_largest_eigenvalue_may_have_a_smaller_magnitude(values):
+    hessian = np.diag(values)
+    assert largest_eigenvalue(lambda x: hessian @ x, np.ones(3)) == pytest.approx(max(values), rel=0.01)
+
+
+def test_diverged_parameters_have_no_sharpness():
+    layers = [Flatten("flatten"), Linear("fc", 10)]
+    replica = Replica(layers, digits().shape, backend=backend("numpy"), dtype="float64")
+    parameters = np.full(replica.parameters.size, np.nan)
+    with np.errstate(invalid="ignore"):
+        found = training_gap(layers, backend("numpy"), digits().train, parameters, replica.state, 8, 8)
+    assert found["sharpness"] is None
