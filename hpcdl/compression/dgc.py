@@ -6,9 +6,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hpcdl.compression.parts.magnitudes import check, largest, quantile, sample
 from hpcdl.compression.parts.protocol import Compression, Sparse, kernels, to_device
-from hpcdl.compression.parts.selection import check_density, draw_seed, entries, put, take, trimmed
+from hpcdl.compression.parts.selection import (
+    check,
+    check_density,
+    draw_seed,
+    entries,
+    largest,
+    put,
+    quantile,
+    sample,
+    take,
+    trimmed,
+)
 
 if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Layout

@@ -6,9 +6,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hpcdl.compression.parts.magnitudes import bits, from_bits, largest, quantile, sample
 from hpcdl.compression.parts.protocol import Compression, Sparse
-from hpcdl.compression.parts.selection import add, check_density, draw_seed, entries, take
+from hpcdl.compression.parts.selection import (
+    add,
+    bits,
+    check_density,
+    draw_seed,
+    entries,
+    from_bits,
+    largest,
+    quantile,
+    sample,
+    take,
+)
 
 if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Layout
