@@ -57,8 +57,8 @@ def logarithm(x: Any) -> Any:
 def put(wire: Any, at: Any, pending: Any, filled: Any, value: Any, width: Any) -> Any:
     """Append the ``width`` bits of ``value``, any number if it is zero, else at most 64.
 
-    Return (at, pending, filled): ``pending`` has the ``filled`` bits, fewer than 32, that belong at byte ``at`` and
-    are not yet written.
+    Return (at, pending, filled): ``pending`` has the ``filled`` bits, fewer than 32, that belong at byte ``at``
+    and are not yet written.
     """
     while True:
         step = min(width, _HALF)
