@@ -66,7 +66,7 @@ DEFECTS = [
     Defect("models/lenet5.py", '"conv2", 50, 5', '"conv2", 50, 3', "models"),
     Defect("nn/kernels/numpy/elementwise.py", "np.multiply(dy, np.greater(y, 0), out=dx)", "np.multiply(dy, np.greater_equal(y, 0), out=dx)", "nn"),
     Defect("nn/kernels/numpy/normalization.py", "np.sqrt(variance + self._geometry.eps)", "np.sqrt(variance)", "nn models"),
-    Defect("nn/layers/dropout.py", "if not 0 <= self.ratio < 1:", "if not 0 <= self.ratio <= 1:", "nn suite"),
+    Defect("nn/layers/elementwise.py", "if not 0 <= self.ratio < 1:", "if not 0 <= self.ratio <= 1:", "nn suite"),
     Defect("nn/loss.py", "self._weight * scale", "scale", "nn"),
     Defect("optim/parts/protocol.py", "1 / math.sqrt(1 - rule.beta2**t)", "1 / (1 - rule.beta2**t)", "optim"),
     Defect("optim/nesterov.py", "np.multiply(v, self.momentum, out=step)", "np.multiply(v, 1.0, out=step)", "optim"),

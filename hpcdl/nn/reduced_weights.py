@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hpcdl.fabric.comm import Array
-    from hpcdl.nn.bound import Bound
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer, Site
+    from hpcdl.nn.ops import Bound
 
 MIN_BITS: Final = 2
 """Fewest bits of a number with a sign."""
@@ -125,11 +125,11 @@ class BoundPruned:
         """Weights and their gradients."""
 
     def forward(self, x: Array, train: bool) -> Array:
-        """See :class:`hpcdl.nn.bound.Bound`."""
+        """See :class:`hpcdl.nn.ops.Bound`."""
         return self._bound.forward(x, train)
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
-        """See :class:`hpcdl.nn.bound.Bound`."""
+        """See :class:`hpcdl.nn.ops.Bound`."""
         dx = self._bound.backward(dy, needs_dx)
         for weight, gradient in self._pairs:
             np.multiply(gradient, weight != 0, out=gradient)
@@ -156,7 +156,7 @@ class BoundQuantized:
         self._activations = activations
 
     def forward(self, x: Array, train: bool) -> Array:
-        """See :class:`hpcdl.nn.bound.Bound`."""
+        """See :class:`hpcdl.nn.ops.Bound`."""
         for full, rounded in self._pairs:
             rounded[:] = round_rows(full.reshape(1, -1), self._weights, signed=True).reshape(full.shape)
         y = self._bound.forward(x, train)
@@ -167,7 +167,7 @@ class BoundQuantized:
         )
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
-        """See :class:`hpcdl.nn.bound.Bound`; straight-through."""
+        """See :class:`hpcdl.nn.ops.Bound`; straight-through."""
         return self._bound.backward(dy, needs_dx)
 
 

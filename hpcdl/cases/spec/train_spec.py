@@ -17,7 +17,7 @@ from hpcdl.data.parts.sharding import EPOCHS, EQUAL, REPLICAS, Shares, bounds
 from hpcdl.fabric.faults import Failure, Straggler
 from hpcdl.fabric.network import NETWORKS, Site
 from hpcdl.nn.backend import backend
-from hpcdl.nn.precision import HALF, master, storage_dtype
+from hpcdl.nn.geometry import HALF, master, storage_dtype
 from hpcdl.nn.reduced_weights import Pruning, Quantization, pruned, quantized
 from hpcdl.nn.replica import Replica
 from hpcdl.nn.volumes import FLOAT_BYTES, volumes

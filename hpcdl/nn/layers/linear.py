@@ -9,8 +9,8 @@ from hpcdl.nn.initial import Initializer, xavier, zeros
 from hpcdl.nn.layer import BoundAffine, Variable
 
 if TYPE_CHECKING:
-    from hpcdl.nn.bound import Bound
     from hpcdl.nn.layer import Site
+    from hpcdl.nn.ops import Bound
 
 
 class Linear:

@@ -10,9 +10,8 @@ from hpcdl.nn.layer import BoundElementary, Variable
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
-    from hpcdl.nn.bound import Bound
     from hpcdl.nn.layer import Alone, Site
-    from hpcdl.nn.ops import BatchNormalization
+    from hpcdl.nn.ops import BatchNormalization, Bound
 
 
 class LRN:
@@ -113,11 +112,11 @@ class BoundBatchNorm:
         self._mean, self._variance = site.value("mean"), site.value("variance")
 
     def forward(self, x: Array, train: bool, shortcut: Array | None = None) -> Array:
-        """See :class:`hpcdl.nn.bound.Bound`; a layer bound by ``join`` adds ``shortcut``."""
+        """See :class:`hpcdl.nn.ops.Bound`; a layer bound by ``join`` adds ``shortcut``."""
         return self._op.forward(x, shortcut, self._gamma, self._beta, self._mean, self._variance, train)
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
-        """See :class:`hpcdl.nn.bound.Bound`."""
+        """See :class:`hpcdl.nn.ops.Bound`."""
         dx, _ = self.backward_joined(dy)
         return dx if needs_dx else None
 

@@ -11,10 +11,10 @@ from hpcdl.nn.split.part import Part
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
-    from hpcdl.nn.bound import Bound
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Site, Variable
     from hpcdl.nn.layers.normalization import BatchNorm
+    from hpcdl.nn.ops import Bound
 
 _EXACT: Final = "float64"
 """Dtype of sums over many pixels."""
@@ -71,7 +71,7 @@ class BoundMoments:
         self._stash = stash
 
     def forward(self, x: Array, train: bool) -> Array:
-        """See :class:`hpcdl.nn.bound.Bound`; zeros in evaluation, which uses the running statistics."""
+        """See :class:`hpcdl.nn.ops.Bound`; zeros in evaluation, which uses the running statistics."""
         self._stash.append(x)
         channels = x.shape[-1]
         pixels = x.reshape(-1, channels)
@@ -129,7 +129,7 @@ class BoundNormalisation:
         self._pooled = (1.0, 0)
 
     def forward(self, x: Array, train: bool) -> Array:
-        """See :class:`hpcdl.nn.bound.Bound`."""
+        """See :class:`hpcdl.nn.ops.Bound`."""
         own, mean, variance = self._stash.pop(), self._mean, self._variance
         if train:
             mean, variance = self._pool(x)
@@ -144,7 +144,7 @@ class BoundNormalisation:
         return y
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:  # noqa: ARG002
-        """See :class:`hpcdl.nn.bound.Bound`."""
+        """See :class:`hpcdl.nn.ops.Bound`."""
         (normalised, y, scale), self._saved = self._saved, ()
         dz = dy * (y > 0) if self._layer.relu else dy
         every = tuple(range(dz.ndim - 1))

@@ -12,11 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from hpcdl.fabric.comm import Array
-    from hpcdl.nn.bound import Bound
     from hpcdl.nn.geometry import DropoutGeometry, Shape
     from hpcdl.nn.initial import Draws
     from hpcdl.nn.layer import Layer, Site, Variable
-    from hpcdl.nn.ops import Noise
+    from hpcdl.nn.ops import Bound, Noise
     from hpcdl.nn.split.layout import Layout
 
 

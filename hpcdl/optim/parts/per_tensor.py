@@ -138,7 +138,9 @@ def _length(vectors: Sequence[Array]) -> int:
     """Return the length of flat vectors. Raises ValueError if one is not flat or the lengths differ."""
     length = vectors[0].size
     if any(vector.shape != (length,) for vector in vectors):
-        raise ValueError(f"expected flat vectors of one length, got shapes {', '.join(str(v.shape) for v in vectors)}")
+        raise ValueError(
+            f"expected flat vectors of one length, got shapes {', '.join(str(v.shape) for v in vectors)}"
+        )
     return int(length)
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import numpy as np
 
+from hpcdl.nn.geometry import master, storage_dtype
 from hpcdl.nn.kernels.cupy.device import empty_like, grid_over, grid_over_rows
-from hpcdl.nn.precision import master, storage_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

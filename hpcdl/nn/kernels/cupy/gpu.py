@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
-from hpcdl.nn.kernels.cupy import sources
-from hpcdl.nn.kernels.cupy.device import grid_over
-from hpcdl.nn.precision import master, storage_dtype
+from hpcdl.nn.geometry import master, storage_dtype
+from hpcdl.nn.kernels.cupy.device import grid_over, options, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -201,7 +200,7 @@ class Gpu:
         return partial(graph.launch, self._stream), answer
 
     def _compile(self, source: str, kernel: str, dtype: str) -> Any:
-        module = self._cupy.RawModule(code=sources.text(source), options=sources.options(dtype))
+        module = self._cupy.RawModule(code=text(source), options=options(dtype))
         function = self._kernels[source, kernel, dtype] = module.get_function(kernel)
         return function
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpcdl.nn.kernels.cupy import tensor_numbers as number
-from hpcdl.nn.kernels.cupy.device import empty_like, grid_over, grid_over_rows, is_aligned
+from hpcdl.nn.geometry import master
+from hpcdl.nn.kernels.cupy.device import Uid, empty_like, grid_over, grid_over_rows, is_aligned
 from hpcdl.nn.kernels.cupy.elementwise import fold, groups_of, rectified_gradient
-from hpcdl.nn.precision import master
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
@@ -88,8 +87,8 @@ class BatchNorm:
         dx = empty_like(device, dy, dtype)
         plan = self._plan("backward", len(dy), rows, gamma, dgamma, dbeta)
         if plan is not None:
-            arrays = {number.Y: dz, number.X: x, number.GAMMA: gamma, number.MEAN: mean, number.INVERSE: inverse}
-            arrays |= {number.SHORTCUT: dx, number.DGAMMA: dgamma, number.DBETA: dbeta}
+            arrays = {Uid.Y: dz, Uid.X: x, Uid.GAMMA: gamma, Uid.MEAN: mean, Uid.INVERSE: inverse}
+            arrays |= {Uid.SHORTCUT: dx, Uid.DGAMMA: dgamma, Uid.DBETA: dbeta}
             device.execute(plan, arrays)
         else:
             self._sums(dz, x, mean, inverse, dgamma, dbeta, rows)
@@ -117,12 +116,12 @@ class BatchNorm:
     ) -> None:
         exact = master(self._geometry.dtype)
         next_mean, next_variance = (self._device.empty((self._channels,), exact) for _ in range(2))
-        arrays = {number.X: saved.x, number.Y: saved.y, number.GAMMA: gamma, number.BETA: beta}
-        arrays |= {number.MEAN: saved.mean, number.INVERSE: saved.inverse}
-        arrays |= {number.RUNNING_MEAN: mean, number.RUNNING_VARIANCE: variance}
-        arrays |= {number.NEXT_MEAN: next_mean, number.NEXT_VARIANCE: next_variance}
+        arrays = {Uid.X: saved.x, Uid.Y: saved.y, Uid.GAMMA: gamma, Uid.BETA: beta}
+        arrays |= {Uid.MEAN: saved.mean, Uid.INVERSE: saved.inverse}
+        arrays |= {Uid.RUNNING_MEAN: mean, Uid.RUNNING_VARIANCE: variance}
+        arrays |= {Uid.NEXT_MEAN: next_mean, Uid.NEXT_VARIANCE: next_variance}
         if shortcut is not None:
-            arrays[number.SHORTCUT] = shortcut
+            arrays[Uid.SHORTCUT] = shortcut
         self._device.execute(plan, arrays)
         mean[...] = next_mean
         variance[...] = next_variance

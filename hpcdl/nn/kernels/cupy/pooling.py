@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from hpcdl.nn.geometry import storage_dtype
 from hpcdl.nn.kernels.cupy.device import grid_over_rows
-from hpcdl.nn.precision import storage_dtype
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
