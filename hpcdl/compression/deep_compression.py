@@ -100,7 +100,6 @@ class DeepCompression:
         """Return None: the bytes of a message depend on the values."""
 
     def encode(self, span: slice, vector: Array, wire: Bytes, step: int) -> int:  # noqa: ARG002
-        """See :class:`hpcdl.compression.parts.protocol.Encoder`."""
         check_finite(np.isfinite(vector).all())
         used = 0
         for start, stop in pairwise(self._segments.cuts(span).tolist()):

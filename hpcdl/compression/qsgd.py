@@ -51,7 +51,6 @@ class QSGD:
         """Return None: the bytes of a message depend on the values."""
 
     def encode(self, span: slice, vector: Array, wire: Bytes, step: int) -> int:
-        """See :class:`hpcdl.compression.parts.protocol.Encoder`."""
         header = self._header(span)
         norms, symbols = np.empty(header // self._dtype.itemsize, self._dtype), np.empty(len(vector), np.uint32)
         stream = self._key(self._seed, self._rank, step)

@@ -6,8 +6,8 @@ all ranks prune alike, with every strategy.
 
 Layers with few bits compute with rounded weights and pass on rounded activations. The flat vectors keep weights in
 full precision, to which updates apply. Gradients pass through the rounding unchanged: the straight-through
-estimator. Magnitudes are rounded by q_k(r) = round((2^k - 1) r) / (2^k - 1), r in [0, 1] (DoReFa: Zhou et al. 2016,
-equation 5). r is the magnitude relative to the largest of a weight matrix, or of an image's activations in a layer.
+estimator. Magnitudes are rounded by q_k(r) = round((2^k - 1) r) / (2^k - 1), r in [0, 1] (DoReFa: Zhou et al.
+2016, equation 5). r is the magnitude relative to the largest of a weight matrix, or of an image's activations.
 Values with signs use one of the bits for them, so that zero stays zero (as in WAGE: Wu et al. 2018, section 3.1).
 
 The backend's arrays are in the host's memory.
@@ -92,7 +92,6 @@ class Reduced:
         self._bind = bind
 
     def bind(self, shape: Shape, site: Site) -> Bound:
-        """See :class:`hpcdl.nn.layer.Layer`."""
         names = [
             f"{site.path}.{variable.name}"
             for variable in self.declare(shape)
@@ -125,11 +124,9 @@ class BoundPruned:
         """Weights and their gradients."""
 
     def forward(self, x: Array, train: bool) -> Array:
-        """See :class:`hpcdl.nn.ops.Bound`."""
         return self._bound.forward(x, train)
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
-        """See :class:`hpcdl.nn.ops.Bound`."""
         dx = self._bound.backward(dy, needs_dx)
         for weight, gradient in self._pairs:
             np.multiply(gradient, weight != 0, out=gradient)
@@ -156,7 +153,6 @@ class BoundQuantized:
         self._activations = activations
 
     def forward(self, x: Array, train: bool) -> Array:
-        """See :class:`hpcdl.nn.ops.Bound`."""
         for full, rounded in self._pairs:
             rounded[:] = round_rows(full.reshape(1, -1), self._weights, signed=True).reshape(full.shape)
         y = self._bound.forward(x, train)

@@ -28,15 +28,12 @@ class Elias:
         self._steps = [((1 << n) - 1, n + 2 * (n + 1).bit_length() - 1) for n in range(33)]
 
     def bound(self, count: int, total: int) -> int:
-        """See :class:`hpcdl.compression.parts.code.Code`."""
         return (most_bits(self._steps, count, total) + 7) // 8
 
     def encode(self, integers: Array, wire: Bytes) -> int:
-        """See :class:`hpcdl.compression.parts.code.Code`."""
         check_room(wire, self.bound(len(integers), int(integers.sum(dtype=np.uint64))))
         return int(self._kernels.encode_elias(integers, wire, True))
 
     def decode(self, message: Bytes, integers: Array) -> None:
-        """See :class:`hpcdl.compression.parts.code.Code`."""
         if not self._kernels.decode_elias(padded(message), len(message), True, integers):
             raise ValueError(f"Elias code: {len(message)} bytes are not {len(integers)} integers")

@@ -37,11 +37,9 @@ class Huffman:
         self._kernels = integer_codes
 
     def bound(self, count: int, total: int) -> int:
-        """See :class:`hpcdl.compression.parts.code.Code`."""
         return max(_bound(count, total), _bound(min(count, FEW), total))
 
     def encode(self, integers: Array, wire: Bytes) -> int:
-        """See :class:`hpcdl.compression.parts.code.Code`."""
         check_room(wire, self.bound(len(integers), int(integers.sum(dtype=np.uint64))))
         direct = _direct(len(integers))
         lengths = code_lengths(self._kernels.histogram(integers, direct))
@@ -53,7 +51,6 @@ class Huffman:
         return end + int(self._kernels.encode_huffman(integers, wire[end:], direct, lengths, canonical(lengths)))
 
     def decode(self, message: Bytes, integers: Array) -> None:
-        """See :class:`hpcdl.compression.parts.code.Code`."""
         direct = _direct(len(integers))
         lengths, begin = _table(message, _symbols(direct))
         body = message[begin:]

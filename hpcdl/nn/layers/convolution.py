@@ -65,7 +65,6 @@ class Convolution:
         return declared
 
     def bind(self, shape: Shape, site: Site) -> Bound:
-        """See :class:`hpcdl.nn.layer.Layer`."""
         op = site.backend.convolution(self._geometry(shape, site.dtype))
         return BoundAffine(op, site, biased=self.bias is not None)
 
@@ -130,7 +129,6 @@ class LocallyConnected:
         return declared
 
     def bind(self, shape: Shape, site: Site) -> Bound:
-        """See :class:`hpcdl.nn.layer.Layer`."""
         op = site.backend.locally_connected(self._geometry(shape, site.dtype))
         return BoundAffine(op, site, biased=self.bias is not None)
 

@@ -33,7 +33,6 @@ class Elementwise:
         return []
 
     def bind(self, shape: Shape, site: Site) -> Bound:
-        """See :class:`hpcdl.nn.layer.Layer`."""
         return BoundElementary(getattr(site.backend, self.operation)(Blob(shape, site.dtype)))
 
 
@@ -73,7 +72,6 @@ class Dropout:
         return []
 
     def bind(self, shape: Shape, site: Site) -> Bound:
-        """See :class:`hpcdl.nn.layer.Layer`."""
         if site.path in site.continued:
             return BoundDropout(site.continued[site.path].continued())
         op = site.backend.dropout(DropoutGeometry(shape, self.ratio, site.dtype))
@@ -88,11 +86,9 @@ class BoundDropout:
         self._op = op
 
     def forward(self, x: Array, train: bool) -> Array:
-        """See :class:`hpcdl.nn.ops.Bound`."""
         return self._op.forward(x) if train else x
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
-        """See :class:`hpcdl.nn.ops.Bound`."""
         return self._op.backward(dy) if needs_dx else None
 
 
@@ -113,7 +109,6 @@ class Flatten:
         return []
 
     def bind(self, shape: Shape, site: Site) -> Bound:  # noqa: ARG002
-        """See :class:`hpcdl.nn.layer.Layer`."""
         return BoundFlatten(shape)
 
 
@@ -125,9 +120,7 @@ class BoundFlatten:
         self._size = math.prod(shape)
 
     def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
-        """See :class:`hpcdl.nn.ops.Bound`."""
         return x.reshape(len(x), self._size)
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
-        """See :class:`hpcdl.nn.ops.Bound`."""
         return dy.reshape(len(dy), *self._shape) if needs_dx else None

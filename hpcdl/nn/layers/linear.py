@@ -53,6 +53,5 @@ class Linear:
         return declared
 
     def bind(self, shape: Shape, site: Site) -> Bound:
-        """See :class:`hpcdl.nn.layer.Layer`."""
         op = site.backend.linear(LinearGeometry(shape[0], self.outputs, site.dtype, self.relu))
         return BoundAffine(op, site, biased=self.bias is not None)

@@ -42,7 +42,6 @@ class LRN:
         return []
 
     def bind(self, shape: Shape, site: Site) -> Bound:
-        """See :class:`hpcdl.nn.layer.Layer`."""
         geometry = ResponseGeometry(shape, self.size, self.alpha, self.beta, self.k, site.dtype)
         return BoundElementary(site.backend.response_normalization(geometry))
 
@@ -92,7 +91,6 @@ class BatchNorm:
         ]
 
     def bind(self, shape: Shape, site: Site) -> Bound:
-        """See :class:`hpcdl.nn.layer.Layer`."""
         geometry = BatchNormGeometry(shape, self.eps, self.momentum, site.dtype, relu=self.relu)
         return BoundBatchNorm(site.backend.batch_norm(geometry), site)
 
@@ -116,7 +114,6 @@ class BoundBatchNorm:
         return self._op.forward(x, shortcut, self._gamma, self._beta, self._mean, self._variance, train)
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
-        """See :class:`hpcdl.nn.ops.Bound`."""
         dx, _ = self.backward_joined(dy)
         return dx if needs_dx else None
 

@@ -75,7 +75,6 @@ class WindowPooling:
         return []
 
     def bind(self, shape: Shape, site: Site) -> Bound:
-        """See :class:`hpcdl.nn.layer.Layer`."""
         geometry = self.window.over(shape, site.dtype, layer=self.name)
         return BoundElementary(getattr(site.backend, self.operation)(geometry))
 
@@ -113,7 +112,6 @@ class GlobalAverage:
         return []
 
     def bind(self, shape: Shape, site: Site) -> Bound:
-        """See :class:`hpcdl.nn.layer.Layer`."""
         return BoundElementary(site.backend.global_average(Blob(shape, site.dtype)))
 
 
@@ -162,11 +160,9 @@ class BoundSubsampling:
         self._zeros: Array | None = None
 
     def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
-        """See :class:`hpcdl.nn.ops.Bound`."""
         return self._join.forward([self._pool.forward(x), self._zero_channels(len(x))])
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
-        """See :class:`hpcdl.nn.ops.Bound`."""
         return self._pool.backward(self._join.backward(dy)[0]) if needs_dx else None
 
     def _zero_channels(self, batch: int) -> Array:

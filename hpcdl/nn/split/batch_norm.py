@@ -60,7 +60,6 @@ class Moments:
         return []
 
     def bind(self, shape: Shape, site: Site) -> Bound:  # noqa: ARG002
-        """See :class:`hpcdl.nn.layer.Layer`."""
         return BoundMoments(site.stash(self._of))
 
 
@@ -108,11 +107,9 @@ class Normalisation:
         return self._layer.output(self._local)
 
     def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
-        """See :meth:`hpcdl.nn.layers.normalization.BatchNorm.declare`."""
         return self._layer.declare(self._local)
 
     def bind(self, shape: Shape, site: Site) -> Bound:  # noqa: ARG002
-        """See :class:`hpcdl.nn.layer.Layer`."""
         return BoundNormalisation(self._layer, site)
 
 
@@ -129,7 +126,6 @@ class BoundNormalisation:
         self._pooled = (1.0, 0)
 
     def forward(self, x: Array, train: bool) -> Array:
-        """See :class:`hpcdl.nn.ops.Bound`."""
         own, mean, variance = self._stash.pop(), self._mean, self._variance
         if train:
             mean, variance = self._pool(x)
@@ -144,7 +140,6 @@ class BoundNormalisation:
         return y
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:  # noqa: ARG002
-        """See :class:`hpcdl.nn.ops.Bound`."""
         (normalised, y, scale), self._saved = self._saved, ()
         dz = dy * (y > 0) if self._layer.relu else dy
         every = tuple(range(dz.ndim - 1))

@@ -108,7 +108,6 @@ class _Rows:
         return []
 
     def bind(self, shape: Shape, site: Site) -> Bound:
-        """See :class:`hpcdl.nn.layer.Layer`."""
         window, (height, width, channels), (rows, columns, _) = self._layer.window, shape, self._output
         geometry = PoolingGeometry(
             (height, width, channels),

@@ -99,7 +99,7 @@ class Multipliers:
         return self._tensors or [(slice(0, length), True, 1.0)]
 
     def blocks(self, *vectors: Array, scratch: int) -> Iterator[tuple[tuple[Array, ...], SpecialEntries]]:
-        """Yield corresponding blocks of the vectors with ``scratch`` uninitialised ones, and their special entries.
+        """Yield blocks of the vectors with ``scratch`` uninitialised ones, and their special entries.
 
         An update rule has several array operations; with blocks only the first one reads from memory. The last
         block may be shorter. Scratch has the dtype of the first vector. GPU arrays are one block, because their

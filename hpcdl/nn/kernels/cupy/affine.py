@@ -68,7 +68,6 @@ class Linear:
         self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         g, device = self._geometry, self._device
         self._saved = ()
         y = device.empty((len(x), g.outputs), storage_dtype(g.dtype))
@@ -82,7 +81,6 @@ class Linear:
     def backward(
         self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
     ) -> Array | None:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         (x, y), self._saved = self._saved, ()
         g, device = self._geometry, self._device
         dz = rectified_gradient(device, dy, y, g.dtype) if g.relu else dy
@@ -107,7 +105,6 @@ class Convolution:
         self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         g, device, batch = self._geometry, self._device, len(x)
         self._saved = ()
         y = device.empty((batch, *g.output), storage_dtype(g.dtype))
@@ -132,7 +129,6 @@ class Convolution:
     def backward(
         self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
     ) -> Array | None:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         (x, y), self._saved = self._saved, ()
         g, device, batch = self._geometry, self._device, len(dy)
         if not batch:
@@ -172,7 +168,6 @@ class Windows:
         self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         g, device = self._geometry, self._device
         self._saved = ()
         y = device.empty((len(x), *g.output), storage_dtype(g.dtype))
@@ -198,7 +193,6 @@ class Windows:
     def backward(
         self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
     ) -> Array | None:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         (x, y), self._saved = self._saved, ()
         g, device = self._geometry, self._device
         dz = rectified_gradient(device, dy, y, g.dtype) if g.relu else dy
@@ -257,7 +251,6 @@ class LocallyConnected:
         self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         g, device = self._geometry, self._device
         self._saved = ()
         y = device.empty((len(x), *g.output), storage_dtype(g.dtype))
@@ -283,7 +276,6 @@ class LocallyConnected:
     def backward(
         self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
     ) -> Array | None:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         (x, y), self._saved = self._saved, ()
         g, device = self._geometry, self._device
         dz = rectified_gradient(device, dy, y, g.dtype) if g.relu else dy

@@ -51,7 +51,6 @@ class RecordedBound:
         self._last: _Key = ()
 
     def forward(self, x: Array, train: bool) -> Array:
-        """See :class:`hpcdl.nn.ops.Bound`."""
         if not x.size:
             self._last = ()
             return self._bound.forward(x, train)
@@ -67,7 +66,6 @@ class RecordedBound:
         return result
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
-        """See :class:`hpcdl.nn.ops.Bound`."""
         key = self._last
         if key in self._backwards:
             return _replay(self._backwards[key], dy)

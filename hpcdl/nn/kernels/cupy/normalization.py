@@ -48,7 +48,6 @@ class BatchNorm:
         variance: Array,
         train: bool,
     ) -> Array:
-        """See :class:`hpcdl.nn.ops.BatchNormalization`."""
         self._saved = None
         device, dtype, channels = self._device, self._geometry.dtype, self._channels
         exact = master(dtype)
@@ -73,7 +72,6 @@ class BatchNorm:
         return y
 
     def backward(self, dy: Array, gamma: Array, dgamma: Array, dbeta: Array) -> tuple[Array, Array | None]:
-        """See :class:`hpcdl.nn.ops.BatchNormalization`."""
         assert self._saved is not None, "backward requires a training forward"
         (x, y, mean, inverse), self._saved = self._saved, None
         device, dtype, channels = self._device, self._geometry.dtype, self._channels
@@ -184,7 +182,6 @@ class ResponseNormalization:
         self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
         self._saved = ()
         g = self._geometry
         y, scale = empty_like(self._device, x, g.dtype), self._device.empty(x.shape, master(g.dtype))
@@ -200,7 +197,6 @@ class ResponseNormalization:
         return y
 
     def backward(self, dy: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
         (x, y, scale), self._saved = self._saved, ()
         g = self._geometry
         dx = empty_like(self._device, dy, g.dtype)

@@ -237,7 +237,6 @@ class Convolution:
         self._gradient_frame = framed if geometry.relu else _needed(framed, geometry.output)
 
     def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         self._saved = ()
         geometry = self._geometry
         y = allocate((len(x), *self._output), x.dtype)
@@ -260,7 +259,6 @@ class Convolution:
     def backward(
         self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
     ) -> Array | None:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         geometry = self._geometry
         (x, y), self._saved = self._saved, ()
         images, outputs = x.reshape(len(x), *geometry.image), y.reshape(len(y), *geometry.output)

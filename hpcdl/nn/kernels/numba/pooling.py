@@ -27,7 +27,6 @@ class MaxPooling:
         self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
         self._saved = ()
         geometry = self._geometry
         y = allocate((len(x), *geometry.output), x.dtype)
@@ -38,7 +37,6 @@ class MaxPooling:
         return y
 
     def backward(self, dy: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
         geometry = self._geometry
         (chosen,), self._saved = self._saved, ()
         dx = allocate((len(dy), *geometry.image), dy.dtype)
@@ -57,7 +55,6 @@ class AveragePooling:
         self._share = shares(geometry)
 
     def forward(self, x: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
         geometry = self._geometry
         y = allocate((len(x), *geometry.output), x.dtype)
         window = (geometry.kernel, geometry.stride, geometry.padding)
@@ -65,7 +62,6 @@ class AveragePooling:
         return y
 
     def backward(self, dy: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
         geometry = self._geometry
         dx = allocate((len(dy), *geometry.image), dy.dtype)
         window = (geometry.kernel, geometry.stride, geometry.padding)

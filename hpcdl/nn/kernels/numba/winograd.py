@@ -197,7 +197,6 @@ class Winograd:
         )
 
     def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         self._saved = ()
         geometry, taps, channels, filters = self._geometry, self._taps, self._channels, self._filters
         y = allocate((len(x), *geometry.output), x.dtype)
@@ -225,7 +224,6 @@ class Winograd:
     def backward(
         self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
     ) -> Array | None:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         geometry, taps, channels, filters = self._geometry, self._taps, self._channels, self._filters
         (x, y), self._saved = self._saved, ()
         dx = allocate(x.shape if needs_dx else (0, *x.shape[1:]), x.dtype)

@@ -55,7 +55,6 @@ class Im2col:
         self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         self._saved = (framed := self._frame.put(x),)
         y = allocate((len(x), *self._geometry.output), x.dtype)
         for chunk in self._chunks(len(x)):
@@ -69,7 +68,6 @@ class Im2col:
     def backward(
         self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
     ) -> Array | None:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         if dbias is not None:
             dbias[...] = channel_sum(dy)
         (framed,), self._saved = self._saved, ()
@@ -154,7 +152,6 @@ class Linear:
         self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         self._saved = (x,)
         y = allocate((len(x), self._outputs), x.dtype)
         self._divide(len(weight), lambda i, j: np.matmul(x, weight[i:j].T, out=y[:, i:j]), elements=weight.size)
@@ -165,7 +162,6 @@ class Linear:
     def backward(
         self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
     ) -> Array | None:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         (x,), self._saved = self._saved, ()
         self._divide(len(weight), lambda i, j: np.matmul(dy[:, i:j].T, x, out=dweight[i:j]), elements=weight.size)
         if dbias is not None:
@@ -186,7 +182,6 @@ class Rectified:
         self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         self._saved = ()
         y = self._affine.forward(x, weight, bias)
         np.maximum(y, 0, out=y)
@@ -196,7 +191,6 @@ class Rectified:
     def backward(
         self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
     ) -> Array | None:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         (y,), self._saved = self._saved, ()
         dz = allocate(dy.shape, dy.dtype)
         np.multiply(dy, np.greater(y, 0), out=dz)
@@ -221,7 +215,6 @@ class LocallyConnected:
         self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         self._saved = (framed := self._frame.put(x),)
         y = allocate((len(x), *self._geometry.output), x.dtype)
         for rows in self._chunks(len(x)):
@@ -236,7 +229,6 @@ class LocallyConnected:
     def backward(
         self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
     ) -> Array | None:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         (framed,), self._saved = self._saved, ()
         if dbias is not None:
             np.sum(dy, axis=0, out=dbias)
