@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcdl import suite
-from hpcdl.data.hdf5 import ImageFile
+from hpcdl.data.hdf5 import hdf5
 from hpcdl.data.parts import dataset as data_file
 from hpcdl.data.parts.dataset import DataError, content
 from hpcdl.prediction.network_file import NetworkFileError
@@ -20,7 +20,7 @@ READERS = {
     "suite": (suite.load, suite.UsageError),
     "network file": (network, NetworkFileError),
     "data file": (content, DataError),
-    "HDF5 data file": (ImageFile, DataError),
+    "HDF5 data file": (lambda path: hdf5(path=str(path)), DataError),
     "trace": (trace, TraceError),
 }
 

@@ -6,9 +6,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hpcdl.compression.parts.magnitudes import check, largest, quantile, sample
 from hpcdl.compression.parts.protocol import Compression, Sparse, kernels, to_device
-from hpcdl.compression.parts.selection import check_density, draw_seed, entries, put, take, trimmed
+from hpcdl.compression.parts.selection import (
+    check,
+    check_density,
+    draw_seed,
+    entries,
+    largest,
+    put,
+    quantile,
+    sample,
+    take,
+    trimmed,
+)
 
 if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Layout
@@ -68,15 +78,12 @@ class DGC:
         return float(max(self._density, 0.25 ** (1 + step * STAGES // self._warmup)))
 
     def most(self, span: slice) -> int:
-        """See :class:`hpcdl.compression.parts.protocol.Selector`."""
         return entries(self.density(0), span.stop - span.start)
 
     def expected(self, span: slice) -> int | None:
-        """See :class:`hpcdl.compression.parts.protocol.Selector`."""
         return entries(self._density, span.stop - span.start)
 
     def select(self, span: slice, vector: Array, step: int) -> Sparse:
-        """See :class:`hpcdl.compression.parts.protocol.Selector`."""
         if not len(vector):
             return Sparse(np.empty(0, np.int32), np.empty(0, vector.dtype))
         device = self._layout.device

@@ -94,7 +94,6 @@ class Halves:
         self.restore(span, sent, vector, _step, fed_back=residual is not None)
 
     def restore(self, span: slice, sent: Array, vector: Array, step: int, *, fed_back: bool) -> None:  # noqa: ARG002
-        """See :class:`hpcdl.compression.parts.protocol.PointToPoint`."""
         numbers = vector if vector.dtype == np.float32 else np.empty_like(vector, dtype=np.float32)
         if not self._widen(bits(sent), numbers):
             raise FloatingPointError(f"the sum exceeds {LARGEST[self.numbers]}")

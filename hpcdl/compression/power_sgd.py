@@ -100,7 +100,6 @@ class PowerSGD:
             begin = end
 
     def lengths(self, span: slice) -> list[tuple[int, str]]:
-        """See :class:`hpcdl.compression.parts.protocol.Summable`."""
         matrices, rest = self._divided(span)
         first = self._rank * sum(matrix.rows for matrix in matrices) + sum(part.stop - part.start for part in rest)
         second = self._rank * sum(matrix.columns for matrix in matrices)

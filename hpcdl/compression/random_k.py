@@ -33,7 +33,6 @@ class RandomK:
         self._density = density
 
     def lengths(self, span: slice) -> list[tuple[int, str]]:
-        """See :class:`hpcdl.compression.parts.protocol.Summable`."""
         return [(entries(self._density, span.stop - span.start), self._layout.dtype)]
 
     def rounds(self, span: slice, vector: Array, residual: Array | None, step: int) -> Iterator[Array]:
@@ -51,7 +50,6 @@ class RandomK:
         self.restore(span, values, vector, step, fed_back=residual is not None)
 
     def restore(self, span: slice, sent: Array, vector: Array, step: int, *, fed_back: bool) -> None:
-        """See :class:`hpcdl.compression.parts.protocol.PointToPoint`."""
         check_finite(np.isfinite(sent).all())
         factor = 1 if fed_back else len(vector) / max(1, len(sent))
         vector[:] = 0

@@ -38,13 +38,11 @@ class Sign:
         return self.bound(span)
 
     def encode(self, span: slice, vector: Array, wire: Bytes, step: int) -> int:
-        """See :class:`hpcdl.compression.parts.protocol.Encoder`."""
         length = self.bound(span)
         check_finite(self._kernels.encode(vector, wire[:length], (span.start + step) & 1))
         return length
 
     def decode(self, span: slice, message: Bytes, into: Array) -> None:
-        """See :class:`hpcdl.compression.parts.protocol.Encoder`."""
         check_length(message, self.bound(span))
         check_padding(message, len(into))
         self._kernels.decode(message, into)

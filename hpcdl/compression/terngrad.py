@@ -63,7 +63,6 @@ class TernGrad:
         return self.bound(span)
 
     def encode(self, span: slice, vector: Array, wire: Bytes, step: int) -> int:
-        """See :class:`hpcdl.compression.parts.protocol.Encoder`."""
         cuts, header, length = self.segments.cuts(span), self._header(span), self.bound(span)
         scalers = self.shared[span.start, span.stop] if self.shared else self.scalers(span, vector)
         wire[:header] = scalers.view(np.uint8)
@@ -72,7 +71,6 @@ class TernGrad:
         return length
 
     def scalers(self, span: slice, vector: Array) -> Array:
-        """See :class:`hpcdl.compression.parts.protocol.SharedScalers`."""
         cuts = self.segments.cuts(span)
         totals = np.empty((len(cuts) - 1, 2))
         self._kernels.moments(vector, cuts, totals)
@@ -83,16 +81,13 @@ class TernGrad:
         return scalers.astype(self._dtype)
 
     def share(self, span: slice, scalers: Array) -> None:
-        """See :class:`hpcdl.compression.parts.protocol.SharedScalers`."""
         check_values(np.isfinite(scalers) & (scalers >= 0))
         self.shared[span.start, span.stop] = scalers
 
     def of_sums(self) -> SumsOfLevels:
-        """See :class:`hpcdl.compression.parts.protocol.SharedScalers`."""
         return SumsOfLevels(self)
 
     def decode(self, span: slice, message: Bytes, into: Array) -> None:
-        """See :class:`hpcdl.compression.parts.protocol.Encoder`."""
         header = self._header(span)
         check_length(message, self.bound(span))
         check_padding(message, 2 * len(into))
@@ -125,7 +120,6 @@ class SumsOfLevels:
         return self.bound(span)
 
     def encode(self, span: slice, vector: Array, wire: Bytes, step: int) -> int:  # noqa: ARG002
-        """See :class:`hpcdl.compression.parts.protocol.Encoder`."""
         levels = to_host(self._device, vector) / np.where((unit := self._units(span)) > 0, unit, 1)
         check_finite(np.isfinite(levels).all())
         numbers = (np.rint(levels) + self._ranks).astype(self._dtype)
@@ -135,7 +129,6 @@ class SumsOfLevels:
         return self.bound(span)
 
     def decode(self, span: slice, message: Bytes, into: Array) -> None:
-        """See :class:`hpcdl.compression.parts.protocol.Encoder`."""
         check_length(message, self.bound(span))
         levels: Array = np.zeros(len(into), self._dtype)
         for plane, row in enumerate(self._rows(span, message)):

@@ -6,9 +6,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hpcdl.compression.parts.magnitudes import bits, from_bits, largest, quantile, sample
 from hpcdl.compression.parts.protocol import Compression, Sparse
-from hpcdl.compression.parts.selection import add, check_density, draw_seed, entries, take
+from hpcdl.compression.parts.selection import (
+    add,
+    bits,
+    check_density,
+    draw_seed,
+    entries,
+    from_bits,
+    largest,
+    quantile,
+    sample,
+    take,
+)
 
 if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Layout
@@ -44,15 +54,12 @@ class Threshold:
         self._decay = decay
 
     def most(self, span: slice) -> int:
-        """See :class:`hpcdl.compression.parts.protocol.Selector`."""
         return int(span.stop - span.start)
 
     def expected(self, span: slice) -> int | None:
-        """See :class:`hpcdl.compression.parts.protocol.Selector`."""
         return entries(self._density, span.stop - span.start) if self._tau is None else None
 
     def select(self, span: slice, vector: Array, step: int) -> Sparse:
-        """See :class:`hpcdl.compression.parts.protocol.Selector`."""
         if not len(vector):
             return Sparse(np.empty(0, np.int32), np.empty(0, vector.dtype))
         device = self._layout.device

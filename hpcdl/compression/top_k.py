@@ -32,15 +32,12 @@ class TopK:
         self._density = density
 
     def most(self, span: slice) -> int:
-        """See :class:`hpcdl.compression.parts.protocol.Selector`."""
         return entries(self._density, span.stop - span.start)
 
     def expected(self, span: slice) -> int | None:
-        """See :class:`hpcdl.compression.parts.protocol.Selector`."""
         return self.most(span)
 
     def select(self, span: slice, vector: Array, step: int) -> Sparse:
-        """See :class:`hpcdl.compression.parts.protocol.Selector`."""
         device = self._layout.device
         seed = draw_seed(self._layout, span.start, step)
         positions = top(vector, span.start, self.most(span), seed, device)

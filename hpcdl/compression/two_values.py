@@ -51,7 +51,6 @@ class TwoValues:
         return self.bound(span)
 
     def encode(self, span: slice, vector: Array, wire: Bytes, step: int) -> int:  # noqa: ARG002
-        """See :class:`hpcdl.compression.parts.protocol.Encoder`."""
         cuts, header, length = self._segments.cuts(span), self._header(span), self.bound(span)
         totals = np.empty((len(cuts) - 1, 3))
         self._kernels.sums(vector, cuts, totals)
@@ -62,7 +61,6 @@ class TwoValues:
         return length
 
     def decode(self, span: slice, message: Bytes, into: Array) -> None:
-        """See :class:`hpcdl.compression.parts.protocol.Encoder`."""
         header = self._header(span)
         check_length(message, self.bound(span))
         check_padding(message, len(into))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from hpcdl.data.parts.augmentation import Augmentation
-from hpcdl.data.parts.dataset import DataError, Dataset, content, find_files
+from hpcdl.data.parts.dataset import DataError, Dataset, check_labels, content, find_files
 from hpcdl.data.parts.splits import in_memory_dataset
 
 if TYPE_CHECKING:
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
-
-    from hpcdl.data.parts.dataset import Dataset
 
 
 SIDE: Final = 32
@@ -38,8 +36,7 @@ def cifar_dataset(
     """Return the dataset ``name`` from the first folder that contains any of its files.
 
     ``train`` and ``test`` give the number of images in each file. ``labels`` names the label bytes of a record,
-    with their numbers of classes; the last one is used. :func:`hpcdl.data.parts.dataset.find_files` searches the
-    files.
+    with their numbers of classes; the last one is used.
 
     Raises DataError, naming the file, for a missing file, a wrong size or a label out of range, and for invalid
     settings.
@@ -53,48 +50,33 @@ def cifar_dataset(
         hint=f"get the binary version from https://www.cs.toronto.edu/~kriz/cifar.html and set HPCDL_DATA "
         f"to a folder that holds {', '.join(files)}",
     )
+
+    def read(counts: Mapping[str, int]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        records = np.concatenate([read_records(present[file], count, labels) for file, count in counts.items()])
+        planes = records[:, len(labels) :].reshape(-1, CHANNELS, SIDE, SIDE)
+        images = np.ascontiguousarray(np.moveaxis(planes, 1, 3))
+        return images, records[:, len(labels) - 1].astype(np.int64)
+
+    classes = list(labels.values())[-1]
     return in_memory_dataset(
-        name,
-        read_records([(present[file], count) for file, count in train.items()], labels),
-        read_records([(present[file], count) for file, count in test.items()], labels),
-        classes=list(labels.values())[-1],
-        source=str(folder),
-        augmentation=augmentation,
+        name, read(train), read(test), classes=classes, source=str(folder), augmentation=augmentation
     )
 
 
-def read_records(
-    files: Sequence[tuple[Path, int]], labels: Mapping[str, int]
-) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return images (n, 32, 32, 3) and labels (n,) of ``files``, given with their numbers of images.
+def read_records(path: Path, count: int, labels: Mapping[str, int]) -> NDArray[np.uint8]:
+    """Return the records of a file, (count, label bytes + 3072).
 
-    ``labels`` names the label bytes at the beginning of a record, with their numbers of classes; the last one is
-    returned. Source: A. Krizhevsky, the CIFAR-10 and CIFAR-100 page, "binary version".
-
-    Raises DataError, naming the file, if it cannot be read, has a wrong size or a label out of range.
+    Source: A. Krizhevsky, the CIFAR-10 and CIFAR-100 page, "binary version". Raises DataError, naming the file, if
+    it cannot be read, has a wrong size or a label out of range.
     """
-    total = sum(count for _, count in files)
-    images = np.empty((total, SIDE, SIDE, CHANNELS), np.uint8)
-    classes = np.empty(total, np.int64)
-    begin, record = 0, len(labels) + PIXELS
-    for path, count in files:
-        data = content(path)
-        if len(data) != count * record:
-            problem = "truncated" if len(data) < count * record else "too long"
-            raise DataError(f"{path}: {problem}: {count} images need {count * record} bytes, it has {len(data)}")
-        records = np.frombuffer(data, np.uint8).reshape(count, record)
-        for place, (kind, limit) in enumerate(labels.items()):
-            worst = int(records[:, place].argmax())
-            if records[worst, place] >= limit:
-                raise DataError(
-                    f"{path}: {kind} {records[worst, place]} at {worst} is out of range: {limit} classes"
-                )
-        here = slice(begin, begin + count)
-        planes = records[:, len(labels) :].reshape(count, CHANNELS, SIDE, SIDE)
-        images[here] = np.moveaxis(planes, 1, 3)
-        classes[here] = records[:, len(labels) - 1]
-        begin += count
-    return images, classes
+    data, size = content(path), count * (len(labels) + PIXELS)
+    if len(data) != size:
+        problem = "truncated" if len(data) < size else "too long"
+        raise DataError(f"{path}: {problem}: {count} images need {size} bytes, it has {len(data)}")
+    records = np.frombuffer(data, np.uint8).reshape(count, -1)
+    for place, (kind, limit) in enumerate(labels.items()):
+        check_labels(path, records[:, place], limit, kind)
+    return records
 
 
 TRAIN_10: Final = {f"data_batch_{number}.bin": 10_000 for number in range(1, 6)}

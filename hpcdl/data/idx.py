@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from hpcdl.data.parts.augmentation import Augmentation
-from hpcdl.data.parts.dataset import DataError, Dataset, content, find_files
+from hpcdl.data.parts.dataset import DataError, Dataset, check_labels, content, find_files
 from hpcdl.data.parts.splits import in_memory_dataset
 
 if TYPE_CHECKING:
@@ -17,65 +17,40 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from hpcdl.data.parts.dataset import Dataset
 
+def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
+    """Return the bytes in the file ``path``, unpacked if its name ends in .gz; read-only.
 
-_DTYPES: Final = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-
-
-def read_idx(path: Path) -> NDArray[Any]:
-    """Return the array in the file ``path``, unpacked if its name ends in .gz; native byte order, read-only.
-
-    A file has two zero bytes, a type code, the number of dimensions, each dimension as a big-endian 32-bit number,
-    and the values, big-endian and C-ordered. Source: Y. LeCun, THE MNIST DATABASE, "the IDX file format".
+    A file has two zero bytes, the code 8 of bytes, the number of dimensions, each dimension as a big-endian 32-bit
+    number, and the values, C-ordered. Source: Y. LeCun, THE MNIST DATABASE, "the IDX file format".
 
     Raises DataError, naming the file, if it is missing, unreadable, not gzip, truncated, too long or not IDX.
     """
-    data = content(path)
-    if len(data) < 4:
-        raise DataError(f"{path}: truncated: {len(data)} bytes, less than an IDX header")
-    if data[:2] != b"\0\0" or data[2] not in _DTYPES or data[3] == 0:
-        raise DataError(f"{path}: not an IDX file: begins with {data[:4].hex(' ')}, not with 00 00 and a type")
-    dtype = np.dtype(_DTYPES[data[2]])
-    begin = 4 + 4 * data[3]
-    if len(data) < begin:
-        raise DataError(f"{path}: truncated: {len(data)} bytes, less than its header of {begin}")
-    shape = tuple(int(length) for length in np.frombuffer(data, ">u4", data[3], 4))
-    expected = begin + dtype.itemsize * math.prod(shape)
+    data, begin = content(path), 4 + 4 * dimensions
+    if len(data) < begin or data[:4] != bytes((0, 0, 8, dimensions)):
+        raise DataError(f"{path}: not an IDX file of bytes in {dimensions} dimensions")
+    shape = np.frombuffer(data, ">u4", dimensions, 4).tolist()
+    expected = begin + math.prod(shape)
     if len(data) != expected:
         problem = "truncated" if len(data) < expected else "too long"
         form = " x ".join(map(str, shape))
         raise DataError(f"{path}: {problem}: {form} values need {expected} bytes, it has {len(data)}")
-    return np.frombuffer(data, dtype, offset=begin).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
+    return np.frombuffer(data, np.uint8, offset=begin).reshape(shape)
 
 
-def read_labelled_images(
-    images_path: Path, labels_path: Path, classes: int
-) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def read_labelled_images(images_path: Path, labels_path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Return grey images (n, H, W, 1) and labels (n,) of two IDX files; n >= 1.
 
-    Raises DataError, naming the file, if either cannot be read, has a wrong dtype or number of dimensions, or is
-    empty, if their counts differ, and if a label is not less than ``classes``.
+    Raises DataError, naming the file, if either cannot be read or is empty, if their counts differ, and if a label
+    is not below :data:`CLASSES`.
     """
-    images = _bytes(images_path, "images", 3)
-    labels = _bytes(labels_path, "labels", 1)
+    images, labels = read_idx(images_path, 3), read_idx(labels_path, 1)
     if len(images) != len(labels):
         raise DataError(f"{labels_path}: {len(labels)} labels, but {images_path} has {len(images)} images")
     if images.size == 0:
         raise DataError(f"{images_path}: no images")
-    worst = int(labels.argmax())
-    if labels[worst] >= classes:
-        raise DataError(f"{labels_path}: label {labels[worst]} at {worst} is out of range: {classes} classes")
+    check_labels(labels_path, labels, CLASSES)
     return images[..., np.newaxis], labels.astype(np.int64)
-
-
-def _bytes(path: Path, content_name: str, dimensions: int) -> NDArray[np.uint8]:
-    array = read_idx(path)
-    if array.dtype != np.uint8 or array.ndim != dimensions:
-        raise DataError(
-            f"{path}: {content_name} must be uint8 in {dimensions} dimensions, not {array.dtype} in {array.ndim}"
-        )
-    return array
 
 
 def pad_to_square(name: str, images: NDArray[np.uint8], side: int | None) -> NDArray[np.uint8]:
@@ -98,6 +73,7 @@ def pad_to_square(name: str, images: NDArray[np.uint8], side: int | None) -> NDA
     return padded
 
 
+CLASSES: Final = 10
 FILES: Final = (
     "train-images-idx3-ubyte",
     "train-labels-idx1-ubyte",
@@ -115,28 +91,24 @@ def idx_dataset(
     pad_to: int | None,
     augmentation: Augmentation,
 ) -> Dataset:
-    """Return the dataset ``name`` of ten classes from the first folder that contains any of :data:`FILES`.
+    """Return the dataset ``name`` from the first folder that contains any of :data:`FILES`.
 
-    :func:`hpcdl.data.parts.dataset.find_files` searches the files. ``pad_to`` is the side for
-    :func:`hpcdl.data.idx.pad_to_square`; mean and deviation are those of the padded images.
+    ``pad_to`` is the side for :func:`pad_to_square`; mean and deviation are those of the padded images.
 
     Raises DataError if files are missing or invalid (see :mod:`hpcdl.data.idx`), if test images have another
     shape than training images, and for invalid settings.
     """
     folder, files = find_files(name, path, FILES, subfolders=(name,), installed=installed, hint=hint)
-    train_images, train_labels = read_labelled_images(files[FILES[0]], files[FILES[1]], 10)
-    test_images, test_labels = read_labelled_images(files[FILES[2]], files[FILES[3]], 10)
+    train_images, train_labels = read_labelled_images(files[FILES[0]], files[FILES[1]])
+    test_images, test_labels = read_labelled_images(files[FILES[2]], files[FILES[3]])
     if train_images.shape[1:3] != test_images.shape[1:3]:
-        height, width = test_images.shape[1:3]
-        raise DataError(
-            f"{files[FILES[2]]}: images of {height} x {width}, but the training images are "
-            f"{train_images.shape[1]} x {train_images.shape[2]}"
-        )
+        shapes = (" x ".join(map(str, images.shape[1:3])) for images in (test_images, train_images))
+        raise DataError(f"{files[FILES[2]]}: images of {', but the training images are '.join(shapes)}")
     return in_memory_dataset(
         name,
         (pad_to_square(name, train_images, pad_to), train_labels),
         (pad_to_square(name, test_images, pad_to), test_labels),
-        classes=10,
+        classes=CLASSES,
         source=str(folder),
         augmentation=augmentation,
     )

@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hpcdl.nn.layers.activations import ReLU
 from hpcdl.nn.layers.convolution import Convolution
-from hpcdl.nn.layers.flatten import Flatten
+from hpcdl.nn.layers.elementwise import Flatten, ReLU
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.pooling import AveragePooling, MaxPooling
 

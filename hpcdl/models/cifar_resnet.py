@@ -9,8 +9,7 @@ from hpcdl.nn.layers.composite import Residual
 from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.normalization import BatchNorm
-from hpcdl.nn.layers.pooling import GlobalAverage
-from hpcdl.nn.layers.subsampling import Subsampling
+from hpcdl.nn.layers.pooling import GlobalAverage, Subsampling
 
 if TYPE_CHECKING:
     from hpcdl.nn.geometry import Shape

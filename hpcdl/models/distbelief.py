@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.nn.layers.activations import Sigmoid
-from hpcdl.nn.layers.flatten import Flatten
+from hpcdl.nn.layers.convolution import LocallyConnected
+from hpcdl.nn.layers.elementwise import Flatten, Sigmoid
 from hpcdl.nn.layers.linear import Linear
-from hpcdl.nn.layers.locally_connected import LocallyConnected
 from hpcdl.nn.layers.normalization import LRN
 from hpcdl.nn.layers.pooling import MaxPooling
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hpcdl.nn.initial import xavier
 from hpcdl.nn.layers.convolution import Convolution
-from hpcdl.nn.layers.flatten import Flatten
+from hpcdl.nn.layers.elementwise import Flatten
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.pooling import MaxPooling
 

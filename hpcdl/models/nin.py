@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.nn.layers.convolution import Convolution
-from hpcdl.nn.layers.dropout import Dropout
+from hpcdl.nn.layers.elementwise import Dropout
 from hpcdl.nn.layers.pooling import AveragePooling, GlobalAverage, MaxPooling
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from hpcdl.nn.initial import he
 from hpcdl.nn.layers.convolution import Convolution
-from hpcdl.nn.layers.dropout import Dropout
-from hpcdl.nn.layers.flatten import Flatten
+from hpcdl.nn.layers.elementwise import Dropout, Flatten
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.pooling import MaxPooling
 

@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from hpcdl.nn import geometry, kernels, ops
-from hpcdl.nn.precision import HALF
+from hpcdl.nn.geometry import HALF
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from hpcdl.fabric.comm import Array
-    from hpcdl.nn.bound import Bound
     from hpcdl.nn.kernels.cupy.device import Device
+    from hpcdl.nn.ops import Bound
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,16 @@
 """Geometries: all constants that a kernel is built from (sizes, strides, dtype). Hashable, without batch size.
 
 Images are (H, W, C): height, width, channels. Pairs are (vertical, horizontal).
+
+float32 and float64 networks use one precision throughout. In bfloat16 and float16 networks, activations and
+their gradients have 16 bits, and products are summed in 32 bits. Parameters, their gradients, running statistics
+and optimizer state stay float32 (Micikevicius et al. 2018, "master weights").
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 Shape = tuple[int, ...]
 """Shape of one image or vector, without the batch axis."""
@@ -16,6 +20,20 @@ Pair = tuple[int, int]
 
 Rounding = Literal["floor", "ceil"]
 """Treatment of an incomplete last window: ``floor`` omits it, ``ceil`` includes it."""
+
+
+HALF: Final = ("bfloat16", "float16")
+"""16-bit precisions of activations; their parameters stay float32."""
+
+
+def master(dtype: str) -> str:
+    """Return the precision of parameters, gradients and images for activations of ``dtype``."""
+    return "float32" if dtype in HALF else dtype
+
+
+def storage_dtype(dtype: str) -> str:
+    """Return the dtype of arrays that store ``dtype``; numpy has no bfloat16, so uint16 stores it."""
+    return "uint16" if dtype == "bfloat16" else dtype
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,10 @@ if TYPE_CHECKING:
 
     from hpcdl.fabric.comm import Array
     from hpcdl.nn.backend import Backend
-    from hpcdl.nn.bound import Bound
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.initial import Initializer
     from hpcdl.nn.loss import AuxiliaryLoss
-    from hpcdl.nn.ops import Affine, Elementary, Noise
+    from hpcdl.nn.ops import Affine, Bound, Elementary, Noise
 
 
 Alone = Literal["elements", "channels", "rows"]
@@ -137,13 +136,11 @@ class BoundChain:
         self._links = links
 
     def forward(self, x: Array, train: bool) -> Array:
-        """See :class:`hpcdl.nn.bound.Bound`."""
         for link in self._links:
             x = link.forward(x, train)
         return x
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
-        """See :class:`hpcdl.nn.bound.Bound`."""
         for i in reversed(range(len(self._links))):
             dx = self._links[i].backward(dy, needs_dx or i > 0)
             if dx is None:
@@ -159,11 +156,9 @@ class BoundElementary:
         self._op = op
 
     def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
-        """See :class:`hpcdl.nn.bound.Bound`."""
         return self._op.forward(x)
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
-        """See :class:`hpcdl.nn.bound.Bound`."""
         return self._op.backward(dy) if needs_dx else None
 
 
@@ -178,9 +173,7 @@ class BoundAffine:
         self._dbias = site.gradient("bias") if biased else None
 
     def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
-        """See :class:`hpcdl.nn.bound.Bound`."""
         return self._op.forward(x, self._weight, self._bias)
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
-        """See :class:`hpcdl.nn.bound.Bound`."""
         return self._op.backward(dy, self._weight, self._dweight, self._dbias, needs_dx)

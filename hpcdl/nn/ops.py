@@ -1,4 +1,4 @@
-"""Protocols of the kernels (ops) that a backend builds, one op per layer.
+"""Protocols of bound layers and of the kernels (ops) that a backend builds, one op per layer.
 
 An op owns the arrays that it returns. They are valid until its next forward (gradients: its next backward).
 Forward stores what backward needs; backward releases it, so each forward allows one backward. An op may keep
@@ -16,6 +16,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hpcdl.fabric.comm import Array
+
+
+class Bound(Protocol):
+    """A layer bound to kernels, buffers and its views of the replica's flat vectors."""
+
+    def forward(self, x: Array, train: bool) -> Array:
+        """Return the outputs (N, ...), valid until the next call."""
+        ...
+
+    def backward(self, dy: Array, needs_dx: bool) -> Array | None:
+        """Overwrite the parameters' gradients; return the last input's gradient, or None unless ``needs_dx``."""
+        ...
 
 
 class Elementary(Protocol):

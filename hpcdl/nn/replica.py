@@ -11,10 +11,10 @@ from zlib import crc32
 
 import numpy as np
 
+from hpcdl.nn.geometry import master
 from hpcdl.nn.initial import draws
 from hpcdl.nn.layer import Site, Variable
 from hpcdl.nn.loss import SoftmaxCrossEntropy
-from hpcdl.nn.precision import master
 from hpcdl.nn.stage import Stage
 
 if TYPE_CHECKING:

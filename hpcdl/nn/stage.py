@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hpcdl.nn.precision import master, storage_dtype
+from hpcdl.nn.geometry import master, storage_dtype
 from hpcdl.nn.split.part import Part
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
-    from hpcdl.nn.bound import Bound
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer, Site
+    from hpcdl.nn.ops import Bound
 
 
 class Stage:

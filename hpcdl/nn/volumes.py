@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from hpcdl.nn.layers.composite import Auxiliary, Concat, Residual
 from hpcdl.nn.layers.convolution import Convolution
-from hpcdl.nn.layers.flatten import Flatten
+from hpcdl.nn.layers.elementwise import Flatten
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -24,9 +24,8 @@ from hpcdl.cases.simulation.step_simulation import Training, virtual_step
 from hpcdl.cases.spec.compute_times import TIMES
 from hpcdl.cases.spec.keys import architecture
 from hpcdl.data.parts.dataset import DataError
-from hpcdl.nn.layers.convolution import Convolution
+from hpcdl.nn.layers.convolution import Convolution, LocallyConnected
 from hpcdl.nn.layers.linear import Linear
-from hpcdl.nn.layers.locally_connected import LocallyConnected
 from hpcdl.nn.split import batch_norm, linear
 from hpcdl.nn.split.division import LINEAR
 from hpcdl.nn.split.layout import by_images, cut

@@ -10,7 +10,7 @@ from hpcdl.cases.simulation import trials
 from hpcdl.cases.spec import keys
 from hpcdl.cases.train import program
 from hpcdl.data.digits import digits
-from hpcdl.data.parts.validation import with_validation
+from hpcdl.data.parts.splits import with_validation
 from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.trace.recorder import Evaluation, Recorder

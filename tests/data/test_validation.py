@@ -8,7 +8,7 @@ import pytest
 from hpcdl import suite
 from hpcdl.cases.spec import keys
 from hpcdl.data.digits import digits
-from hpcdl.data.parts.validation import with_validation
+from hpcdl.data.parts.splits import with_validation
 from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.trace.recorder import Evaluation, Recorder

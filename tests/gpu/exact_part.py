@@ -7,7 +7,7 @@ from gpu.processor import narrow, wide
 
 from hpcdl.nn import geometry
 from hpcdl.nn.backend import backend
-from hpcdl.nn.precision import master, storage_dtype
+from hpcdl.nn.geometry import master, storage_dtype
 
 EXACT = "float64"
 

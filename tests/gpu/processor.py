@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcdl.nn.kernels.cupy import sources
+from hpcdl.nn.geometry import master, storage_dtype
+from hpcdl.nn.kernels.cupy import device as sources
 from hpcdl.nn.kernels.cupy.device import grid_over
-from hpcdl.nn.precision import master, storage_dtype
 
 SHIM = Path(__file__).with_name("shim.h")
 KERNEL = re.compile(r'extern "C" __global__ void (\w+)\(([^)]*)\)')

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcdl.compression.kernels.cuda_launchers import FOLDER
-from hpcdl.nn.kernels.cupy import sources
+from hpcdl.nn.kernels.cupy import device as sources
 
 ARCHITECTURES = ["sm_80", "sm_90", "sm_100"]
 

@@ -202,7 +202,7 @@ def step(replica, images, labels):
 def update(replica):
     """Make a step of SGD, without decay of biases and batch normalisation, and with the model's own rates."""
     optimizer = SGD(weight_decay=DECAY)
-    optimizer.multipliers = Multipliers.of(replica.tensors, replica.backend.asarray)
+    optimizer.multipliers = Multipliers.of(replica.tensors)
     optimizer.update(replica.parameters, replica.gradients, RATE)
 
 

@@ -3,7 +3,7 @@
 import pytest
 from contract.divided import CASES, CONVOLUTIONAL, SHAPE, TOLERANCE, by_one_rank, furthest, train_divided
 
-from hpcdl.nn.layers.dropout import Dropout
+from hpcdl.nn.layers.elementwise import Dropout
 from hpcdl.training.layerwise import layerwise
 from hpcdl.training.parts.mesh import Mesh
 

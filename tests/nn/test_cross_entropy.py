@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from hpcdl.nn.layers.activations import ReLU
+from hpcdl.nn.layers.elementwise import ReLU
 from hpcdl.nn.loss import SoftmaxCrossEntropy
 from hpcdl.nn.replica import Replica
 

@@ -4,16 +4,12 @@ import numpy as np
 import pytest
 
 from hpcdl.nn.initial import gaussian
-from hpcdl.nn.layers.activations import ReLU, Sigmoid
 from hpcdl.nn.layers.composite import Concat, Residual
-from hpcdl.nn.layers.convolution import Convolution
-from hpcdl.nn.layers.dropout import Dropout
-from hpcdl.nn.layers.flatten import Flatten
+from hpcdl.nn.layers.convolution import Convolution, LocallyConnected
+from hpcdl.nn.layers.elementwise import Dropout, Flatten, ReLU, Sigmoid
 from hpcdl.nn.layers.linear import Linear
-from hpcdl.nn.layers.locally_connected import LocallyConnected
 from hpcdl.nn.layers.normalization import LRN, BatchNorm
-from hpcdl.nn.layers.pooling import AveragePooling, GlobalAverage, MaxPooling
-from hpcdl.nn.layers.subsampling import Subsampling
+from hpcdl.nn.layers.pooling import AveragePooling, GlobalAverage, MaxPooling, Subsampling
 from hpcdl.nn.replica import Replica
 
 EPS = 1e-5

@@ -8,10 +8,9 @@ import pytest
 from hpcdl.nn.backend import backend
 from hpcdl.nn.initial import gaussian
 from hpcdl.nn.kernels.numpy import affine
-from hpcdl.nn.layers.activations import Sigmoid
-from hpcdl.nn.layers.convolution import Convolution
-from hpcdl.nn.layers.locally_connected import LocallyConnected
-from hpcdl.nn.layers.subsampling import Subsampling
+from hpcdl.nn.layers.convolution import Convolution, LocallyConnected
+from hpcdl.nn.layers.elementwise import Sigmoid
+from hpcdl.nn.layers.pooling import Subsampling
 from hpcdl.nn.replica import Replica
 
 some = gaussian(1.0)

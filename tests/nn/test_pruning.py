@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from hpcdl.nn.backend import backend
-from hpcdl.nn.pruning import Pruning, prune, pruned
-from hpcdl.nn.quantization import Quantization, quantized
+from hpcdl.nn.reduced_weights import Pruning, Quantization, prune, pruned, quantized
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.adam import Adam
 from hpcdl.optim.nesterov import Nesterov

@@ -7,9 +7,9 @@ from hypothesis import strategies as some
 from hypothesis.extra.numpy import arrays
 
 from hpcdl.nn.backend import backend
-from hpcdl.nn.layers.flatten import Flatten
+from hpcdl.nn.layers.elementwise import Flatten
 from hpcdl.nn.layers.linear import Linear
-from hpcdl.nn.quantization import Quantization, quantized, round_rows
+from hpcdl.nn.reduced_weights import Quantization, quantized, round_rows
 from hpcdl.nn.replica import Replica
 
 SHAPE, CLASSES = (3, 2, 1), 4

@@ -7,10 +7,9 @@ import pytest
 
 from hpcdl.nn.backend import backend
 from hpcdl.nn.layers.composite import Concat, Residual
-from hpcdl.nn.layers.convolution import Convolution
-from hpcdl.nn.layers.flatten import Flatten
+from hpcdl.nn.layers.convolution import Convolution, LocallyConnected
+from hpcdl.nn.layers.elementwise import Flatten
 from hpcdl.nn.layers.linear import Linear
-from hpcdl.nn.layers.locally_connected import LocallyConnected
 from hpcdl.nn.replica import Replica
 from hpcdl.nn.split.division import SPLITS, divide
 from hpcdl.nn.split.spatial import windowed

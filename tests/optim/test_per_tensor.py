@@ -15,7 +15,7 @@ from hpcdl.optim.adam import Adam
 from hpcdl.optim.nesterov import Nesterov
 from hpcdl.optim.parts import per_tensor
 from hpcdl.optim.parts import per_tensor as module
-from hpcdl.optim.parts.per_tensor import Multipliers, blocks
+from hpcdl.optim.parts.per_tensor import UNIFORM, Multipliers
 from hpcdl.optim.rmsprop import RMSProp
 from hpcdl.optim.sgd import SGD
 from hpcdl.registry import find, names
@@ -130,7 +130,7 @@ def test_every_element_is_visited_once_in_order(n, scratch, monkeypatch):
     monkeypatch.setattr(module, "BLOCK_BYTES", 16)
     first, second = np.arange(n, dtype="float32"), np.arange(n, dtype="float64")
     seen = []
-    for piece in blocks(first, second, scratch=scratch):
+    for piece, _ in UNIFORM.blocks(first, second, scratch=scratch):
         assert len(piece) == 2 + scratch
         assert {len(part) for part in piece} == {len(piece[0])}
         assert len(piece[0]) <= 4

@@ -12,7 +12,7 @@ from hpcdl.cases.spec.suite_tables import module_of
 from .conftest import CASES, text_of
 
 ONE_LAYER = """
-from hpcdl.nn.layers.flatten import Flatten
+from hpcdl.nn.layers.elementwise import Flatten
 from hpcdl.nn.layers.linear import Linear
 
 def one_layer(shape, classes):

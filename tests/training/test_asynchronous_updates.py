@@ -11,7 +11,7 @@ from hpcdl import registry
 from hpcdl.data.parts.sharding import EQUAL, Shares
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.backend import backend
-from hpcdl.nn.layers.flatten import Flatten
+from hpcdl.nn.layers.elementwise import Flatten
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.adagrad import Adagrad

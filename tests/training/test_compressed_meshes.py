@@ -7,7 +7,7 @@ from contract.divided import CONVOLUTIONAL, SHAPE, TOLERANCE, by_one_rank, furth
 
 from hpcdl import registry
 from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.nn.layers.dropout import Dropout
+from hpcdl.nn.layers.elementwise import Dropout
 from hpcdl.training.layerwise import layerwise
 from hpcdl.training.parts.mesh import Mesh
 from hpcdl.training.synchronous import synchronous

@@ -21,8 +21,7 @@ from hpcdl.models.distbelief import distbelief_speech
 from hpcdl.nn.initial import gaussian
 from hpcdl.nn.layers.composite import Auxiliary, Residual
 from hpcdl.nn.layers.convolution import Convolution
-from hpcdl.nn.layers.dropout import Dropout
-from hpcdl.nn.layers.flatten import Flatten
+from hpcdl.nn.layers.elementwise import Dropout, Flatten
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.split.division import divide

@@ -16,8 +16,7 @@ from hpcdl.nn.backend import backend
 from hpcdl.nn.kernels.numpy import activation_pool
 from hpcdl.nn.layers.composite import Auxiliary
 from hpcdl.nn.layers.convolution import Convolution
-from hpcdl.nn.layers.dropout import Dropout
-from hpcdl.nn.layers.flatten import Flatten
+from hpcdl.nn.layers.elementwise import Dropout, Flatten
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.layers.pooling import MaxPooling

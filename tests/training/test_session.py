@@ -11,7 +11,7 @@ from hpcdl import registry
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.backend import backend
 from hpcdl.nn.kernels.numpy.activation_pool import in_use
-from hpcdl.nn.layers.flatten import Flatten
+from hpcdl.nn.layers.elementwise import Flatten
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.replica import Replica

@@ -8,7 +8,7 @@ from contract.tiny import loss_of_test
 from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.backend import backend
-from hpcdl.nn.layers.flatten import Flatten
+from hpcdl.nn.layers.elementwise import Flatten
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.replica import Replica

@@ -4,10 +4,9 @@ import pytest
 from contract.divided import session_of
 
 from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.nn.layers.convolution import Convolution
-from hpcdl.nn.layers.flatten import Flatten
+from hpcdl.nn.layers.convolution import Convolution, LocallyConnected
+from hpcdl.nn.layers.elementwise import Flatten
 from hpcdl.nn.layers.linear import Linear
-from hpcdl.nn.layers.locally_connected import LocallyConnected
 from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.layers.pooling import AveragePooling, MaxPooling
 from hpcdl.nn.split import batch_norm, linear

@@ -11,7 +11,7 @@ import numpy as np
 
 from hpcdl.fabric.vectors import phantom
 from hpcdl.nn.backend import Backend, backend
-from hpcdl.nn.precision import storage_dtype
+from hpcdl.nn.geometry import storage_dtype
 from hpcdl.nn.split.part import Part
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class BoundSizes:
             self._gradients = [(view, draw(view.size).reshape(view.shape)) for view in own]
 
     def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
-        """See :class:`hpcdl.nn.bound.Bound`."""
+        """See :class:`hpcdl.nn.ops.Bound`."""
         return self._activations((self._rows(x, self._from_batch, self._to_batch), *self._output), self._dtype)
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:

@@ -14,7 +14,7 @@ from hpcdl.cases.simulation.sizes import sizes
 from hpcdl.cases.spec.compute_times import times_of_ranks
 from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.virtual.simulated import simulated
-from hpcdl.nn.precision import master
+from hpcdl.nn.geometry import master
 from hpcdl.nn.replica import Replica
 from hpcdl.nn.volumes import volumes
 from hpcdl.trace.recorder import Recorder

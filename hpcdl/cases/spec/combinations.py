@@ -18,7 +18,7 @@ from hpcdl.cases.spec.keys import about, keys
 from hpcdl.cases.spec.scheme import NONE, traits_of
 from hpcdl.compression.parts.protocol import Compression
 from hpcdl.fabric.network import NETWORKS
-from hpcdl.nn.precision import HALF
+from hpcdl.nn.geometry import HALF
 from hpcdl.training.parts.compressed.plan import readable
 from hpcdl.training.parts.traits import Strategy
 

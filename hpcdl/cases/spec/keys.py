@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from hpcdl import registry
 from hpcdl.analysis.run.record_fields import label
 from hpcdl.data.parts.dataset import DataError
-from hpcdl.data.parts.validation import with_validation
+from hpcdl.data.parts.splits import with_validation
 from hpcdl.fabric.network import NETWORKS, Site
 from hpcdl.fabric.wiring import Wiring
 

@@ -12,7 +12,7 @@ from hpcdl.cases.simulation.step_simulation import Training
 from hpcdl.cases.spec.compute_times import ComputeSource, shape_text, times_of_ranks
 from hpcdl.cases.spec.keys import architecture, cluster
 from hpcdl.cases.spec.scheme import plan, traits_of
-from hpcdl.nn.precision import master
+from hpcdl.nn.geometry import master
 from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:

@@ -17,9 +17,8 @@ from hpcdl.data.parts.sharding import EPOCHS, EQUAL, REPLICAS, Shares, bounds
 from hpcdl.fabric.faults import Failure, Straggler
 from hpcdl.fabric.network import NETWORKS, Site
 from hpcdl.nn.backend import backend
-from hpcdl.nn.precision import HALF, master, storage_dtype
-from hpcdl.nn.pruning import Pruning, pruned
-from hpcdl.nn.quantization import Quantization, quantized
+from hpcdl.nn.geometry import HALF, master, storage_dtype
+from hpcdl.nn.reduced_weights import Pruning, Quantization, pruned, quantized
 from hpcdl.nn.replica import Replica
 from hpcdl.nn.volumes import FLOAT_BYTES, volumes
 from hpcdl.optim.parts.loss_scaling import LossScaling

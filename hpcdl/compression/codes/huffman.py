@@ -18,15 +18,15 @@ MAX_CODE: Final = 15
 FEW: Final = 2048
 """Integers up to which a message has the smaller table."""
 NARROW, WIDE = 4, 8
-HEADER: Final = 3
+HEADER: Final = 2
 
 
 class Huffman:
     """Canonical Huffman code of small integers; larger ones are a symbol for their length and their lower bits.
 
     A symbol of its own has each integer below 2^d, d = 4 or 8. An integer from 2^N on has the symbol 2^d + N - d,
-    and its N lower bits follow. A message begins with d, the number of the first symbol and that of symbols in the
-    table, and their code lengths (Deep Compression: Han 2016, section 4).
+    and its N lower bits follow. A message begins with the code lengths of all symbols up to the last that occurs,
+    after their number in two bytes (Deep Compression: Han 2016, section 4).
     """
 
     words = False
@@ -37,27 +37,22 @@ class Huffman:
         self._kernels = integer_codes
 
     def bound(self, count: int, total: int) -> int:
-        """See :class:`hpcdl.compression.parts.code.Code`."""
         return max(_bound(count, total), _bound(min(count, FEW), total))
 
     def encode(self, integers: Array, wire: Bytes) -> int:
-        """See :class:`hpcdl.compression.parts.code.Code`."""
         check_room(wire, self.bound(len(integers), int(integers.sum(dtype=np.uint64))))
         direct = _direct(len(integers))
-        counts = self._kernels.histogram(integers, direct)
-        lengths = code_lengths(counts)
-        used = np.flatnonzero(lengths)
-        first, size = (int(used[0]), int(used[-1] - used[0]) + 1) if len(used) else (0, 0)
-        table = np.zeros(size + size % 2, np.uint8)
-        table[:size] = lengths[first : first + size]
+        lengths = code_lengths(self._kernels.histogram(integers, direct))
+        size = len(np.trim_zeros(lengths, "b"))
+        table = np.append(lengths[:size], np.zeros(size % 2, np.uint8))
         end = HEADER + len(table) // 2
-        wire[:HEADER] = direct | (first >> 8) << 4 | (size >> 8) << 5, first & 255, size & 255
+        wire[:HEADER] = size & 255, size >> 8
         wire[HEADER:end] = table[::2] | table[1::2] << 4
         return end + int(self._kernels.encode_huffman(integers, wire[end:], direct, lengths, canonical(lengths)))
 
     def decode(self, message: Bytes, integers: Array) -> None:
-        """See :class:`hpcdl.compression.parts.code.Code`."""
-        lengths, direct, begin = _table(message)
+        direct = _direct(len(integers))
+        lengths, begin = _table(message, _symbols(direct))
         body = message[begin:]
         look_up = _look_up(lengths, canonical(lengths))
         if not self._kernels.decode_huffman(padded(body), len(body), direct, look_up, integers):
@@ -67,7 +62,7 @@ class Huffman:
 def _bound(count: int, total: int) -> int:
     """Return the most bytes of ``count`` integers that sum to at most ``total``."""
     direct = _direct(count)
-    symbols = min((1 << direct) + 32 - direct, total + 1)
+    symbols = min(_symbols(direct), total + 1)
     steps = [(0, 0), *((1 << n, n) for n in range(direct, 32))]
     longest = (min(symbols, count) - 1).bit_length() if min(symbols, count) > 1 else 1
     return HEADER + (symbols + 1) // 2 + (count * longest + most_bits(steps, count, total) + 7) // 8
@@ -77,27 +72,25 @@ def _direct(count: int) -> int:
     return NARROW if count <= FEW else WIDE
 
 
-def _table(message: Bytes) -> tuple[Array, int, int]:
-    """Return code lengths, d and the end of the table. Raises ValueError for an impossible table."""
-    if len(message) < HEADER:
-        raise ValueError("Huffman code: no table")
-    flags = int(message[0])
-    direct = flags & 15
-    first, size = int(message[1]) | (flags >> 4 & 1) << 8, int(message[2]) | (flags >> 5 & 1) << 8
+def _symbols(direct: int) -> int:
+    return (1 << direct) + 32 - direct
+
+
+def _table(message: Bytes, symbols: int) -> tuple[Array, int]:
+    """Return the code lengths and the end of the table. Raises ValueError for an impossible table."""
+    size = int.from_bytes(message[:HEADER].tobytes(), "little")
     end = HEADER + (size + 1) // 2
-    if direct not in {NARROW, WIDE} or flags >> 6 or first + size > (1 << direct) + 32 - direct:
-        raise ValueError("Huffman code: impossible symbols")
-    if end > len(message):
-        raise ValueError("Huffman code: the table is cut off")
-    lengths = np.zeros((1 << direct) + 32 - direct, np.uint8)
+    if end > len(message) or size > symbols:
+        raise ValueError("Huffman code: the table is cut off or too long")
     packed = message[HEADER:end]
     table = np.stack([packed & 15, packed >> 4], axis=1).reshape(-1)
-    lengths[first : first + size] = table[:size]
+    lengths = np.zeros(symbols, np.uint8)
+    lengths[:size] = table[:size]
     used = lengths[lengths > 0].astype(np.int64)
     full = int((1 << MAX_CODE >> used).sum())
     if table[size:].any() or (len(used) > 1 and full != 1 << MAX_CODE) or (len(used) == 1 and used[0] != 1):
         raise ValueError("Huffman code: impossible code lengths")
-    return lengths, direct, end
+    return lengths, end
 
 
 def code_lengths(counts: Array) -> Array:

@@ -31,12 +31,10 @@ class Rice:
         self._kernels = integer_codes
 
     def bound(self, count: int, total: int) -> int:
-        """See :class:`hpcdl.compression.parts.code.Code`."""
         k = parameter(count, total)
         return 1 + (count * (k + 1) + (total >> k) + 7) // 8 if count else 1
 
     def encode(self, integers: Array, wire: Bytes) -> int:
-        """See :class:`hpcdl.compression.parts.code.Code`."""
         total = int(integers.sum(dtype=np.uint64))
         check_room(wire, self.bound(len(integers), total))
         k = parameter(len(integers), total)
@@ -44,7 +42,6 @@ class Rice:
         return 1 + int(self._kernels.encode_rice(integers, wire[1:], k))
 
     def decode(self, message: Bytes, integers: Array) -> None:
-        """See :class:`hpcdl.compression.parts.code.Code`."""
         if not len(message) or message[0] > WIDEST:
             raise ValueError("Rice code: no parameter from 0 to 31")
         if not self._kernels.decode_rice(padded(message[1:]), len(message) - 1, int(message[0]), integers):

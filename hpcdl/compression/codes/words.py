@@ -19,19 +19,16 @@ class Words:
     words = True
 
     def bound(self, count: int, total: int) -> int:
-        """See :class:`hpcdl.compression.parts.code.Code`."""
         del total
         return 4 * count
 
     def encode(self, integers: Array, wire: Bytes) -> int:
-        """See :class:`hpcdl.compression.parts.code.Code`."""
         size = 4 * len(integers)
         check_room(wire, size)
         wire[:size] = integers.astype("<u4", copy=False).view(np.uint8)
         return size
 
     def decode(self, message: Bytes, integers: Array) -> None:
-        """See :class:`hpcdl.compression.parts.code.Code`."""
         if len(message) != 4 * len(integers):
             raise ValueError(f"{len(message)} bytes are not {len(integers)} words")
         integers[:] = np.frombuffer(message.tobytes(), "<u4")

@@ -16,7 +16,7 @@ import numpy as np
 from hpcdl.compression.kernels import low_rank
 from hpcdl.compression.kernels.lanes import CHUNK, LANES, add_chunks
 from hpcdl.compression.kernels.ternary import join
-from hpcdl.compression.parts.magnitudes import bits
+from hpcdl.compression.parts.selection import bits
 
 if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Device

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numba import njit
 
-from hpcdl.compression.kernels.bit_stream import trailing_zeros
+from hpcdl.compression.kernels.integer_codes import trailing_zeros
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array

@@ -1,4 +1,4 @@
-"""Kernels that search and sample magnitudes; see :mod:`hpcdl.compression.parts.magnitudes`."""
+"""Kernels that search and sample magnitudes; see :mod:`hpcdl.compression.parts.selection`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 from numba import njit
 
-from hpcdl.compression.parts.magnitudes import bits, bits_of
+from hpcdl.compression.parts.selection import bits, bits_of
 
 
 def take(vector: Any, indices: Any) -> Any:

@@ -1,129 +1,177 @@
-"""Kernels of codes of integers: Elias's, Rice's and Huffman's."""
+"""Kernels of bit streams and of codes of integers: Elias's, Rice's and Huffman's.
+
+The first bit is the lowest of the first byte.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
-from numba import njit
+from numba import njit, types
+from numba.extending import intrinsic
 
-from hpcdl.compression.kernels.bit_stream import (
-    ends_here,
-    finish,
-    logarithm,
-    put,
-    put_long,
-    put_zeros,
-    trailing_zeros,
-    window,
-)
 from hpcdl.compression.parts.code import LARGEST
 
-GAMMA, DELTA, OMEGA = range(3)
+WINDOW: Final = 57
+"""Bits that :func:`window` returns at least."""
+
+_HALF = np.uint64(32)
+_LOW = np.uint64(0xFFFFFFFF)
+_BYTE = np.uint64(0xFF)
+_8 = np.uint64(8)
+_7 = np.uint64(7)
+_3 = np.uint64(3)
+_1 = np.uint64(1)
+_0 = np.uint64(0)
+_63 = np.uint64(63)
+
+
+@intrinsic
+def trailing_zeros(_typing: Any, _word: Any) -> Any:
+    """Return the zero bits below the lowest one of an uint64; 64 for zero."""
+
+    def emit(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], context.get_constant(types.boolean, False))
+
+    return types.uint64(types.uint64), emit
+
+
+@intrinsic
+def leading_zeros(_typing: Any, _word: Any) -> Any:
+    """Return the zero bits above the highest one of an uint64; 64 for zero."""
+
+    def emit(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.ctlz(arguments[0], context.get_constant(types.boolean, False))
+
+    return types.uint64(types.uint64), emit
+
+
+@njit(nogil=True, cache=True, inline="always")
+def logarithm(x: Any) -> Any:
+    """Return floor(log2 ``x``) of an uint64 above zero."""
+    return _63 - leading_zeros(x)
+
+
+@njit(nogil=True, cache=True, inline="always")
+def put(wire: Any, at: Any, pending: Any, filled: Any, value: Any, width: Any) -> Any:
+    """Append the ``width`` bits of ``value``, any number if it is zero, else at most 64.
+
+    Return (at, pending, filled): ``pending`` has the ``filled`` bits, fewer than 32, that belong at byte ``at``
+    and are not yet written.
+    """
+    while True:
+        step = min(width, _HALF)
+        pending |= (value & _LOW) << filled
+        filled += step
+        if filled >= _HALF:
+            for i in range(4):
+                wire[at + i] = (pending >> np.uint64(8 * i)) & _BYTE
+            at += 4
+            pending >>= _HALF
+            filled -= _HALF
+        width -= step
+        if width == _0:
+            return at, pending, filled
+        value >>= _HALF
+
+
+@njit(nogil=True, cache=True, inline="always")
+def finish(wire: Any, at: Any, pending: Any, filled: Any) -> Any:
+    """Write the pending bits, padded with zeros to a byte; return the end."""
+    while filled > _0:
+        wire[at] = pending & _BYTE
+        at += 1
+        pending >>= _8
+        filled -= min(filled, _8)
+    return at
+
+
+@njit(nogil=True, cache=True, inline="always")
+def window(wire: Any, bit: Any) -> Any:
+    """Return the bits from ``bit`` on, the first lowest: :data:`WINDOW` valid bits, then any.
+
+    ``wire`` is :func:`hpcdl.compression.parts.code.padded`; ``bit`` is at most 64 behind the message's end.
+    """
+    at = np.int64(bit >> _3)
+    word = _0
+    for i in range(8):
+        word |= np.uint64(wire[at + i]) << np.uint64(8 * i)
+    return word >> (bit & _7)
 
 
 @njit(nogil=True, cache=True)
-def encode_elias(integers: Any, wire: Any, form: Any) -> Any:
-    """Write integers in the code of number ``form``: gamma, delta, omega; return the bytes."""
-    at, pending, filled = 0, np.uint64(0), np.uint64(0)
-    uint64 = np.uint64(1)
+def ends_here(wire: Any, size: Any, bit: Any) -> Any:
+    """Return True if ``bit`` is in the last of ``size`` bytes, or at their end, and only zero bits follow it."""
+    if (bit + _7) >> _3 != np.uint64(size):
+        return False
+    return bit & _7 == _0 or np.uint64(wire[np.int64(bit >> _3)]) >> (bit & _7) == _0
+
+
+@njit(nogil=True, cache=True)
+def encode_elias(integers: Any, wire: Any, delta: bool) -> Any:
+    """Write integers in the code delta, else gamma; return the bytes."""
+    at, pending, filled = 0, _0, _0
     for i in range(len(integers)):
-        x = np.uint64(integers[i]) + uint64
+        x = np.uint64(integers[i]) + _1
         n = logarithm(x)
-        low = x ^ (uint64 << n)
-        zeros = np.uint64(0)
-        if form == GAMMA:
-            zeros = n
-            word, width = uint64 | low << uint64, n + uint64
-        elif form == DELTA:
-            zeros = logarithm(n + uint64)
-            word = uint64 | ((n + uint64) ^ (uint64 << zeros)) << uint64 | low << (zeros + uint64)
-            width = n + zeros + uint64
-        else:
-            word, width = np.uint64(0), uint64  # groups go in front of the final zero, the last first
-            while x > uint64:
-                n = logarithm(x)
-                word = uint64 | (x ^ (uint64 << n)) << uint64 | word << (n + uint64)
-                width += n + uint64
-                x = n
-        at, pending, filled = put_zeros(wire, at, pending, filled, zeros)
-        at, pending, filled = put_long(wire, at, pending, filled, word, width)
+        low = x ^ (_1 << n)
+        zeros, word, width = n, _1 | low << _1, n + _1
+        if delta:
+            zeros = logarithm(n + _1)
+            word = _1 | ((n + _1) ^ (_1 << zeros)) << _1 | low << (zeros + _1)
+            width = n + zeros + _1
+        at, pending, filled = put(wire, at, pending, filled, _0, zeros)
+        at, pending, filled = put(wire, at, pending, filled, word, width)
     return finish(wire, at, pending, filled)
 
 
 @njit(nogil=True, cache=True)
-def decode_prefixed(wire: Any, size: Any, form: Any, integers: Any) -> Any:
-    """Fill ``integers`` from gamma or delta of ``size`` bytes; return False if the message is corrupt."""
-    bit, end = np.uint64(0), np.uint64(8 * size)
-    one, most = np.uint64(1), np.uint64(32)
+def decode_elias(wire: Any, size: Any, delta: bool, integers: Any) -> Any:
+    """Fill ``integers`` from the code of ``size`` bytes; return False if the message is corrupt."""
+    bit, end, most = _0, np.uint64(8 * size), np.uint64(32)
     for i in range(len(integers)):
         n = trailing_zeros(window(wire, bit))
         if n > most:
             return False
-        bit += n + one
+        bit += n + _1
         if bit > end:
             return False
-        if form == DELTA:
-            n = (one << n | window(wire, bit) & ((one << n) - one)) - one
+        if delta:
+            n = (_1 << n | window(wire, bit) & ((_1 << n) - _1)) - _1
             if n > most:
                 return False
-            bit += logarithm(n + one)
-        low = window(wire, bit) & ((one << n) - one)
+            bit += logarithm(n + _1)
+        low = window(wire, bit) & ((_1 << n) - _1)
         bit += n
-        if bit > end or (n == most and low > np.uint64(0)):
+        if bit > end or (n == most and low > _0):
             return False
-        integers[i] = (one << n | low) - one
-    return ends_here(wire, size, bit)
-
-
-@njit(nogil=True, cache=True)
-def decode_omega(wire: Any, size: Any, form: Any, integers: Any) -> Any:  # noqa: ARG001 - as decode_prefixed
-    """Fill ``integers`` from omega of ``size`` bytes; return False if the message is corrupt."""
-    bit, end = np.uint64(0), np.uint64(8 * size)
-    one, largest = np.uint64(1), np.uint64(1 << 32)
-    for i in range(len(integers)):
-        x = one
-        while True:
-            if bit >= end:
-                return False
-            group = window(wire, bit)
-            bit += one
-            if group & one == np.uint64(0):
-                break
-            n = x
-            if n > np.uint64(32):
-                return False
-            x = one << n | (group >> one) & ((one << n) - one)
-            bit += n
-            if x > largest or bit > end:
-                return False
-        integers[i] = x - one
+        integers[i] = (_1 << n | low) - _1
     return ends_here(wire, size, bit)
 
 
 @njit(nogil=True, cache=True)
 def encode_rice(integers: Any, wire: Any, k: Any) -> Any:
     """Write integers with parameter ``k``; return the bytes."""
-    at, pending, filled = 0, np.uint64(0), np.uint64(0)
-    one, shift = np.uint64(1), np.uint64(k)
-    mask = (one << shift) - one
+    at, pending, filled = 0, _0, _0
+    shift = np.uint64(k)
+    mask = (_1 << shift) - _1
     for i in range(len(integers)):
         value = np.uint64(integers[i])
-        at, pending, filled = put_zeros(wire, at, pending, filled, value >> shift)
-        rest = one | (value & mask) << one
-        at, pending, filled = put_long(wire, at, pending, filled, rest, shift + one)
+        at, pending, filled = put(wire, at, pending, filled, _0, value >> shift)
+        at, pending, filled = put(wire, at, pending, filled, _1 | (value & mask) << _1, shift + _1)
     return finish(wire, at, pending, filled)
 
 
 @njit(nogil=True, cache=True)
 def decode_rice(wire: Any, size: Any, k: Any, integers: Any) -> Any:
     """Fill ``integers`` from ``size`` bytes; return False if the message is corrupt."""
-    bit, end = np.uint64(0), np.uint64(8 * size)
-    one, shift, whole = np.uint64(1), np.uint64(k), np.uint64(56)
-    mask = (one << shift) - one
+    bit, end = _0, np.uint64(8 * size)
+    shift, whole = np.uint64(k), np.uint64(56)
+    mask = (_1 << shift) - _1
     largest = np.uint64(LARGEST) >> shift
     for i in range(len(integers)):
-        quotient = np.uint64(0)
+        quotient = _0
         zeros = trailing_zeros(window(wire, bit))
         while zeros >= whole:
             quotient += whole
@@ -132,7 +180,7 @@ def decode_rice(wire: Any, size: Any, k: Any, integers: Any) -> Any:
                 return False
             zeros = trailing_zeros(window(wire, bit))
         quotient += zeros
-        bit += zeros + one
+        bit += zeros + _1
         if bit > end or quotient > largest:
             return False
         integers[i] = quotient << shift | window(wire, bit) & mask
@@ -143,56 +191,54 @@ def decode_rice(wire: Any, size: Any, k: Any, integers: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
+def symbol(value: Any, direct: Any) -> Any:
+    """Return the symbol of an uint64, and the number of its lower bits that follow."""
+    if value >> np.uint64(direct) == _0:
+        return np.int64(value), _0
+    n = logarithm(value)
+    return (1 << direct) + np.int64(n) - direct, n
+
+
+@njit(nogil=True, cache=True)
 def histogram(integers: Any, direct: Any) -> Any:
     """Return the occurrences of each symbol."""
     counts = np.zeros((1 << direct) + 32 - direct, np.int64)
     for i in range(len(integers)):
-        value = np.uint64(integers[i])
-        if value >> np.uint64(direct) == np.uint64(0):
-            counts[np.int64(value)] += 1
-        else:
-            counts[(1 << direct) + np.int64(logarithm(value)) - direct] += 1
+        counts[symbol(np.uint64(integers[i]), direct)[0]] += 1
     return counts
 
 
 @njit(nogil=True, cache=True)
 def encode_huffman(integers: Any, wire: Any, direct: Any, lengths: Any, codes: Any) -> Any:
     """Write the codes and lower bits of integers; return the bytes."""
-    at, pending, filled = 0, np.uint64(0), np.uint64(0)
+    at, pending, filled = 0, _0, _0
     for i in range(len(integers)):
         value = np.uint64(integers[i])
-        if value >> np.uint64(direct) == np.uint64(0):
-            symbol = np.int64(value)
-            at, pending, filled = put(
-                wire, at, pending, filled, np.uint64(codes[symbol]), np.uint64(lengths[symbol])
-            )
-        else:
-            n = logarithm(value)
-            symbol = (1 << direct) + np.int64(n) - direct
-            length = np.uint64(lengths[symbol])
-            word = np.uint64(codes[symbol]) | (value ^ (np.uint64(1) << n)) << length
-            at, pending, filled = put_long(wire, at, pending, filled, word, length + n)
+        chosen, n = symbol(value, direct)
+        length = np.uint64(lengths[chosen])
+        word = np.uint64(codes[chosen]) | (value & ((_1 << n) - _1)) << length
+        at, pending, filled = put(wire, at, pending, filled, word, length + n)
     return finish(wire, at, pending, filled)
 
 
 @njit(nogil=True, cache=True)
 def decode_huffman(wire: Any, size: Any, direct: Any, look_up: Any, integers: Any) -> Any:
     """Fill ``integers`` from ``size`` bytes; return False if the message is corrupt."""
-    bit, end, one = np.uint64(0), np.uint64(8 * size), np.uint64(1)
+    bit, end = _0, np.uint64(8 * size)
     largest = 1 << direct
     for i in range(len(integers)):
         word = window(wire, bit)
         code = look_up[np.int64(word & np.uint64(len(look_up) - 1))]
         length = np.uint64(code & 15)
-        symbol = np.int64(code >> 4)
+        found = np.int64(code >> 4)
         bit += length
-        if length == np.uint64(0):
+        if length == _0:
             return False
-        if symbol < largest:
-            integers[i] = symbol
+        if found < largest:
+            integers[i] = found
         else:
-            n = np.uint64(symbol - largest + direct)
-            integers[i] = one << n | (word >> length) & ((one << n) - one)
+            n = np.uint64(found - largest + direct)
+            integers[i] = _1 << n | (word >> length) & ((_1 << n) - _1)
             bit += n
         if bit > end:
             return False

@@ -32,16 +32,13 @@ class VectorMessages:
         self._fed_back = fed_back
 
     def bound(self, span: slice) -> int:
-        """See :class:`hpcdl.compression.parts.protocol.Encoder`."""
         return self.expected(span)
 
     def expected(self, span: slice) -> int:
-        """See :class:`hpcdl.compression.parts.protocol.Encoder`."""
         size, dtype = self._vector(span)
         return STEP_BYTES + size * np.dtype(dtype).itemsize
 
     def encode(self, span: slice, vector: Array, wire: Bytes, step: int) -> int:
-        """See :class:`hpcdl.compression.parts.protocol.Encoder`."""
         rounds = self._compressor.rounds(span, vector, vector if self._fed_back else None, step)
         length = self.expected(span)
         wire[:STEP_BYTES].view(np.uint64)[0] = step
@@ -49,7 +46,6 @@ class VectorMessages:
         return length
 
     def decode(self, span: slice, message: Bytes, into: Array) -> None:
-        """See :class:`hpcdl.compression.parts.protocol.Encoder`."""
         if len(message) != self.expected(span):
             raise ValueError(f"{len(message)} bytes, not {self.expected(span)}")
         _, dtype = self._vector(span)
@@ -100,7 +96,6 @@ class SparseMessages:
         self._device = layout.device
 
     def bound(self, span: slice) -> int:
-        """See :class:`hpcdl.compression.parts.protocol.Encoder`."""
         length, most = span.stop - span.start, self.selector.most(span)
         if most == 0:
             return 0
@@ -128,7 +123,6 @@ class SparseMessages:
         return HEADER + body * count // tried
 
     def encode(self, span: slice, vector: Array, wire: Bytes, step: int) -> int:
-        """See :class:`hpcdl.compression.parts.protocol.Encoder`."""
         entries = self.selector.select(span, vector, step)
         message = self.write(entries, len(vector))
         wire[: len(message)] = message
@@ -138,7 +132,6 @@ class SparseMessages:
         return len(message)
 
     def decode(self, span: slice, message: Bytes, into: Array) -> None:
-        """See :class:`hpcdl.compression.parts.protocol.Encoder`."""
         add(self.read(message, span.stop - span.start), into, self._device)
 
     def entropy(self, span: slice, message: Bytes) -> float:

@@ -8,7 +8,7 @@ import os
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -78,32 +78,14 @@ class Dataset:
         return self.validation or self.test
 
 
-class ContentDigest:
-    """Incremental SHA-256 over dtype, shape and values of arrays."""
-
-    def __init__(self) -> None:
-        self._digest = hashlib.sha256()
-
-    def begin(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-        """Begin an array of this dtype and shape."""
-        self._digest.update(f"{dtype.newbyteorder('<').str}{shape}".encode())
-
-    def add(self, part: Array) -> None:
-        """Add the next values of the current array, in C order."""
-        self._digest.update(np.ascontiguousarray(part, dtype=part.dtype.newbyteorder("<")).data)
-
-    def hexadecimal(self) -> str:
-        """Return the digest of everything added so far."""
-        return self._digest.hexdigest()
-
-
 def content_digest(*arrays: Array) -> str:
-    """Return the :class:`ContentDigest`, hexadecimal, of whole arrays."""
-    digest = ContentDigest()
+    """Return the SHA-256, hexadecimal, of dtypes, shapes and values of arrays."""
+    digest = hashlib.sha256()
     for array in arrays:
-        digest.begin(array.dtype, array.shape)
-        digest.add(array)
-    return digest.hexadecimal()
+        dtype = array.dtype.newbyteorder("<")
+        digest.update(f"{dtype.str}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array, dtype=dtype).data)
+    return digest.hexdigest()
 
 
 def find_files(
@@ -126,17 +108,26 @@ def find_files(
     """
     if not isinstance(path, str):
         raise DataError(f"{name}: path must be the name of a folder, not {path!r}")
-    folders = [Path(path)] if path else [*_data_folders(subfolders), *installed]
+    root = data_root()
+    searched = [*(Path(root) / name for name in subfolders), Path(root)] if root else []
+    folders = [Path(path)] if path else [*searched, *installed]
     for folder in folders:
         present = _present(folder, files)
-        if not present:
-            continue
-        for file in files:
+        for file in files if present else ():
             if file not in present:
                 raise DataError(f"{folder / file}: missing, also with .gz, although other files of {name} exist")
-        return folder, present
-    searched = ", ".join(map(str, folders)) or "HPCDL_DATA, which is not set"
-    raise DataError(f"{name}: not found in {searched}; {hint}")
+        if present:
+            return folder, present
+    where = ", ".join(map(str, folders)) or "HPCDL_DATA, which is not set"
+    raise DataError(f"{name}: not found in {where}; {hint}")
+
+
+def _present(folder: Path, files: Sequence[str]) -> dict[str, Path]:
+    candidates = {file: (folder / file, folder / f"{file}.gz") for file in files}
+    try:
+        return {file: path for file, two in candidates.items() for path in reversed(two) if path.exists()}
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be read: {error.strerror}") from error
 
 
 def content(path: Path) -> bytes:
@@ -152,17 +143,18 @@ def content(path: Path) -> bytes:
             content = stream.read(MAX_DATA + 1)
     except FileNotFoundError as error:
         raise DataError(f"{path}: missing") from error
-    except EOFError as error:
-        raise DataError(f"{path}: truncated: the gzip stream ends too early") from error
-    except gzip.BadGzipFile as error:
-        raise DataError(f"{path}: not gzip, or damaged: {error}") from error
-    except zlib.error as error:
-        raise DataError(f"{path}: damaged gzip stream: {error}") from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (EOFError, zlib.error, OSError) as error:
+        raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if len(content) > MAX_DATA:
         raise DataError(f"{path}: larger than {MAX_DATA} bytes when unpacked")
     return content
+
+
+def check_labels(path: Path, labels: NDArray[np.uint8], classes: int, kind: str = "label") -> None:
+    """Raise DataError, naming the file ``path``, unless all of ``labels`` (n,), n >= 1, are below ``classes``."""
+    worst = int(labels.argmax())
+    if labels[worst] >= classes:
+        raise DataError(f"{path}: {kind} {labels[worst]} at {worst} is out of range: {classes} classes")
 
 
 def data_root() -> str:
@@ -173,16 +165,3 @@ def data_root() -> str:
     except UnicodeEncodeError:
         raise DataError(f"HPCDL_DATA: {root!a}: not text in this locale's encoding") from None
     return root
-
-
-def _data_folders(subfolders: Sequence[str]) -> list[Path]:
-    root = data_root()
-    return [*(Path(root) / name for name in subfolders), Path(root)] if root else []
-
-
-def _present(folder: Path, files: Sequence[str]) -> dict[str, Path]:
-    candidates = {file: (folder / file, folder / f"{file}.gz") for file in files}
-    try:
-        return {file: path for file, two in candidates.items() for path in reversed(two) if path.exists()}
-    except OSError as error:
-        raise DataError(f"{folder}: cannot be read: {error.strerror}") from error

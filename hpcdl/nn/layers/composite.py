@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hpcdl.fabric.comm import Array
-    from hpcdl.nn.bound import Bound
     from hpcdl.nn.layer import Layer, Site, Variable
-    from hpcdl.nn.ops import Addition, Concatenation, Elementary
+    from hpcdl.nn.ops import Addition, Bound, Concatenation, Elementary
 
 
 class Concat:
@@ -38,7 +37,6 @@ class Concat:
         return [variable for branch in self.branches for variable in branch.declare(shape)]
 
     def bind(self, shape: Shape, site: Site) -> Bound:
-        """See :class:`hpcdl.nn.layer.Layer`."""
         return BoundConcat(
             [branch.bind(shape, site) for branch in self.branches],
             site.backend.concatenation(ConcatenationGeometry(self._outputs(shape), site.dtype)),
@@ -63,11 +61,9 @@ class BoundConcat:
         self._add = add
 
     def forward(self, x: Array, train: bool) -> Array:
-        """See :class:`hpcdl.nn.bound.Bound`."""
         return self._join.forward([branch.forward(x, train) for branch in self._branches])
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
-        """See :class:`hpcdl.nn.bound.Bound`."""
         terms = [
             branch.backward(piece, needs_dx)
             for branch, piece in zip(self._branches, self._join.backward(dy), strict=True)
@@ -133,11 +129,9 @@ class BoundJoined:
         self._add_gradients = add_gradients
 
     def forward(self, x: Array, train: bool) -> Array:
-        """See :class:`hpcdl.nn.bound.Bound`."""
         return self._join.forward(self._branch.forward(x, train), train, self._shortcut.forward(x, train))
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
-        """See :class:`hpcdl.nn.bound.Bound`."""
         branch_dy, shortcut_dy = self._join.backward_joined(dy)
         assert shortcut_dy is not None, "bound with a shortcut"
         del dy
@@ -166,12 +160,10 @@ class BoundResidual:
         self._add_gradients = add_gradients
 
     def forward(self, x: Array, train: bool) -> Array:
-        """See :class:`hpcdl.nn.bound.Bound`."""
         y = self._add_outputs.forward([self._branch.forward(x, train), self._shortcut.forward(x, train)])
         return y if self._relu is None else self._relu.forward(y)
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
-        """See :class:`hpcdl.nn.bound.Bound`."""
         if self._relu is not None:
             dy = self._relu.backward(dy)
         return _sum(
@@ -206,7 +198,6 @@ class Auxiliary:
         return self.head.declare(shape)
 
     def bind(self, shape: Shape, site: Site) -> Bound:
-        """See :class:`hpcdl.nn.layer.Layer`."""
         loss = AuxiliaryLoss(site.path, self._classes(shape), self.weight, site.backend, site.dtype)
         site.heads.append(loss)
         return BoundAuxiliary(self.head.bind(shape, site), loss, site.backend.addition(Blob(shape, site.dtype)))
@@ -232,12 +223,11 @@ class BoundAuxiliary:
         self._add = add
 
     def forward(self, x: Array, train: bool) -> Array:
-        """See :class:`hpcdl.nn.bound.Bound`."""
         if train:
             self._loss.put(self._head.forward(x, train))
         return x
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
-        """See :class:`hpcdl.nn.bound.Bound`; ValueError without labels since forward."""
+        """See :class:`hpcdl.nn.ops.Bound`; ValueError without labels since forward."""
         dx = self._head.backward(self._loss.take(), needs_dx)
         return None if dx is None else self._add.forward([dy, dx])

@@ -9,8 +9,8 @@ from hpcdl.nn.initial import Initializer, xavier, zeros
 from hpcdl.nn.layer import BoundAffine, Variable
 
 if TYPE_CHECKING:
-    from hpcdl.nn.bound import Bound
     from hpcdl.nn.layer import Site
+    from hpcdl.nn.ops import Bound
 
 
 class Linear:
@@ -53,6 +53,5 @@ class Linear:
         return declared
 
     def bind(self, shape: Shape, site: Site) -> Bound:
-        """See :class:`hpcdl.nn.layer.Layer`."""
         op = site.backend.linear(LinearGeometry(shape[0], self.outputs, site.dtype, self.relu))
         return BoundAffine(op, site, biased=self.bias is not None)

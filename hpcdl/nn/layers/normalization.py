@@ -10,9 +10,8 @@ from hpcdl.nn.layer import BoundElementary, Variable
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
-    from hpcdl.nn.bound import Bound
     from hpcdl.nn.layer import Alone, Site
-    from hpcdl.nn.ops import BatchNormalization
+    from hpcdl.nn.ops import BatchNormalization, Bound
 
 
 class LRN:
@@ -43,7 +42,6 @@ class LRN:
         return []
 
     def bind(self, shape: Shape, site: Site) -> Bound:
-        """See :class:`hpcdl.nn.layer.Layer`."""
         geometry = ResponseGeometry(shape, self.size, self.alpha, self.beta, self.k, site.dtype)
         return BoundElementary(site.backend.response_normalization(geometry))
 
@@ -93,7 +91,6 @@ class BatchNorm:
         ]
 
     def bind(self, shape: Shape, site: Site) -> Bound:
-        """See :class:`hpcdl.nn.layer.Layer`."""
         geometry = BatchNormGeometry(shape, self.eps, self.momentum, site.dtype, relu=self.relu)
         return BoundBatchNorm(site.backend.batch_norm(geometry), site)
 
@@ -113,11 +110,10 @@ class BoundBatchNorm:
         self._mean, self._variance = site.value("mean"), site.value("variance")
 
     def forward(self, x: Array, train: bool, shortcut: Array | None = None) -> Array:
-        """See :class:`hpcdl.nn.bound.Bound`; a layer bound by ``join`` adds ``shortcut``."""
+        """See :class:`hpcdl.nn.ops.Bound`; a layer bound by ``join`` adds ``shortcut``."""
         return self._op.forward(x, shortcut, self._gamma, self._beta, self._mean, self._variance, train)
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
-        """See :class:`hpcdl.nn.bound.Bound`."""
         dx, _ = self.backward_joined(dy)
         return dx if needs_dx else None
 

@@ -11,10 +11,10 @@ from hpcdl.nn.split.part import Part
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
-    from hpcdl.nn.bound import Bound
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Site, Variable
     from hpcdl.nn.layers.normalization import BatchNorm
+    from hpcdl.nn.ops import Bound
 
 _EXACT: Final = "float64"
 """Dtype of sums over many pixels."""
@@ -60,7 +60,6 @@ class Moments:
         return []
 
     def bind(self, shape: Shape, site: Site) -> Bound:  # noqa: ARG002
-        """See :class:`hpcdl.nn.layer.Layer`."""
         return BoundMoments(site.stash(self._of))
 
 
@@ -71,7 +70,7 @@ class BoundMoments:
         self._stash = stash
 
     def forward(self, x: Array, train: bool) -> Array:
-        """See :class:`hpcdl.nn.bound.Bound`; zeros in evaluation, which uses the running statistics."""
+        """See :class:`hpcdl.nn.ops.Bound`; zeros in evaluation, which uses the running statistics."""
         self._stash.append(x)
         channels = x.shape[-1]
         pixels = x.reshape(-1, channels)
@@ -108,11 +107,9 @@ class Normalisation:
         return self._layer.output(self._local)
 
     def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
-        """See :meth:`hpcdl.nn.layers.normalization.BatchNorm.declare`."""
         return self._layer.declare(self._local)
 
     def bind(self, shape: Shape, site: Site) -> Bound:  # noqa: ARG002
-        """See :class:`hpcdl.nn.layer.Layer`."""
         return BoundNormalisation(self._layer, site)
 
 
@@ -129,7 +126,6 @@ class BoundNormalisation:
         self._pooled = (1.0, 0)
 
     def forward(self, x: Array, train: bool) -> Array:
-        """See :class:`hpcdl.nn.bound.Bound`."""
         own, mean, variance = self._stash.pop(), self._mean, self._variance
         if train:
             mean, variance = self._pool(x)
@@ -144,7 +140,6 @@ class BoundNormalisation:
         return y
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:  # noqa: ARG002
-        """See :class:`hpcdl.nn.bound.Bound`."""
         (normalised, y, scale), self._saved = self._saved, ()
         dz = dy * (y > 0) if self._layer.relu else dy
         every = tuple(range(dz.ndim - 1))

@@ -15,10 +15,9 @@ from hpcdl.nn.split.part import Part
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
-    from hpcdl.nn.bound import Bound
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Chain, Layer, Site, Variable
-    from hpcdl.nn.ops import Addition, Concatenation, Elementary
+    from hpcdl.nn.ops import Addition, Bound, Concatenation, Elementary
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,6 @@ class Joint:
         return []
 
     def bind(self, shape: Shape, site: Site) -> Bound:  # noqa: ARG002
-        """See :class:`hpcdl.nn.layer.Layer`."""
         return self.build(site, site.stash(self.of))
 
 
@@ -97,12 +95,10 @@ class Fork:
         self._add = add
 
     def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
-        """See :class:`hpcdl.nn.bound.Bound`."""
         self._stash.append(x)
         return x
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
-        """See :class:`hpcdl.nn.bound.Bound`."""
         terms = [dy, *self._stash]
         self._stash.clear()
         return self._add.forward(terms) if needs_dx else None
@@ -115,12 +111,10 @@ class Switch:
         self._stash = stash
 
     def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
-        """See :class:`hpcdl.nn.bound.Bound`."""
         self._stash.append(x)
         return self._stash[0]
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:  # noqa: ARG002
-        """See :class:`hpcdl.nn.bound.Bound`."""
         self._stash.insert(0, dy)
         return self._stash.pop()
 
@@ -134,14 +128,12 @@ class Sum:
         self._relu = relu
 
     def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
-        """See :class:`hpcdl.nn.bound.Bound`."""
         _, first = self._stash
         self._stash.clear()
         y = self._add.forward([first, x])
         return y if self._relu is None else self._relu.forward(y)
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:  # noqa: ARG002
-        """See :class:`hpcdl.nn.bound.Bound`."""
         dz = dy if self._relu is None else self._relu.backward(dy)
         self._stash.append(dz)
         return dz
@@ -155,13 +147,11 @@ class Concatenated:
         self._join = join
 
     def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
-        """See :class:`hpcdl.nn.bound.Bound`."""
         _, *others = self._stash
         self._stash.clear()
         return self._join.forward([*others, x])
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:  # noqa: ARG002
-        """See :class:`hpcdl.nn.bound.Bound`."""
         *others, last = self._join.backward(dy)
         self._stash += others
         return last
@@ -175,13 +165,12 @@ class Classifier:
         self._loss = loss
 
     def forward(self, x: Array, train: bool) -> Array:
-        """See :class:`hpcdl.nn.bound.Bound`."""
         if train:
             self._loss.put(x)
         return self._stash.pop()
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:  # noqa: ARG002
-        """See :class:`hpcdl.nn.bound.Bound`; ValueError without labels since forward."""
+        """See :class:`hpcdl.nn.ops.Bound`; ValueError without labels since forward."""
         self._stash.append(dy)
         return self._loss.take()
 

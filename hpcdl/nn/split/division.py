@@ -9,10 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.nn.layers.composite import Auxiliary, Concat, Residual
-from hpcdl.nn.layers.convolution import Convolution
-from hpcdl.nn.layers.flatten import Flatten
+from hpcdl.nn.layers.convolution import Convolution, LocallyConnected
+from hpcdl.nn.layers.elementwise import Flatten
 from hpcdl.nn.layers.linear import Linear
-from hpcdl.nn.layers.locally_connected import LocallyConnected
 from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.layers.pooling import WindowPooling
 from hpcdl.nn.split import batch_norm, branches, linear

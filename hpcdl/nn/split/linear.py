@@ -14,11 +14,10 @@ from hpcdl.nn.split.part import Cut, Part, along
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
-    from hpcdl.nn.bound import Bound
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Site
     from hpcdl.nn.layers.linear import Linear
-    from hpcdl.nn.ops import Elementary
+    from hpcdl.nn.ops import Bound, Elementary
 
 
 class Bias:
@@ -37,7 +36,6 @@ class Bias:
         return [] if self.of.bias is None else [Variable("bias", shape, self.of.bias, rate=self.of.rates[1])]
 
     def bind(self, shape: Shape, site: Site) -> Bound:
-        """See :class:`hpcdl.nn.layer.Layer`."""
         relu = site.backend.relu(Blob(shape, site.dtype)) if self.of.relu else None
         return BoundBias(site, relu, biased=self.of.bias is not None)
 
@@ -51,12 +49,10 @@ class BoundBias:
         self._relu = relu
 
     def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
-        """See :class:`hpcdl.nn.bound.Bound`."""
         y = x if self._bias is None else x + self._bias
         return y if self._relu is None else self._relu.forward(y)
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
-        """See :class:`hpcdl.nn.bound.Bound`."""
         dx = dy if self._relu is None else self._relu.backward(dy)
         if self._dbias is not None:
             np.sum(dx, axis=0, out=self._dbias)

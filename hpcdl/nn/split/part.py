@@ -12,11 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from hpcdl.fabric.comm import Array
-    from hpcdl.nn.bound import Bound
     from hpcdl.nn.geometry import DropoutGeometry, Shape
     from hpcdl.nn.initial import Draws
     from hpcdl.nn.layer import Layer, Site, Variable
-    from hpcdl.nn.ops import Noise
+    from hpcdl.nn.ops import Bound, Noise
     from hpcdl.nn.split.layout import Layout
 
 
@@ -33,21 +32,17 @@ class CutMasks:
         self._mask: Array | None = None
 
     def reseed(self, key: Sequence[int]) -> None:
-        """See :class:`hpcdl.nn.ops.Noise`."""
         self._noise.reseed(key)
 
     def continued(self) -> CutMasks:
-        """See :class:`hpcdl.nn.ops.Noise`."""
         return CutMasks(self._noise.continued(), self._whole, self._index)
 
     def forward(self, x: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Noise`."""
         ones = np.ones_like(x, shape=(len(x), *self._whole))
         self._mask = self._noise.forward(ones)[self._index].reshape(x.shape)
         return x * self._mask
 
     def backward(self, dy: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Noise`."""
         assert self._mask is not None, "a forward comes first"
         mask, self._mask = self._mask, None
         return dy * mask
@@ -63,11 +58,9 @@ class OwnMasks:
         self.backward = noise.backward
 
     def reseed(self, key: Sequence[int]) -> None:
-        """See :class:`hpcdl.nn.ops.Noise`."""
         self._noise.reseed((*key, self._rank))
 
     def continued(self) -> OwnMasks:
-        """See :class:`hpcdl.nn.ops.Noise`."""
         return OwnMasks(self._noise.continued(), self._rank)
 
 
@@ -118,15 +111,12 @@ class Part:
 
     @property
     def name(self) -> str:
-        """See :class:`hpcdl.nn.layer.Layer`."""
         return self.layer.name
 
     def output(self, shape: Shape) -> Shape:
-        """See :class:`hpcdl.nn.layer.Layer`."""
         return self.layer.output(shape)
 
     def declare(self, shape: Shape) -> list[Variable]:
-        """See :class:`hpcdl.nn.layer.Layer`."""
         declared = self.layer.declare(shape)
         if not self.cuts:
             return declared
@@ -140,7 +130,6 @@ class Part:
         ]
 
     def bind(self, shape: Shape, site: Site) -> Bound:
-        """See :class:`hpcdl.nn.layer.Layer`."""
         masked = replace(site.backend, dropout=partial(masks, self.takes, self.rank, site.backend.dropout))
         return self.layer.bind(shape, replace(site, backend=masked))
 

@@ -13,11 +13,10 @@ from hpcdl.nn.split.layout import Layout, cut, whole
 from hpcdl.nn.split.part import Part, along
 
 if TYPE_CHECKING:
-    from hpcdl.nn.bound import Bound
     from hpcdl.nn.geometry import Pair, Shape
     from hpcdl.nn.layer import Site, Variable
-    from hpcdl.nn.layers.convolution import Convolution
-    from hpcdl.nn.layers.locally_connected import LocallyConnected
+    from hpcdl.nn.layers.convolution import Convolution, LocallyConnected
+    from hpcdl.nn.ops import Bound
 
 
 class Window(Protocol):
@@ -109,7 +108,6 @@ class _Rows:
         return []
 
     def bind(self, shape: Shape, site: Site) -> Bound:
-        """See :class:`hpcdl.nn.layer.Layer`."""
         window, (height, width, channels), (rows, columns, _) = self._layer.window, shape, self._output
         geometry = PoolingGeometry(
             (height, width, channels),

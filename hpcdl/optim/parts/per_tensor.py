@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
+    from collections.abc import Iterable, Iterator, Sequence
 
     from hpcdl.fabric.comm import Array
 
@@ -19,32 +17,6 @@ if TYPE_CHECKING:
 BLOCK_BYTES: Final = 1 << 17
 """Bytes of one vector per block. Adam's four vectors and two of scratch fit a 1 MiB level-two cache, and a block
 takes much longer than the microsecond for starting an array operation."""
-
-
-def block_length(vector: Array) -> int:
-    """Return the number of entries per block; all entries for GPU arrays, whose operations are kernel launches."""
-    return BLOCK_BYTES // vector.itemsize if isinstance(vector, np.ndarray) else vector.size
-
-
-def blocks(*vectors: Array, scratch: int = 1) -> Iterator[tuple[Array, ...]]:
-    """Yield corresponding blocks of the vectors, followed by ``scratch`` uninitialised vectors of that length.
-
-    An update rule has several array operations; with blocks only the first one reads from memory. The vectors are
-    flat and have one length n; the last block may be shorter, and n = 0 yields nothing. Scratch has the dtype of
-    the first vector.
-
-    Raises ValueError if a vector is not flat or the lengths differ.
-    """
-    shapes = [vector.shape for vector in vectors]
-    if len(shapes[0]) != 1 or any(shape != shapes[0] for shape in shapes):
-        raise ValueError(f"expected flat vectors of one length, got shapes {', '.join(map(str, shapes))}")
-    length = vectors[0].size
-    block = block_length(vectors[0])
-    buffers = [np.empty_like(vectors[0][:block]) for _ in range(scratch)]
-    for begin in range(0, length, block or 1):
-        here = slice(begin, min(begin + block, length))
-        width = here.stop - begin
-        yield (*(vector[here] for vector in vectors), *(buffer[:width] for buffer in buffers))
 
 
 class _Tensor(Protocol):
@@ -58,12 +30,12 @@ class _Tensor(Protocol):
     def rate(self) -> float: ...
 
 
+@dataclass(frozen=True)
 class SpecialEntries:
-    """Entries of one block without weight decay, or with a factor on the learning rate, by position."""
+    """Entries of one block without weight decay, and entries with a factor on the learning rate."""
 
-    def __init__(self, undecayed: Array | None, rates: list[tuple[float, Array]]) -> None:
-        self._undecayed = undecayed
-        self._rates = rates
+    undecayed: list[slice]
+    rates: list[tuple[slice, float]]
 
     def decayed(self, gradients: Array, parameters: Array, decay: float, scratch: Array) -> Array:
         """Return gradients + decay * parameters, without the second term for entries without weight decay.
@@ -79,52 +51,27 @@ class SpecialEntries:
 
     def without_decay(self, decay: Array) -> None:
         """Set the decay of entries without weight decay to 0."""
-        if self._undecayed is not None:
-            decay[self._undecayed] = 0
+        for span in self.undecayed:
+            decay[span] = 0
 
     def scale(self, step: Array) -> None:
         """Multiply a step made with the common learning rate by the entries' factors."""
-        for multiple, positions in self._rates:
-            step[positions] *= multiple
+        for span, multiple in self.rates:
+            step[span] *= multiple
 
 
 class Multipliers:
-    """Entries of a flat vector without weight decay, and entries with a factor on the learning rate.
+    """Spans of a flat vector without weight decay, or with a factor on the learning rate."""
 
-    Only positions of such entries are stored: biases and batch normalisation are about 1 % of a network.
-    """
-
-    def __init__(
-        self,
-        undecayed: NDArray[np.int64],
-        rates: Mapping[float, NDArray[np.int64]],
-        asarray: Callable[[NDArray[Any]], Array] = np.asarray,
-        tensors: Sequence[tuple[slice, bool, float]] = (),
-    ) -> None:
-        """Take positions in ascending order; ``asarray`` moves them to the memory of the vectors.
-
-        ``tensors``: span, weight decay and factor on the rate of each tensor.
-        """
-        self._undecayed = undecayed
-        self._rates = rates
-        self._asarray = asarray
+    def __init__(self, tensors: Sequence[tuple[slice, bool, float]] = ()) -> None:
+        """Take span, weight decay and factor on the rate of each tensor; without tensors all entries are equal."""
         self._tensors = tensors
-        self._by_block: dict[tuple[int, int], list[SpecialEntries]] = {}
+        self._by_block: dict[tuple[int, int], SpecialEntries] = {}
 
     @classmethod
-    def of(cls, tensors: Iterable[_Tensor], asarray: Callable[[NDArray[Any]], Array] = np.asarray) -> Multipliers:
-        """Return the multipliers of a vector made of ``tensors``, given in the order of their spans."""
-        tensors = list(tensors)
-        multiples = sorted({tensor.rate for tensor in tensors} - {1.0})
-        return cls(
-            _positions(tensor.span for tensor in tensors if not tensor.decay),
-            {
-                multiple: _positions(tensor.span for tensor in tensors if tensor.rate == multiple)
-                for multiple in multiples
-            },
-            asarray,
-            [(tensor.span, tensor.decay, tensor.rate) for tensor in tensors],
-        )
+    def of(cls, tensors: Iterable[_Tensor]) -> Multipliers:
+        """Return the multipliers of a vector made of ``tensors``."""
+        return cls([(tensor.span, tensor.decay, tensor.rate) for tensor in tensors])
 
     def __deepcopy__(self, _memo: object) -> Multipliers:
         """Return itself; it is immutable."""
@@ -132,13 +79,13 @@ class Multipliers:
 
     def part(self, span: slice) -> Multipliers:
         """Return the multipliers of the part ``span`` of the vector."""
-        rates = {multiple: _within(positions, span) for multiple, positions in self._rates.items()}
-        tensors = [
-            (slice(own.start - span.start, own.stop - span.start), decay, rate)
-            for own, decay, rate in self._tensors
-            if own.start < span.stop and own.stop > span.start
-        ]
-        return Multipliers(_within(self._undecayed, span), rates, self._asarray, tensors)
+        return Multipliers(
+            [
+                (slice(own.start - span.start, own.stop - span.start), decay, rate)
+                for own, decay, rate in self._tensors
+                if own.start < span.stop and own.stop > span.start
+            ]
+        )
 
     def whole_tensors(self, *vectors: Array) -> Sequence[tuple[slice, bool, float]]:
         """Return span, weight decay and factor on the rate of each tensor of the flat ``vectors``.
@@ -146,41 +93,55 @@ class Multipliers:
         Without tensors the vector is one. Raises ValueError if a vector is not flat, the lengths differ, or a
         tensor is not whole in them.
         """
-        length = vectors[0].size
-        if any(vector.shape != (length,) for vector in vectors):
-            shapes = ", ".join(str(vector.shape) for vector in vectors)
-            raise ValueError(f"expected flat vectors of one length, got shapes {shapes}")
+        length = _length(vectors)
         if any(span.start < 0 or span.stop > length for span, _, _ in self._tensors):
             raise ValueError("this optimizer needs whole tensors, but the vector ends inside of one")
         return self._tensors or [(slice(0, length), True, 1.0)]
 
     def blocks(self, *vectors: Array, scratch: int) -> Iterator[tuple[tuple[Array, ...], SpecialEntries]]:
-        """Yield the blocks of :func:`hpcdl.optim.parts.per_tensor.blocks`, each with its special entries.
+        """Yield blocks of the vectors with ``scratch`` uninitialised ones, and their special entries.
+
+        An update rule has several array operations; with blocks only the first one reads from memory. The last
+        block may be shorter. Scratch has the dtype of the first vector. GPU arrays are one block, because their
+        operations are kernel launches.
 
         Raises ValueError if a vector is not flat or the lengths differ.
         """
-        special = self._special(vectors[0].size, block_length(vectors[0]))
-        return zip(blocks(*vectors, scratch=scratch), special, strict=False)
+        length, first = _length(vectors), vectors[0]
+        block = BLOCK_BYTES // first.itemsize if isinstance(first, np.ndarray) else max(length, 1)
+        buffers = [np.empty_like(first[:block]) for _ in range(scratch)]
+        for begin in range(0, length, block):
+            end = min(begin + block, length)
+            parts = [vector[begin:end] for vector in vectors] + [buffer[: end - begin] for buffer in buffers]
+            yield tuple(parts), self._special(begin, end)
 
     def scale(self, step: Array) -> None:
         """Multiply a step of the whole vector, made with the common learning rate, by the entries' factors."""
-        for whole in self._special(step.size, step.size):
-            whole.scale(step)
+        self._special(0, step.size).scale(step)
 
-    def _special(self, length: int, block: int) -> list[SpecialEntries]:
-        """Return the special entries of each block of a vector of that length."""
-        if (length, block) not in self._by_block:
-            bounds = [*range(0, length, max(1, block)), length]
-            self._by_block[length, block] = [self._of_block(slice(*span)) for span in pairwise(bounds)]
-        return self._by_block[length, block]
+    def _special(self, begin: int, end: int) -> SpecialEntries:
+        """Return the special entries of a block, counted from its start."""
+        if (begin, end) not in self._by_block:
+            inside = [
+                (slice(max(own.start, begin) - begin, min(own.stop, end) - begin), decay, rate)
+                for own, decay, rate in self._tensors
+                if max(own.start, begin) < min(own.stop, end)
+            ]
+            self._by_block[begin, end] = SpecialEntries(
+                [own for own, decay, _ in inside if not decay],
+                [(own, rate) for own, _, rate in inside if rate != 1],
+            )
+        return self._by_block[begin, end]
 
-    def _of_block(self, span: slice) -> SpecialEntries:
-        undecayed = _within(self._undecayed, span)
-        rates = [(multiple, _within(positions, span)) for multiple, positions in self._rates.items()]
-        return SpecialEntries(
-            self._asarray(undecayed) if undecayed.size else None,
-            [(multiple, self._asarray(positions)) for multiple, positions in rates if positions.size],
+
+def _length(vectors: Sequence[Array]) -> int:
+    """Return the length of flat vectors. Raises ValueError if one is not flat or the lengths differ."""
+    length = vectors[0].size
+    if any(vector.shape != (length,) for vector in vectors):
+        raise ValueError(
+            f"expected flat vectors of one length, got shapes {', '.join(str(v.shape) for v in vectors)}"
         )
+    return int(length)
 
 
 def norm(vector: Array) -> float:
@@ -188,17 +149,5 @@ def norm(vector: Array) -> float:
     return math.sqrt(float(vector @ vector))
 
 
-def _positions(spans: Iterable[slice]) -> NDArray[np.int64]:
-    ranges = [np.arange(span.start, span.stop) for span in spans]
-    return np.concatenate(ranges) if ranges else np.empty(0, np.int64)
-
-
-def _within(positions: NDArray[np.int64], span: slice) -> NDArray[np.int64]:
-    """Return the positions in ``span``, relative to its start."""
-    first, last = np.searchsorted(positions, [span.start, span.stop])
-    places: NDArray[np.int64] = positions[first:last] - span.start
-    return places
-
-
-UNIFORM: Final = Multipliers(np.empty(0, np.int64), {})
+UNIFORM: Final = Multipliers()
 """Multipliers for equal entries: all with weight decay and the common learning rate."""

@@ -77,7 +77,7 @@ class Session:
         """Pass the multipliers to the optimizer; make this rank's exchange of compressed gradients."""
         replica = self.replica
         if not replica.backend.sizes_only:
-            self.multipliers = Multipliers.of(replica.tensors, replica.backend.asarray)
+            self.multipliers = Multipliers.of(replica.tensors)
         self.optimizer.multipliers = self.multipliers
         if self.compression is not None:
             self.compressed = self.evaluation.compressed = Compressed(

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from hpcdl.nn.kernels.cupy.device import grid_over, grid_over_rows, is_aligned
+from hpcdl.nn.geometry import master, storage_dtype
+from hpcdl.nn.kernels.cupy.device import Uid, grid_over, grid_over_rows, is_aligned
 from hpcdl.nn.kernels.cupy.elementwise import channel_sum, rectified_gradient
-from hpcdl.nn.kernels.cupy.tensor_numbers import BIAS, WEIGHT, X, Y
-from hpcdl.nn.precision import master, storage_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,7 +68,6 @@ class Linear:
         self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         g, device = self._geometry, self._device
         self._saved = ()
         y = device.empty((len(x), g.outputs), storage_dtype(g.dtype))
@@ -83,7 +81,6 @@ class Linear:
     def backward(
         self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
     ) -> Array | None:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         (x, y), self._saved = self._saved, ()
         g, device = self._geometry, self._device
         dz = rectified_gradient(device, dy, y, g.dtype) if g.relu else dy
@@ -108,18 +105,17 @@ class Convolution:
         self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         g, device, batch = self._geometry, self._device, len(x)
         self._saved = ()
         y = device.empty((batch, *g.output), storage_dtype(g.dtype))
         self._saved = (x, y)
         if not batch:
             return y
-        arrays = {X: x, WEIGHT: self._weight.current(weight), Y: y}
+        arrays = {Uid.X: x, Uid.WEIGHT: self._weight.current(weight), Uid.Y: y}
         has_more = bias is not None or g.relu
         fused = device.convolution_plan("fused", g, batch, biased=bias is not None) if has_more else None
         if fused is not None:
-            device.execute(fused, arrays if bias is None else {**arrays, BIAS: self._bias.current(bias)})
+            device.execute(fused, arrays if bias is None else {**arrays, Uid.BIAS: self._bias.current(bias)})
             return y
         plain = device.convolution_plan("forward", g, batch, biased=False)
         assert plain is not None, "cuDNN has an engine for every plain convolution"
@@ -133,7 +129,6 @@ class Convolution:
     def backward(
         self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
     ) -> Array | None:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         (x, y), self._saved = self._saved, ()
         g, device, batch = self._geometry, self._device, len(dy)
         if not batch:
@@ -148,14 +143,14 @@ class Convolution:
         target = self._weight.gradient_target(dweight)
         plan = device.convolution_plan("weight", g, batch, biased=False)
         assert plan is not None, "cuDNN has an engine for every weight gradient"
-        device.execute(plan, {X: x, Y: dz, WEIGHT: target})
+        device.execute(plan, {Uid.X: x, Uid.Y: dz, Uid.WEIGHT: target})
         self._weight.store_gradient(target, dweight)
         if not needs_dx:
             return None
         dx = device.empty(x.shape, storage_dtype(g.dtype))
         plan = device.convolution_plan("data", g, batch, biased=False)
         assert plan is not None, "cuDNN has an engine for every data gradient"
-        device.execute(plan, {Y: dz, WEIGHT: self._weight.current(weight), X: dx})
+        device.execute(plan, {Uid.Y: dz, Uid.WEIGHT: self._weight.current(weight), Uid.X: dx})
         return dx
 
 
@@ -173,7 +168,6 @@ class Windows:
         self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         g, device = self._geometry, self._device
         self._saved = ()
         y = device.empty((len(x), *g.output), storage_dtype(g.dtype))
@@ -199,7 +193,6 @@ class Windows:
     def backward(
         self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
     ) -> Array | None:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         (x, y), self._saved = self._saved, ()
         g, device = self._geometry, self._device
         dz = rectified_gradient(device, dy, y, g.dtype) if g.relu else dy
@@ -258,7 +251,6 @@ class LocallyConnected:
         self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         g, device = self._geometry, self._device
         self._saved = ()
         y = device.empty((len(x), *g.output), storage_dtype(g.dtype))
@@ -284,7 +276,6 @@ class LocallyConnected:
     def backward(
         self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
     ) -> Array | None:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         (x, y), self._saved = self._saved, ()
         g, device = self._geometry, self._device
         dz = rectified_gradient(device, dy, y, g.dtype) if g.relu else dy

@@ -6,21 +6,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcdl.nn.backend import Backend
+from hpcdl.nn.geometry import master, storage_dtype
 from hpcdl.nn.kernels.cupy.affine import Convolution, Linear, LocallyConnected, Windows
 from hpcdl.nn.kernels.cupy.device import grid_over
 from hpcdl.nn.kernels.cupy.elementwise import Addition, Concatenation, CrossEntropy, Dropout, ReLU, Sigmoid
 from hpcdl.nn.kernels.cupy.normalization import BatchNorm, ResponseNormalization
 from hpcdl.nn.kernels.cupy.pooling import AveragePooling, GlobalAverage, MaxPooling
-from hpcdl.nn.precision import master, storage_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hpcdl.fabric.comm import Array
-    from hpcdl.nn.bound import Bound
     from hpcdl.nn.geometry import ConvolutionGeometry
     from hpcdl.nn.kernels.cupy.device import Device
-    from hpcdl.nn.ops import Affine
+    from hpcdl.nn.ops import Affine, Bound
 
 
 _Key = tuple[Any, ...]
@@ -52,7 +51,6 @@ class RecordedBound:
         self._last: _Key = ()
 
     def forward(self, x: Array, train: bool) -> Array:
-        """See :class:`hpcdl.nn.bound.Bound`."""
         if not x.size:
             self._last = ()
             return self._bound.forward(x, train)
@@ -68,7 +66,6 @@ class RecordedBound:
         return result
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
-        """See :class:`hpcdl.nn.bound.Bound`."""
         key = self._last
         if key in self._backwards:
             return _replay(self._backwards[key], dy)

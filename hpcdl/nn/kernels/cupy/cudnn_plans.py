@@ -11,23 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import cudnn
 
-from hpcdl.nn.kernels.cupy.tensor_numbers import (
-    BETA,
-    BIAS,
-    DBETA,
-    DGAMMA,
-    GAMMA,
-    INVERSE,
-    MEAN,
-    NEXT_MEAN,
-    NEXT_VARIANCE,
-    RUNNING_MEAN,
-    RUNNING_VARIANCE,
-    SHORTCUT,
-    WEIGHT,
-    X,
-    Y,
-)
+from hpcdl.nn.kernels.cupy.device import Uid
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -86,23 +70,23 @@ class Planner:
         graph = self._graph(dtype)
         if operation in {"forward", "fused"}:
             last = graph.conv_fprop(
-                image=_blob(graph, image, dtype, X), weight=_blob(graph, filters, dtype, WEIGHT), **placed
+                image=_blob(graph, image, dtype, Uid.X), weight=_blob(graph, filters, dtype, Uid.WEIGHT), **placed
             )
             if operation == "fused" and biased:
-                last = graph.bias(input=last, bias=_vector(graph, g.output[2], dtype, BIAS))
+                last = graph.bias(input=last, bias=_vector(graph, g.output[2], dtype, Uid.BIAS))
             if operation == "fused" and g.relu:
                 last = graph.relu(input=last)
-            _finish(last, output, dtype, Y)
+            _finish(last, output, dtype, Uid.Y)
         elif operation == "data":
             last = graph.conv_dgrad(
-                loss=_blob(graph, output, dtype, Y), filter=_blob(graph, filters, dtype, WEIGHT), **placed
+                loss=_blob(graph, output, dtype, Uid.Y), filter=_blob(graph, filters, dtype, Uid.WEIGHT), **placed
             )
-            _finish(last, image, dtype, X)
+            _finish(last, image, dtype, Uid.X)
         else:
             last = graph.conv_wgrad(
-                image=_blob(graph, image, dtype, X), loss=_blob(graph, output, dtype, Y), **placed
+                image=_blob(graph, image, dtype, Uid.X), loss=_blob(graph, output, dtype, Uid.Y), **placed
             )
-            _finish(last, filters, dtype, WEIGHT)
+            _finish(last, filters, dtype, Uid.WEIGHT)
         notes = [] if self._tf32 or g.dtype != "float32" else [cudnn.numerical_note.TENSOR_CORE]
         return self._plan(graph, notes)
 
@@ -119,36 +103,38 @@ class Planner:
         channels = g.shape[-1]
         shape = (batch, *((1,) * (3 - len(g.shape))), *g.shape)
         graph = self._graph(kind)
-        x = _blob(graph, shape, kind, X)
-        gamma = _vector(graph, channels, exact, GAMMA)
+        x = _blob(graph, shape, kind, Uid.X)
+        gamma = _vector(graph, channels, exact, Uid.GAMMA)
         if operation == "backward":
             dx, dgamma, dbeta = graph.batchnorm_backward(
-                grad=_blob(graph, shape, kind, Y),
+                grad=_blob(graph, shape, kind, Uid.Y),
                 input=x,
                 scale=gamma,
-                mean=_vector(graph, channels, exact, MEAN),
-                inv_variance=_vector(graph, channels, exact, INVERSE),
+                mean=_vector(graph, channels, exact, Uid.MEAN),
+                inv_variance=_vector(graph, channels, exact, Uid.INVERSE),
             )
-            _finish(dx, shape, kind, SHORTCUT)
-            for number, tensor in ((DGAMMA, dgamma), (DBETA, dbeta)):
+            _finish(dx, shape, kind, Uid.SHORTCUT)
+            for number, tensor in ((Uid.DGAMMA, dgamma), (Uid.DBETA, dbeta)):
                 tensor.set_output(True).set_data_type(exact).set_uid(number)
             return self._plan(graph, [])
         y, *statistics = graph.batchnorm(
             input=x,
             scale=gamma,
-            bias=_vector(graph, channels, exact, BETA),
-            in_running_mean=_vector(graph, channels, exact, RUNNING_MEAN),
-            in_running_var=_vector(graph, channels, exact, RUNNING_VARIANCE),
+            bias=_vector(graph, channels, exact, Uid.BETA),
+            in_running_mean=_vector(graph, channels, exact, Uid.RUNNING_MEAN),
+            in_running_var=_vector(graph, channels, exact, Uid.RUNNING_VARIANCE),
             epsilon=_scalar(graph, g.eps),
             momentum=_scalar(graph, 1 - g.momentum),  # cuDNN's momentum is the weight of the batch
         )
-        for number, tensor in zip((MEAN, INVERSE, NEXT_MEAN, NEXT_VARIANCE), statistics, strict=True):
+        for number, tensor in zip(
+            (Uid.MEAN, Uid.INVERSE, Uid.NEXT_MEAN, Uid.NEXT_VARIANCE), statistics, strict=True
+        ):
             tensor.set_output(True).set_data_type(exact).set_uid(number)
         if g.joined:
-            y = graph.add(a=y, b=_blob(graph, shape, kind, SHORTCUT))
+            y = graph.add(a=y, b=_blob(graph, shape, kind, Uid.SHORTCUT))
         if g.relu:
             y = graph.relu(input=y)
-        _finish(y, shape, kind, Y)
+        _finish(y, shape, kind, Uid.Y)
         return self._plan(graph, [])
 
     def _graph(self, dtype: Any) -> Any:

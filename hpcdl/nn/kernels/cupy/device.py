@@ -1,4 +1,4 @@
-"""Protocol of a device, and the grids of kernel launches.
+"""Protocol of a device, the grids of kernel launches, and the sources of CUDA kernels.
 
 Ops use this protocol only. :mod:`hpcdl.nn.kernels.cupy.gpu` implements it; a second implementation in the tests
 runs the same kernels on a CPU.
@@ -6,9 +6,12 @@ runs the same kernels on a CPU.
 
 from __future__ import annotations
 
+from enum import IntEnum
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
-from hpcdl.nn.precision import storage_dtype
+from hpcdl.nn.geometry import storage_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,7 +95,7 @@ class Device(Protocol):
     def launch(
         self, source: str, kernel: str, dtype: str, grid: Grid | int, *arguments: Array | float | None
     ) -> None:
-        """Launch ``kernel`` of ``source``, compiled for ``dtype``: see :func:`hpcdl.nn.kernels.cupy.sources.text`.
+        """Launch ``kernel`` of ``source``, compiled for ``dtype``: see :func:`hpcdl.nn.kernels.cupy.device.text`.
 
         A number instead of a grid stands for :func:`grid_over` so many elements.
 
@@ -143,3 +146,50 @@ class Device(Protocol):
 def empty_like(device: Device, like: Array, dtype: str) -> Array:
     """Return an uninitialised array of the shape of ``like`` for values of ``dtype``."""
     return device.empty(like.shape, storage_dtype(dtype))
+
+
+class Uid(IntEnum):
+    """Identifiers of the tensors in cuDNN's graphs; execution refers to them."""
+
+    X = 1
+    WEIGHT = 2
+    BIAS = 3
+    Y = 4
+    SHORTCUT = 5
+    GAMMA = 6
+    BETA = 7
+    RUNNING_MEAN = 8
+    RUNNING_VARIANCE = 9
+    NEXT_MEAN = 10
+    NEXT_VARIANCE = 11
+    MEAN = 12
+    INVERSE = 13
+    DGAMMA = 14
+    DBETA = 15
+
+
+FOLDER: Final = Path(__file__).parent / "cuda"
+
+NUMBERS: Final = {"float32": 0, "float64": 1, "bfloat16": 2, "float16": 3}
+"""Value of the macro ``NUMBER`` for each precision of activations, see ``number.cuh``."""
+
+
+def names() -> list[str]:
+    """Return the names of all sources."""
+    return sorted(path.stem for path in FOLDER.glob("*.cu"))
+
+
+@cache
+def text(name: str) -> str:
+    """Return one source with the common header.
+
+    A source elsewhere is given by its absolute path without suffix; it has the headers of its folder too.
+    """
+    source = FOLDER / f"{name}.cu"
+    headers = sorted(source.parent.glob("*.cuh")) if source.parent != FOLDER else []
+    return "\n".join(part.read_text(encoding="utf-8") for part in (FOLDER / "number.cuh", *headers, source))
+
+
+def options(dtype: str) -> tuple[str, ...]:
+    """Return the compiler options for one precision."""
+    return ("-std=c++17", f"-DNUMBER={NUMBERS[dtype]}")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import numpy as np
 
+from hpcdl.nn.geometry import master, storage_dtype
 from hpcdl.nn.kernels.cupy.device import empty_like, grid_over, grid_over_rows
-from hpcdl.nn.precision import master, storage_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,6 @@ class _Activation:
         self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
         self._saved = ()
         y = empty_like(self._device, x, self._dtype)
         self._device.launch("elementwise", self.kernels[0], self._dtype, grid_over(x.size), x, y, x.size)
@@ -40,7 +39,6 @@ class _Activation:
         return y
 
     def backward(self, dy: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
         (y,), self._saved = self._saved, ()
         return _gradient(self._device, self.kernels[1], dy, y, self._dtype)
 
@@ -76,7 +74,6 @@ class Addition:
         self._dtype = geometry.dtype
 
     def forward(self, terms: Sequence[Array]) -> Array:
-        """See :class:`hpcdl.nn.ops.Addition`."""
         total = terms[0]
         y = empty_like(self._device, total, self._dtype)
         for term in terms[1:]:
@@ -96,7 +93,6 @@ class Concatenation:
         self._rows = math.prod(geometry.shapes[0][:-1])
 
     def forward(self, pieces: Sequence[Array]) -> Array:
-        """See :class:`hpcdl.nn.ops.Concatenation`."""
         batch, pitch = len(pieces[0]), self._offsets[-1]
         y = self._device.empty((batch, *self._shapes[0][:-1], pitch), storage_dtype(self._dtype))
         for piece, offset in zip(pieces, self._offsets, strict=False):
@@ -105,7 +101,6 @@ class Concatenation:
         return y
 
     def backward(self, dy: Array) -> list[Array]:
-        """See :class:`hpcdl.nn.ops.Concatenation`."""
         batch, pitch = len(dy), self._offsets[-1]
         pieces = [self._device.empty((batch, *shape), storage_dtype(self._dtype)) for shape in self._shapes]
         for piece, offset in zip(pieces, self._offsets, strict=False):
@@ -189,7 +184,6 @@ class Dropout:
         self._saved: tuple[Array, ...] = ()
 
     def reseed(self, key: Sequence[int]) -> None:
-        """See :class:`hpcdl.nn.ops.Noise`."""
         low, high = np.random.SeedSequence(list(key)).generate_state(2)
         self._device.launch("dropout", "seed", self._dtype, grid_over(1), self._state, int(low), int(high))
 
@@ -200,7 +194,6 @@ class Dropout:
         return other
 
     def forward(self, x: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Noise`."""
         self._saved = ()
         y, mask = empty_like(self._device, x, self._dtype), self._device.empty(x.shape, "uint8")
         grid = grid_over(-(-x.size // 4))
@@ -212,7 +205,6 @@ class Dropout:
         return y
 
     def backward(self, dy: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Noise`."""
         (mask,), self._saved = self._saved, ()
         dx = empty_like(self._device, dy, self._dtype)
         grid = grid_over(dy.size)

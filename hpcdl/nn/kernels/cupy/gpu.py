@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
-from hpcdl.nn.kernels.cupy import sources
-from hpcdl.nn.kernels.cupy.device import grid_over
-from hpcdl.nn.precision import master, storage_dtype
+from hpcdl.nn.geometry import master, storage_dtype
+from hpcdl.nn.kernels.cupy.device import grid_over, options, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,30 +114,24 @@ class Gpu:
         self._kernels: dict[tuple[str, str, str], Any] = {}
 
     def empty(self, shape: Shape, dtype: str) -> Array:
-        """See :class:`hpcdl.nn.kernels.cupy.device.Device`."""
         return self._cupy.empty(shape, dtype)  # type: ignore[no-any-return]
 
     def zeros(self, shape: Shape, dtype: str) -> Array:
-        """See :class:`hpcdl.nn.kernels.cupy.device.Device`."""
         return self._cupy.zeros(shape, dtype)  # type: ignore[no-any-return]
 
     def asarray(self, array: npt.NDArray[Any]) -> Array:
-        """See :class:`hpcdl.nn.kernels.cupy.device.Device`."""
         return self._uploads.upload(array)
 
     def to_host(self, array: Array) -> npt.NDArray[Any]:
-        """See :class:`hpcdl.nn.kernels.cupy.device.Device`."""
         host: npt.NDArray[Any] = self._cupy.asnumpy(array)
         return host
 
     def address(self, array: Array) -> int:
-        """See :class:`hpcdl.nn.kernels.cupy.device.Device`."""
         return int(array.data.ptr)  # type: ignore[attr-defined]
 
     def launch(
         self, source: str, kernel: str, dtype: str, grid: Grid | int, *arguments: Array | float | None
     ) -> None:
-        """See :class:`hpcdl.nn.kernels.cupy.device.Device`."""
         grid = grid_over(grid) if isinstance(grid, int) else grid
         function = self._kernels.get((source, kernel, dtype)) or self._compile(source, kernel, dtype)
         ready = tuple(_argument(argument) for argument in arguments)
@@ -147,7 +140,6 @@ class Gpu:
     def multiply(
         self, a: Array, b: Array, out: Array, dtype: str, *, transpose_a: bool, transpose_b: bool
     ) -> None:
-        """See :class:`hpcdl.nn.kernels.cupy.device.Device`."""
         kind = dtype if out.dtype == storage_dtype(dtype) else master(dtype)
         self._products.multiply(a, b, out, dtype, kind, transpose_a=transpose_a, transpose_b=transpose_b)
 
@@ -166,7 +158,6 @@ class Gpu:
         return self._plans[key]
 
     def batch_norm_plan(self, operation: str, geometry: BatchNormGeometry, batch: int) -> EnginePlan | None:
-        """See :class:`hpcdl.nn.kernels.cupy.device.Device`."""
         key = (operation, geometry, batch)
         if key not in self._plans:
             try:
@@ -185,12 +176,10 @@ class Gpu:
         plan.graph.execute(addresses, self.address(self._workspace), handle=self._handle)
 
     def pooled(self, work: Callable[[], T]) -> T:
-        """See :class:`hpcdl.nn.kernels.cupy.device.Device`."""
         with self._cupy.cuda.using_allocator(self._recordings.malloc):
             return work()
 
     def capture(self, work: Callable[[], T]) -> tuple[Callable[[], None], T]:
-        """See :class:`hpcdl.nn.kernels.cupy.device.Device`."""
         self._has_recordings = True
         with self._cupy.cuda.using_allocator(self._recordings.malloc):
             # relaxed mode: the memory pool may allocate if the first run's memory is not enough
@@ -201,7 +190,7 @@ class Gpu:
         return partial(graph.launch, self._stream), answer
 
     def _compile(self, source: str, kernel: str, dtype: str) -> Any:
-        module = self._cupy.RawModule(code=sources.text(source), options=sources.options(dtype))
+        module = self._cupy.RawModule(code=text(source), options=options(dtype))
         function = self._kernels[source, kernel, dtype] = module.get_function(kernel)
         return function
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from hpcdl.nn.kernels.cupy import tensor_numbers as number
-from hpcdl.nn.kernels.cupy.device import empty_like, grid_over, grid_over_rows, is_aligned
+from hpcdl.nn.geometry import master
+from hpcdl.nn.kernels.cupy.device import Uid, empty_like, grid_over, grid_over_rows, is_aligned
 from hpcdl.nn.kernels.cupy.elementwise import fold, groups_of, rectified_gradient
-from hpcdl.nn.precision import master
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
@@ -49,7 +48,6 @@ class BatchNorm:
         variance: Array,
         train: bool,
     ) -> Array:
-        """See :class:`hpcdl.nn.ops.BatchNormalization`."""
         self._saved = None
         device, dtype, channels = self._device, self._geometry.dtype, self._channels
         exact = master(dtype)
@@ -74,7 +72,6 @@ class BatchNorm:
         return y
 
     def backward(self, dy: Array, gamma: Array, dgamma: Array, dbeta: Array) -> tuple[Array, Array | None]:
-        """See :class:`hpcdl.nn.ops.BatchNormalization`."""
         assert self._saved is not None, "backward requires a training forward"
         (x, y, mean, inverse), self._saved = self._saved, None
         device, dtype, channels = self._device, self._geometry.dtype, self._channels
@@ -88,8 +85,8 @@ class BatchNorm:
         dx = empty_like(device, dy, dtype)
         plan = self._plan("backward", len(dy), rows, gamma, dgamma, dbeta)
         if plan is not None:
-            arrays = {number.Y: dz, number.X: x, number.GAMMA: gamma, number.MEAN: mean, number.INVERSE: inverse}
-            arrays |= {number.SHORTCUT: dx, number.DGAMMA: dgamma, number.DBETA: dbeta}
+            arrays = {Uid.Y: dz, Uid.X: x, Uid.GAMMA: gamma, Uid.MEAN: mean, Uid.INVERSE: inverse}
+            arrays |= {Uid.SHORTCUT: dx, Uid.DGAMMA: dgamma, Uid.DBETA: dbeta}
             device.execute(plan, arrays)
         else:
             self._sums(dz, x, mean, inverse, dgamma, dbeta, rows)
@@ -117,12 +114,12 @@ class BatchNorm:
     ) -> None:
         exact = master(self._geometry.dtype)
         next_mean, next_variance = (self._device.empty((self._channels,), exact) for _ in range(2))
-        arrays = {number.X: saved.x, number.Y: saved.y, number.GAMMA: gamma, number.BETA: beta}
-        arrays |= {number.MEAN: saved.mean, number.INVERSE: saved.inverse}
-        arrays |= {number.RUNNING_MEAN: mean, number.RUNNING_VARIANCE: variance}
-        arrays |= {number.NEXT_MEAN: next_mean, number.NEXT_VARIANCE: next_variance}
+        arrays = {Uid.X: saved.x, Uid.Y: saved.y, Uid.GAMMA: gamma, Uid.BETA: beta}
+        arrays |= {Uid.MEAN: saved.mean, Uid.INVERSE: saved.inverse}
+        arrays |= {Uid.RUNNING_MEAN: mean, Uid.RUNNING_VARIANCE: variance}
+        arrays |= {Uid.NEXT_MEAN: next_mean, Uid.NEXT_VARIANCE: next_variance}
         if shortcut is not None:
-            arrays[number.SHORTCUT] = shortcut
+            arrays[Uid.SHORTCUT] = shortcut
         self._device.execute(plan, arrays)
         mean[...] = next_mean
         variance[...] = next_variance
@@ -185,7 +182,6 @@ class ResponseNormalization:
         self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
         self._saved = ()
         g = self._geometry
         y, scale = empty_like(self._device, x, g.dtype), self._device.empty(x.shape, master(g.dtype))
@@ -201,7 +197,6 @@ class ResponseNormalization:
         return y
 
     def backward(self, dy: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
         (x, y, scale), self._saved = self._saved, ()
         g = self._geometry
         dx = empty_like(self._device, dy, g.dtype)

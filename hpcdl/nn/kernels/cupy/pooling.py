@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from hpcdl.nn.geometry import storage_dtype
 from hpcdl.nn.kernels.cupy.device import grid_over_rows
-from hpcdl.nn.precision import storage_dtype
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
@@ -49,7 +49,6 @@ class MaxPooling(_Pooling):
         self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
         self._saved = ()
         y, grid = self._outputs(len(x))
         where = self._device.empty(y.shape, "uint16" if self._wide else "uint8")
@@ -61,7 +60,6 @@ class MaxPooling(_Pooling):
         return y
 
     def backward(self, dy: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
         (where,), self._saved = self._saved, ()
         dx, grid = self._inputs(len(dy))
         dtype = self._geometry.dtype
@@ -75,13 +73,11 @@ class AveragePooling(_Pooling):
     """Mean of each window; the divisor is its size clipped to the padded image, as in Caffe."""
 
     def forward(self, x: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
         y, grid = self._outputs(len(x))
         self._device.launch("pooling", "average_forward", self._geometry.dtype, grid, x, y, len(x), *self._sizes)
         return y
 
     def backward(self, dy: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
         dx, grid = self._inputs(len(dy))
         self._device.launch(
             "pooling", "average_backward", self._geometry.dtype, grid, dy, dx, len(dy), *self._sizes
@@ -100,7 +96,6 @@ class GlobalAverage:
         self._channels = geometry.shape[-1]
 
     def forward(self, x: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
         y = self._device.empty((len(x), self._channels), storage_dtype(self._dtype))
         grid = grid_over_rows(len(x), self._channels, self._dtype)
         self._device.launch(
@@ -109,7 +104,6 @@ class GlobalAverage:
         return y
 
     def backward(self, dy: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
         dx = self._device.empty((len(dy), *self._shape), storage_dtype(self._dtype))
         grid = grid_over_rows(len(dy) * self._pixels, self._channels, self._dtype)
         self._device.launch(

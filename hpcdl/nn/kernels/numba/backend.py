@@ -10,9 +10,8 @@ import numpy as np
 
 from hpcdl.nn import geometry
 from hpcdl.nn.kernels.numba.convolution import Convolution
-from hpcdl.nn.kernels.numba.elementwise import Concatenation, ReLU
 from hpcdl.nn.kernels.numba.normalization import BatchNorm, ResponseNormalization
-from hpcdl.nn.kernels.numba.pooling import MAX_PIXELS, AveragePooling, GlobalAverage, MaxPooling
+from hpcdl.nn.kernels.numba.pooling import MAX_PIXELS, AveragePooling, MaxPooling
 from hpcdl.nn.kernels.numba.winograd import Winograd
 from hpcdl.nn.kernels.numpy.affine import Linear, Rectified
 from hpcdl.nn.kernels.numpy.backend import BACKEND as REFERENCE
@@ -46,8 +45,6 @@ def _call_kernels(x: Array, dtype: str) -> None:
     elementary: list[Elementary] = [
         MaxPooling(window),
         AveragePooling(window),
-        GlobalAverage(geometry.Blob(shape, dtype)),
-        ReLU(geometry.Blob(shape, dtype)),
         ResponseNormalization(geometry.ResponseGeometry(shape, 3, 1.0, 0.75, 1.0, dtype)),
     ]
     for op in elementary:
@@ -58,7 +55,7 @@ def _call_kernels(x: Array, dtype: str) -> None:
         places = geometry.ConvolutionGeometry(
             shape, (size, size, CHANNELS), (taps, taps), (1, 1), (0, 0), 1, dtype, relu=True
         )
-        affine: Affine = Winograd(places) if Winograd.suits(places) else Convolution(places)
+        affine = _convolution(places)
         weight = np.ones((CHANNELS, taps, taps, CHANNELS), dtype)
         y = affine.forward(x, weight, vectors[0])
         affine.backward(y, weight, np.empty_like(weight), vectors[1], needs_dx=True)
@@ -66,9 +63,6 @@ def _call_kernels(x: Array, dtype: str) -> None:
     norm = BatchNorm(geometry.BatchNormGeometry(shape, 1e-5, 0.9, dtype, joined=True, relu=True))
     gamma, beta, mean, variance, dgamma, dbeta = vectors
     norm.backward(norm.forward(x, x, gamma, beta, mean, variance, train=True), gamma, dgamma, dbeta)
-
-    join = Concatenation(geometry.ConcatenationGeometry((shape, shape), dtype))
-    join.backward(join.forward([x, x]))
 
 
 def _convolution(geometry: ConvolutionGeometry) -> Affine:
@@ -93,10 +87,7 @@ BACKEND = replace(
     linear=_linear,
     max_pooling=_max_pooling,
     average_pooling=AveragePooling,
-    global_average=GlobalAverage,
-    relu=ReLU,
     response_normalization=ResponseNormalization,
     batch_norm=BatchNorm,
     prepare=compile_kernels,
-    concatenation=Concatenation,
 )

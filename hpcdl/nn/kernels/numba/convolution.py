@@ -21,12 +21,13 @@ from hpcdl.nn.kernels.numba.parts import bounds
 from hpcdl.nn.kernels.numba.vectors import (
     REGISTER_BYTES,
     VECTORS,
-    copy_to_frame,
+    copy_region,
     divide_rows,
     lanes,
     pack,
     pack_reversed,
     panels,
+    rectify_region,
     tile,
 )
 from hpcdl.nn.kernels.numpy.activation_pool import allocate
@@ -52,8 +53,6 @@ def differentiate(
     ``y`` is the output of a ReLU. Each is empty if not used.
     """
     groups, filters, _, _, channels = dweight.shape
-    frame[:] = 0
-    dz[:] = 0
     dweight[:] = 0
     partial[:] = 0
     dbias[:] = 0
@@ -61,10 +60,12 @@ def differentiate(
         for g in range(groups):
             image, gradient, corner = x[n], dy[n], (0, 0)
             if frame.size:
-                copy_to_frame(x[n], g * channels, frame, padding[0], padding[1])
+                copy_region(x[n], g * channels, -padding[0], -padding[1], frame)
                 image = frame
             if dz.size:
-                _put_gradient(dy[n], y[n] if len(y) else dy[n], g * filters, dz, margin, len(y) > 0)
+                copy_region(dy[n], g * filters, -margin[0], -margin[1], dz)
+                if len(y):
+                    rectify_region(y[n], g * filters, -margin[0], -margin[1], dz)
                 gradient, corner = dz, margin
             if dbias.size:
                 _add_pixels(gradient, corner, dy.shape[1:3], dbias[g * filters : (g + 1) * filters])
@@ -93,23 +94,6 @@ def _differentiate_in_parts(
             x[i:j], y[i:j], dy[i:j], packed, dweights[part], partials[part], dbiases[part], dx[i:j], frames[part],
             framed[part], stride, padding, margin,
         )  # fmt: skip
-
-
-@njit(nogil=True, cache=True)
-def _put_gradient(dy: Any, y: Any, k: int, dz: Any, margin: Any, relu: bool) -> None:
-    """Copy the gradient of one image into the frame, with zeros where the ReLU's output was not positive."""
-    rows, columns, _ = dy.shape
-    zero = dz.dtype.type(0)
-    for p in range(rows):
-        for q in range(columns):
-            source, to = dy[p, q, k : k + dz.shape[2]], dz[margin[0] + p, margin[1] + q]
-            if relu:
-                output = y[p, q, k : k + dz.shape[2]]
-                for j in range(dz.shape[2]):
-                    to[j] = source[j] if output[j] > zero else zero
-            else:
-                for j in range(dz.shape[2]):
-                    to[j] = source[j]
 
 
 @njit(nogil=True, cache=True)
@@ -253,7 +237,6 @@ class Convolution:
         self._gradient_frame = framed if geometry.relu else _needed(framed, geometry.output)
 
     def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         self._saved = ()
         geometry = self._geometry
         y = allocate((len(x), *self._output), x.dtype)
@@ -276,7 +259,6 @@ class Convolution:
     def backward(
         self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
     ) -> Array | None:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         geometry = self._geometry
         (x, y), self._saved = self._saved, ()
         images, outputs = x.reshape(len(x), *geometry.image), y.reshape(len(y), *geometry.output)
@@ -351,14 +333,13 @@ def _forward(
     item, each = y.itemsize, filters // groups
     run = terms // kernel[0]
     channels = run // kernel[1]
-    frame[:] = 0
     wide = frame.shape[1] if frame.size else x.shape[2]
     pieces, size, larger = divide_rows(columns)
     for n in range(images):
         for g in range(groups):
             origin = x[n].ctypes.data
             if frame.size:
-                copy_to_frame(x[n], g * channels, frame, padding[0], padding[1])
+                copy_region(x[n], g * channels, -padding[0], -padding[1], frame)
                 origin = frame.ctypes.data
             for panel in range(count):
                 k = g * each + panel * width

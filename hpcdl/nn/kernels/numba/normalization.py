@@ -44,7 +44,6 @@ class BatchNorm:
         variance: Array,
         train: bool,
     ) -> Array:
-        """See :class:`hpcdl.nn.ops.BatchNormalization`."""
         self._saved = ()
         geometry, pixels = self._geometry, as_pixels(x)
         batch_mean, batch_variance = mean, variance
@@ -64,7 +63,6 @@ class BatchNorm:
         return y
 
     def backward(self, dy: Array, gamma: Array, dgamma: Array, dbeta: Array) -> tuple[Array, Array | None]:
-        """See :class:`hpcdl.nn.ops.BatchNormalization`."""
         geometry = self._geometry
         (x, y), self._saved = self._saved, ()
         dx = allocate(dy.shape, dy.dtype)
@@ -252,7 +250,6 @@ class ResponseNormalization:
         self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
         self._saved = ()
         geometry = self._geometry
         scale, y = allocate(x.shape, x.dtype), allocate(x.shape, x.dtype)
@@ -267,7 +264,6 @@ class ResponseNormalization:
         return y
 
     def backward(self, dy: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
         (x, scale), self._saved = self._saved, ()
         geometry = self._geometry
         dx = allocate(dy.shape, dy.dtype)

@@ -13,7 +13,7 @@ from hpcdl.nn.threads import parallel_ranges
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
-    from hpcdl.nn.geometry import Blob, PoolingGeometry
+    from hpcdl.nn.geometry import PoolingGeometry
 
 MAX_PIXELS = 256
 """Largest number of pixels in a window; a byte stores the index of the maximum."""
@@ -27,7 +27,6 @@ class MaxPooling:
         self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
         self._saved = ()
         geometry = self._geometry
         y = allocate((len(x), *geometry.output), x.dtype)
@@ -38,7 +37,6 @@ class MaxPooling:
         return y
 
     def backward(self, dy: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
         geometry = self._geometry
         (chosen,), self._saved = self._saved, ()
         dx = allocate((len(dy), *geometry.image), dy.dtype)
@@ -57,7 +55,6 @@ class AveragePooling:
         self._share = shares(geometry)
 
     def forward(self, x: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
         geometry = self._geometry
         y = allocate((len(x), *geometry.output), x.dtype)
         window = (geometry.kernel, geometry.stride, geometry.padding)
@@ -65,46 +62,11 @@ class AveragePooling:
         return y
 
     def backward(self, dy: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
         geometry = self._geometry
         dx = allocate((len(dy), *geometry.image), dy.dtype)
         window = (geometry.kernel, geometry.stride, geometry.padding)
         parallel_ranges(len(dy), lambda i, j: _spread(dy[i:j], *window, self._share, dx[i:j]), elements=dx.size)
         return dx
-
-
-class GlobalAverage:
-    """Mean of each channel over the image."""
-
-    def __init__(self, geometry: Blob) -> None:
-        self._shape = geometry.shape
-        self._pixels = geometry.shape[0] * geometry.shape[1]
-
-    def forward(self, x: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
-        y = allocate((len(x), self._shape[2]), x.dtype)
-        _mean(x.reshape(len(x), self._pixels, -1) if len(x) else x.reshape(0, 1, 1), y)
-        return y
-
-    def backward(self, dy: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
-        dx = allocate((len(dy), *self._shape), dy.dtype)
-        np.divide(dy[:, np.newaxis, np.newaxis], self._pixels, out=dx)
-        return dx
-
-
-@njit(nogil=True, cache=True)
-def _mean(x: Any, y: Any) -> None:
-    images, pixels, channels = x.shape
-    share = y.dtype.type(1 / pixels)
-    for n in range(images):
-        total = y[n]
-        total[:] = 0
-        for i in range(pixels):
-            for c in range(channels):
-                total[c] += x[n, i, c]
-        for c in range(channels):
-            total[c] *= share
 
 
 @njit(nogil=True, cache=True)

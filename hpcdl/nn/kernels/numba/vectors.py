@@ -108,34 +108,6 @@ class Registers:
         return self.builder.call(cgutils.get_or_insert_function(self.builder.module, kind, full), arguments)
 
 
-@intrinsic
-def _copy(_context: Any, source: Any, to: Any, count: Any, zero: Any) -> Any:
-    """Emit :func:`copy` as LLVM instructions."""
-
-    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        memory = Registers(builder, context.get_value_type(signature.args[-1]))
-        begin, end, total, _ = arguments
-        width = INDEX(memory.count)
-        full = builder.sdiv(total, width)
-        with cgutils.for_range(builder, full, intp=INDEX) as loop:
-            place = builder.mul(loop.index, width)
-            memory.store(memory.load(memory.shifted(begin, place)), memory.shifted(end, place))
-        done = builder.mul(full, width)
-        left = builder.sub(total, done)
-        with builder.if_then(builder.icmp_signed(">", left, INDEX(0)), likely=False):
-            mask = memory.mask(left)
-            memory.store(memory.load(memory.shifted(begin, done), mask), memory.shifted(end, done), mask)
-        return context.get_dummy_value()
-
-    return types.void(source, to, count, zero), emit
-
-
-@njit(nogil=True, cache=True)
-def copy(source: int, to: int, count: int, zero: Any) -> None:
-    """Copy ``count`` numbers of the type of ``zero`` from one address to another."""
-    _copy(source, to, count, zero)
-
-
 VECTORS: Final = 2
 """Registers per row of a tile."""
 
@@ -289,12 +261,31 @@ def pack_reversed(weight: Any, packed: Any) -> None:
 
 
 @njit(nogil=True, cache=True)
-def copy_to_frame(image: Any, channel: int, frame: Any, top: int, left: int) -> None:
-    """Copy an image's channels from ``channel`` on to the inside of a frame; the border is unchanged."""
+def copy_region(image: Any, channel: int, top: int, left: int, to: Any) -> None:
+    """Copy the region of an image at (top, left), from ``channel`` on, with zeros outside the image."""
     height, width, _ = image.shape
-    for h in range(height):
-        for w in range(width):
+    first, last = max(-left, 0), min(width - left, to.shape[1])
+    for i in range(to.shape[0]):
+        h = top + i
+        if h < 0 or h >= height:
+            to[i] = 0
+            continue
+        to[i, :first] = 0
+        to[i, last:] = 0
+        for j in range(first, last):
             # slices, because numba does not vectorise loops over indices that are sums
-            source, to = image[h, w, channel : channel + frame.shape[2]], frame[top + h, left + w]
-            for c in range(frame.shape[2]):
-                to[c] = source[c]
+            source, pixel = image[h, left + j, channel : channel + to.shape[2]], to[i, j]
+            for c in range(to.shape[2]):
+                pixel[c] = source[c]
+
+
+@njit(nogil=True, cache=True)
+def rectify_region(output: Any, channel: int, top: int, left: int, gradient: Any) -> None:
+    """Set the gradient of a region, as in :func:`copy_region`, to zero where the ReLU's output is not positive."""
+    height, width, _ = output.shape
+    zero = gradient.dtype.type(0)
+    for i in range(max(-top, 0), min(height - top, gradient.shape[0])):
+        for j in range(max(-left, 0), min(width - left, gradient.shape[1])):
+            y, pixel = output[top + i, left + j, channel : channel + gradient.shape[2]], gradient[i, j]
+            for c in range(gradient.shape[2]):
+                pixel[c] = pixel[c] if y[c] > zero else zero

@@ -19,7 +19,16 @@ from hpcdl.nn.kernels.numba.toom_cook import (
     output_gradient_tile,
     output_tile,
 )
-from hpcdl.nn.kernels.numba.vectors import ROWS, VECTORS, divide_rows, lanes, panels, tile
+from hpcdl.nn.kernels.numba.vectors import (
+    ROWS,
+    VECTORS,
+    copy_region,
+    divide_rows,
+    lanes,
+    panels,
+    rectify_region,
+    tile,
+)
 from hpcdl.nn.kernels.numpy.activation_pool import allocate
 
 if TYPE_CHECKING:
@@ -61,31 +70,13 @@ def transform_filters(
 
 
 @njit(nogil=True, cache=True)
-def copy_region(image: Any, channel: int, top: int, left: int, strip: Any) -> None:
-    """Copy the region of an image at (top, left), from ``channel`` on, with zeros outside the image."""
-    height, width, _ = image.shape
-    for i in range(strip.shape[0]):
-        h = top + i
-        if h < 0 or h >= height:
-            strip[i] = 0
-            continue
-        first, last = max(-left, 0), min(width - left, strip.shape[1])
-        strip[i, :first] = 0
-        strip[i, last:] = 0
-        for j in range(first, last):
-            source, to = image[h, left + j, channel : channel + strip.shape[2]], strip[i, j]
-            for c in range(strip.shape[2]):
-                to[c] = source[c]
-
-
-@njit(nogil=True, cache=True)
 def transform_inputs(strip: Any, step: int, across: int, first: int, v: Any) -> None:
     """Transform a row of input tiles to v (36, tiles, C), from tile ``first`` on."""
     channels, item, zero = strip.shape[2], strip.itemsize, strip.dtype.type(0)
     distance = v.shape[1] * channels
     for t in range(across):
         input_tile(
-            strip.ctypes.data + t * step * channels * item, strip.shape[1] * channels, channels,
+            0, strip.ctypes.data + t * step * channels * item, strip.shape[1] * channels, channels,
             v.ctypes.data + (first + t) * channels * item, SIZE * distance, distance, channels, zero,
         )  # fmt: skip
 
@@ -143,7 +134,7 @@ def add_input_gradients(
     strip[:] = 0
     for t in range(across):
         input_gradient_tile(
-            v.ctypes.data + (first + t) * channels * item, SIZE * distance, distance,
+            0, v.ctypes.data + (first + t) * channels * item, SIZE * distance, distance,
             strip.ctypes.data + t * step * channels * item, strip.shape[1] * channels, channels, channels, zero,
         )  # fmt: skip
     height, width, _ = dx.shape
@@ -206,7 +197,6 @@ class Winograd:
         )
 
     def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         self._saved = ()
         geometry, taps, channels, filters = self._geometry, self._taps, self._channels, self._filters
         y = allocate((len(x), *geometry.output), x.dtype)
@@ -234,7 +224,6 @@ class Winograd:
     def backward(
         self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
     ) -> Array | None:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         geometry, taps, channels, filters = self._geometry, self._taps, self._channels, self._filters
         (x, y), self._saved = self._saved, ()
         dx = allocate(x.shape if needs_dx else (0, *x.shape[1:]), x.dtype)
@@ -376,11 +365,7 @@ def _backward(
             transform_inputs(strip, step, across, line * across, v)
             copy_region(dy[n], k, p, 0, gradients)
             if len(y):
-                for i in range(min(step, rows - p)):
-                    for j in range(columns):
-                        output, gradient = y[n, p + i, j, k : k + filters], gradients[i, j]
-                        for f in range(filters):
-                            gradient[f] = gradient[f] if output[f] > zero else zero
+                rectify_region(y[n], k, p, 0, gradients)
             if dbias.size:
                 for i in range(step):
                     for j in range(columns):

@@ -29,58 +29,6 @@ def channel_sum(x: Array) -> Array:
     return total
 
 
-class Pointwise:
-    """Convolution with kernel 1, stride 1 and no padding; groups are allowed."""
-
-    def __init__(self, geometry: ConvolutionGeometry) -> None:
-        self._channels = geometry.image[2] // geometry.groups
-        self._filters = geometry.output[2] // geometry.groups
-        self._groups = geometry.groups
-        self._output = geometry.output
-        self._saved: tuple[Array, ...] = ()
-
-    def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        """See :class:`hpcdl.nn.ops.Affine`."""
-        self._saved = (x,)
-        y = allocate((len(x), *self._output), x.dtype)
-        pixels, out = _matrix(x), _matrix(y)
-        for channels, filters in self._slices():
-            np.matmul(pixels[:, channels], _matrix(weight[filters]).T, out=out[:, filters])
-        if bias is not None:
-            out += bias
-        return y
-
-    def backward(
-        self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
-    ) -> Array | None:
-        """See :class:`hpcdl.nn.ops.Affine`."""
-        (x,), self._saved = self._saved, ()
-        pixels, gradient = _matrix(x), _matrix(dy)
-        if dbias is not None:
-            dbias[...] = channel_sum(dy)
-        for channels, filters in self._slices():
-            np.matmul(gradient[:, filters].T, pixels[:, channels], out=_matrix(dweight[filters]))
-        if not needs_dx:
-            return None
-        dx = allocate(x.shape, dy.dtype)
-        for channels, filters in self._slices():
-            np.matmul(gradient[:, filters], _matrix(weight[filters]), out=_matrix(dx)[:, channels])
-        return dx
-
-    def _slices(self) -> Iterator[tuple[slice, slice]]:
-        """Yield each group's channels and filters."""
-        for group in range(self._groups):
-            yield (
-                slice(group * self._channels, (group + 1) * self._channels),
-                slice(group * self._filters, (group + 1) * self._filters),
-            )
-
-
-def _matrix(image: Array) -> Array:
-    """Return pixels or filters as rows: a view."""
-    return image.reshape(-1, image.shape[-1])
-
-
 CHUNK_BYTES = 1 << 20
 """Bytes of windows copied at a time; they stay in a core's cache until the product reads them."""
 
@@ -97,28 +45,22 @@ class Im2col:
 
     def __init__(self, geometry: ConvolutionGeometry) -> None:
         self._geometry = geometry
-        (height, width, channels), (rows, columns, _) = geometry.image, geometry.output
-        self._window = (*geometry.kernel, channels // geometry.groups)
-        self._span = math.prod(self._window)
-        padded = (height + 2 * geometry.padding[0], width + 2 * geometry.padding[1], channels)
-        self._is_padded = geometry.padding != (0, 0)
-
+        self._frame = _frame(geometry)
+        self._channels = geometry.image[2] // geometry.groups
+        self._span = math.prod(geometry.kernel) * self._channels
+        rows, columns, _ = geometry.output
         windows = max(CHUNK_BYTES // (self._span * np.dtype(geometry.dtype).itemsize), CHUNK_ROWS)
-        self._images_per_chunk = windows // (rows * columns)
-        self._rows_per_chunk = max(windows // columns, 1)
-
-        self._padded = padded
+        self._images_per_chunk = max(windows // (rows * columns), 1)
+        self._rows_per_chunk = rows if windows >= rows * columns else max(windows // columns, 1)
         self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        """See :class:`hpcdl.nn.ops.Affine`."""
-        self._saved = (padded := self._pad(x),)
+        self._saved = (framed := self._frame.put(x),)
         y = allocate((len(x), *self._geometry.output), x.dtype)
-        for images, rows in self._chunks(len(x)):
-            out = _pixels(y, images, rows)
-            for windows, filters in self._groups(padded):
-                columns = self._gather(windows[images, rows])
-                np.matmul(columns, _flat(weight[filters]).T, out=out[:, filters])
+        for chunk in self._chunks(len(x)):
+            out = _pixels(y[chunk])
+            for channels, filters in self._groups():
+                np.matmul(self._gather(framed, chunk, channels), _flat(weight[filters]).T, out=out[:, filters])
             if bias is not None:
                 out += bias
         return y
@@ -126,81 +68,61 @@ class Im2col:
     def backward(
         self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
     ) -> Array | None:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         if dbias is not None:
             dbias[...] = channel_sum(dy)
-        (x,), self._saved = self._saved, ()
-        partial = allocate((len(weight) // self._geometry.groups, self._span), dy.dtype)
-        dpadded = allocate(x.shape, dy.dtype) if needs_dx else None
-        if dpadded is not None:
-            dpadded[...] = 0
+        (framed,), self._saved = self._saved, ()
+        dframed = self._frame.empty(len(dy)) if needs_dx else None
         dweight[...] = 0
-        for images, rows in self._chunks(len(dy)):
-            gradient = _pixels(dy, images, rows)
-            for windows, filters in self._groups(x):
-                columns = self._gather(windows[images, rows])
-                np.matmul(gradient[:, filters].T, columns, out=partial)
-                _flat(dweight[filters])[...] += partial
-            if dpadded is not None:
-                for windows, filters in self._groups(dpadded):
-                    dcolumns = allocate((len(gradient), self._span), dy.dtype)
-                    np.matmul(gradient[:, filters], _flat(weight[filters]), out=dcolumns)
-                    self._scatter(dcolumns, windows[images, rows])
-        return None if dpadded is None else self._crop(dpadded)
+        for chunk in self._chunks(len(dy)):
+            gradient = _pixels(dy[chunk])
+            for channels, filters in self._groups():
+                columns = self._gather(framed, chunk, channels)
+                _flat(dweight[filters])[...] += gradient[:, filters].T @ columns
+                if dframed is not None:
+                    np.matmul(gradient[:, filters], _flat(weight[filters]), out=columns)
+                    self._scatter(columns, dframed, chunk, channels)
+        return None if dframed is None else self._frame.take(dframed)
 
     def _chunks(self, batch: int) -> Iterator[tuple[slice, slice]]:
         """Yield (images, output rows), contiguous chunks: several whole images or rows of one image."""
         rows = self._geometry.output[0]
-        images_per_chunk, rows_per_chunk = max(self._images_per_chunk, 1), self._rows_per_chunk
-        if self._images_per_chunk:
-            rows_per_chunk = rows
-        for n in range(0, batch, images_per_chunk):
-            for p in range(0, rows, rows_per_chunk):
-                yield slice(n, min(n + images_per_chunk, batch)), slice(p, min(p + rows_per_chunk, rows))
+        for n in range(0, batch, self._images_per_chunk):
+            for p in range(0, rows, self._rows_per_chunk):
+                yield (
+                    slice(n, min(n + self._images_per_chunk, batch)),
+                    slice(p, min(p + self._rows_per_chunk, rows)),
+                )
 
-    def _groups(self, image: Array) -> Iterator[tuple[Array, slice]]:
-        """Yield, for each group, a view of its windows (N, P, Q, R, S, C / groups) and its slice of filters."""
-        geometry = self._geometry
-        rows, columns, filters = geometry.output
-        channels, share = self._window[-1], filters // geometry.groups
-        n, h, w, c = image.strides
+    def _groups(self) -> Iterator[tuple[slice, slice]]:
+        """Yield each group's channels and filters."""
+        filters = self._geometry.output[2] // self._geometry.groups
+        for group in range(self._geometry.groups):
+            yield (
+                slice(group * self._channels, (group + 1) * self._channels),
+                slice(group * filters, (group + 1) * filters),
+            )
+
+    def _gather(self, framed: Array, chunk: tuple[slice, slice], channels: slice) -> Array:
+        """Copy the windows of a chunk: (n P Q, R S C / groups)."""
+        geometry, (n, h, w, c) = self._geometry, framed.strides
+        shape = (len(framed), *geometry.output[:2], *geometry.kernel, self._channels)
         strides = (n, h * geometry.stride[0], w * geometry.stride[1], h, w, c)
-        for group in range(geometry.groups):
-            origin = image[..., group * channels : (group + 1) * channels]
-            windows = as_strided(origin, (len(image), rows, columns, *self._window), strides)
-            yield windows, slice(group * share, (group + 1) * share)
-
-    def _gather(self, windows: Array) -> Array:
-        columns = allocate((math.prod(windows.shape[:3]), self._span), windows.dtype)
+        windows = as_strided(framed[..., channels], shape, strides)[chunk]
+        columns = allocate((math.prod(windows.shape[:3]), self._span), framed.dtype)
         columns.reshape(windows.shape)[...] = windows
         return columns
 
-    def _scatter(self, columns: Array, windows: Array) -> None:
-        """Add columns to the pixels of ``windows``; windows overlap, but pixels of one offset are distinct."""
-        source = columns.reshape(windows.shape)
-        for r in range(windows.shape[3]):
-            for s in range(windows.shape[4]):
-                windows[:, :, :, r, s] += source[:, :, :, r, s]
+    def _scatter(self, columns: Array, framed: Array, chunk: tuple[slice, slice], channels: slice) -> None:
+        """Add columns to the pixels of a chunk; windows overlap, but pixels of one offset are distinct."""
+        for number, pixels in enumerate(self._frame.offsets(framed)):
+            part = pixels[(*chunk, slice(None), channels)]
+            part += columns.reshape(*part.shape[:3], -1, self._channels)[..., number, :]
 
-    def _pad(self, x: Array) -> Array:
-        if not self._is_padded:
-            return x
-        padded = allocate((len(x), *self._padded), x.dtype)
-        padded[...] = 0
-        self._inside(padded)[...] = x
-        return padded
 
-    def _crop(self, dpadded: Array) -> Array:
-        if not self._is_padded:
-            return dpadded
-        dx = allocate((len(dpadded), *self._geometry.image), dpadded.dtype)
-        dx[...] = self._inside(dpadded)
-        return dx
-
-    def _inside(self, padded: Array) -> Array:
-        top, left = self._geometry.padding
-        height, width, _ = self._geometry.image
-        return padded[:, top : top + height, left : left + width]
+def _frame(geometry: ConvolutionGeometry | LocallyConnectedGeometry) -> Frame:
+    output = (*geometry.output[:2], geometry.image[2])
+    placed = (geometry.kernel, geometry.stride, geometry.padding)
+    return Frame(PoolingGeometry(geometry.image, output, *placed, geometry.dtype), 0.0)
 
 
 def _flat(weight: Array) -> Array:
@@ -208,9 +130,9 @@ def _flat(weight: Array) -> Array:
     return weight.reshape(len(weight), -1)
 
 
-def _pixels(image: Array, images: slice, rows: slice) -> Array:
+def _pixels(image: Array) -> Array:
     """Return the pixels of a chunk as rows, (n P Q, K): a view, because a chunk is contiguous."""
-    return image[images, rows].reshape(-1, image.shape[-1])
+    return image.reshape(-1, image.shape[-1])
 
 
 def undivided(count: int, work: Callable[[int, int], Any], *, elements: int) -> Any:  # noqa: ARG001
@@ -230,7 +152,6 @@ class Linear:
         self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         self._saved = (x,)
         y = allocate((len(x), self._outputs), x.dtype)
         self._divide(len(weight), lambda i, j: np.matmul(x, weight[i:j].T, out=y[:, i:j]), elements=weight.size)
@@ -241,7 +162,6 @@ class Linear:
     def backward(
         self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
     ) -> Array | None:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         (x,), self._saved = self._saved, ()
         self._divide(len(weight), lambda i, j: np.matmul(dy[:, i:j].T, x, out=dweight[i:j]), elements=weight.size)
         if dbias is not None:
@@ -262,7 +182,6 @@ class Rectified:
         self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         self._saved = ()
         y = self._affine.forward(x, weight, bias)
         np.maximum(y, 0, out=y)
@@ -272,7 +191,6 @@ class Rectified:
     def backward(
         self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
     ) -> Array | None:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         (y,), self._saved = self._saved, ()
         dz = allocate(dy.shape, dy.dtype)
         np.multiply(dy, np.greater(y, 0), out=dz)
@@ -293,19 +211,10 @@ class LocallyConnected:
     def __init__(self, geometry: LocallyConnectedGeometry) -> None:
         self._geometry = geometry
         self._span = math.prod(geometry.kernel) * geometry.image[2]
-        placed = PoolingGeometry(
-            geometry.image,
-            (*geometry.output[:2], geometry.image[2]),
-            geometry.kernel,
-            geometry.stride,
-            geometry.padding,
-            geometry.dtype,
-        )
-        self._frame = Frame(placed, 0.0)
+        self._frame = _frame(geometry)
         self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         self._saved = (framed := self._frame.put(x),)
         y = allocate((len(x), *self._geometry.output), x.dtype)
         for rows in self._chunks(len(x)):
@@ -320,7 +229,6 @@ class LocallyConnected:
     def backward(
         self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
     ) -> Array | None:
-        """See :class:`hpcdl.nn.ops.Affine`."""
         (framed,), self._saved = self._saved, ()
         if dbias is not None:
             np.sum(dy, axis=0, out=dbias)

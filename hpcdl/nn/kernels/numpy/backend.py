@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcdl.nn.backend import Backend
-from hpcdl.nn.kernels.numpy.affine import Im2col, Linear, LocallyConnected, Pointwise, Rectified
+from hpcdl.nn.kernels.numpy.affine import Im2col, Linear, LocallyConnected, Rectified
 from hpcdl.nn.kernels.numpy.elementwise import Addition, Concatenation, CrossEntropy, Dropout, ReLU, Sigmoid
 from hpcdl.nn.kernels.numpy.normalization import BatchNorm, ResponseNormalization
 from hpcdl.nn.kernels.numpy.pooling import AveragePooling, GlobalAverage, MaxPooling
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 
 def _convolution(geometry: ConvolutionGeometry) -> Affine:
-    is_pointwise = (geometry.kernel, geometry.stride, geometry.padding) == ((1, 1), (1, 1), (0, 0))
-    affine = Pointwise(geometry) if is_pointwise else Im2col(geometry)
-    return Rectified(affine) if geometry.relu else affine
+    return Rectified(Im2col(geometry)) if geometry.relu else Im2col(geometry)
 
 
 def _linear(geometry: LinearGeometry) -> Affine:
@@ -30,8 +28,7 @@ def _linear(geometry: LinearGeometry) -> Affine:
 
 
 def _locally_connected(geometry: LocallyConnectedGeometry) -> Affine:
-    affine = LocallyConnected(geometry)
-    return Rectified(affine) if geometry.relu else affine
+    return Rectified(LocallyConnected(geometry)) if geometry.relu else LocallyConnected(geometry)
 
 
 def _zeros(size: int, dtype: str) -> Array:

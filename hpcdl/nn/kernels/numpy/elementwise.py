@@ -25,7 +25,6 @@ class ReLU:
         self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
         self._saved = ()
         y = allocate(x.shape, self._geometry.dtype)
         np.maximum(x, 0, out=y)
@@ -33,7 +32,6 @@ class ReLU:
         return y
 
     def backward(self, dy: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
         (y,), self._saved = self._saved, ()
         dx = allocate(dy.shape, dy.dtype)
         np.multiply(dy, np.greater(y, 0), out=dx)
@@ -48,7 +46,6 @@ class Sigmoid:
         self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
         self._saved = ()
         y = allocate(x.shape, self._geometry.dtype)
         np.multiply(x, 0.5, out=y)
@@ -59,7 +56,6 @@ class Sigmoid:
         return y
 
     def backward(self, dy: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
         (y,), self._saved = self._saved, ()
         dx = allocate(dy.shape, dy.dtype)
         np.subtract(1, y, out=dx)
@@ -77,7 +73,6 @@ class Dropout:
         self._saved: tuple[Array, ...] = ()
 
     def reseed(self, key: Sequence[int]) -> None:
-        """See :class:`hpcdl.nn.ops.Noise`."""
         self._generator.bit_generator.state = np.random.default_rng(key).bit_generator.state
 
     def continued(self) -> Dropout:
@@ -87,7 +82,6 @@ class Dropout:
         return other
 
     def forward(self, x: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Noise`."""
         self._saved = ()
         # float32 for every dtype, so that all precisions draw the same masks
         uniform, mask, y = allocate(x.shape, "float32"), allocate(x.shape, x.dtype), allocate(x.shape, x.dtype)
@@ -99,7 +93,6 @@ class Dropout:
         return y
 
     def backward(self, dy: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Noise`."""
         (mask,), self._saved = self._saved, ()
         dx = allocate(dy.shape, dy.dtype)
         np.multiply(dy, mask, out=dx)
@@ -116,13 +109,11 @@ class Concatenation:
         self._shapes = geometry.shapes
 
     def forward(self, pieces: Sequence[Array]) -> Array:
-        """See :class:`hpcdl.nn.ops.Concatenation`."""
         y = allocate((len(pieces[0]), *self._shape), pieces[0].dtype)
         np.concatenate(pieces, axis=-1, out=y)
         return y
 
     def backward(self, dy: Array) -> list[Array]:
-        """See :class:`hpcdl.nn.ops.Concatenation`."""
         pieces = [allocate((len(dy), *shape), dy.dtype) for shape in self._shapes]
         for piece, part in zip(pieces, self._slices, strict=True):
             piece[...] = dy[..., part]
@@ -136,7 +127,6 @@ class Addition:
         self._geometry = geometry
 
     def forward(self, terms: Sequence[Array]) -> Array:
-        """See :class:`hpcdl.nn.ops.Addition`."""
         y = allocate(terms[0].shape, self._geometry.dtype)
         np.add(terms[0], terms[1], out=y)
         for term in terms[2:]:

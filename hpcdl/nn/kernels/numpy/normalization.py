@@ -39,7 +39,6 @@ class BatchNorm:
         variance: Array,
         train: bool,
     ) -> Array:
-        """See :class:`hpcdl.nn.ops.BatchNormalization`."""
         self._saved = ()
         y, count = allocate(x.shape, x.dtype), len(x) * self._pixels
         normalised = y
@@ -68,7 +67,6 @@ class BatchNorm:
         return y
 
     def backward(self, dy: Array, gamma: Array, dgamma: Array, dbeta: Array) -> tuple[Array, Array | None]:
-        """See :class:`hpcdl.nn.ops.BatchNormalization`."""
         (normalised, y), self._saved = self._saved, ()
         count = len(dy) * self._pixels
         dz = dy
@@ -104,7 +102,6 @@ class ResponseNormalization:
         self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
         self._saved = ()
         geometry = self._geometry
         scale, power, y = (allocate(x.shape, x.dtype) for _ in range(3))
@@ -117,7 +114,6 @@ class ResponseNormalization:
         return y
 
     def backward(self, dy: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
         (x, scale, power, y), self._saved = self._saved, ()
         geometry = self._geometry
         dx, total = allocate(dy.shape, dy.dtype), allocate(dy.shape, dy.dtype)

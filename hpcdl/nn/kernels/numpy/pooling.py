@@ -82,7 +82,6 @@ class MaxPooling:
         self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
         self._saved = ()
         framed, y = self._frame.put(x), allocate((len(x), *self._output), x.dtype)
         y[...] = -np.inf
@@ -92,7 +91,6 @@ class MaxPooling:
         return y
 
     def backward(self, dy: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
         (framed, y), self._saved = self._saved, ()
         hit, free, chosen = allocate(dy.shape, "bool"), allocate(dy.shape, "bool"), allocate(dy.shape, dy.dtype)
         free[...] = True
@@ -118,7 +116,6 @@ class AveragePooling:
         self._share = shares(geometry)[:, :, np.newaxis]
 
     def forward(self, x: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
         y = allocate((len(x), *self._output), x.dtype)
         y[...] = 0
         for pixels in self._frame.offsets(self._frame.put(x)):
@@ -127,7 +124,6 @@ class AveragePooling:
         return y
 
     def backward(self, dy: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
         shared = allocate(dy.shape, dy.dtype)
         np.multiply(dy, self._share, out=shared)
         gradient = self._gradient_frame.empty(len(dy))
@@ -146,13 +142,11 @@ class GlobalAverage:
         self._shape = geometry.shape
 
     def forward(self, x: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
         y = allocate((len(x), self._channels), x.dtype)
         np.mean(x, axis=(1, 2), out=y)
         return y
 
     def backward(self, dy: Array) -> Array:
-        """See :class:`hpcdl.nn.ops.Elementary`."""
         dx = allocate((len(dy), *self._shape), dy.dtype)
         np.divide(dy[:, np.newaxis, np.newaxis], self._pixels, out=dx)
         return dx

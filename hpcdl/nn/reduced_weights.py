@@ -1,0 +1,183 @@
+"""Training of a pruned network, and training with weights and activations of few bits.
+
+Pruned weights stay zero, and so do their gradients. Each weight matrix keeps its weights of largest magnitude (Han
+et al. 2015), here those at initialisation (Frankle et al. 2021). Initial values depend on seed and name only, so
+all ranks prune alike, with every strategy.
+
+Layers with few bits compute with rounded weights and pass on rounded activations. The flat vectors keep weights in
+full precision, to which updates apply. Gradients pass through the rounding unchanged: the straight-through
+estimator. Magnitudes are rounded by q_k(r) = round((2^k - 1) r) / (2^k - 1), r in [0, 1] (DoReFa: Zhou et al.
+2016, equation 5). r is the magnitude relative to the largest of a weight matrix, or of an image's activations.
+Values with signs use one of the bits for them, so that zero stays zero (as in WAGE: Wu et al. 2018, section 3.1).
+
+The backend's arrays are in the host's memory.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hpcdl.fabric.comm import Array
+    from hpcdl.nn.geometry import Shape
+    from hpcdl.nn.layer import Layer, Site
+    from hpcdl.nn.ops import Bound
+
+MIN_BITS: Final = 2
+"""Fewest bits of a number with a sign."""
+MAX_BITS: Final = 16
+"""Most bits that are rounded exactly in float32."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pruning:
+    """Share of each weight matrix that is zero. ValueError: not above 0 and below 1."""
+
+    sparsity: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.sparsity < 1:
+            raise ValueError(f"sparsity: must be more than 0 and less than 1, not {self.sparsity}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantization:
+    """Bits of weights and activations. ValueError: fewer than 2 or more than 16."""
+
+    weights: int = 16
+    activations: int = 8
+
+    def __post_init__(self) -> None:
+        for name in ("weights", "activations"):
+            if not MIN_BITS <= getattr(self, name) <= MAX_BITS:
+                raise ValueError(f"{name}: must be {MIN_BITS} to {MAX_BITS} bits, not {getattr(self, name)}")
+
+
+def pruned(layers: Sequence[Layer], pruning: Pruning) -> list[Layer]:
+    """Return the layers with weights that are pruned where they are first bound, but not biases or vectors."""
+    return [Reduced(layer, partial(_bind_pruned, sparsity=pruning.sparsity)) for layer in layers]
+
+
+def quantized(layers: Sequence[Layer], bits: Quantization) -> list[Layer]:
+    """Return the layers with rounded weights and outputs; the last one's outputs, logits, are not rounded.
+
+    Biases, batch normalisation and images are not rounded either. Inner layers of a composite layer have rounded
+    weights only.
+    """
+    last = len(layers) - 1
+    return [
+        Reduced(
+            layer,
+            partial(_bind_quantized, weights=bits.weights, activations=bits.activations if i < last else None),
+        )
+        for i, layer in enumerate(layers)
+    ]
+
+
+class Reduced:
+    """A layer that ``bind`` binds, given the layer, its input shape, the site and names of its weight matrices."""
+
+    def __init__(self, layer: Layer, bind: Callable[[Layer, Shape, Site, list[str]], Bound]) -> None:
+        self.name = layer.name
+        self.output = layer.output
+        self.declare = layer.declare
+        self._layer = layer
+        self._bind = bind
+
+    def bind(self, shape: Shape, site: Site) -> Bound:
+        names = [
+            f"{site.path}.{variable.name}"
+            for variable in self.declare(shape)
+            if variable.trained and len(variable.shape) > 1
+        ]
+        return self._bind(self._layer, shape, site, names)
+
+
+def _bind_pruned(layer: Layer, shape: Shape, site: Site, names: list[str], *, sparsity: float) -> Bound:
+    for name in names:
+        prune(site.values[name], sparsity)
+    pairs = [(site.values[name], site.gradients[name]) for name in names]
+    return BoundPruned(layer.bind(shape, site), pairs)
+
+
+def _bind_quantized(
+    layer: Layer, shape: Shape, site: Site, names: list[str], *, weights: int, activations: int | None
+) -> Bound:
+    rounded = {name: np.empty_like(site.values[name]) for name in names}
+    bound = layer.bind(shape, replace(site, values=site.values | rounded))
+    return BoundQuantized(bound, [(site.values[name], rounded[name]) for name in names], weights, activations)
+
+
+class BoundPruned:
+    """A bound layer whose gradients are zero where weights are."""
+
+    def __init__(self, bound: Bound, pairs: Sequence[tuple[Array, Array]]) -> None:
+        self._bound = bound
+        self._pairs = pairs
+        """Weights and their gradients."""
+
+    def forward(self, x: Array, train: bool) -> Array:
+        return self._bound.forward(x, train)
+
+    def backward(self, dy: Array, needs_dx: bool) -> Array | None:
+        dx = self._bound.backward(dy, needs_dx)
+        for weight, gradient in self._pairs:
+            np.multiply(gradient, weight != 0, out=gradient)
+        return dx
+
+
+def prune(weight: Array, sparsity: float) -> None:
+    """Set the smallest magnitudes of ``weight`` to zero, in place; a second call changes nothing."""
+    magnitudes = np.abs(weight)
+    count = int(sparsity * weight.size)
+    weight[magnitudes < np.partition(magnitudes, count, axis=None)[count]] = 0
+
+
+class BoundQuantized:
+    """A bound layer that rounds its weights before each forward, and its outputs after it."""
+
+    def __init__(
+        self, bound: Bound, pairs: Sequence[tuple[Array, Array]], weights: int, activations: int | None
+    ) -> None:
+        self._bound = bound
+        self._pairs = pairs
+        """Weights in full precision, and the rounded ones that the layer reads."""
+        self._weights = weights
+        self._activations = activations
+
+    def forward(self, x: Array, train: bool) -> Array:
+        for full, rounded in self._pairs:
+            rounded[:] = round_rows(full.reshape(1, -1), self._weights, signed=True).reshape(full.shape)
+        y = self._bound.forward(x, train)
+        if self._activations is None:
+            return y
+        return round_rows(y.reshape(len(y), math.prod(y.shape[1:])), self._activations, signed=False).reshape(
+            y.shape
+        )
+
+    def backward(self, dy: Array, needs_dx: bool) -> Array | None:
+        """See :class:`hpcdl.nn.ops.Bound`; straight-through."""
+        return self._bound.backward(dy, needs_dx)
+
+
+def round_rows(rows: Array, bits: int, *, signed: bool) -> Array:
+    """Return a copy of ``rows`` (N, n), each rounded to ``bits`` bits of its largest magnitude.
+
+    A bit is the sign's if ``signed``, and in rows with a negative value.
+    """
+    if rows.size == 0:
+        return rows.copy()
+    low, high = rows.min(axis=1, keepdims=True), rows.max(axis=1, keepdims=True)
+    levels = np.where((low < 0) | signed, (1 << (bits - 1)) - 1, (1 << bits) - 1).astype(rows.dtype)
+    unit = np.maximum(-low, high) / levels
+    unit[unit < np.finfo(rows.dtype).tiny] = 1  # rows of zeros, and of values too small for a step
+    with np.errstate(invalid="ignore"):  # a training that diverges has infinite activations
+        result: Array = np.rint(rows / unit) * unit
+    return result
