@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from hpcdl.aggregation.parts.folding import folded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.fabric.vectors import Parts
@@ -53,7 +52,7 @@ async def reduce_scatter(comm: Comm, chunks: Parts) -> None:
         with comm.scratch(len(whole), whole) as inbox:
             await comm.recv(inbox, rank + 1, tag=0)
             await comm.add(whole, inbox)
-    await _halve(comm, whole, _core(rank, guests), _edges(chunks, power, guests), lambda core: _host(core, guests))
+    await _halve(comm, whole, _core(rank, guests), _parts(chunks, power, guests))
     if rank < 2 * guests:
         await comm.send(chunks[rank + 1], rank + 1)
 
@@ -75,9 +74,7 @@ async def allgather(comm: Comm, chunks: Parts) -> None:
         return
     if rank < 2 * guests:
         await comm.recv(chunks[rank + 1], rank + 1, tag=0)
-    await _double(
-        comm, whole, _core(rank, guests), _edges(chunks, power, guests), lambda core: _host(core, guests)
-    )
+    await _double(comm, whole, _core(rank, guests), _parts(chunks, power, guests))
     if rank < 2 * guests:
         await comm.send(whole, rank + 1)
 
@@ -98,41 +95,55 @@ def _host(core: int, guests: int) -> int:
     return 2 * core if core < guests else core + guests
 
 
-def _edges(chunks: Sequence[Array], power: int, guests: int) -> list[int]:
-    """Return the begins of the chunks of the ranks without the guests, and the end of the vector."""
-    begins = list(accumulate(map(len, chunks), initial=0))
-    return [*(begins[_host(core, guests)] for core in range(power)), begins[-1]]
+class _Division(NamedTuple):
+    """A vector that is divided among a power of two of numbers."""
+
+    power: int
+    edge: Callable[[int], int]
+    """The begin of a number's part; at ``power`` the end of the vector."""
+    rank: Callable[[int], int]
+    """The rank of a number."""
+
+    def block(self, whole: Array, me: int, distance: int) -> Array:
+        """Return the block of ``distance`` parts that contains the part of number ``me``."""
+        first = me & -distance
+        return whole[self.edge(first) : self.edge(first + distance)]
+
+
+def _parts(chunks: Parts, power: int, guests: int) -> _Division:
+    """Return the division by the chunks of the ranks without the guests."""
+    begins = chunks.begins
+    return _Division(
+        power,
+        lambda core: begins[_host(core, guests)] if core < power else begins[-1],
+        lambda core: _host(core, guests),
+    )
 
 
 async def _halve_and_double(comm: Comm, ranks: int, buffer: Array) -> None:
-    edges = [len(buffer) * core // ranks for core in range(ranks + 1)]
-    await _halve(comm, buffer, comm.rank, edges, int)
-    await _double(comm, buffer, comm.rank, edges, int)
+    division = _Division(ranks, lambda core: len(buffer) * core // ranks, int)
+    await _halve(comm, buffer, comm.rank, division)
+    await _double(comm, buffer, comm.rank, division)
 
 
-async def _halve(comm: Comm, whole: Array, me: int, edges: Sequence[int], rank_of: Callable[[int], int]) -> None:
-    """Recursive halving: number ``me`` ends with the sum between its edge and the next."""
-    distance = (len(edges) - 1) // 2
-    with comm.scratch(max(edges[distance], edges[-1] - edges[distance]), whole) as inbox:
+async def _halve(comm: Comm, whole: Array, me: int, division: _Division) -> None:
+    """Recursive halving: number ``me`` ends with the sum of its part."""
+    distance = division.power // 2
+    middle = division.edge(distance)
+    with comm.scratch(max(middle, len(whole) - middle), whole) as inbox:
         while distance:
-            mine, theirs = (_block(whole, number, edges, distance) for number in (me, me ^ distance))
-            partner = rank_of(me ^ distance)
+            mine, theirs = (division.block(whole, number, distance) for number in (me, me ^ distance))
+            partner = division.rank(me ^ distance)
             await comm.exchange(theirs, partner, inbox[: len(mine)], partner)
             await comm.add(mine, inbox[: len(mine)])
             distance //= 2
 
 
-async def _double(comm: Comm, whole: Array, me: int, edges: Sequence[int], rank_of: Callable[[int], int]) -> None:
-    """Recursive doubling: gather the parts between all edges on every number."""
+async def _double(comm: Comm, whole: Array, me: int, division: _Division) -> None:
+    """Recursive doubling: gather the parts on every number."""
     distance = 1
-    while distance < len(edges) - 1:
-        mine, theirs = (_block(whole, number, edges, distance) for number in (me, me ^ distance))
-        partner = rank_of(me ^ distance)
+    while distance < division.power:
+        mine, theirs = (division.block(whole, number, distance) for number in (me, me ^ distance))
+        partner = division.rank(me ^ distance)
         await comm.exchange(mine, partner, theirs, partner)
         distance *= 2
-
-
-def _block(whole: Array, me: int, edges: Sequence[int], distance: int) -> Array:
-    """Return the block of ``distance`` parts that contains the part of number ``me``."""
-    first = me & -distance
-    return whole[edges[first] : edges[first + distance]]

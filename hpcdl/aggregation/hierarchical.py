@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 from hpcdl.aggregation import allgather, ring
 from hpcdl.aggregation.parts.collectives import component, halves
 from hpcdl.aggregation.parts.messages import HEADER, cut, enclose, no_bytes, padded, sender_of
-from hpcdl.aggregation.parts.traits import Aggregation
+from hpcdl.aggregation.parts.traits import Aggregation, part_traits
 from hpcdl.fabric.vectors import Parts, Phantom, partition
 
 if TYPE_CHECKING:
@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 
     from hpcdl.fabric.comm import Array, Comm
 
-TRAITS: Final = Aggregation(composite=True, parts=("inner", "outer"), autotuned=False, gathers=True)
+
+def _sides(size: int, ranks_per_node: int, inner: str, outer: str) -> tuple[int, ...]:
+    """Return nodes and ranks of a node, if nodes are equal and the components' ranks form rings."""
+    rings = all(part_traits("", name).sides is ring.sides for name in (inner, outer))
+    return (size // ranks_per_node, ranks_per_node) if rings and size % ranks_per_node == 0 else ()
+
+
+TRAITS: Final = Aggregation(composite=True, parts=("inner", "outer"), autotuned=False, gathers=True, sides=_sides)
 
 
 async def hierarchical(
@@ -46,9 +53,9 @@ async def hierarchical(
     reduce_scatter, allgather = halves(inside, "reduce_scatter", "allgather") or without_halves
     if ranks_per_node < 1:
         raise ValueError(f"ranks_per_node = {ranks_per_node}: a node has at least 1 rank")
-    number, place = divmod(comm.rank, ranks_per_node)
-    node = await comm.subcommunicator(number, ("node", ranks_per_node))
-    across = await comm.subcommunicator(place, ("across", ranks_per_node))
+    place = comm.rank % ranks_per_node
+    node = await comm.subcommunicator(lambda rank: rank // ranks_per_node, ("node", ranks_per_node))
+    across = await comm.subcommunicator(lambda rank: rank % ranks_per_node, ("across", ranks_per_node))
     owners = comm.size % ranks_per_node or ranks_per_node
     chunks = Parts(buffer, [*partition(buffer, owners), *[buffer[:0]] * (node.size - owners)])
     await reduce_scatter(node, chunks)
@@ -68,8 +75,8 @@ async def gather(
     """
     across_nodes, within = (_gather_of(key, name) for key, name in (("outer", outer), ("inner", inner)))
     number, place = divmod(comm.rank, ranks_per_node)
-    node = await comm.subcommunicator(number, ("node", ranks_per_node))
-    across = await comm.subcommunicator(place, ("across", ranks_per_node))
+    node = await comm.subcommunicator(lambda rank: rank // ranks_per_node, ("node", ranks_per_node))
+    across = await comm.subcommunicator(lambda rank: rank % ranks_per_node, ("across", ranks_per_node))
     owners = comm.size % ranks_per_node or ranks_per_node
     bound, empty = len(table) // comm.size, no_bytes(table)
     handed = -(-ranks_per_node // owners) * bound

@@ -39,9 +39,9 @@ async def leader(
     reduce, broadcast = halves(inside, "reduce", "broadcast") or [inside, binomial.broadcast]
     if ranks_per_node < 1:
         raise ValueError(f"ranks_per_node = {ranks_per_node}: a node has at least 1 rank")
-    number, place = divmod(comm.rank, ranks_per_node)
-    node = await comm.subcommunicator(number, ("node", ranks_per_node))
-    peers = await comm.subcommunicator(place, ("across", ranks_per_node))
+    place = comm.rank % ranks_per_node
+    node = await comm.subcommunicator(lambda rank: rank // ranks_per_node, ("node", ranks_per_node))
+    peers = await comm.subcommunicator(lambda rank: rank % ranks_per_node, ("across", ranks_per_node))
     await reduce(node, buffer)
     if place == 0:
         await allreduce(peers, buffer)

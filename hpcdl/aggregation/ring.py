@@ -1,13 +1,22 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.fabric.vectors import partition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hpcdl.fabric.comm import Array, Comm
+
+
+def sides(size: int) -> tuple[int, ...]:
+    """Return the length of the grid of ranks, see :attr:`Aggregation.sides`."""
+    return (size,)
+
+
+TRAITS: Final = Aggregation(sides=sides)
 
 
 async def ring(comm: Comm, buffer: Array) -> None:

@@ -10,7 +10,16 @@ from hpcdl.fabric.vectors import partition
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
 
-TRAITS: Final = Aggregation(composite=True, autotuned=False)
+
+def _sides(size: int, rows: int | None = None) -> tuple[int, int]:
+    if rows is None:
+        rows = max(divisor for divisor in range(1, isqrt(size) + 1) if size % divisor == 0)
+    if rows < 1 or size % rows:
+        raise ValueError(f"rows = {rows} with {size} ranks: must divide {size}")
+    return rows, size // rows
+
+
+TRAITS: Final = Aggregation(composite=True, autotuned=False, sides=_sides)
 
 
 async def torus(comm: Comm, buffer: Array, *, rows: int | None = None) -> None:
@@ -31,14 +40,9 @@ async def torus(comm: Comm, buffer: Array, *, rows: int | None = None) -> None:
 
     Raises ValueError if ``rows`` does not divide p.
     """
-    size, rank = comm.size, comm.rank
-    if rows is None:
-        rows = max(divisor for divisor in range(1, isqrt(size) + 1) if size % divisor == 0)
-    if rows < 1 or size % rows:
-        raise ValueError(f"rows = {rows} with {size} ranks: must divide {size}")
-    columns = size // rows
-    row = await comm.subcommunicator(rank // columns, ("row", columns))
-    column = await comm.subcommunicator(rank % columns, ("column", columns))
+    _, columns = _sides(comm.size, rows)
+    row = await comm.subcommunicator(lambda rank: rank // columns, ("row", columns))
+    column = await comm.subcommunicator(lambda rank: rank % columns, ("column", columns))
     chunks = partition(buffer, columns)
     await reduce_scatter(row, chunks)
     await ring(column, chunks[row.rank])

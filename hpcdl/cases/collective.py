@@ -16,6 +16,7 @@ import numpy as np
 from hpcdl import registry
 from hpcdl.aggregation.parts import cost
 from hpcdl.aggregation.parts.collectives import COLLECTIVES, offered, operand, out_of_place_operand
+from hpcdl.aggregation.parts.simulation import Operation
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.cases.measuring.autotune import choose_by_simulation, tune
 from hpcdl.cases.measuring.timed_collectives import ALIKE, STARTS, Contents, alike, reals, scratch_bytes, start
@@ -34,7 +35,6 @@ from hpcdl.cases.spec.keys import (
 from hpcdl.cases.spec.scheme import can_be_tried, check_library, traits_of
 from hpcdl.fabric.network import NETWORKS, Site
 from hpcdl.fabric.vectors import phantom
-from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.launch.machine import node_memory_bytes, shortage
 from hpcdl.nn.backend import backend
 
@@ -125,7 +125,7 @@ def check(spec: CollectiveSpec, _given: Collection[str]) -> None:
         needed = memory_bytes(spec)  # tries the scheme
     if spec.network:
         with about("ranks"):
-            cost.check_messages(run.func, spec.ranks, spec.size, run.keywords)
+            _operation(spec, spec.aggregation).check(cluster(spec.network, spec.ranks_per_host, spec.topology))
     with about("message_bytes"):
         if (line := shortage(needed, 1, node_memory_bytes())) is not None:
             raise ValueError(f"{spec.size} on a rank: {line}")
@@ -290,21 +290,24 @@ async def _chosen(
     return choices[size], choices.name(size)
 
 
+def _operation(spec: CollectiveSpec, scheme: Choice) -> Operation:
+    return Operation(spec.collective, scheme.name, scheme.settings, spec.ranks, spec.length, spec.dtype)
+
+
 async def _simulate(spec: CollectiveSpec, journal: Journal, _comm: Comm) -> dict[str, Scalar]:
     network = cluster(str(spec.network), spec.ranks_per_host, spec.topology)
-    vector, ranks = phantom(spec.length, spec.dtype), spec.ranks
-    payload: Any = operand(spec.collective, vector, ranks)
-    scheme, chosen = spec.scheme, None
-    if traits_of(spec.aggregation).adaptive:
-        choices = choose_by_simulation(ranks, network, [vector.nbytes], spec.dtype)
-        scheme, chosen = partial(choices[vector.nbytes]), choices.name(vector.nbytes)
-    world = simulated(ranks, network)
+    scheme, chosen = spec.aggregation, None
+    if traits_of(scheme).adaptive:
+        chosen = choose_by_simulation(spec.ranks, network, [spec.size], spec.dtype).name(spec.size)
+        scheme = Choice("aggregation", chosen)
+    operation = _operation(spec, scheme)
     began = perf_counter()
-    world.run(lambda comm: scheme(comm, payload))
+    simulation = operation.simulate(network)
     took = perf_counter() - began
-    journal.repetitions([(0, round(world.now * 1e9))], max(world.messages), max(world.bytes))
+    journal.repetitions([(0, round(simulation.seconds * 1e9))], simulation.messages, simulation.bytes)
     stated = None
-    if (link := network.common_link(ranks)) is not None:  # formulas know one link
+    if (link := network.common_link(spec.ranks)) is not None:  # formulas know one link
         prices = (link.alpha, link.beta, network.gamma)
-        stated = cost.time(scheme.func, ranks, vector.nbytes, *prices, scheme.keywords)
-    return {"simulation_seconds": took, "predicted_seconds": stated, "chosen": chosen}
+        stated = cost.time(operation.function.func, spec.ranks, spec.size, *prices, operation.settings)
+    described = {"simulation_seconds": took, "simulated_ranks": simulation.simulated_ranks}
+    return {**described, "predicted_seconds": stated, "chosen": chosen}

@@ -132,8 +132,8 @@ class Comm(Protocol):
         """Return the ranks that gave the same ``color``, ordered by ``key``, then by rank. Collective."""
         ...
 
-    async def subcommunicator(self, color: int, division: Hashable) -> Comm:
-        """Return the ranks of the same ``color`` of a ``division``.
+    async def subcommunicator(self, color: Callable[[int], int], division: Hashable) -> Comm:
+        """Return the ranks of the same ``color(rank)`` in a ``division``, in their order.
 
         It is split once and cached, because creation is slow and handles are scarce. Programs that run
         concurrently all wait for the first one that asks, which must be the same on every rank: they ask before

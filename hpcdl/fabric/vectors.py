@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from functools import cache
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from contextlib import contextmanager
+from functools import cache, cached_property
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from hpcdl.fabric.comm import Array
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     import numpy.typing as npt
 
 
 class Phantom(np.ndarray[Any, np.dtype[Any]]):
     """A size-only payload for simulation: an array that has a size and takes no memory."""
+
+    equal_parts: ClassVar[bool] = False
+    """:func:`partition` makes all parts as long as the longest one."""
 
     def _unchanged(self, _operand: object) -> Self:
         return self
@@ -32,6 +36,16 @@ class Phantom(np.ndarray[Any, np.dtype[Any]]):
         """Do nothing: there are no elements to write."""
 
 
+@contextmanager
+def equal_parts() -> Iterator[None]:
+    """Make all parts of size-only vectors as long as the longest, within the context."""
+    Phantom.equal_parts = True
+    try:
+        yield
+    finally:
+        Phantom.equal_parts = False
+
+
 def phantom(size: int, dtype: npt.DTypeLike = np.float32) -> Array:
     """Return a size-only vector of ``size`` elements (stride 0, read-only)."""
     return np.broadcast_to(np.zeros((), dtype), (size,)).view(Phantom)
@@ -40,11 +54,14 @@ def phantom(size: int, dtype: npt.DTypeLike = np.float32) -> Array:
 class Parts(list[Array]):
     """Consecutive views of one vector: each rank's part of it."""
 
-    __slots__ = ("whole",)
-
     def __init__(self, whole: Array, views: Iterable[Array]) -> None:
         super().__init__(views)
         self.whole = whole
+
+    @cached_property
+    def begins(self) -> list[int]:
+        """Index of the first element of each part, and the end of the vector."""
+        return list(accumulate(map(len, self), initial=0))
 
     @property
     def counts(self) -> list[int]:
@@ -56,6 +73,8 @@ def partition(buffer: Array, parts: int) -> Parts:
     """Cut a vector into ``parts`` consecutive views whose lengths differ by one at most, longer ones first."""
     quotient, remainder = divmod(len(buffer), parts)
     if type(buffer) is Phantom:
+        if Phantom.equal_parts and remainder:
+            quotient, remainder = quotient + 1, 0
         return _phantom_parts(quotient, remainder, parts, buffer.dtype.str)
     bounds = [i * quotient + min(i, remainder) for i in range(parts + 1)]
     return Parts(buffer, [buffer[lo:hi] for lo, hi in pairwise(bounds)])

@@ -77,7 +77,7 @@ class Wrapper(ABC, Generic[C]):
         """See :class:`hpcdl.fabric.comm.Comm`."""
         return self._wrap(await self._comm.split(color, key))
 
-    async def subcommunicator(self, color: int, division: Hashable) -> Comm:
+    async def subcommunicator(self, color: Callable[[int], int], division: Hashable) -> Comm:
         """See :class:`hpcdl.fabric.comm.Comm`."""
         return self._wrap(await self._comm.subcommunicator(color, division))
 

@@ -19,9 +19,8 @@ import numpy.typing as npt
 from scipy.optimize import nnls
 
 from hpcdl.fabric.network import EVERY_RANK, Link, Network
-from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.prediction.network_file import DOUBTFUL, PRICES
-from hpcdl.prediction.programs import MeasuredProgram, cheapest
+from hpcdl.prediction.programs import MeasuredProgram, cheapest, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -215,9 +214,7 @@ def _slope(time: float) -> tuple[float, ...]:
 
 def seconds(measured: MeasuredProgram, network: Network) -> float:
     """Return the simulated time of a program on ``network``."""
-    world = simulated(measured.ranks, network)
-    world.run(measured.program)
-    return world.now
+    return simulate(measured.program, measured.ranks, network)[0]
 
 
 def predicted_time(program: Program, ranks: int, network: Network, certainty: Certainty) -> tuple[float, float]:

@@ -20,12 +20,18 @@ from hpcdl.cases.spec.compute_times import ComputeTimes, Recorded
 from hpcdl.cases.spec.keys import MAX_RANKS
 from hpcdl.cases.spec.suite_tables import suites
 from hpcdl.fabric.network import NETWORKS, Network
-from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.prediction.fitted import Fitted, fitted, with_own_cores
 from hpcdl.prediction.fitting import CannotFitError, is_undetermined
 from hpcdl.prediction.network_file import NetworkFileError, load_network
 from hpcdl.prediction.parallelism import Parallelism, parallelism
-from hpcdl.prediction.programs import check_hosts, measured_programs, program_of, scheme_traits, spec_of
+from hpcdl.prediction.programs import (
+    check_hosts,
+    measured_programs,
+    program_of,
+    scheme_traits,
+    simulate,
+    spec_of,
+)
 from hpcdl.prediction.steps import STEPPING, predicted_steps
 from hpcdl.suite import UsageError
 from hpcdl.trace.recorder import TraceError
@@ -150,19 +156,18 @@ def _operations(
         for p in ranks if ranks and first["kind"] == "collective" else sorted(known):
             like = known.get(p, first)
             began = perf_counter()
-            world = simulated(p, cluster)
             try:
                 check_hosts(like, cluster, p)
                 program = program_of(like, p)
-                if program is not None:
-                    world.run(program)
+                seconds, simulated_ranks = simulate(program, p, cluster) if program is not None else (0.0, p)
             except ValueError as error:
                 left_out.append(f"{like['aggregation']} on {p} ranks: {error}")
                 continue
             if program is None:
                 left_out.append(f"{like.get('case')}: no prediction for such a case")
                 break
-            row = _row(like, known.get(p), p, cluster, most, world.now, perf_counter() - began)
+            row = _row(like, known.get(p), p, cluster, most, seconds, perf_counter() - began)
+            row["simulated_ranks"] = simulated_ranks
             rows.append({**row, "undetermined": is_undetermined(program, p, cluster, certainty)})
     return rows, left_out
 

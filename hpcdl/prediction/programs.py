@@ -11,13 +11,14 @@ import numpy as np
 
 from hpcdl import registry
 from hpcdl.aggregation.parts.collectives import operand
-from hpcdl.aggregation.parts.cost import check_messages
+from hpcdl.aggregation.parts.simulation import Operation
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.analysis.network.links import rounds
 from hpcdl.cases.spec.keys import restored
 from hpcdl.cases.spec.scheme import traits_of
 from hpcdl.cases.spec.suite_tables import module_of
 from hpcdl.fabric.vectors import phantom
+from hpcdl.fabric.virtual.simulated import simulated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -99,11 +100,12 @@ def program_of(record: Mapping[str, Any], ranks: int) -> Program | None:
     ValueError: an unknown scheme, or one that does not support so many ranks.
     """
     if record["kind"] == "collective":
-        payload = phantom(record["message_bytes"] // np.dtype(record["dtype"]).itemsize, record["dtype"])
-        collective = spec_of(record).scheme
-        registry.check_settings(collective.func, collective.keywords)
-        check_messages(collective.func, ranks, payload.nbytes, collective.keywords)
-        return partial(_called, collective, operand(record["collective"], payload, ranks))
+        spec = spec_of(record)
+        length, scheme = record["message_bytes"] // np.dtype(record["dtype"]).itemsize, spec.aggregation
+        operation = Operation(spec.collective, scheme.name, scheme.settings, ranks, length, record["dtype"])
+        registry.check_settings(operation.function.func, scheme.settings)
+        operand(spec.collective, phantom(length, record["dtype"]), ranks)
+        return operation
     pattern = record.get("pattern", "pair") if record["kind"] == "pairwise" else None
     if pattern in {"pair", "bisection"} and record["aggregation"] == "fabric":
         (partners,) = rounds(ranks, pattern)
@@ -134,8 +136,14 @@ def hosts(run: Run) -> tuple[int, ...]:
     return tuple(numbers[name] for name in names)
 
 
-async def _called(collective: Callable[..., Coroutine[Any, Any, None]], operand: Any, comm: Comm) -> None:
-    await collective(comm, operand)
+def simulate(program: Program, ranks: int, network: Network) -> tuple[float, int]:
+    """Return the time of a program of :func:`program_of` (s) and the number of ranks that were simulated."""
+    if isinstance(program, Operation):
+        simulation = program.simulate(network)
+        return simulation.seconds, simulation.simulated_ranks
+    world = simulated(ranks, network)
+    world.run(program)
+    return world.now, ranks
 
 
 async def _exchange(partners: list[int | None], payload: Any, comm: Comm) -> None:

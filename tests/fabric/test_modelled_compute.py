@@ -88,7 +88,11 @@ def test_work_of_a_part_lasts_as_said():
 
     async def program(comm):
         comm = ModelledCompute(comm, {"update": 2.0}.__getitem__, 0.0, clock=kernel.clock, pause=kernel.sleep)
-        for part in (await comm.split(0), await comm.subcommunicator(0, "all"), await comm.survivors()):
+        for part in (
+            await comm.split(0),
+            await comm.subcommunicator(lambda _rank: 0, "all"),
+            await comm.survivors(),
+        ):
             await part.compute("update", lambda: kernel.work(0.5))
 
     in_process(1).run(program)

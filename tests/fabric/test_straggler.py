@@ -70,7 +70,7 @@ def test_parts_that_programs_share_are_slowed_for_this_case_only():
             clock=lambda: watch.now,
             pause=watch.sleep,
         )
-        for part in (await slow.subcommunicator(0, "all"), await comm.subcommunicator(0, "all")):
+        for part in [await each.subcommunicator(lambda _rank: 0, "all") for each in (slow, comm)]:
             await part.compute("work", lambda: watch.work(1.0))
 
     in_process(1).run(program)

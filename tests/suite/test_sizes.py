@@ -73,7 +73,7 @@ def test_every_message_count_of_a_docstring_can_be_evaluated():
 
     for collective in COLLECTIVES:
         for name in schemes(collective):
-            assert (cost.messages(offered(collective, name), 1024, 1 << 20) or 0) >= 0
+            assert (cost.volume("Messages", offered(collective, name), 1024, 1 << 20) or 0) >= 0
 
 
 def test_lists_with_too_many_cases_are_refused(written, refused):

@@ -82,14 +82,18 @@ def time(
     return None
 
 
-def messages(
-    aggregation: Callable[..., Any], ranks: int, size: float, settings: Mapping[str, Any] | None = None
+def volume(
+    quantity: str,
+    aggregation: Callable[..., Any],
+    ranks: int,
+    size: float,
+    settings: Mapping[str, Any] | None = None,
 ) -> float | None:
-    """Return the stated number of messages of all ranks, or an upper bound; None if none is stated."""
+    """Return the stated "Messages" or "Bytes" of all ranks, or an upper bound; None if none is stated."""
     stated = costs(aggregation, settings)
-    for quantity, factor in (("Messages, all ranks", 1), ("Messages, busiest rank", ranks)):
-        if quantity in stated:
-            return factor * cost(stated[quantity], ranks, size)
+    for which, factor in (("all ranks", 1), ("busiest rank", ranks)):
+        if (formula := stated.get(f"{quantity}, {which}")) is not None:
+            return factor * cost(formula, ranks, size)
     return None
 
 
@@ -101,7 +105,7 @@ def check_messages(
     aggregation: Callable[..., Any], ranks: int, size: float, settings: Mapping[str, Any] | None = None
 ) -> None:
     """Raise ValueError for an operation with more than :data:`MAX_MESSAGES` messages."""
-    stated = messages(aggregation, ranks, size, settings)
+    stated = volume("Messages", aggregation, ranks, size, settings)
     sent = 2 * ranks * (ranks - 1) if stated is None else stated  # default: a ring's
     if sent > MAX_MESSAGES:
         raise ValueError(f"{ranks} ranks may send {sent:.2g} messages; at most {MAX_MESSAGES:.0e} are simulated")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from time import perf_counter, perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
@@ -11,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hpcdl import registry
+from hpcdl.aggregation.parts.simulation import Operation
 from hpcdl.aggregation.parts.traits import Aggregation
-from hpcdl.fabric.vectors import phantom
-from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.training.parts.bucketing import bucket_bytes
 
 if TYPE_CHECKING:
@@ -222,13 +222,10 @@ def choose_by_simulation(ranks: int, network: Network, sizes: Sequence[int], dty
     """Choose by simulated time, among schemes whose messages are known."""
     times: dict[str, dict[int, float]] = {}
     for size in sizes:
-        payload = phantom(size // np.dtype(dtype).itemsize, dtype)
         for name in candidates(simulated=True):
-            world = simulated(ranks, network)
-            scheme = registry.find("aggregation", name)
-            try:
-                world.run(lambda comm, scheme=scheme, payload=payload: scheme(comm, payload))  # type: ignore[misc]
-            except ValueError:
-                continue
-            times.setdefault(name, {})[size] = world.now
+            length = size // np.dtype(dtype).itemsize
+            operation = Operation("allreduce", name, {}, ranks, length, np.dtype(dtype).str)
+            with suppress(ValueError):
+                seconds = operation.simulate(network).seconds
+                times.setdefault(name, {})[size] = seconds
     return Choices(times)

@@ -10,6 +10,7 @@ import numpy as np
 
 from hpcdl.aggregation.parts import cost
 from hpcdl.aggregation.parts.entries import Series, dense
+from hpcdl.aggregation.parts.simulation import Operation
 from hpcdl.compression.parts.protocol import Sparse
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import phantom
@@ -66,6 +67,8 @@ def check_scheme(scheme: Scheme, traits: Aggregation) -> Iterator[Check]:
     if not (traits.native or traits.adaptive or traits.sparse):
         checks.append(("messages and bytes as stated", partial(_volume, scheme)))
         checks.append(("simulated time as stated", partial(_time, scheme)))
+    if traits.sides is not None:
+        checks.append(("symmetry as declared", partial(_symmetry, scheme)))
     for what, check in checks:
         try:
             yield Check(holds=True, what=what, detail=check())
@@ -285,3 +288,17 @@ def _time(scheme: Scheme) -> str:
     if not compared:
         raise BrokenContractError("the docstring states no time, such as 'Time: 2*(p - 1)*(alpha + n/p*beta)'")
     return f"{compared} numbers of ranks on {NETWORK.name}"
+
+
+def _symmetry(scheme: Scheme) -> str:
+    name = f"{scheme.__module__}:{scheme.__name__}"
+    for ranks in RANKS:
+        for length, per_host in ((PER_RANK * ranks, 1), (PER_RANK * ranks, 2), (1009, 1), (3, 1)):
+            operation, network = Operation("allreduce", name, {}, ranks, length, "float32"), NETWORK.on(per_host)
+            simulation, world = operation.simulate(network), simulated(ranks, network)
+            world.run(operation)
+            if abs(simulation.seconds - world.now) > 1e-9 * world.now:
+                where = f"{ranks} ranks, {per_host} per host, {length} elements"
+                times = f"{simulation.seconds:.4g} s instead of {world.now:.4g} s"
+                raise BrokenContractError(f"{where}: {simulation.simulated_ranks} stand for all: {times}")
+    return f"{RANKS[-1]} ranks at most"

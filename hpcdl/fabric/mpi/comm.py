@@ -218,10 +218,10 @@ class MpiComm:
         places = part.group.Translate_ranks(None, self._main.group)
         return MpiComm(self._scheduler, part, self._depth + 1, [self._members[place] for place in places])
 
-    async def subcommunicator(self, color: int, division: Hashable) -> MpiComm:
+    async def subcommunicator(self, color: Callable[[int], int], division: Hashable) -> MpiComm:
         """See :class:`hpcdl.fabric.comm.Comm`."""
         if division not in self._subcommunicators:
-            self._subcommunicators[division] = self.start(self.split(color), shared_tags=True)
+            self._subcommunicators[division] = self.start(self.split(color(self.rank)), shared_tags=True)
         return await self._subcommunicators[division]
 
     async def survivors(self) -> MpiComm:

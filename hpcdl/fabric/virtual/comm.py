@@ -5,16 +5,15 @@ Sends are rendezvous: they return when their receive has the data.
 
 from __future__ import annotations
 
-from functools import partial
-from operator import iadd
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hpcdl.fabric.comm import ANY, Array, Status, check_address, check_exchange
+from hpcdl.fabric.comm import ANY, TAGS, Array, Status, check_address, check_exchange
 from hpcdl.fabric.task import operation
 from hpcdl.fabric.vectors import Phantom
 from hpcdl.fabric.virtual.collectives import COLLECTIVES, collectively
 from hpcdl.fabric.virtual.groups import Gathering
-from hpcdl.fabric.virtual.matching import Post
+from hpcdl.fabric.virtual.matching import Post, hold, take
+from hpcdl.fabric.virtual.shifts import AsymmetryError
 from hpcdl.fabric.window import disseminate
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from hpcdl.fabric.comm import Memory
     from hpcdl.fabric.task import Task
     from hpcdl.fabric.virtual.groups import Group
-    from hpcdl.fabric.virtual.matching import Mailbox
     from hpcdl.fabric.virtual.world import World
 
 T = TypeVar("T")
@@ -41,12 +39,11 @@ class VirtualComm:
         self.size = len(group.members)
         self._world = world
         self._group = group
-        self._mailboxes = group.mailboxes
         self._failures = group.failures
         self._members = group.members
         self._me = group.members[rank]
         self._gathered: dict[int, int] = {}
-        self._subcommunicators: dict[Hashable, Task[VirtualComm]] = {}
+        self._subcommunicators: dict[Hashable, VirtualComm] = {}
 
     @operation
     def send(self, buffer: Array, dest: int, tag: int = 0) -> Generator[None, Any, None]:
@@ -61,7 +58,7 @@ class VirtualComm:
             self._check_alive(dest)
         begin = world.now
         task.waiting = 1
-        self._post_send(buffer, dest, tag)
+        self._send(task, buffer, dest, tag)
         yield
         if world.events is not None:
             self._record("send", begin, dest, buffer.nbytes, task.sent)
@@ -79,7 +76,7 @@ class VirtualComm:
             self._check_alive(source)
         begin = world.now
         task.waiting = 1
-        self._post_receive(buffer, source, tag)
+        self._receive(task, buffer, source, tag)
         status: Status = yield
         if world.events is not None:
             self._record("recv", begin, status.source, status.count * buffer.itemsize, task.arrived)
@@ -90,7 +87,9 @@ class VirtualComm:
         self, outgoing: Array, dest: int, incoming: Array, source: int, tag: int = 0
     ) -> Generator[None, Any, Status]:
         """See :class:`hpcdl.fabric.comm.Comm`."""
-        check_exchange(dest, source, tag, self.size)
+        size = self.size
+        if not (0 <= dest < size and 0 <= source < size and 0 <= tag < TAGS):
+            check_exchange(dest, source, tag, size)
         world = self._world
         task = world.running
         if task.time > world.now:
@@ -100,8 +99,8 @@ class VirtualComm:
             self._check_alive(dest, source)
         begin = world.now
         task.waiting = 2
-        self._post_receive(incoming, source, tag)
-        self._post_send(outgoing, dest, tag)
+        self._receive(task, incoming, source, tag)
+        self._send(task, outgoing, dest, tag)
         status: Status = yield
         if world.events is not None:
             self._record("recv", begin, source, status.count * incoming.itemsize, task.arrived)
@@ -111,6 +110,15 @@ class VirtualComm:
     async def apply(self, label: str, work: Callable[[], T], touched_bytes: int) -> T:
         """See :class:`hpcdl.fabric.comm.Comm`."""
         result = work()
+        self._apply(label, touched_bytes)
+        return result
+
+    async def add(self, into: Array, addend: Array) -> None:
+        """See :class:`hpcdl.fabric.comm.Comm`."""
+        into += addend
+        self._apply("add", into.nbytes)
+
+    def _apply(self, label: str, touched_bytes: int) -> None:
         world = self._world
         task = world.running
         begin = task.time
@@ -118,11 +126,6 @@ class VirtualComm:
         task.time = world.clock.apply(begin, self._me, label, touched_bytes)
         if world.events is not None:
             self._record(label, begin, -1, touched_bytes)
-        return result
-
-    def add(self, into: Array, addend: Array) -> Coroutine[Any, Any, Array]:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
-        return self.apply("add", partial(iadd, into, addend), into.nbytes)
 
     @operation
     def compute(self, label: str, work: Callable[[], T]) -> Generator[None, Any, T]:
@@ -158,11 +161,13 @@ class VirtualComm:
 
         return await self._gather("split", (color, key), 0, finish)  # type: ignore[no-any-return]
 
-    async def subcommunicator(self, color: int, division: Hashable) -> VirtualComm:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
+    async def subcommunicator(self, color: Callable[[int], int], division: Hashable) -> VirtualComm:
+        """See :class:`hpcdl.fabric.comm.Comm`; no rank waits for another one."""
         if division not in self._subcommunicators:
-            self._subcommunicators[division] = self.start(self.split(color), shared_tags=True)
-        return await self._subcommunicators[division]
+            self._check_alive(*self._failures.failed)
+            group, rank = self._world.divided(self._group, color, division)[self._me]
+            self._subcommunicators[division] = VirtualComm(self._world, group, rank)
+        return self._subcommunicators[division]
 
     async def survivors(self) -> VirtualComm:
         """See :class:`hpcdl.fabric.comm.Comm`."""
@@ -219,7 +224,7 @@ class VirtualComm:
             into[:] = theirs
         if peer != self.rank:
             task.waiting = 2  # it is both ends
-            world.transfer(self._members[peer], self._me, into.nbytes, task, task)
+            world.transfer(self._members[peer], into.nbytes, task, task)
             yield
         if world.events is not None:
             self._record("get", begin, peer, into.nbytes)
@@ -229,30 +234,43 @@ class VirtualComm:
         if loss is not None:
             raise loss
 
-    def _post_send(self, buffer: Array, dest: int, tag: int) -> None:
-        task = self._world.running
-        send = Post(task, self.rank, dest, tag, buffer)
+    def _send(self, task: Task[Any], buffer: Array, dest: int, tag: int) -> None:
+        group, rank = self._group, self.rank
+        if self._world.shifts is not None:
+            group, rank, dest = group.shifted(self._world.shifts, rank, dest)
         address = task.space * self.size + dest
-        mailbox = self._mailboxes[address]
-        receive = mailbox.take_receive(send)
-        if receive is not None:
-            self._world.complete(send, receive, self._members)
-            self._tidy(address, mailbox)
+        mailbox = group.mailboxes[address]
+        key = rank, tag
+        receive = mailbox.take_receive(rank, tag) if mailbox.open else take(mailbox.receives, key)
+        if receive is None:
+            group.posted += 1
+            hold(mailbox.sends, key, Post(task, group.posted, rank, dest, tag, buffer))
+            return
+        self._world.complete(task, group.members[rank], rank, tag, buffer, receive.task, receive.buffer)
+        if address >= self.size:
+            group.tidy(address)
 
-    def _post_receive(self, buffer: Array, source: int, tag: int) -> None:
-        task = self._world.running
-        receive = Post(task, self.rank, source, tag, buffer)
+    def _receive(self, task: Task[Any], buffer: Array, source: int, tag: int) -> None:
+        group = self._group
         address = task.space * self.size + self.rank
-        mailbox = self._mailboxes[address]
-        send = mailbox.take_send(receive)
-        if send is not None:
-            self._world.complete(send, receive, self._members)
-            self._tidy(address, mailbox)
-
-    def _tidy(self, address: int, mailbox: Mailbox) -> None:
-        """Drop an empty mailbox of a started program: a training run starts programs by the million."""
-        if address >= self.size and not mailbox.sends and not mailbox.receives:
-            del self._mailboxes[address]
+        mailbox = group.mailboxes[address]
+        key = source, tag
+        wild = source < 0 or tag < 0
+        if source < 0 and self._world.shifts is not None:
+            raise AsymmetryError("a receive from any rank")
+        send = mailbox.take_send(source, tag) if wild else take(mailbox.sends, key)
+        if send is None:
+            group.posted += 1
+            post = Post(task, group.posted, self.rank, source, tag, buffer)
+            if wild:
+                mailbox.open.append(post)
+            else:
+                hold(mailbox.receives, key, post)
+            return
+        rank = send.rank
+        self._world.complete(send.task, group.members[rank], rank, send.tag, send.buffer, task, buffer)
+        if address >= self.size:
+            group.tidy(address)
 
     @operation
     def _gather(
@@ -261,6 +279,8 @@ class VirtualComm:
         """Wait for all ranks' ``given``; the last rank computes each rank's result by ``finish``."""
         world = self._world
         task = world.running
+        if world.shifts is not None:
+            raise AsymmetryError(what)
         world.wake(task, task.time)
         yield
         begin = world.now

@@ -10,9 +10,10 @@ from hpcdl.fabric.task import DEPTHS
 from hpcdl.fabric.virtual.matching import Mailbox
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Hashable, Iterable
 
     from hpcdl.fabric.task import Task
+    from hpcdl.fabric.virtual.shifts import Shifts
 
 
 class Failures:
@@ -57,7 +58,7 @@ class Failures:
 class Group:
     """The members of a communicator: ranks of the world in order, and the number of splits that made it."""
 
-    __slots__ = ("depth", "failures", "gatherings", "mailboxes", "members")
+    __slots__ = ("depth", "divisions", "failures", "gatherings", "mailboxes", "members", "places", "posted")
 
     def __init__(self, members: tuple[int, ...], depth: int) -> None:
         if depth >= DEPTHS:
@@ -65,8 +66,26 @@ class Group:
         self.members = members
         self.depth = depth
         self.mailboxes: defaultdict[int, Mailbox] = defaultdict(Mailbox)
+        self.posted = 0
+        """Number of posts."""
         self.gatherings: dict[tuple[int, int], Gathering] = {}
         self.failures = Failures(members)
+        self.places: dict[int, tuple[Group, int]] = {}
+        """Group and rank of each member of the groups that were made together; for :meth:`shifted`."""
+        self.divisions: dict[Hashable, dict[int, tuple[Group, int]]] = {}
+        """The ``places`` of sub-communicators."""
+
+    def shifted(self, shifts: Shifts, rank: int, dest: int) -> tuple[Group, int, int]:
+        """Return the group of the receiver that stands for ``dest``, and sender and receiver in it."""
+        source, receiver = shifts.shifted(self.members[rank], self.members[dest])
+        group, dest = self.places[receiver]
+        return group, self.places[source][1], dest
+
+    def tidy(self, address: int) -> None:
+        """Drop an empty mailbox of a started program: a training run starts programs by the million."""
+        mailbox = self.mailboxes[address]
+        if not (mailbox.sends or mailbox.receives or mailbox.open):
+            del self.mailboxes[address]
 
 
 class Gathering:

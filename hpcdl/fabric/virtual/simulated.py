@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from hpcdl.fabric.comm import Event
     from hpcdl.fabric.network import Network
+    from hpcdl.fabric.virtual.shifts import Shifts
 
 
 ENOUGH: Final = 1 - 1e-9
@@ -99,21 +100,30 @@ def _first_moment(now: float, enough: float, port: _Port, other: _Port) -> tuple
 
 class _VirtualTime:
     def __init__(
-        self, ranks: int, network: Network, compute: Callable[[int, str], float], prices: Mapping[str, float]
+        self,
+        ranks: int,
+        network: Network,
+        compute: Callable[[int, str], float],
+        prices: Mapping[str, float],
+        shifts: Shifts | None,
     ) -> None:
         self._host = [network.host(rank) for rank in range(ranks)]
         hosts = max(self._host) + 1
         self._slow = network.slow
         self._network = network
-        self._link = network.link
+        self._alpha, self._beta = network.link.alpha, network.link.beta
+        self._gamma = network.gamma
         self._inside = network.inside
         self._compute = compute
-        self._prices = prices
+        self._prices = dict(prices)
         # ports 0..hosts-1 lead to the network, the others to a rank's neighbours on its host
         self._hosts = hosts
-        links = [network.link] * hosts + [network.inside] * ranks
-        self._sending = [_Port(link.alpha) for link in links]
-        self._receiving = [_Port(link.alpha) for link in links]
+        if shifts is None:
+            links = [network.link] * hosts + [network.inside] * ranks
+            self._sending = [_Port(link.alpha) for link in links]
+            self._receiving = [_Port(link.alpha) for link in links]
+        else:
+            self._sending, self._receiving = (_ports(ranks, hosts, network, shifts) for _ in range(2))
         # arithmetic of an exchange does not wait for the end of a layer: the message thread does it
         self._working = [0.0] * ranks
         self._applying = [0.0] * ranks
@@ -125,9 +135,10 @@ class _VirtualTime:
             takes = link.alpha + size * link.beta
             out, into = self._hosts + source, self._hosts + dest
         else:
-            link = self._link
-            share = min(self._slow.get(out, 1.0), self._slow.get(into, 1.0)) if self._slow else 1.0
-            takes = link.alpha + size * link.beta / share
+            takes = self._alpha + size * self._beta
+            if self._slow:
+                share = min(self._slow.get(out, 1.0), self._slow.get(into, 1.0))
+                takes = self._alpha + size * self._beta / share
         sending, receiving = self._sending[out], self._receiving[into]
         if sending.free[-2] <= now and receiving.free[-2] <= now:
             sending.free[-2] = receiving.free[-2] = end = now + takes
@@ -147,15 +158,22 @@ class _VirtualTime:
         return now + seconds(collective, ranks, size, self._network)
 
     def apply(self, now: float, rank: int, label: str, touched_bytes: int) -> float:
-        price = self._prices.get(label, self._network.gamma)
-        end = max(now, self._applying[rank]) + touched_bytes * price
-        self._applying[rank] = end
+        begin = self._applying[rank]
+        if begin < now:  # noqa: PLR1730 - max() takes as long as the rest
+            begin = now
+        self._applying[rank] = end = begin + touched_bytes * self._prices.get(label, self._gamma)
         return end
 
     def compute(self, now: float, rank: int, label: str) -> float:
         end = max(now, self._working[rank]) + self._compute(rank, label)
         self._working[rank] = end
         return end
+
+
+def _ports(ranks: int, hosts: int, network: Network, shifts: Shifts) -> list[_Port]:
+    """Return the ports of all hosts, and of all ranks inside, which are those of the representatives."""
+    inside = [_Port(network.inside.alpha) for _ in range(shifts.representatives)]
+    return [_Port(network.link.alpha)] * hosts + [inside[shifts.shifted(rank, rank)[1]] for rank in range(ranks)]
 
 
 def _no_time(_rank: int, label: str) -> float:
@@ -169,14 +187,16 @@ def simulated(
     compute: Callable[[int, str], float] = _no_time,
     prices: Mapping[str, float] = MappingProxyType({}),
     events: list[list[Event]] | None = None,
+    shifts: Shifts | None = None,
 ) -> World:
     """Return a world of ``ranks`` ranks on ``network``; ``world.now`` is the virtual time in seconds.
 
     ``compute(rank, label)`` returns the time of a piece of local work (s), and raises ValueError for an unknown
     label; for a straggler it returns more. ``prices``: time of arithmetic between messages, by its label (s per
-    byte that it touches); the network's gamma for other labels.
+    byte that it touches); the network's gamma for other labels. ``shifts``: symmetry of program and network.
     """
     flows = None
     if network.topology is not None:
         flows = Flows(Wiring(network, ranks), ranks, network.site.overhead_seconds)
-    return World(ranks, _VirtualTime(ranks, network, compute, prices), VirtualComm, events, flows)
+    clock = _VirtualTime(ranks, network, compute, prices, shifts)
+    return World(ranks, clock, VirtualComm, events, flows, shifts)

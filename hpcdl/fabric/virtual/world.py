@@ -19,13 +19,14 @@ from hpcdl.fabric.shared_memory import OneProcess
 from hpcdl.fabric.task import Task
 from hpcdl.fabric.vectors import BufferPool, Phantom
 from hpcdl.fabric.virtual.groups import Group
-from hpcdl.fabric.virtual.matching import Post, deliver
+from hpcdl.fabric.virtual.matching import deliver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Hashable, Iterator
 
-    from hpcdl.fabric.comm import Comm
+    from hpcdl.fabric.comm import Array, Comm
     from hpcdl.fabric.virtual.flows import Flows
+    from hpcdl.fabric.virtual.shifts import Shifts
 
 T = TypeVar("T")
 
@@ -76,7 +77,7 @@ class World:
 
     ``messages`` and ``bytes`` count what each rank has sent, without native collectives. With ``events``, a list
     for each rank, every operation is recorded as (task, label, begin ns, end ns, peer, bytes). With ``flows``
-    messages share links, and the clock is not asked for them.
+    messages share links, and the clock is not asked for them. With ``shifts`` only the representatives run.
     """
 
     def __init__(
@@ -86,8 +87,10 @@ class World:
         make_comm: Callable[[World, Group, int], Comm],
         events: list[list[Event]] | None = None,
         flows: Flows | None = None,
+        shifts: Shifts | None = None,
     ) -> None:
         self._flows = flows
+        self.shifts = shifts
         self.ranks = ranks
         self.clock = clock
         self.make_comm = make_comm
@@ -112,11 +115,14 @@ class World:
     def run(self, program: Callable[[Comm], Coroutine[Any, Any, T]]) -> list[T]:
         """Run ``program(comm)`` on every rank and return the results in the order of ranks.
 
-        Raises Deadlock, PeerLost, or the error of a program.
+        Raises Deadlock, PeerLost, AsymmetryError, or the error of a program.
         """
         group = self.group(tuple(range(self.ranks)), 0)
         self._launched = [0] * self.ranks
-        comms = [self.make_comm(self, group, rank) for rank in range(self.ranks)]
+        if self.shifts is not None:
+            group.places = {rank: (group, rank) for rank in range(self.ranks)}
+        running = self.ranks if self.shifts is None else self.shifts.representatives
+        comms = [self.make_comm(self, group, rank) for rank in range(running)]
         mains = [self.launch(Task(program(comm)), comm.rank, self.now) for comm in comms]
         with _collecting_seldom():
             try:
@@ -153,6 +159,22 @@ class World:
         self.groups.append(group)
         return group
 
+    def divided(
+        self, group: Group, color: Callable[[int], int], division: Hashable
+    ) -> dict[int, tuple[Group, int]]:
+        """Return the group of equal ``color``, and the rank in it, of each member of ``group``; made once."""
+        places = group.divisions.get(division)
+        if places is None:
+            parts: dict[int, list[int]] = {}
+            for rank, member in enumerate(group.members):
+                parts.setdefault(color(rank), []).append(member)
+            places = group.divisions[division] = {}
+            for members in parts.values():
+                part = self.group(tuple(members), group.depth + 1)
+                part.places = places
+                places.update({member: (part, rank) for rank, member in enumerate(members)})
+        return places
+
     def launch(self, task: Task[T], rank: int, when: float) -> Task[T]:
         """Queue a program that begins at ``when``."""
         task.rank = rank
@@ -167,44 +189,54 @@ class World:
 
     def wake(self, task: Task[Any], when: float) -> None:
         """Queue ``task`` to go on at ``when``."""
-        agenda = self._agenda
-        if when in agenda:
-            agenda[when].append(task)
-        else:
-            agenda[when] = [task]
+        due = self._agenda.get(when)
+        if due is None:
+            self._agenda[when] = [task]
             heappush(self._moments, when)
-
-    def complete(self, send: Post, receive: Post, members: tuple[int, ...]) -> None:
-        """Deliver a message between two of ``members`` and set when both ends go on."""
-        outgoing = send.buffer
-        if type(receive.buffer) is not Phantom:
-            deliver(send, receive)
-        source = members[send.rank]
-        size = outgoing.nbytes
-        self.messages[source] += 1
-        self.bytes[source] += size
-        task = receive.task
-        # Status(...) at half its cost; large simulations spend most of their time here
-        task.answer = tuple.__new__(Status, (send.rank, send.tag, outgoing.size))
-        self.transfer(source, members[receive.rank], size, task, send.task)
-
-    def transfer(self, source: int, dest: int, size: int, receiving: Task[Any], sending: Task[Any]) -> None:
-        """Move ``size`` bytes between two ranks; both tasks wait for it."""
-        if self._flows is None:
-            self._arrive(self.clock.message(self.now, source, dest, size), receiving, sending)
         else:
-            self._flows.send(self.now, source, dest, size, (receiving, sending))
+            due.append(task)
+
+    def complete(
+        self,
+        sending: Task[Any],
+        source: int,
+        rank: int,
+        tag: int,
+        sent: Array,
+        receiving: Task[Any],
+        room: Array,
+    ) -> None:
+        """Deliver a message of the rank ``source``, ``rank`` to its receiver, and set when both ends go on."""
+        if type(room) is not Phantom:
+            deliver(rank, sent, receiving.rank, room)
+        # Status(...) at half its cost; large simulations spend most of their time here
+        receiving.answer = tuple.__new__(Status, (rank, tag, sent.size))
+        size = sent.nbytes
+        self.messages[sending.rank] += 1
+        self.bytes[sending.rank] += size
+        if self._flows is None:
+            self._arrive(self.clock.message(self.now, source, receiving.rank, size), receiving, sending)
+        else:
+            self.transfer(source, size, receiving, sending)
+
+    def transfer(self, source: int, size: int, receiving: Task[Any], sending: Task[Any]) -> None:
+        """Move ``size`` bytes from the rank ``source`` to that of ``receiving``; both tasks wait for it."""
+        if self._flows is None:
+            self._arrive(self.clock.message(self.now, source, receiving.rank, size), receiving, sending)
+        else:
+            self._flows.send(self.now, source, receiving.rank, size, (receiving, sending))
 
     def _arrive(self, when: float, receiving: Task[Any], sending: Task[Any]) -> None:
+        receiving.arrived = sending.sent = when
+        if when > receiving.time:  # noqa: PLR1730 - max() takes as long as the rest
+            receiving.time = when
+        if when > sending.time:  # noqa: PLR1730
+            sending.time = when
         receiving.waiting -= 1
-        receiving.arrived = when
-        receiving.time = max(receiving.time, when)
+        sending.waiting -= 1
         if not receiving.waiting:
             self.wake(receiving, receiving.time)
-        sending.waiting -= 1
-        sending.sent = when
-        sending.time = max(sending.time, when)
-        if not sending.waiting:
+        if not sending.waiting and sending is not receiving:
             self.wake(sending, sending.time)
 
     def hold(self, rank: int) -> None:

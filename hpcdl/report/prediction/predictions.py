@@ -132,7 +132,8 @@ def _layers(parallelism: Parallelism) -> list[tuple[str, ...]]:
 
 NOTE: Final = (
     "Predicted: the same program in virtual time on a model of the network. Of measured: predicted by measured "
-    "time. A library's own collective cannot be simulated: its time is that of the best published algorithm."
+    "time. A library's own collective cannot be simulated: its time is that of the best published algorithm. "
+    "Simulated: ranks that stand for all by symmetry; all, where scheme or network has none."
 )
 STEPS: Final = (
     *(
@@ -239,7 +240,7 @@ def predicted(rows: Sequence[Record]) -> Section:
     groups: dict[str, list[Record]] = {}
     for row in rows:
         groups.setdefault(f"{row['collective']}, {row['dtype']}", []).append(row)
-    header = ("size", "algorithm", "ranks", "predicted", "measured", "of measured", "")
+    header = ("size", "algorithm", "ranks", "predicted", "measured", "of measured", "simulated", "")
     tables = [
         Table(title, header, [_cells(row) for row in sorted(group, key=_order)], 2).without_empty()
         for title, group in groups.items()
@@ -302,6 +303,7 @@ def _cells(row: Record) -> tuple[str, ...]:
         seconds(row["predicted_seconds"]),
         seconds(measured),
         digits(row["predicted_seconds"] / measured) if measured else NONE,
+        str(row["simulated_ranks"]),
         doubt(row),
     )
 

@@ -64,6 +64,7 @@ SIMULATED: Final = (
     "closed form",
     "share",
     "simulated in",
+    "simulated ranks",
 )
 NOTE: Final = (
     "Times are of the slowest rank, quantiles over repetitions. Up to 64 KiB a repetition is a loop of about "
@@ -74,7 +75,8 @@ NOTE: Final = (
 SIMULATED_NOTE: Final = (
     "Simulated: the same program in virtual time on a model of the network, not a measurement. Closed "
     "form: the cost that the algorithm's docstring states, with the model's numbers, where all messages travel "
-    "alike; share: closed form by simulated; simulated in: the time that the simulation itself took."
+    "alike; share: closed form by simulated; simulated in: the time that the simulation itself took. "
+    "Simulated ranks: those that stand for all by symmetry; all, where scheme or network has none."
 )
 
 
@@ -162,6 +164,7 @@ def _simulated(record: Record, peers: Sequence[Record]) -> tuple[str, ...]:
         seconds(stated),
         digits(stated / time) if stated is not None and time else NONE,
         seconds(record.get("simulation_seconds")),
+        str(record.get("simulated_ranks") or NONE),
     )
 
 

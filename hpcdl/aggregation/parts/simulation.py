@@ -1,0 +1,102 @@
+"""Collectives of schemes as programs to simulate, by symmetry where scheme and network have one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hpcdl import registry
+from hpcdl.aggregation.parts import cost
+from hpcdl.aggregation.parts.collectives import offered, operand
+from hpcdl.aggregation.parts.traits import Aggregation
+from hpcdl.fabric.comm import PeerLost
+from hpcdl.fabric.vectors import equal_parts, phantom
+from hpcdl.fabric.virtual.shifts import AsymmetryError, Shifts, shifts
+from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.fabric.virtual.world import Deadlock
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Mapping
+
+    from hpcdl.fabric.comm import Array, Comm
+    from hpcdl.fabric.network import Network
+    from hpcdl.fabric.virtual.world import World
+
+
+class Simulation(NamedTuple):
+    """Outcome of a simulated collective."""
+
+    seconds: float
+    messages: int
+    """Sent by the busiest rank."""
+    bytes: int
+    """Sent by the busiest rank; the mean over ranks if they differ and one stands for all."""
+    simulated_ranks: int
+    """Number of ranks that stand for all by symmetry; all if scheme or network has none."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A collective of a scheme on size-only vectors. Raises ValueError if the scheme does not have it."""
+
+    collective: str
+    scheme: str
+    settings: Mapping[str, Any]
+    ranks: int
+    length: int
+    """Elements of the vector."""
+    dtype: str
+
+    @cached_property
+    def function(self) -> partial[Coroutine[Any, Any, None]]:
+        """The collective with its settings bound."""
+        return partial(offered(self.collective, self.scheme), **self.settings)
+
+    def __call__(self, comm: Comm) -> Coroutine[Any, Any, None]:
+        """Return the program of a rank."""
+        return self.function(comm, operand(self.collective, self._vector, self.ranks))
+
+    @property
+    def _vector(self) -> Array:
+        return phantom(self.length, self.dtype)
+
+    def check(self, network: Network) -> None:
+        """Raise ValueError if the simulation on ``network`` has too many messages."""
+        if self.symmetry(network) is None:
+            cost.check_messages(self.function.func, self.ranks, self._vector.nbytes, self.settings)
+
+    def symmetry(self, network: Network) -> Shifts | None:
+        """Return the shifts that change no time on ``network``; None if there are none."""
+        sides = registry.traits("aggregation", self.scheme, Aggregation).sides
+        if sides is None:
+            return None
+        full = registry.in_full(registry.find("aggregation", self.scheme), self.settings)
+        found = shifts(sides(self.ranks, **full), network)
+        # unequal parts on several links: the longest part need not be what all others wait for
+        return None if found is None or (found.representatives > 1 and self.length % self.ranks) else found
+
+    def simulate(self, network: Network) -> Simulation:
+        """Return time and volume on ``network``.
+
+        Raises ValueError for too many messages, and where the scheme does.
+        """
+        if (found := self.symmetry(network)) is not None:
+            world = simulated(self.ranks, network, shifts=found)
+            try:
+                with equal_parts():
+                    world.run(self)
+            except (AsymmetryError, Deadlock, PeerLost):
+                pass
+            else:
+                return Simulation(world.now, max(world.messages), self._bytes(world), found.representatives)
+        self.check(network)
+        world = simulated(self.ranks, network)
+        world.run(self)
+        return Simulation(world.now, max(world.messages), max(world.bytes), self.ranks)
+
+    def _bytes(self, world: World) -> int:
+        """Return the bytes that a rank sends, by the scheme's formula if parts have different lengths."""
+        arguments = (self.function.func, self.ranks, self._vector.nbytes, self.settings)
+        stated = cost.volume("Bytes", *arguments) if self.length % self.ranks else None
+        return max(world.bytes) if stated is None else round(stated / self.ranks)

@@ -1,0 +1,101 @@
+"""Symmetry: the ranks of one host stand for all, and times are those of simulating all ranks."""
+
+from dataclasses import replace
+
+import pytest
+
+from hpcdl.aggregation.parts.simulation import Operation
+from hpcdl.fabric.network import EVERY_RANK, NETWORKS
+from hpcdl.fabric.topologies.torus import Torus
+from hpcdl.fabric.virtual.shifts import AsymmetryError, Shifts, shifts
+from hpcdl.fabric.virtual.simulated import simulated
+
+NETWORK = NETWORKS["infiniband-hdr"]
+SCHEMES = {"ring": {}, "torus": {}, "hierarchical": {"ranks_per_node": 8}}
+
+
+def operation(scheme, ranks, length):
+    """Return an allreduce of the scheme."""
+    return Operation("allreduce", scheme, SCHEMES.get(scheme, {}), ranks, length, "float32")
+
+
+def agree(program, network):
+    """Compare with all ranks, and return the number of ranks that stood for them."""
+    simulation, world = program.simulate(network), simulated(program.ranks, network)
+    world.run(program)
+    assert simulation.seconds == pytest.approx(world.now, rel=1e-9)
+    assert simulation.messages == max(world.messages)
+    assert simulation.bytes == pytest.approx(max(world.bytes), rel=0.2)
+    if program.length % program.ranks == 0:
+        assert simulation.bytes == max(world.bytes)
+    return simulation.simulated_ranks
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("ranks_per_host", [1, 2, 8, 16, EVERY_RANK])
+@pytest.mark.parametrize("ranks", [64, 96])
+def test_representatives_take_the_time_of_all(ranks, ranks_per_host, scheme):
+    stand = agree(operation(scheme, ranks, 1000 * ranks), NETWORK.on(ranks_per_host))
+    # a row of the torus of 96 ranks has 12: hosts of 8 and of 16 cut it
+    whole = (scheme, ranks) == ("torus", 96) and ranks_per_host in {8, 16}
+    assert stand == (ranks if whole else 1 if ranks_per_host == EVERY_RANK else ranks_per_host)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("length", [25_557_032, 7])
+def test_unequal_parts_take_the_time_of_the_longest(length, scheme):
+    assert agree(operation(scheme, 64, length), NETWORK) == 1
+    assert agree(operation(scheme, 64, length), NETWORK.on(2)) == 64
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize(("ranks", "length"), [(256, 256_000), (1024, 1_024_000), (1024, 25_557_032)])
+def test_representatives_take_the_time_of_all_of_1024(ranks, length, scheme):
+    assert agree(operation(scheme, ranks, length), NETWORK) == 1
+
+
+def test_a_ring_of_16384_ranks():
+    p, n, link = 1 << 14, 4 << 20, NETWORK.link
+    simulation = operation("ring", p, n // 4).simulate(NETWORK)
+    stated = 2 * (p - 1) * (link.alpha + n / p * link.beta) + n * (p - 1) / p * NETWORK.gamma
+    assert simulation == (pytest.approx(stated, rel=1e-9), 2 * (p - 1), 2 * n * (p - 1) // p, 1)
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        replace(NETWORK, slow={3: 0.5}),
+        replace(NETWORK, topology=Torus(sides=[8])),
+        replace(NETWORK, hosts=(0, 1, 0)),
+        NETWORK.on(3),
+    ],
+)
+def test_unequal_hosts_are_all_simulated(network):
+    assert agree(operation("ring", 8, 800), network) == 8
+
+
+@pytest.mark.parametrize(("ranks", "scheme"), [(12, "hierarchical"), (16, "tree"), (16, "native")])
+def test_a_scheme_without_a_grid_is_simulated_on_all_ranks(ranks, scheme):
+    assert operation(scheme, ranks, 1600).simulate(NETWORK).simulated_ranks == ranks
+
+
+def test_a_shift_moves_the_receiver_to_the_first_host():
+    """Rows of six ranks on hosts of two: rank 15, in place 3 of row 2, sends to rank 9, in place 3 of row 1."""
+    grid = shifts((4, 6), NETWORK.on(2))
+    assert grid.representatives == 2
+    assert grid.shifted(15, 9) == (7, 1)
+    assert shifts((4, 6), NETWORK.on(12)).shifted(15, 21) == (3, 9)
+    assert shifts((4, 6), NETWORK.on(8)) is None
+
+
+def test_operations_on_all_ranks_have_no_representatives():
+    async def any_source(comm):
+        await comm.recv(operation("ring", 4, 4)._vector)
+
+    async def barrier(comm):
+        await comm.native("barrier", operation("ring", 4, 4)._vector)
+
+    for program in (any_source, barrier):
+        with pytest.raises(AsymmetryError):
+            simulated(4, NETWORK, shifts=Shifts((4,), (1,))).run(program)
