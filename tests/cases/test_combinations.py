@@ -23,14 +23,6 @@ CASES = {
     },
     "replay": {"model": "lenet5", "flops": 1e9, "ranks": 4, "batch_per_rank": 8},
     "collective": {"aggregation": "ring", "ranks": 4, "message_bytes": 64},
-    "break_even": {
-        "model": "lenet5",
-        "compression": "fp16",
-        "ranks": 4,
-        "aggregation": "ring",
-        "batch_per_rank": 8,
-        "network": "gemini",
-    },
 }
 DEVICE = {"backend": "cupy"}
 MODEL = {"mesh": {"model": 2}}
@@ -44,7 +36,6 @@ NATIVE = {"name": "hierarchical", "outer": "native"}
 EXAMPLES = [
     # key of the row, kind of case, keys
     ("training", "replay", {"training": "elastic_averaging"}),
-    ("training", "break_even", {"training": "ad_psgd"}),
     ("dtype", "train", {"dtype": "float16", "training": "asynchronous"}),
     ("optimizer", "train", {"optimizer": "sgd", "training": "sandblaster"}),
     ("optimizer", "train", {"optimizer": "lars", **MODEL}),

@@ -171,7 +171,6 @@ compressor = partial(_declared, "compression", "a compressor")
 REPLAY: Final = Feature("a replay", lambda case: case.kind == "replay")
 SIMULATED_REPLAY: Final = Feature("a simulated replay", lambda case: case.kind == "replay" and case.network)
 COMPRESSED_REPLAY: Final = Feature("a compressed replay", lambda case: case.kind == "replay" and case.plan)
-BREAK_EVEN: Final = Feature("a break-even case", lambda case: case.kind == "break_even")
 COLLECTIVE: Final = Feature("a collective", lambda case: case.kind == "collective")
 SIMULATED: Final = Feature("a simulated case", lambda case: case.network, "network")
 TOPOLOGY_KEY: Final = Feature("the key topology", lambda case: case.topology is not None)
@@ -217,10 +216,6 @@ MOMENTUM: Final = Feature(
 )
 
 LOOSE: Final = strategy("without equal steps", lambda traits: not traits.lockstep)
-UNSUMMED: Final = strategy(
-    "that sums no compressed gradients in equal steps",
-    lambda traits: not (traits.lockstep and traits.aggregates and traits.compresses),
-)
 UNSCALED: Final = strategy("without loss scaling", lambda traits: not traits.scales_loss)
 OWN_OPTIMIZER: Final = strategy("with an optimizer of its own", lambda traits: traits.optimizer)
 UNWEIGHTED: Final = strategy("that counts all ranks alike", lambda traits: not traits.weighs_images)
@@ -297,7 +292,6 @@ UNTESTED: Final = Feature("no validation set", lambda case: not case.validation)
 
 ROWS: Final = (
     Row("training", REPLAY, LOOSE, "its messages do not depend on sizes alone"),
-    Row("training", BREAK_EVEN, UNSUMMED, "steps with and without compression are compared"),
     Row("dtype", FLOAT16, UNSCALED, "float16 needs loss scaling", "use bfloat16 or float32"),
     Row("optimizer", _given("optimizer"), OWN_OPTIMIZER, "it has its own optimizer", LEAVE),
     Row("optimizer", BY_TENSOR, MODEL, "it needs whole tensors", "choose another optimizer"),
