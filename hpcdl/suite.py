@@ -25,7 +25,7 @@ from hpcdl.cases.spec.suite_tables import (
     module_of,
     override,
 )
-from hpcdl.trace.input_file import parse_toml, read_text
+from hpcdl.trace.files import parse_toml, read_text
 from hpcdl.training.parts.mesh import Mesh
 
 if TYPE_CHECKING:

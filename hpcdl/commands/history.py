@@ -119,7 +119,7 @@ def execute(options: argparse.Namespace) -> int:
 def _switches(file: Path) -> dict[str, str]:
     """Return the switch of each host in a file. Raises UsageError."""
     from hpcdl.suite import UsageError
-    from hpcdl.trace.input_file import read_text
+    from hpcdl.trace.files import read_text
 
     try:
         lines = [

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.registry import nearest
-from hpcdl.trace.input_file import parse_toml, read_text
+from hpcdl.trace.files import parse_toml, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -39,8 +39,6 @@ class Sample(NamedTuple):
     """CPU time of all processes on the cores, without interrupts."""
     steal_ns: int
     """Time in which the hypervisor ran other machines on the cores."""
-    frequency_khz: int
-    """Of the first core."""
     retransmissions: int
     """TCP segments that the host sent again."""
     load: float
@@ -74,21 +72,18 @@ class Counters:
         siblings = {_siblings(self._cpus, core) for core in place.cores}
         self._place = Place(place.machine, frozenset().union(*siblings))
         self._physical_cores = len(siblings)
-        self._first = min(place.cores)
 
     def sample(self) -> Sample:
         """Read the counters."""
         now = time.perf_counter_ns()
         used = resource.getrusage(resource.RUSAGE_SELF)
         busy, steal = _core_times(machine.text(self._root / "proc/stat"), self._place.cores)
-        frequency = machine.number(machine.text(self._cpus / f"cpu{self._first}/cpufreq/scaling_cur_freq"))
         return Sample(
             now,
             round((used.ru_utime + used.ru_stime) * 1e9),
             used.ru_nivcsw,
             busy,
             steal,
-            frequency if isinstance(frequency, int) else UNKNOWN,
             _retransmissions(machine.text(self._root / "proc/net/snmp")),
             _load(machine.text(self._root / "proc/loadavg")),
         )
@@ -119,7 +114,6 @@ def _columns(usage: Usage, cpu_ns: int, threads: int) -> dict[str, float]:
         error = round(DEVIATIONS * TICK_NS * ticks)
     return {
         "wall_ns": wall,
-        "cpu_ns": usage.grown("cpu_ns"),
         "busy_ns": busy,
         "foreign_ns": foreign,
         "foreign_error_ns": error,
@@ -127,8 +121,6 @@ def _columns(usage: Usage, cpu_ns: int, threads: int) -> dict[str, float]:
         "steal_ns": usage.grown("steal_ns"),
         "involuntary_switches": usage.grown("involuntary_switches"),
         "load": usage.end.load,
-        "frequency_begin_khz": usage.begin.frequency_khz,
-        "frequency_end_khz": usage.end.frequency_khz,
         "retransmissions": usage.grown("retransmissions"),
     }
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from hpcdl.launch.rank_processes import STATUS
 from hpcdl.trace import files
-from hpcdl.trace.input_file import read_text
-from hpcdl.trace.layout import from_json
+from hpcdl.trace.files import from_json, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection

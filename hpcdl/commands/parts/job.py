@@ -33,7 +33,6 @@ def load_suite(options: argparse.Namespace) -> Suite:
 def folder_of(options: argparse.Namespace, chosen: Suite) -> Path:
     """Return the run folder: that of -o, else with --resume the newest unfinished one, else a new one."""
     from hpcdl.suite import UsageError
-    from hpcdl.trace.schema import newest_unfinished
 
     if options.folder is not None:
         return Path(options.folder)
@@ -71,20 +70,37 @@ def writable(folder: Path, suite: str, *, resume: bool) -> Path:
     if (folder / "parts").exists():
         if not resume:
             raise UsageError(f"-o {folder}: holds a run already; add --resume or choose another folder")
-        if (other := _suite_of(folder)) not in {None, suite}:
+        if (other := _suite_and_state(folder)[0]) not in {None, suite}:
             raise UsageError(f"-o {folder}: holds a run of the suite {other!r}, and this is {suite!r}")
     return folder
 
 
-def _suite_of(folder: Path) -> str | None:
-    """Return the name of the suite of the finished cases; None if there are none."""
+def newest_unfinished(runs: Path, suite: str, launches: int = 1) -> Path | None:
+    """Return the folder of the most recently written unfinished run of ``suite`` in ``runs``, or None.
+
+    With several ``launches``, a run is a folder of folders ``launch-1``, ``launch-2``, ... A run without a
+    finished case does not count, because it has nothing to resume.
+    """
+    found = []
+    for folder in runs.glob("*/"):
+        places = [folder] if launches == 1 else [folder / f"launch-{number}" for number in range(1, launches + 1)]
+        logs = [place / "log.txt" for place in places if (place / "log.txt").is_file()]
+        states = [_suite_and_state(place) for place in places]
+        if logs and any(name == suite for name, _ in states) and not all(complete for _, complete in states):
+            found.append((max(log.stat().st_mtime for log in logs), folder))
+    return max(found)[1] if found else None
+
+
+def _suite_and_state(run: Path) -> tuple[str | None, bool]:
+    """Return the name of a run's suite (None without a finished case), and True if all cases are finished."""
     from hpcdl.trace.recorder import TraceError
     from hpcdl.trace.schema import read
 
-    for part in sorted((folder / "parts").glob("*.h5")):
-        with suppress(TraceError):
-            return str(read(part).described[0].get("suite"))
-    return None
+    for file in (run / "run.h5", *sorted((run / "parts").glob("*.h5"))):
+        with suppress(TraceError, IndexError):  # missing, damaged or without a case: try the next file
+            cases = read(file, wanted=())
+            return str(cases.described[0].get("suite")), file.name == "run.h5" and cases.complete
+    return None, False
 
 
 def ranks_to_start(options: argparse.Namespace, chosen: Suite) -> int:

@@ -21,7 +21,7 @@ KEYS: Final = ("case", "reason", "expires")
 def read_accepted(path: Path) -> list[Accepted]:
     """Read the tables ``[[accept]]``. Raises UsageError, in one line that names the file and the key."""
     from hpcdl.suite import UsageError
-    from hpcdl.trace.input_file import parse_toml, read_text
+    from hpcdl.trace.files import parse_toml, read_text
 
     try:
         toml = parse_toml(read_text(path))
