@@ -29,7 +29,7 @@ from hpcdl.training.parts.mesh import placed
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine
 
-    from hpcdl.cases.spec.tuning import Tuning
+    from hpcdl.cases.spec.train_spec import Tuning
     from hpcdl.fabric.comm import Comm
     from hpcdl.fabric.faults import Failure, Straggler
     from hpcdl.trace.recorder import Scalar

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from hpcdl.exit_codes import FAILED
-from hpcdl.launch.rank_processes import write_status
+from hpcdl.launch.signals import write_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

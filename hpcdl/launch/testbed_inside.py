@@ -22,8 +22,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.launch.testbed import Plan, command_path
-from hpcdl.launch.testbed_settings import INTERFACE, TESTBED, launcher_settings
+from hpcdl.launch.testbed import INTERFACE, TESTBED, Plan, command_path, launcher_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

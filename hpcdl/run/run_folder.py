@@ -8,13 +8,12 @@ import shutil
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.fabric.mpi.interpreter import library_version
 from hpcdl.launch.environment import counters, describe_job, differences
 from hpcdl.launch.mpirun import LAUNCH, on_terminal
 from hpcdl.run import failed_cases
-from hpcdl.run.progress import CLEAR, progress_line
 from hpcdl.suite import UsageError
 from hpcdl.trace import files
 
@@ -26,6 +25,33 @@ if TYPE_CHECKING:
     from hpcdl.run.job import Job
     from hpcdl.suite import Case, Suite
     from hpcdl.trace.recorder import Packed, Scalar
+
+
+BAR: Final = 20
+"""Characters of the progress bar."""
+CLEAR: Final = "\r\x1b[K"
+"""Clear the line: carriage return, erase to the end of the line (ECMA-48)."""
+_UNITS: Final = (("h", 3600), ("min", 60), ("s", 1))
+
+
+def progress_line(number: int, total: int, name: str, seconds: float, finished: int, columns: int = 80) -> str:
+    """Return the line for case ``number`` of ``total``, which replaces the line before it.
+
+    Rate and time left are those of the ``finished`` cases of this job, which took ``seconds``; none before the
+    first one has finished. The line is shorter than ``columns``: a line that wraps cannot be replaced.
+    """
+    begin, rate = f"[{'#' * (BAR * number // total):.<{BAR}}] {number}/{total} ", ""
+    if finished and seconds > 0:
+        left = seconds / finished * (total - number)
+        rate = f"  {60 * finished / seconds:.3g} cases/min, {_rounded(left)} left"
+    room = max(0, columns - 1 - len(begin) - len(rate))
+    shown = name if len(name) <= room else f"{name[: max(0, room - 3)]}..."
+    return CLEAR + f"{begin}{shown}{rate}"[: columns - 1]
+
+
+def _rounded(seconds: float) -> str:
+    unit, size = next((unit for unit in _UNITS if seconds >= 2 * unit[1]), _UNITS[-1])
+    return f"{seconds / size:.0f} {unit}"
 
 
 DAMAGED = ".damaged"

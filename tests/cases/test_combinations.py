@@ -88,7 +88,6 @@ EXAMPLES = [
     ("compression", "train", {"compression": {"name": "top_k", "code": "rice"}, "aggregation": "gtopk"}),
     ("compression", "train", {"compression": {"name": "dgc", "error_feedback": True}, "aggregation": "bruck"}),
     ("stop_at_target", "train", {"stop_at_target": True}),
-    ("scale_to_batch", "replay", {"scale_to_batch": True}),
     ("trace", "train", {"trace": "alternating", "network": "gemini", "flops": 1e9}),
     ("backend", "collective", {**DEVICE, "network": "gemini"}),
     ("start", "collective", {"start": "window", "network": "gemini"}),
@@ -148,10 +147,10 @@ def test_a_refusal_shows_values_and_names_the_remedy():
         match=r"^mesh: aggregation 'none' cannot be used with model parallelism: .*; choose one that sums$",
     ):
         combinations.check("train", case)
-    names = r"; these can: asynchronous, layerwise, parameter_averaging, pipeline, synchronous$"
     case = spec_of("train", shares={"weights": [3, 1]}, training="sandblaster")
     with pytest.raises(
-        ValueError, match=rf"^shares: this key cannot be used with training 'sandblaster': .*{names}"
+        ValueError,
+        match=r"^shares: this key cannot be used with training 'sandblaster': .*; choose another strategy$",
     ):
         combinations.check("train", case, ["shares"])
 
@@ -169,4 +168,3 @@ def test_a_device_takes_the_compressors_that_declare_it(compressor):
     ]
     refused = [message for message in refusals("train", case) if "it computes in the host's memory" in message]
     assert [*map(bool, refused)] == [True] * (compressor not in {"none", *able})
-    assert all(message.endswith(f"these compressors can: {', '.join(able)}") for message in refused)

@@ -9,9 +9,8 @@ import pytest
 
 from hpcdl.cases import collective
 from hpcdl.cli import main
-from hpcdl.launch.machine import node_memory_bytes, shortage
-from hpcdl.run import memory
-from hpcdl.run.memory import lack_of_memory
+from hpcdl.launch import machine as memory
+from hpcdl.launch.machine import lack_of_memory, node_memory_bytes, shortage
 
 
 def test_node_memory_is_at_most_the_physical_memory():

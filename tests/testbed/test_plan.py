@@ -10,7 +10,7 @@ from hpcdl.cli import main
 from hpcdl.launch import testbed
 from hpcdl.launch.environment import describe_job, environment_key
 from hpcdl.launch.mpirun import python_command
-from hpcdl.launch.testbed_settings import TESTBED, emulated, launcher_settings
+from hpcdl.launch.testbed import TESTBED, emulated, launcher_settings
 from hpcdl.report.run.render import render
 
 RATES = {"200mbit": 25_000_000, "50mbit": 6_250_000, "1gbit": 125_000_000, "200": 25, "-1mbit": 1 << 60}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def load_suite(options: argparse.Namespace) -> Suite:
     """Read and check the suite. Raises UsageError."""
     from hpcdl import suite
-    from hpcdl.launch.testbed_settings import emulated
+    from hpcdl.launch.testbed import emulated
 
     testbed = emulated()
     ranks = options.ranks or (testbed["hosts"] if testbed else None)
@@ -126,7 +126,7 @@ def ranks_to_start(options: argparse.Namespace, chosen: Suite) -> int:
 def check_memory(chosen: Suite, ranks: int) -> None:
     """Raise UsageError if all ranks start on this node and exceed its memory."""
     from hpcdl.launch.library import in_batch_job
-    from hpcdl.run.memory import lack_of_memory
+    from hpcdl.launch.machine import lack_of_memory
     from hpcdl.suite import UsageError
 
     if not in_batch_job(os.environ) and (line := lack_of_memory(chosen.cases, ["here"] * ranks)) is not None:
@@ -162,7 +162,7 @@ def from_shell(options: argparse.Namespace, given: list[str]) -> int:
 def in_job(options: argparse.Namespace) -> int:
     """Run the suite as one rank of a job; return the exit code."""
     from hpcdl.launch.library import abort, abort_on_error, incompatibility, is_first, load, mismatch, start
-    from hpcdl.launch.rank_processes import STATUS, announce, write_status
+    from hpcdl.launch.signals import STATUS, write_status
     from hpcdl.run.failed_cases import CaseFailedError
 
     library = load()
@@ -175,7 +175,6 @@ def in_job(options: argparse.Namespace) -> int:
 
             mpi = Mpi()
             options.ranks = mpi.comm.size
-            announce(mpi.comm.rank)
             complaint = mismatch(mpi.comm.size, os.environ, library.name)
     if complaint:
         if not is_first(os.environ):
