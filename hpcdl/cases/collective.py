@@ -102,8 +102,8 @@ LOOP_NS: Final = 2_000_000
 MAX_LOOP: Final = 200
 ROOTED: Final = ("broadcast", "reduce")
 """Their ranks could begin the next operation before others end the last: a loop would time a pipeline."""
-COPIES: Final = 6
-"""Vectors of a rank: the operand, the result, the expected one, random numbers in float64, a scheme's inbox."""
+COPIES: Final = 4
+"""Vectors of a rank, at the least: its own, random numbers in float64 and in the case's type."""
 
 
 def check(spec: CollectiveSpec, _given: Collection[str]) -> None:

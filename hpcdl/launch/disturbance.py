@@ -11,6 +11,8 @@ import math
 import os
 import resource
 import time
+from collections import defaultdict
+from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hpcdl.fabric.mpi.backoff import Place, here
@@ -99,8 +101,19 @@ def columns(usages: Sequence[Usage]) -> list[dict[str, float]]:
     ``foreign_ns`` is the CPU time on a rank's cores less that of all ranks that may use these cores.
     ``idle_cores`` is the number of these cores that ranks of the case leave free for other processes.
     """
-    sharing = _Sharing(usages)
-    return [_columns(usage, *sharing.of(usage.place)) for usage in usages]
+    users = defaultdict[tuple[str, int], set[int]](set)
+    for rank, usage in enumerate(usages):
+        for core in usage.place.cores:
+            users[usage.place.machine, core].add(rank)
+
+    @cache
+    def sharing(place: Place) -> tuple[int, int]:
+        """Return CPU time and threads of the ranks that may use the cores of ``place``."""
+        ranks = set[int]().union(*(users[place.machine, core] for core in place.cores))
+        of_ranks = [usages[rank] for rank in ranks]
+        return sum(usage.grown("cpu_ns") for usage in of_ranks), sum(usage.threads for usage in of_ranks)
+
+    return [_columns(usage, *sharing(usage.place)) for usage in usages]
 
 
 def _columns(usage: Usage, cpu_ns: int, threads: int) -> dict[str, float]:
@@ -123,29 +136,6 @@ def _columns(usage: Usage, cpu_ns: int, threads: int) -> dict[str, float]:
         "load": usage.end.load,
         "retransmissions": usage.grown("retransmissions"),
     }
-
-
-class _Sharing:
-    """CPU time and threads of the ranks that may use the cores of a place."""
-
-    def __init__(self, usages: Sequence[Usage]) -> None:
-        self._usages = usages
-        self._users: dict[tuple[str, int], set[int]] = {}
-        """Ranks that may use a core, by machine and core."""
-        for rank, usage in enumerate(usages):
-            for core in usage.place.cores:
-                self._users.setdefault((usage.place.machine, core), set()).add(rank)
-        self._found: dict[Place, tuple[int, int]] = {}
-
-    def of(self, place: Place) -> tuple[int, int]:
-        if place not in self._found:
-            users = set().union(*(self._users[place.machine, core] for core in place.cores))
-            those = [self._usages[rank] for rank in users]
-            self._found[place] = (
-                sum(usage.grown("cpu_ns") for usage in those),
-                sum(usage.threads for usage in those),
-            )
-        return self._found[place]
 
 
 def _siblings(cpus: Path, core: int) -> frozenset[int]:

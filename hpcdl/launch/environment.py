@@ -115,12 +115,11 @@ def differences(environment: Mapping[str, Any], other: Mapping[str, Any]) -> lis
 
 
 def _words(value: Any) -> str:
-    if value is None:
-        return "not recorded"
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
-    shown = [_words(item) if isinstance(item, (dict, list)) else str(item).split("\n")[0] for item in items]
-    separator = "." if all(map(str.isdigit, shown)) else " "  # of versions
-    return separator.join(filter(None, shown))[:MAX_WORDS] or "none"
+    if isinstance(value, dict):
+        value = [*value.values()]
+    if isinstance(value, list):
+        return " ".join(filter(None, map(_words, value)))[:MAX_WORDS] or "none"
+    return "not recorded" if value is None else str(value).split("\n")[0]
 
 
 def _stable(env: Mapping[str, Any]) -> dict[str, Any]:

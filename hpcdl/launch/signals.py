@@ -91,11 +91,12 @@ def _end_with(parent: int) -> None:
     os._exit(INTERRUPTED)
 
 
-def child_preparation() -> Callable[[], None]:
+def child_preparation(number: int = signal.SIGTERM) -> Callable[[], None]:
     """Return the function that a launcher's process calls between fork and exec.
 
-    It makes the launcher receive SIGTERM when this process ends in any way. It also makes the launcher ignore
-    SIGUSR1, as batch systems send it to all processes, until it installs its own handler. Linux only.
+    It makes the launcher receive the signal ``number`` when this process ends in any way. It also makes the
+    launcher ignore SIGUSR1, as batch systems send it to all processes, until it installs its own handler. Linux
+    only.
     """
     import ctypes
 
@@ -103,7 +104,7 @@ def child_preparation() -> Callable[[], None]:
     parent = os.getpid()
 
     def prepare_child() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        prctl(_PR_SET_PDEATHSIG, number)
         if os.getppid() != parent:  # the parent ended before prctl
             os._exit(INTERRUPTED)
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)

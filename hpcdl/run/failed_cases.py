@@ -61,7 +61,7 @@ def _record_path(part: Path, suffix: str) -> Path:
 def begin(part: Path, case: str) -> None:
     """Record that ``case`` begins; its result will be in ``part``."""
     failure = Failure(case, "the job ended during this case", command=os.environ.get(STATUS))
-    files.write_text(_record_path(part, ".started"), json.dumps(asdict(failure)))
+    _record_path(part, ".started").write_text(json.dumps(asdict(failure)), encoding="utf-8")
     _record_path(part, ".failed").unlink(missing_ok=True)
 
 

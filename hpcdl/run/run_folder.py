@@ -15,7 +15,6 @@ from hpcdl.launch.environment import counters, describe_job, differences
 from hpcdl.launch.mpirun import LAUNCH, on_terminal
 from hpcdl.run import failed_cases
 from hpcdl.suite import UsageError
-from hpcdl.trace import files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -114,7 +113,7 @@ def claimed(folder: Path) -> Iterator[None]:
 
     A file system without locks gives no protection.
     """
-    with files.append(folder / "log.txt") as log:
+    with (folder / "log.txt").open("a", encoding="utf-8") as log:
         try:
             fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -168,7 +167,7 @@ class RunFolder:
             self.refusal = f"-o {folder}: {self.refusal}; choose another folder or add --mix-environments"
             return
         (folder / "run.h5").unlink(missing_ok=True)  # of the interrupted run: the parts will be merged again
-        self._log = files.append(folder / "log.txt")
+        self._log = (folder / "log.txt").open("a", encoding="utf-8")
         for line in self._earlier.set_aside_damaged():
             self.show(line)
         missing = [i for i, case in enumerate(suite.cases) if not self._finished(case)]

@@ -1,4 +1,4 @@
-"""Files: inputs of limited size, checksums, atomic replacement, and opening without following symbolic links.
+"""Files: inputs of limited size, checksums, atomic replacement, and JSON as dataclasses.
 
 Inputs must be regular files: a FIFO would block for ever; /dev/zero or a damaged archive would fill the memory.
 """
@@ -8,15 +8,13 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import re
 import stat
-import tempfile
 import tomllib
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,9 +25,6 @@ MAX_TEXT: Final = 4 << 20
 """Largest size of a suite or network file (bytes)."""
 MAX_DATA: Final = 1 << 30
 """Largest size of a data file that is read as a whole, unpacked (bytes)."""
-MAX_PARTS: Final = 100
-"""Largest number of parts of a dotted key of TOML."""
-_LONG_KEY: Final = re.compile(rf"""(?<![\w"'.-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){{{MAX_PARTS}}}""")
 
 
 def check_regular(path: Path) -> None:
@@ -62,12 +57,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Return the tables of a TOML text. Raises ValueError, also for tables nested too deeply.
-
-    Keys of more than MAX_PARTS parts are refused: the parser's time grows with the square of their number.
-    """
-    if _LONG_KEY.search(text):
-        raise ValueError(f"a key of more than {MAX_PARTS} parts")
+    """Return the tables of a TOML text. Raises ValueError, also for tables nested too deeply."""
     try:
         return tomllib.loads(text)
     except RecursionError:
@@ -105,11 +95,10 @@ def _digest(path: Path) -> bytes:
 def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a temporary path to write to; on exit fsync it, rename it to ``path`` and fsync the directory.
 
-    The temporary name ends in ``.partial``, so patterns for finished files do not match it. An existing temporary
-    file or link is replaced. If the body raises, ``path`` is unchanged. Raises OSError.
+    The temporary name ends in ``.partial``, so patterns for finished files do not match it. If the body raises,
+    ``path`` is unchanged. Raises OSError.
     """
     temporary = path.with_name(f".{path.name}.partial")
-    make_new(temporary)
     try:
         yield temporary
         _sync(temporary)
@@ -126,55 +115,6 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-FILES = ("run.h5", ".run.h5.partial", "report.md", "report.html", "log.txt", "parts")
-
-
-def append(path: Path) -> TextIO:
-    """Open a text file to append to; OSError also for a symbolic link."""
-    return os.fdopen(_open_descriptor(path, os.O_APPEND), "a", encoding="utf-8")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file; OSError also for a symbolic link."""
-    with os.fdopen(_open_descriptor(path, os.O_TRUNC), "w", encoding="utf-8") as file:
-        file.write(text)
-
-
-def make_new(path: Path) -> None:
-    """Create an empty file that replaces an existing file or link. Raises OSError."""
-    path.unlink(missing_ok=True)
-    os.close(_open_descriptor(path, os.O_EXCL))
-
-
-def _open_descriptor(path: Path, flags: int) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o666)
-
-
-def write_obstacle(folder: Path) -> str | None:
-    """Return in one line why writing to the run folder is unsafe; None if it is safe.
-
-    A symbolic link, or another user, could redirect the writing to any file. Raises OSError if the folder is not
-    writable.
-    """
-    with tempfile.TemporaryFile(dir=folder) as file:
-        mine = os.fstat(file.fileno()).st_uid  # not geteuid: a file system may map root to another user
-    if (owner := folder.stat().st_uid) != mine:
-        return f"belongs to another user ({owner})"
-    for path in (*(folder / name for name in FILES), *sorted((folder / "parts").glob("*"))):
-        try:
-            status = path.lstat()
-        except FileNotFoundError:
-            continue
-        name = path.relative_to(folder)
-        if stat.S_ISLNK(status.st_mode):
-            return f"{name} is a symbolic link; links are not followed"
-        if status.st_uid != mine:
-            return f"{name} belongs to another user ({status.st_uid})"
-        if not (stat.S_ISDIR if name.name == "parts" else stat.S_ISREG)(status.st_mode):
-            return f"{name} exists but is not a {'folder' if name.name == 'parts' else 'regular file'}"
-    return None
 
 
 Record = TypeVar("Record")

@@ -210,12 +210,13 @@ def test_a_testbed_imports_nothing_from_the_current_folder(machine):
     """It is root, and the folder may be anybody's."""
     started = []
 
-    def spawn(_program, command, _environment, **_options):
+    def spawn(command, **_options):
         started.append(command)
         raise testbed.NoTestbed
 
-    machine.setattr(testbed.os, "posix_spawnp", spawn)
+    planned = testbed.plan(2, "1gbit")
+    machine.setattr(testbed.subprocess, "Popen", spawn)
     with pytest.raises(testbed.NoTestbed):
-        testbed.run_in_testbed(testbed.plan(2, "1gbit"), ["true"])
+        testbed.run_in_testbed(planned, ["true"])
     (command,) = started
     assert command[command.index(sys.executable) + 1] == "-P"

@@ -7,6 +7,7 @@ import os
 import sys
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from hpcdl.exit_codes import FAILED, MISMATCH, OK, USAGE
@@ -52,21 +53,15 @@ def folder_of(options: argparse.Namespace, chosen: Suite) -> Path:
 
 
 def writable(folder: Path, suite: str, *, resume: bool) -> Path:
-    """Create the run folder.
-
-    Raises UsageError if it cannot be written, or has symbolic links or files of another user. With --resume it
-    may have a run of the same suite.
-    """
+    """Create the run folder, which may have a run of the same suite with ``resume``. Raises UsageError."""
     from hpcdl.suite import UsageError
-    from hpcdl.trace import files
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        complaint = files.write_obstacle(folder)
+        with TemporaryFile(dir=folder):
+            pass
     except OSError as error:
         raise UsageError(f"-o {folder}: cannot be written to: {error.strerror}") from None
-    if complaint is not None:
-        raise UsageError(f"-o {folder}: {complaint}")
     if (folder / "parts").exists():
         if not resume:
             raise UsageError(f"-o {folder}: holds a run already; add --resume or choose another folder")
@@ -82,12 +77,12 @@ def newest_unfinished(runs: Path, suite: str, launches: int = 1) -> Path | None:
     finished case does not count, because it has nothing to resume.
     """
     found = []
-    for folder in runs.glob("*/"):
-        places = [folder] if launches == 1 else [folder / f"launch-{number}" for number in range(1, launches + 1)]
-        logs = [place / "log.txt" for place in places if (place / "log.txt").is_file()]
+    for log in runs.glob("*/log.txt" if launches == 1 else "*/launch-1/log.txt"):
+        folder = log.parent if launches == 1 else log.parent.parent
+        places = [folder] if launches == 1 else [folder / f"launch-{number + 1}" for number in range(launches)]
         states = [_suite_and_state(place) for place in places]
-        if logs and any(name == suite for name, _ in states) and not all(complete for _, complete in states):
-            found.append((max(log.stat().st_mtime for log in logs), folder))
+        if states[0][0] == suite and not all(complete for _, complete in states):
+            found.append((log.stat().st_mtime, folder))
     return max(found)[1] if found else None
 
 
