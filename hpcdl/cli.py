@@ -94,7 +94,6 @@ def _options(given: list[str]) -> argparse.Namespace:
         import argcomplete
 
         argcomplete.autocomplete(parser)
-    parser.check_encoding(given)
     before = list(itertools.takewhile(lambda word: word.startswith("-"), given))
     _, unknown = parser.parse_known_args(before)  # --help and --version end here
     if unknown:

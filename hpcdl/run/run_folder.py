@@ -256,7 +256,8 @@ class RunFolder:
 
         total = len(self._suite.cases)
         if unfinished:
-            self.show(f"{unfinished} after {self._finished_cases()} of {total} cases; continue with --resume")
+            finished = sum(self._part(number, case).exists() for number, case in enumerate(self._suite.cases))
+            self.show(f"{unfinished} after {finished} of {total} cases; continue with --resume")
         summary = self._write()
         if summary is not None and LAUNCH in os.environ:
             self.show(f"launch {os.environ[LAUNCH]} has ended: {self._page}")
@@ -271,9 +272,6 @@ class RunFolder:
             self._print(next_steps(self._page, self._folder))
         self._log.close()
         return self._failed or bool(self._failures or self._not_run)
-
-    def _finished_cases(self) -> int:
-        return sum(self._part(number, case).exists() for number, case in enumerate(self._suite.cases))
 
     def _write(self) -> str | None:
         """Merge the finished cases, write the report and return its summary; None if no case is finished."""
