@@ -10,8 +10,6 @@ GPU_RESULTS ?= runs/gpu-check
 GPU_OPTIONS ?=
 PEERS_OPTIONS ?=
 NIGHTS ?= runs/nights
-BREAK_EVEN ?= runs/break-even
-BREAK_EVEN_OPTIONS ?=
 MESHES ?= runs/meshes
 REPORTS ?= runs/reports
 ARTIFACT ?= runs/artifact
@@ -24,7 +22,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 OPENMPI_RUN := $(OTHER)/bin/mpirun --map-by :OVERSUBSCRIBE --bind-to none
 MPI_TESTS := -m pytest -q --with-mpi tests/mpi
 
-.PHONY: help quickstart test test-quick test-unit test-grids test-mpich test-openmpi test-slurm check format clean peers peers-collectives peers-compression peers-training near-linear nights meshes break-even reports artifact gpu-check gpu-plans
+.PHONY: help quickstart test test-quick test-unit test-grids test-mpich test-openmpi test-slurm check format clean peers peers-collectives peers-compression peers-training near-linear nights meshes reports artifact gpu-check gpu-plans
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -80,9 +78,6 @@ peers-training: $(VENV)/ready-to-test $(OTHER)/ready-to-test  ## compare through
 
 nights: $(VENV)/ready-to-test  ## 18 nights on emulated hosts, one link slow in four: hpcdl history names it (as root)
 	$(BIN)/python tests/testbed/nights.py $(NIGHTS)
-
-break-even: $(VENV)/ready-to-test  ## predicted and measured break-even bandwidths of compressors, on emulated hosts (as root)
-	$(BIN)/python tests/testbed/break_even.py $(BREAK_EVEN) $(BREAK_EVEN_OPTIONS)
 
 meshes: $(VENV)/ready-to-test  ## steps of all meshes on 2, 4 and 8 emulated hosts beside predictions, 18 minutes (as root)
 	$(BIN)/python tests/testbed/meshes.py $(MESHES)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from hpcdl.exit_codes import FAILED, INTERRUPTED, USAGE
 from hpcdl.launch import signals
-from hpcdl.launch.library import is_first
+from hpcdl.launch.library import is_first, launched
 
 if TYPE_CHECKING:
     import argparse
@@ -32,7 +32,7 @@ def commands() -> dict[str, Command]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     if arguments is None:
-        signals.prepare(os.environ)
+        signals.prepare(is_rank=launched(os.environ))
     _prepare_streams()
     if sys.flags.optimize > 1:
         print("hpcdl: python -OO removes the docstrings that state costs; use -O at most", file=sys.stderr)
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _execute(options: argparse.Namespace) -> int:
-    from hpcdl.launch.testbed_settings import TestbedError
+    from hpcdl.launch.testbed import TestbedError
     from hpcdl.report.formats.cells import message
     from hpcdl.suite import UsageError
     from hpcdl.trace.recorder import TraceError
@@ -94,7 +94,6 @@ def _options(given: list[str]) -> argparse.Namespace:
         import argcomplete
 
         argcomplete.autocomplete(parser)
-    parser.check_encoding(given)
     before = list(itertools.takewhile(lambda word: word.startswith("-"), given))
     _, unknown = parser.parse_known_args(before)  # --help and --version end here
     if unknown:

@@ -45,6 +45,7 @@ SHORT: Final = 80
 """Largest number of characters of a value in a message."""
 MAX_INTEGER: Final = 1 << 63
 """Upper limit of numbers: traces have 64 bits."""
+_signature = cache(inspect.signature)
 _suite_folder: str | None = None
 _typed: Final = set[str]()
 
@@ -176,13 +177,7 @@ def _offer(path: str) -> Callable[..., Any] | None:
 
 def settings_of(thing: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """Return the settings of ``thing``: its keyword-only parameters."""
-    return dict(_settings_of(thing))
-
-
-@cache
-def _settings_of(thing: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    parameters = inspect.signature(thing).parameters
-    return {name: p for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
+    return {name: p for name, p in _signature(thing).parameters.items() if p.kind is p.KEYWORD_ONLY}
 
 
 def in_full(thing: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -213,7 +208,10 @@ def check_settings(
         text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
         allowed = [part.strip() for part in text.split("|")]
         kinds = [_TYPES[part.partition("[")[0]] for part in allowed if part.partition("[")[0] in _TYPES]
-        if kinds and (not isinstance(value, tuple(t for kind in kinds for t in kind)) or _lax(value, allowed)):
+        if kinds and (
+            not isinstance(value, tuple(t for kind in kinds for t in kind))
+            or (isinstance(value, bool) and "bool" not in allowed)
+        ):
             raise ValueError(f"setting {name!r} must be {' or '.join(allowed)}, not {shortened(value)}")
         if not _in_range(value):
             raise ValueError(f"setting {name!r}: {shortened(value)} is out of range")
@@ -235,11 +233,6 @@ def shortened(value: Any) -> str:
     except ValueError:  # Python limits conversion to 4300 digits
         return "a number of thousands of digits"
     return text if len(text) <= SHORT else f"{text[: SHORT // 2]}...{text[-SHORT // 4 :]}"
-
-
-def _lax(value: Any, allowed: list[str]) -> bool:
-    """Return True if ``value`` is a bool where only a number is allowed."""
-    return isinstance(value, bool) and "bool" not in allowed
 
 
 def summary(thing: Callable[..., Any]) -> str:

@@ -25,7 +25,7 @@ from hpcdl.cases.spec.suite_tables import (
     module_of,
     override,
 )
-from hpcdl.trace.input_file import parse_toml, read_text
+from hpcdl.trace.files import parse_toml, read_text
 from hpcdl.training.parts.mesh import Mesh
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 PAPERS: Final = Path(__file__).parent / "papers"
 """Files with the figures of papers, which a suite may name."""
+SECTIONS: Final = Path(__file__).parent / "report/sections"
+"""Sections of a report, one of which answers a suite's question; those who write a report import them."""
 
 
 class UsageError(Exception):
@@ -258,10 +260,13 @@ def _drafts(text: str, source: str, overrides: Sequence[str], ranks: int) -> tup
     registry.trust(written, Path(source).parent)
     check_keys(head, ("name", "question", "answer", "papers"), f"{source}: [suite]")
     name, question = head.get("name"), head.get("question", "")
-    _check_papers(head.get("papers", []), f"{source}: [suite]: papers")
-    if "answer" in head and head["answer"] not in (names := _sections()):
-        near = registry.nearest(str(head["answer"]), names)
-        raise UsageError(f"{source}: [suite]: answer: unknown section {head['answer']!r}{near}")
+    for key, folder in (("papers", PAPERS), ("answer", SECTIONS)):
+        known = sorted(path.stem for path in folder.glob("[a-z]*.*"))
+        named = head.get(key, [])
+        for value in named if isinstance(named, list) else [named]:
+            if value not in known:
+                near = registry.nearest(str(value), known)
+                raise UsageError(f"{source}: [suite]: {key}: unknown {value!r}{near}")
     if name is None:
         raise UsageError(f"{source}: [suite]: name: a suite needs a name")
     if not isinstance(name, str) or not re.fullmatch(r"\w[\w.+-]*", name):
@@ -290,21 +295,6 @@ def papers(text: str) -> list[str]:
     """Return the papers that a suite names, of those of the package."""
     named = head(text).get("papers", [])
     return [name for name in named if (PAPERS / f"{name}.toml").is_file()] if isinstance(named, list) else []
-
-
-def _sections() -> list[str]:
-    """Return the sections of a report; the report itself is imported by those who write one."""
-    return sorted(path.stem for path in (Path(__file__).parent / "report" / "sections").glob("[a-z]*.py"))
-
-
-def _check_papers(names: Any, where: str) -> None:
-    """Raise UsageError unless ``names`` is a list of papers of the package."""
-    known = sorted(path.stem for path in PAPERS.glob("*.toml"))
-    if not isinstance(names, list):
-        raise UsageError(f"{where}: must be a list, not {names!r}")
-    for name in names:
-        if name not in known:
-            raise UsageError(f"{where}: unknown {name!r}{registry.nearest(str(name), known)}")
 
 
 def _draft(suite: str, values: dict[str, Any], where: str) -> _Draft:

@@ -89,7 +89,7 @@ def test_imports_are_found():
         "hpcdl.fabric.virtual.comm.VirtualComm",
         "hpcdl.fabric.virtual.world.World",
     }
-    assert {"h5py", "hpcdl.trace.run.Run", "hpcdl.trace.layout.TABLES"} <= set(imports(ROOT / "trace/schema.py"))
+    assert {"h5py", "hpcdl.trace.run.Run", "hpcdl.trace.recorder.TABLES"} <= set(imports(ROOT / "trace/schema.py"))
 
 
 @pytest.mark.parametrize("library", ONLY_IN)

@@ -12,7 +12,7 @@ from hpcdl.data.parts import dataset as data_file
 from hpcdl.data.parts.dataset import DataError, content
 from hpcdl.prediction.network_file import NetworkFileError
 from hpcdl.prediction.network_file import load_network as network
-from hpcdl.trace import input_file
+from hpcdl.trace import files
 from hpcdl.trace.recorder import TraceError
 from hpcdl.trace.schema import read as trace
 
@@ -48,10 +48,10 @@ def test_a_run_folder_with_a_fifo_is_refused(tmp_path):
 
 def test_a_text_that_is_too_long_is_refused(tmp_path):
     long = tmp_path / "long.toml"
-    long.write_bytes(b"#" * (input_file.MAX_TEXT + 1))
+    long.write_bytes(b"#" * (files.MAX_TEXT + 1))
     with pytest.raises(suite.UsageError, match="cannot be read: larger than 4194304 bytes"):
         suite.load(long)
-    long.write_bytes(b"#" * input_file.MAX_TEXT)
+    long.write_bytes(b"#" * files.MAX_TEXT)
     with pytest.raises(suite.UsageError, match="there is no"):
         suite.load(long)
 

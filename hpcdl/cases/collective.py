@@ -5,7 +5,6 @@ With ``network`` it is simulated: size-only payloads, virtual time, any number o
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cache, partial
 from time import perf_counter
@@ -19,7 +18,7 @@ from hpcdl.aggregation.parts.collectives import COLLECTIVES, offered, operand, o
 from hpcdl.aggregation.parts.simulation import Operation
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.cases.measuring.autotune import choose_by_simulation, tune
-from hpcdl.cases.measuring.timed_collectives import ALIKE, STARTS, Contents, alike, reals, scratch_bytes, start
+from hpcdl.cases.measuring.timed_collectives import ALIKE, STARTS, Contents, alike, reals, start
 from hpcdl.cases.spec import combinations
 from hpcdl.cases.spec.keys import (
     MAX_RANKS,
@@ -35,6 +34,7 @@ from hpcdl.cases.spec.keys import (
 from hpcdl.cases.spec.scheme import can_be_tried, check_library, traits_of
 from hpcdl.fabric.network import NETWORKS, Site
 from hpcdl.fabric.vectors import phantom
+from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.launch.machine import node_memory_bytes, shortage
 from hpcdl.nn.backend import backend
 
@@ -103,11 +103,8 @@ LOOP_NS: Final = 2_000_000
 MAX_LOOP: Final = 200
 ROOTED: Final = ("broadcast", "reduce")
 """Their ranks could begin the next operation before others end the last: a loop would time a pipeline."""
-
-SEGMENT_BYTES: Final = 65536
-"""Of schemes that cut vectors, as they are by default."""
-SEGMENTS: Final = 16
-"""To a vector on which a scheme is tried: enough that a segment's inbox is small in comparison."""
+COPIES: Final = 4
+"""Vectors of a rank, at the least: its own, random numbers in float64 and in the case's type."""
 
 
 def check(spec: CollectiveSpec, _given: Collection[str]) -> None:
@@ -122,12 +119,12 @@ def check(spec: CollectiveSpec, _given: Collection[str]) -> None:
         check_library(spec.aggregation)
         run = spec.scheme
         registry.check_settings(run.func, run.keywords)
-        needed = memory_bytes(spec)  # tries the scheme
+        _try_out(spec)
     if spec.network:
         with about("ranks"):
             _operation(spec, spec.aggregation).check(cluster(spec.network, spec.ranks_per_host, spec.topology))
     with about("message_bytes"):
-        if (line := shortage(needed, 1, node_memory_bytes())) is not None:
+        if (line := shortage(memory_bytes(spec), 1, node_memory_bytes())) is not None:
             raise ValueError(f"{spec.size} on a rank: {line}")
 
 
@@ -157,33 +154,16 @@ def _native(name: str) -> bool:
 
 
 def memory_bytes(spec: CollectiveSpec) -> int:
-    """See :class:`hpcdl.suite.Kind`: the vector, its operand, its expected result, and the scratch of its scheme.
-
-    A comparison of bits needs random numbers in float64 instead of the operand and the expected result; a library
-    that writes another vector than it reads needs both vectors. Vectors without content need nothing. Raises
-    ValueError if the scheme does, provided that it can be tried.
-    """
-    size, borrowed = spec.size, _borrowed(spec)
-    if spec.network:
-        return 0
-    apart = spec.placement == "out_of_place" and _native(spec.aggregation.name)
-    drawn = 2 + apart + 8 // spec.itemsize if spec.collective in ALIKE else 0
-    return math.ceil(size * (max(3, drawn) + borrowed))
+    """See :class:`hpcdl.suite.Kind`; simulated vectors have no content."""
+    return 0 if spec.network else COPIES * spec.size
 
 
-def _borrowed(spec: CollectiveSpec) -> float:
-    """Vectors that the scheme borrows, the mean over ranks; long ones are taken to be like one of some segments.
-
-    0 for a scheme that cannot be tried. Raises ValueError where the scheme does.
-    """
-    ranks, scheme = spec.ranks, spec.scheme
-    if not can_be_tried(spec.aggregation, ranks):
-        return 0.0
-    segment: int = registry.in_full(scheme.func, scheme.keywords).get("segment_bytes", SEGMENT_BYTES)
-    most = SEGMENTS * max(1, segment // spec.itemsize)
-    size = ranks * max(1, min(spec.length, most) // ranks)
-    payload = operand(spec.collective, phantom(size, spec.dtype), ranks)
-    return scratch_bytes(lambda comm: scheme(comm, payload), ranks) / (ranks * size * spec.itemsize)
+def _try_out(spec: CollectiveSpec) -> None:
+    """Simulate a short operation, if possible, to raise the ValueError that the run would."""
+    if can_be_tried(spec.aggregation, spec.ranks):
+        payload = operand(spec.collective, phantom(spec.ranks, spec.dtype), spec.ranks)
+        scheme = spec.scheme
+        simulated(spec.ranks, next(iter(NETWORKS.values()))).run(lambda comm: scheme(comm, payload))
 
 
 def identity(spec: CollectiveSpec) -> list[str]:

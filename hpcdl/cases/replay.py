@@ -80,7 +80,6 @@ class ReplaySpec(StepSpec):
     flops: float | None = key(None, above=0)
     times: str | None = key(None)
     time_scale: float = key(1.0, above=0)
-    scale_to_batch: bool = key(default=False)
     network: str | None = key(None, choices=tuple(NETWORKS))
     topology: Choice | None = key(None, folder="topologies", around=Site)
     ranks_per_host: int = key(1, least=1)
@@ -107,8 +106,7 @@ class ReplaySpec(StepSpec):
     @cached_property
     def compute_times(self) -> ComputeTimes:
         """Times of the work of a rank."""
-        images = None if self.scale_to_batch else self.images
-        times = self.compute_source.compute_times(str(self.model), self.layers, self.shape, images)
+        times = self.compute_source.compute_times(str(self.model), self.layers, self.shape, self.images)
         return times.scaled(self.time_scale)
 
 
@@ -177,7 +175,7 @@ def fields(spec: ReplaySpec) -> dict[str, Scalar]:
         "global_batch": spec.images * spec.copies,
         "steps": 1 if spec.network else spec.all_steps,
         "warmup_steps": 0 if spec.network else spec.warmup,
-        **{name: getattr(spec, name) for name in (*TIMES, "time_scale", "scale_to_batch", "network")},
+        **{name: getattr(spec, name) for name in (*TIMES, "time_scale", "network")},
         "modelled_compute_seconds": spec.compute_times.step_seconds(spec.images),
     }
 

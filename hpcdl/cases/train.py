@@ -18,7 +18,6 @@ from hpcdl.cases.spec.compute_times import TIMES, shape_text
 from hpcdl.cases.spec.keys import MAX_STEPS, about, check_cluster, check_layers
 from hpcdl.cases.spec.scheme import check_library, compression_fields, traits_of, try_compressor, try_out
 from hpcdl.cases.spec.train_spec import TrainSpec
-from hpcdl.data.parts.dataset import Dataset
 from hpcdl.data.parts.sharding import EQUAL, bounds
 from hpcdl.fabric.faults import Delays, Slowed
 from hpcdl.fabric.modelled_compute import accurate_sleep
@@ -31,59 +30,42 @@ from hpcdl.training.parts.sharpness import training_gap
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine
 
-    from hpcdl.cases.spec.tuning import Tuning
+    from hpcdl.cases.spec.train_spec import Tuning
     from hpcdl.fabric.comm import Comm
-    from hpcdl.fabric.faults import Failure, Straggler
+    from hpcdl.fabric.faults import Failure
     from hpcdl.trace.recorder import Scalar
     from hpcdl.training.parts.journal import Journal
     from hpcdl.training.parts.session import Session
 
 
-KEEPER: Final = "rank 0 keeps the record and cannot fail"
+CHECKED_STEPS: Final = 100
+"""First steps whose learning rates are checked."""
 
 
 def _check_faults(spec: TrainSpec) -> None:
     """Raise ValueError, led by its key, for a fault that cannot happen, ends the training or changes nothing."""
-    if spec.straggler is not None:
-        with about("straggler"):
-            if isinstance(spec.straggler.rank, int):
-                _check_rank(spec.straggler.rank, spec.ranks)
-                _check_pauses(spec.straggler, spec.workers)
+    for key, fault in (("straggler", spec.straggler), ("failure", spec.failure)):
+        if fault is not None and isinstance(fault.rank, int) and not 0 <= fault.rank < spec.ranks:
+            raise ValueError(f"{key}: rank {fault.rank} is not among the {spec.ranks} ranks of the case")
+    slow = spec.straggler
+    if slow is not None and isinstance(slow.rank, int) and slow.probability and slow.rank not in spec.workers:
+        able = f"these have: {spec.workers[0]} to {spec.workers[-1]}"
+        raise ValueError(f"straggler: rank: rank {slow.rank} has no batches to pause before; {able}")
     if spec.failure is not None:
         with about("failure"):
-            _check_rank(spec.failure.rank, spec.ranks)
             _check_failure(spec.failure, spec)
-
-
-def _check_rank(rank: int, ranks: int) -> None:
-    if not 0 <= rank < ranks:
-        raise ValueError(f"rank {rank} is not among the {ranks} ranks of the case")
-
-
-def _check_pauses(straggler: Straggler, workers: range) -> None:
-    rank = straggler.rank
-    if straggler.probability and rank not in workers:
-        able = f"these have: {workers[0]} to {workers[-1]}"
-        raise ValueError(f"rank: rank {rank} has no batches to pause before; {able}")
 
 
 def _check_failure(failure: Failure, spec: TrainSpec) -> None:
     name, traits, settings = spec.training.name, spec.strategy, spec.training.in_full
     may_fail = traits.may_fail(spec.ranks, settings) if traits.may_fail else range(0)
-    others = may_fail[1:] if 0 in may_fail else may_fail
+    others = [rank for rank in may_fail if rank]  # rank 0 keeps the record
     if failure.rank not in others:
         able = f"these may fail: {others[0]} to {others[-1]}" if others else "with such settings none may fail"
-        why = f"{name!r} does not go on without rank {failure.rank}" if failure.rank else KEEPER
-        raise ValueError(f"rank: {why}; {able}")
+        raise ValueError(f"rank: {name!r} does not go on without rank {failure.rank}; {able}")
     most = spec.planned_steps * traits.most_steps(spec.ranks, settings)
     if failure.step >= most:
         raise ValueError(f"step: {failure.step}, but no rank of this training takes more than {most} steps")
-
-
-OPTIMIZER: Final = ("update", "state", "steps", "look_ahead")
-"""Attributes of every optimizer, a user's own too: see :class:`hpcdl.optim.parts.protocol.Optimizer`."""
-CHECKED_STEPS: Final = 100
-"""First steps whose learning rates are checked."""
 
 
 def check(spec: TrainSpec, given: Collection[str]) -> None:
@@ -97,8 +79,6 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
         spec.strategy.check(replicas, spec.training.in_full)
     _check_divisible(spec)
     with about("dataset"):
-        if not isinstance(spec.data, Dataset):
-            raise TypeError(f"{spec.dataset.name!r} makes a {type(spec.data).__name__}, not a Dataset")
         if not len(spec.data.test):
             raise ValueError(f"{spec.data.name} has no test images")
     if spec.images_per_step > (images := len(spec.data.train)):
@@ -117,14 +97,13 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
             raise ValueError(f"ends in {shape}, but {spec.data.name} has {spec.data.classes} classes")
     with about("optimizer"):
         rule = spec.optimizer.make()
-        if lacking := ", ".join(name for name in OPTIMIZER if not hasattr(rule, name)):
-            kind = type(rule).__name__
-            raise TypeError(f"{spec.optimizer.name!r} makes a {kind}, not an optimizer: it lacks {lacking}")
+        _ = rule.update, rule.state, rule.steps, rule.look_ahead  # a user's own may lack one
     with about("schedule"):
         _check_rates(spec)
     with about("training"):
         spec.strategy.check_rates(spec.rate, spec.planned_steps, spec.training.in_full)
-    _check_shares(spec)
+    if spec.sharing != EQUAL:
+        _check_shares(spec)
     virtual_training.check(spec)
     _check_trials(spec)
     spec.check_stages(int(np.diff(bounds(spec.images_per_step, spec.copies, spec.sharing)).min()))
@@ -198,16 +177,13 @@ def _check_divisible(spec: TrainSpec) -> None:
 
 
 def _check_shares(spec: TrainSpec) -> None:
-    if spec.sharing == EQUAL:
-        return
-    with about("shares"):
-        batch, number, weights = spec.images_per_step, len(spec.workers), spec.sharing.weights
-        if len(weights) > number:
-            raise ValueError(f"weights: {len(weights)} of them, but {number} to share a batch")
-        images = np.diff(bounds(batch, number, spec.sharing))
-        if not images.all():
-            rank = spec.workers[int(images.argmin())]
-            raise ValueError(f"weights: with {spec.sharing} rank {rank} would receive 0 of {batch} images")
+    batch, number, weights = spec.images_per_step, len(spec.workers), spec.sharing.weights
+    if len(weights) > number:
+        raise ValueError(f"shares: weights: {len(weights)} of them, but {number} to share a batch")
+    images = np.diff(bounds(batch, number, spec.sharing))
+    if not images.all():
+        rank = spec.workers[int(images.argmin())]
+        raise ValueError(f"shares: weights: with {spec.sharing} rank {rank} would receive 0 of {batch} images")
 
 
 def _check_divisions(spec: TrainSpec) -> None:

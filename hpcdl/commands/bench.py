@@ -60,7 +60,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
     from hpcdl.launch.library import is_first, launched
-    from hpcdl.launch.rank_processes import STATUS
+    from hpcdl.launch.signals import STATUS
 
     options.text = _suite(options)
     given = list(options.given)

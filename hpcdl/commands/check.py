@@ -60,6 +60,8 @@ def _scheme(name: str) -> int:
         scheme, traits = registry.find("aggregation", name), registry.traits("aggregation", name, Aggregation)
     except ValueError as error:
         raise UsageError(f"check: {error}") from None
+    if traits.sparse:
+        raise UsageError(f"check: {name!r} sums entries; only schemes that sum vectors can be checked")
     failed = False
     for check in check_scheme(scheme, traits):
         print(f"{'ok' if check.holds else 'FAILED':7}  {check.what}: {check.detail}", flush=True)

@@ -6,6 +6,7 @@ import argparse
 import datetime as dt
 import re
 import sys
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.output import check_page, write_output
@@ -14,7 +15,10 @@ from hpcdl.exit_codes import FAILED, INCONCLUSIVE, OK
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import TextIO
 
+CLEAR: Final = "\r\x1b[K"
+"""Clear the line: carriage return, erase to the end of the line (ECMA-48)."""
 HOURS: Final = {"h": 1, "d": 24}
 """Hours of the units of --stale."""
 
@@ -69,7 +73,6 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.report.formats.summary import coloured, plain
     from hpcdl.report.history import history
     from hpcdl.report.history.exports import json_text, junit, openmetrics
-    from hpcdl.run.progress import ReadingProgress
     from hpcdl.suite import UsageError
 
     check_page(options.output, ".html")
@@ -116,10 +119,29 @@ def execute(options: argparse.Namespace) -> int:
     return code
 
 
+class ReadingProgress:
+    """Line on a terminal, or one line every ten seconds in a log, while runs without kept series are read."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self.next = monotonic() + (1 if stream.isatty() else 10)
+
+    def __call__(self, done: int, runs: int) -> None:
+        """Write that ``done`` of ``runs`` are read."""
+        terminal, now = self.stream.isatty(), monotonic()
+        if now >= self.next:
+            line = f"hpcdl: {done} of {runs} runs read; each is kept as run.series.json"
+            self.stream.write(f"{CLEAR}{line}" if terminal else f"{line}\n")
+            self.next = now + (0.2 if terminal else 10)
+        if terminal and done == runs:
+            self.stream.write(CLEAR)
+        self.stream.flush()
+
+
 def _switches(file: Path) -> dict[str, str]:
     """Return the switch of each host in a file. Raises UsageError."""
     from hpcdl.suite import UsageError
-    from hpcdl.trace.input_file import read_text
+    from hpcdl.trace.files import read_text
 
     try:
         lines = [

@@ -12,7 +12,7 @@ from hpcdl.commands.parts.parser import Command, chosen, whole_number
 from hpcdl.exit_codes import OK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 SUBJECTS: Final = (
     *("aggregation", "compression", "codes", "optimizers", "schedules", "training", "models", "datasets"),
@@ -88,35 +88,34 @@ def catalogue(
     if ``layers``.
     """
     from hpcdl import registry
+    from hpcdl.aggregation.parts.cost import costs
+    from hpcdl.fabric.network import Site
 
     if subject in TABLES:
         return TABLES[subject]()
     entries = []
     folder = "optim" if subject == "optimizers" else subject
+    around = registry.settings_of(Site) if folder == "topologies" else {}
     for name in registry.names(folder):
         offer = registry.find(folder, name)
-        parameters = registry.settings_of(offer)
-        if folder == "topologies":
-            from hpcdl.fabric.network import Site
-
-            parameters |= registry.settings_of(Site)
-        entry: dict[str, Any] = {
-            "name": name,
-            "summary": registry.summary(offer),
-            "settings": {key: str(parameter.annotation) for key, parameter in parameters.items()},
-            "defaults": {
-                key: parameter.default
-                for key, parameter in parameters.items()
-                if parameter.default is not parameter.empty
-            },
-        }
+        entry = _entry(name, offer, registry.settings_of(offer) | around)
         if subject == "aggregation":
-            from hpcdl.aggregation.parts.cost import costs
-
             entry["costs"] = costs(offer)
         volumes = _volumes(offer, batches, layers=layers) if subject == "models" else [{}]
         entries += [entry | sizes for sizes in volumes]
     return entries
+
+
+def _entry(name: str, offer: Any, parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
+    from hpcdl import registry
+
+    given = {key: parameter.default for key, parameter in parameters.items()}
+    return {
+        "name": name,
+        "summary": registry.summary(offer),
+        "settings": {key: str(parameter.annotation) for key, parameter in parameters.items()},
+        "defaults": {key: default for key, default in given.items() if default is not inspect.Parameter.empty},
+    }
 
 
 def _described(entry: dict[str, Any], *, volumes: bool) -> str:
@@ -197,16 +196,7 @@ def _schedules() -> list[dict[str, Any]]:
 
     around = registry.settings_of(with_warmup)
     del around["global_batch"]  # the case's
-    return [
-        {
-            "name": name,
-            "summary": registry.summary(shape),
-            "settings": {key: str(parameter.annotation) for key, parameter in parameters.items()},
-            "defaults": {key: parameter.default for key, parameter in parameters.items()},
-        }
-        for name, shape in SCHEDULES.items()
-        for parameters in [{**registry.settings_of(shape), **around}]
-    ]
+    return [_entry(name, shape, {**registry.settings_of(shape), **around}) for name, shape in SCHEDULES.items()]
 
 
 def _suites() -> list[dict[str, Any]]:

@@ -75,7 +75,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
     from hpcdl.launch.library import is_first, launched
-    from hpcdl.launch.testbed_settings import emulated
+    from hpcdl.launch.testbed import emulated
     from hpcdl.suite import UsageError
 
     emulated()  # raises TestbedError before any rank starts

@@ -20,8 +20,7 @@ import numpy as np
 from hpcdl.data.parts.dataset import DataError
 from hpcdl.data.parts.sharding import epoch_order
 from hpcdl.data.parts.splits import PixelCounts
-from hpcdl.trace.files import atomic_write
-from hpcdl.trace.input_file import check_regular
+from hpcdl.trace.files import atomic_write, check_regular
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

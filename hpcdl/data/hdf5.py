@@ -16,7 +16,7 @@ import numpy as np
 from hpcdl.data.parts.augmentation import Augmentation
 from hpcdl.data.parts.dataset import DataError, Dataset, content_digest, data_root
 from hpcdl.data.parts.splits import ImageSplit, PixelCounts, PixelNormalization
-from hpcdl.trace.input_file import check_regular
+from hpcdl.trace.files import check_regular
 
 if TYPE_CHECKING:
     import h5py

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.registry import nearest
-from hpcdl.trace.input_file import parse_toml, read_text
+from hpcdl.trace.files import parse_toml, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -32,12 +32,11 @@ class SiteProfile:
     """Lines of shell that make ``hpcdl`` available, such as ``source ~/venv/bin/activate``."""
 
 
-def places(environment: Mapping[str, str]) -> Iterator[Path]:
-    """Return where profiles may lie: the user's first, then those of the whole system (XDG base directories)."""
-    home = Path(environment.get("HOME", "/"))
-    yield Path(environment.get("XDG_CONFIG_HOME") or home / ".config") / "hpcdl/site.toml"
-    for folder in (environment.get("XDG_CONFIG_DIRS") or "/etc/xdg:/etc").split(":"):
-        yield Path(folder) / "hpcdl/site.toml"
+def places(environment: Mapping[str, str]) -> list[Path]:
+    """Return where profiles may lie: the user's first, then that of the whole system."""
+    home = environment.get("XDG_CONFIG_HOME") or Path(environment.get("HOME", "/")) / ".config"
+    folders = [home, *(environment.get("XDG_CONFIG_DIRS") or "/etc/xdg:/etc").split(":")]
+    return [Path(folder) / "hpcdl/site.toml" for folder in folders]
 
 
 def site_profile(path: Path | None = None, environment: Mapping[str, str] = os.environ) -> SiteProfile:
@@ -121,27 +120,20 @@ def batch_script(job: BatchJob, site: SiteProfile) -> str:
     )
 
 
-def _introduction(job: BatchJob) -> Iterator[str]:
-    where = (
-        "Every job runs all cases on all of its ranks"
-        if len(job.nodes) > 1
-        else "One job runs all cases, small ones on its first ranks"
-    )
-    submit = f"Submit it with:  sbatch --nodes={job.nodes[0]} SCRIPT  for each number of nodes. "
-    yield from _comment(
-        f"{where}. {submit if len(job.nodes) > 1 else ''}Options after the script's name go to hpcdl run:  "
-        "sbatch SCRIPT --case '*ring*'"
-    )
-    yield "#"
-    yield from _comment(
+def _introduction(job: BatchJob) -> list[str]:
+    where = "One job runs all cases, small ones on its first ranks."
+    if len(job.nodes) > 1:
+        where = (
+            "Every job runs all cases on all of its ranks. "
+            f"Submit it with:  sbatch --nodes={job.nodes[0]} SCRIPT  for each number of nodes."
+        )
+    options = "Options after the script's name go to hpcdl run:  sbatch SCRIPT --case '*ring*'"
+    requeue = (
         f"{WARNING_SECONDS} s before the time limit Slurm sends SIGUSR1 to this shell, which passes it on. hpcdl "
         "ends the case that is running and exits with code 75; the job is requeued under its number and goes on "
         "with the cases that are left. A job that finished no case is not requeued: it would never end."
     )
-
-
-def _comment(text: str) -> list[str]:
-    return textwrap.wrap(text, 110, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
+    return [f"# {line}" for text in (where, options, requeue) for line in textwrap.wrap(text, 108)]
 
 
 def _options(job: BatchJob, site: SiteProfile) -> Iterator[str]:

@@ -11,6 +11,8 @@ import math
 import os
 import resource
 import time
+from collections import defaultdict
+from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hpcdl.fabric.mpi.backoff import Place, here
@@ -39,8 +41,6 @@ class Sample(NamedTuple):
     """CPU time of all processes on the cores, without interrupts."""
     steal_ns: int
     """Time in which the hypervisor ran other machines on the cores."""
-    frequency_khz: int
-    """Of the first core."""
     retransmissions: int
     """TCP segments that the host sent again."""
     load: float
@@ -74,21 +74,18 @@ class Counters:
         siblings = {_siblings(self._cpus, core) for core in place.cores}
         self._place = Place(place.machine, frozenset().union(*siblings))
         self._physical_cores = len(siblings)
-        self._first = min(place.cores)
 
     def sample(self) -> Sample:
         """Read the counters."""
         now = time.perf_counter_ns()
         used = resource.getrusage(resource.RUSAGE_SELF)
         busy, steal = _core_times(machine.text(self._root / "proc/stat"), self._place.cores)
-        frequency = machine.number(machine.text(self._cpus / f"cpu{self._first}/cpufreq/scaling_cur_freq"))
         return Sample(
             now,
             round((used.ru_utime + used.ru_stime) * 1e9),
             used.ru_nivcsw,
             busy,
             steal,
-            frequency if isinstance(frequency, int) else UNKNOWN,
             _retransmissions(machine.text(self._root / "proc/net/snmp")),
             _load(machine.text(self._root / "proc/loadavg")),
         )
@@ -104,8 +101,19 @@ def columns(usages: Sequence[Usage]) -> list[dict[str, float]]:
     ``foreign_ns`` is the CPU time on a rank's cores less that of all ranks that may use these cores.
     ``idle_cores`` is the number of these cores that ranks of the case leave free for other processes.
     """
-    sharing = _Sharing(usages)
-    return [_columns(usage, *sharing.of(usage.place)) for usage in usages]
+    users = defaultdict[tuple[str, int], set[int]](set)
+    for rank, usage in enumerate(usages):
+        for core in usage.place.cores:
+            users[usage.place.machine, core].add(rank)
+
+    @cache
+    def sharing(place: Place) -> tuple[int, int]:
+        """Return CPU time and threads of the ranks that may use the cores of ``place``."""
+        ranks = set[int]().union(*(users[place.machine, core] for core in place.cores))
+        of_ranks = [usages[rank] for rank in ranks]
+        return sum(usage.grown("cpu_ns") for usage in of_ranks), sum(usage.threads for usage in of_ranks)
+
+    return [_columns(usage, *sharing(usage.place)) for usage in usages]
 
 
 def _columns(usage: Usage, cpu_ns: int, threads: int) -> dict[str, float]:
@@ -119,7 +127,6 @@ def _columns(usage: Usage, cpu_ns: int, threads: int) -> dict[str, float]:
         error = round(DEVIATIONS * TICK_NS * ticks)
     return {
         "wall_ns": wall,
-        "cpu_ns": usage.grown("cpu_ns"),
         "busy_ns": busy,
         "foreign_ns": foreign,
         "foreign_error_ns": error,
@@ -127,33 +134,8 @@ def _columns(usage: Usage, cpu_ns: int, threads: int) -> dict[str, float]:
         "steal_ns": usage.grown("steal_ns"),
         "involuntary_switches": usage.grown("involuntary_switches"),
         "load": usage.end.load,
-        "frequency_begin_khz": usage.begin.frequency_khz,
-        "frequency_end_khz": usage.end.frequency_khz,
         "retransmissions": usage.grown("retransmissions"),
     }
-
-
-class _Sharing:
-    """CPU time and threads of the ranks that may use the cores of a place."""
-
-    def __init__(self, usages: Sequence[Usage]) -> None:
-        self._usages = usages
-        self._users: dict[tuple[str, int], set[int]] = {}
-        """Ranks that may use a core, by machine and core."""
-        for rank, usage in enumerate(usages):
-            for core in usage.place.cores:
-                self._users.setdefault((usage.place.machine, core), set()).add(rank)
-        self._found: dict[Place, tuple[int, int]] = {}
-
-    def of(self, place: Place) -> tuple[int, int]:
-        if place not in self._found:
-            users = set().union(*(self._users[place.machine, core] for core in place.cores))
-            those = [self._usages[rank] for rank in users]
-            self._found[place] = (
-                sum(usage.grown("cpu_ns") for usage in those),
-                sum(usage.threads for usage in those),
-            )
-        return self._found[place]
 
 
 def _siblings(cpus: Path, core: int) -> frozenset[int]:

@@ -12,7 +12,6 @@ import datetime as dt
 import functools
 import hashlib
 import importlib.metadata
-import itertools
 import json
 import os
 import platform
@@ -25,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hpcdl.launch import machine
 from hpcdl.launch.machine import ROOT, UNKNOWN, counters
 from hpcdl.launch.mpirun import typed_command
-from hpcdl.launch.testbed_settings import emulated
+from hpcdl.launch.testbed import emulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -45,25 +44,17 @@ MAX_WORDS: Final = 120
 TRANSPORTS: Final = ("ucx", "ofi", "verbs", "shared_memory", "nccl")
 
 
-def describe_rank(root: Path = ROOT) -> dict[str, Any]:
-    """Return a description of this rank: hostname, slurm_node, slurm_topology, pid, affinity, cores, threads,
-    process_threads.
+def describe_rank() -> dict[str, Any]:
+    """Return a description of this rank: hostname, slurm_node, affinity, threads.
 
-    ``slurm_topology`` are the switches above the node and the node, from the top, such as "spine.leaf1.n7".
-    ``affinity`` has the form "0-3,8", ``cores`` is its number of cores, ``threads`` is the environment's setting
-    for OpenMP or BLAS. Starts no process and reads one file.
+    ``affinity`` has the form "0-3,8"; ``threads`` is the environment's setting for OpenMP or BLAS.
     """
-    cores = sorted(os.sched_getaffinity(0))
     asked = (os.environ.get(name, "") for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"))
     return {
         "hostname": socket.gethostname(),
         "slurm_node": os.environ.get("SLURMD_NODENAME", UNKNOWN),
-        "slurm_topology": os.environ.get("SLURM_TOPOLOGY_ADDR", UNKNOWN),
-        "pid": os.getpid(),
-        "affinity": _ranges(cores),
-        "cores": len(cores),
+        "affinity": _ranges(sorted(os.sched_getaffinity(0))),
         "threads": next((int(value) for value in asked if value.isdecimal()), UNKNOWN),
-        "process_threads": machine.number(machine.field(machine.text(root / "proc/self/status"), "Threads")),
     }
 
 
@@ -72,7 +63,7 @@ def describe_job(mpi_facts: Mapping[str, Any], root: Path = ROOT) -> dict[str, A
 
     ``mpi_facts`` becomes the entry ``mpi``; its ``library``, ``version`` and ``nodes`` are part of the key. The
     entry ``emulated`` describes a testbed (:class:`hpcdl.launch.testbed.Plan`); it is None on real nodes. Starts
-    ``nvidia-smi`` and ``git`` if installed, each for at most 10 s.
+    ``git`` if installed, for at most 10 s.
     """
     description: dict[str, Any] = {
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
@@ -91,7 +82,7 @@ def describe_job(mpi_facts: Mapping[str, Any], root: Path = ROOT) -> dict[str, A
         "gpu": machine.gpu(root),
         "software": _software(),
         "git": _git(Path(__file__).parent),
-        "timer": _timer(),
+        "timer": {"implementation": time.get_clock_info("perf_counter").implementation},
         "clocksource": machine.text(root / "sys/devices/system/clocksource/clocksource0/current_clocksource")
         or UNKNOWN,
         "counters": counters(root),
@@ -124,12 +115,11 @@ def differences(environment: Mapping[str, Any], other: Mapping[str, Any]) -> lis
 
 
 def _words(value: Any) -> str:
-    if value is None:
-        return "not recorded"
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
-    shown = [_words(item) if isinstance(item, (dict, list)) else str(item).split("\n")[0] for item in items]
-    separator = "." if all(map(str.isdigit, shown)) else " "  # of versions
-    return separator.join(filter(None, shown))[:MAX_WORDS] or "none"
+    if isinstance(value, dict):
+        value = [*value.values()]
+    if isinstance(value, list):
+        return " ".join(filter(None, map(_words, value)))[:MAX_WORDS] or "none"
+    return "not recorded" if value is None else str(value).split("\n")[0]
 
 
 def _stable(env: Mapping[str, Any]) -> dict[str, Any]:
@@ -212,17 +202,4 @@ def _git(folder: Path) -> dict[str, Any] | str:
         "commit": commit,
         "branch": ask("rev-parse", "--abbrev-ref", "HEAD") or UNKNOWN,
         "changed_files": len(ask("status", "--porcelain", "--untracked-files=no").splitlines()),
-    }
-
-
-def _timer() -> dict[str, Any]:
-    """Return the properties of the traces' clock, and the smallest step in 1000 readings (ns)."""
-    info = time.get_clock_info("perf_counter")
-    readings = [time.perf_counter_ns() for _ in range(1001)]
-    steps = [b - a for a, b in itertools.pairwise(readings) if b > a]
-    return {
-        "clock": "perf_counter",
-        "implementation": info.implementation,
-        "resolution_seconds": info.resolution,
-        "smallest_step_ns": min(steps, default=UNKNOWN),
     }

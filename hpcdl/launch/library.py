@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from hpcdl.exit_codes import FAILED
-from hpcdl.launch.rank_processes import write_status
+from hpcdl.launch.signals import write_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -72,18 +72,12 @@ def incompatibility(environment: Mapping[str, str], library: Library) -> str | N
     name = _size_variable(environment)
     launcher = _SIZE_VARIABLES[name][1] if name else "a PMIx launcher"
     by_pmix = _PMIX in environment
-    if library.name == "MPICH" and by_pmix and _CHOSEN not in environment:
-        if "PMI_SIZE" in environment:
-            return (
-                f"two nested launchers started this process, one by PMI (PMI_SIZE), one by PMIx ({_PMIX}); MPICH "
-                f"accepts neither: use one of them, or unset {_PMIX}"
-            )
-        if "pmix" not in library.text.lower():
-            return (
-                f"{launcher} started this process by PMIx ({_PMIX}), but this MPICH {library.major} was built "
-                f"without PMIx: launcher and MPI library do not fit; use MPICH's own mpirun, srun --mpi=pmi2, or "
-                f"hpcdl run alone, which starts the right mpirun itself"
-            )
+    if library.name == "MPICH" and by_pmix and _CHOSEN not in environment and "pmix" not in library.text.lower():
+        return (
+            f"{launcher} started this process by PMIx ({_PMIX}), but this MPICH {library.major} was built "
+            f"without PMIx: launcher and MPI library do not fit; use MPICH's own mpirun, srun --mpi=pmi2, or "
+            f"hpcdl run alone, which starts the right mpirun itself"
+        )
     if library.name == "Open MPI" and library.major >= 5 and name and int(environment[name]) > 1 and not by_pmix:
         return (
             f"{launcher} started {environment[name]} processes ({name}) without PMIx, which Open MPI "

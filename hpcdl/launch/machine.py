@@ -6,13 +6,20 @@
 from __future__ import annotations
 
 import os
-import platform
 import re
 import shutil
 import subprocess
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from hpcdl.launch.testbed import emulated
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from hpcdl.suite import Case
 
 
 def node_memory_bytes() -> int:
@@ -44,22 +51,38 @@ def shortage(needed: int, ranks: int, available: int) -> str | None:
     return f"needs at least {each} of memory, but only {available / 1e9:.2f} GB are available"
 
 
+PROCESS_BYTES: Final = 60_000_000
+"""Memory of an idle rank: Python, numpy and MPI."""
+
+
+def lack_of_memory(cases: Sequence[Case], hosts: Sequence[Hashable]) -> str | None:
+    """Return one line if the ranks of the job or of a case do not fit into a node's memory; None if all fit.
+
+    ``hosts`` has the host of each rank, in order of ranks.
+    """
+    fullest = len(hosts) if emulated() else max(Counter(hosts).values())
+    if (line := shortage(PROCESS_BYTES, fullest, node_memory_bytes())) is not None:
+        return f"{fullest} processes: {line} on a node"
+    for case in cases:
+        taken = hosts[: case.processes]
+        most = len(taken) if emulated() else max(Counter(taken).values())  # emulated hosts share a node
+        if (line := shortage(case.module.memory_bytes(case.spec), most, node_memory_bytes())) is not None:
+            return f"case {case.name!r}: {line} on a node"
+    return None
+
+
 UNKNOWN: Final = "unknown"
 ROOT: Final = Path("/")
 
 
 LIBRARIES: Final = {
     "mpi": r"lib(p?mpi|mpich|open-(rte|pal)|prrte|mpi_\w+)\b",
-    "pmix": r"libpmi[x2]?\b",
     "ucx": r"libuc[pstmgc]\w*",
     "ofi": r"lib(fabric|cxi|psm2|psm3|efa)\b",
     "verbs": r"lib(ibverbs|rdmacm|mlx[45])\b",
     "shared_memory": r"libxpmem\b",
     "blas": r"lib(\w*openblas\w*|mkl_\w+|blis\w*|flexiblas|c?blas|lapack)",
-    "threads": r"lib(gomp|iomp5|omp|tbb)\b",
-    "cuda": r"lib(cuda|cudart|cublas\w*|cudnn\w*|nvrtc|cufft|curand)\b",
     "nccl": r"lib(nccl|rccl)\b",
-    "hdf5": r"libhdf5",
 }
 
 COUNTED: Final = (
@@ -81,30 +104,16 @@ def loaded_libraries(root: Path = ROOT) -> dict[str, list[str]] | str:
 
 
 def cpu(root: Path = ROOT) -> dict[str, Any]:
-    """Return model, cores, sockets, NUMA nodes, SMT, governor, frequencies (kHz) and cgroup quota (cores)."""
+    """Return model, physical cores, SMT, frequency governor and the control group's quota (cores)."""
     system = root / "sys/devices/system/cpu"
-    cpus = [folder for folder in _folders(system) if re.fullmatch(r"cpu\d+", folder.name)]
-    cores = {text(folder / "topology/thread_siblings_list") for folder in cpus} - {""}
-    packages = {text(folder / "topology/physical_package_id") for folder in cpus} - {""}
+    cores = {text(folder / "topology/thread_siblings_list") for folder in _folders(system)} - {""}
     info = text(root / "proc/cpuinfo")
-    model = field(info, "model name") or field(info, "Model") or field(info, "CPU part")
     quota = text(root / "sys/fs/cgroup/cpu.max").split()
-    frequency = system / "cpu0/cpufreq"
-    numa = [
-        folder for folder in _folders(root / "sys/devices/system/node") if re.fullmatch(r"node\d+", folder.name)
-    ]
     return {
-        "model": model or UNKNOWN,
-        "architecture": platform.machine() or UNKNOWN,
-        "logical_cores": len(re.findall(r"^processor\s*:", info, re.MULTILINE)) or len(cpus) or UNKNOWN,
+        "model": field(info, "model name") or field(info, "Model") or field(info, "CPU part") or UNKNOWN,
         "physical_cores": len(cores) or UNKNOWN,
-        "sockets": len(packages) or UNKNOWN,
-        "numa_nodes": len(numa) or UNKNOWN,
         "smt": {"1": "on", "0": "off"}.get(text(system / "smt/active"), UNKNOWN),
-        "governor": text(frequency / "scaling_governor") or UNKNOWN,
-        "frequency_khz": {
-            name: number(text(frequency / f"scaling_{name}_freq")) for name in ("min", "max", "cur")
-        },
+        "governor": text(system / "cpu0/cpufreq/scaling_governor") or UNKNOWN,
         "quota_cores": int(quota[0]) / int(quota[1]) if len(quota) == 2 and quota[0].isdecimal() else UNKNOWN,
     }
 
@@ -123,7 +132,7 @@ def _driver(device: Path) -> str:
 
 
 def network(root: Path = ROOT) -> dict[str, Any] | str:
-    """Return driver, rate, state and MTU (bytes) of each interface."""
+    """Return driver, rate and state of each interface."""
     cards = {}
     for card in _folders(root / "sys/class/net"):
         rate = number(text(card / "speed"))  # -1 or an error if the interface is virtual or down
@@ -131,35 +140,28 @@ def network(root: Path = ROOT) -> dict[str, Any] | str:
             "driver": _driver(card / "device"),
             "rate": f"{rate} Mbit/s" if isinstance(rate, int) and rate > 0 else UNKNOWN,
             "state": text(card / "operstate") or UNKNOWN,
-            "mtu": number(text(card / "mtu")),
         }
     return cards or UNKNOWN
 
 
 def infiniband(root: Path = ROOT) -> dict[str, Any] | str:
-    """Return driver, rate, state, link layer and firmware of each "device/port"."""
+    """Return driver, rate and state of each "device/port"."""
     return {
-        f"{device.name}/{port.name}": {
-            "driver": _driver(device / "device"),
+        f"{port.parent.parent.name}/{port.name}": {
+            "driver": _driver(port.parent.parent / "device"),
             "rate": text(port / "rate") or UNKNOWN,
             "state": text(port / "state") or UNKNOWN,
-            "link_layer": text(port / "link_layer") or UNKNOWN,
-            "firmware": text(device / "fw_ver") or UNKNOWN,
         }
-        for device in _folders(root / "sys/class/infiniband")
-        for port in _folders(device / "ports")
+        for port in _ports(root)
     } or UNKNOWN
 
 
+def _ports(root: Path) -> list[Path]:
+    return [port for device in _folders(root / "sys/class/infiniband") for port in _folders(device / "ports")]
+
+
 def gpu(root: Path = ROOT) -> dict[str, Any] | str:
-    """Return ``{"driver", "devices": [{"name", ...}]}`` from nvidia-smi, which reports clocks, or from /proc."""
-    names = ("name", "driver_version", "memory.total", "clocks.sm", "clocks.max.sm", "ecc.mode.current")
-    asked = f"--query-gpu={','.join(names)}"
-    answer = run("nvidia-smi", asked, "--format=csv,noheader") if root == ROOT else ""
-    rows = [[cell.strip() for cell in line.split(",")] for line in answer.splitlines()]
-    devices = [dict(zip(names, row, strict=True)) for row in rows if len(row) == len(names)]
-    if devices:
-        return {"driver": devices[0]["driver_version"], "devices": devices}
+    """Return ``{"driver", "devices": [{"name"}]}`` from the driver's files."""
     driver = re.search(r"Kernel Module\D*(\d[\d.]*)", text(root / "proc/driver/nvidia/version"))
     models = [field(text(card / "information"), "Model") for card in _folders(root / "proc/driver/nvidia/gpus")]
     if not driver and not models:
@@ -186,8 +188,7 @@ def counters(root: Path = ROOT) -> dict[str, Any]:
             for folder in ("counters", "hw_counters")
             for file in _folders(port / folder)
         }
-        for device in _folders(root / "sys/class/infiniband")
-        for port in _folders(device / "ports")
+        for port in _ports(root)
     }
     rows = [line.split()[1:] for line in text(root / "proc/net/snmp").splitlines() if line.startswith("Tcp:")]
     tcp = dict(zip(rows[0], map(number, rows[1]), strict=False)) if len(rows) == 2 else {}

@@ -101,6 +101,7 @@ def probe(library: Library, local: Callable[[], Any]) -> Probe | None:
     """
     from mpi4py import MPI
 
+    from hpcdl.fabric.mpi.backoff import here
     from hpcdl.fabric.mpi.clock import compared
     from hpcdl.launch.environment import describe_rank
     from hpcdl.launch.library import start
@@ -115,7 +116,7 @@ def probe(library: Library, local: Callable[[], Any]) -> Probe | None:
     hosts = world.allgather(me["hostname"])
     first = hosts.index(me["hostname"]) == world.rank
     gathered = world.gather(
-        (_machine(), sorted(os.sched_getaffinity(0)), me["threads"], text, local() if first else None)
+        (here().machine, sorted(os.sched_getaffinity(0)), me["threads"], text, local() if first else None)
     )
     skew = world.gather(compared(world, time.time_ns))
     alignment = world.reduce(compared(world)[1], MPI.MAX)
@@ -141,12 +142,6 @@ def _connect(world: MPI.Intracomm) -> None:
     sent, got = np.zeros(MESSAGE, np.uint8), np.zeros(MESSAGE, np.uint8)
     for distance in (1, -1):
         world.Sendrecv(sent, (world.rank + distance) % world.size, 0, got, (world.rank - distance) % world.size)
-
-
-def _machine() -> str:
-    from hpcdl.fabric.mpi.backoff import here
-
-    return here().machine
 
 
 @contextmanager

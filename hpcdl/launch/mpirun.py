@@ -2,109 +2,31 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shlex
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 import sysconfig
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from threading import Thread
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, Final
 
 from hpcdl.exit_codes import FAILED
-from hpcdl.launch.rank_processes import STATUS, STOP
-from hpcdl.launch.signals import child_preparation, request_stop, stop_requested
-from hpcdl.launch.testbed_settings import emulated
+from hpcdl.launch.signals import STATUS, STOP, child_preparation, request_stop, stop_requested
+from hpcdl.launch.testbed import emulated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-
-_SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - MPI libraries choose it
-_SEGMENTS: Final = ("mpich_shm_*", "sm_segment.*")
-"""File name patterns of MPICH and Open MPI."""
-
-
-def remove_stale_segments(folder: Path = _SHARED_MEMORY) -> int:
-    """Remove this user's segments that no process has open or mapped; return their number. Linux only."""
-    removed = 0
-    for pattern in _SEGMENTS:
-        for segment in folder.glob(pattern):
-            with suppress(OSError):  # another user's, in use, or already removed
-                removed += _remove_unused(segment)
-    return removed
-
-
-def _remove_unused(segment: Path) -> bool:
-    """Remove a segment; OSError if a process has it open or mapped, False if it belongs to another user."""
-    file = os.open(segment, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
-        if os.fstat(file).st_uid != os.getuid():
-            return False
-        # the kernel grants a write lease on a file only if nothing else has it open, in any container (fcntl(2))
-        fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGURG)  # the default signal, sent if the file is opened, kills
-        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-        segment.unlink()
-    finally:
-        os.close(file)
-    return True
-
-
-STDOUT: Final = 1
-_PIECE: Final = 1 << 16
-"""Bytes that are read at a time, at most."""
-_LAST_WORDS: Final = 5.0
-"""Seconds for the rest of the output when the launcher has ended; other processes may hold the pipe longer."""
-
-
-def needed() -> bool:
-    """Return True if this process's standard output is a pipe, whose reader may end."""
-    return stat.S_ISFIFO(os.fstat(STDOUT).st_mode)
-
-
-@contextmanager
-def relayed(program: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Context manager: copy the program's output, if it is a pipe, to standard output until the pipe ends."""
-    if program.stdout is None:
-        yield
-        return
-    copying = Thread(target=_copy, args=(program.stdout,), name="hpcdl-output", daemon=True)
-    copying.start()
-    try:
-        yield
-    finally:
-        copying.join(_LAST_WORDS)
-
-
-def _copy(source: BinaryIO) -> None:
-    """Copy to standard output; discard the rest when its reader has ended."""
-    broken = False
-    with suppress(ValueError):  # closed: the launcher has ended, and another process still holds the pipe
-        while piece := os.read(source.fileno(), _PIECE):
-            while piece and not broken:
-                try:
-                    piece = piece[os.write(STDOUT, piece) :]
-                except OSError:  # a broken pipe
-                    broken = True
+    from collections.abc import Callable, Mapping, Sequence
 
 
 TERMINAL: Final = "HPCDL_TERMINAL"
 """Set if the launching process writes to a terminal; the ranks write to a pipe."""
-
-
 LAUNCH: Final = "HPCDL_LAUNCH"
 """Number of this launch, such as ``2 of 3``; the launching process reports all launches together."""
-
-
 COMMAND: Final = "HPCDL_COMMAND"
 """Command as typed, if the launching process added to it."""
-
-
 _FAULT_TOLERANT: Final = "OMPI_MCA_mpi_ft_enable"
 """Set by Open MPI's mpirun if the job continues after the failure of a process."""
 
@@ -182,17 +104,12 @@ def self_launch(
     variables = {STATUS: str(status), TERMINAL: "1" if sys.stdout.isatty() else "", COMMAND: shlex.join(typed)}
     variables["COLUMNS"] = str(shutil.get_terminal_size().columns)  # ranks may have another terminal, or none
     command = python_command(ranks, ["-m", "hpcdl", *arguments], fault_tolerant=fault_tolerant)
-    remove_stale_segments()
-    with (
-        subprocess.Popen(
-            command,
-            env=launch_environment() | variables,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE if needed() else None,
-            preexec_fn=child_preparation(),  # noqa: PLW1509 - this process has no other thread
-        ) as launcher,
-        relayed(launcher),
-    ):
+    with subprocess.Popen(
+        command,
+        env=launch_environment() | variables,
+        stdin=subprocess.DEVNULL,
+        preexec_fn=child_preparation(),  # noqa: PLW1509 - this process has no other thread
+    ) as launcher:
 
         def terminate(_number: int, _frame: object) -> None:
             launcher.terminate()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -23,10 +22,10 @@ from hpcdl.launch.disturbance import UNKNOWN, Counters
 from hpcdl.launch.library import incompatibility, mismatch
 from hpcdl.launch.mpi_probe import VARIABLES, Probe, Transports, is_tcp, probe
 from hpcdl.launch.mpirun import NoLauncher, launch_environment, mpirun, python_command
-from hpcdl.launch.testbed_settings import emulated
+from hpcdl.launch.testbed import emulated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 class Finding(NamedTuple):
@@ -38,9 +37,6 @@ class Finding(NamedTuple):
     advice: str = ""
     """Advice; empty if the verdict is ``ok``."""
 
-
-_TRANSPORTS: Final = ("UCX_TLS", "FI_PROVIDER", "OMPI_MCA_btl", "MPIR_CVAR_CH4_OFI_PROVIDER")
-"""Variables that choose the transports of an MPI library."""
 
 _CUDA_AWARE: Final = (
     "from mpi4py import MPI; from hpcdl.fabric.device.transport import cuda_aware; print(cuda_aware())"
@@ -62,9 +58,7 @@ def host_checks() -> Iterator[Finding]:
     yield from slurm_tasks(os.environ, len(os.sched_getaffinity(0)))
     yield other_processes()
     yield governor()
-    yield network()
     yield clock_source()
-    yield clock()
     yield disk(Path.cwd())
     yield from gpu()
 
@@ -72,10 +66,9 @@ def host_checks() -> Iterator[Finding]:
 def cores(root: Path = machine.ROOT) -> Finding:
     """Return the cores that ranks may use: fewer than the machine has if pinned or limited by a control group."""
     available = len(os.sched_getaffinity(0))
-    quota = machine.cpu(root).get("quota_cores", machine.UNKNOWN)
-    limit = (
-        f"; the control group limits them to {quota:g}" if isinstance(quota, float) and quota < available else ""
-    )
+    quota = machine.cpu(root)["quota_cores"]
+    limited = isinstance(quota, float) and quota < available
+    limit = f"; the control group limits them to {quota:g}" if limited else ""
     detail = f"{available} of {os.cpu_count()} cores are available{limit}"
     if available > 1 and not limit:
         return Finding("ok", "cores", f"{detail}; more ranks x threads than that share cores")
@@ -102,7 +95,7 @@ def other_processes(counters: Counters | None = None, seconds: float = 1.0) -> F
 
 def governor(root: Path = machine.ROOT) -> Finding:
     """Return the frequency governor of the first processor."""
-    governor = str(machine.cpu(root).get("governor", machine.UNKNOWN))
+    governor = str(machine.cpu(root)["governor"])
     if governor == machine.UNKNOWN:
         return Finding("unknown", "CPU governor", "this machine does not tell, as most virtual ones")
     if governor == "performance":
@@ -122,55 +115,16 @@ def clock_source(root: Path = machine.ROOT) -> Finding:
     )
 
 
-def network(root: Path = machine.ROOT, variables: Mapping[str, str] = os.environ) -> Finding:
-    """Return if a setting of the environment makes MPI use TCP although InfiniBand is up."""
-    ports = machine.infiniband(root)
-    active = (
-        [name for name, port in ports.items() if "ACTIVE" in str(port["state"])] if isinstance(ports, dict) else []
-    )
-    tcp = [name for name, value in variables.items() if name in _TRANSPORTS and "tcp" in value.lower().split(",")]
-    if active and tcp:
-        detail = f"{', '.join(active)} is up, but {', '.join(tcp)} chooses TCP"
-        return Finding("warning", "network", detail, f"unset {' '.join(tcp)}")
-    return Finding("ok", "network", f"InfiniBand {', '.join(active)} is up" if active else "no InfiniBand is up")
-
-
 def slurm_tasks(variables: Mapping[str, str], available: int) -> Iterator[Finding]:
-    """Yield if the tasks of a Slurm job fit on the ``available`` cores of this process; nothing without Slurm.
-
-    A task has its own cores. The batch script has all cores of the job on its node.
-    """
-    if "SLURM_JOB_ID" not in variables:
-        return
-    cpus = int(variables.get("SLURM_CPUS_PER_TASK") or 1)
+    """Yield if a task of ``srun`` has the cores that ``sbatch --cpus-per-task`` asked for; nothing elsewhere."""
     if variables.get("SLURM_STEP_ID", "").isdecimal():
+        cpus = int(variables.get("SLURM_CPUS_PER_TASK") or 1)
         detail = f"{available} of the {cpus} cores of --cpus-per-task are available to this task"
         if available >= cpus:
             yield Finding("ok", "Slurm tasks", detail)
         else:
-            advice = (
-                "srun --cpus-per-task=$SLURM_CPUS_PER_TASK: since Slurm 22.05 srun does not take it from sbatch"
-            )
+            advice = "srun --cpus-per-task=$SLURM_CPUS_PER_TASK: srun does not take it from sbatch"
             yield Finding("warning", "Slurm tasks", detail, advice)
-        return
-    listed = variables.get("SLURM_NTASKS_PER_NODE") or variables.get("SLURM_TASKS_PER_NODE") or "1"
-    tasks = max(int(number) for number in re.findall(r"\d+", re.sub(r"\(x\d+\)", "", listed)))
-    detail = f"{tasks} x {cpus} cores per node are asked for, {available} are available"
-    if tasks * cpus <= available:
-        yield Finding("ok", "Slurm tasks", detail)
-    else:
-        advice = f"sbatch --ntasks-per-node={max(1, available // cpus)}, or fewer --cpus-per-task"
-        yield Finding("warning", "Slurm tasks", detail, advice)
-
-
-def clock() -> Finding:
-    """Return the resolution of the clock and the time of one reading."""
-    resolution = time.get_clock_info("perf_counter").resolution
-    steps = sorted(b - a for a, b in ((time.perf_counter_ns(), time.perf_counter_ns()) for _ in range(1001)))
-    detail = f"resolution {resolution * 1e9:.0f} ns, one reading {steps[500]} ns"
-    if steps[500] < 1000:
-        return Finding("ok", "clock", detail)
-    return Finding("warning", "clock", detail, "times of short operations include the clock's: choose tsc")
 
 
 def disk(folder: Path) -> Finding:
@@ -197,12 +151,11 @@ def disk(folder: Path) -> Finding:
 
 def gpu() -> Iterator[Finding]:
     """Yield the GPUs, whether cupy can use them, and whether the MPI library takes their pointers."""
-    gpus = machine.gpu(machine.ROOT)
-    devices = gpus.get("devices", []) if isinstance(gpus, dict) else []
-    if not devices:
+    gpus = machine.gpu()
+    if not isinstance(gpus, dict):
         yield Finding("ok", "GPU", "no GPU; backends on the CPU are not affected")
         return
-    yield Finding("ok", "GPU", ", ".join(str(device.get("name")) for device in devices))
+    yield Finding("ok", "GPU", ", ".join(str(device["name"]) for device in gpus["devices"]))
     from hpcdl.nn.kernels.cupy.gpu import gpu_availability
 
     usable, detail = gpu_availability()
@@ -212,14 +165,10 @@ def gpu() -> Iterator[Finding]:
 
 def cuda_awareness() -> Finding:
     """Ask the library in a separate process, because loading it here would start MPI."""
+    command = [sys.executable, "-P", "-c", _CUDA_AWARE]
     try:
         output = subprocess.run(
-            [sys.executable, "-P", "-c", _CUDA_AWARE],
-            env=launch_environment(),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
+            command, env=launch_environment(), capture_output=True, text=True, timeout=60, check=False
         ).stdout.strip()
     except subprocess.TimeoutExpired:
         output = ""
@@ -255,36 +204,31 @@ def mpi_checks(probe: Probe, root: Path = machine.ROOT) -> Iterator[Finding]:
 
 def fast_fabric(root: Path = machine.ROOT) -> list[str]:
     """Return the ports and cards of fabrics that are faster than TCP and are up."""
-    ports, cards = machine.infiniband(root), machine.network(root)
-    active = (
-        [name for name, port in ports.items() if "ACTIVE" in str(port["state"])] if isinstance(ports, dict) else []
+    ports, cards = (
+        found if isinstance(found := of(root), dict) else {} for of in (machine.infiniband, machine.network)
     )
-    known = cards.items() if isinstance(cards, dict) else ()
-    return active + [name for name, card in known if str(card["driver"]).startswith(FAST_DRIVERS)]
+    return [
+        *(name for name, port in ports.items() if "ACTIVE" in port["state"]),
+        *(name for name, card in cards.items() if card["driver"].startswith(FAST_DRIVERS)),
+    ]
 
 
 def within_host(probe: Probe, variables: Mapping[str, str]) -> Finding:
     """Return the transports between ranks of one host: shared memory, except on a testbed."""
-    names = probe.transports.within_host
-    if not names:
-        why = "no two ranks share a host" if len(probe.nodes) == len(probe.hosts) else "the library does not tell"
-        return Finding("ok", "transport within a host", why)
-    if not is_tcp(names) or emulated(variables) is not None:
-        return Finding("ok", "transport within a host", ", ".join(names))
-    advice = _unset(variables) or "choose shared memory"
-    return Finding("warning", "transport within a host", f"{', '.join(names)}: no shared memory", advice)
+    names, subject = probe.transports.within_host, "transport within a host"
+    if is_tcp(names) and emulated(variables) is None:
+        advice = _unset(variables) or "choose shared memory"
+        return Finding("warning", subject, f"{', '.join(names)}: no shared memory", advice)
+    return Finding("ok", subject, ", ".join(names) or "the library does not tell")
 
 
 def between_hosts(probe: Probe, variables: Mapping[str, str], fabric: list[str]) -> Finding:
     """Return the transports between hosts; TCP with an unused ``fabric`` is a fallback."""
     names, subject = probe.transports.between_hosts, "transport between hosts"
     if len(probe.nodes) == 1:
-        return Finding(
-            "ok", subject, "one host; srun hpcdl check, or mpirun -n N hpcdl check, checks those of a job"
-        )
-    if not names:
-        return Finding("ok", subject, "the library does not tell")
-    detail = ", ".join(names)
+        line = "one host; srun hpcdl check, or mpirun -n N hpcdl check, checks those of a job"
+        return Finding("ok", subject, line)
+    detail = ", ".join(names) or "the library does not tell"
     if not is_tcp(names) or not fabric:
         return Finding("ok", subject, f"{detail}; no faster fabric is up" if is_tcp(names) else detail)
     advice = _unset(variables) or "use the MPI library of the cluster: slurm/README.md, Your site's MPI"
@@ -318,26 +262,24 @@ def clock_skew(probe: Probe) -> Finding:
     return Finding("ok", "clock skew", detail)
 
 
-def oversubscription(probe: Probe) -> Iterator[Finding]:
-    """Yield for the fullest machine if its ranks and their threads fit on the cores that they may use."""
-    fullest, most = "", (0.0, 0, 0, 0)
-    for name in dict.fromkeys(probe.machines):
-        ranks = [rank for rank, machine_of_rank in enumerate(probe.machines) if machine_of_rank == name]
+def oversubscription(probe: Probe) -> Finding:
+    """Return if ranks and their threads fit on the cores that they may use, for the fullest machine."""
+
+    def share(name: str) -> tuple[float, str, int, int, int]:
+        ranks = [rank for rank, of_rank in enumerate(probe.machines) if of_rank == name]
         cores = len(set().union(*(probe.cores[rank] for rank in ranks)))
         threads = sum(probe.threads[rank] for rank in ranks)
-        most, fullest = max(
-            (most, fullest), ((threads / cores, len(ranks), threads, cores), probe.hosts[ranks[0]])
-        )
-    share, count, threads, cores = most
-    detail = f"{count} ranks with {threads} threads on {cores} cores of {fullest}"
-    if share <= 1:
-        yield Finding("ok", "ranks and cores", detail)
-        return
+        return threads / cores, probe.hosts[ranks[0]], len(ranks), threads, cores
+
+    fullest, host, count, threads, cores = max(map(share, dict.fromkeys(probe.machines)))
+    detail = f"{count} ranks with {threads} threads on {cores} cores of {host}"
+    if fullest <= 1:
+        return Finding("ok", "ranks and cores", detail)
     advice = (
         f"start at most {max(1, cores * count // threads)} ranks per host, or give them more cores: ranks that "
         "share cores measure no scaling"
     )
-    yield Finding("warning", "ranks and cores", detail, advice)
+    return Finding("warning", "ranks and cores", detail, advice)
 
 
 START_LIMIT: Final = 60
@@ -377,13 +319,11 @@ def _mpi() -> Iterator[Finding]:
     if ended.returncode or not answers:
         last = (ended.stderr.strip() or "no output").splitlines()[-1]
         yield Finding("FAILED", "MPI", f"two ranks ended with exit code {ended.returncode}: {last}", other)
-        return
-    fields = json.loads(answers[0])
-    probed = Probe(**{**fields, "transports": Transports(*map(tuple, fields["transports"]))})
-    if len(probed.hosts) == 2:
-        yield from mpi_checks(probed)
+    elif len(answers) > 1:
+        yield Finding("FAILED", "MPI", "2 ranks started, but MPI sees one in each process", other)
     else:
-        yield Finding("FAILED", "MPI", f"2 ranks started, but MPI sees {len(probed.hosts)}", other)
+        fields = json.loads(answers[0])
+        yield from mpi_checks(Probe(**{**fields, "transports": Transports(*map(tuple, fields["transports"]))}))
 
 
 def preflight_of_job() -> list[Finding] | str:
@@ -404,12 +344,11 @@ def preflight_of_job() -> list[Finding] | str:
     if complaint := mismatch(len(probed.hosts), os.environ, library.name):
         return complaint
     local = {host: findings for host, findings in zip(probed.hosts, probed.local, strict=True) if findings}
-    return [*mpi_checks(probed), *oversubscription(probed), *of_hosts(local.items())]
+    return [*mpi_checks(probed), oversubscription(probed), *of_hosts(local)]
 
 
-def of_hosts(local: Iterable[tuple[str, list[Finding]]]) -> list[Finding]:
+def of_hosts(hosts: Mapping[str, Sequence[Finding]]) -> list[Finding]:
     """Return one finding for each subject and verdict: that of the first host, with the hosts' names."""
-    hosts = dict(local)
     groups: dict[tuple[str, str], list[tuple[str, Finding]]] = {}
     for host, findings in hosts.items():
         for finding in findings:
@@ -418,9 +357,7 @@ def of_hosts(local: Iterable[tuple[str, list[Finding]]]) -> list[Finding]:
     for group in groups.values():
         names = [host for host, _ in group]
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-        where = "" if len(hosts) == 1 else f"{', '.join(names[:SHOWN])}{more}: "
-        if len(names) == len(hosts) > 1:
-            where = f"all {len(hosts)} hosts, such as {names[0]}: "
+        where = f"{', '.join(names[:SHOWN])}{more}: " if len(hosts) > 1 else ""
         first = group[0][1]
         shown.append(first._replace(detail=f"{where}{first.detail}"))
     return shown

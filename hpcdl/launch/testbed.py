@@ -2,34 +2,33 @@
 
 The testbed leaves nothing behind. It runs in separate namespaces (network, mounts, processes) whose first process
 is :mod:`hpcdl.launch.testbed_inside`. When that process ends, the kernel kills all others and removes bridge,
-links, mounts and files. It ends with the command, or when the pipe from this process closes, also if this one is
-killed.
+links, mounts and files. It ends with the command, or when this process ends in any way.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import sysconfig
-import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from hpcdl.launch.signals import child_preparation
+from hpcdl.registry import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 MAX_HOSTS: Final = 64
 MIN_RATE: Final = 12_500
 MAX_RATE: Final = 12_500_000_000
 """Range of link rates (bytes/s): 100kbit to 100gbit. A rate without a unit is below: tc reads 200 as 200 bit/s."""
-GRACE: Final = 10.0
-"""Time from a signal until the command is killed (s)."""
 
 PACKAGES: Final = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter": "util-linux"}
 """Required programs and their Debian packages."""
@@ -37,11 +36,6 @@ NEW_NAMESPACES: Final = (
     *("unshare", "--mount", "--net", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"),
 )
 """Command prefix: run in new namespaces; mounts are private by default."""
-
-FORWARDED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-ENDING: Final = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-_FROM_KERNEL: Final = 0x80
-"""SI_KERNEL, sigaction(2): a signal from the terminal, which sends it to its whole foreground group."""
 
 _TRY_RATE: Final = 'tc qdisc add dev lo root tbf rate "$0" burst 5000 latency 100ms && tc -j qdisc show dev lo'
 
@@ -134,48 +128,93 @@ def run_in_testbed(planned: Plan, command: Sequence[str]) -> int:
     """Build the testbed, run ``command`` in it, remove everything; return the command's exit code.
 
     As in a shell, the code is 128 + n if signal n ended the command; it is 1 if the testbed could not be built.
-    Signals are forwarded to the command, unless they come from a terminal, which sends them itself. After a
-    forwarded SIGINT, SIGTERM or SIGHUP the command has 10 s, then all its processes are killed. After a terminal's
-    Ctrl-C it may continue, as a debugger does. Raises NoTestbed if there is no such command.
+    After a terminal's Ctrl-C, which the command receives too, the command may continue, as a debugger does. Any
+    other signal that ends this process kills the command. Raises NoTestbed if there is no such command.
     """
     if not command:
         raise NoTestbed("testbed: no COMMAND; write it after --, such as -- hpcdl run SUITE.toml")
     if shutil.which(command[0], path=command_path()) is None:
         raise NoTestbed(f"testbed: COMMAND {command[0]!r}: no such program")
-    read_end, write_end = os.pipe()
-    os.set_inheritable(read_end, True)
     # -P: this runs as root, and other users may write to the current folder
-    program = [sys.executable, "-P", "-m", "hpcdl.launch.testbed_inside"]
-    inside = [*program, str(read_end), json.dumps(asdict(planned))]
-    # blocked instead of handled, so that none is lost and sigtimedwait reports its origin
-    watched = [number for number in FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD, *watched])
+    inside = [sys.executable, "-P", "-m", "hpcdl.launch.testbed_inside", json.dumps(asdict(planned))]
+    ends_with_parent = child_preparation(signal.SIGKILL)
+    with subprocess.Popen([*NEW_NAMESPACES, *inside, *command], preexec_fn=ends_with_parent) as child:  # noqa: PLW1509 - this process has no other thread
+        while True:
+            with suppress(KeyboardInterrupt):
+                code = child.wait()
+                return code if code >= 0 else 128 - code
+
+
+TESTBED: Final = "HPCDL_TESTBED"
+"""Description of the testbed as JSON; set in a testbed."""
+
+INTERFACE: Final = "eth0"
+"""The network interface of every emulated host."""
+
+
+class TestbedError(Exception):
+    """The environment's description of a testbed is invalid; one line."""
+
+
+def emulated(environment: Mapping[str, str] = os.environ) -> dict[str, Any] | None:
+    """Return the :class:`hpcdl.launch.testbed.Plan` of this process's testbed; None outside a testbed.
+
+    Raises TestbedError if the variable is invalid.
+    """
+    text = environment.get(TESTBED)
+    if not text:
+        return None
     try:
-        child = os.posix_spawnp(
-            NEW_NAMESPACES[0], [*NEW_NAMESPACES, *inside, *command], os.environ, setsigmask=before
+        plan = json.loads(text)
+    except (ValueError, RecursionError):
+        plan = None
+    if not isinstance(plan, dict) or any(not isinstance(plan.get(key), kind) for key, kind in _PLAN.items()):
+        raise TestbedError(
+            f"{TESTBED}: {shortened(text)} describes no testbed; hpcdl testbed sets this variable: unset it"
         )
-        os.close(read_end)
-        return _wait(child, write_end, [signal.SIGCHLD, *watched])
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return plan
 
 
-def _wait(child: int, pipe: int, watched: Sequence[signal.Signals]) -> int:
-    """Forward signals through ``pipe``, one byte each, until ``child`` ends; return its exit code."""
-    deadline = math.inf
-    while True:
-        received = signal.sigtimedwait(watched, min(max(deadline - time.monotonic(), 0), 3600))
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended or time.monotonic() >= deadline:
-            break
-        if received is None or received.si_signo == signal.SIGCHLD or received.si_code == _FROM_KERNEL:
-            continue
-        if received.si_signo in ENDING:
-            deadline = min(deadline, time.monotonic() + GRACE)
-        with suppress(BrokenPipeError):  # the child has just ended
-            os.write(pipe, bytes([received.si_signo]))
-    os.close(pipe)
-    if not ended:
-        _, status = os.waitpid(child, 0)
-    code = os.waitstatus_to_exitcode(status)
-    return code if code >= 0 else 128 - code
+_PLAN: Final = {"hosts": int, "rate": str, "slow": dict, "bytes_per_second": dict}
+
+
+def launcher_settings(agent: Path, mpich_hosts: Path, openmpi_hosts: Path) -> dict[str, str]:
+    """Return variables that make any ``mpirun`` start ranks on the emulated hosts, with either MPI library.
+
+    Ranks are placed on hosts in turn; all messages use TCP on the emulated links. ``agent`` replaces ssh; the
+    files list the hosts in each library's format. Sources: parameter lists of Hydra and PRRTE.
+    """
+    hydra = {
+        "HYDRA_LAUNCHER": "ssh",
+        "HYDRA_LAUNCHER_EXEC": str(agent),
+        "HYDRA_HOST_FILE": str(mpich_hosts),
+        "HYDRA_IFACE": INTERFACE,
+        "UCX_TLS": "tcp,self",
+        "UCX_NET_DEVICES": INTERFACE,
+        # long messages in pieces, so that answers of the other direction pass between them
+        "UCX_RNDV_SCHEME": "am",
+        "MPIR_CVAR_POLLS_BEFORE_YIELD": "10",  # ranks of all hosts share the machine's cores
+        "MPIR_CVAR_NOLOCAL": "1",  # ranks on one emulated host use the network stack too
+    }
+    prrte = {
+        "PRTE_MCA_plm": "ssh",
+        "PRTE_MCA_plm_ssh_agent": str(agent),
+        "PRTE_MCA_prte_default_hostfile": str(openmpi_hosts),
+        "PRTE_MCA_prte_if_include": INTERFACE,
+        "PRTE_MCA_rmaps_default_mapping_policy": "node:oversubscribe",
+        # with binding, the first rank of every host would use core 0
+        "PRTE_MCA_hwloc_default_binding_policy": "none",
+        "OMPI_MCA_pml": "ob1",
+        "OMPI_MCA_btl": "tcp,self",
+        "OMPI_MCA_btl_tcp_if_include": INTERFACE,
+        # pieces as with UCX: all default flags except put, which sends a message as one piece; shorter pieces
+        "OMPI_MCA_btl_tcp_flags": "send,inplace,need-ack,need-csum,hetero-rdma",
+        "OMPI_MCA_btl_tcp_max_send_size": "65536",
+        # send messages of 64 KiB and a header without a handshake, whose answer each round of a ring would wait
+        # for
+        "OMPI_MCA_btl_tcp_eager_limit": "131072",
+        "OMPI_MCA_mpi_yield_when_idle": "1",  # ranks of all hosts share the machine's cores
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }
+    return hydra | prrte

@@ -7,7 +7,7 @@
 
 With a trunk, the second half of the hosts is on a second bridge, and a pair of cards joins the bridges.
 
-``python -m hpcdl.launch.testbed_inside PIPE PLAN COMMAND...``; see :mod:`hpcdl.launch.testbed`.
+``python -m hpcdl.launch.testbed_inside PLAN COMMAND...``; see :mod:`hpcdl.launch.testbed`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,10 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.launch.testbed import Plan, command_path
-from hpcdl.launch.testbed_settings import INTERFACE, TESTBED, launcher_settings
+from hpcdl.launch.testbed import INTERFACE, TESTBED, Plan, command_path, launcher_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,15 +93,13 @@ class SetUpError(Exception):
     """A program that builds the testbed failed; one line."""
 
 
-def main(pipe: int, plan: Plan, command: Sequence[str]) -> int:
+def main(plan: Plan, command: Sequence[str]) -> int:
     """Run ``command`` among the hosts of ``plan``; return its exit code.
 
     The code is 128 + n after signal n, 126 if the command cannot be started, 1 if the hosts cannot be created.
     """
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, lambda _number, _frame: None)  # the terminal's is for the command only
-    forwarder = _SignalForwarder(pipe)
-    threading.Thread(target=forwarder.listen, daemon=True).start()
     try:
         _files(plan)
         _hosts(plan)
@@ -111,35 +107,20 @@ def main(pipe: int, plan: Plan, command: Sequence[str]) -> int:
         print(f"hpcdl: testbed: {error}", file=sys.stderr)
         return 1
     environment = _environment(plan)
-    # Python ignores these signals; the command must not inherit that
-    unignored = [signal.SIGPIPE, signal.SIGXFSZ]
+    # Python ignores the first two, and this process the third; the command must not inherit that
+    unignored = [signal.SIGPIPE, signal.SIGXFSZ, signal.SIGUSR1]
     # posix_spawnp searches this process's PATH, not the one it passes on
     os.environ["PATH"] = environment["PATH"]
     try:
-        forwarder.command = os.posix_spawnp(command[0], list(command), environment, setsigdef=unignored)
+        process = os.posix_spawnp(command[0], list(command), environment, setsigdef=unignored)
     except OSError as error:
         print(f"hpcdl: testbed: COMMAND {command[0]!r}: {error.strerror}", file=sys.stderr)
         return 126
     while True:  # the first process of a namespace must also reap orphans
         ended, status = os.wait()
-        if ended == forwarder.command:
+        if ended == process:
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else 128 - code
-
-
-class _SignalForwarder:
-    """Forwards signals from the pipe, one byte each, to the command; ends this process when the pipe closes."""
-
-    def __init__(self, pipe: int) -> None:
-        self.pipe = pipe
-        self.command = 0
-        os.set_inheritable(pipe, False)
-
-    def listen(self) -> None:
-        while (number := os.read(self.pipe, 1)) and self.command:
-            os.kill(self.command, number[0])
-        # not sys.exit, which would only end this thread; the kernel cleans up
-        os._exit(128 + (number[0] if number else signal.SIGKILL))
 
 
 def _environment(plan: Plan) -> dict[str, str]:
@@ -247,4 +228,4 @@ def _do(*command: str, input: str | None = None) -> None:  # noqa: A002 - subpro
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), Plan(**json.loads(sys.argv[2])), sys.argv[3:]))
+    sys.exit(main(Plan(**json.loads(sys.argv[1])), sys.argv[2:]))

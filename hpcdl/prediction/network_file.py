@@ -12,7 +12,7 @@ import numpy.typing as npt
 from hpcdl.cases.spec.keys import Choice, with_topology
 from hpcdl.fabric.network import EVERY_RANK, SHARED_MEMORY, Link, Network
 from hpcdl.registry import MAX_INTEGER, shortened
-from hpcdl.trace.input_file import parse_toml, read_text
+from hpcdl.trace.files import parse_toml, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

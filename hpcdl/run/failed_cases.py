@@ -10,19 +10,13 @@ import json
 import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from hpcdl.launch.rank_processes import STATUS
+from hpcdl.launch.signals import STATUS
 from hpcdl.trace import files
-from hpcdl.trace.input_file import read_text
-from hpcdl.trace.layout import from_json
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
     from pathlib import Path
-
-_JOB_ENDED: Final = "the job ended during this case"
-_RANK_ENDED: Final = "its process ended during this case, and the job with it"
 
 
 class CaseFailedError(Exception):
@@ -51,11 +45,7 @@ class Failure:
     @property
     def is_of_this_command(self) -> bool:
         """True if the failure belongs to the ``hpcdl run`` that started this rank."""
-        return self.command is not None and self.command == _command()
-
-
-def _command() -> str | None:
-    return os.environ.get(STATUS)
+        return self.command is not None and self.command == os.environ.get(STATUS)
 
 
 def describe(error: BaseException) -> str:
@@ -70,8 +60,8 @@ def _record_path(part: Path, suffix: str) -> Path:
 
 def begin(part: Path, case: str) -> None:
     """Record that ``case`` begins; its result will be in ``part``."""
-    failure = Failure(case, _JOB_ENDED, command=_command())
-    files.write_text(_record_path(part, ".started"), json.dumps(asdict(failure)))
+    failure = Failure(case, "the job ended during this case", command=os.environ.get(STATUS))
+    _record_path(part, ".started").write_text(json.dumps(asdict(failure)), encoding="utf-8")
     _record_path(part, ".failed").unlink(missing_ok=True)
 
 
@@ -91,7 +81,7 @@ def record(part: Path, failure: Failure) -> bool:
     except OSError:
         return False
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(asdict(replace(failure, command=_command())), file)
+        json.dump(asdict(replace(failure, command=os.environ.get(STATUS))), file)
     return True
 
 
@@ -113,24 +103,8 @@ def read(parts: Path) -> dict[str, Failure]:
 def _failure(path: Path) -> Failure | None:
     """Return the failure in a file; None without one, and for any other contents, such as half a record."""
     with suppress(OSError, ValueError, RecursionError):
-        return from_json(Failure, json.loads(read_text(path)))
+        return files.from_json(Failure, json.loads(files.read_text(path)))
     return None
-
-
-def of_command(parts: Path, command: str) -> dict[str, Failure]:
-    """Return the failures of unfinished cases that ``command`` ran, by digest."""
-    return {digest: failure for digest, failure in read(parts).items() if failure.command == command}
-
-
-def blame(parts: Path, command: str, rank: int, known: Collection[str]) -> None:
-    """Name ``rank``, whose process ended first, in the new failure of ``command`` that no rank recorded.
-
-    ``known``: digests of cases that failed in earlier jobs.
-    """
-    for digest, failure in of_command(parts, command).items():
-        if failure.error == _JOB_ENDED and digest not in known:
-            named = replace(failure, rank=rank, error=_RANK_ENDED)
-            files.write_text(parts / f"{digest}.failed", json.dumps(asdict(named)))
 
 
 def any_since(parts: Path, begin_ns: int) -> bool:

@@ -14,7 +14,6 @@ from hpcdl.fabric.mpi.fault_tolerance import regroup
 from hpcdl.fabric.mpi.interpreter import Mpi
 from hpcdl.launch.disturbance import Counters
 from hpcdl.launch.environment import describe_rank
-from hpcdl.launch.rank_processes import stop_is_asked
 from hpcdl.launch.signals import stop_requested
 from hpcdl.nn.backend import backend
 
@@ -95,7 +94,7 @@ class Job:
     def should_stop(self) -> bool:
         """Return True if any rank or its ``hpcdl run`` received SIGUSR1, as before Slurm's limit. Collective."""
         self.world.sleeping_barrier()  # rank 0 may be writing, and ranks that wait in a library's collective spin
-        return bool(self.world.library.allreduce(int(stop_requested() or stop_is_asked())))
+        return bool(self.world.library.allreduce(int(stop_requested())))
 
     def prepare(self, case: Case, show: Callable[[str], None]) -> None:
         """Compile or load the kernels of ``case`` before it is timed. Collective.

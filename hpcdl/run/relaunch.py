@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from hpcdl.exit_codes import FAILED
 from hpcdl.launch.mpirun import self_launch
-from hpcdl.launch.rank_processes import RELAUNCH, RankProcesses
+from hpcdl.launch.signals import RELAUNCH
 from hpcdl.run import failed_cases
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ def supervise(
     heartbeat: Callable[[], object],
     is_ending: Callable[[], bool],
     *,
-    before_kill: Callable[[], object] = lambda: None,
     heartbeat_timeout: float = HEARTBEAT_TIMEOUT,
     end_timeout: float = END_TIMEOUT,
 ) -> None:
@@ -57,18 +56,13 @@ def supervise(
             quiet, seen = 0.0, now
         if quiet >= limit:
             print(f"hpcdl: no heartbeat of rank 0 for {quiet:.0f} s; killing {launcher.args!r}", file=sys.stderr)
-            before_kill()
-            _kill(launcher)
+            launcher.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                launcher.wait(KILL_DELAY)
+                return
+            launcher.kill()
+            launcher.wait()
             return
-
-
-def _kill(launcher: subprocess.Popen[bytes]) -> None:
-    launcher.terminate()
-    with suppress(subprocess.TimeoutExpired):
-        launcher.wait(KILL_DELAY)
-        return
-    launcher.kill()
-    launcher.wait()
 
 
 def modified(*paths: Path) -> tuple[int, ...]:
@@ -102,23 +96,22 @@ def run_cases(
         while True:
             status.unlink(missing_ok=True)
             alive.touch()
-            with RankProcesses(Path(place), ranks) as processes:
-                wait = partial(
-                    supervise,
-                    heartbeat=partial(_heartbeat, processes, alive, status),
-                    is_ending=partial(_is_ending, status, parts, time.time_ns()),
-                    before_kill=processes.forget,
-                )
-                code = self_launch(ranks, given, status, fault_tolerant=fault_tolerant, typed=typed, wait=wait)
-                first = processes.first_ended()
+            wait = partial(
+                supervise,
+                heartbeat=partial(modified, alive, status),
+                is_ending=partial(_is_ending, status, parts, time.time_ns()),
+            )
+            code = self_launch(ranks, given, status, fault_tolerant=fault_tolerant, typed=typed, wait=wait)
             if code is None:
-                if first is not None:
-                    failed_cases.blame(parts, str(status), first, known)
-                failures = failed_cases.of_command(parts, str(status))
-                new = [failure for digest, failure in failures.items() if digest not in known]
-                known |= failures.keys()
-                for failure in new:
-                    print(f"hpcdl: FAILED {failure}", file=sys.stderr)
+                failures = failed_cases.read(parts)
+                new = {
+                    digest
+                    for digest, failure in failures.items()
+                    if failure.command == str(status) and digest not in known
+                }
+                known |= new
+                for digest in new:
+                    print(f"hpcdl: FAILED {failures[digest]}", file=sys.stderr)
                 if not new:
                     line = "the ranks ended early; finished cases are kept, continue with --resume"
                     print(f"hpcdl: {line}", file=sys.stderr)
@@ -130,12 +123,6 @@ def run_cases(
                 return code
             if "--resume" not in given:
                 given = [*given, "--resume"]
-
-
-def _heartbeat(processes: RankProcesses, *files: Path) -> tuple[int, ...]:
-    """Return a value that changes while rank 0 runs, and watch new processes."""
-    processes.watch()
-    return modified(*files)
 
 
 def _is_ending(status: Path, parts: Path, began: int) -> bool:

@@ -8,15 +8,13 @@ import shutil
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.fabric.mpi.interpreter import library_version
 from hpcdl.launch.environment import counters, describe_job, differences
 from hpcdl.launch.mpirun import LAUNCH, on_terminal
 from hpcdl.run import failed_cases
-from hpcdl.run.progress import CLEAR, progress_line
 from hpcdl.suite import UsageError
-from hpcdl.trace import files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +24,33 @@ if TYPE_CHECKING:
     from hpcdl.run.job import Job
     from hpcdl.suite import Case, Suite
     from hpcdl.trace.recorder import Packed, Scalar
+
+
+BAR: Final = 20
+"""Characters of the progress bar."""
+CLEAR: Final = "\r\x1b[K"
+"""Clear the line: carriage return, erase to the end of the line (ECMA-48)."""
+_UNITS: Final = (("h", 3600), ("min", 60), ("s", 1))
+
+
+def progress_line(number: int, total: int, name: str, seconds: float, finished: int, columns: int = 80) -> str:
+    """Return the line for case ``number`` of ``total``, which replaces the line before it.
+
+    Rate and time left are those of the ``finished`` cases of this job, which took ``seconds``; none before the
+    first one has finished. The line is shorter than ``columns``: a line that wraps cannot be replaced.
+    """
+    begin, rate = f"[{'#' * (BAR * number // total):.<{BAR}}] {number}/{total} ", ""
+    if finished and seconds > 0:
+        left = seconds / finished * (total - number)
+        rate = f"  {60 * finished / seconds:.3g} cases/min, {_rounded(left)} left"
+    room = max(0, columns - 1 - len(begin) - len(rate))
+    shown = name if len(name) <= room else f"{name[: max(0, room - 3)]}..."
+    return CLEAR + f"{begin}{shown}{rate}"[: columns - 1]
+
+
+def _rounded(seconds: float) -> str:
+    unit, size = next((unit for unit in _UNITS if seconds >= 2 * unit[1]), _UNITS[-1])
+    return f"{seconds / size:.0f} {unit}"
 
 
 DAMAGED = ".damaged"
@@ -88,7 +113,7 @@ def claimed(folder: Path) -> Iterator[None]:
 
     A file system without locks gives no protection.
     """
-    with files.append(folder / "log.txt") as log:
+    with (folder / "log.txt").open("a", encoding="utf-8") as log:
         try:
             fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -142,7 +167,7 @@ class RunFolder:
             self.refusal = f"-o {folder}: {self.refusal}; choose another folder or add --mix-environments"
             return
         (folder / "run.h5").unlink(missing_ok=True)  # of the interrupted run: the parts will be merged again
-        self._log = files.append(folder / "log.txt")
+        self._log = (folder / "log.txt").open("a", encoding="utf-8")
         for line in self._earlier.set_aside_damaged():
             self.show(line)
         missing = [i for i, case in enumerate(suite.cases) if not self._finished(case)]
@@ -231,7 +256,8 @@ class RunFolder:
 
         total = len(self._suite.cases)
         if unfinished:
-            self.show(f"{unfinished} after {self._finished_cases()} of {total} cases; continue with --resume")
+            finished = sum(self._part(number, case).exists() for number, case in enumerate(self._suite.cases))
+            self.show(f"{unfinished} after {finished} of {total} cases; continue with --resume")
         summary = self._write()
         if summary is not None and LAUNCH in os.environ:
             self.show(f"launch {os.environ[LAUNCH]} has ended: {self._page}")
@@ -246,9 +272,6 @@ class RunFolder:
             self._print(next_steps(self._page, self._folder))
         self._log.close()
         return self._failed or bool(self._failures or self._not_run)
-
-    def _finished_cases(self) -> int:
-        return sum(self._part(number, case).exists() for number, case in enumerate(self._suite.cases))
 
     def _write(self) -> str | None:
         """Merge the finished cases, write the report and return its summary; None if no case is finished."""

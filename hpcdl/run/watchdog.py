@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event, Thread
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.exit_codes import FAILED
-from hpcdl.launch.rank_processes import STATUS
+from hpcdl.launch.signals import STATUS
 from hpcdl.run import failed_cases
 from hpcdl.run.failed_cases import Failure
 
@@ -104,7 +105,8 @@ class Watchdog:
             if self._changed.wait(period):
                 self._changed.clear()
             if self._heartbeat is not None:
-                _touch(self._heartbeat)
+                with suppress(OSError):  # hpcdl run has ended
+                    os.utime(self._heartbeat)
             # the time in which the job was suspended does not count
             passed = min(monotonic() - before, 2 * period)
             elapsed += passed
@@ -174,18 +176,7 @@ class Watchdog:
 
 def append(log: Path, text: str) -> None:
     """Append to a log; a rank whose node has no access to it writes nothing."""
-    try:
-        descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
-    except OSError:
-        return
-    try:
-        os.write(descriptor, text.encode())
-    finally:
+    with suppress(OSError):
+        descriptor = os.open(log, os.O_WRONLY | os.O_APPEND)
+        os.write(descriptor, text.encode())  # one call: ranks write at the same time
         os.close(descriptor)
-
-
-def _touch(path: Path) -> None:
-    try:
-        os.utime(path)
-    except OSError:  # hpcdl run has ended
-        return

@@ -1,25 +1,72 @@
-"""Files of a run folder: checksums, atomic replacement, and opening without following symbolic links."""
+"""Files: inputs of limited size, checksums, atomic replacement, and JSON as dataclasses.
+
+Inputs must be regular files: a FIFO would block for ever; /dev/zero or a damaged archive would fill the memory.
+"""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
-import tempfile
+import tomllib
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, TextIO
-
-from hpcdl.trace.input_file import check_regular
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 
+MAX_TEXT: Final = 4 << 20
+"""Largest size of a suite or network file (bytes)."""
+MAX_DATA: Final = 1 << 30
+"""Largest size of a data file that is read as a whole, unpacked (bytes)."""
+
+
+def check_regular(path: Path) -> None:
+    """Raise OSError, with the reason as ``strerror``, unless ``path`` is a regular file or a folder.
+
+    A folder passes, because opening it fails with the system's own message.
+    """
+    try:
+        mode = path.stat().st_mode
+    except ValueError as error:  # a null character
+        raise FileNotFoundError(errno.ENOENT, str(error), str(path)) from None
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+
+def read_bytes(path: Path, limit: int) -> bytes:
+    """Return the contents of a regular file; OSError if it cannot be read or exceeds ``limit`` bytes."""
+    check_regular(path)
+    # O_NONBLOCK: the path may have become a FIFO since it was checked
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:  # noqa: PTH123
+        content = stream.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"larger than {limit} bytes", str(path))
+    return content
+
+
+def read_text(path: Path) -> str:
+    """Return the UTF-8 text of a suite or network file; raise OSError or UnicodeDecodeError."""
+    return read_bytes(path, MAX_TEXT).decode("utf-8")
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return the tables of a TOML text. Raises ValueError, also for tables nested too deeply."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("tables or lists nested too deeply") from None
+
+
 SIZE: Final = 512
 """Bytes of the user block."""
 MARK: Final = b"hpcdl trace sha256 "
-_PIECE: Final = 1 << 20
 
 
 def write_checksum(path: Path) -> None:
@@ -27,17 +74,6 @@ def write_checksum(path: Path) -> None:
     line = MARK + _digest(path) + b"\n"
     with path.open("r+b") as file:
         file.write(line)
-
-
-def has_checksum(path: Path) -> bool:
-    """Return True if the file has a trace's user block. Raises OSError."""
-    with path.open("rb") as file:
-        return file.read(len(MARK)) == MARK
-
-
-def checksum_matches(path: Path) -> bool:
-    """Return True if the file's contents match its checksum. Raises OSError."""
-    return verified_checksum(path) is not None
 
 
 def verified_checksum(path: Path) -> str | None:
@@ -50,23 +86,19 @@ def verified_checksum(path: Path) -> str | None:
 
 
 def _digest(path: Path) -> bytes:
-    digest = hashlib.sha256()
     with path.open("rb") as file:
         file.seek(SIZE)
-        while piece := file.read(_PIECE):
-            digest.update(piece)
-    return digest.hexdigest().encode()
+        return hashlib.file_digest(file, "sha256").hexdigest().encode()
 
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a temporary path to write to; on exit fsync it, rename it to ``path`` and fsync the directory.
 
-    The temporary name ends in ``.partial``, so patterns for finished files do not match it. An existing temporary
-    file or link is replaced. If the body raises, ``path`` is unchanged. Raises OSError.
+    The temporary name ends in ``.partial``, so patterns for finished files do not match it. If the body raises,
+    ``path`` is unchanged. Raises OSError.
     """
     temporary = path.with_name(f".{path.name}.partial")
-    make_new(temporary)
     try:
         yield temporary
         _sync(temporary)
@@ -85,50 +117,39 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-FILES = ("run.h5", ".run.h5.partial", "report.md", "report.html", "log.txt", "parts")
+Record = TypeVar("Record")
 
 
-def append(path: Path) -> TextIO:
-    """Open a text file to append to; OSError also for a symbolic link."""
-    return os.fdopen(_open_descriptor(path, os.O_APPEND), "a", encoding="utf-8")
+def from_json(kind: type[Record], value: Any) -> Record:
+    """Return ``value``, parsed JSON, as the dataclass ``kind``. Raises ValueError, which names the place."""
+    return _converted(kind, value, kind.__name__)  # type: ignore[no-any-return]
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file; OSError also for a symbolic link."""
-    with os.fdopen(_open_descriptor(path, os.O_TRUNC), "w", encoding="utf-8") as file:
-        file.write(text)
+@cache
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    return get_type_hints(kind)
 
 
-def make_new(path: Path) -> None:
-    """Create an empty file that replaces an existing file or link. Raises OSError."""
-    path.unlink(missing_ok=True)
-    os.close(_open_descriptor(path, os.O_EXCL))
-
-
-def _open_descriptor(path: Path, flags: int) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o666)
-
-
-def write_obstacle(folder: Path) -> str | None:
-    """Return in one line why writing to the run folder is unsafe; None if it is safe.
-
-    A symbolic link, or another user, could redirect the writing to any file. Raises OSError if the folder is not
-    writable.
-    """
-    with tempfile.TemporaryFile(dir=folder) as file:
-        mine = os.fstat(file.fileno()).st_uid  # not geteuid: a file system may map root to another user
-    if (owner := folder.stat().st_uid) != mine:
-        return f"belongs to another user ({owner})"
-    for path in (*(folder / name for name in FILES), *sorted((folder / "parts").glob("*"))):
-        try:
-            status = path.lstat()
-        except FileNotFoundError:
-            continue
-        name = path.relative_to(folder)
-        if stat.S_ISLNK(status.st_mode):
-            return f"{name} is a symbolic link; links are not followed"
-        if status.st_uid != mine:
-            return f"{name} belongs to another user ({status.st_uid})"
-        if not (stat.S_ISDIR if name.name == "parts" else stat.S_ISREG)(status.st_mode):
-            return f"{name} exists but is not a {'folder' if name.name == 'parts' else 'regular file'}"
-    return None
+def _converted(kind: Any, value: Any, place: str) -> Any:
+    if kind is Any:
+        return value
+    if isinstance(kind, UnionType):
+        inner = [member for member in get_args(kind) if member is not type(None)]
+        return None if value is None and len(inner) < len(get_args(kind)) else _converted(inner[0], value, place)
+    origin, inside = get_origin(kind), get_args(kind)
+    if origin is dict and isinstance(value, dict):
+        return {key: _converted(inside[1], item, f"{place}.{key}") for key, item in value.items()}
+    if origin in {tuple, list} and isinstance(value, list):
+        return origin(_converted(inside[0], item, f"{place}[{number}]") for number, item in enumerate(value))
+    if is_dataclass(kind) and isinstance(value, dict):
+        types = _hints(kind)  # type: ignore[arg-type]
+        required = {field.name for field in fields(kind) if field.default is MISSING}
+        if required <= value.keys() <= types.keys():
+            return kind(
+                **{  # type: ignore[operator]
+                    key: _converted(types[key], item, f"{place}.{key}") for key, item in value.items()
+                }
+            )
+    elif origin is None and (type(value) is kind or (kind is float and type(value) is int)):
+        return value
+    raise ValueError(f"{place}: not a {getattr(kind, '__name__', kind)}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -38,67 +38,6 @@ class TraceError(Exception):
 
 Packed = dict[str, npt.NDArray[Any]]
 """Trace of one rank as arrays, see :meth:`Recorder.pack`."""
-
-EVENT: Final = np.dtype(
-    [
-        ("task", np.int32),  # number of the started task, 0 = main
-        ("label", np.int32),  # index into labels
-        ("begin", np.int64),  # ns, this rank's clock
-        ("end", np.int64),  # ns, this rank's clock
-        ("peer", np.int32),  # -1: none
-        ("bytes", np.int64),
-    ]
-)
-
-STEP: Final = np.dtype(
-    [
-        ("step", np.int32),
-        ("epoch", np.int32),
-        ("begin", np.int64),  # ns, this rank's clock
-        ("end", np.int64),  # ns, this rank's clock
-        ("loss", np.float64),
-        ("correct", np.int32),
-        ("images", np.int32),
-        ("compute_ns", np.int64),
-        ("messages", np.int64),
-        ("bytes", np.int64),
-        ("learning_rate", np.float64),
-        ("input_ns", np.int64),
-    ]
-)
-
-EVALUATION: Final = np.dtype(
-    [
-        ("step", np.int32),
-        ("epoch", np.float64),
-        ("training_seconds", np.float64),
-        ("loss", np.float64),
-        ("accuracy", np.float64),
-        ("samples", np.int64),
-        ("consensus", np.float64),
-        ("residual_norm", np.float64),
-        ("gradient_cosine", np.float64),
-        ("gradient_error", np.float64),
-    ]
-)
-
-UPDATE: Final = np.dtype(
-    [
-        ("time", np.int64),  # ns, this rank's clock
-        ("worker", np.int32),
-        ("version", np.int64),
-        ("staleness", np.int64),
-        ("learning_rate", np.float64),
-    ]
-)
-
-RESIDUAL: Final = np.dtype(
-    [
-        ("step", np.int32),
-        ("residual_norm", np.float64),
-        ("gradient_norm", np.float64),
-    ]
-)
 
 EVENT_LIMIT: Final = 200_000
 """Default limit of events per rank and case (7.2 MB packed)."""
@@ -190,10 +129,54 @@ class Residual(NamedTuple):
     """Of this rank's own gradient."""
 
 
+STEP, EVALUATION, UPDATE, RESIDUAL = (
+    np.dtype([*get_type_hints(row).items()]) for row in (Step, Evaluation, Update, Residual)
+)
+EVENT: Final = np.dtype(
+    [
+        ("task", np.int32),  # number of the started task, 0 = main
+        ("label", np.int32),  # index into labels
+        ("begin", np.int64),  # ns, this rank's clock
+        ("end", np.int64),  # ns, this rank's clock
+        ("peer", np.int32),  # -1: none
+        ("bytes", np.int64),
+    ]
+)
+
+SCHEMA: Final = 6
+
+COUNTERS: Final = (
+    *("wall_ns", "busy_ns", "foreign_ns", "foreign_error_ns", "idle_cores", "steal_ns", "involuntary_switches"),
+    *("load", "retransmissions"),
+)
+"""Columns of ranks about the rank's process and cores during the case; -1: unknown."""
+
+
+def _of_ranks(columns: np.dtype[np.void]) -> np.dtype[np.void]:
+    return np.dtype([("rank", np.int64), *columns.descr])
+
+
+RANK: Final = np.dtype(
+    [
+        *((name, np.int64) for name in ("rank", "dropped", "dropped_updates", "clock_offset_ns", "memory_bytes")),
+        *((name, np.float64 if name == "load" else np.int64) for name in COUNTERS),
+    ]
+)
+TABLES: Final = {
+    "steps": _of_ranks(STEP),
+    "events": _of_ranks(EVENT),
+    "evaluations": _of_ranks(EVALUATION),
+    "updates": _of_ranks(UPDATE),
+    "residuals": _of_ranks(RESIDUAL),
+    "ranks": RANK,
+}
+"""Columns of each dataset, by name."""
+
+
 class Recorder:
     """Lists that grow while a case runs.
 
-    A step takes 80 bytes once packed, by thousands; events and updates have limits, at which they take about 50 MB
+    A step takes 96 bytes once packed, by thousands; events and updates have limits, at which they take about 50 MB
     and 30 MB until the case ends. Nothing else grows.
 
     ``events`` (None if events are not traced) holds :data:`Event` tuples; interpreters append to it directly,

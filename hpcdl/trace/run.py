@@ -42,7 +42,7 @@ class Run:
     residuals: pd.DataFrame
     """case_index, rank, and the columns of :data:`hpcdl.trace.recorder.RESIDUAL`."""
     ranks: pd.DataFrame
-    """case_index, and the columns of :data:`hpcdl.trace.layout.RANK`."""
+    """case_index, and the columns of :data:`hpcdl.trace.recorder.RANK`."""
     environment: dict[str, Any]
     """Environment of the run, or of its last part."""
     environments: dict[str, dict[str, Any]]
@@ -64,43 +64,6 @@ class Run:
             f"Run of hpcdl: {self.path}{'' if self.complete else ' (incomplete)'}\n"
             f"{len(self.cases)} cases, {len(self.steps)} steps; evaluations, updates, residuals, ranks\n"
             f"{env.get('date', 'unknown date')}, {mpi.get('library', 'unknown MPI')}, {len(hosts)} hosts"
-        )
-
-    @classmethod
-    def of(
-        cls,
-        path: Path,
-        described: Sequence[Mapping[str, Scalar]],
-        tables: Mapping[str, Sequence[Table]],
-        load: Callable[[int], tuple[Table, list[str]]],
-        environment: dict[str, Any],
-        environments: dict[str, dict[str, Any]],
-        suite: str,
-        complete: bool,
-    ) -> Run:
-        """Build the frames.
-
-        ``described[i]`` are the fields of case i, ``tables[name][i]`` its steps, evaluations, updates, residuals
-        and ranks; ``load(i)`` returns its events and their labels.
-        """
-        import pandas as pd
-
-        names = list(dict.fromkeys(name for fields in described for name in fields))
-        columns = {name: pd.Series([fields.get(name) for fields in described], dtype=object) for name in names}
-        return cls(
-            path,
-            cases=pd.DataFrame({name: column.infer_objects() for name, column in columns.items()}),
-            steps=_frame(tables["steps"]),
-            evaluations=_frame(tables["evaluations"]),
-            updates=_frame(tables["updates"]),
-            residuals=_frame(tables["residuals"]),
-            ranks=_frame(tables["ranks"]),
-            environment=environment,
-            environments=environments,
-            suite=suite,
-            complete=complete,
-            described=described,
-            _load=load,
         )
 
     @cached_property
@@ -135,14 +98,23 @@ class Run:
             here = np.array([numbers.setdefault(label, len(numbers)) for label in labels], np.int32)
             table["label"] = here[table["label"]] if len(table["label"]) else table["label"]
             tables.append(table)
-        frame = _frame(tables, indices)
-        if "label" in frame:
-            codes = frame["label"].to_numpy(np.int32)
-            frame["label"] = pd.Categorical.from_codes(codes, pd.Index(list(numbers), dtype="str"))
-        return frame
+        events = frame(tables, indices)
+        if "label" in events:
+            codes = events["label"].to_numpy(np.int32)
+            events["label"] = pd.Categorical.from_codes(codes, pd.Index(list(numbers), dtype="str"))
+        return events
 
 
-def _frame(tables: Sequence[Table], indices: Sequence[int] | None = None) -> pd.DataFrame:
+def frame_of_cases(described: Sequence[Mapping[str, Scalar]]) -> pd.DataFrame:
+    """Return one row per case, one column per field."""
+    import pandas as pd
+
+    names = list(dict.fromkeys(name for fields in described for name in fields))
+    columns = {name: pd.Series([fields.get(name) for fields in described], dtype=object) for name in names}
+    return pd.DataFrame({name: column.infer_objects() for name, column in columns.items()})
+
+
+def frame(tables: Sequence[Table], indices: Sequence[int] | None = None) -> pd.DataFrame:
     """Concatenate tables to one frame; the column ``case_index`` is the index of the table."""
     import pandas as pd
 

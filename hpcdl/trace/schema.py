@@ -1,107 +1,40 @@
 """HDF5 files of a run: one closed file (part) per finished case, and ``run.h5``, which holds all cases.
 
-Only rank 0 uses this module. Times are integer nanoseconds on the clock of the recording rank; sizes are bytes.
-Schema version 5::
-
-    /                       attributes  format "hpcdl", schema (int), content "part" or "run", complete (bool)
-    /environment            JSON text: hpcdl.launch.environment.describe_job, and the runner's additions
-    /environments/KEY       the same for each other environment in which cases ran, by its key
-    /suite                  text of the suite file
-    /cases/000000           one group per case and launch ("part": exactly one)
-                            attributes: the case's fields; None is an empty ("null") attribute
-    /cases/000000/steps     (rows,) rank int32, then the columns of hpcdl.trace.recorder.STEP:
-                            step, epoch int32; begin, end int64 [ns]; loss float64; correct, images int32;
-                            compute_ns, messages, bytes int64; learning_rate float64; input_ns int64
-    /cases/000000/events    (rows,) rank int32, then the columns of EVENT:
-                            task, label int32; begin, end int64 [ns]; peer int32 (-1: none); bytes int64
-    /cases/000000/labels    (labels,) UTF-8; events.label is an index into it
-    /cases/000000/evaluations  (rows,) rank int32, then the columns of EVALUATION:
-                            step int32; epoch, training_seconds, loss, accuracy float64; samples int64;
-                            consensus, residual_norm, gradient_cosine, gradient_error float64
-    /cases/000000/updates   (rows,) rank int32, then the columns of UPDATE:
-                            time int64 [ns]; worker int32; version, staleness int64; learning_rate float64
-    /cases/000000/residuals (rows,), only of compressed training: rank int32, then the columns of RESIDUAL:
-                            step int32; residual_norm, gradient_norm float64
-    /cases/000000/ranks     (ranks,) rank int32; dropped, dropped_updates int64;
-                            clock_offset_ns int64 (added to this rank's clock it gives rank 0's);
-                            memory_bytes int64 (held in vectors; 0: not recorded);
-                            wall_ns, cpu_ns, busy_ns, foreign_ns, foreign_error_ns int64; idle_cores int32;
-                            steal_ns, involuntary_switches int64; load float64;
-                            frequency_begin_khz, frequency_end_khz, retransmissions int64 (-1: unknown)
-
-Steps, events, evaluations, updates and residuals are chunked and compressed (shuffle, gzip).
+Only rank 0 uses this module. ``README.md`` describes groups, tables and fields. A file whose checksum fits is
+whole. It may still be forged, so that nothing in it may lead to another file.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import h5py
 import numpy as np
 
-from hpcdl.trace import validation
-from hpcdl.trace.files import SIZE, atomic_write, checksum_matches, has_checksum, write_checksum
-from hpcdl.trace.input_file import check_regular
-from hpcdl.trace.layout import OPTIONAL, RANK, SCHEMA, TABLES
-from hpcdl.trace.recorder import CaseRecord, Scalar, TraceError
-from hpcdl.trace.run import Run, Table
+from hpcdl.trace.files import MARK, SIZE, atomic_write, check_regular, verified_checksum, write_checksum
+from hpcdl.trace.recorder import RANK, SCHEMA, TABLES, CaseRecord, Scalar, TraceError
+from hpcdl.trace.run import Run, Table, frame, frame_of_cases
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
+__all__ = ["SCHEMA", "CaseRecord", "Run", "TraceError", "merge", "read", "write_part"]
 
-def newest_unfinished(runs: Path, suite: str, launches: int = 1) -> Path | None:
-    """Return the folder of the most recently written unfinished run of ``suite`` in ``runs``, or None.
-
-    With several ``launches``, a run is a folder of folders ``launch-1``, ``launch-2``, ... A run without a
-    finished case does not count, because it has nothing to resume.
-    """
-    by_age = sorted(((_written(folder, launches), folder) for folder in runs.glob("*/")), reverse=True)
-    return next(
-        (folder for written, folder in by_age if written and _is_unfinished(folder, suite, launches)), None
-    )
-
-
-def _launches(folder: Path, launches: int) -> list[Path]:
-    return [folder] if launches == 1 else [folder / f"launch-{number}" for number in range(1, launches + 1)]
-
-
-def _written(folder: Path, launches: int) -> float:
-    """Return the time of a run's last log entry; 0 for a folder that is not a run."""
-    logs = [run / "log.txt" for run in _launches(folder, launches)]
-    return max((log.stat().st_mtime for log in logs if log.is_file()), default=0.0)
-
-
-def _is_unfinished(folder: Path, suite: str, launches: int) -> bool:
-    states = [_suite_and_state(run) for run in _launches(folder, launches)]
-    return any(name == suite for name, _ in states) and not all(complete for _, complete in states)
-
-
-def _suite_and_state(run: Path) -> tuple[str | None, bool]:
-    """Return the name of a run's suite (None without a finished case), and True if all cases are finished."""
-    whole = run / "run.h5"
-    for file in _files(whole):
-        with suppress(TraceError), open_trace(file) as source:  # damaged or foreign: try the next file
-            for case in validation.check_file(source)[:1]:
-                _, fields = validation.check_case(source, case, tables=())
-                return str(fields.get("suite")), file == whole and bool(source.attrs["complete"])
-    return None, False
-
-
-def _files(whole: Path) -> Iterator[Path]:
-    if whole.is_file():
-        yield whole
-    yield from sorted((whole.parent / "parts").glob("*.h5"))
-
-
-DAMAGE: Final = (OSError, KeyError, ValueError, TypeError, RuntimeError, MemoryError)
-"""Exceptions of HDF5 and :mod:`hpcdl.trace.validation` for a file that is damaged or not a trace."""
+UNKNOWN: Final = -1
+"""Of a rank's counters that were not recorded."""
+READ: Final = ("steps", "evaluations", "updates", "residuals", "ranks")
+"""Tables that are read with the file; events are read later."""
+CHUNK: Final = 1 << 15
+"""Rows per compressed chunk: 1.6 MB of steps."""
+DAMAGE: Final = (AttributeError, OSError, KeyError, ValueError, TypeError, RuntimeError, MemoryError)
+"""Exceptions of HDF5 and of this module for a file that has other contents than a trace."""
 
 
 @contextmanager
@@ -112,57 +45,41 @@ def open_trace(path: Path, *, verified: bool = False) -> Iterator[h5py.File]:
     """
     try:
         check_regular(path)
-        summed = has_checksum(path)
-        if summed and not verified and not checksum_matches(path):
+        with path.open("rb") as file:
+            marked = file.read(len(MARK)) == MARK
+        if not marked:
+            raise TraceError(f"{path}: not a trace of hpcdl")
+        if not verified and verified_checksum(path) is None:
             raise TraceError(f"{path}: damaged or truncated file: its checksum does not fit")
-        if not summed and h5py.is_hdf5(path):
-            raise TraceError(f"{path}: an HDF5 file, but not a trace of hpcdl")
-        file = h5py.File(path, "r", locking=False)
-    except OSError as error:
-        raise TraceError(f"{path}: {_reason(path, error)}") from None
-    with file:
-        _check_schema(file, path)
-        try:
+        with h5py.File(path, "r", locking=False) as file:
+            if (schema := file.attrs["schema"]) != SCHEMA:
+                raise TraceError(f"{path}: schema {schema}, but this hpcdl reads schema {SCHEMA}")
+            if not verified:
+                _check_links(file)
             yield file
-        except DAMAGE as error:
-            raise TraceError(f"{path}: damaged trace: {_line(error)}") from error
-
-
-def _check_schema(file: h5py.File, path: Path) -> None:
-    try:
-        values = [validation.scalar(file.attrs.get(name, ""), name) for name in ("format", "schema")]
+    except OSError as error:
+        raise TraceError(f"{path}: {error.strerror or _line(error)}") from None
     except DAMAGE as error:
-        values = [_line(error), ""]
-    if values[0] != "hpcdl":
-        raise TraceError(f"{path}: an HDF5 file, but not a trace of hpcdl")
-    if values[1] != SCHEMA:
-        raise TraceError(f"{path}: schema {values[1]!r}, but this hpcdl reads schema {SCHEMA}")
+        raise TraceError(f"{path}: damaged trace: {_line(error)}") from error
 
 
-def _reason(path: Path, error: OSError) -> str:
-    if not path.exists():
-        return "no such file"
-    if "truncated" in str(error):
-        return "truncated file"
-    if isinstance(error, PermissionError):
-        return "permission denied"
-    if not path.is_file() and not path.is_dir():
-        return "not a regular file"
-    return "not an HDF5 file" if not h5py.is_hdf5(path) else f"cannot be opened ({_line(error)})"
+def _check_links(file: h5py.File) -> None:
+    """Raise ValueError if a file of the reader could appear in a report: by a link, or as a dataset's values."""
+
+    def obstacle(name: str, link: object) -> str | None:
+        if not isinstance(link, h5py.HardLink):
+            return f"/{name}: is a link, which a trace may not have"
+        values = file[name]
+        if isinstance(values, h5py.Dataset) and (values.external or values.is_virtual):
+            return f"/{name}: has its values in another file, which a trace may not have"
+        return None
+
+    if (line := file.visititems_links(obstacle)) is not None:
+        raise ValueError(line)
 
 
 def _line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
-
-
-__all__ = ["SCHEMA", "CaseRecord", "Run", "TraceError", "merge", "read", "write_part"]
-
-UNKNOWN: Final = -1
-"""Of a rank's counters that were not recorded."""
-READ: Final = ("steps", "evaluations", "updates", "residuals", "ranks")
-"""Tables that are read with the file; events are read later."""
-CHUNK: Final = 1 << 15
-"""Rows per compressed chunk: 1.3 MB of events."""
 
 
 def write_part(
@@ -175,7 +92,7 @@ def write_part(
     """
     image = io.BytesIO()  # HDF5 would crash at exit if the disk were full; a plain write raises OSError
     with h5py.File(image, "w", userblock_size=SIZE) as file:
-        _head(file, "part", complete=True, environment=environment or {}, suite_text=suite_text)
+        _head(file, environment or {}, suite_text, complete=True)
         here = {"environment_key": environment["key"]} if environment and "key" in environment else {}
         _write_case(file.create_group("cases/000000"), CaseRecord({**case.case, **here}, case.ranks))
     with atomic_write(Path(path)) as temporary:
@@ -184,38 +101,26 @@ def write_part(
 
 
 def merge(
-    parts: Iterable[Path],
-    run: Path,
-    environment: Mapping[str, Any] | None = None,
-    suite_text: str | None = None,
-    *,
-    complete: bool = True,
+    parts: Iterable[Path], run: Path, environment: Mapping[str, Any], suite_text: str, *, complete: bool = True
 ) -> None:
     """Copy all ``parts``, in their order, to ``run``; after a crash ``run`` is the complete new or the old file.
 
-    ``environment`` and ``suite_text`` default to the last part's. ``complete`` states that all cases of the suite
-    are included. The parts are kept. Raises TraceError for an unreadable part, and OSError.
+    ``complete`` states that all cases of the suite are included. The parts are kept. Raises TraceError for an
+    unreadable part, and OSError.
     """
-    context = _Context({}, "", {})
+    others: dict[str, Any] = {}
     with atomic_write(Path(run)) as temporary:
         with h5py.File(temporary, "w", locking=False, userblock_size=SIZE) as file:
             cases = file.create_group("cases")
-            for part in map(Path, parts):
+            for part in parts:
                 with open_trace(part) as source:
-                    for name in validation.check_file(source):
-                        source.copy(validation.check_case(source, name)[0], cases, f"{len(cases):06d}")
-                    context = context.then(_context(source))
-            own = context.environment if environment is None else environment
-            for key, other in context.environments.items():
-                if key != own.get("key"):
-                    file[f"environments/{key}"] = json.dumps(other)
-            _head(
-                file,
-                "run",
-                complete=complete,
-                environment=own,
-                suite_text=context.suite if suite_text is None else suite_text,
-            )
+                    for name in source["cases"]:
+                        source.copy(f"cases/{name}", cases, f"{len(cases):06d}")
+                    others |= _environments(source)
+            others.pop(str(environment.get("key")), None)
+            for key, other in others.items():
+                file[f"environments/{key}"] = json.dumps(other)
+            _head(file, environment, suite_text, complete=complete)
         write_checksum(temporary)
 
 
@@ -236,52 +141,65 @@ def read(path: str | Path, wanted: Collection[str] = READ) -> Run:
     described: list[dict[str, Scalar]] = []
     places: list[tuple[Path, str]] = []
     tables: dict[str, list[Table]] = {name: [] for name in READ}
-    context = _Context({}, "", {})
+    environment: dict[str, Any] = {}
+    environments: dict[str, dict[str, Any]] = {}
+    suite = ""
     for file in files:
         with open_trace(file) as source:
-            names = validation.check_file(source)
             complete = complete and bool(source.attrs["complete"])
-            context = context.then(_context(source))
-            for name in names:
-                group, fields = validation.check_case(source, name, wanted)
+            environment, suite = json.loads(source["environment"][()]), source["suite"].asstr()[()]
+            environments |= _environments(source)
+            for name, group in source["cases"].items():
                 places.append((file, name))
-                described.append(fields)
-                ranks = validation.rows(group, "ranks")
-                for key, frame in tables.items():
-                    there = key in wanted and key in group
-                    table = validation.rows(group, key) if there else np.empty(0, (TABLES | OPTIONAL)[key])
-                    frame.append(_on_common_clock(table, ranks))
-    return Run.of(
+                described.append(_fields(group))
+                ranks = _rows(group, "ranks")
+                for key, of_cases in tables.items():
+                    rows = _rows(group, key) if key in wanted else np.empty(0, TABLES[key])
+                    of_cases.append(_on_common_clock(rows, ranks))
+    return Run(
         path,
-        described,
-        tables,
-        lambda index: _events(*places[index]),
-        context.environment,
-        context.environments,
-        context.suite,
-        complete,
+        frame_of_cases(described),
+        steps=frame(tables["steps"]),
+        evaluations=frame(tables["evaluations"]),
+        updates=frame(tables["updates"]),
+        residuals=frame(tables["residuals"]),
+        ranks=frame(tables["ranks"]),
+        environment=environment,
+        environments=environments,
+        suite=suite,
+        complete=complete,
+        described=described,
+        _load=lambda index: _events(*places[index]),
     )
 
 
 def read_part(path: Path) -> tuple[dict[str, Scalar], dict[str, Any]]:
-    """Return the fields and the environment of the case in a part, after checking the whole part.
-
-    Raises TraceError.
-    """
+    """Return the fields and the environment of the case in a part. Raises TraceError."""
     with open_trace(path) as source:
-        group, fields = validation.check_case(source, validation.check_file(source)[0])
-        for table in group.keys() & {**TABLES, **OPTIONAL}:
-            for begin in range(0, len(group[table]), CHUNK):
-                validation.rows(group, table, slice(begin, begin + CHUNK))
-        return fields, _context(source).environment
+        return _fields(source["cases/000000"]), dict(json.loads(source["environment"][()]))
 
 
-def _head(
-    file: h5py.File, content: str, *, complete: bool, environment: Mapping[str, Any], suite_text: str
-) -> None:
-    file.attrs.update(format="hpcdl", schema=SCHEMA, content=content, complete=complete)
+def _head(file: h5py.File, environment: Mapping[str, Any], suite_text: str, *, complete: bool) -> None:
+    file.attrs.update(schema=SCHEMA, complete=complete)
     file["environment"] = json.dumps(environment, default=str)
     file["suite"] = suite_text
+
+
+def _environments(source: h5py.File) -> dict[str, dict[str, Any]]:
+    """Return the environments of the cases of a file, by key."""
+    own = json.loads(source["environment"][()])
+    others = {key: json.loads(text[()]) for key, text in source.get("environments", {}).items()}
+    return others | ({own["key"]: own} if "key" in own else {})
+
+
+def _fields(group: h5py.Group) -> dict[str, Scalar]:
+    """Return the fields of a case; None for an empty attribute."""
+    fields: dict[str, Scalar] = {}
+    for name, value in group.attrs.items():
+        plain = value.item() if isinstance(value, np.generic) else value
+        fields[name] = None if isinstance(plain, h5py.Empty) else plain
+    _ = fields["kind"], fields["ranks"]  # every case has these
+    return fields
 
 
 def _write_case(group: h5py.Group, record: CaseRecord) -> None:
@@ -297,59 +215,41 @@ def _write_case(group: h5py.Group, record: CaseRecord) -> None:
         renumbered = packed["events"].copy()
         renumbered["label"] = here[renumbered["label"]] if len(renumbered) else 0
         events.append(renumbered)
-    _write(group, "events", _with_rank(events, TABLES["events"]))
-    for name in ("steps", "evaluations", "updates"):
-        _write(group, name, _with_rank([packed[name] for packed in record.ranks], TABLES[name]))
-    for name, columns in OPTIONAL.items():
-        frame = _with_rank([packed[name] for packed in record.ranks], columns)
-        if len(frame):
-            _write(group, name, frame)
+    _write(group, "events", events)
+    for name in ("steps", "evaluations", "updates", "residuals"):
+        _write(group, name, [packed[name] for packed in record.ranks])
     group["labels"] = np.array(list(numbers), f"S{max(map(len, numbers), default=1)}")
     names = RANK.names or ()
     rows = [(rank, *(packed.get(name, UNKNOWN) for name in names[1:])) for rank, packed in enumerate(record.ranks)]
     group["ranks"] = np.array(rows, RANK)
 
 
-def _with_rank(per_rank: Sequence[npt.NDArray[Any]], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    table = np.empty(sum(map(len, per_rank)), dtype)
-    begin = 0
-    for rank, rows in enumerate(per_rank):
-        here = table[begin : begin + len(rows)]
-        here["rank"] = rank
-        for name in rows.dtype.names or ():
-            here[name] = rows[name]
-        begin += len(rows)
-    return table
-
-
-def _write(group: h5py.Group, name: str, table: npt.NDArray[Any]) -> None:
+def _write(group: h5py.Group, name: str, per_rank: Sequence[npt.NDArray[Any]]) -> None:
+    """Write a table of the rows of all ranks, with the column ``rank``."""
+    table = np.empty(sum(map(len, per_rank)), TABLES[name])
     if len(table):
-        packing = {"chunks": (min(len(table), CHUNK),), "shuffle": True, "compression": "gzip"}
-        group.create_dataset(name, data=table, compression_opts=2, **packing)
-    else:
-        group.create_dataset(name, data=table)
+        table["rank"] = np.repeat(np.arange(len(per_rank)), [len(rows) for rows in per_rank])
+        for column in (table.dtype.names or ())[1:]:
+            table[column] = np.concatenate([rows[column] for rows in per_rank])
+    packing = {"chunks": (min(len(table), CHUNK),), "shuffle": True, "compression": "gzip", "compression_opts": 2}
+    group.create_dataset(name, data=table, **(packing if len(table) else {}))
 
 
-class _Context(NamedTuple):
-    """Contents of a file besides its cases."""
-
-    environment: dict[str, Any]
-    suite: str
-    environments: dict[str, dict[str, Any]]
-    """Environments of all cases, by key."""
-
-    def then(self, later: _Context) -> _Context:
-        """Return the context ``later``, with the environments of both."""
-        return later._replace(environments=self.environments | later.environments)
+@cache
+def _type_id(table: str) -> h5py.h5t.TypeID:
+    """Return the HDF5 type of the rows of a table; h5py takes long to translate types."""
+    return h5py.h5t.py_create(TABLES[table])
 
 
-def _context(source: h5py.File) -> _Context:
-    own = validation.environment(source, "environment")
-    others = validation.member(source, "environments", h5py.Group) if "environments" in source else {}
-    environments = {key: validation.environment(others, key) for key in others}
-    if "key" in own:
-        environments[own["key"]] = own
-    return _Context(own, validation.text(source, "suite"), environments)
+def _rows(group: h5py.Group, name: str) -> npt.NDArray[Any]:
+    """Return the rows of a table; times are on the ranks' own clocks."""
+    stored = group[name].id
+    if stored.get_type() != _type_id(name):
+        raise ValueError(f"{group.name}/{name}: has other columns than this schema")
+    table = np.empty(stored.shape[0], TABLES[name])
+    if len(table):
+        stored.read(h5py.h5s.ALL, h5py.h5s.ALL, table, _type_id(name))
+    return table
 
 
 def _on_common_clock(table: npt.NDArray[Any], ranks: npt.NDArray[Any]) -> Table:
@@ -362,6 +262,6 @@ def _on_common_clock(table: npt.NDArray[Any], ranks: npt.NDArray[Any]) -> Table:
 
 def _events(path: Path, name: str) -> tuple[Table, list[str]]:
     with open_trace(path, verified=True) as source:
-        group, _ = validation.check_case(source, name)
-        events = _on_common_clock(validation.rows(group, "events"), validation.rows(group, "ranks"))
+        group = source[f"cases/{name}"]
+        events = _on_common_clock(_rows(group, "events"), _rows(group, "ranks"))
         return events, [label.decode() for label in group["labels"][()]]

@@ -5,7 +5,7 @@ import io
 import pytest
 
 from hpcdl.analysis.over_time.archive import FEW, read_archive
-from hpcdl.run import progress as progress_lines
+from hpcdl.commands import history as progress_lines
 from hpcdl.trace import schema
 from hpcdl.trace.schema import merge
 
@@ -50,7 +50,7 @@ def test_progress_is_a_line(monkeypatch, terminal, written):
     stream = io.StringIO()
     stream.isatty = lambda: terminal
     now = [0.0]
-    monkeypatch.setattr(progress_lines.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress_lines, "monotonic", lambda: now[0])
     progress = progress_lines.ReadingProgress(stream)
     for done, seconds in ((1, 11), (2, 11.1), (3, 22)):
         now[0] = seconds

@@ -8,8 +8,7 @@ import pytest
 from hpcdl.analysis.over_time import archive as series_file
 from hpcdl.analysis.over_time.archive import read_series, runs_in
 from hpcdl.trace.files import verified_checksum
-from hpcdl.trace.layout import SCHEMA
-from hpcdl.trace.recorder import TraceError
+from hpcdl.trace.recorder import SCHEMA, TraceError
 
 COLLECTIVE = {
     "suite": "s",

@@ -23,14 +23,6 @@ CASES = {
     },
     "replay": {"model": "lenet5", "flops": 1e9, "ranks": 4, "batch_per_rank": 8},
     "collective": {"aggregation": "ring", "ranks": 4, "message_bytes": 64},
-    "break_even": {
-        "model": "lenet5",
-        "compression": "fp16",
-        "ranks": 4,
-        "aggregation": "ring",
-        "batch_per_rank": 8,
-        "network": "gemini",
-    },
 }
 DEVICE = {"backend": "cupy"}
 MODEL = {"mesh": {"model": 2}}
@@ -45,7 +37,6 @@ NATIVE = {"name": "hierarchical", "outer": "native"}
 EXAMPLES = [
     # key of the row, kind of case, keys
     ("training", "replay", {"training": "elastic_averaging"}),
-    ("training", "break_even", {"training": "ad_psgd"}),
     ("dtype", "train", {"dtype": "float16", "training": "asynchronous"}),
     ("optimizer", "train", {"optimizer": "sgd", "training": "sandblaster"}),
     ("optimizer", "train", {"optimizer": "lars", **MODEL}),
@@ -105,7 +96,6 @@ EXAMPLES = [
     ("compression", "train", {"compression": {"name": "top_k", "code": "rice"}, "aggregation": "gtopk"}),
     ("compression", "train", {"compression": {"name": "dgc", "error_feedback": True}, "aggregation": "bruck"}),
     ("stop_at_target", "train", {"stop_at_target": True}),
-    ("scale_to_batch", "replay", {"scale_to_batch": True}),
     ("trace", "train", {"trace": "alternating", "network": "gemini", "flops": 1e9}),
     ("backend", "collective", {**DEVICE, "network": "gemini"}),
     ("start", "collective", {"start": "window", "network": "gemini"}),
@@ -165,10 +155,10 @@ def test_a_refusal_shows_values_and_names_the_remedy():
         match=r"^mesh: aggregation 'none' cannot be used with model parallelism: .*; choose one that sums$",
     ):
         combinations.check("train", case)
-    names = r"; these can: asynchronous, layerwise, parameter_averaging, pipeline, synchronous$"
     case = spec_of("train", shares={"weights": [3, 1]}, training="sandblaster")
     with pytest.raises(
-        ValueError, match=rf"^shares: this key cannot be used with training 'sandblaster': .*{names}"
+        ValueError,
+        match=r"^shares: this key cannot be used with training 'sandblaster': .*; choose another strategy$",
     ):
         combinations.check("train", case, ["shares"])
 
@@ -186,4 +176,3 @@ def test_a_device_takes_the_compressors_that_declare_it(compressor):
     ]
     refused = [message for message in refusals("train", case) if "it computes in the host's memory" in message]
     assert [*map(bool, refused)] == [True] * (compressor not in {"none", *able})
-    assert all(message.endswith(f"these compressors can: {', '.join(able)}") for message in refused)

@@ -32,10 +32,6 @@ EVERY_KIND = (
         "tune = {trials = 2, learning_rate = [0.01, 0.1]}\n"
     ),
     f'{TRAIN}training = "pipeline"\nmesh = {{pipeline = 2}}\nranks = 2\nsteps = 3\n',
-    (
-        '[[case]]\nkind = "break_even"\nmodel = "lenet5"\ncompression = "random_k"\nranks = 2\n'
-        'batch_per_rank = 8\nnetwork = "ethernet-1g"\n'
-    ),
     '[[case]]\nkind = "replay"\nmodel = "lenet5"\nranks = 2\nbatch_per_rank = 8\ndevice = "k20"\nsteps = 3\n',
 )
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from hpcdl.cli import main
-from hpcdl.trace.layout import SCHEMA
+from hpcdl.trace.recorder import SCHEMA
 
 CASE = {"suite": "s", "kind": "collective", "collective": "allreduce", "message_bytes": 64, "aggregation": "ring"}
 STEADY = (1.0, 1.01, 0.99, 1.002, 0.998)

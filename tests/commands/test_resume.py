@@ -8,7 +8,7 @@ import h5py
 import pytest
 from contract.traces import changed
 
-from hpcdl.launch.testbed_settings import TESTBED
+from hpcdl.launch.testbed import TESTBED
 
 from .conftest import Install
 

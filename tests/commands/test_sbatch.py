@@ -73,7 +73,6 @@ def test_a_script_for_gpu_nodes_is_written_where_there_is_none(script):
         (["--nodes", "2,2"], "2,2: a number is there twice"),
         (["--nodes", "1"], "--nodes 1: a job of 1 ranks, and the suite 'quickstart' has cases of 8"),
         (["--nodes", "8", "--launches", "0"], "--launches 0: must be at least 1"),
-        (["--nodes", "8", "--time", "soon"], "'soon' is no time limit"),
         (["--nodes", "8", "--site", "absent.toml"], "absent.toml: cannot be read"),
         (["--nodes", "8", "--set", "case.stepz=3"], "no case has the key 'stepz'; did you mean 'steps'?"),
         (["--nodes", "8", "-o", "absent/a.sbatch"], "-o absent/a.sbatch: cannot be written"),

@@ -33,7 +33,7 @@ def on_core_1(monkeypatch):
 
 def sample(**known):
     values = {"time_ns": 0, "cpu_ns": 0, "busy_ns": 0, "steal_ns": 0, "involuntary_switches": 0}
-    rest = {"frequency_khz": UNKNOWN, "retransmissions": UNKNOWN, "load": 1.0}
+    rest = {"retransmissions": UNKNOWN, "load": 1.0}
     return Sample(**{**values, **rest, **known})
 
 
@@ -49,11 +49,10 @@ def test_counters_are_those_of_the_own_cores(tmp_path):
     put(tmp_path, "proc/stat", stat((900,) * 8, (100, 20, 3, 4000, 50, 600, 700, 8)))
     put(tmp_path, "proc/loadavg", "2.50 1.00 1.00 3/99 1234\n")
     put(tmp_path, "proc/net/snmp", "Ip: A\nIp: 1\nTcp: OutSegs RetransSegs InErrs\nTcp: 900 17 0\n")
-    put(tmp_path, "sys/devices/system/cpu/cpu1/cpufreq/scaling_cur_freq", "2400000\n")
     found = Counters(tmp_path).sample()
     assert found.busy_ns == 123 * TICK_NS  # user, nice and system: interrupts may be for the rank's messages
     assert found.steal_ns == 8 * TICK_NS
-    assert (found.load, found.retransmissions, found.frequency_khz) == (2.5, 17, 2400000)
+    assert (found.load, found.retransmissions) == (2.5, 17)
     assert found.cpu_ns > 0
 
 
@@ -69,7 +68,6 @@ def test_files_that_are_missing_or_strange_are_unknown(tmp_path, text):
     begin = counters.sample()
     (found,) = columns([counters.usage(begin, threads=1)])
     unknown = {"busy_ns", "foreign_ns", "foreign_error_ns", "steal_ns", "load", "retransmissions"}
-    unknown |= {"frequency_begin_khz", "frequency_end_khz"}
     assert {name for name, value in found.items() if value == UNKNOWN} == unknown
     assert found["wall_ns"] > 0
 

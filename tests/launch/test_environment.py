@@ -1,6 +1,5 @@
 import copy
 import json
-import os
 
 import pytest
 
@@ -62,11 +61,7 @@ MPI = {"library": "MPICH", "version": "5.0.2", "nodes": 2}
 def test_reads_the_machine(machine):
     found = describe_job(MPI, machine)
     assert found["cpu"]["model"] == "Fast CPU @ 3 GHz"
-    assert (found["cpu"]["logical_cores"], found["cpu"]["physical_cores"], found["cpu"]["sockets"]) == (
-        4,
-        2,
-        1,
-    )
+    assert found["cpu"]["physical_cores"] == 2
     assert (found["cpu"]["smt"], found["cpu"]["governor"], found["cpu"]["quota_cores"]) == (
         "on",
         "performance",
@@ -80,7 +75,6 @@ def test_reads_the_machine(machine):
         "driver": "mlx5_core",
         "rate": "25000 Mbit/s",
         "state": "up",
-        "mtu": "unknown",
     }
     assert found["infiniband"]["mlx5_0/1"]["rate"] == "200 Gb/sec (4X HDR)"
     assert found["gpu"] == {"driver": "535.104.05", "devices": [{"name": "NVIDIA X100"}]}
@@ -102,10 +96,7 @@ def test_unknown_values_are_not_omitted(tmp_path, machine):
     assert bare.keys() == describe_job(MPI, machine).keys()
     for name in ("mpi", "libraries", "memory_bytes", "kernel", "network", "infiniband", "gpu", "clocksource"):
         assert bare[name] == "unknown", name
-    architecture = bare["cpu"].pop("architecture")
-    assert architecture != ""
-    frequencies = bare["cpu"].pop("frequency_khz")
-    assert {*bare["cpu"].values(), *frequencies.values()} == {"unknown"}
+    assert {*bare["cpu"].values()} == {"unknown"}
     assert bare["counters"] == {"network": "unknown", "infiniband": "unknown", "tcp": "unknown"}
     assert len(bare["key"]) == 12
 
@@ -128,7 +119,6 @@ def test_key_ignores_temporary_differences(machine):
     other["kernel"] = "6.1.0-14-amd64"
     other["variables"] = {"SLURM_JOB_ID": "17"}
     other["counters"] = {}
-    other["cpu"]["frequency_khz"] = {"cur": 1}
     other["cpu"]["governor"] = "powersave"
     other["network"] = {"enp3s0": one["network"]["eth7"], "lo": {"driver": "unknown", "rate": "unknown"}}
     other["libraries"]["mpi"] = ["/home/somebody/libmpi.so.12"]
@@ -163,11 +153,8 @@ def test_key_changes_with_the_machine(machine, change):
 def test_local(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.setenv("SLURMD_NODENAME", "n7")
-    monkeypatch.setenv("SLURM_TOPOLOGY_ADDR", "spine.leaf1.n7")
     found = describe_rank()
-    assert (found["threads"], found["slurm_node"], found["pid"]) == (3, "n7", os.getpid())
-    assert found["cores"] == len(os.sched_getaffinity(0))
-    assert found["slurm_topology"] == "spine.leaf1.n7"
+    assert (found["threads"], found["slurm_node"]) == (3, "n7")
     monkeypatch.delenv("SLURMD_NODENAME")
     assert describe_rank()["slurm_node"] == "unknown"
 

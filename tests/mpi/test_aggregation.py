@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from contract.aggregations import ON_HOSTS, OTHERS, SCHEMES, SPARSE, called, called_out_of_place, scheme
 from contract.operands import as_wanted, awkward_lengths, operands
+from contract.sparse import drawn, fault
 
 from hpcdl.aggregation.parts.entries import Series
-from hpcdl.commands.parts.scheme_contract import drawn, fault
 from hpcdl.fabric.mpi import natives
 from hpcdl.fabric.mpi import natives as mpi_native
 from hpcdl.fabric.vectors import BufferPool, OutOfPlace

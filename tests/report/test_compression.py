@@ -1,5 +1,6 @@
 """Section Compression: the verdict, the rival of each row, and the break-even bandwidth."""
 
+import math
 from math import nan
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from hpcdl.report.run.findings import findings
 from hpcdl.report.run.grouping import Row, Scale
 from hpcdl.report.run.render import render
-from hpcdl.report.sections import break_even, compression
+from hpcdl.report.sections import compression
 
 
 def row(name, **fields):
@@ -33,6 +34,13 @@ SPARSE = row(
     final_accuracy=0.895,
     compression="top_k",
 )
+
+
+@pytest.mark.parametrize(
+    "saved, added, expected", [(1e6, 0.01, 1e8), (1e6, 0, math.inf), (0, 0.01, 0), (-1, 0, 0), (0, -1, math.inf)]
+)
+def test_below_the_bandwidth_the_saved_bytes_take_longer_than_the_added_work(saved, added, expected):
+    assert compression.bandwidth(saved, added) == expected
 
 
 def test_break_even_is_saved_bytes_by_added_seconds():
@@ -109,29 +117,3 @@ def test_words_of_a_terminal_are_not_broken(hand):
     part = text[text.index("COMPRESSION") :]
     assert part.count("sharded_parameter_server") == 6
     assert "speed-up" in part
-
-
-@pytest.mark.parametrize(
-    "seconds, words",
-    [(1.0, "beats the overlapped 16-bit ring in 0 of 2"), (0.5, "in 2 of 2 simulated set-ups: 2.00 times")],
-)
-def test_set_ups_are_counted(seconds, words):
-    one = {
-        "kind": "break_even",
-        "compressed_seconds": seconds,
-        "half_precision_seconds": 1.0,
-        "dense_seconds": 1.2,
-        "bandwidth_bytes_per_second": 1e9,
-        "network": "n",
-        "aggregation": "ring",
-        "dense_bytes": 10,
-        "step_bytes": 1,
-        "encode_seconds": 0.1,
-        "decode_seconds": 0.1,
-    }
-
-    class Found:
-        records = (one, one)
-
-    assert words in break_even.answer(Found()).headline
-    assert len(break_even.page(Found()).tables) == 2

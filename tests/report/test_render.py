@@ -328,7 +328,7 @@ def test_an_empty_run_is_not_fine(hand):
 
 
 def test_a_run_without_measured_steps_is_complete(hand):
-    """As one of break-even cases is, which have no steps."""
+    """A run whose cases have only warm-up steps."""
     hand.train([[20.0] * 2])
     page = render([hand.read()], "md")
     assert "INCOMPLETE" not in page

@@ -9,9 +9,8 @@ import pytest
 
 from hpcdl.cases import collective
 from hpcdl.cli import main
-from hpcdl.launch.machine import node_memory_bytes, shortage
-from hpcdl.run import memory
-from hpcdl.run.memory import lack_of_memory
+from hpcdl.launch import machine as memory
+from hpcdl.launch.machine import lack_of_memory, node_memory_bytes, shortage
 
 
 def test_node_memory_is_at_most_the_physical_memory():
@@ -57,15 +56,15 @@ message_bytes = 100_000_000
 
 @pytest.mark.parametrize(("variables", "code"), [({}, 2), ({"SLURM_JOB_ID": "1"}, 0)])
 def test_a_dry_run_checks_the_memory_of_all_ranks_on_this_node(tmp_path, monkeypatch, capsys, variables, code):
-    """A rank has the vector, its random numbers in float64, and a quarter of the vector as receive buffer."""
-    monkeypatch.setattr(collective, "node_memory_bytes", lambda: 425_000_001)
-    monkeypatch.setattr(memory, "node_memory_bytes", lambda: 4 * 425_000_000 - 1)
+    """A rank has the vector, and random numbers in float64 and in float32."""
+    monkeypatch.setattr(collective, "node_memory_bytes", lambda: 400_000_001)
+    monkeypatch.setattr(memory, "node_memory_bytes", lambda: 4 * 400_000_000 - 1)
     monkeypatch.setattr(os, "environ", {**variables})
     file = tmp_path / "s.toml"
     file.write_text(SUITE)
     assert main(["run", str(file), "--dry-run"]) == code
     shown = capsys.readouterr()
     assert "1 case, 4 ranks" in shown.out
-    assert ("4 ranks x 0.42 GB of memory" in shown.err) == bool(code)
-    monkeypatch.setattr(memory, "node_memory_bytes", lambda: 4 * 425_000_001)
+    assert ("4 ranks x 0.40 GB of memory" in shown.err) == bool(code)
+    monkeypatch.setattr(memory, "node_memory_bytes", lambda: 4 * 400_000_001)
     assert main(["run", str(file), "--dry-run"]) == 0

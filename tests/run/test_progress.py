@@ -1,6 +1,6 @@
 import pytest
 
-from hpcdl.run.progress import CLEAR, progress_line
+from hpcdl.run.run_folder import CLEAR, progress_line
 
 
 def test_before_a_case_has_finished_no_time_is_known():

@@ -142,7 +142,6 @@ ANOTHER = {
         "flops": 2e9,
         "times": None,
         "time_scale": 2,
-        "scale_to_batch": None,
         "network": "gemini",
         "ranks_per_host": None,
         "topology": None,

@@ -5,8 +5,8 @@ import pytest
 from hpcdl import suite
 from hpcdl.aggregation.parts import cost
 from hpcdl.cli import main
-from hpcdl.run import memory
-from hpcdl.run.memory import PROCESS_BYTES
+from hpcdl.launch import machine as memory
+from hpcdl.launch.machine import PROCESS_BYTES
 
 HUGE = 2**63 - 1
 SIMULATED = {"network": "gemini", "flops": 1e9, "batch_per_rank": 1, "global_batch": None}

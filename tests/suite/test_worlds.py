@@ -20,7 +20,10 @@ SIMULATED = {"network": "gemini"}
         ({"straggler": {"rank": 1}}, "straggler: give a factor of more than 1, or probability and seconds"),
         ({"straggler": {"rank": 1, "factor": "big"}}, "straggler: setting 'factor' must be float, not 'big'"),
         ({"straggler": 5}, "straggler: must be a table, as {key = value}, not 5"),
-        ({**ASYNCHRONOUS, "failure": {"rank": 0, "step": 5}}, "failure: rank: rank 0 keeps the record and cannot"),
+        (
+            {**ASYNCHRONOUS, "failure": {"rank": 0, "step": 5}},
+            "failure: rank: 'asynchronous' does not go on without rank 0",
+        ),
         ({**ASYNCHRONOUS, "failure": {"rank": 1}}, "failure: needs a setting 'step'"),
         ({**ASYNCHRONOUS, "failure": {"rank": 1, "step": -1}}, "failure: step: must be at least 0, not -1"),
         ({**ASYNCHRONOUS, "failure": {"rank": 2, "step": 1}}, "failure: rank 2 is not among the 2 ranks"),
@@ -48,7 +51,7 @@ def sandblaster(**settings):
 @pytest.mark.parametrize(
     ("training", "rank", "who"),
     [
-        (asynchronous(), 0, "rank 0 keeps the record and cannot fail; these may fail: 1 to 3"),
+        (asynchronous(), 0, "does not go on without rank 0; these may fail: 1 to 3"),
         (asynchronous(servers=2), 1, "'asynchronous' does not go on without rank 1; these may fail: 2 to 3"),
         (asynchronous(dedicated=True), 3, "'asynchronous' does not go on without rank 3; these may fail: 1 to 2"),
         (

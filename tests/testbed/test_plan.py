@@ -10,7 +10,7 @@ from hpcdl.cli import main
 from hpcdl.launch import testbed
 from hpcdl.launch.environment import describe_job, environment_key
 from hpcdl.launch.mpirun import python_command
-from hpcdl.launch.testbed_settings import TESTBED, emulated, launcher_settings
+from hpcdl.launch.testbed import TESTBED, emulated, launcher_settings
 from hpcdl.report.run.render import render
 
 RATES = {"200mbit": 25_000_000, "50mbit": 6_250_000, "1gbit": 125_000_000, "200": 25, "-1mbit": 1 << 60}
@@ -210,12 +210,13 @@ def test_a_testbed_imports_nothing_from_the_current_folder(machine):
     """It is root, and the folder may be anybody's."""
     started = []
 
-    def spawn(_program, command, _environment, **_options):
+    def spawn(command, **_options):
         started.append(command)
         raise testbed.NoTestbed
 
-    machine.setattr(testbed.os, "posix_spawnp", spawn)
+    planned = testbed.plan(2, "1gbit")
+    machine.setattr(testbed.subprocess, "Popen", spawn)
     with pytest.raises(testbed.NoTestbed):
-        testbed.run_in_testbed(testbed.plan(2, "1gbit"), ["true"])
+        testbed.run_in_testbed(planned, ["true"])
     (command,) = started
     assert command[command.index(sys.executable) + 1] == "-P"

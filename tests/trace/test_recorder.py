@@ -53,7 +53,7 @@ def test_updates_have_a_limit_and_a_count_of_their_own():
     assert (packed["dropped"], packed["dropped_updates"]) == (0, 2)
 
 
-def test_a_million_steps_take_80_bytes_each():
+def test_a_million_steps_take_96_bytes_each():
     recorder = Recorder()
     for step in range(1_000_000):
         recorder.steps.append((step, 0, step, step + 1))
@@ -62,7 +62,7 @@ def test_a_million_steps_take_80_bytes_each():
         assert len(recorder.steps) < PIECE
     assert len(recorder.events) == EVENT_LIMIT
     packed = recorder.pack()
-    assert packed["steps"].nbytes == 80_000_000
+    assert packed["steps"].nbytes == 96_000_000
     np.testing.assert_array_equal(packed["steps"]["end"], np.arange(1, 1_000_001))
     assert packed["dropped"] == 1_000_000 - EVENT_LIMIT
 

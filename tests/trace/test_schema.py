@@ -84,7 +84,7 @@ def test_round_trip(tmp_path):
 def test_empty_traces(tmp_path):
     write_part(tmp_path / "a.h5", CaseRecord({"kind": "train", "ranks": 1}, [Recorder(events=False).pack()]))
     write_part(tmp_path / "b.h5", CaseRecord({"kind": "train", "ranks": 0}))
-    merge([tmp_path / "a.h5", tmp_path / "b.h5"], tmp_path / "run.h5")
+    merge([tmp_path / "a.h5", tmp_path / "b.h5"], tmp_path / "run.h5", {}, "")
     run = read(tmp_path)
     assert (len(run.cases), len(run.steps), len(run.events)) == (2, 0, 0)
 
@@ -100,10 +100,8 @@ def test_merge_keeps_order_and_context(tmp_path):
     assert run.suite == 'name = "ö"\n'
     assert run.events_of(1)["case_index"].unique().tolist() == [1]
     assert len(run.events) == 9
-    merge(parts, tmp_path / "run.h5", complete=False)
-    run = read(tmp_path)
-    assert not run.complete
-    assert (run.environment, run.suite) == ({"key": "k"}, "[suite]\n")
+    merge(parts, tmp_path / "run.h5", {}, "", complete=False)
+    assert not read(tmp_path).complete
 
 
 def test_a_folder_with_parts_only_is_incomplete(tmp_path):
@@ -152,13 +150,13 @@ def complains(path, *words):
 
 def test_unreadable_files(tmp_path):
     complains(tmp_path, "no run.h5")
-    complains(tmp_path / "nothing.h5", "no such file")
+    complains(tmp_path / "nothing.h5", "No such file")
     text = tmp_path / "text.h5"
     text.write_text("not a trace")
-    complains(text, "not an HDF5 file")
+    complains(text, "not a trace of hpcdl")
     empty = tmp_path / "empty.h5"
     empty.write_bytes(b"")
-    complains(empty, "not an HDF5 file")
+    complains(empty, "not a trace of hpcdl")
     foreign = tmp_path / "foreign.h5"
     with h5py.File(foreign, "w") as file:
         file["x"] = 1
@@ -184,7 +182,7 @@ def test_truncated_anywhere(tmp_path):
         cut.write_bytes(data[:length])
         complains(cut)
     with pytest.raises(TraceError, match=r"cut\.h5"):
-        merge([whole, cut], tmp_path / "run.h5")
+        merge([whole, cut], tmp_path / "run.h5", {}, "")
     assert not (tmp_path / "run.h5").exists()
 
 
@@ -211,7 +209,7 @@ for n in range(10**6):
         write_part(folder / "parts" / f"{name}.h5", traced(4, events=2000))
         if n == 0:
             print("written", flush=True)
-    merge(sorted((folder / "parts").glob("*.h5")), folder / "run.h5")
+    merge(sorted((folder / "parts").glob("*.h5")), folder / "run.h5", {}, "")
 """
 
 

@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.analysis.over_time.series import SERIES_TABLES, RunSeries, job_of, series_of
-from hpcdl.trace.files import atomic_write, verified_checksum
-from hpcdl.trace.input_file import MAX_DATA, read_bytes
-from hpcdl.trace.layout import ENVIRONMENT, SCHEMA, from_json, misfit
-from hpcdl.trace.recorder import TraceError
+from hpcdl.trace.files import MAX_DATA, atomic_write, from_json, read_bytes, verified_checksum
+from hpcdl.trace.recorder import SCHEMA, TraceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -103,11 +101,6 @@ def _kept(file: Path, path: Path, checksum: str, *, any_schema: bool) -> RunSeri
         return None
     try:
         series = from_json(RunSeries, json.loads(body))
-        if any(
-            misfit(environment, ENVIRONMENT, "") is not None
-            for environment in (series.environment, *series.environments.values())
-        ):
-            return None
     except (ValueError, RecursionError):  # another program wrote it, with a right checksum
         return None
     return replace(series, path=str(path), job=job_of(path, series.environment))  # the folder may have been moved

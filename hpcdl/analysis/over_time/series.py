@@ -82,7 +82,7 @@ class RunSeries:
     complete: bool
     """True if all cases of the suite are included."""
     environment: dict[str, Any]
-    """Description of the environment (:mod:`hpcdl.trace.layout`), without counters."""
+    """Description of the environment (:mod:`hpcdl.trace.recorder`), without counters."""
     environments: dict[str, dict[str, Any]]
     """Environments of all cases, by key."""
     cases: tuple[CaseSeries, ...]

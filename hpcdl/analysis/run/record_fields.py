@@ -197,7 +197,7 @@ SAMPLING: Final = frozenset(("repetitions", "warmup", "evaluate_every", "stop_at
 """Settings of what is measured how often, which change no time."""
 
 _SIMULATED: Final = frozenset(("network", "topology", "ranks_per_host", "jitter"))
-_TIMES: Final = frozenset(("device", "flops", "times", "time_scale", "scale_to_batch"))
+_TIMES: Final = frozenset(("device", "flops", "times", "time_scale"))
 
 
 def settings(fields: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -226,7 +226,6 @@ def words(fields: Mapping[str, Any]) -> dict[str, str]:
         subjects["simulated"] = ", ".join(filter(None, parts))
     elif times := _times(given):
         scale = f" x {_number(given['time_scale'])}" if "time_scale" in given else ""
-        scale += " in proportion to the batch" if given.get("scale_to_batch") else ""
         subjects["replayed"] = f"replayed with {times}{scale}"
     for name in ("shares", "straggler", "failure"):
         if fields.get(name):

@@ -9,12 +9,10 @@ from zlib import crc32
 
 import numpy as np
 
-from hpcdl.fabric.network import NETWORKS
-from hpcdl.fabric.vectors import BufferPool, partition, phantom
-from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.fabric.vectors import partition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
 
     import numpy.typing as npt
 
@@ -69,24 +67,6 @@ async def alike(comm: Comm, vector: npt.NDArray[Any]) -> bool:
     """Return True if all ranks have the same bits, by their checksums (CRC-32)."""
     sums = await comm.allgather_words(np.array([crc32(vector.data)]))
     return bool((sums == sums[0]).all())
-
-
-def scratch_bytes(program: Callable[[Comm], Coroutine[Any, Any, Any]], ranks: int) -> int:
-    """Bytes of :meth:`hpcdl.fabric.comm.Comm.scratch` that all ranks together hold at one time, at the least.
-
-    A rank may borrow what another one has given back, whereas real ranks keep theirs. Raises the exceptions of the
-    program.
-    """
-    made = []
-
-    def make(size: int, like: Array) -> Array:
-        made.append(size * like.itemsize)
-        return phantom(size, like.dtype)
-
-    world = simulated(ranks, next(iter(NETWORKS.values())))
-    world.scratch = BufferPool(make)
-    world.run(program)
-    return sum(made)
 
 
 STARTS: Final = ("barrier", "window")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hpcdl.cases.spec.keys import given
-from hpcdl.cases.spec.tuning import SEED, Tuning
+from hpcdl.cases.spec.train_spec import SEED, Tuning
 from hpcdl.fabric.comm import Counters
 from hpcdl.trace.recorder import Evaluation, Recorder
 from hpcdl.training.parts.journal import Journal

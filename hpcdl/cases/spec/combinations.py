@@ -12,21 +12,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl import registry
 from hpcdl.aggregation.parts.collectives import halves, schemes
-from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.cases.spec.compute_times import TIMES
 from hpcdl.cases.spec.keys import about, keys
-from hpcdl.cases.spec.scheme import NONE, traits_of
-from hpcdl.compression.parts.protocol import Compression
+from hpcdl.cases.spec.scheme import traits_of
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.nn.geometry import HALF
 from hpcdl.training.parts.compressed.plan import readable
-from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-TRAITS: Final[dict[str, type]] = {"training": Strategy, "aggregation": Aggregation, "compression": Compression}
-"""Declaration of the objects of a folder."""
+    from hpcdl.aggregation.parts.traits import Aggregation
 
 
 class Setup:
@@ -66,10 +62,6 @@ class Feature:
     holds: Callable[[Setup], Any]
     key: str = ""
     """Key whose value a message shows instead of the text."""
-    able: Callable[[Setup], list[str]] | None = None
-    """Names of objects that go with the other feature."""
-    noun: str = "these"
-    """Noun of these objects in a message."""
 
     def shown(self, setup: Setup) -> str:
         """Return the feature in a message."""
@@ -98,9 +90,7 @@ class Row:
     def message(self, setup: Setup) -> str:
         """Return the refusal of a case that has both features."""
         first = self.feature.shown(setup).removeprefix(f"{self.key} ").replace(f"the key {self.key}", "this key")
-        able = [] if self.remedy or self.other.able is None else self.other.able(setup)
-        remedy = f"{self.other.noun} can: {', '.join(able)}" if able else self.advice
-        return f"{self.key}: {first} cannot be used with {self.other.shown(setup)}: {self.reason}; {remedy}"
+        return f"{self.key}: {first} cannot be used with {self.other.shown(setup)}: {self.reason}; {self.advice}"
 
 
 def refusals(kind: str, spec: Any, given: Collection[str] = ()) -> Iterator[str]:
@@ -119,18 +109,6 @@ def check(kind: str, spec: Any, given: Collection[str] = ()) -> None:
         raise ValueError(message)
 
 
-def _named(folder: str, has: Callable[[Any], Any]) -> Callable[[Setup], list[str]]:
-    """Return a function that lists the objects of a folder whose traits have something."""
-
-    def names(_setup: Setup) -> list[str]:
-        kind = TRAITS[folder]
-        return [
-            name for name in registry.names(folder) if name != NONE and has(registry.traits(folder, name, kind))
-        ]
-
-    return names
-
-
 def _declared(folder: str, noun: str, text: str, has: Callable[[Any], Any]) -> Feature:
     """Return the feature of a case whose strategy, aggregation or compressor has such traits."""
 
@@ -140,7 +118,7 @@ def _declared(folder: str, noun: str, text: str, has: Callable[[Any], Any]) -> F
         traits = setup.strategy if folder == "training" else setup.scheme
         return traits is not None and bool(has(traits))
 
-    return Feature(f"{noun} {text}", holds, folder, _named(folder, lambda traits: not has(traits)))
+    return Feature(f"{noun} {text}", holds, folder)
 
 
 def _given(key: str) -> Feature:
@@ -155,11 +133,6 @@ def _changed(kind: str, key: str) -> Feature:
     )
 
 
-def _compressors(has: Callable[[Any], Any]) -> Callable[[Setup], list[str]]:
-    """Return a function that lists the compressors whose class has something."""
-    return lambda _: [name for name in registry.names("compression") if has(registry.find("compression", name))]
-
-
 def _product(kind: str) -> Feature:
     """Return the feature of cases whose compressor makes vectors, entries or messages."""
     return Feature(f"a compressor of {kind}", lambda case: case.plan and case.plan.kind == kind, "compression")
@@ -172,7 +145,6 @@ compressor = partial(_declared, "compression", "a compressor")
 REPLAY: Final = Feature("a replay", lambda case: case.kind == "replay")
 SIMULATED_REPLAY: Final = Feature("a simulated replay", lambda case: case.kind == "replay" and case.network)
 COMPRESSED_REPLAY: Final = Feature("a compressed replay", lambda case: case.kind == "replay" and case.plan)
-BREAK_EVEN: Final = Feature("a break-even case", lambda case: case.kind == "break_even")
 COLLECTIVE: Final = Feature("a collective", lambda case: case.kind == "collective")
 SIMULATED: Final = Feature("a simulated case", lambda case: case.network, "network")
 TOPOLOGY_KEY: Final = Feature("the key topology", lambda case: case.topology is not None)
@@ -182,7 +154,6 @@ TOPOLOGY: Final = Feature(
 MEASURED: Final = Feature("a measured case", lambda case: not case.network)
 ALTERNATING: Final = Feature("trace alternating", lambda case: case.trace == "alternating", "trace")
 NO_TARGET: Final = Feature("no target_accuracy", lambda case: case.target_accuracy is None)
-NO_TIMES: Final = Feature("compute times that are not recorded", lambda case: case.times is None)
 HOSTS: Final = Feature(
     "ranks on several hosts", lambda case: case.network and (case.ranks_per_host or 1) < case.ranks
 )
@@ -196,13 +167,7 @@ MESH: Final = Feature("a mesh of model groups", lambda case: case.mesh is not No
 PIPELINE: Final = Feature("stages of a pipeline", lambda case: (case.stages or 1) > 1)
 ANY_MESH: Final = Feature("a mesh", lambda case: case.mesh is not None)
 HOST: Final = Feature("a backend on the host", lambda case: case.on_host, "backend")
-DEVICE: Final = Feature(
-    "a backend on a device",
-    lambda case: not case.on_host,
-    "backend",
-    _named("compression", lambda traits: traits.on_device),
-    "these compressors",
-)
+DEVICE: Final = Feature("a backend on a device", lambda case: not case.on_host, "backend")
 FLOAT16: Final = Feature("float16", lambda case: case.dtype == "float16", "dtype")
 HALF_PRECISION: Final = Feature("16-bit precision", lambda case: case.dtype in HALF, "dtype")
 BY_TENSOR: Final = Feature(
@@ -227,10 +192,6 @@ MOMENTUM: Final = Feature(
 )
 
 LOOSE: Final = strategy("without equal steps", lambda traits: not traits.lockstep)
-UNSUMMED: Final = strategy(
-    "that sums no compressed gradients in equal steps",
-    lambda traits: not (traits.lockstep and traits.aggregates and traits.compresses),
-)
 UNSCALED: Final = strategy("without loss scaling", lambda traits: not traits.scales_loss)
 OWN_OPTIMIZER: Final = strategy("with an optimizer of its own", lambda traits: traits.optimizer)
 UNWEIGHTED: Final = strategy("that counts all ranks alike", lambda traits: not traits.weighs_images)
@@ -266,12 +227,7 @@ ON_GPUS: Final = aggregation("on GPUs", lambda traits: traits.memory == "device"
 ONE_HOST: Final = aggregation("for one host", lambda traits: traits.one_host)
 
 COMPRESSION: Final = Feature("compression", lambda case: case.plan, "compression")
-NO_COMPRESSION: Final = Feature(
-    "dense gradients",
-    lambda case: not case.plan,
-    able=_compressors(lambda made: hasattr(made, "select")),
-    noun="these compressors",
-)
+NO_COMPRESSION: Final = Feature("dense gradients", lambda case: not case.plan)
 PAIRS: Final = Feature(
     "compressed messages between two ranks", lambda case: case.plan and not case.strategy.aggregates
 )
@@ -285,20 +241,13 @@ OTHER_PRODUCT: Final = Feature(
     "an aggregation that cannot exchange them",
     lambda case: case.plan and case.scheme and not case.exchanges(case.scheme),
     "aggregation",
-    lambda case: _named("aggregation", case.exchanges)(case),
 )
 NEEDS_SUMS: Final = Feature(
     "a compressor that needs sums over all ranks",
     lambda case: case.plan and not readable(case.plan.make),
     "compression",
 )
-READ_BY_ONE: Final = Feature(
-    "messages between two ranks",
-    lambda case: not case.strategy.aggregates,
-    "training",
-    _compressors(readable),
-    "these compressors",
-)
+READ_BY_ONE: Final = Feature("messages between two ranks", lambda case: not case.strategy.aggregates, "training")
 CODE: Final = Feature("a code of positions", lambda case: case.plan and case.plan.settings.code)
 NO_ENTRIES: Final = Feature(
     "a compressor that selects no entries", lambda case: case.plan.kind != "entries", "compression"
@@ -316,7 +265,6 @@ UNTESTED: Final = Feature("no validation set", lambda case: not case.validation)
 
 ROWS: Final = (
     Row("training", REPLAY, LOOSE, "its messages do not depend on sizes alone"),
-    Row("training", BREAK_EVEN, UNSUMMED, "steps with and without compression are compared"),
     Row("dtype", FLOAT16, UNSCALED, "float16 needs loss scaling", "use bfloat16 or float32"),
     Row("optimizer", _given("optimizer"), OWN_OPTIMIZER, "it has its own optimizer", LEAVE),
     Row("optimizer", BY_TENSOR, MODEL, "it needs whole tensors", "choose another optimizer"),
@@ -351,7 +299,13 @@ ROWS: Final = (
     Row("sharpness", SHARPNESS, ANY_MESH, "one rank computes it, with all layers", LEAVE_ONE),
     Row("pruning", PRUNING, DEVICE, "it is done in the host's memory", "choose a backend on the host"),
     Row("aggregation", SUMS_NOTHING, COLLECTIVE, "there is nothing to time", "choose one that sums"),
-    Row("aggregation", SPARSE, NO_COMPRESSION, "it sums entries that a compressor selects"),
+    Row(
+        "aggregation",
+        SPARSE,
+        NO_COMPRESSION,
+        "it sums entries that a compressor selects",
+        "name such a compressor",
+    ),
     Row("aggregation", ON_HOST, DEVICE, "it sums in the host's memory", ANOTHER),
     Row("aggregation", ON_GPUS, HOST, "it sums vectors on GPUs", ANOTHER),
     *(
@@ -385,9 +339,6 @@ ROWS: Final = (
     Row("compression", CODE, SPARSE, "it sums positions and values, not messages in a code", "leave code out"),
     Row("compression", FEEDBACK, OWN_REST, "it holds itself what is not sent", "leave error_feedback out"),
     Row("stop_at_target", _given("stop_at_target"), NO_TARGET, "it never stops", "give target_accuracy"),
-    Row(
-        "scale_to_batch", _changed("replay", "scale_to_batch"), NO_TIMES, "only recorded times have a batch", LEAVE
-    ),
     Row(
         "trace",
         ALTERNATING,

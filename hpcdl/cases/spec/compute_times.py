@@ -137,7 +137,7 @@ class ComputeSource:
     ) -> ComputeTimes:
         """Return the times of the work of ``model`` on images of ``shape``.
 
-        ``images``: those of a rank's batch that a recorded run must have. Raises ValueError.
+        ``images``: those of a rank's batch. Raises ValueError.
         """
         if self.times is None:
             return at_rate(layers, shape, self.flops or DEVICES[str(self.device)].flops)
@@ -166,44 +166,19 @@ def at_rate(layers: Sequence[Layer], shape: Shape, flops: float) -> ComputeTimes
 
 
 def recorded(run: Run, model: str, shape: Shape, images: int | None = None) -> ComputeTimes:
-    """Return the medians of the first training of ``model`` on images of ``shape`` in a run that recorded events.
+    """Return the medians of a training of ``model`` on images of ``shape`` in a run that recorded events.
 
-    Of one with so many ``images`` on a rank; between two recorded batches the times are interpolated. Without
-    ``images`` of any: an update takes the same time whatever the batch, and all else is taken as proportional to
-    it. ValueError: a run without such a case; the message names those it holds.
+    The training is the first one whose rank has ``images`` in its batch, or a number nearest to it. An update
+    takes the same time whatever the batch; all else is proportional to it. ValueError: a run without such a case.
     """
-    held, near, batches = [], False, dict[float, ComputeTimes]()
+    found = dict[float, ComputeTimes]()
     for index in _trainings(run, model):
-        times, batch = _medians(run, index), _images_per_rank(run, index)
-        if times is None:
-            continue
-        if (size := run.described[index].get("image_shape")) == shape_text(shape) and images in {None, batch}:
-            return times
-        if size == shape_text(shape):
-            near = True
-            batches.setdefault(batch, times)
-        held.append(f"images of {size or 'unknown size'} at {batch:g} a rank")
-    if images is not None and batches and min(batches) < images < max(batches):
-        return _between(batches, images)
-    if not held:
-        raise ValueError(f"{run.path} has no measured training of {model!r} with events")
-    wanted = f"images of {shape_text(shape)}" + ("" if images is None else f" at {images} a rank")
-    others = ", ".join(dict.fromkeys(held))
-    remedy = "; scale_to_batch = true takes them in proportion" if near else ""
-    raise ValueError(f"{run.path} holds {model!r} on {others}, and this case has {wanted}{remedy}")
-
-
-def _between(batches: Mapping[float, ComputeTimes], images: int) -> ComputeTimes:
-    """Return the times of a batch of ``images`` on the line between the nearest smaller and larger batch."""
-    small, large = max(n for n in batches if n < images), min(n for n in batches if n > images)
-    low, high = batches[small], batches[large]
-    share = (images - small) / (large - small)
-    per_image = {
-        label: ((1 - share) * low.per_image[label] * small + share * high.per_image.get(label, 0.0) * large)
-        / images
-        for label in low.per_image
-    }
-    return ComputeTimes(per_image, low.per_call, f"{low.source} and {high.source}")
+        if run.described[index].get("image_shape") == shape_text(shape) and (times := _medians(run, index)):
+            found.setdefault(_images_per_rank(run, index), times)
+    if not found:
+        wanted = f"training of {model!r} on images of {shape_text(shape)}"
+        raise ValueError(f"{run.path} has no measured {wanted} with events")
+    return found[min(found, key=lambda batch: abs(batch - (images or batch)))]
 
 
 def shape_text(shape: Shape) -> str:

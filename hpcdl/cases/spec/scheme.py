@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from hpcdl import registry
 from hpcdl.aggregation.parts import traits
-from hpcdl.aggregation.parts.cost import cost, costs
-from hpcdl.aggregation.ring import ring
 from hpcdl.compression.parts.protocol import Compression, Layout
 from hpcdl.fabric.device import nccl
 from hpcdl.fabric.network import NETWORKS
@@ -71,6 +69,7 @@ def _ratio_of_messages(sent: float, saved: float, warmup: float) -> float | None
 def _ratio(compressed: Compressed, ranks: int, sent: float, *, among_activations: bool) -> float | None:
     """Return bytes of a dense ring by bytes sent, of all ranks; None if ranks send nothing.
 
+    Dense first steps are taken to send a ring's bytes, and do not count.
     The bytes of a library's collectives are not counted, nor those of gradients ``among_activations``: their ratio
     is that of the vectors' lengths, and None for messages, which vary.
     """
@@ -84,26 +83,13 @@ def _ratio(compressed: Compressed, ranks: int, sent: float, *, among_activations
     for (start, stop), steps in compressed.exchanges.items():
         first, whole = min(steps, warmup), (stop - start) * dtype.itemsize
         if counted:
-            others += first * _dense_bytes(plan, ranks, stop - start, dtype) if first else 0.0
             whole *= 2 * (ranks - 1)
+            others += first * whole
         else:
             lengths = compressed.compressor.lengths(slice(start, stop)) if steps else []
             sent += (steps - first) * sum(size * np.dtype(kind).itemsize for size, kind in lengths)
         dense += (steps - first) * whole
     return dense / (sent - others) if sent > others and dense else None
-
-
-def _dense_bytes(plan: Plan, ranks: int, size: int, dtype: np.dtype[Any]) -> float:
-    """Return the bytes that all ranks send to sum ``size`` elements; by a ring if the scheme is sparse."""
-    scheme, settings = (ring, {}) if plan.aggregation.sparse else (plan.scheme, plan.scheme_settings)
-    if ranks <= MAX_TRIED:
-        world = simulated(ranks, next(iter(NETWORKS.values())))
-        world.run(lambda comm: scheme(comm, phantom(size, dtype), **settings))
-        return float(sum(world.bytes))
-    stated = costs(scheme, settings)
-    if "Bytes, all ranks" in stated:
-        return cost(stated["Bytes, all ranks"], ranks, size * dtype.itemsize)
-    return ranks * cost(stated["Bytes, busiest rank"], ranks, size * dtype.itemsize)
 
 
 def _seconds(journal: Journal, label: str, first: int) -> float | None:

@@ -15,7 +15,7 @@ import hpcdl
 from hpcdl import cases, registry
 from hpcdl.cases.spec.keys import Choice, key, keys
 from hpcdl.registry import nearest
-from hpcdl.trace.input_file import parse_toml
+from hpcdl.trace.files import parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

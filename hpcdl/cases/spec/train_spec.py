@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +12,6 @@ import numpy as np
 from hpcdl.cases.spec.compute_times import DEVICES
 from hpcdl.cases.spec.keys import MAX_RANKS, MAX_STEPS, MAX_THREADS, Choice, key, opened
 from hpcdl.cases.spec.step_spec import StepSpec
-from hpcdl.cases.spec.tuning import Tuning
 from hpcdl.data.parts.sharding import EPOCHS, EQUAL, REPLICAS, Shares, bounds
 from hpcdl.fabric.faults import Failure, Straggler
 from hpcdl.fabric.network import NETWORKS, Site
@@ -23,13 +22,14 @@ from hpcdl.nn.replica import Replica
 from hpcdl.nn.volumes import FLOAT_BYTES, volumes
 from hpcdl.optim.parts.loss_scaling import LossScaling
 from hpcdl.optim.parts.schedules import schedule
+from hpcdl.registry import nearest
 from hpcdl.training.parts.compressed.plan import ExchangeSettings
 from hpcdl.training.parts.mesh import Mesh
 from hpcdl.training.parts.model_group import ModelGroup
 from hpcdl.training.parts.session import training_session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from hpcdl.data.parts.dataset import Dataset
     from hpcdl.fabric.comm import Array
@@ -45,6 +45,70 @@ MAX_AHEAD: Final = 1000
 """Batches made ahead, at most."""
 MAX_JITTER: Final = 10
 """Standard deviation of a simulated batch's time by its mean, at most."""
+
+
+MAX_TRIALS: Final = 1000
+SEED: Final = 0
+"""Seed of the trials' trainings, and of their settings: all seeds of a case share what was found."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """A search for the learning rate, and for settings of optimizer and strategy.
+
+    Ranges are pairs of positive numbers, searched on a logarithmic scale; two integers give integers. The first
+    trial has the case's own settings; the others have quasi-random ones (Halton 1960, scrambled). Trials run
+    without straggler, failure and jitter, on ``network`` or on that of the case. Raises ValueError for numbers out
+    of range.
+    """
+
+    trials: int
+    learning_rate: tuple[float, float] | None = None
+    optimizer: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    training: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    network: str = ""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.trials <= MAX_TRIALS:
+            raise ValueError(f"trials: must be from 1 to {MAX_TRIALS}, not {self.trials}")
+        if self.network and self.network not in NETWORKS:
+            raise ValueError(f"network: unknown {self.network!r}{nearest(self.network, NETWORKS)}")
+        for (_, name), ends in self.ranges.items():
+            numbers = isinstance(ends, list | tuple) and all(type(end) in {int, float} for end in ends)
+            if not numbers or len(ends) != 2 or not 0 < ends[0] < ends[1] < math.inf:
+                raise ValueError(f"{name}: must be two numbers, 0 < low < high, not {ends!r}")
+        if not self.ranges:
+            raise ValueError("learning_rate: give a range of it, or of a setting of optimizer or training")
+
+    @property
+    def ranges(self) -> dict[tuple[str, str], Any]:
+        """Bounds of all settings that are searched, by key of the case and name of the setting."""
+        own = {("learning_rate", "learning_rate"): self.learning_rate} if self.learning_rate else {}
+        parts = (("optimizer", self.optimizer), ("training", self.training))
+        return own | {(key, name): ends for key, settings in parts for name, ends in settings.items()}
+
+    def points(self) -> list[dict[tuple[str, str], float]]:
+        """Return the settings of the trials after the first."""
+        from scipy.stats import qmc  # late: ranks do not need it
+
+        if self.trials == 1:
+            return []
+        rows = qmc.Halton(len(self.ranges), seed=SEED).random(self.trials - 1)
+        return [
+            {
+                setting: _between(ends[0], ends[1], at)
+                for (setting, ends), at in zip(self.ranges.items(), row, strict=True)
+            }
+            for row in rows
+        ]
+
+
+def _between(low: float, high: float, at: float) -> float:
+    """Return the number at ``at`` in [0, 1] between two, on a logarithmic scale."""
+    if isinstance(low, int) and isinstance(high, int):
+        value = low * math.exp(at * math.log((high + 1) / low))
+        return min(high, int(value))
+    return float(low * (high / low) ** at)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ import os
 import sys
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from hpcdl.exit_codes import FAILED, MISMATCH, OK, USAGE
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 def load_suite(options: argparse.Namespace) -> Suite:
     """Read and check the suite. Raises UsageError."""
     from hpcdl import suite
-    from hpcdl.launch.testbed_settings import emulated
+    from hpcdl.launch.testbed import emulated
 
     testbed = emulated()
     ranks = options.ranks or (testbed["hosts"] if testbed else None)
@@ -33,7 +34,6 @@ def load_suite(options: argparse.Namespace) -> Suite:
 def folder_of(options: argparse.Namespace, chosen: Suite) -> Path:
     """Return the run folder: that of -o, else with --resume the newest unfinished one, else a new one."""
     from hpcdl.suite import UsageError
-    from hpcdl.trace.schema import newest_unfinished
 
     if options.folder is not None:
         return Path(options.folder)
@@ -53,38 +53,49 @@ def folder_of(options: argparse.Namespace, chosen: Suite) -> Path:
 
 
 def writable(folder: Path, suite: str, *, resume: bool) -> Path:
-    """Create the run folder.
-
-    Raises UsageError if it cannot be written, or has symbolic links or files of another user. With --resume it
-    may have a run of the same suite.
-    """
+    """Create the run folder, which may have a run of the same suite with ``resume``. Raises UsageError."""
     from hpcdl.suite import UsageError
-    from hpcdl.trace import files
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        complaint = files.write_obstacle(folder)
+        with TemporaryFile(dir=folder):
+            pass
     except OSError as error:
         raise UsageError(f"-o {folder}: cannot be written to: {error.strerror}") from None
-    if complaint is not None:
-        raise UsageError(f"-o {folder}: {complaint}")
     if (folder / "parts").exists():
         if not resume:
             raise UsageError(f"-o {folder}: holds a run already; add --resume or choose another folder")
-        if (other := _suite_of(folder)) not in {None, suite}:
+        if (other := _suite_and_state(folder)[0]) not in {None, suite}:
             raise UsageError(f"-o {folder}: holds a run of the suite {other!r}, and this is {suite!r}")
     return folder
 
 
-def _suite_of(folder: Path) -> str | None:
-    """Return the name of the suite of the finished cases; None if there are none."""
+def newest_unfinished(runs: Path, suite: str, launches: int = 1) -> Path | None:
+    """Return the folder of the most recently written unfinished run of ``suite`` in ``runs``, or None.
+
+    With several ``launches``, a run is a folder of folders ``launch-1``, ``launch-2``, ... A run without a
+    finished case does not count, because it has nothing to resume.
+    """
+    found = []
+    for log in runs.glob("*/log.txt" if launches == 1 else "*/launch-1/log.txt"):
+        folder = log.parent if launches == 1 else log.parent.parent
+        places = [folder] if launches == 1 else [folder / f"launch-{number + 1}" for number in range(launches)]
+        states = [_suite_and_state(place) for place in places]
+        if states[0][0] == suite and not all(complete for _, complete in states):
+            found.append((log.stat().st_mtime, folder))
+    return max(found)[1] if found else None
+
+
+def _suite_and_state(run: Path) -> tuple[str | None, bool]:
+    """Return the name of a run's suite (None without a finished case), and True if all cases are finished."""
     from hpcdl.trace.recorder import TraceError
     from hpcdl.trace.schema import read
 
-    for part in sorted((folder / "parts").glob("*.h5")):
-        with suppress(TraceError):
-            return str(read(part).described[0].get("suite"))
-    return None
+    for file in (run / "run.h5", *sorted((run / "parts").glob("*.h5"))):
+        with suppress(TraceError, IndexError):  # missing, damaged or without a case: try the next file
+            cases = read(file, wanted=())
+            return str(cases.described[0].get("suite")), file.name == "run.h5" and cases.complete
+    return None, False
 
 
 def ranks_to_start(options: argparse.Namespace, chosen: Suite) -> int:
@@ -110,7 +121,7 @@ def ranks_to_start(options: argparse.Namespace, chosen: Suite) -> int:
 def check_memory(chosen: Suite, ranks: int) -> None:
     """Raise UsageError if all ranks start on this node and exceed its memory."""
     from hpcdl.launch.library import in_batch_job
-    from hpcdl.run.memory import lack_of_memory
+    from hpcdl.launch.machine import lack_of_memory
     from hpcdl.suite import UsageError
 
     if not in_batch_job(os.environ) and (line := lack_of_memory(chosen.cases, ["here"] * ranks)) is not None:
@@ -146,7 +157,7 @@ def from_shell(options: argparse.Namespace, given: list[str]) -> int:
 def in_job(options: argparse.Namespace) -> int:
     """Run the suite as one rank of a job; return the exit code."""
     from hpcdl.launch.library import abort, abort_on_error, incompatibility, is_first, load, mismatch, start
-    from hpcdl.launch.rank_processes import STATUS, announce, write_status
+    from hpcdl.launch.signals import STATUS, write_status
     from hpcdl.run.failed_cases import CaseFailedError
 
     library = load()
@@ -159,7 +170,6 @@ def in_job(options: argparse.Namespace) -> int:
 
             mpi = Mpi()
             options.ranks = mpi.comm.size
-            announce(mpi.comm.rank)
             complaint = mismatch(mpi.comm.size, os.environ, library.name)
     if complaint:
         if not is_first(os.environ):

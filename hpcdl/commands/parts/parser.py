@@ -47,14 +47,6 @@ class Arguments(argparse.ArgumentParser):
             print(f"{self.prog}: {visible_message(message.removeprefix('argument '))}", file=sys.stderr)
         self.exit(USAGE)
 
-    def check_encoding(self, words: Sequence[str]) -> None:
-        """Refuse the first word before ``--`` that is not valid text; a report could not contain it."""
-        for word in itertools.takewhile(lambda word: word != "--", words):
-            try:
-                word.encode("utf-8")
-            except UnicodeEncodeError:
-                self.error(f"{word!a}: not text in this locale's encoding, {sys.getfilesystemencoding()}")
-
     def check_options(self, words: Sequence[str]) -> None:
         """Refuse the first unknown long option before ``--``, before argparse reports missing arguments."""
         for word in itertools.takewhile(lambda word: word != "--", words):

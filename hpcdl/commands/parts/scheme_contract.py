@@ -9,18 +9,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from hpcdl.aggregation.parts import cost
-from hpcdl.aggregation.parts.entries import Series, dense
 from hpcdl.aggregation.parts.simulation import Operation
-from hpcdl.compression.parts.protocol import Sparse
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Iterator
 
-    from hpcdl.aggregation.parts.entries import Reduced
     from hpcdl.aggregation.parts.traits import Aggregation
     from hpcdl.fabric.comm import Array, Comm
 
@@ -54,196 +51,96 @@ class BrokenContractError(Exception):
 def check_scheme(scheme: Scheme, traits: Aggregation) -> Iterator[Check]:
     """Yield the result of each check of ``scheme``, an ``async def`` over a communicator and a vector.
 
-    A sparse scheme sums entries: see :mod:`hpcdl.aggregation.parts.entries`. It states no cost, and neither does a
-    scheme whose messages a library or another scheme decides.
+    A scheme states no cost if a library or another scheme decides its messages.
     """
-    subject = _Entries(scheme) if traits.sparse else _Vectors(scheme)
-    checks: list[tuple[str, Callable[[], str]]] = [
-        (subject.conserved, partial(_sums, subject)),
-        ("equal bits on all ranks", partial(_bits, subject)),
-        ("several at once", partial(_several, subject)),
-        ("sub-communicators", partial(_parts, subject)),
+    checks: list[tuple[str, Callable[[Scheme], str]]] = [
+        ("exact sums", _sums),
+        ("equal bits on all ranks", _bits),
+        ("several at once", _several),
+        ("sub-communicators", _parts),
     ]
-    if not (traits.native or traits.adaptive or traits.sparse):
-        checks.append(("messages and bytes as stated", partial(_volume, scheme)))
-        checks.append(("simulated time as stated", partial(_time, scheme)))
+    if not (traits.native or traits.adaptive):
+        checks += [("messages and bytes as stated", _volume), ("simulated time as stated", _time)]
     if traits.sides is not None:
-        checks.append(("symmetry as declared", partial(_symmetry, scheme)))
+        checks.append(("symmetry as declared", _symmetry))
     for what, check in checks:
         try:
-            yield Check(holds=True, what=what, detail=check())
+            yield Check(holds=True, what=what, detail=check(scheme))
         except Exception as error:  # noqa: BLE001 - the scheme is a user's and may raise anything
             reason = str(error) if isinstance(error, BrokenContractError) else f"{type(error).__name__}: {error}"
             yield Check(holds=False, what=what, detail=reason)
 
 
-class _Vectors:
-    """Sums of whole vectors in place."""
-
-    conserved = "exact sums"
-
-    def __init__(self, scheme: Scheme) -> None:
-        self.scheme = scheme
-
-    def sizes(self, ranks: int) -> Sequence[tuple[int, int]]:
-        """Return awkward lengths of a vector: 0, around the number of ranks, and a prime."""
-        return [(size, size) for size in sorted({0, 1, ranks - 1, ranks, ranks + 1, 1009})]
-
-    def drawn(self, ranks: int, size: int, _count: int, *seed: int) -> list[Any]:
-        """Return whole numbers of each rank: sums are exact."""
-        rows = np.random.default_rng([ranks, size, *seed]).integers(-1000, 1001, (ranks, size))
-        return [*rows.astype(np.float32)]
-
-    def reals(self, ranks: int) -> list[Any]:
-        """Return numbers of each rank whose sum depends on the order of adding."""
-        return [*np.random.default_rng(ranks).standard_normal((ranks, 1003)).astype(np.float32)]
-
-    def series(self, _size: int, _count: int) -> Any:
-        """Return the state of a rank over several sums; None if there is none."""
-        return None
-
-    async def sum(self, comm: Comm, vector: Any, _series: Any) -> Any:
-        """Return the rank's result."""
-        vector = vector.copy()
-        await self.scheme(comm, vector)
-        return vector
-
-    def fault(self, results: Sequence[Any], inputs: Sequence[Any], _size: int) -> str:
-        """Return the error in the ranks' results; empty if there is none."""
-        expected = np.sum(inputs, axis=0)
-        wrong = [rank for rank, vector in enumerate(results) if not np.array_equal(vector, expected)]
-        return f"rank {wrong[0]} does not hold the sum" if wrong else ""
-
-    def bits(self, result: Any) -> bytes:
-        """Return the bits of a sum."""
-        return bytes(result.tobytes())
+def _drawn(ranks: int, size: int, seed: int = 0) -> Array:
+    """Return whole numbers of each rank (ranks, size): sums are exact."""
+    return np.random.default_rng([ranks, size, seed]).integers(-1000, 1001, (ranks, size)).astype(np.float32)
 
 
-class _Entries(_Vectors):
-    """Sums of entries, of which ranks keep rests."""
-
-    conserved = "sum and rests are the input"
-
-    def sizes(self, _ranks: int) -> Sequence[tuple[int, int]]:
-        return (0, 0), (1, 1), (60, 60), (1009, 30)
-
-    def drawn(self, ranks: int, size: int, count: int, *seed: int) -> list[Any]:
-        return drawn(ranks, size, count, *seed)
-
-    def reals(self, ranks: int) -> list[Any]:
-        return [
-            Sparse(part.indices, np.random.default_rng(rank).standard_normal(len(part.values)).astype(np.float32))
-            for rank, part in enumerate(drawn(ranks, 1003, 50))
-        ]
-
-    def series(self, size: int, count: int) -> Any:
-        return Series(size, count)
-
-    async def sum(self, comm: Comm, vector: Any, series: Any) -> Any:
-        return await self.scheme(comm, vector, series)
-
-    def fault(self, results: Sequence[Any], inputs: Sequence[Any], size: int) -> str:
-        return fault(results, inputs, size)
-
-    def bits(self, result: Any) -> bytes:
-        return bytes(result.total.indices.tobytes() + result.total.values.tobytes())
+def _check_sum(rows: Array, inputs: Array, where: str) -> None:
+    """Raise BrokenContractError unless each row is the sum of the inputs."""
+    for rank, vector in enumerate(rows):
+        if not np.array_equal(vector, inputs.sum(axis=0)):
+            raise BrokenContractError(f"{where}: rank {rank} does not hold the sum")
 
 
-def drawn(ranks: int, size: int, count: int, *seed: int) -> list[Sparse]:
-    """Return random entries of each rank, with whole numbers from -1000 to 1000: sums are exact."""
-    entries = []
-    for rank in range(ranks):
-        generator = np.random.default_rng([ranks, size, rank, *seed])
-        indices = np.sort(generator.permutation(size)[:count]).astype(np.int32)
-        entries.append(Sparse(indices, generator.integers(-1000, 1001, count).astype(np.float32)))
-    return entries
-
-
-def fault(results: Sequence[Reduced], inputs: Sequence[Sparse], size: int) -> str:
-    """Return the errors in the ranks' results of one sum of whole numbers; empty if there are none."""
-    total = results[0].total
-    for rank, reduced in enumerate(results):
-        for entries in reduced:
-            if entries.indices.dtype != np.int32 or (np.diff(entries.indices) <= 0).any():
-                return f"rank {rank}: positions are not rising int32"
-        same = np.array_equal(reduced.total.indices, total.indices)
-        if not same or reduced.total.values.tobytes() != total.values.tobytes():
-            return f"ranks 0 and {rank} have different sums"
-    after = dense(total, size).astype(np.float64) + sum(dense(reduced.rest, size) for reduced in results)
-    before = np.zeros(size) + sum(dense(entries, size) for entries in inputs)
-    wrong = np.flatnonzero(after != before)
-    if not len(wrong):
-        return ""
-    return f"element {wrong[0]}: sum and rests are {after[wrong[0]]:g}, not {before[wrong[0]]:g}"
-
-
-def _sums(subject: _Vectors) -> str:
+def _sums(scheme: Scheme) -> str:
     runs = 0
     for ranks in RANKS:
-        for size, count in subject.sizes(ranks):
-            series = [subject.series(size, count) for _ in range(ranks)]
-            for seed in range(SCHEDULES):  # a series uses its state again
-                inputs = subject.drawn(ranks, size, count, seed)
-                where = f"{ranks} ranks, {count} of {size} elements, schedule {seed}"
+        for size in sorted({0, 1, ranks - 1, ranks, ranks + 1, 1009}):
+            for seed in range(SCHEDULES):
+                inputs = _drawn(ranks, size, seed)
+                where, rows = f"{ranks} ranks, {size} elements, schedule {seed}", inputs.copy()
                 try:
-                    results = in_process(ranks, seed).run(partial(_sum, subject, inputs, series))
+                    in_process(ranks, seed).run(partial(_on_row, scheme, rows))
                 except Exception as error:
                     raise BrokenContractError(f"{where}: {type(error).__name__}: {error}") from error
-                if wrong := subject.fault(results, inputs, size):
-                    raise BrokenContractError(f"{where}: {wrong}")
+                _check_sum(rows, inputs, where)
                 runs += 1
     return f"{runs} runs: {len(RANKS)} numbers of ranks from {RANKS[0]} to {RANKS[-1]}, lengths from 0"
 
 
-def _sum(subject: _Vectors, inputs: Sequence[Any], series: Sequence[Any], comm: Comm) -> Coroutine[Any, Any, Any]:
-    return subject.sum(comm, inputs[comm.rank], series[comm.rank])
-
-
-def _bits(subject: _Vectors) -> str:
+def _bits(scheme: Scheme) -> str:
     for ranks in (2, 3, 5, 8, 13):
-        inputs, bits = subject.reals(ranks), set[bytes]()
+        # numbers whose sum depends on the order of adding
+        inputs, bits = np.random.default_rng(ranks).standard_normal((ranks, 1003)).astype(np.float32), set[bytes]()
         for seed in range(SCHEDULES):
-            series = [subject.series(1003, 50) for _ in range(ranks)]
-            results = in_process(ranks, seed).run(partial(_sum, subject, inputs, series))
-            bits |= set(map(subject.bits, results))
+            rows = inputs.copy()
+            in_process(ranks, seed).run(partial(_on_row, scheme, rows))
+            bits |= {row.tobytes() for row in rows}
         if len(bits) > 1:
             raise BrokenContractError(f"{ranks} ranks: sums differ by their last bits between ranks or schedules")
     return f"{SCHEDULES} schedules of 2 to 13 ranks"
 
 
-def _several(subject: _Vectors) -> str:
-    async def pieces(comm: Comm) -> list[Any]:
-        calls = [
-            subject.sum(comm, piece[comm.rank], subject.series(size, size // 3))
-            for piece, size in zip(inputs, PIECES, strict=True)
-        ]
+def _several(scheme: Scheme) -> str:
+    async def pieces(comm: Comm) -> None:
+        calls = [scheme(comm, piece[comm.rank]) for piece in rows]
         tasks = [comm.start(call) for call in calls[:-1]]
-        last = await calls[-1]
-        return [*reversed([await task for task in reversed(tasks)]), last]
+        await calls[-1]
+        for task in reversed(tasks):
+            await task
 
     for ranks in (2, 3, 5, 8):
-        inputs = [subject.drawn(ranks, size, size // 3) for size in PIECES]
+        inputs = [_drawn(ranks, size) for size in PIECES]
         for seed in range(SCHEDULES):
-            results = in_process(ranks, seed).run(pieces)
-            for number, size in enumerate(PIECES):
-                if wrong := subject.fault([result[number] for result in results], inputs[number], size):
-                    raise BrokenContractError(
-                        f"{ranks} ranks, schedule {seed}, piece {number} of {len(PIECES)}: {wrong}"
-                    )
+            rows = [piece.copy() for piece in inputs]
+            in_process(ranks, seed).run(pieces)
+            for number, (piece, given) in enumerate(zip(rows, inputs, strict=True)):
+                _check_sum(piece, given, f"{ranks} ranks, schedule {seed}, piece {number} of {len(PIECES)}")
     return "four pieces of a vector, joined in another order"
 
 
-def _parts(subject: _Vectors) -> str:
-    inputs = subject.drawn(9, 50, 20)
+def _parts(scheme: Scheme) -> str:
+    inputs = _drawn(9, 50)
+    rows = inputs.copy()
 
-    async def program(comm: Comm) -> Any:
+    async def program(comm: Comm) -> None:
         part = await comm.split(comm.rank % 4, -comm.rank)
-        return await subject.sum(part, inputs[comm.rank], subject.series(50, 20))
+        await scheme(part, rows[comm.rank])
 
-    results = in_process(9, 1).run(program)
+    in_process(9, 1).run(program)
     for group in range(4):
-        if wrong := subject.fault(results[group::4], inputs[group::4], 50):
-            raise BrokenContractError(f"group {group} of 4 of 9 ranks: {wrong}")
+        _check_sum(rows[group::4], inputs[group::4], f"group {group} of 4 of 9 ranks")
     return "four groups of 9 ranks"
 
 

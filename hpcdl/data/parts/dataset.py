@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from hpcdl.trace.input_file import MAX_DATA, check_regular, read_bytes
+from hpcdl.trace.files import MAX_DATA, check_regular, read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

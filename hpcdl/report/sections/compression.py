@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hpcdl.analysis.run.break_even import WON, bandwidth
 from hpcdl.analysis.run.record_fields import configuration
 from hpcdl.analysis.statistics.estimates import mean_interval
 from hpcdl.report.formats.cells import NONE, digits, interval, plural, rate, seconds, volume, whole
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from hpcdl.report.run.grouping import Method, Row
 
 
+WON: Final = 1.05
+"""Compression wins if the step is so many times as fast."""
 RESIDUAL_NOTE: Final = (
     "Norm of what a rank has not sent, by that of its gradient in the same step; root mean squares over ranks. "
     "Medians over seeds and launches, bars are their range."
@@ -218,6 +220,18 @@ def _gain(row: Row, dense: Row) -> float | None:
     return dense.step_seconds / row.step_seconds if dense.step_seconds and row.step_seconds else None
 
 
+def bandwidth(saved_bytes: float, added_seconds: float) -> float:
+    """Return the break-even bandwidth of exchanges that do not overlap with computing (bytes/s).
+
+    A step at the bandwidth B takes t + n/B. Compression saves ``saved_bytes`` of n and adds ``added_seconds`` to
+    t: encoding, decoding and latencies. Steps are equal at saved_bytes/added_seconds. 0: compression never pays;
+    infinity: it always does.
+    """
+    if saved_bytes <= 0:
+        return math.inf if added_seconds < 0 else 0.0
+    return saved_bytes / added_seconds if added_seconds > 0 else math.inf
+
+
 def _cost(row: Row, dense: Row | None) -> tuple[str, ...]:
     scale = row.scale
     sent, step = scale.median("bytes_sent_per_rank"), row.step_seconds
@@ -236,7 +250,7 @@ def _cost(row: Row, dense: Row | None) -> tuple[str, ...]:
         rate(whole / rest) if whole and rest and rest > 0 else NONE,
         seconds(step),
         digits(_gain(row, dense) if dense else None),
-        "any" if level == np.inf else "none" if level == 0 else rate(level),
+        "any" if level == math.inf else "none" if level == 0 else rate(level),
         digits(scale.median("final_accuracy")),
         _difference(row, dense),
     )

@@ -6,10 +6,10 @@ import h5py
 import numpy as np
 import pytest
 
+from hpcdl.commands.parts.job import newest_unfinished
 from hpcdl.trace.files import write_checksum
-from hpcdl.trace.layout import SCHEMA
-from hpcdl.trace.recorder import CaseRecord, Recorder
-from hpcdl.trace.schema import merge, newest_unfinished, write_part
+from hpcdl.trace.recorder import SCHEMA, CaseRecord, Recorder
+from hpcdl.trace.schema import merge, write_part
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def run(tmp_path):
         fields = {"kind": "train", "suite": suite, "ranks": np.int64(1)}
         write_part(part, CaseRecord(fields, [Recorder().pack()]))
         if complete is not None:
-            merge([part], folder / "run.h5", complete=complete)
+            merge([part], folder / "run.h5", {}, "", complete=complete)
         (folder / "log.txt").touch()
         os.utime(folder / "log.txt", (when, when))
         return folder
