@@ -284,8 +284,8 @@ def test_the_title_is_the_literatures_name(numbers, expected):
         (4, {"scale_rate": "yes"}, "scale_rate: unknown 'yes'; valid names: none, staleness"),
         (
             4,
-            {"delay_compensation": "some"},
-            "delay_compensation: unknown 'some'; valid names: adaptive, constant, none",
+            {"delay_compensation": "zzz"},
+            "delay_compensation: unknown 'zzz'; valid names: adaptive, constant, none",
         ),
         (4, {"delay_compensation": "constant", "n_push": 2}, "delay_compensation: needs n_fetch = 1"),
         (4, {"local_rate": -1.0, "n_fetch": 2}, "local_rate: must be at least 0, not -1"),
