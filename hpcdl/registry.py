@@ -204,17 +204,26 @@ def check_settings(
         if name not in valid:
             hint = nearest(name, valid) if valid else "; it has none"
             raise ValueError(f"unknown setting {name!r}{hint}")
-        annotation = valid[name].annotation
-        text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-        allowed = [part.strip() for part in text.split("|")]
-        kinds = [_TYPES[part.partition("[")[0]] for part in allowed if part.partition("[")[0] in _TYPES]
-        if kinds and (
-            not isinstance(value, tuple(t for kind in kinds for t in kind))
-            or (isinstance(value, bool) and "bool" not in allowed)
-        ):
+        allowed, kinds = _allowed(valid[name])
+        if kinds and (not isinstance(value, kinds) or (isinstance(value, bool) and "bool" not in allowed)):
             raise ValueError(f"setting {name!r} must be {' or '.join(allowed)}, not {shortened(value)}")
         if not _in_range(value):
             raise ValueError(f"setting {name!r}: {shortened(value)} is out of range")
+
+
+def _allowed(setting: inspect.Parameter) -> tuple[list[str], tuple[type, ...]]:
+    """Return the annotations of a setting, and their types in TOML; no types if an annotation is unknown."""
+    annotation = setting.annotation
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    allowed = [part.strip() for part in text.split("|")]
+    return allowed, tuple(kind for part in allowed for kind in _TYPES.get(part.partition("[")[0], ()))
+
+
+def is_scalar(thing: Callable[..., Any], name: str) -> bool:
+    """Return True if the setting ``name`` of ``thing`` takes no list."""
+    setting = settings_of(thing).get(name)
+    kinds = _allowed(setting)[1] if setting is not None else ()
+    return bool(kinds) and list not in kinds
 
 
 def _in_range(value: Any) -> bool:

@@ -81,8 +81,9 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
     with about("dataset"):
         if not len(spec.data.test):
             raise ValueError(f"{spec.data.name} has no test images")
+    batch_key = "batch_per_rank" if spec.global_batch is None else "global_batch"
     if spec.images_per_step > (images := len(spec.data.train)):
-        raise ValueError(f"global_batch: {spec.images_per_step} images a step, but {spec.data.name} has {images}")
+        raise ValueError(f"{batch_key}: {spec.images_per_step} images a step, but {spec.data.name} has {images}")
     with about("epochs" if spec.steps is None else "steps"):
         if spec.planned_steps > MAX_STEPS:
             raise ValueError(f"are {spec.planned_steps} steps, and must be at most {MAX_STEPS}")
@@ -109,7 +110,7 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
     spec.check_stages(int(np.diff(bounds(spec.images_per_step, spec.copies, spec.sharing)).min()))
     with about("mesh"):
         _check_divisions(spec)
-    with about("batch_per_rank" if spec.global_batch is None else "global_batch"):
+    with about(batch_key):
         if (line := shortage(memory_bytes(spec), 1, node_memory_bytes())) is not None:
             raise ValueError(f"{spec.most_images} images a rank: {line}")
     if spec.strategy.aggregates:

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from hpcdl.fabric.vectors import assign
+from hpcdl.optim.parts.protocol import change
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.snapshots import Snapshots
 from hpcdl.training.parts.step_counter import COUNTER_RANK, assign_steps, numbered_steps
@@ -13,11 +14,10 @@ from hpcdl.training.parts.topologies import check_graph, neighbours, parities
 from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.fabric.task import Task
-    from hpcdl.optim.parts.protocol import Optimizer
     from hpcdl.training.parts.session import Session
 
 _REQUEST: Final = 1
@@ -104,11 +104,6 @@ async def ad_psgd(comm: Comm, session: Session, *, graph: str = "ring") -> None:
     await snapshots.evaluate(comm)
 
 
-def check(_ranks: int, settings: Mapping[str, Any]) -> None:
-    """Raise ValueError for an unknown graph."""
-    check_graph(settings["graph"])
-
-
 async def work(
     comm: Comm, session: Session, current: CurrentParameters, snapshots: Snapshots, passive: Sequence[int]
 ) -> None:
@@ -119,8 +114,7 @@ async def work(
     x, gradients = session.replica.parameters, session.replica.gradients
     update = session.vector("update")
     choice = np.random.default_rng((session.seed, comm.rank))
-    own = 0
-    async for number in numbered_steps(comm):
+    async for own, number in numbered_steps(comm):
         step = number // comm.size
         snapshots.take_due(step, current.vector)
         rate = session.learning_rate(step)
@@ -131,19 +125,11 @@ async def work(
             if passive:
                 averaging = comm.start(average(comm, current, int(choice.choice(passive))), shared_tags=True)
             await gradient(comm, session, partial(session.inputs.load, own, comm.rank, comm.size), outcome)
-            await comm.compute("update", partial(difference, session.optimizer, x, gradients, rate, update))
+            await comm.compute("update", partial(change, session.optimizer, x, gradients, rate, update))
             if averaging is not None:
                 await averaging
             session.journal.update(comm.rank, current.version, current.version - copied, rate)
             await current.add(comm, x)
-        own += 1
-
-
-def difference(optimizer: Optimizer, x: Array, gradients: Array, rate: float, before: Array) -> None:
-    """Copy the parameters ``x`` to ``before`` and replace ``x`` by the optimizer's change."""
-    before[:] = x
-    optimizer.update(x, gradients, rate)
-    x -= before
 
 
 async def average(comm: Comm, current: CurrentParameters, other: int) -> None:
@@ -166,4 +152,4 @@ async def answer_requests(comm: Comm, current: CurrentParameters, active: int) -
             active -= 1
 
 
-TRAITS: Final = Strategy(aggregates=False, stops_at_target=False, check=check)
+TRAITS: Final = Strategy(aggregates=False, stops_at_target=False, check=check_graph)

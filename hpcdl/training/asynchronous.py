@@ -3,15 +3,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from hpcdl.fabric.vectors import partition
+from hpcdl.optim.parts.protocol import change
 from hpcdl.training.parts.asynchronous.client import Client
 from hpcdl.training.parts.asynchronous.messages import Layout, Transfers
 from hpcdl.training.parts.asynchronous.server import (
-    ADAPTIVE,
-    CONSTANT,
-    AdaptiveStrength,
+    STRENGTHS,
     DelayCompensation,
     Discards,
     Rules,
@@ -20,7 +17,7 @@ from hpcdl.training.parts.asynchronous.server import (
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.replicas import holders, place_among
 from hpcdl.training.parts.snapshots import Snapshots
-from hpcdl.training.parts.traits import Strategy, check_choice
+from hpcdl.training.parts.traits import Strategy, check_choice, check_least
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,12 +65,10 @@ async def asynchronous(
         collect W, bound 0        BSP: synchronous training, bit for bit if that sums in rank order
         collect m, stale "drop"   m-synchronous SGD, with W - m backup workers (Chen et al. 2016, arXiv 1604.00981)
 
-    ``n_fetch``, ``n_push``: between fetches a worker applies its own gradients to its copy; it pushes after step 0
-    and then every ``n_push`` steps. A worker waits for a fetch, which is one exchange with the push of the same
-    step. With ``n_fetch`` = 1 the mean staleness is (W - 1) / ``collect``. A push without a fetch overlaps with
-    the next gradient. With ``overlap`` all exchanges overlap with it, as in Downpour; fetched parameters are used
-    one step later, and the mean staleness is (2 W - 1) / ``collect`` (:mod:`hpcdl.analysis.run.outcome`).
-    ``local_rate``: the workers' rate between fetches by that of the servers.
+    Between fetches a worker applies its own gradients to its copy, at ``local_rate`` times the servers' rate. It
+    pushes after step 0 and then every ``n_push`` steps. It waits for a fetch; a push without a fetch overlaps with
+    the next gradient. With ``n_fetch`` = 1 the mean staleness is (W - 1) / ``collect``. With ``overlap`` fetches
+    overlap too, as in Downpour, and the mean staleness is (2 W - 1) / ``collect``.
 
     ``stale = "drop"``: a server discards a gradient of older parameters, and its worker fetches the present ones.
     A worker whose gradient is kept waits for the update. Mini-batches of discarded gradients are granted again, so
@@ -86,9 +81,7 @@ async def asynchronous(
     servers; with ``dedicated`` the last ranks are servers only.
 
     ``scale_rate = "staleness"`` divides a gradient's rate by its staleness if that exceeds 1 (Zhang, Gupta et al.
-    2016). An update of several gradients uses their mean weighted by these rates, and the mean rate. That is the
-    paper's mean of rate x gradient for optimizers that are linear in the gradient. For Adagrad, RMSProp and Adam,
-    which divide by the gradient's size, it scales the rate too.
+    2016). An update of several gradients uses their mean weighted by these rates, and the mean rate.
 
     ``delay_compensation`` is ``"constant"`` or ``"adaptive"``, with lambda = ``strength``
     (:mod:`hpcdl.training.parts.asynchronous.server`). ``warm_start``: number of mini-batches on which
@@ -96,18 +89,14 @@ async def asynchronous(
 
     Every update has the session's rate, so a global batch makes W / ``collect`` updates. All workers together
     train on steps x W mini-batches, fast workers on more. The rate depends on the number of mini-batches applied.
-    If shares are unequal every image has the same weight: a worker's gradient is its part of the global gradient
-    times W, and its mini-batch counts by its share. The last mini-batch may exceed the remaining part.
-    Evaluations, after the end, test the servers' snapshots.
+    If shares are unequal a worker's gradient is its part of the global gradient times W, and its mini-batch counts
+    by its share. Evaluations, after the end, test the servers' snapshots.
 
-    If a worker fails the others train on its mini-batches; if it was worker 0 a warm start ends. Mini-batches that
-    the failed worker had not pushed (``n_push`` > 1) are repeated too, unless the others have already left.
-    Servers do not agree with each other, as in DistBelief: the last push of a failed worker may reach only some of
-    them. The first server decides whether its mini-batches are repeated. If a server fails PeerLost is raised.
+    If a worker fails the others train on its mini-batches that were not pushed; if it was worker 0 a warm start
+    ends. Its last push may reach only some servers, as in DistBelief. If a server fails PeerLost is raised.
 
-    On a mesh each model group is one worker. Every part of the layers has ``servers`` of its own, among the ranks
-    that hold the part; ``dedicated`` ones are whole model groups. The first rank of a group takes the mini-batches
-    that its servers grant, and the group follows it. A failed rank ends the training.
+    On a mesh each model group is one worker, and every part of the layers has ``servers`` of its own. A group
+    follows its first rank. A failed rank ends the training.
 
     Messages per exchange and server: a request, V / ``servers`` bytes with a push; an answer and V / ``servers``
     bytes with a fetch. With a compressor a push has its message for each shard. A fetch has 16 bits per parameter
@@ -215,12 +204,12 @@ def _descend(session: Session, rate: float) -> None:
 
 def _replace_by_update(session: Session, rate: float, workers: int, old: Array) -> None:
     """Update the parameters; replace the gradients by the negative change / workers, scaled as gradients are."""
-    replica = session.replica
-    old[:] = replica.parameters
-    replica.gradients *= workers
-    session.optimizer.update(replica.parameters, replica.gradients, rate)
-    np.subtract(old, replica.parameters, out=replica.gradients)
-    replica.gradients /= workers
+    x, gradients = session.replica.parameters, session.replica.gradients
+    gradients *= workers
+    change(session.optimizer, x, gradients, rate, old)
+    gradients[:] = x
+    gradients /= -workers
+    x += old
 
 
 def _compensation(
@@ -230,24 +219,20 @@ def _compensation(
         return None
     size = layout.shards(session.replica.parameters)[comm.rank - layout.first].size
     backups = partition(session.vector("backups", layout.workers * size), layout.workers)
-    if kind == "constant":
-        constant = CONSTANT if strength is None else strength
-        return DelayCompensation(backups, lambda _gradient: constant)
-    mean_square = session.vector("mean square", size)
-    return DelayCompensation(backups, AdaptiveStrength(mean_square, ADAPTIVE if strength is None else strength))
+    mean_square = session.vector("mean square", size) if kind == "adaptive" else None
+    return DelayCompensation(backups, STRENGTHS[kind] if strength is None else strength, mean_square)
 
 
 def check(ranks: int, settings: Mapping[str, Any]) -> None:
     """Raise ValueError for invalid settings."""
     workers = Layout.of(ranks, settings["servers"], dedicated=settings["dedicated"]).workers
-    collect, bound, overlap = settings["collect"], settings["bound"], settings["overlap"]
+    names = ("collect", "bound", "overlap", "n_fetch", "n_push")
+    collect, bound, overlap, n_fetch, n_push = (settings[name] for name in names)
     if isinstance(collect, str):
         check_choice("collect", collect, ALL)
     elif not 1 <= collect <= workers:
         raise ValueError(f"collect: must be 1 to {workers}, the number of workers, or {ALL!r}, not {collect}")
-    for name, least in {"n_fetch": 1, "n_push": 1, "warm_start": 0}.items():
-        if settings[name] < least:
-            raise ValueError(f"{name}: must be at least {least}, not {settings[name]}")
+    check_least(settings, n_fetch=1, n_push=1, warm_start=0, local_rate=0)
     check_choice("scale_rate", settings["scale_rate"], "none", "staleness")
     check_choice("delay_compensation", settings["delay_compensation"], "none", "constant", "adaptive")
     check_choice("stale", settings["stale"], "apply", "drop")
@@ -260,9 +245,6 @@ def check(ranks: int, settings: Mapping[str, Any]) -> None:
                 raise ValueError(f'{name}: stale = "drop" needs its default, because {reason}')
     if settings["push"] == "updates" and (settings["local_rate"] != 1 or settings["delay_compensation"] != "none"):
         raise ValueError('push: "updates" needs local_rate = 1 and no delay_compensation')
-    n_fetch, n_push = settings["n_fetch"], settings["n_push"]
-    if settings["local_rate"] < 0:
-        raise ValueError(f"local_rate: must be at least 0, not {settings['local_rate']}")
     if settings["local_rate"] != 1 and n_fetch == 1 and not overlap:
         raise ValueError("local_rate: needs n_fetch of at least 2, or overlap; otherwise workers update nothing")
     if bound is not None:

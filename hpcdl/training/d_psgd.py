@@ -11,12 +11,11 @@ from hpcdl import registry
 from hpcdl.aggregation.parts.messages import no_bytes
 from hpcdl.compression.parts.protocol import Compression, Layout
 from hpcdl.fabric.vectors import assign
-from hpcdl.registry import nearest
 from hpcdl.training.parts.compressed.piece import Piece
 from hpcdl.training.parts.compressed.plan import readable
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.topologies import check_graph, metropolis, neighbours
-from hpcdl.training.parts.traits import Strategy
+from hpcdl.training.parts.traits import Strategy, check_choice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from hpcdl.training.parts.session import Session
 
 
-_MIXINGS = ("overlap", "after")
 MAX_VARIANCE: Final = 0.5
 """Largest variance of an unbiased quantiser, by the squared norm; the error contracts below 1."""
 
@@ -118,7 +116,7 @@ class CompressedGossip:
 
     def __init__(self, comm: Comm, session: Session, compressed: Compressed, weights: Mapping[int, float]) -> None:
         self._compressed = compressed
-        self._codec = compressed.codec_of_differences(comm.rank, comm.size)
+        self._codec = compressed.codec(comm.rank, comm.size, residual=False)
         self._span = slice(0, session.replica.parameters.size)
         self._weights = {other: weights[other] for other in sorted(weights) if other != comm.rank}
         self._own = session.vector("own copy")
@@ -180,12 +178,10 @@ class CompressedGossip:
         addend *= weight
 
 
-def check(_ranks: int, settings: Mapping[str, Any]) -> None:
+def check(ranks: int, settings: Mapping[str, Any]) -> None:
     """Raise ValueError for an unknown graph or mixing, or a consensus step out of range."""
-    check_graph(settings["graph"])
-    mixing = settings["mixing"]
-    if mixing not in _MIXINGS:
-        raise ValueError(f"mixing: unknown {mixing!r}{nearest(mixing, _MIXINGS)}")
+    check_graph(ranks, settings)
+    check_choice("mixing", settings["mixing"], "overlap", "after")
     gamma = settings["consensus_step"]
     if gamma is not None and not 0 < gamma <= 1:
         raise ValueError(f"consensus_step: must be above 0 and at most 1, not {gamma}")
@@ -197,7 +193,8 @@ def check_compression(plan: Plan, settings: Mapping[str, Any]) -> None:
         variance = _variance(plan.make)
         size = f" (variance up to {variance:.3g} of the squared norm; accepted: {MAX_VARIANCE})"
         size *= math.isfinite(variance)
-        those = [name for name in registry.names("compression") if _contracts(*_declared(name))]
+        make, traits = (partial(registry.find, "compression"), partial(registry.traits, "compression"))
+        those = [n for n in registry.names("compression") if _contracts(make(n), traits(n, Compression))]
         raise ValueError(
             f"the error of {plan.name}{size} may exceed the difference that 'd_psgd' sends; "
             f"these have smaller errors: {', '.join(those)}"
@@ -221,10 +218,6 @@ def _contracts(make: Callable[..., Any], traits: Compression) -> bool:
 def _variance(make: Callable[..., Any]) -> float:
     """Return the largest variance of an unbiased quantiser, by the squared norm; infinite if it states none."""
     return float(getattr(make(Layout(size=1)), "variance", math.inf))
-
-
-def _declared(compressor: str) -> tuple[Callable[..., Any], Compression]:
-    return registry.find("compression", compressor), registry.traits("compression", compressor, Compression)
 
 
 async def _mix(comm: Comm, x: Array, mixed: Array, incoming: Array, weights: Mapping[int, float]) -> None:

@@ -7,7 +7,7 @@ from hpcdl.optim.parts.protocol import without_lookahead
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.snapshots import Snapshots
 from hpcdl.training.parts.step_counter import COUNTER_RANK, assign_steps, numbered_steps
-from hpcdl.training.parts.traits import Strategy
+from hpcdl.training.parts.traits import Strategy, check_least
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,8 +71,7 @@ async def elastic_averaging(
 
 def check(ranks: int, settings: Mapping[str, Any]) -> None:
     """Raise ValueError for an invalid period, moving rate or number of ranks."""
-    if settings["period"] < 1:
-        raise ValueError(f"period: must be at least 1, not {settings['period']}")
+    check_least(settings, period=1)
     moving_rate = settings["moving_rate"]
     if moving_rate is not None and not 0 < moving_rate <= 1:
         raise ValueError(f"moving_rate: must be more than 0 and at most 1, not {moving_rate}")
@@ -90,8 +89,7 @@ async def work(comm: Comm, session: Session, snapshots: Snapshots, worker: int, 
     replica = session.replica
     x = replica.parameters
     pull = session.vector("pull")
-    own = 0
-    async for number in numbered_steps(comm):
+    async for own, number in numbered_steps(comm):
         step = number // workers
         snapshots.note_progress(step)
         rate = session.learning_rate(step)
@@ -105,7 +103,6 @@ async def work(comm: Comm, session: Session, snapshots: Snapshots, worker: int, 
             if exchange is not None:
                 await exchange
                 await comm.add(x, pull)
-        own += 1
     await comm.send(pull[:0], CENTRE_RANK, _POSITION)
 
 

@@ -58,7 +58,7 @@ async def layerwise(
     }
     smallest = BUCKET_FACTOR * (session.bucket_bytes or 0) if bucket_bytes is None else bucket_bytes
     step, rate = 0, 0.0
-    reduce, server = partial(session.reduce, comm), updates == "server"
+    server = updates == "server"
 
     async def reduce_to_server(bucket: slice) -> None:
         await half(session.aggregate, "reduce")(comm, gradients[bucket])
@@ -72,9 +72,8 @@ async def layerwise(
             await half(session.aggregate, "broadcast")(comm, parameters[span])
 
     buckets = {name: session.buckets(smallest, [stage.span]) for name, stage in stages.items()}
-    schedule = PrioritySchedule(
-        comm, buckets, reduce_to_server if server else reduce, update, WIDTH if smallest else 0
-    )
+    reduce = reduce_to_server if server else partial(session.reduce, comm)
+    schedule = PrioritySchedule(comm, buckets, reduce, update, WIDTH if smallest else 0)
 
     async def wait_for(stage: Stage) -> None:
         nonlocal rate

@@ -5,18 +5,15 @@ from operator import imul
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.fabric.vectors import assign
-from hpcdl.registry import nearest
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.replicas import holders, place_among
-from hpcdl.training.parts.traits import Strategy
+from hpcdl.training.parts.traits import Strategy, check_choice, check_least
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.training.parts.session import Session
-
-_STATES: Final = ("kept", "averaged", "reset")
 
 
 async def parameter_averaging(
@@ -99,12 +96,8 @@ async def parameter_averaging(
 
 def check(_ranks: int, settings: Mapping[str, Any]) -> None:
     """Raise ValueError for an invalid period, first local step or treatment of the optimizer's state."""
-    for name, least in {"period": 1, "local_from": 0}.items():
-        if settings[name] < least:
-            raise ValueError(f"{name}: must be at least {least}, not {settings[name]}")
-    optimizer_state = settings["optimizer_state"]
-    if optimizer_state not in _STATES:
-        raise ValueError(f"optimizer_state: unknown {optimizer_state!r}{nearest(optimizer_state, _STATES)}")
+    check_least(settings, period=1, local_from=0)
+    check_choice("optimizer_state", settings["optimizer_state"], "kept", "averaged", "reset")
 
 
 def check_rates(rate: Callable[[int], float], steps: int, settings: Mapping[str, Any]) -> None:

@@ -8,14 +8,13 @@ import numpy as np
 
 from hpcdl.data.parts.sharding import bounds
 from hpcdl.fabric.comm import INPUT
-from hpcdl.registry import nearest
 from hpcdl.training.parts.bucketing import CompleteBuckets, check_bucket_bytes
 from hpcdl.training.parts.flow import WHOLE
 from hpcdl.training.parts.gradient import run_passes
 from hpcdl.training.parts.mesh import placed
 from hpcdl.training.parts.neighbours import LOSS, Images, Loss, stage_after, stage_before
 from hpcdl.training.parts.schedules import SCHEDULES, Microbatch, Section, in_flight
-from hpcdl.training.parts.traits import Strategy
+from hpcdl.training.parts.traits import Strategy, check_choice, check_least
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -73,15 +72,12 @@ async def pipeline(
         rate = session.learning_rate(step)
         with session.journal.step(session.inputs.epoch(step), rate) as outcome:
             buckets.begin()
+            share = (step, replicas.rank, replicas.size)
             if before is None:
-                images, labels = await comm.compute(
-                    INPUT, partial(session.inputs.load, step, replicas.rank, replicas.size)
-                )
+                images, labels = await comm.compute(INPUT, partial(session.inputs.load, *share))
                 source: Neighbour = Images(_divided(images, microbatches))
             else:
-                labels = await comm.compute(
-                    INPUT, partial(session.inputs.labels, step, replicas.rank, replicas.size)
-                )
+                labels = await comm.compute(INPUT, partial(session.inputs.labels, *share))
                 source = before
             parts = [Microbatch(own, ((0, len(own)),)) for own in _divided(labels, microbatches)]
             sink = Loss(comm, replica, parts, [WHOLE], scale, outcome) if after is None else after
@@ -167,15 +163,8 @@ async def test(
 def check(ranks: int, settings: Mapping[str, Any]) -> None:
     """Raise ValueError for an unknown schedule, and for less than one microbatch."""
     check_bucket_bytes(ranks, settings)
-    microbatches, schedule = settings["microbatches"], settings["schedule"]
-    if schedule not in SCHEDULES:
-        raise ValueError(f"schedule: unknown {schedule!r}{nearest(schedule, SCHEDULES)}")
-    if microbatches < 1:
-        raise ValueError(f"microbatches: must be at least 1, not {microbatches}")
-
-
-def _microbatches(settings: Mapping[str, Any]) -> int:
-    return int(settings["microbatches"])
+    check_choice("schedule", settings["schedule"], *SCHEDULES)
+    check_least(settings, microbatches=1)
 
 
 def _in_flight(stage: int, stages: int, settings: Mapping[str, Any]) -> int:
@@ -188,6 +177,6 @@ TRAITS: Final = Strategy(
     weighs_images=True,
     check=check,
     pipelines=True,
-    microbatches=_microbatches,
+    microbatches=lambda settings: int(settings["microbatches"]),
     in_flight=_in_flight,
 )

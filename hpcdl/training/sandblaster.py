@@ -13,7 +13,7 @@ from hpcdl.training.parts.replicas import contribute, follow, holders, leads, me
 from hpcdl.training.parts.sandblaster.coordinator import ORDER, REPORT, Command, LbfgsCoordinator, Order, Report
 from hpcdl.training.parts.sandblaster.vector_shards import WEIGHTS, Portions, Shard, fetch, push
 from hpcdl.training.parts.snapshots import share_statistics
-from hpcdl.training.parts.traits import Strategy
+from hpcdl.training.parts.traits import Strategy, check_least
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -96,7 +96,7 @@ async def sandblaster(
         rank.shard = Shard(session, rank.spans[comm.rank], history, portions)
         tasks.append(comm.start(rank.shard.serve(comm, COORDINATOR), shared_tags=True))
     is_worker = number in working
-    last = await (work(rank) if is_worker else only_test(rank))
+    last = await work(rank, is_worker=is_worker)
     for task in tasks:
         await task
     if last.number:
@@ -105,10 +105,7 @@ async def sandblaster(
 
 def check(ranks: int, settings: Mapping[str, Any]) -> None:
     """Raise ValueError for settings that cannot run on so many ranks."""
-    least = {"servers": 0, "history": 0, "portions_per_worker": 1, "push_every": 1, "search": 1}
-    for name, bound in least.items():
-        if settings[name] < bound:
-            raise ValueError(f"{name}: must be at least {bound}, not {settings[name]}")
+    check_least(settings, servers=0, history=0, portions_per_worker=1, push_every=1, search=1)
     for name, most in {"history": MAX_HISTORY, "search": MAX_SEARCH}.items():
         if settings[name] > most:
             raise ValueError(f"{name}: must be at most {most}, not {settings[name]}")
@@ -190,18 +187,10 @@ class _Participant:
         )
 
 
-async def only_test(rank: _Participant) -> Order:
-    """Test with the other ranks when ordered; return the order to stop."""
-    report = Report()
-    while (order := await rank.report(report)).command is not Command.STOP:
-        report = Report(target_reached=await rank.test(rank.comm, order, is_worker=False))
-    return order
-
-
-async def work(rank: _Participant) -> Order:
-    """Compute portions, push their sum and test when ordered; return the order to stop."""
+async def work(rank: _Participant, *, is_worker: bool) -> Order:
+    """Compute portions, push their sum and test when ordered; return the order to stop. Others only test."""
     replica = rank.session.replica
-    accumulated = rank.session.vector("accumulated")
+    accumulated = rank.session.vector("accumulated") if is_worker else replica.gradients
     flags = np.zeros(rank.portions)
     fetched = 0
 
@@ -233,7 +222,8 @@ async def work(rank: _Participant) -> Order:
             flags[:] = 0
             order = await rank.report(Report())
         else:
-            order = await rank.report(Report(target_reached=await rank.test(rank.comm, order, is_worker=True)))
+            reached = await rank.test(rank.comm, order, is_worker=is_worker)
+            order = await rank.report(Report(target_reached=reached))
     return order
 
 

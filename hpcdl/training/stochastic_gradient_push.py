@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from functools import partial
 from operator import isub, itruediv
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from hpcdl.fabric.vectors import assign
 from hpcdl.training.parts.gradient import gradient
@@ -10,8 +10,6 @@ from hpcdl.training.parts.topologies import check_graph, pushes
 from hpcdl.training.parts.traits import Strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.training.parts.session import Session
     from hpcdl.training.parts.topologies import Links
@@ -57,11 +55,6 @@ async def stochastic_gradient_push(comm: Comm, session: Session, *, graph: str =
             return
 
 
-def check(_ranks: int, settings: Mapping[str, Any]) -> None:
-    """Raise ValueError for an unknown graph."""
-    check_graph(settings["graph"])
-
-
 async def _push(comm: Comm, biased: Array, part: Array, incoming: Array, links: Links) -> None:
     """Replace ``biased``, parameters and their weight, by the own part plus the parts received."""
     targets = links[comm.rank]
@@ -76,4 +69,4 @@ async def _push(comm: Comm, biased: Array, part: Array, incoming: Array, links: 
         await sent
 
 
-TRAITS: Final = Strategy(aggregates=False, check=check)
+TRAITS: Final = Strategy(aggregates=False, check=check_graph)

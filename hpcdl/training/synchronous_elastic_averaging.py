@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.optim.parts.protocol import without_lookahead
 from hpcdl.training.parts.gradient import gradient
-from hpcdl.training.parts.traits import Strategy
+from hpcdl.training.parts.traits import Strategy, check_least
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,8 +66,7 @@ async def synchronous_elastic_averaging(
 
 def check(_ranks: int, settings: Mapping[str, Any]) -> None:
     """Raise ValueError for an invalid period or beta."""
-    if settings["period"] < 1:
-        raise ValueError(f"period: must be at least 1, not {settings['period']}")
+    check_least(settings, period=1)
     if not 0 < settings["beta"] <= 1:
         raise ValueError(f"beta: must be more than 0 and at most 1, not {settings['beta']}")
 

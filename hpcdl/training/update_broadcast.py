@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from hpcdl.fabric.vectors import assign
+from hpcdl.optim.parts.protocol import change
 from hpcdl.training.parts.compressed.piece import Piece
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.snapshots import Snapshots
 from hpcdl.training.parts.step_counter import COUNTER_RANK, assign_steps, numbered_steps
-from hpcdl.training.parts.traits import Strategy
+from hpcdl.training.parts.traits import Strategy, check_least
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
@@ -81,8 +83,7 @@ async def work(
     outgoing, before = session.vector("outgoing"), session.vector("before")
     others = [other for other in range(comm.size) if other != comm.rank]
     under_way: list[Task[None]] = []
-    own = 0
-    async for number in numbered_steps(comm):
+    async for own, number in numbered_steps(comm):
         step = number // comm.size
         snapshots.take_due(step, x)
         rate = session.learning_rate(step)
@@ -94,7 +95,7 @@ async def work(
             while under_way:
                 await under_way.pop()
             if encoded is None or encoded.is_dense(own):
-                await comm.apply("encode", partial(encode, x, outgoing), outgoing.nbytes)
+                await comm.apply("encode", partial(assign, outgoing, x), outgoing.nbytes)
                 await comm.add(x, before)
                 payload = outgoing
             else:
@@ -104,7 +105,6 @@ async def work(
             header = np.array([number, *received.applied])
             under_way = [comm.start(deliver(comm, header, payload, other), shared_tags=True) for other in others]
             received.record(comm.rank, 0, number)
-        own += 1
     while under_way:
         await under_way.pop()
     for other in others:
@@ -146,15 +146,8 @@ async def receive(comm: Comm, received: ReceivedUpdates, encoded: EncodedUpdates
 def make_update(session: Session, rate: float, share: float, before: Array) -> None:
     """Copy the parameters to ``before`` and replace them by ``share`` x the optimizer's change."""
     x = session.replica.parameters
-    before[:] = x
-    session.optimizer.update(x, session.replica.gradients, rate)
-    x -= before
+    change(session.optimizer, x, session.replica.gradients, rate, before)
     x *= share
-
-
-def encode(update: Array, payload: Array) -> None:
-    """Copy an update to the send buffer."""
-    payload[:] = update
 
 
 class EncodedUpdates:
@@ -162,7 +155,7 @@ class EncodedUpdates:
 
     def __init__(self, comm: Comm, session: Session, compressed: Compressed) -> None:
         self._compressed = compressed
-        self._codec = compressed.codec(comm.rank, comm.size, sends=True)
+        self._codec = compressed.codec(comm.rank, comm.size)
         self._span = slice(0, session.replica.parameters.size)
         elements = -(-self._codec.bound(self._span) // session.replica.parameters.itemsize)
         self._outgoing, self.incoming = (
@@ -241,12 +234,6 @@ class ReceivedUpdates:
         self.applied[source] += 1
 
 
-def check(_ranks: int, settings: Settings) -> None:
-    """Raise ValueError for a negative number of steps."""
-    if settings["ramp_steps"] < 0:
-        raise ValueError(f"ramp_steps: must be at least 0, not {settings['ramp_steps']}")
-
-
 def check_compression(plan: Plan, _settings: Settings) -> None:
     """Raise ValueError for a compressor that does not keep the size of its values."""
     if not plan.traits.scaled:
@@ -256,5 +243,9 @@ def check_compression(plan: Plan, _settings: Settings) -> None:
 
 
 TRAITS: Final = Strategy(
-    aggregates=False, compresses=True, stops_at_target=False, check=check, check_compression=check_compression
+    aggregates=False,
+    compresses=True,
+    stops_at_target=False,
+    check=lambda _ranks, settings: check_least(settings, ramp_steps=0),
+    check_compression=check_compression,
 )

@@ -81,8 +81,8 @@ def test_norms_of_residuals_are_those_of_the_vectors(strategy):
     for one in sessions:
         rows = one.compressed.norms.rows()
         assert [row.step for row in rows] == [0, 4, 6]
-        assert rows[-1].residual == pytest.approx(np.linalg.norm(one.compressed.residual))
-        assert all(row.gradient > 0 for row in rows)
+        assert rows[-1].residual_norm == pytest.approx(np.linalg.norm(one.compressed.residual))
+        assert all(row.gradient_norm > 0 for row in rows)
 
 
 def test_what_keeps_nothing_has_no_norms():

@@ -4,6 +4,7 @@ from functools import cache
 
 import numpy as np
 
+from contract.sessions import training_session
 from contract.training import LEARNING_RATE, SEED
 from hpcdl.aggregation.ring import ring
 from hpcdl.data.parts.splits import in_memory_dataset
@@ -24,7 +25,6 @@ from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.mesh import placed
 from hpcdl.training.parts.model_group import ModelGroup
-from hpcdl.training.parts.session import training_session
 from hpcdl.training.synchronous import synchronous
 
 STEPS = 20

@@ -4,13 +4,13 @@ from functools import cache
 
 import numpy as np
 
+from contract.sessions import training_session
 from hpcdl.data.parts.splits import in_memory_dataset
 from hpcdl.fabric.comm import Counters
 from hpcdl.nn.backend import backend
 from hpcdl.optim.sgd import SGD
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.journal import Journal
-from hpcdl.training.parts.session import training_session
 
 IMAGES = 48
 RATE = 0.125

@@ -4,6 +4,7 @@ from functools import cache
 
 import numpy as np
 
+from contract.sessions import training_session
 from hpcdl.aggregation.ring import ring
 from hpcdl.data.parts.splits import in_memory_dataset
 from hpcdl.fabric.comm import Counters
@@ -15,7 +16,6 @@ from hpcdl.optim.sgd import SGD
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.evaluation import test_share as share_of_test
 from hpcdl.training.parts.journal import Journal
-from hpcdl.training.parts.session import training_session
 
 RATE = 0.05
 

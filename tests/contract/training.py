@@ -4,6 +4,7 @@ from functools import cache
 
 import numpy as np
 
+from contract.sessions import training_session
 from hpcdl import registry
 from hpcdl.fabric.comm import Counters
 from hpcdl.nn.backend import backend
@@ -12,7 +13,6 @@ from hpcdl.optim.parts.schedules import schedule
 from hpcdl.optim.sgd import SGD
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.journal import Journal
-from hpcdl.training.parts.session import training_session
 
 STEPS = 12
 """An epoch of the digits (11 batches) and one step."""

@@ -86,6 +86,7 @@ def test_mean_staleness_agrees_with_theory(collect, dedicated, mpi):
         {"n_fetch": 3, "n_push": 2, "bound": 4},
         {"n_fetch": 5, "n_push": 5, "overlap": True, "warm_start": 3},
         {"bound": 1, "scale_rate": "staleness"},
+        {"n_fetch": 3, "push": "updates"},
         {"collect": "all", "delay_compensation": "adaptive"},
     ],
     ids=str,
@@ -102,6 +103,17 @@ def test_all_mini_batches_are_trained_on(numbers, dedicated, mpi):
     assert np.isfinite(mine.replica.parameters).all()
     assert library.allreduce(len(recorder.steps)) == STEPS * workers
     assert len(set(library.allgather(tuple(recorder.evaluations[-1][:2])))) == 1
+
+
+@pytest.mark.parametrize("dedicated", [False, True])
+def test_a_server_that_discards_stale_gradients_applies_as_many_and_none_of_them(dedicated, mpi):
+    workers = mpi.comm.size - dedicated
+    if workers < 2:
+        pytest.skip("too few ranks")
+    make = lambda **rest: quadratic.session(size=20_000, steps=STEPS, learning_rate=lambda step: 0.001, **rest)
+    _, _, updates = train(mpi, make, collect=workers - 1, stale="drop", dedicated=dedicated)
+    assert len(updates) == STEPS * workers
+    assert {update.staleness for update in updates} == {0}
 
 
 def test_no_worker_is_further_ahead_than_the_bound(mpi):

@@ -35,16 +35,19 @@ def test_equals_one_rank_with_the_whole_batch(aggregation, dtype, bucket_bytes, 
 
 
 @pytest.mark.parametrize(
-    ("aggregation", "dtype", "bucket_bytes"),
+    ("aggregation", "dtype", "bucket_bytes", "updates"),
     [
-        ("ring", "float64", None),
-        ("native_reduce_scatter_allgather", "float32", 20_000),
+        ("ring", "float64", None, "ranks"),
+        ("native_reduce_scatter_allgather", "float32", 20_000, "ranks"),
+        ("tree", "float64", 20_000, "server"),
     ],
 )
-def test_layerwise_equals_one_rank_with_the_whole_batch(aggregation, dtype, bucket_bytes, mpi, difference):
+def test_layerwise_equals_one_rank_with_the_whole_batch(
+    aggregation, dtype, bucket_bytes, updates, mpi, difference
+):
     recorder = Recorder(events=False)
     mine = session(aggregation, dtype, recorder)
-    mpi.run(layerwise(mpi.comm, mine, bucket_bytes=bucket_bytes))
+    mpi.run(layerwise(mpi.comm, mine, bucket_bytes=bucket_bytes, updates=updates))
     assert difference(mine.replica.parameters, dtype) < TOLERANCE[dtype]
     _check(mpi, mine, recorder)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from turns import ROOT, ensembles, mpich, open_mpi, processor, quartiles, serve
 
-sys.path.insert(0, str(ROOT / "tests/models"))
+sys.path[:0] = [str(ROOT / "tests/models"), str(ROOT / "tests")]
 
 BATCHES = {"lenet5": 64, "nin_cifar": 32, "resnet20": 64, "alexnet": 16, "googlenet": 8, "resnet50": 8}
 """Images of a rank's step."""
@@ -27,6 +27,7 @@ RATE, MOMENTUM, DECAY = 1e-4, 0.9, 2e-4
 
 
 def play_hpcdl(name, aggregation, bucket_bytes):
+    from contract.sessions import training_session
     from peers import NETWORKS, draw
 
     from hpcdl import registry
@@ -36,7 +37,6 @@ def play_hpcdl(name, aggregation, bucket_bytes):
     from hpcdl.optim.sgd import SGD
     from hpcdl.trace.recorder import Recorder
     from hpcdl.training.parts.journal import Journal
-    from hpcdl.training.parts.session import training_session
     from hpcdl.training.synchronous import synchronous
 
     shape, classes, _ = NETWORKS[name]

@@ -36,6 +36,27 @@ def test_lists_expand_to_their_product_in_the_order_of_the_file(parsed):
     assert values == list(itertools.product(["tree", "ring"], [4, 2], [8, 4]))
 
 
+def test_lists_of_settings_in_tables_expand_too(parsed):
+    """A setting that takes a list keeps it."""
+    cases = parsed(
+        ranks=4,
+        global_batch=64,
+        training=["synchronous", {"name": "asynchronous", "servers": [1, 4], "collect": [1, "all"]}],
+        straggler={"rank": "all", "probability": [0.25, 0.5], "seconds": 0.5},
+        shares={"weights": [1, 1, 1, 1]},
+    )
+    pairs = [(str(case.spec.training), case.spec.straggler.probability) for case in cases]
+    servers = [
+        f"asynchronous(servers={servers},collect={collect})" for servers in (1, 4) for collect in (1, "all")
+    ]
+    assert pairs == list(itertools.product(["synchronous", *servers], [0.25, 0.5]))
+
+
+def test_an_empty_list_of_a_setting_leaves_no_case(written, refused):
+    text = written(training={"name": "asynchronous", "servers": []})
+    assert refused(text) == "[[case]] 1: training: an empty list leaves no case"
+
+
 def test_omitted_keys_have_their_defaults(parsed):
     (case,) = parsed()
     expected = {"dtype": "float32", "seed": 1, "threads": 1}

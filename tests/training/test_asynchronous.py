@@ -272,7 +272,7 @@ def test_the_title_is_the_literatures_name(numbers, expected):
     [
         (4, {"collect": 5}, "collect: must be 1 to 4, the number of workers, or 'all', not 5"),
         (4, {"collect": 4, "dedicated": True}, "collect: must be 1 to 3"),
-        (4, {"collect": "most"}, "collect: must be 'all', not 'most'"),
+        (4, {"collect": "most"}, "collect: unknown 'most'; valid names: all"),
         (4, {"servers": 5}, "servers: 5 on 4 ranks, at most 4 fit"),
         (1, {"dedicated": True}, "servers: 1 dedicated on 1 ranks, at most 0 fit"),
         (4, {"servers": 0}, "servers: must be at least 1, not 0"),
@@ -281,8 +281,12 @@ def test_the_title_is_the_literatures_name(numbers, expected):
         (4, {"bound": -1}, r"bound: must be at least n_fetch \+ n_push - 2 = 0, not -1"),
         (4, {"bound": 2, "n_fetch": 3, "n_push": 2}, "bound: .* = 3, not 2"),
         (4, {"bound": 2, "overlap": True}, "overlap: a worker that trains on old parameters cannot keep a bound"),
-        (4, {"scale_rate": "yes"}, "scale_rate: must be 'none' or 'staleness', not 'yes'"),
-        (4, {"delay_compensation": "some"}, "delay_compensation: must be 'none' or 'constant' or 'adaptive'"),
+        (4, {"scale_rate": "yes"}, "scale_rate: unknown 'yes'; valid names: none, staleness"),
+        (
+            4,
+            {"delay_compensation": "zzz"},
+            "delay_compensation: unknown 'zzz'; valid names: adaptive, constant, none",
+        ),
         (4, {"delay_compensation": "constant", "n_push": 2}, "delay_compensation: needs n_fetch = 1"),
         (4, {"local_rate": -1.0, "n_fetch": 2}, "local_rate: must be at least 0, not -1"),
         (4, {"local_rate": 0.5}, "local_rate: needs n_fetch of at least 2, or overlap"),

@@ -18,7 +18,7 @@ from hpcdl.optim.adagrad import Adagrad
 from hpcdl.optim.adam import Adam
 from hpcdl.optim.rmsprop import RMSProp
 from hpcdl.optim.sgd import SGD
-from hpcdl.training.parts.asynchronous.server import AdaptiveStrength, DelayCompensation
+from hpcdl.training.parts.asynchronous.server import DelayCompensation
 from hpcdl.training.synchronous import synchronous
 
 PLAIN = lambda gradient, drift: gradient
@@ -316,7 +316,7 @@ def test_in_a_warm_start_only_the_first_worker_trains(seed, bound):
 
 def test_delay_compensation_by_hand():
     """Correct the gradient (2, -1) of worker 1 from parameters (1, 1) to (1.5, 3)."""
-    compensation = DelayCompensation([np.zeros(2) for _ in range(2)], lambda gradient: 0.1)
+    compensation = DelayCompensation([np.zeros(2) for _ in range(2)], 0.1)
     compensation.remember(0, np.full(2, 99.0))
     compensation.remember(1, np.ones(2))
     gradient = np.array([2.0, -1.0])
@@ -326,6 +326,13 @@ def test_delay_compensation_by_hand():
 
 def test_adaptive_strength_by_hand():
     """2 / sqrt(m) with m = 0.05 g^2 at first, then 0.95 m + 0.05 g^2."""
-    strength = AdaptiveStrength(np.zeros(2), 2.0)
-    np.testing.assert_allclose(strength(np.array([2.0, 4.0])), 2 / np.sqrt([0.2, 0.8]), rtol=1e-6)
-    np.testing.assert_allclose(strength(np.array([1.0, 0.0])), 2 / np.sqrt([0.95 * 0.2 + 0.05, 0.76]), rtol=1e-6)
+    compensation = DelayCompensation([np.zeros(2)], 2.0, np.zeros(2))
+
+    def strengths(*values):
+        """Return lambda of parameters at a distance of 1 from the backup."""
+        gradient = np.array(values)
+        compensation.correct(0, gradient, np.ones(2))
+        return (gradient - values) / np.square(values)
+
+    np.testing.assert_allclose(strengths(2.0, 4.0), 2 / np.sqrt([0.2, 0.8]), rtol=1e-6)
+    np.testing.assert_allclose(strengths(1.0, 2.0), 2 / np.sqrt([0.95 * 0.2 + 0.05, 0.95 * 0.8 + 0.2]), rtol=1e-6)

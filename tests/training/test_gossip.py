@@ -19,7 +19,6 @@ from hpcdl.training.ad_psgd import ad_psgd
 from hpcdl.training.d_psgd import check as check_d_psgd
 from hpcdl.training.d_psgd import d_psgd
 from hpcdl.training.parts.topologies import GRAPHS, metropolis, neighbours, parities, pushes
-from hpcdl.training.stochastic_gradient_push import check as check_push
 from hpcdl.training.stochastic_gradient_push import stochastic_gradient_push
 from hpcdl.training.synchronous import synchronous
 
@@ -330,7 +329,3 @@ def test_bad_settings_are_refused():
         check_d_psgd(4, in_full(d_psgd, {"graph": "torsu"}))
     with pytest.raises(ValueError, match="did you mean 'overlap'"):
         check_d_psgd(4, in_full(d_psgd, {"mixing": "overlaps"}))
-    with pytest.raises(ValueError, match="did you mean 'torus'"):
-        check_push(4, {"graph": "tours"})
-    with pytest.raises(ValueError, match="graph: unknown 'star'"):
-        ad.check(4, {"graph": "star"})

@@ -55,7 +55,7 @@ def test_of_a_convolutional_network_it_is_that_of_lanczos_iterations():
 
     def product(v):
         v = v.ravel()
-        step = 1e-7 / np.linalg.norm(v)
+        step = 1e-9 / np.linalg.norm(v)
         return (gradient(start + step * v) - gradient(start - step * v)) / (2 * step)
 
     hessian = LinearOperator((start.size, start.size), matvec=product, dtype=np.float64)

@@ -100,4 +100,4 @@ def test_random_pushes_are_uneven_and_drawn_for_each_step():
 
 def test_an_unknown_graph_is_refused_with_the_nearest_name():
     with pytest.raises(ValueError, match="graph: unknown 'rings'; did you mean 'ring'"):
-        check_graph("rings")
+        check_graph(4, {"graph": "rings"})

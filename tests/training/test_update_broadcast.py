@@ -254,7 +254,7 @@ def test_a_rank_gets_no_step_before_its_turn(ranks, ramp, seed):
     async def program(comm):
         if comm.rank == 0:
             comm.start(assign_steps(comm, 60, ranks, ramp=ramp), shared_tags=True)
-        return [number async for number in numbered_steps(comm)]
+        return [number async for _, number in numbered_steps(comm)]
 
     found = in_process(ranks, seed).run(program)
     assert sorted(chain(*found)) == list(range(60))

@@ -35,7 +35,7 @@ def halves(scheme: Callable[..., Any], *names: str) -> list[Callable[..., Any]] 
     return functions if len(functions) == len(names) else None
 
 
-def half(scheme: Callable[..., Any], name: str) -> Callable[[Comm, Array], Coroutine[Any, Any, None]]:
+def half(scheme: Callable[..., Any], name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
     """Return a function of a scheme's module, with the settings of the scheme.
 
     Raises ValueError if the module does not define it.

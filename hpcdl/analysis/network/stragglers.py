@@ -4,7 +4,7 @@ Two bounds are computed too. The straggler takes ``factor`` times as long for it
 share q of its batches: a step of T seconds, C of them its work, becomes one of T + (factor - 1) C + q s. If
 every step waits for it, throughput falls to the ratio r of the two; if no step waits, the other W - 1 of W
 workers lose nothing, and it falls to (W - 1 + r) / W. If every rank is a straggler, a step waits for a pause with
-probability 1 - (1 - q)^W; if no step waits, each worker pauses in a share q of its own batches.
+probability 1 - (1 - q)^W; if no step waits, each worker waits for its pauses alone.
 """
 
 from __future__ import annotations

@@ -194,7 +194,7 @@ STATED: Final = frozenset(
 """Settings that other fields of the record state."""
 
 SAMPLING: Final = frozenset(("repetitions", "warmup", "evaluate_every", "stop_at_target", "sharpness"))
-"""Settings of what is measured how often, which change no time."""
+"""Settings of measurements, which change no time."""
 
 _SIMULATED: Final = frozenset(("network", "topology", "ranks_per_host", "jitter"))
 _TIMES: Final = frozenset(("device", "flops", "times", "time_scale"))

@@ -123,10 +123,18 @@ def _keys_of(table: Mapping[str, Any]) -> dict[str, Field[Any]]:
 
 
 def expanded(table: Mapping[str, Any], where: str) -> Iterable[dict[str, Any]]:
-    """Yield all combinations of the listed values. Raises ValueError."""
+    """Yield all combinations of the listed values, those of settings in tables too. Raises ValueError."""
     if "kind" not in table:
         raise ValueError(f"{where}: kind: every case needs one of: {', '.join(kinds())}")
-    listed = {name: value if isinstance(value, list) else [value] for name, value in table.items()}
+    known = _keys_of(table)
+    listed = {
+        name: [
+            one
+            for entry in (value if isinstance(value, list) else [value])
+            for one in _spread(entry, known.get(name))
+        ]
+        for name, value in table.items()
+    }
     for name, values in listed.items():
         if not values:
             raise ValueError(f"{where}: {name}: an empty list leaves no case")
@@ -135,6 +143,26 @@ def expanded(table: Mapping[str, Any], where: str) -> Iterable[dict[str, Any]]:
         raise ValueError(f"{where}: its lists make {count} cases; a suite has at most {MAX_CASES}")
     for combination in itertools.product(*listed.values()):
         yield dict(zip(listed, combination, strict=True))
+
+
+def _spread(value: Any, field: Field[Any] | None) -> list[Any]:
+    """Return ``value``, or the tables that a table stands for in which settings that take no list have one."""
+    if not isinstance(value, dict) or field is None:
+        return [value]
+    limits = field.metadata["key"]
+    try:
+        made = [limits.table or registry.find(limits.folder, value["name"]), *filter(None, [limits.around])]
+    except (KeyError, ValueError):  # its check names what is wrong
+        return [value]
+    lists = {
+        name: values
+        for name, values in value.items()
+        if isinstance(values, list) and any(registry.is_scalar(thing, name) for thing in made)
+    }
+    return [
+        {**value, **dict(zip(lists, combination, strict=True))}
+        for combination in itertools.product(*lists.values())
+    ]
 
 
 def check_complete(kind: str, spec: type, values: Mapping[str, Any], where: str) -> None:

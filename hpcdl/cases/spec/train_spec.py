@@ -24,9 +24,11 @@ from hpcdl.optim.parts.loss_scaling import LossScaling
 from hpcdl.optim.parts.schedules import schedule
 from hpcdl.registry import nearest
 from hpcdl.training.parts.compressed.plan import ExchangeSettings
+from hpcdl.training.parts.evaluation import Evaluation
+from hpcdl.training.parts.inputs import Inputs
 from hpcdl.training.parts.mesh import Mesh
 from hpcdl.training.parts.model_group import ModelGroup
-from hpcdl.training.parts.session import training_session
+from hpcdl.training.parts.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
     from hpcdl.nn.split.division import Division
     from hpcdl.training.parts.journal import Journal
     from hpcdl.training.parts.mesh import Place
-    from hpcdl.training.parts.session import Session
 
 
 MAX_AHEAD: Final = 1000
@@ -270,23 +271,39 @@ class TrainSpec(StepSpec):
         group = None
         if place is not None and division is not None and self.mesh is not None:
             group = ModelGroup(place, division, replica, self.mesh.exchange)
-        return training_session(
-            replica=replica,
-            optimizer=update,
-            aggregate=self.aggregation.bind(),
-            dataset=self.data,
-            journal=journal,
-            learning_rate=self.rate,
-            global_batch=self.images_per_step,
-            steps=self.planned_steps,
-            seed=self.seed,
+        batch, steps = self.images_per_step, self.planned_steps
+        inputs = Inputs(
+            replica,
+            self.data,
+            batch,
+            steps,
+            self.seed,
             shares=self.sharing,
             partition=self.partition,
-            independent=self.independent,
+            prefetch=self.prefetch,
+            group=group,
+        )
+        evaluation = Evaluation(
+            inputs,
+            journal,
+            steps,
+            every=self.evaluate_every,
             target_accuracy=self.target_accuracy,
             stop_at_target=self.stop_at_target,
-            evaluate_every=self.evaluate_every,
-            prefetch=self.prefetch,
+            independent=self.independent,
+        )
+        return Session(
+            replica,
+            update,
+            self.aggregation.bind(),
+            inputs,
+            evaluation,
+            journal,
+            self.rate,
+            batch,
+            steps,
+            self.seed,
+            independent=self.independent,
             compression=self.plan,
             group=group,
             place=place if self.stages > 1 else None,

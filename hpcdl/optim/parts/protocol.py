@@ -110,6 +110,13 @@ def without_lookahead(optimizer: Optimizer, parameters: Array, into: Array) -> N
         into += parameters
 
 
+def change(optimizer: Optimizer, parameters: Array, gradients: Array, learning_rate: float, before: Array) -> None:
+    """Copy ``parameters`` (n,) to ``before`` and replace them by the change that the optimizer makes."""
+    before[:] = parameters
+    optimizer.update(parameters, gradients, learning_rate)
+    parameters -= before
+
+
 class Moments(Optimizer, Protocol):
     """An optimizer with Adam's two moments."""
 

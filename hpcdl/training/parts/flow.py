@@ -49,14 +49,10 @@ async def redistribute(
 
 async def _gather(comm: Comm, x: Array, have: Sequence[Box], want: Box, empty: Callable[[int], Array]) -> Array:
     whole = empty(volume(want)).reshape(extents(want))
-    if all(math.prod(extents(box)[1:]) == math.prod(extents(want)[1:]) for box in have):
-        # cut by images: the parts are consecutive
-        chunks = _chunks(whole.reshape(-1), have)
-        await comm.apply("copy", partial(assign, chunks[comm.rank], x.reshape(-1)), x.nbytes)
-        await direct.allgather(comm, chunks)
-        return whole
-    with comm.scratch(whole.size, whole) as inbox:
-        chunks = _chunks(inbox, have)
+    # cut by images, the parts are consecutive
+    in_place = all(math.prod(extents(box)[1:]) == math.prod(extents(want)[1:]) for box in have)
+    with comm.scratch(0 if in_place else whole.size, whole) as inbox:
+        chunks = _chunks(whole.reshape(-1) if in_place else inbox, have)
         await comm.apply("copy", partial(assign, chunks[comm.rank], x.reshape(-1)), x.nbytes)
         await direct.allgather(comm, chunks)
 
@@ -64,7 +60,8 @@ async def _gather(comm: Comm, x: Array, have: Sequence[Box], want: Box, empty: C
             for box, chunk in zip(have, chunks, strict=True):
                 whole[within(box, want)] = chunk.reshape(extents(box))
 
-        await comm.apply("unpack", unpack, whole.nbytes)
+        if not in_place:
+            await comm.apply("unpack", unpack, whole.nbytes)
     return whole
 
 
@@ -178,35 +175,29 @@ class ModelParallel:
         self._boundaries = division.boundaries
         self._given = [stages[0].shape, *(stage.output for stage in stages)]
         self._taken = [*(stage.shape for stage in stages), division.output]
-        self._buffers: dict[tuple[int, bool, int], Array] = {}
+        self._buffers: dict[tuple[int, int], Array] = {}
 
     async def forward(self, boundary: int, x: Array, images: Sequence[Range]) -> Array:
         """See :class:`Flow`."""
         given, taken = self._boundaries[boundary]
-        if given == taken:
-            return x
-
-        def empty(size: int) -> Array:
-            return self._buffer(boundary, True, size, x)
-
-        moved = await redistribute(self._group, x, given, taken, images, empty)
-        return moved.reshape(len(moved), *self._taken[boundary])
+        return await self._move(boundary, x, given, taken, images, self._taken[boundary])
 
     async def backward(self, boundary: int, dx: Array, images: Sequence[Range]) -> Array:
         """See :class:`Flow`."""
         given, taken = self._boundaries[boundary]
-        if given == taken:
-            return dx
+        return await self._move(-1 - boundary, dx, taken, given, images, self._given[boundary])
 
-        def empty(size: int) -> Array:
-            return self._buffer(boundary, False, size, dx)
+    async def _move(
+        self, key: int, x: Array, source: Layout, target: Layout, images: Sequence[Range], shape: Sequence[int]
+    ) -> Array:
+        """Return ``x`` in the layout ``target``, in memory that is valid until the next call with ``key``."""
+        if source == target:
+            return x
 
-        moved = await redistribute(self._group, dx, taken, given, images, empty)
-        return moved.reshape(len(moved), *self._given[boundary])
+        def buffer(size: int) -> Array:
+            if (key, size) not in self._buffers:
+                self._buffers[key, size] = empty(size, x)
+            return self._buffers[key, size]
 
-    def _buffer(self, boundary: int, forward: bool, size: int, like: Array) -> Array:
-        """Return memory that is valid until the next pass over the boundary in this direction."""
-        key = (boundary, forward, size)
-        if key not in self._buffers:
-            self._buffers[key] = empty(size, like)
-        return self._buffers[key]
+        moved = await redistribute(self._group, x, source, target, images, buffer)
+        return moved.reshape(len(moved), *shape)

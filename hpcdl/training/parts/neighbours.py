@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Sequence
 
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.fabric.task import Task
@@ -76,7 +76,7 @@ class Stage(Neighbour):
         self._turn += 1
         vector = buffer[: images * math.prod(self._shape)]
         work = self._pipe.recv(vector, self._peer, self._incoming + microbatch % NUMBERS)
-        task = self._pipe.start(_done(work), shared_tags=True)
+        task = self._pipe.start(work, shared_tags=True)
         self._expected[microbatch] = task, vector.reshape(images, *self._shape)
 
     async def received(self, microbatch: int) -> Array:
@@ -175,7 +175,3 @@ class Loss(Neighbour):
     async def send(self, microbatch: int, array: Any) -> None:
         """See :class:`Neighbour`."""
         self._outputs[microbatch] = array
-
-
-async def _done(work: Awaitable[Any]) -> None:
-    await work

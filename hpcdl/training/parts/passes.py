@@ -172,10 +172,12 @@ class Later(Neighbour):
         if self._gradient is None:
             whole = _batch(self._outputs[0], sum(map(len, self._outputs.values())))
             for number, part in self._outputs.items():
-                await self._comm.apply("copy", partial(_put, whole, self._rows[number], part), part.nbytes)
+                copy = partial(_copy, whole, self._rows[number], part, back=False)
+                await self._comm.apply("copy", copy, part.nbytes)
             self._gradient = await self._run(whole)
         own = _batch(self._gradient, len(self._outputs[microbatch]))
-        await self._comm.apply("copy", partial(_take, own, self._gradient, self._rows[microbatch]), own.nbytes)
+        copy = partial(_copy, self._gradient, self._rows[microbatch], own, back=True)
+        await self._comm.apply("copy", copy, own.nbytes)
         return own
 
 
@@ -185,19 +187,12 @@ def _batch(like: Array, images: int) -> Array:
     return empty(images * math.prod(shape), like).reshape(images, *shape)
 
 
-def _put(whole: Array, rows: Sequence[slice], part: Array) -> None:
-    """Write the images of ``part`` into ``rows`` of ``whole``."""
+def _copy(whole: Array, rows: Sequence[slice], part: Array, *, back: bool) -> None:
+    """Write the images of ``part`` into ``rows`` of ``whole``; ``back``: those of ``whole`` into ``part``."""
     begin = 0
     for place in rows:
-        end = begin + place.stop - place.start
-        whole[place] = part[begin:end]
-        begin = end
-
-
-def _take(part: Array, whole: Array, rows: Sequence[slice]) -> None:
-    """Write ``rows`` of ``whole`` into ``part``."""
-    begin = 0
-    for place in rows:
-        end = begin + place.stop - place.start
-        part[begin:end] = whole[place]
-        begin = end
+        own = slice(begin, begin := begin + place.stop - place.start)
+        if back:
+            part[own] = whole[place]
+        else:
+            whole[place] = part[own]

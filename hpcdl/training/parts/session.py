@@ -6,24 +6,22 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hpcdl.data.parts.sharding import EPOCHS, EQUAL, Shares
 from hpcdl.optim.parts.per_tensor import UNIFORM, Multipliers
 from hpcdl.training.parts.bucketing import between, buckets
 from hpcdl.training.parts.compressed.compressed import Compressed
 from hpcdl.training.parts.drift import Drift
-from hpcdl.training.parts.evaluation import Evaluation
 from hpcdl.training.parts.flow import WHOLE, Flow
-from hpcdl.training.parts.inputs import Inputs
 from hpcdl.training.parts.noise_scale import NoiseScale
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from hpcdl.data.parts.dataset import Dataset
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.nn.replica import Replica
     from hpcdl.optim.parts.protocol import Optimizer
     from hpcdl.training.parts.compressed.plan import Plan
+    from hpcdl.training.parts.evaluation import Evaluation
+    from hpcdl.training.parts.inputs import Inputs
     from hpcdl.training.parts.journal import Journal
     from hpcdl.training.parts.mesh import Place
     from hpcdl.training.parts.model_group import ModelGroup
@@ -149,90 +147,24 @@ class Session:
 
         That is on one rank, in model groups, on devices, where nothing is summed, and where sums are compressed.
         """
-        dense = self.compressed is None and self.group is None and not self.independent
-        if dense and ranks > 1 and self.replica.backend.on_host and not self.replica.backend.sizes_only:
-            noise = NoiseScale(self.replica.gradients, self.global_batch, self.steps)
-            self.watched.append(noise)
-            return noise
-        return None
+        if not self._compares(ranks) or self.compressed is not None or self.group is not None:
+            return None
+        self.watched.append(noise := NoiseScale(self.replica.gradients, self.global_batch, self.steps))
+        return noise
 
     def watch_drift(self, replicas: int) -> Drift | None:
         """Return the drift of the replicas that average their parameters; None on devices, and if there is one."""
-        if (
-            self.independent
-            or replicas == 1
-            or not self.replica.backend.on_host
-            or self.replica.backend.sizes_only
-        ):
+        if not self._compares(replicas):
             return None
-        drift = Drift(replicas)
-        self.watched.append(drift)
+        self.watched.append(drift := Drift(replicas))
         return drift
+
+    def _compares(self, replicas: int) -> bool:
+        """Return True if several replicas are combined, and their values are in the host's memory."""
+        backend = self.replica.backend
+        return replicas > 1 and not self.independent and backend.on_host and not backend.sizes_only
 
     @property
     def flow(self) -> Flow:
         """Movement of activations between the layers."""
         return WHOLE if self.group is None else self.group.flow
-
-
-def training_session(
-    replica: Replica,
-    optimizer: Optimizer,
-    aggregate: Callable[[Comm, Array], Coroutine[Any, Any, None]],
-    dataset: Dataset,
-    journal: Journal,
-    learning_rate: Callable[[int], float],
-    global_batch: int,
-    steps: int,
-    seed: int,
-    *,
-    shares: Shares = EQUAL,
-    partition: str = EPOCHS,
-    independent: bool = False,
-    target_accuracy: float | None = None,
-    stop_at_target: bool = False,
-    evaluate_every: float = 1.0,
-    prefetch: int = 0,
-    bucket_bytes: int | None = None,
-    compression: Plan | None = None,
-    group: ModelGroup | None = None,
-    place: Place | None = None,
-) -> Session:
-    """Return a session that trains on ``dataset``; see :class:`Inputs`, :class:`Evaluation`, :class:`Session`."""
-    inputs = Inputs(
-        replica,
-        dataset,
-        global_batch,
-        steps,
-        seed,
-        shares=shares,
-        partition=partition,
-        prefetch=prefetch,
-        group=group,
-    )
-    evaluation = Evaluation(
-        inputs,
-        journal,
-        steps,
-        every=evaluate_every,
-        target_accuracy=target_accuracy,
-        stop_at_target=stop_at_target,
-        independent=independent,
-    )
-    return Session(
-        replica,
-        optimizer,
-        aggregate,
-        inputs,
-        evaluation,
-        journal,
-        learning_rate,
-        global_batch,
-        steps,
-        seed,
-        independent=independent,
-        bucket_bytes=bucket_bytes,
-        compression=compression,
-        group=group,
-        place=place,
-    )

@@ -35,16 +35,17 @@ async def assign_steps(comm: Comm, steps: int, workers: int, *, ramp: int = 0) -
         await comm.send(np.array([number]), ready[0], _ANSWER)
 
 
-async def numbered_steps(comm: Comm) -> AsyncIterator[int]:
-    """Yield the numbers of this rank's steps, in rising order, until all steps are assigned.
+async def numbered_steps(comm: Comm) -> AsyncIterator[tuple[int, int]]:
+    """Yield own count and number of this rank's steps, in rising order, until all steps are assigned.
 
     The next number is requested during each step, so that the rank does not wait for it. A rank makes every step
     that it is assigned.
     """
-    following = comm.start(_request(comm), shared_tags=True)
+    own, following = 0, comm.start(_request(comm), shared_tags=True)
     while (number := await following) >= 0:
         following = comm.start(_request(comm), shared_tags=True)
-        yield number
+        yield own, number
+        own += 1
 
 
 async def _request(comm: Comm) -> int:

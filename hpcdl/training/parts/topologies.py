@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from math import isqrt
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from hpcdl.registry import nearest
+from hpcdl.training.parts.traits import check_choice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
+
+    from hpcdl.training.parts.traits import Settings
 
 Links = list[tuple[int, ...]]
 """For each rank the ranks that it is linked to, in rising order."""
@@ -57,10 +60,9 @@ _GRAPHS: Final[dict[str, Callable[[int, int], Iterator[tuple[int, int]]]]] = {
 GRAPHS: Final = tuple(_GRAPHS)
 
 
-def check_graph(graph: str) -> None:
-    """Raise ValueError for a graph that is not in :data:`GRAPHS`."""
-    if graph not in GRAPHS:
-        raise ValueError(f"graph: unknown {graph!r}{nearest(graph, GRAPHS)}")
+def check_graph(_ranks: int, settings: Settings) -> None:
+    """Raise ValueError if the setting ``graph`` is not in :data:`GRAPHS`."""
+    check_choice("graph", settings["graph"], *GRAPHS)
 
 
 def neighbours(graph: str, ranks: int, seed: int = 0) -> Links:
@@ -68,9 +70,8 @@ def neighbours(graph: str, ranks: int, seed: int = 0) -> Links:
 
     ``"ring"``; ``"torus"``, of two dimensions; ``"exponential"``, linked at the distances 1, 2, 4, ...;
     ``"complete"``; ``"random"``, two cycles through all ranks in random order, drawn by ``seed``: nearly every
-    such graph is an expander (Friedman 2008). Raises ValueError for another graph.
+    such graph is an expander (Friedman 2008).
     """
-    check_graph(graph)
     linked: list[set[int]] = [set() for _ in range(ranks)]
     for rank, other in _GRAPHS[graph](ranks, seed):
         linked[rank].add(other)
@@ -111,29 +112,25 @@ def pushes(graph: str, ranks: int, step: int, seed: int = 0) -> Links:
     ``"ring"``: the next rank. ``"torus"``: the next rank in the row and in the column. ``"exponential"``: one
     rank, at the distance 1, 2, 4, ... in turn (Assran et al. 2019, appendix A). ``"complete"``: all other ranks.
     ``"random"``: the next rank of a random cycle, drawn for each step, and a second one for half of the ranks.
-    Raises ValueError for another graph.
     """
-    check_graph(graph)
-    if ranks == 1:
-        return [()]
-    if graph == "torus":
-        following: list[set[int]] = [set() for _ in range(ranks)]
-        for rank, other in _torus(ranks, seed):
-            following[rank].add(other)
-        return [tuple(sorted(others - {rank})) for rank, others in enumerate(following)]
-    if graph == "complete":
-        return [tuple(other for other in range(ranks) if other != rank) for rank in range(ranks)]
-    if graph == "random":
+    targets: list[set[int]] = [set() for _ in range(ranks)]
+    if ranks > 1 and graph == "random":
         drawn = np.random.PCG64([seed, step]).random_raw(2 * ranks)
         order = np.argsort(drawn[:ranks], kind="stable").tolist()
-        targets = [{other} for _, other in sorted(zip(order, [*order[1:], order[0]], strict=True))]
-        for rank, bits in enumerate(drawn[ranks:].tolist()):
-            if bits % 2:
-                targets[rank].add((rank + 1 + bits // 2 % (ranks - 1)) % ranks)
-        return [tuple(sorted(others)) for others in targets]
-    distances = _distances(ranks) if graph == "exponential" else [1]
-    distance = distances[step % len(distances)]
-    return [((rank + distance) % ranks,) for rank in range(ranks)]
+        links = [*zip(order, [*order[1:], order[0]], strict=True)]
+        links += [
+            (rank, (rank + 1 + bits // 2 % (ranks - 1)) % ranks)
+            for rank, bits in enumerate(drawn[ranks:].tolist())
+            if bits % 2
+        ]
+    elif ranks > 1 and graph == "exponential":
+        distance = _distances(ranks)[step % len(_distances(ranks))]
+        links = [(rank, (rank + distance) % ranks) for rank in range(ranks)]
+    else:
+        links = [*permutations(range(ranks), 2)] if graph == "complete" else [*_GRAPHS[graph](ranks, seed)]
+    for rank, other in links:
+        targets[rank].add(other)
+    return [tuple(sorted(others - {rank})) for rank, others in enumerate(targets)]
 
 
 def _distances(ranks: int) -> list[int]:

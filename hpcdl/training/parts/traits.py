@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hpcdl.registry import nearest
+
 if TYPE_CHECKING:
     from hpcdl.training.parts.compressed.plan import Plan
 
@@ -16,7 +18,14 @@ Settings = Mapping[str, Any]
 def check_choice(name: str, value: str, *valid: str) -> None:
     """Raise ValueError if the setting ``name`` is none of the ``valid`` words."""
     if value not in valid:
-        raise ValueError(f"{name}: must be {' or '.join(map(repr, valid))}, not {value!r}")
+        raise ValueError(f"{name}: unknown {value!r}{nearest(value, valid)}")
+
+
+def check_least(settings: Settings, **least: int) -> None:
+    """Raise ValueError if a setting is below its least value."""
+    for name, value in least.items():
+        if settings[name] < value:
+            raise ValueError(f"{name}: must be at least {value}, not {settings[name]}")
 
 
 @dataclass(frozen=True, kw_only=True)

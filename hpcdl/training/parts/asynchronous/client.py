@@ -16,6 +16,7 @@ from hpcdl.training.parts.asynchronous.messages import (
     REQUEST,
     Answer,
     Request,
+    buffer,
 )
 from hpcdl.training.parts.replicas import follow
 
@@ -130,7 +131,7 @@ class Client:
                 await self._transfers.push(server, gradient)
             if request.wanted <= 0:
                 return None
-            header = Answer.buffer()
+            header = buffer(Answer)
             await self._comm.recv(header, server, ANSWER)
             await self._transfers.fetch(server, parameters)
         except PeerLost as lost:

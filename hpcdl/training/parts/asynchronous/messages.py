@@ -52,11 +52,6 @@ class Request(NamedTuple):
     wanted: int
     """Mini-batches requested together with the shard; 0: neither is requested; or :data:`LEAVE`."""
 
-    @staticmethod
-    def buffer() -> npt.NDArray[np.int64]:
-        """Return a receive buffer for a request."""
-        return np.empty(len(Request._fields), np.int64)
-
 
 class Answer(NamedTuple):
     """Answer of a server to a worker that requested parameters."""
@@ -70,10 +65,10 @@ class Answer(NamedTuple):
     """Parts of global batches in those updates; see
     :attr:`hpcdl.training.parts.asynchronous.server.Rules.weights`."""
 
-    @staticmethod
-    def buffer() -> npt.NDArray[np.int64]:
-        """Return a receive buffer for an answer."""
-        return np.empty(len(Answer._fields), np.int64)
+
+def buffer(kind: type[Request | Answer]) -> npt.NDArray[np.int64]:
+    """Return a receive buffer for a message."""
+    return np.empty(len(kind._fields), np.int64)
 
 
 @dataclass(frozen=True)
@@ -137,14 +132,13 @@ class Transfers:
         self._compressed = compressed = session.compressed
         self._gradients: MessageCodec | None = None
         self._parameters: MessageCodec | None = None
+        if compressed is not None:
+            self._gradients = compressed.codec(comm.rank, layout.workers, sends=layout.works(comm.rank))
+            self._parameters = compressed.codec_of_values(comm.rank)
         self._pushes = Counter[int]()
         """Gradients sent to each server."""
         self._received = Counter[int]()
         """Gradients received from each worker."""
-        if compressed is not None:
-            codec = compressed.codec(comm.rank, layout.workers, sends=layout.works(comm.rank))
-            self._gradients = codec
-            self._parameters = compressed.codec_of_values(comm.rank)
 
     async def push(self, server: int, gradient: Array) -> None:
         """Send a gradient, (shard length,), to rank ``server``; a compressor may change it.

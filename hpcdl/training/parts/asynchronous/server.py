@@ -20,11 +20,12 @@ from hpcdl.training.parts.asynchronous.messages import (
     REQUEST,
     Answer,
     Request,
+    buffer,
 )
 from hpcdl.training.parts.replicas import leads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.fabric.task import Task
@@ -33,11 +34,8 @@ if TYPE_CHECKING:
     from hpcdl.training.parts.snapshots import Snapshots
 
 
-CONSTANT: Final = 0.04
-"""lambda of the CIFAR-10 experiments of section 6, constant variant."""
-
-ADAPTIVE: Final = 2.0
-"""lambda_0 of the CIFAR-10 experiments of section 6, adaptive variant."""
+STRENGTHS: Final = {"constant": 0.04, "adaptive": 2.0}
+"""lambda and lambda_0 of the CIFAR-10 experiments of section 6, by variant."""
 
 PASSES: Final = 5
 """Passes over a vector that one correction writes."""
@@ -50,12 +48,15 @@ class DelayCompensation:
     """g + lambda g g (w - w_backup), per scalar (Zheng et al. 2017, equation 10).
 
     A first-order Taylor step from the parameters of the gradient to the present ones; lambda g g replaces the
-    Hessian. ``backups``: for each worker the parameters last sent to it. ``strength(gradient)`` returns lambda.
+    Hessian. ``backups``: for each worker the parameters last sent to it. lambda is ``strength``; with
+    ``mean_square``, m, zeros at first, it is strength / sqrt(m + epsilon), m a moving mean of g g: DC-ASGD-a
+    (equation 14).
     """
 
-    def __init__(self, backups: Sequence[Array], strength: Callable[[Array], Array | float]) -> None:
+    def __init__(self, backups: Sequence[Array], strength: float, mean_square: Array | None = None) -> None:
         self._backups = backups
         self._strength = strength
+        self._mean_square = mean_square
 
     def remember(self, worker: int, parameters: Array) -> None:
         """Copy the parameters that are sent to ``worker``."""
@@ -66,25 +67,12 @@ class DelayCompensation:
         change = parameters - self._backups[worker]
         change *= gradient
         change *= gradient
-        change *= self._strength(gradient)
+        change *= self._strength
+        if self._mean_square is not None:
+            self._mean_square *= _MEMORY
+            self._mean_square += (1 - _MEMORY) * gradient * gradient
+            change /= np.sqrt(self._mean_square + _EPSILON)
         gradient += change
-
-
-class AdaptiveStrength:
-    """lambda_0 / sqrt(m + epsilon), m a moving mean of g g (Zheng et al. 2017, equation 14): DC-ASGD-a.
-
-    ``mean_square``: m, zeros at first. ``strength``: lambda_0.
-    """
-
-    def __init__(self, mean_square: Array, strength: float) -> None:
-        self._mean_square = mean_square
-        self._strength = strength
-
-    def __call__(self, gradient: Array) -> Array:
-        """Add ``gradient`` (n,) to m and return lambda (n,)."""
-        self._mean_square *= _MEMORY
-        self._mean_square += (1 - _MEMORY) * gradient * gradient
-        return self._strength / np.sqrt(self._mean_square + _EPSILON)
 
 
 _FIRST: Final = 0
@@ -231,7 +219,7 @@ class Server:
 
     async def _receive_request(self) -> None:
         """Receive one request, and its gradient if it has one."""
-        header = Request.buffer()
+        header = buffer(Request)
         status = await self._comm.recv(header, ANY, REQUEST)
         request = Request(*header.tolist())
         worker = self._running.get(status.source)

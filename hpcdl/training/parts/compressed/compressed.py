@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from hpcdl.aggregation.parts.collectives import half
 from hpcdl.aggregation.ring import ring
 from hpcdl.compression.parts.message_encoders import SparseMessages, VectorMessages
 from hpcdl.compression.parts.protocol import Layout
 from hpcdl.fabric.vectors import Phantom
+from hpcdl.trace.recorder import Residual
 from hpcdl.training.parts.compressed.exchanges import SparseSums, by_messages, by_servers, by_sums, shards
 from hpcdl.training.parts.compressed.piece import MessageCodec, Piece
 
@@ -30,16 +32,6 @@ POINTS: Final = 50
 """Steps of a long training whose norms are computed, about."""
 SPACING: Final = 4
 """Steps from one to the next, at least, so that the median step computes none."""
-
-
-class Norms(NamedTuple):
-    """Norms of one rank after the exchange of one step."""
-
-    step: int
-    residual: float
-    """Of the values that are not sent yet."""
-    gradient: float
-    """Of the rank's own gradient before the exchange."""
 
 
 class ResidualNorms:
@@ -67,12 +59,9 @@ class ResidualNorms:
         before, gradient = self._squares.get(step, (0.0, 0.0))
         self._squares[step] = before + _square(part), gradient
 
-    def rows(self) -> list[Norms]:
+    def rows(self) -> list[Residual]:
         """Return the norms by step."""
-        return [
-            Norms(step, math.sqrt(residual), math.sqrt(gradient))
-            for step, (residual, gradient) in sorted(self._squares.items())
-        ]
+        return [Residual(step, *map(math.sqrt, squares)) for step, squares in sorted(self._squares.items())]
 
 
 def _square(vector: Array) -> float:
@@ -95,21 +84,13 @@ SEED_OF_SUMS: Final = 1 << 32
 NO_FIDELITY: Final = Fidelity(math.nan, math.nan, math.nan)
 
 
-class Vectors(Protocol):
-    """Makes a vector of zeros, of the gradient's length or of ``size`` elements."""
-
-    def __call__(self, name: str, size: int | None = None) -> Array:
-        """Return the vector."""
-        ...
-
-
 class Compressed:
     """Exchange of compressed gradients by one rank.
 
     With error feedback (Seide et al. 2014; Stich et al. 2018) a compressor gets gradient plus residual, and the
     residual becomes what it has not sent. Dense first steps use the case's aggregation; a ring if that is sparse.
 
-    ``tensors``: tensors of the flat gradient of ``size`` elements. ``vector`` makes the residuals.
+    ``tensors``: tensors of the flat gradient of ``size`` elements. ``vector(name, size)`` makes the residuals.
     ``watched(step)``: whether :meth:`fidelity` follows a step. ``steps``: of training, in some of which the norm
     of the residual is computed. ``device`` holds the gradient; None: the host.
     """
@@ -120,7 +101,7 @@ class Compressed:
         tensors: Sequence[Tensor],
         size: int,
         dtype: str,
-        vector: Vectors,
+        vector: Callable[..., Array],
         watched: Callable[[int], bool],
         seed: int,
         steps: int = 0,
@@ -232,7 +213,7 @@ class Compressed:
             return lambda comm, piece, _: sums.reduce(comm, piece)
         codec = self._codec(compressor, layout)
         if scheme.gathers:
-            gather = partial(plan.part_of_scheme("gather"), **settings)
+            gather = half(partial(plan.scheme, **settings), "gather")
             return lambda comm, piece, _: by_messages(comm, codec, piece, gather)
         assert scheme.servers is not None, "Plan.check"
         servers = scheme.servers(comm.size, settings)
@@ -248,22 +229,15 @@ class Compressed:
             comm, codec, piece, shards(piece.span, servers, whole), answers, residual
         )
 
-    def codec(self, rank: int, ranks: int, *, sends: bool) -> MessageCodec:
+    def codec(self, rank: int, ranks: int, *, sends: bool = True, residual: bool = True) -> MessageCodec:
         """Return the writer and reader of messages between two ranks, of which ``ranks`` send gradients.
 
-        ``sends``: this rank sends gradients, so that it has a residual.
+        ``sends``: this rank sends gradients. ``residual``: it keeps what is not sent, with error feedback.
         """
         layout = self._layout(rank, ranks)
         if not sends:
             return self._codec(self.plan.make(layout), layout)
-        self._make(layout)
-        return self._codec(self.compressor, layout)
-
-    def codec_of_differences(self, rank: int, ranks: int) -> MessageCodec:
-        """Return the writer and reader of differences from copies, which hold what is not sent: no residual."""
-        layout = self._layout(rank, ranks)
-        self.compressor = self.plan.make(layout)
-        self.state.update(self.compressor.state)
+        self._make(layout, residual=residual)
         return self._codec(self.compressor, layout)
 
     def codec_of_values(self, rank: int) -> MessageCodec | None:
@@ -274,11 +248,11 @@ class Compressed:
         self.state.update({f"{name} of parameters": vector for name, vector in compressor.state.items()})
         return MessageCodec(VectorMessages(compressor, fed_back=False), self.tensors, rank, sparse=False)
 
-    def _make(self, layout: Layout) -> None:
+    def _make(self, layout: Layout, *, residual: bool = True) -> None:
         """Make the compressor of this rank, and its residual."""
         self.compressor = self.plan.make(layout)
         self.state.update(self.compressor.state)
-        self.residual = self._vector("residual") if self.plan.feeds_back else None
+        self.residual = self._vector("residual") if residual and self.plan.feeds_back else None
 
     def _layout(self, rank: int, ranks: int) -> Layout:
         return Layout(

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl import registry
-from hpcdl.aggregation.parts.collectives import own
 from hpcdl.compression.parts.message_encoders import SparseMessages, VectorMessages
 
 if TYPE_CHECKING:
@@ -70,13 +69,6 @@ class Plan:
     def without_warmup(self) -> Plan:
         """This plan with compression from the first step on."""
         return replace(self, settings=replace(self.settings, warmup_steps=0))
-
-    def part_of_scheme(self, name: str) -> Callable[..., Any]:
-        """Return the function ``name`` of the aggregation's module. ValueError: there is none."""
-        part = own(self.scheme, name)
-        if part is None:
-            raise ValueError(f"{self.scheme.__name__} declares {name}, but its module does not define it")
-        return part
 
     def encoder(self, compressor: Any, layout: Layout) -> Encoder:
         """Return the encoder of messages that one rank can read."""
