@@ -20,7 +20,7 @@ from hpcdl.fabric.mpi.waits import waits
 from hpcdl.launch.disturbance import columns
 from hpcdl.launch.machine import lack_of_memory
 from hpcdl.launch.mpirun import fault_tolerance_obstacle
-from hpcdl.launch.signals import RELAUNCH, heartbeat_file
+from hpcdl.launch.process import RELAUNCH, heartbeat_file
 from hpcdl.nn.threads import threads
 from hpcdl.run import failed_cases
 from hpcdl.run.failed_cases import CaseFailedError, Failure

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from hpcdl.exit_codes import FAILED
 from hpcdl.launch.mpirun import self_launch
-from hpcdl.launch.signals import RELAUNCH
+from hpcdl.launch.process import RELAUNCH
 from hpcdl.run import failed_cases
 
 if TYPE_CHECKING:

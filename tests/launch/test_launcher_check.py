@@ -5,7 +5,7 @@ The environments are Slurm 22.05's, MPICH 5.0's and Open MPI 5.0's, as found in 
 
 import pytest
 
-from hpcdl.launch.library import Library, incompatibility, is_first, launched, mismatch
+from hpcdl.launch.process import Library, incompatibility, is_first, launched, mismatch
 
 IN_JOB = {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4", "SLURM_NNODES": "2", "SLURM_PROCID": "0", "SLURM_NODEID": "0"}
 IN_STEP = {**IN_JOB, "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NUM_NODES": "2"}
