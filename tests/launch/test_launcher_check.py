@@ -95,8 +95,6 @@ BY_OPEN_MPI = {**BY_PMIX, "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "
         ),
         (MPICH, {**IN_STEP, **BY_PMIX}, "srun started this process by PMIx"),
         (MPICH, BY_PMIX, "a PMIx launcher started this process"),
-        (MPICH, {**BY_PMIX, "PMI_SIZE": "4", "PMI_RANK": "0"}, "or unset PMIX_NAMESPACE"),
-        (MPICH_PMIX, {**BY_PMIX, "PMI_SIZE": "4", "PMI_RANK": "0"}, "or unset PMIX_NAMESPACE"),
         (OPEN_MPI, {"PMI_SIZE": "4", "PMI_RANK": "0"}, "started 4 processes (PMI_SIZE) without PMIx"),
         (OPEN_MPI, IN_STEP, "srun started 4 processes (SLURM_STEP_NUM_TASKS) without PMIx"),
     ],

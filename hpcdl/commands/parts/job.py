@@ -120,9 +120,8 @@ def ranks_to_start(options: argparse.Namespace, chosen: Suite) -> int:
 
 def check_memory(chosen: Suite, ranks: int) -> None:
     """Raise UsageError if all ranks start on this node and exceed its memory."""
-    from hpcdl.launch.machine import lack_of_memory
     from hpcdl.launch.process import in_batch_job
-    from hpcdl.suite import UsageError
+    from hpcdl.suite import UsageError, lack_of_memory
 
     if not in_batch_job(os.environ) and (line := lack_of_memory(chosen.cases, ["here"] * ranks)) is not None:
         raise UsageError(line)
