@@ -10,8 +10,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from hpcdl.exit_codes import FAILED, INTERRUPTED, USAGE
-from hpcdl.launch import signals
-from hpcdl.launch.library import is_first, launched
+from hpcdl.launch import process
+from hpcdl.launch.process import is_first
 
 if TYPE_CHECKING:
     import argparse
@@ -32,7 +32,7 @@ def commands() -> dict[str, Command]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     if arguments is None:
-        signals.prepare(is_rank=launched(os.environ))
+        process.prepare()
     _prepare_streams()
     if sys.flags.optimize > 1:
         print("hpcdl: python -OO removes the docstrings that state costs; use -O at most", file=sys.stderr)

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from functools import cached_property
@@ -25,11 +26,13 @@ from hpcdl.cases.spec.suite_tables import (
     module_of,
     override,
 )
+from hpcdl.launch.machine import node_memory_bytes, shortage
+from hpcdl.launch.testbed import emulated
 from hpcdl.trace.files import parse_toml, read_text
 from hpcdl.training.parts.mesh import Mesh
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Sequence
 
     from hpcdl.fabric.comm import Comm
     from hpcdl.fabric.faults import Failure
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
 
 PAPERS: Final = Path(__file__).parent / "papers"
 """Files with the figures of papers, which a suite may name."""
+PROCESS_BYTES: Final = 60_000_000
+"""Memory of an idle rank: Python, numpy and MPI."""
 SECTIONS: Final = Path(__file__).parent / "report/sections"
 """Sections of a report, one of which answers a suite's question; those who write a report import them."""
 
@@ -222,6 +227,22 @@ def parse(
         seen.add(case.name)
     others = tuple(draft.case for draft in drafts if draft.complaint is None and draft.case.name not in seen)
     return Suite(name, question, text, checked, others)
+
+
+def lack_of_memory(cases: Sequence[Case], hosts: Sequence[Hashable]) -> str | None:
+    """Return one line if the ranks of the job or of a case do not fit into a node's memory; None if all fit.
+
+    ``hosts`` has the host of each rank, in order of ranks.
+    """
+    fullest = len(hosts) if emulated() else max(Counter(hosts).values())
+    if (line := shortage(PROCESS_BYTES, fullest, node_memory_bytes())) is not None:
+        return f"{fullest} processes: {line} on a node"
+    for case in cases:
+        taken = hosts[: case.processes]
+        most = len(taken) if emulated() else max(Counter(taken).values())  # emulated hosts share a node
+        if (line := shortage(case.module.memory_bytes(case.spec), most, node_memory_bytes())) is not None:
+            return f"case {case.name!r}: {line} on a node"
+    return None
 
 
 def matching(names: Sequence[str], globs: Sequence[str]) -> list[int]:

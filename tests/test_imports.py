@@ -27,7 +27,7 @@ ONLY_IN = {
     "pandas": ["__init__.py", "analysis/*", "report/*", "trace/run.py", "trace/export.py"],
     "matplotlib": ["report/formats/drawing/*"],
     "jinja2": ["report/formats/html.py"],
-    "scipy": ["analysis/*", "cases/spec/tuning.py", "prediction/*"],
+    "scipy": ["analysis/*", "cases/spec/train_spec.py", "prediction/*"],
     "rich": ["commands/*"],
     "perfetto": ["trace/export.py"],
 }

@@ -59,8 +59,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
-    from hpcdl.launch.library import is_first, launched
-    from hpcdl.launch.signals import STATUS
+    from hpcdl.launch.process import STATUS, is_first, launched
 
     options.text = _suite(options)
     given = list(options.given)

@@ -30,8 +30,8 @@ def execute(options: argparse.Namespace) -> int:
 def _machine() -> int:
     import os
 
-    from hpcdl.launch.library import is_first, launched
     from hpcdl.launch.preflight import preflight, preflight_of_job
+    from hpcdl.launch.process import is_first, launched
 
     findings = preflight_of_job() if launched(os.environ) else preflight()
     if isinstance(findings, str):

@@ -14,11 +14,9 @@ from hpcdl.commands.parts.parser import Command, path
 from hpcdl.exit_codes import FAILED, INCONCLUSIVE, OK
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
-    from typing import TextIO
 
-CLEAR: Final = "\r\x1b[K"
-"""Clear the line: carriage return, erase to the end of the line (ECMA-48)."""
 HOURS: Final = {"h": 1, "d": 24}
 """Hours of the units of --stale."""
 
@@ -81,7 +79,7 @@ def execute(options: argparse.Namespace) -> int:
     accepted = [entry for entry in entries if entry.expires >= now.date()]
     switches = {} if options.switches is None else _switches(options.switches)
     try:
-        runs, skipped = read_archive(options.folder, ReadingProgress(sys.stderr))
+        runs, skipped = read_archive(options.folder, _show_progress())
     except OSError as error:
         raise UsageError(f"{options.folder}: {error.strerror}") from None
     for line in skipped:
@@ -119,23 +117,17 @@ def execute(options: argparse.Namespace) -> int:
     return code
 
 
-class ReadingProgress:
-    """Line on a terminal, or one line every ten seconds in a log, while runs without kept series are read."""
+def _show_progress() -> Callable[[int, int], None]:
+    """Return a function that prints, every ten seconds, how many runs are read."""
+    shown = monotonic()
 
-    def __init__(self, stream: TextIO) -> None:
-        self.stream = stream
-        self.next = monotonic() + (1 if stream.isatty() else 10)
+    def show(done: int, runs: int) -> None:
+        nonlocal shown
+        if monotonic() >= shown + 10:
+            print(f"hpcdl: {done} of {runs} runs read; each is kept as run.series.json", file=sys.stderr)
+            shown = monotonic()
 
-    def __call__(self, done: int, runs: int) -> None:
-        """Write that ``done`` of ``runs`` are read."""
-        terminal, now = self.stream.isatty(), monotonic()
-        if now >= self.next:
-            line = f"hpcdl: {done} of {runs} runs read; each is kept as run.series.json"
-            self.stream.write(f"{CLEAR}{line}" if terminal else f"{line}\n")
-            self.next = now + (0.2 if terminal else 10)
-        if terminal and done == runs:
-            self.stream.write(CLEAR)
-        self.stream.flush()
+    return show
 
 
 def _switches(file: Path) -> dict[str, str]:

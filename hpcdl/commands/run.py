@@ -74,7 +74,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
-    from hpcdl.launch.library import is_first, launched
+    from hpcdl.launch.process import is_first, launched
     from hpcdl.launch.testbed import emulated
     from hpcdl.suite import UsageError
 
@@ -124,7 +124,7 @@ def _several(options: argparse.Namespace, *, inside: bool) -> int:
 
 def _dry_run(options: argparse.Namespace) -> int:
     """List the cases. Raises UsageError, after the list, if they would exceed this node's memory."""
-    from hpcdl.launch.library import launched
+    from hpcdl.launch.process import launched
     from hpcdl.report.formats.cells import plural
 
     chosen = load_suite(options)

@@ -73,7 +73,7 @@ def execute(options: argparse.Namespace) -> int:
     job = BatchJob(
         str(options.suite),
         chosen.name,
-        shlex.join(["hpcdl", *options.given]),
+        shlex.join(["hpcdl", *_without_actions(options.given)]),
         options.nodes,
         options.ranks_per_node,
         options.cpus_per_rank,
@@ -118,6 +118,15 @@ def _check(options: argparse.Namespace, chosen: Suite) -> None:
             "--set 'case.ranks=\"all\"' uses them",
             file=sys.stderr,
         )
+
+
+def _without_actions(given: list[str]) -> list[str]:
+    """Return the command line without --dry-run, --submit and -o."""
+    kept = [word for word in given if word not in {"--dry-run", "--submit"}]
+    if "-o" in kept:
+        at = kept.index("-o")
+        del kept[at : at + 2]
+    return kept
 
 
 def _submit(job: BatchJob, site: SiteProfile, script: Path) -> int:

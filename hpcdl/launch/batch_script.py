@@ -133,7 +133,11 @@ def _introduction(job: BatchJob) -> list[str]:
         "ends the case that is running and exits with code 75; the job is requeued under its number and goes on "
         "with the cases that are left. A job that finished no case is not requeued: it would never end."
     )
-    return [f"# {line}" for text in (where, options, requeue) for line in textwrap.wrap(text, 108)]
+    return [
+        f"# {line}"
+        for text in (where, options, requeue)
+        for line in textwrap.wrap(text, 108, break_on_hyphens=False)
+    ]
 
 
 def _options(job: BatchJob, site: SiteProfile) -> Iterator[str]:

@@ -9,17 +9,9 @@ import os
 import re
 import shutil
 import subprocess
-from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-
-from hpcdl.launch.testbed import emulated
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
-
-    from hpcdl.suite import Case
+from typing import Any, Final
 
 
 def node_memory_bytes() -> int:
@@ -49,26 +41,6 @@ def shortage(needed: int, ranks: int, available: int) -> str | None:
         return None
     each = f"{ranks} ranks x {needed / 1e9:.2f} GB" if ranks > 1 else f"{needed / 1e9:.2f} GB"
     return f"needs at least {each} of memory, but only {available / 1e9:.2f} GB are available"
-
-
-PROCESS_BYTES: Final = 60_000_000
-"""Memory of an idle rank: Python, numpy and MPI."""
-
-
-def lack_of_memory(cases: Sequence[Case], hosts: Sequence[Hashable]) -> str | None:
-    """Return one line if the ranks of the job or of a case do not fit into a node's memory; None if all fit.
-
-    ``hosts`` has the host of each rank, in order of ranks.
-    """
-    fullest = len(hosts) if emulated() else max(Counter(hosts).values())
-    if (line := shortage(PROCESS_BYTES, fullest, node_memory_bytes())) is not None:
-        return f"{fullest} processes: {line} on a node"
-    for case in cases:
-        taken = hosts[: case.processes]
-        most = len(taken) if emulated() else max(Counter(taken).values())  # emulated hosts share a node
-        if (line := shortage(case.module.memory_bytes(case.spec), most, node_memory_bytes())) is not None:
-            return f"case {case.name!r}: {line} on a node"
-    return None
 
 
 UNKNOWN: Final = "unknown"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from mpi4py import MPI
 
-    from hpcdl.launch.library import Library
+    from hpcdl.launch.process import Library
 
 
 VARIABLES: Final = {
@@ -104,7 +104,7 @@ def probe(library: Library, local: Callable[[], Any]) -> Probe | None:
     from hpcdl.fabric.mpi.backoff import here
     from hpcdl.fabric.mpi.clock import compared
     from hpcdl.launch.environment import describe_rank
-    from hpcdl.launch.library import start
+    from hpcdl.launch.process import start
 
     with _captured() as printed:
         start()
@@ -163,7 +163,7 @@ def _captured() -> Iterator[list[str]]:
 
 def main() -> None:
     """Print the probe of this job, without checks of the hosts."""
-    from hpcdl.launch.library import abort_on_error, load
+    from hpcdl.launch.process import abort_on_error, load
 
     os.environ.update(VARIABLES)
     library = load()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.exit_codes import FAILED
-from hpcdl.launch.signals import STATUS, STOP, child_preparation, request_stop, stop_requested
+from hpcdl.launch.process import STATUS, STOP, child_preparation, request_stop, stop_requested
 from hpcdl.launch.testbed import emulated
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from hpcdl.launch import machine
 from hpcdl.launch.disturbance import UNKNOWN, Counters
-from hpcdl.launch.library import incompatibility, mismatch
 from hpcdl.launch.mpi_probe import VARIABLES, Probe, Transports, is_tcp, probe
 from hpcdl.launch.mpirun import NoLauncher, launch_environment, mpirun, python_command
+from hpcdl.launch.process import incompatibility, mismatch
 from hpcdl.launch.testbed import emulated
 
 if TYPE_CHECKING:
@@ -331,7 +331,7 @@ def preflight_of_job() -> list[Finding] | str:
 
     Writes 16 MiB to the current folder on each host.
     """
-    from hpcdl.launch.library import abort_on_error, load
+    from hpcdl.launch.process import abort_on_error, load
 
     os.environ.update(VARIABLES)
     library = load()

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from hpcdl.launch.signals import child_preparation
+from hpcdl.launch.process import child_preparation
 from hpcdl.registry import shortened
 
 if TYPE_CHECKING:

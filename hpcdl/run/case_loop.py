@@ -18,16 +18,15 @@ from hpcdl.fabric.mpi.fault_tolerance import FaultTolerant
 from hpcdl.fabric.mpi.interpreter import Mpi, library_version
 from hpcdl.fabric.mpi.waits import waits
 from hpcdl.launch.disturbance import columns
-from hpcdl.launch.machine import lack_of_memory
 from hpcdl.launch.mpirun import fault_tolerance_obstacle
-from hpcdl.launch.signals import RELAUNCH, heartbeat_file
+from hpcdl.launch.process import RELAUNCH, heartbeat_file
 from hpcdl.nn.threads import threads
 from hpcdl.run import failed_cases
 from hpcdl.run.failed_cases import CaseFailedError, Failure
 from hpcdl.run.job import Job
 from hpcdl.run.run_folder import RunFolder, part_name
 from hpcdl.run.watchdog import Watchdog, append
-from hpcdl.suite import Suite, UsageError
+from hpcdl.suite import Suite, UsageError, lack_of_memory
 from hpcdl.trace.recorder import Recorder, from_bytes, to_bytes
 from hpcdl.training.parts.journal import Journal
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
-from hpcdl.launch.signals import STATUS
+from hpcdl.launch.process import STATUS
 from hpcdl.trace import files
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from hpcdl.fabric.mpi.fault_tolerance import regroup
 from hpcdl.fabric.mpi.interpreter import Mpi
 from hpcdl.launch.disturbance import Counters
 from hpcdl.launch.environment import describe_rank
-from hpcdl.launch.signals import stop_requested
+from hpcdl.launch.process import stop_requested
 from hpcdl.nn.backend import backend
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from hpcdl.exit_codes import FAILED
 from hpcdl.launch.mpirun import self_launch
-from hpcdl.launch.signals import RELAUNCH
+from hpcdl.launch.process import RELAUNCH
 from hpcdl.run import failed_cases
 
 if TYPE_CHECKING:
@@ -104,12 +104,12 @@ def run_cases(
             code = self_launch(ranks, given, status, fault_tolerant=fault_tolerant, typed=typed, wait=wait)
             if code is None:
                 failures = failed_cases.read(parts)
-                new = {
+                new = [
                     digest
                     for digest, failure in failures.items()
                     if failure.command == str(status) and digest not in known
-                }
-                known |= new
+                ]
+                known |= {*new}
                 for digest in new:
                     print(f"hpcdl: FAILED {failures[digest]}", file=sys.stderr)
                 if not new:

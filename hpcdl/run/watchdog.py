@@ -18,7 +18,7 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.exit_codes import FAILED
-from hpcdl.launch.signals import STATUS
+from hpcdl.launch.process import STATUS
 from hpcdl.run import failed_cases
 from hpcdl.run.failed_cases import Failure
 

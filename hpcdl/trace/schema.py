@@ -58,7 +58,8 @@ def open_trace(path: Path, *, verified: bool = False) -> Iterator[h5py.File]:
                 _check_links(file)
             yield file
     except OSError as error:
-        raise TraceError(f"{path}: {error.strerror or _line(error)}") from None
+        reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror or _line(error)
+        raise TraceError(f"{path}: {reason}") from None
     except DAMAGE as error:
         raise TraceError(f"{path}: damaged trace: {_line(error)}") from error
 

@@ -1,11 +1,8 @@
 """Runs of an archive whose series are not kept yet."""
 
-import io
-
 import pytest
 
 from hpcdl.analysis.over_time.archive import FEW, read_archive
-from hpcdl.commands import history as progress_lines
 from hpcdl.trace import schema
 from hpcdl.trace.schema import merge
 
@@ -42,18 +39,3 @@ def test_tables_that_are_not_wanted_are_empty(hand, tmp_path):
     whole, part = schema.read(tmp_path), schema.read(tmp_path, wanted=("ranks",))
     assert (len(whole.steps), len(part.steps)) == (2, 0)
     assert part.ranks.equals(whole.ranks)
-
-
-@pytest.mark.parametrize(("terminal", "written"), [(True, ["1 of 3", "3 of 3"]), (False, ["1 of 3", "3 of 3"])])
-def test_progress_is_a_line(monkeypatch, terminal, written):
-    """A terminal's line is replaced and at the end removed; a log has one every ten seconds."""
-    stream = io.StringIO()
-    stream.isatty = lambda: terminal
-    now = [0.0]
-    monkeypatch.setattr(progress_lines, "monotonic", lambda: now[0])
-    progress = progress_lines.ReadingProgress(stream)
-    for done, seconds in ((1, 11), (2, 11.1), (3, 22)):
-        now[0] = seconds
-        progress(done, 3)
-    lines = stream.getvalue().split("\r\x1b[K")[1:-1] if terminal else stream.getvalue().splitlines()
-    assert [line.removeprefix("hpcdl: ")[:6] for line in lines] == written

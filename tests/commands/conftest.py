@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpcdl.cli import main
-from hpcdl.launch.library import launched
+from hpcdl.launch.process import launched
 
 LIMIT = 180
 """Time limit of a command (s), large enough for a loaded machine."""

@@ -132,10 +132,10 @@ def test_a_report_of_a_folder_without_a_run_is_refused(refused, tmp_path):
     (tmp_path / "folder/run.h5").write_bytes(whole)
     assert refused("nowhere") == "nowhere: no such file"
     assert refused("empty") == "empty: no run.h5 and no finished case in parts/"
-    assert refused("text.h5") == "text.h5: not an HDF5 file"
-    assert refused("foreign.h5") == "foreign.h5: an HDF5 file, but not a trace of hpcdl"
-    assert refused("folder") == "folder/run.h5: an HDF5 file, but not a trace of hpcdl"
-    assert refused("short.h5") == "short.h5: an HDF5 file, but not a trace of hpcdl"
+    assert refused("text.h5") == "text.h5: not a trace of hpcdl"
+    assert refused("foreign.h5") == "foreign.h5: not a trace of hpcdl"
+    assert refused("folder") == "folder/run.h5: not a trace of hpcdl"
+    assert refused("short.h5") == "short.h5: not a trace of hpcdl"
 
 
 def test_a_report_to_an_unwritable_file_is_refused(refused, hand):

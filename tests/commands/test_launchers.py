@@ -42,7 +42,7 @@ def test_a_batch_script_without_srun_starts_its_own_ranks(either):
 
 ONE_IS_MISSING = """
 import os, sys
-from hpcdl.launch.library import load, start
+from hpcdl.launch.process import load, start
 load()
 if "1" in (os.environ.get("PMI_RANK"), os.environ.get("OMPI_COMM_WORLD_RANK")):
     os._exit(0)

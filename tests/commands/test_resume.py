@@ -160,15 +160,3 @@ def test_a_run_of_another_suite_is_not_resumed(hpcdl, begin):
     assert ended.returncode == 2
     assert "-o out: holds a run of the suite 'tiny', and this is 'other'" in ended.stderr
     assert len(parts(folder)) == 2
-
-
-@pytest.mark.parametrize("name", ["log.txt", "report.md", ".run.h5.partial"])
-def test_a_run_does_not_write_through_links(hpcdl, name):
-    precious = hpcdl.folder / "precious"
-    precious.write_text("precious")
-    (hpcdl.folder / "out").mkdir()
-    (hpcdl.folder / "out" / name).symlink_to(precious)
-    done = hpcdl("run", hpcdl.suite(CASES), "-o", "out")
-    assert done.returncode == 2
-    assert done.stderr == f"hpcdl: -o out: {name} is a symbolic link; links are not followed\n"
-    assert precious.read_text() == "precious"

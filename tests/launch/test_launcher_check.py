@@ -5,7 +5,7 @@ The environments are Slurm 22.05's, MPICH 5.0's and Open MPI 5.0's, as found in 
 
 import pytest
 
-from hpcdl.launch.library import Library, incompatibility, is_first, launched, mismatch
+from hpcdl.launch.process import Library, incompatibility, is_first, launched, mismatch
 
 IN_JOB = {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4", "SLURM_NNODES": "2", "SLURM_PROCID": "0", "SLURM_NODEID": "0"}
 IN_STEP = {**IN_JOB, "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NUM_NODES": "2"}
@@ -95,8 +95,6 @@ BY_OPEN_MPI = {**BY_PMIX, "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "
         ),
         (MPICH, {**IN_STEP, **BY_PMIX}, "srun started this process by PMIx"),
         (MPICH, BY_PMIX, "a PMIx launcher started this process"),
-        (MPICH, {**BY_PMIX, "PMI_SIZE": "4", "PMI_RANK": "0"}, "or unset PMIX_NAMESPACE"),
-        (MPICH_PMIX, {**BY_PMIX, "PMI_SIZE": "4", "PMI_RANK": "0"}, "or unset PMIX_NAMESPACE"),
         (OPEN_MPI, {"PMI_SIZE": "4", "PMI_RANK": "0"}, "started 4 processes (PMI_SIZE) without PMIx"),
         (OPEN_MPI, IN_STEP, "srun started 4 processes (SLURM_STEP_NUM_TASKS) without PMIx"),
     ],

@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from hpcdl.launch import mpirun, signals
+from hpcdl.launch import mpirun, process
 
 
 @pytest.fixture
@@ -72,16 +72,16 @@ def test_jobs_that_continue_after_a_failure():
 
 
 def test_the_status_relaunch_is_for_hpcdl_only(tmp_path, monkeypatch):
-    monkeypatch.delenv(signals.STATUS, raising=False)
-    assert signals.write_status(signals.RELAUNCH, 0) == 75
-    monkeypatch.setenv(signals.STATUS, str(tmp_path / "status"))
-    assert signals.write_status(signals.RELAUNCH, 0) == 0
-    assert (tmp_path / "status").read_text() == str(signals.RELAUNCH)
+    monkeypatch.delenv(process.STATUS, raising=False)
+    assert process.write_status(process.RELAUNCH, 0) == 75
+    monkeypatch.setenv(process.STATUS, str(tmp_path / "status"))
+    assert process.write_status(process.RELAUNCH, 0) == 0
+    assert (tmp_path / "status").read_text() == str(process.RELAUNCH)
 
 
 def test_the_exit_code_comes_from_rank_0_and_not_from_the_launcher(bins, tmp_path):
     status = tmp_path / "status"
-    script(bins[0] / "mpirun", f'[ "$1" = --version ] || {{ printf 75 > "${signals.STATUS}"; exit 9; }}')
+    script(bins[0] / "mpirun", f'[ "$1" = --version ] || {{ printf 75 > "${process.STATUS}"; exit 9; }}')
     assert mpirun.self_launch(2, [], status) == 75
     status.write_text("")  # on a full disk
     script(bins[0] / "mpirun", "exit 9")
@@ -91,11 +91,11 @@ def test_the_exit_code_comes_from_rank_0_and_not_from_the_launcher(bins, tmp_pat
 
 
 def test_only_rank_0_leaves_its_code_and_only_to_hpcdl(tmp_path, monkeypatch):
-    monkeypatch.delenv(signals.STATUS, raising=False)
-    assert signals.write_status(75, 0) == 75
+    monkeypatch.delenv(process.STATUS, raising=False)
+    assert process.write_status(75, 0) == 75
     status = tmp_path / "status"
-    monkeypatch.setenv(signals.STATUS, str(status))
-    assert signals.write_status(75, 1) == 0
+    monkeypatch.setenv(process.STATUS, str(status))
+    assert process.write_status(75, 1) == 0
     assert not status.exists()
-    assert signals.write_status(75, 0) == 0
+    assert process.write_status(75, 0) == 0
     assert status.read_text() == "75"

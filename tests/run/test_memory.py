@@ -7,10 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from hpcdl import suite as memory
 from hpcdl.cases import collective
 from hpcdl.cli import main
-from hpcdl.launch import machine as memory
-from hpcdl.launch.machine import lack_of_memory, node_memory_bytes, shortage
+from hpcdl.launch.machine import node_memory_bytes, shortage
+from hpcdl.suite import lack_of_memory
 
 
 def test_node_memory_is_at_most_the_physical_memory():

@@ -146,7 +146,7 @@ WRONG_VALUES = [
     (
         "collective",
         {"message_bytes": 1 << 50},
-        "message_bytes: 1125899906842624 on a rank: needs at least 5066549.",
+        "message_bytes: 1125899906842624 on a rank: needs at least 4503599.",
     ),
     ("pairwise", {"message_bytes": 1 << 50}, "message_bytes: 1125899906842624 to a rank: needs at least 3377699."),
     ("collective", {"message_bytes": -4}, "message_bytes: must be at least 0, not -4"),

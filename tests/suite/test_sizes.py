@@ -3,10 +3,10 @@
 import pytest
 
 from hpcdl import suite
+from hpcdl import suite as memory
 from hpcdl.aggregation.parts import cost
 from hpcdl.cli import main
-from hpcdl.launch import machine as memory
-from hpcdl.launch.machine import PROCESS_BYTES
+from hpcdl.suite import PROCESS_BYTES
 
 HUGE = 2**63 - 1
 SIMULATED = {"network": "gemini", "flops": 1e9, "batch_per_rank": 1, "global_batch": None}

@@ -51,7 +51,7 @@ def sandblaster(**settings):
 @pytest.mark.parametrize(
     ("training", "rank", "who"),
     [
-        (asynchronous(), 0, "does not go on without rank 0; these may fail: 1 to 3"),
+        (asynchronous(), 0, "'asynchronous' does not go on without rank 0; these may fail: 1 to 3"),
         (asynchronous(servers=2), 1, "'asynchronous' does not go on without rank 1; these may fail: 2 to 3"),
         (asynchronous(dedicated=True), 3, "'asynchronous' does not go on without rank 3; these may fail: 1 to 2"),
         (

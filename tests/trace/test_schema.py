@@ -150,7 +150,7 @@ def complains(path, *words):
 
 def test_unreadable_files(tmp_path):
     complains(tmp_path, "no run.h5")
-    complains(tmp_path / "nothing.h5", "No such file")
+    complains(tmp_path / "nothing.h5", "no such file")
     text = tmp_path / "text.h5"
     text.write_text("not a trace")
     complains(text, "not a trace of hpcdl")

@@ -120,9 +120,8 @@ def ranks_to_start(options: argparse.Namespace, chosen: Suite) -> int:
 
 def check_memory(chosen: Suite, ranks: int) -> None:
     """Raise UsageError if all ranks start on this node and exceed its memory."""
-    from hpcdl.launch.library import in_batch_job
-    from hpcdl.launch.machine import lack_of_memory
-    from hpcdl.suite import UsageError
+    from hpcdl.launch.process import in_batch_job
+    from hpcdl.suite import UsageError, lack_of_memory
 
     if not in_batch_job(os.environ) and (line := lack_of_memory(chosen.cases, ["here"] * ranks)) is not None:
         raise UsageError(line)
@@ -156,8 +155,17 @@ def from_shell(options: argparse.Namespace, given: list[str]) -> int:
 
 def in_job(options: argparse.Namespace) -> int:
     """Run the suite as one rank of a job; return the exit code."""
-    from hpcdl.launch.library import abort, abort_on_error, incompatibility, is_first, load, mismatch, start
-    from hpcdl.launch.signals import STATUS, write_status
+    from hpcdl.launch.process import (
+        STATUS,
+        abort,
+        abort_on_error,
+        incompatibility,
+        is_first,
+        load,
+        mismatch,
+        start,
+        write_status,
+    )
     from hpcdl.run.failed_cases import CaseFailedError
 
     library = load()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from hpcdl.exit_codes import USAGE
-from hpcdl.launch.library import is_first
+from hpcdl.launch.process import is_first
 from hpcdl.registry import MAX_INTEGER, nearest, shortened
 
 if TYPE_CHECKING:
