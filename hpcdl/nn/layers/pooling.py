@@ -71,7 +71,6 @@ class WindowPooling:
         return self.window.over(shape, "float32", layer=self.name).output
 
     def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
-        """Nothing."""
         return []
 
     def bind(self, shape: Shape, site: Site) -> Bound:
@@ -108,7 +107,6 @@ class GlobalAverage:
         return (as_image(shape, layer=self.name)[2],)
 
     def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
-        """Nothing."""
         return []
 
     def bind(self, shape: Shape, site: Site) -> Bound:
@@ -134,7 +132,6 @@ class Subsampling:
         return (*windows(image[:2], (1, 1), self.stride, (0, 0), "floor", layer=self.name), self.channels)
 
     def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
-        """Nothing."""
         return []
 
     def bind(self, shape: Shape, site: Site) -> Bound:

@@ -104,7 +104,6 @@ class _Rows:
         return self._output
 
     def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
-        """Nothing."""
         return []
 
     def bind(self, shape: Shape, site: Site) -> Bound:
