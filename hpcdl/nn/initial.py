@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 PIECE: Final = 1 << 16
 """Elements drawn at once; their float64 numbers fit into a cache."""
 
+
 @dataclass(frozen=True)
 class Draws:
     """Random numbers of a variable's elements, by a counter-based generator (Philox; Salmon et al. 2011).
