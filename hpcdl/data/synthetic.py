@@ -50,7 +50,6 @@ class SyntheticSplit:
         self._reservoir *= np.float32(noise / np.hypot(1, noise))
 
     def __len__(self) -> int:
-        """Return the number of images."""
         return len(self.labels)
 
     def batch(
