@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from hpcdl.fabric.comm import Array
     from hpcdl.nn.geometry import BatchNormGeometry, ConvolutionGeometry, Shape
-    from hpcdl.nn.kernels.cupy.cudnn_plans import EnginePlan
-    from hpcdl.nn.kernels.cupy.device import Grid
+    from hpcdl.nn.kernels.cupy.device import EnginePlan, Grid
 
 T = TypeVar("T")
 
