@@ -211,4 +211,5 @@ def _join(layer: Branched, arrays: Sequence[Shape], local: Shape) -> Joint:
     if isinstance(layer, Concat):
         outputs = (*arrays[0][:-1], sum(shape[-1] for shape in arrays))
         return Joint(name, of, outputs, partial(Concatenated, arrays))
-    return Joint(name, of, local, partial(Classifier, of, *arrays[0], layer.weight))
+    (classes,) = arrays[0]
+    return Joint(name, of, local, partial(Classifier, of, classes, layer.weight))

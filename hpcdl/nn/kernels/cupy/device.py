@@ -147,7 +147,7 @@ class Device(Protocol):
         """
         ...
 
-    def execute(self, plan: EnginePlan, arrays: dict[int, Array]) -> None:
+    def execute(self, plan: EnginePlan, arrays: dict[Uid, Array]) -> None:
         """Start a plan on arrays, given by tensor number."""
         ...
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from hpcdl.fabric.comm import Array
     from hpcdl.nn.geometry import BatchNormGeometry, ConvolutionGeometry, Shape
-    from hpcdl.nn.kernels.cupy.device import EnginePlan, Grid
+    from hpcdl.nn.kernels.cupy.device import EnginePlan, Grid, Uid
 
 T = TypeVar("T")
 
@@ -164,7 +164,7 @@ class Gpu:
                 self._plans[key] = None
         return self._plans[key]
 
-    def execute(self, plan: EnginePlan, arrays: dict[int, Array]) -> None:
+    def execute(self, plan: EnginePlan, arrays: dict[Uid, Array]) -> None:
         """See :class:`hpcdl.nn.kernels.cupy.device.Device`. All plans share one workspace."""
         if plan.workspace > self._workspace.size:
             if self._has_recordings:  # recordings keep using the old workspace
