@@ -101,7 +101,6 @@ class Halves:
             vector[:] = numbers
 
     def lengths(self, span: slice) -> list[tuple[int, str]]:
-        """Return the length and the type of the vector."""
         return [(span.stop - span.start, "float16" if self.numbers == "float16" else "uint16")]
 
 

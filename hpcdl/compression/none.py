@@ -27,5 +27,4 @@ class None_:  # noqa: N801 - None is a keyword
         yield vector
 
     def lengths(self, span: slice) -> list[tuple[int, str]]:
-        """Return the length and the type of the vector."""
         return [(span.stop - span.start, self._dtype)]

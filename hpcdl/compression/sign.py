@@ -34,7 +34,6 @@ class Sign:
         return int(span.stop - span.start + 7) // 8
 
     def expected(self, span: slice) -> int:
-        """Return the bytes of a message."""
         return self.bound(span)
 
     def encode(self, span: slice, vector: Array, wire: Bytes, step: int) -> int:

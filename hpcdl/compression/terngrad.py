@@ -55,11 +55,9 @@ class TernGrad:
         """Scalers of all ranks by the bounds of a span."""
 
     def bound(self, span: slice) -> int:
-        """Return the bytes of a message."""
         return self._header(span) + int(span.stop - span.start + 3) // 4
 
     def expected(self, span: slice) -> int:
-        """Return the bytes of a message."""
         return self.bound(span)
 
     def encode(self, span: slice, vector: Array, wire: Bytes, step: int) -> int:
@@ -112,11 +110,9 @@ class SumsOfLevels:
         self._dtype = np.dtype(np.uint8 if self._planes <= 8 else np.uint32)
 
     def bound(self, span: slice) -> int:
-        """Return the bytes of a message."""
         return self._planes * (int(span.stop - span.start + 7) // 8)
 
     def expected(self, span: slice) -> int:
-        """Return the bytes of a message."""
         return self.bound(span)
 
     def encode(self, span: slice, vector: Array, wire: Bytes, step: int) -> int:  # noqa: ARG002

@@ -43,11 +43,9 @@ class TwoValues:
         self._choose = choose
 
     def bound(self, span: slice) -> int:
-        """Return the bytes of a message."""
         return self._header(span) + int(span.stop - span.start + 7) // 8
 
     def expected(self, span: slice) -> int:
-        """Return the bytes of a message."""
         return self.bound(span)
 
     def encode(self, span: slice, vector: Array, wire: Bytes, step: int) -> int:  # noqa: ARG002

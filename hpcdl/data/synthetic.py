@@ -50,7 +50,6 @@ class SyntheticSplit:
         self._reservoir *= np.float32(noise / np.hypot(1, noise))
 
     def __len__(self) -> int:
-        """Return the number of images."""
         return len(self.labels)
 
     def batch(
@@ -90,16 +89,13 @@ def synthetic(
         raise DataError(
             f"synthetic: shape must be three positive numbers [height, width, channels], not {shape!r}"
         )
-    for name, count, least in (
-        ("classes", classes, 1),
-        ("images", images, 1),
-        ("test_images", test_images, 0),
-        ("seed", seed, 0),
-    ):
-        if not _whole(count, least):
-            raise DataError(f"synthetic: {name} must be a whole number of at least {least}, not {count!r}")
-        if "images" in name and count > MAX_IMAGES:
-            raise DataError(f"synthetic: {name} must be at most {MAX_IMAGES}, not {count}")
+    for name, count, least in (("classes", classes, 1), ("images", images, 1), ("test_images", test_images, 0)):
+        if not _whole(count, least) or count > MAX_IMAGES:
+            raise DataError(
+                f"synthetic: {name} must be a whole number from {least} to {MAX_IMAGES}, not {count!r}"
+            )
+    if not _whole(seed, 0):
+        raise DataError(f"synthetic: seed must be a whole number of at least 0, not {seed!r}")
     if isinstance(noise, bool) or not isinstance(noise, int | float) or not 0 <= noise < np.inf:
         raise DataError(f"synthetic: noise must be a number of at least 0, not {noise!r}")
     height, width, channels = shape

@@ -35,7 +35,6 @@ class Adagrad:
         self.steps = 0
 
     def update(self, parameters: Array, gradients: Array, learning_rate: float) -> None:
-        """Change ``parameters`` (n,) in place; see :class:`hpcdl.optim.parts.protocol.Optimizer`."""
         rate = float(learning_rate)
         squares = state_vector(self.state, "sum_of_squares", parameters)
         for block, special in self.multipliers.blocks(parameters, gradients, squares, scratch=2):

@@ -35,6 +35,5 @@ class Adam:
         self.steps = 0
 
     def update(self, parameters: Array, gradients: Array, learning_rate: float) -> None:
-        """Change ``parameters`` (n,) in place; see :class:`hpcdl.optim.parts.protocol.Optimizer`."""
         adam_step(self, parameters, gradients, float(learning_rate), self.weight_decay)
         self.steps += 1

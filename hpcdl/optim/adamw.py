@@ -36,7 +36,6 @@ class AdamW:
         self.steps = 0
 
     def update(self, parameters: Array, gradients: Array, learning_rate: float) -> None:
-        """Change ``parameters`` (n,) in place; see :class:`hpcdl.optim.parts.protocol.Optimizer`."""
         for block, special in self.multipliers.blocks(parameters, scratch=1):
             w, step = block
             np.multiply(w, float(learning_rate) * self.weight_decay, out=step)

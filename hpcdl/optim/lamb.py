@@ -38,7 +38,6 @@ class LAMB:
         self.steps = 0
 
     def update(self, parameters: Array, gradients: Array, learning_rate: float) -> None:
-        """Change ``parameters`` (n,) in place; see :class:`hpcdl.optim.parts.protocol.Optimizer`."""
         t = self.steps + 1
         mean = state_vector(self.state, "mean", parameters)
         square = state_vector(self.state, "mean_square", parameters)

@@ -33,7 +33,6 @@ class LARS:
         self.steps = 0
 
     def update(self, parameters: Array, gradients: Array, learning_rate: float) -> None:
-        """Change ``parameters`` (n,) in place; see :class:`hpcdl.optim.parts.protocol.Optimizer`."""
         velocity = state_vector(self.state, "velocity", parameters)
         velocity *= self.momentum
         for span, adapted, multiple in self.multipliers.whole_tensors(parameters, gradients):

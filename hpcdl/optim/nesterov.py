@@ -37,7 +37,6 @@ class Nesterov:
         return self.momentum
 
     def update(self, parameters: Array, gradients: Array, learning_rate: float) -> None:
-        """Change ``parameters`` (n,) in place; see :class:`hpcdl.optim.parts.protocol.Optimizer`."""
         rate = float(learning_rate)
         velocity = state_vector(self.state, "velocity", parameters)
         for block, special in self.multipliers.blocks(parameters, gradients, velocity, scratch=1):

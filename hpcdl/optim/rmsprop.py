@@ -34,7 +34,6 @@ class RMSProp:
         self.steps = 0
 
     def update(self, parameters: Array, gradients: Array, learning_rate: float) -> None:
-        """Change ``parameters`` (n,) in place; see :class:`hpcdl.optim.parts.protocol.Optimizer`."""
         rate = float(learning_rate)
         mean_square = state_vector(self.state, "mean_square", parameters)
         for block, special in self.multipliers.blocks(parameters, gradients, mean_square, scratch=2):

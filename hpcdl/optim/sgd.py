@@ -40,7 +40,6 @@ class SGD:
         self.steps = 0
 
     def update(self, parameters: Array, gradients: Array, learning_rate: float) -> None:
-        """Change ``parameters`` (n,) in place; see :class:`hpcdl.optim.parts.protocol.Optimizer`."""
         if self.momentum == 0:
             self._without_momentum(parameters, gradients, float(learning_rate))
         else:

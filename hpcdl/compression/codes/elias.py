@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from math import log2
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcdl.compression.parts.code import check_room, most_bits, padded
+from hpcdl.compression.parts.code import check_room, padded
 
 if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Bytes
@@ -25,10 +26,12 @@ class Elias:
         from hpcdl.compression.kernels import integer_codes  # late: listing compressors must not load numba
 
         self._kernels = integer_codes
-        self._steps = [((1 << n) - 1, n + 2 * (n + 1).bit_length() - 1) for n in range(33)]
 
     def bound(self, count: int, total: int) -> int:
-        return (most_bits(self._steps, count, total) + 7) // 8
+        if not count:
+            return 0
+        logarithm = log2(1 + total / count)  # the bits are at most a concave function of it (Jensen's inequality)
+        return int(count * (1 + logarithm + 2 * log2(1 + logarithm)) / 8) + 2
 
     def encode(self, integers: Array, wire: Bytes) -> int:
         check_room(wire, self.bound(len(integers), int(integers.sum(dtype=np.uint64))))

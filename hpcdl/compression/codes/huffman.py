@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
+from math import log2
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from hpcdl.compression.parts.code import check_room, most_bits, padded
+from hpcdl.compression.parts.code import check_room, padded
 
 if TYPE_CHECKING:
     from hpcdl.compression.parts.protocol import Bytes
@@ -63,9 +64,9 @@ def _bound(count: int, total: int) -> int:
     """Return the most bytes of ``count`` integers that sum to at most ``total``."""
     direct = _direct(count)
     symbols = min(_symbols(direct), total + 1)
-    steps = [(0, 0), *((1 << n, n) for n in range(direct, 32))]
     longest = (min(symbols, count) - 1).bit_length() if min(symbols, count) > 1 else 1
-    return HEADER + (symbols + 1) // 2 + (count * longest + most_bits(steps, count, total) + 7) // 8
+    lower = count * log2(1 + total / count) if count else 0  # at most: a concave function of the mean
+    return HEADER + (symbols + 1) // 2 + int((count * longest + lower) / 8) + 2
 
 
 def _direct(count: int) -> int:

@@ -20,30 +20,9 @@ def put(indices: Any, values: Any, into: Any) -> None:
     into[indices] = values
 
 
-@njit(nogil=True, cache=True)
 def add(indices: Any, values: Any, into: Any) -> None:
-    """Add ``values`` at ``indices``."""
-    for i in range(len(indices)):
-        into[indices[i]] += values[i]
-
-
-@njit(nogil=True, cache=True)
-def mark(indices: Any, marks: Any) -> None:
-    """Set the bits of ``indices``."""
-    for i in range(len(indices)):
-        marks[indices[i] >> 3] |= np.uint8(1 << (indices[i] & 7))
-
-
-@njit(nogil=True, cache=True)
-def rising(ahead: Any, length: Any, indices: Any) -> Any:
-    """Fill ``indices`` from gaps; return False if one is not below ``length``."""
-    position = np.int64(-1)
-    for i in range(len(ahead)):
-        position += 1 + np.int64(ahead[i])
-        if position >= length:
-            return False
-        indices[i] = position
-    return True
+    """Add ``values`` at ``indices``, which are different."""
+    into[indices] += values
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -83,7 +62,7 @@ def sample(vector: Any, sampled: Any, seed: Any) -> None:
 
 def are_finite(vector: Any) -> bool:
     """Return True if all entries are finite."""
-    return bool(highest(bits_of(vector)) < bits(np.inf, vector.dtype))
+    return bool(np.isfinite(vector).all())
 
 
 @njit(nogil=True, cache=True)
@@ -118,13 +97,3 @@ def sample_bits(seen: Any, sampled: Any, seed: Any) -> None:
         begin, end = i * len(seen) // len(sampled), (i + 1) * len(seen) // len(sampled)
         state = state * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)  # Knuth's MMIX
         sampled[i] = seen[begin + np.int64((state >> np.uint64(33)) % np.uint64(end - begin))] & mask
-
-
-@njit(nogil=True, cache=True)
-def highest(seen: Any) -> Any:
-    """Return the largest magnitude."""
-    mask = ~(seen.dtype.type(1) << seen.dtype.type(8 * seen.itemsize - 1))
-    most = seen.dtype.type(0)
-    for i in range(len(seen)):
-        most = max(most, seen[i] & mask)
-    return most

@@ -6,14 +6,11 @@ levels of a quantiser or numbers of clusters. Bits fill a byte from its lowest; 
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from hpcdl.compression.parts.protocol import Bytes
     from hpcdl.fabric.comm import Array
 
@@ -55,30 +52,6 @@ class Code(Protocol):
         has no meaning.
         """
         ...
-
-
-def most_bits(points: Sequence[tuple[int, int]], count: int, total: int) -> int:
-    """Return the most bits of ``count`` integers that sum to at most ``total``.
-
-    ``points`` has the bits of an integer as steps, rising: (least integer, bits). The bound is ``count`` times the
-    least concave function above the steps, at the mean of the integers (Jensen's inequality).
-    """
-    if count == 0:
-        return 0
-    hull: list[tuple[int, int]] = []
-    for x, y in points:
-        while len(hull) > 1 and _below(hull[-2], hull[-1], (x, y)):
-            hull.pop()
-        hull.append((x, y))
-    for (x0, y0), (x1, y1) in pairwise(hull):
-        if total < x1 * count:
-            return (count * y0 * (x1 - x0) + (total - count * x0) * (y1 - y0)) // (x1 - x0)
-    return count * hull[-1][1]
-
-
-def _below(a: tuple[int, int], b: tuple[int, int], c: tuple[int, int]) -> bool:
-    """Return True if ``b`` is on or below the line from ``a`` to ``c``."""
-    return (b[1] - a[1]) * (c[0] - a[0]) <= (c[1] - a[1]) * (b[0] - a[0])
 
 
 def padded(message: Bytes) -> Bytes:

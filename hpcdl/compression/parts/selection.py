@@ -121,11 +121,9 @@ def add(entries: Sparse, into: Array, device: Device | None) -> None:
 
 def bitmap_of(indices: Array, length: int) -> Bytes:
     """Return one bit per position of a vector of ``length``, the first lowest; set at ``indices``."""
-    from hpcdl.compression.kernels import entries  # late: listing compressors must not load numba
-
-    marks = np.zeros((length + 7) // 8, np.uint8)
-    entries.mark(indices, marks)
-    return marks
+    marked = np.zeros(length, bool)
+    marked[indices] = True
+    return np.packbits(marked, bitorder="little")
 
 
 def unpacked(bits: Bytes, count: int) -> Array:
@@ -138,9 +136,9 @@ def unpacked(bits: Bytes, count: int) -> Array:
 
 def rising(ahead: Array, length: int, indices: Array) -> bool:
     """Fill ``indices``, int32, from gaps, uint32; return False if a position is not below ``length``."""
-    from hpcdl.compression.kernels import entries  # late: listing compressors must not load numba
-
-    return bool(entries.rising(ahead, length, indices))
+    positions = np.cumsum(ahead, dtype=np.int64) + np.arange(len(ahead))
+    indices[:] = positions
+    return not len(positions) or bool(positions[-1] < length)
 
 
 MARGIN = 1.1

@@ -93,13 +93,11 @@ class ImageSplit:
         self._augmentation = augmentation
 
     def __len__(self) -> int:
-        """Return the number of images."""
         return len(self.labels)
 
     def batch(
         self, indices: NDArray[np.int64], dtype: str, key: tuple[int, ...] | None = None
     ) -> tuple[Array, NDArray[np.int64]]:
-        """See :meth:`hpcdl.data.parts.dataset.Split.batch`."""
         labels = self.labels[indices]  # an index out of range fails before anything is read
         pixels = self._read(indices)
         _, height, width, channels = pixels.shape
@@ -157,13 +155,11 @@ class Part:
         self.labels = split.labels[indices]
 
     def __len__(self) -> int:
-        """Return the number of images."""
         return len(self._indices)
 
     def batch(
         self, indices: NDArray[np.int64], dtype: str, key: tuple[int, ...] | None = None
     ) -> tuple[Array, NDArray[np.int64]]:
-        """See :meth:`hpcdl.data.parts.dataset.Split.batch`."""
         return self._split.batch(self._indices[indices], dtype, key)
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from hpcdl.fabric.comm import Array
     from hpcdl.nn.layer import Layer, Site, Variable
-    from hpcdl.nn.ops import Addition, Bound, Concatenation, Elementary
+    from hpcdl.nn.ops import Addition, Bound, Concatenation
 
 
 class Concat:
@@ -106,22 +106,33 @@ class Residual:
         last = self.branch.layers[-1] if self.branch.layers else None
         if isinstance(last, BatchNorm) and not last.relu:
             branch = Chain(self.branch.layers[:-1]).bind(shape, site)
-            return BoundJoined(branch, last.join(output, site.inside(last.name), relu=self.relu), shortcut, add)
-        blob = Blob(output, site.dtype)
+            return BoundResidual(branch, last.join(output, site.inside(last.name), relu=self.relu), shortcut, add)
         return BoundResidual(
-            self.branch.bind(shape, site),
-            shortcut,
-            site.backend.addition(blob),
-            site.backend.relu(blob) if self.relu else None,
-            add,
+            self.branch.bind(shape, site), _Sum(Blob(output, site.dtype), site, self.relu), shortcut, add
         )
 
 
-class BoundJoined:
-    """Bound residual block whose last batch normalisation adds the shortcut."""
+class _Sum:
+    """End of a residual block without batch normalisation: the sum, and a ReLU if ``relu``."""
+
+    def __init__(self, blob: Blob, site: Site, relu: bool) -> None:
+        self._add = site.backend.addition(blob)
+        self._relu = site.backend.relu(blob) if relu else None
+
+    def forward(self, x: Array, _train: bool, shortcut: Array) -> Array:
+        y = self._add.forward([x, shortcut])
+        return y if self._relu is None else self._relu.forward(y)
+
+    def backward_joined(self, dy: Array) -> tuple[Array, Array]:
+        dz = dy if self._relu is None else self._relu.backward(dy)
+        return dz, dz
+
+
+class BoundResidual:
+    """Bound residual block; ``join``, often its last batch normalisation, adds the shortcut."""
 
     def __init__(
-        self, branch: BoundChain, join: BoundBatchNorm, shortcut: BoundChain, add_gradients: Addition
+        self, branch: BoundChain, join: BoundBatchNorm | _Sum, shortcut: BoundChain, add_gradients: Addition
     ) -> None:
         self._branch = branch
         self._join = join
@@ -135,44 +146,8 @@ class BoundJoined:
         branch_dy, shortcut_dy = self._join.backward_joined(dy)
         assert shortcut_dy is not None, "bound with a shortcut"
         del dy
-        return _sum(
-            self._branch.backward(branch_dy, needs_dx),
-            self._shortcut.backward(shortcut_dy, needs_dx),
-            self._add_gradients,
-        )
-
-
-class BoundResidual:
-    """Bound residual block with a separate addition."""
-
-    def __init__(
-        self,
-        branch: BoundChain,
-        shortcut: BoundChain,
-        add_outputs: Addition,
-        relu: Elementary | None,
-        add_gradients: Addition,
-    ) -> None:
-        self._branch = branch
-        self._shortcut = shortcut
-        self._add_outputs = add_outputs
-        self._relu = relu
-        self._add_gradients = add_gradients
-
-    def forward(self, x: Array, train: bool) -> Array:
-        y = self._add_outputs.forward([self._branch.forward(x, train), self._shortcut.forward(x, train)])
-        return y if self._relu is None else self._relu.forward(y)
-
-    def backward(self, dy: Array, needs_dx: bool) -> Array | None:
-        if self._relu is not None:
-            dy = self._relu.backward(dy)
-        return _sum(
-            self._branch.backward(dy, needs_dx), self._shortcut.backward(dy, needs_dx), self._add_gradients
-        )
-
-
-def _sum(branch_dx: Array | None, shortcut_dx: Array | None, add: Addition) -> Array | None:
-    return None if branch_dx is None or shortcut_dx is None else add.forward([branch_dx, shortcut_dx])
+        terms = self._branch.backward(branch_dy, needs_dx), self._shortcut.backward(shortcut_dy, needs_dx)
+        return self._add_gradients.forward([term for term in terms if term is not None]) if needs_dx else None
 
 
 class Auxiliary:

@@ -25,11 +25,9 @@ class Elementwise:
         self.name = name
 
     def output(self, shape: Shape) -> Shape:
-        """Return the input shape."""
         return shape
 
     def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
-        """Nothing."""
         return []
 
     def bind(self, shape: Shape, site: Site) -> Bound:
@@ -68,7 +66,6 @@ class Dropout:
         return shape
 
     def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
-        """Nothing."""
         return []
 
     def bind(self, shape: Shape, site: Site) -> Bound:
@@ -105,7 +102,6 @@ class Flatten:
         return (math.prod(shape),)
 
     def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
-        """Nothing."""
         return []
 
     def bind(self, shape: Shape, site: Site) -> Bound:  # noqa: ARG002

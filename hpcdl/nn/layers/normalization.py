@@ -38,7 +38,6 @@ class LRN:
         return as_image(shape, layer=self.name)
 
     def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
-        """Nothing."""
         return []
 
     def bind(self, shape: Shape, site: Site) -> Bound:

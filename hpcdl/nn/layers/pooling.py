@@ -24,27 +24,8 @@ if TYPE_CHECKING:
     from hpcdl.nn.ops import Bound, Concatenation, Elementary
 
 
-class PoolingWindow:
-    """Kernel, stride, padding and rounding of a pooling layer; the stride defaults to the kernel."""
-
-    def __init__(self, kernel: int | Pair, stride: int | Pair | None, padding: int | Pair, mode: Rounding) -> None:
-        self.kernel = pair(kernel)
-        self.stride = self.kernel if stride is None else pair(stride)
-        self.padding = pair(padding)
-        self.mode: Rounding = mode
-
-    def over(self, shape: Shape, dtype: str, *, layer: str) -> PoolingGeometry:
-        """Return the geometry on images of ``shape``; ValueError where the windows do not fit."""
-        image = as_image(shape, layer=layer)
-        if self.padding[0] >= self.kernel[0] or self.padding[1] >= self.kernel[1]:
-            raise ValueError(f"{layer}: padding {self.padding} leaves windows of {self.kernel} without a pixel")
-        placed = windows(image[:2], self.kernel, self.stride, self.padding, self.mode, layer=layer)
-        output = (*placed, image[2])
-        return PoolingGeometry(image, output, self.kernel, self.stride, self.padding, dtype)
-
-
 class WindowPooling:
-    """(N, H, W, C) to (N, P, Q, C): a number for each window and channel.
+    """(N, H, W, C) to (N, P, Q, C): a number for each window and channel; the stride defaults to the kernel.
 
     ``mode`` is the rounding of an incomplete last window (see :func:`hpcdl.nn.geometry.windows`); Caffe uses
     ``ceil``.
@@ -64,19 +45,29 @@ class WindowPooling:
         mode: Rounding = "ceil",
     ) -> None:
         self.name = name
-        self.window = PoolingWindow(kernel, stride, padding, mode)
+        self.kernel = pair(kernel)
+        self.stride = self.kernel if stride is None else pair(stride)
+        self.padding = pair(padding)
+        self.mode: Rounding = mode
 
     def output(self, shape: Shape) -> Shape:
         """Return (P, Q, C); ValueError where the windows do not fit."""
-        return self.window.over(shape, "float32", layer=self.name).output
+        return self._geometry(shape, "float32").output
 
     def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
-        """Nothing."""
         return []
 
     def bind(self, shape: Shape, site: Site) -> Bound:
-        geometry = self.window.over(shape, site.dtype, layer=self.name)
-        return BoundElementary(getattr(site.backend, self.operation)(geometry))
+        return BoundElementary(getattr(site.backend, self.operation)(self._geometry(shape, site.dtype)))
+
+    def _geometry(self, shape: Shape, dtype: str) -> PoolingGeometry:
+        image = as_image(shape, layer=self.name)
+        if self.padding[0] >= self.kernel[0] or self.padding[1] >= self.kernel[1]:
+            raise ValueError(
+                f"{self.name}: padding {self.padding} leaves windows of {self.kernel} without a pixel"
+            )
+        placed = windows(image[:2], self.kernel, self.stride, self.padding, self.mode, layer=self.name)
+        return PoolingGeometry(image, (*placed, image[2]), self.kernel, self.stride, self.padding, dtype)
 
 
 class MaxPooling(WindowPooling):
@@ -108,7 +99,6 @@ class GlobalAverage:
         return (as_image(shape, layer=self.name)[2],)
 
     def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
-        """Nothing."""
         return []
 
     def bind(self, shape: Shape, site: Site) -> Bound:
@@ -134,7 +124,6 @@ class Subsampling:
         return (*windows(image[:2], (1, 1), self.stride, (0, 0), "floor", layer=self.name), self.channels)
 
     def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
-        """Nothing."""
         return []
 
     def bind(self, shape: Shape, site: Site) -> Bound:

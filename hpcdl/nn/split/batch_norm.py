@@ -56,7 +56,6 @@ class Moments:
         return (2 * shape[-1] + 1,)
 
     def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
-        """Nothing."""
         return []
 
     def bind(self, shape: Shape, site: Site) -> Bound:  # noqa: ARG002

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hpcdl.nn.geometry import Blob, ConcatenationGeometry
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Chain, Layer, Site, Variable
-    from hpcdl.nn.ops import Addition, Bound, Concatenation, Elementary
+    from hpcdl.nn.ops import Bound
 
 
 @dataclass(frozen=True)
@@ -28,71 +29,25 @@ class Joint:
     of: str
     """Name of the layer with the branches."""
     outputs: Shape
+    """Shape of the rank's outputs."""
     build: Callable[[Site, list[Array]], Bound]
 
     def output(self, shape: Shape) -> Shape:  # noqa: ARG002
-        """Return the shape of the rank's outputs."""
         return self.outputs
 
     def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
-        """Nothing."""
         return []
 
     def bind(self, shape: Shape, site: Site) -> Bound:  # noqa: ARG002
         return self.build(site, site.stash(self.of))
 
 
-def fork(of: str, local: Shape) -> Joint:
-    """Return the begin of branches whose input has the shape ``local`` on this rank."""
-
-    def build(site: Site, stash: list[Array]) -> Bound:
-        return Fork(stash, site.backend.addition(Blob(local, site.dtype)))
-
-    return Joint(f"{of}.fork", of, local, build)
-
-
-def switch(of: str, number: int, local: Shape) -> Joint:
-    """Return the end of the branch ``number``; it returns the input of all branches."""
-    return Joint(f"{of}.switch{number}", of, local, lambda _, stash: Switch(stash))
-
-
-def addition(of: str, local: Shape, *, relu: bool) -> Joint:
-    """Return the sum of two branches, with a ReLU if ``relu``."""
-
-    def build(site: Site, stash: list[Array]) -> Bound:
-        blob = Blob(local, site.dtype)
-        return Sum(stash, site.backend.addition(blob), site.backend.relu(blob) if relu else None)
-
-    return Joint(f"{of}.join", of, local, build)
-
-
-def concatenation(of: str, locals_: Sequence[Shape]) -> Joint:
-    """Return the concatenation on channels of branches with outputs of the shapes ``locals_``."""
-    outputs = (*locals_[0][:-1], sum(shape[-1] for shape in locals_))
-
-    def build(site: Site, stash: list[Array]) -> Bound:
-        return Concatenated(stash, site.backend.concatenation(ConcatenationGeometry(tuple(locals_), site.dtype)))
-
-    return Joint(f"{of}.join", of, outputs, build)
-
-
-def classifier(of: str, classes: int, weight: float, local: Shape) -> Joint:
-    """Return the end of an auxiliary classifier with logits of ``classes``; it returns the classifier's input."""
-
-    def build(site: Site, stash: list[Array]) -> Bound:
-        loss = AuxiliaryLoss(of, classes, weight, site.backend, site.dtype)
-        site.heads.append(loss)
-        return Classifier(stash, loss)
-
-    return Joint(f"{of}.join", of, local, build)
-
-
 class Fork:
-    """Keep the input; sum the input gradients of all branches."""
+    """Keep the input, of the shape ``local``; sum the input gradients of all branches."""
 
-    def __init__(self, stash: list[Array], add: Addition) -> None:
+    def __init__(self, local: Shape, site: Site, stash: list[Array]) -> None:
         self._stash = stash
-        self._add = add
+        self._add = site.backend.addition(Blob(local, site.dtype))
 
     def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
         self._stash.append(x)
@@ -107,7 +62,7 @@ class Fork:
 class Switch:
     """Keep a branch's outputs and return the input; backward keeps an input gradient at the front of the stash."""
 
-    def __init__(self, stash: list[Array]) -> None:
+    def __init__(self, _site: Site, stash: list[Array]) -> None:
         self._stash = stash
 
     def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
@@ -120,12 +75,13 @@ class Switch:
 
 
 class Sum:
-    """Add the last branch to the first one."""
+    """Add the last branch to the first one; their outputs have the shape ``local``."""
 
-    def __init__(self, stash: list[Array], add: Addition, relu: Elementary | None) -> None:
+    def __init__(self, local: Shape, relu: bool, site: Site, stash: list[Array]) -> None:
+        blob = Blob(local, site.dtype)
         self._stash = stash
-        self._add = add
-        self._relu = relu
+        self._add = site.backend.addition(blob)
+        self._relu = site.backend.relu(blob) if relu else None
 
     def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
         _, first = self._stash
@@ -140,11 +96,11 @@ class Sum:
 
 
 class Concatenated:
-    """Concatenate the outputs of all branches on channels."""
+    """Concatenate the outputs of all branches, of the shapes ``locals_``, on channels."""
 
-    def __init__(self, stash: list[Array], join: Concatenation) -> None:
+    def __init__(self, locals_: Sequence[Shape], site: Site, stash: list[Array]) -> None:
         self._stash = stash
-        self._join = join
+        self._join = site.backend.concatenation(ConcatenationGeometry(tuple(locals_), site.dtype))
 
     def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
         _, *others = self._stash
@@ -158,11 +114,12 @@ class Concatenated:
 
 
 class Classifier:
-    """Pass the logits to the loss of an auxiliary classifier; return the classifier's input unchanged."""
+    """Pass the logits to the loss of the auxiliary classifier ``of``; return the classifier's input unchanged."""
 
-    def __init__(self, stash: list[Array], loss: AuxiliaryLoss) -> None:
+    def __init__(self, of: str, classes: int, weight: float, site: Site, stash: list[Array]) -> None:
         self._stash = stash
-        self._loss = loss
+        self._loss = AuxiliaryLoss(of, classes, weight, site.backend, site.dtype)
+        site.heads.append(self._loss)
 
     def forward(self, x: Array, train: bool) -> Array:
         if train:
@@ -205,11 +162,12 @@ def divided(layer: Branched, shape: Shape, have: Layout, rank: int, divide: Divi
     divided = [divide([_inside(name, layer) for layer in branch.layers], shape, have) for branch in branches]
     takes, gives = _common(layer, shape, have, [end for _, end in divided], outputs)
     arrays = [taken.array(rank, output) for taken, output in zip(takes, outputs, strict=True)]
-    placed: list[Placed] = [(Part(fork(name, local), have, have, rank, stashes=True), local)]
+    fork = Joint(f"{name}.fork", name, local, partial(Fork, local))
+    placed: list[Placed] = [(Part(fork, have, have, rank, stashes=True), local)]
     for number, (parts, _) in enumerate(divided, start=1):
         last = number == len(divided)
-        joint, after = (_join(layer, arrays, local), gives) if last else (switch(name, number, local), have)
-        end = Part(joint, takes[number - 1], after, rank, stashes=True)
+        joint = _join(layer, arrays, local) if last else Joint(f"{name}.switch{number}", name, local, Switch)
+        end = Part(joint, takes[number - 1], gives if last else have, rank, stashes=True)
         placed += [*parts, (end, arrays[number - 1])]
     return placed, gives
 
@@ -247,9 +205,11 @@ def _common(
 
 def _join(layer: Branched, arrays: Sequence[Shape], local: Shape) -> Joint:
     """Return the join of branches with outputs of the shapes ``arrays`` on this rank."""
+    name, of = f"{layer.name}.join", layer.name
     if isinstance(layer, Residual):
-        return addition(layer.name, arrays[0], relu=layer.relu)
+        return Joint(name, of, arrays[0], partial(Sum, arrays[0], layer.relu))
     if isinstance(layer, Concat):
-        return concatenation(layer.name, arrays)
+        outputs = (*arrays[0][:-1], sum(shape[-1] for shape in arrays))
+        return Joint(name, of, outputs, partial(Concatenated, arrays))
     (classes,) = arrays[0]
-    return classifier(layer.name, classes, layer.weight, local)
+    return Joint(name, of, local, partial(Classifier, of, classes, layer.weight))

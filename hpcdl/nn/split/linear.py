@@ -28,7 +28,6 @@ class Bias:
         self.of = of
 
     def output(self, shape: Shape) -> Shape:
-        """Return the input shape."""
         return shape
 
     def declare(self, shape: Shape) -> list[Variable]:

@@ -87,7 +87,7 @@ def pooling_by_rows(
     Backward: h*B*W*C
     """
     fill = -math.inf if isinstance(layer, MaxPooling) else 0.0
-    takes, gives = windowed(shape, layer.output(shape), layer.window, ranks, layer=layer.name, fill=fill)
+    takes, gives = windowed(shape, layer.output(shape), layer, ranks, layer=layer.name, fill=fill)
     return [Part(_Rows(layer, gives.local(rank)), takes, gives, rank)]
 
 
@@ -104,22 +104,13 @@ class _Rows:
         return self._output
 
     def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
-        """Nothing."""
         return []
 
     def bind(self, shape: Shape, site: Site) -> Bound:
-        window, (height, width, channels), (rows, columns, _) = self._layer.window, shape, self._output
-        geometry = PoolingGeometry(
-            (height, width, channels),
-            (rows, columns, channels),
-            window.kernel,
-            window.stride,
-            (0, window.padding[1]),
-            site.dtype,
-        )
-        largest = isinstance(self._layer, MaxPooling)
-        build = site.backend.max_pooling if largest else site.backend.average_pooling
-        return BoundElementary(build(geometry))
+        layer, (height, width, channels), (rows, columns, _) = self._layer, shape, self._output
+        image, output, padding = (height, width, channels), (rows, columns, channels), (0, layer.padding[1])
+        geometry = PoolingGeometry(image, output, layer.kernel, layer.stride, padding, site.dtype)
+        return BoundElementary(getattr(site.backend, layer.operation)(geometry))
 
 
 def convolution_by_filters(layer: Convolution, shape: Shape, have: Layout, rank: int, ranks: int) -> list[Part]:  # noqa: ARG001

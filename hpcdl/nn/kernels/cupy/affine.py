@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from hpcdl.nn.geometry import master, storage_dtype
-from hpcdl.nn.kernels.cupy.device import Uid, grid_over, grid_over_rows, is_aligned
+from hpcdl.nn.kernels.cupy.device import Uid, grid_over_rows, is_aligned
 from hpcdl.nn.kernels.cupy.elementwise import channel_sum, rectified_gradient
 
 if TYPE_CHECKING:
@@ -33,9 +33,8 @@ class ParameterCopy:
         if self._fits(parameter):
             return parameter
         self._copy = self._copy_for(parameter)
-        self._device.launch(
-            "cast", "narrow", self._dtype, grid_over(parameter.size), parameter, self._copy, parameter.size
-        )
+        size = parameter.size
+        self._device.launch("cast", "narrow", self._dtype, size, parameter, self._copy, size)
         return self._copy
 
     def gradient_target(self, gradient: Array) -> Array:
@@ -45,9 +44,7 @@ class ParameterCopy:
     def store_gradient(self, written: Array, gradient: Array) -> None:
         """Copy the array from :meth:`gradient_target` to ``gradient``, if they differ."""
         if written is not gradient:
-            self._device.launch(
-                "cast", "widen", self._dtype, grid_over(gradient.size), written, gradient, gradient.size
-            )
+            self._device.launch("cast", "widen", self._dtype, gradient.size, written, gradient, gradient.size)
 
     def _fits(self, array: Array) -> bool:
         return self._dtype == master(self._dtype) and is_aligned(self._device.address(array))
@@ -56,6 +53,14 @@ class ParameterCopy:
         if self._copy is None or self._copy.shape != parameter.shape:
             return self._device.empty(parameter.shape, storage_dtype(self._dtype))
         return self._copy
+
+
+def _add_bias(device: Device, y: Array, bias: Array | None, outputs: int, relu: bool, dtype: str) -> None:
+    """Add ``bias`` (outputs,) to ``y``, unless it is None, and apply a ReLU if ``relu``, in place."""
+    if bias is not None or relu:
+        rows = y.size // outputs
+        grid = grid_over_rows(rows, outputs, dtype)
+        device.launch("elementwise", "bias_relu", dtype, grid, y, bias, rows, outputs, int(relu))
 
 
 class Linear:
@@ -72,9 +77,7 @@ class Linear:
         self._saved = ()
         y = device.empty((len(x), g.outputs), storage_dtype(g.dtype))
         device.multiply(x, self._weight_copy.current(weight), y, g.dtype, transpose_a=False, transpose_b=True)
-        if bias is not None or g.relu:
-            grid = grid_over_rows(len(x), g.outputs, g.dtype)
-            device.launch(*("elementwise", "bias_relu", g.dtype, grid, y, bias, len(x), g.outputs, int(g.relu)))
+        _add_bias(device, y, bias, g.outputs, g.relu, g.dtype)
         self._saved = (x, y)
         return y
 
@@ -120,10 +123,7 @@ class Convolution:
         plain = device.convolution_plan("forward", g, batch, biased=False)
         assert plain is not None, "cuDNN has an engine for every plain convolution"
         device.execute(plain, arrays)
-        if has_more:
-            rows, filters = y.size // g.output[2], g.output[2]
-            grid = grid_over_rows(rows, filters, g.dtype)
-            device.launch("elementwise", "bias_relu", g.dtype, grid, y, bias, rows, filters, int(g.relu))
+        _add_bias(device, y, bias, g.output[2], g.relu, g.dtype)
         return y
 
     def backward(
@@ -174,19 +174,9 @@ class Windows:
         filters = self._weight_copy.current(weight).reshape(g.output[2], self._span)
         outputs = y.reshape(-1, g.output[2])
         for group, rows in self._groups():
-            device.multiply(
-                self._columns(x, group),
-                filters[rows],
-                outputs[:, rows],
-                g.dtype,
-                transpose_a=False,
-                transpose_b=True,
-            )
-        if bias is not None or g.relu:
-            grid = grid_over_rows(len(outputs), g.output[2], g.dtype)
-            device.launch(
-                *("elementwise", "bias_relu", g.dtype, grid, y, bias, len(outputs), g.output[2], int(g.relu))
-            )
+            columns, target = self._columns(x, group), outputs[:, rows]
+            device.multiply(columns, filters[rows], target, g.dtype, transpose_a=False, transpose_b=True)
+        _add_bias(device, y, bias, g.output[2], g.relu, g.dtype)
         self._saved = (x, y)
         return y
 
@@ -206,31 +196,17 @@ class Windows:
             target = dweight.reshape(g.output[2], self._span)[rows]
             device.multiply(gradient[:, rows], columns, target, g.dtype, transpose_a=True, transpose_b=False)
             if dx is not None:
-                device.multiply(
-                    gradient[:, rows], filters[rows], columns, g.dtype, transpose_a=False, transpose_b=False
-                )
-                device.launch(
-                    *(
-                        "windows",
-                        "scatter_windows",
-                        g.dtype,
-                        grid_over(dx.size),
-                        columns,
-                        dx,
-                        len(x),
-                        *self._sizes,
-                    ),
-                    *(group * self._share, self._share),
-                )
+                left, right = gradient[:, rows], filters[rows]
+                device.multiply(left, right, columns, g.dtype, transpose_a=False, transpose_b=False)
+                sizes = (len(x), *self._sizes, group * self._share, self._share)
+                device.launch("windows", "scatter_windows", g.dtype, dx.size, columns, dx, *sizes)
         return dx
 
     def _columns(self, x: Array, group: int) -> Array:
         g = self._geometry
         columns = self._device.empty((len(x) * math.prod(g.output[:2]), self._span), storage_dtype(g.dtype))
-        self._device.launch(
-            *("windows", "gather_windows", g.dtype, grid_over(columns.size), x, columns, len(x), *self._sizes),
-            *(group * self._share, self._share),
-        )
+        sizes = (len(x), *self._sizes, group * self._share, self._share)
+        self._device.launch("windows", "gather_windows", g.dtype, columns.size, x, columns, *sizes)
         return columns
 
     def _groups(self) -> Iterator[tuple[int, slice]]:
@@ -254,22 +230,9 @@ class LocallyConnected:
         g, device = self._geometry, self._device
         self._saved = ()
         y = device.empty((len(x), *g.output), storage_dtype(g.dtype))
-        device.multiply(
-            *(
-                self._by_position(self._columns(x)),
-                self._matrices(self._weight_copy.current(weight)),
-                self._by_position(y),
-            ),
-            *(g.dtype,),
-            transpose_a=False,
-            transpose_b=True,
-        )
-        if bias is not None or g.relu:
-            outputs = math.prod(g.output)
-            device.launch(
-                *("elementwise", "bias_relu", g.dtype, grid_over_rows(len(x), outputs, g.dtype)),
-                *(y, bias, len(x), outputs, int(g.relu)),
-            )
+        windows, filters = self._by_position(self._columns(x)), self._matrices(self._weight_copy.current(weight))
+        device.multiply(windows, filters, self._by_position(y), g.dtype, transpose_a=False, transpose_b=True)
+        _add_bias(device, y, bias, math.prod(g.output), g.relu, g.dtype)
         self._saved = (x, y)
         return y
 
@@ -282,31 +245,21 @@ class LocallyConnected:
         if dbias is not None:
             channel_sum(device, dz.reshape(len(dz), math.prod(g.output)), g.dtype, dbias)
         columns, gradient = self._columns(x), self._by_position(dz)
-        device.multiply(
-            gradient,
-            self._by_position(columns),
-            self._matrices(dweight),
-            g.dtype,
-            transpose_a=True,
-            transpose_b=False,
-        )
+        windows, target = self._by_position(columns), self._matrices(dweight)
+        device.multiply(gradient, windows, target, g.dtype, transpose_a=True, transpose_b=False)
         if not needs_dx:
             return None
         dx = device.empty(x.shape, storage_dtype(g.dtype))
         filters = self._matrices(self._weight_copy.current(weight))
-        device.multiply(
-            gradient, filters, self._by_position(columns), g.dtype, transpose_a=False, transpose_b=False
-        )
-        device.launch("windows", "scatter_windows", g.dtype, grid_over(dx.size), columns, dx, len(x), *self._sizes)
+        device.multiply(gradient, filters, windows, g.dtype, transpose_a=False, transpose_b=False)
+        device.launch("windows", "scatter_windows", g.dtype, dx.size, columns, dx, len(x), *self._sizes)
         return dx
 
     def _columns(self, x: Array) -> Array:
         """Copy the windows of all positions to (N, P Q, R S C)."""
         dtype = self._geometry.dtype
         columns = self._device.empty((len(x), self._positions, self._span), storage_dtype(dtype))
-        self._device.launch(
-            "windows", "gather_windows", dtype, grid_over(columns.size), x, columns, len(x), *self._sizes
-        )
+        self._device.launch("windows", "gather_windows", dtype, columns.size, x, columns, len(x), *self._sizes)
         return columns
 
     def _by_position(self, images: Array) -> Array:

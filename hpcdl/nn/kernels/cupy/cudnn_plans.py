@@ -6,12 +6,11 @@ device, from a description (``cudnn.create_device_properties``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import cudnn
 
-from hpcdl.nn.kernels.cupy.device import Uid
+from hpcdl.nn.kernels.cupy.device import EnginePlan, Uid
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,15 +27,6 @@ TYPES: Final = {
 
 class NoEngine(Exception):  # noqa: N818 - cuDNN's term
     """cuDNN has no engine for this graph."""
-
-
-@dataclass(frozen=True)
-class EnginePlan:
-    """A cuDNN graph with its chosen engine."""
-
-    graph: Any
-    workspace: int
-    """Workspace size (bytes)."""
 
 
 class Planner:

@@ -6,6 +6,7 @@ runs the same kernels on a CPU.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from hpcdl.fabric.comm import Array
     from hpcdl.nn.geometry import BatchNormGeometry, ConvolutionGeometry, Shape
-    from hpcdl.nn.kernels.cupy.cudnn_plans import EnginePlan
 
 T = TypeVar("T")
 
@@ -64,6 +64,15 @@ def size_of(dtype: str) -> int:
 def is_aligned(address: int) -> bool:
     """Return True if the address has the alignment that libraries assume."""
     return address % ALIGNMENT == 0
+
+
+@dataclass(frozen=True)
+class EnginePlan:
+    """A cuDNN graph with its chosen engine."""
+
+    graph: Any
+    workspace: int
+    """Workspace size (bytes)."""
 
 
 class Device(Protocol):
@@ -138,7 +147,7 @@ class Device(Protocol):
         """
         ...
 
-    def execute(self, plan: EnginePlan, arrays: dict[int, Array]) -> None:
+    def execute(self, plan: EnginePlan, arrays: dict[Uid, Array]) -> None:
         """Start a plan on arrays, given by tensor number."""
         ...
 

@@ -97,7 +97,7 @@ class Concatenation:
         y = self._device.empty((batch, *self._shapes[0][:-1], pitch), storage_dtype(self._dtype))
         for piece, offset in zip(pieces, self._offsets, strict=False):
             width = piece.shape[-1]
-            self._copy(piece, y, batch, width, from_pitch=width, from_offset=0, to_pitch=pitch, to_offset=offset)
+            self._copy(piece, y, batch, width, width, 0, pitch, offset)
         return y
 
     def backward(self, dy: Array) -> list[Array]:
@@ -105,36 +105,14 @@ class Concatenation:
         pieces = [self._device.empty((batch, *shape), storage_dtype(self._dtype)) for shape in self._shapes]
         for piece, offset in zip(pieces, self._offsets, strict=False):
             width = piece.shape[-1]
-            self._copy(dy, piece, batch, width, from_pitch=pitch, from_offset=offset, to_pitch=width, to_offset=0)
+            self._copy(dy, piece, batch, width, pitch, offset, width, 0)
         return pieces
 
-    def _copy(
-        self,
-        source: Array,
-        target: Array,
-        batch: int,
-        width: int,
-        *,
-        from_pitch: int,
-        from_offset: int,
-        to_pitch: int,
-        to_offset: int,
-    ) -> None:
+    def _copy(self, source: Array, target: Array, batch: int, width: int, *places: int) -> None:
+        """Copy rows of ``width``; ``places``: pitch and offset in the source, and in the target."""
         rows = batch * self._rows
-        self._device.launch(
-            "elementwise",
-            "copy_columns",
-            self._dtype,
-            grid_over_rows(rows, width, self._dtype),
-            source,
-            target,
-            rows,
-            width,
-            from_pitch,
-            from_offset,
-            to_pitch,
-            to_offset,
-        )
+        grid = grid_over_rows(rows, width, self._dtype)
+        self._device.launch("elementwise", "copy_columns", self._dtype, grid, source, target, rows, width, *places)
 
 
 MAX_THREADS: Final = 1 << 18

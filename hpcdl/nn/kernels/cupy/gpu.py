@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from hpcdl.fabric.comm import Array
     from hpcdl.nn.geometry import BatchNormGeometry, ConvolutionGeometry, Shape
-    from hpcdl.nn.kernels.cupy.cudnn_plans import EnginePlan
-    from hpcdl.nn.kernels.cupy.device import Grid
+    from hpcdl.nn.kernels.cupy.device import EnginePlan, Grid, Uid
 
 T = TypeVar("T")
 
@@ -93,14 +92,13 @@ class Gpu:
         import cupy
 
         from hpcdl.nn.kernels.cupy.cudnn_plans import NoEngine, Planner
-        from hpcdl.nn.kernels.cupy.libraries import Products, Uploads
+        from hpcdl.nn.kernels.cupy.libraries import Products
 
         self.deterministic = deterministic
         self.has_cudnn = True
         self.number = number
         self._cupy: Any = cupy
         self._stream = _stream(number)
-        self._uploads = Uploads(self._stream)
         self._products = Products()
         self._handle = cudnn.create_handle()
         cudnn.set_stream(self._handle, self._stream.ptr)
@@ -120,7 +118,7 @@ class Gpu:
         return self._cupy.zeros(shape, dtype)  # type: ignore[no-any-return]
 
     def asarray(self, array: npt.NDArray[Any]) -> Array:
-        return self._uploads.upload(array)
+        return self._cupy.asarray(array)  # type: ignore[no-any-return]  # through pinned memory, in stream order
 
     def to_host(self, array: Array) -> npt.NDArray[Any]:
         host: npt.NDArray[Any] = self._cupy.asnumpy(array)
@@ -166,7 +164,7 @@ class Gpu:
                 self._plans[key] = None
         return self._plans[key]
 
-    def execute(self, plan: EnginePlan, arrays: dict[int, Array]) -> None:
+    def execute(self, plan: EnginePlan, arrays: dict[Uid, Array]) -> None:
         """See :class:`hpcdl.nn.kernels.cupy.device.Device`. All plans share one workspace."""
         if plan.workspace > self._workspace.size:
             if self._has_recordings:  # recordings keep using the old workspace

@@ -11,8 +11,7 @@ from hpcdl.nn.kernels.cupy.elementwise import fold, groups_of, rectified_gradien
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array
     from hpcdl.nn.geometry import BatchNormGeometry, ResponseGeometry
-    from hpcdl.nn.kernels.cupy.cudnn_plans import EnginePlan
-    from hpcdl.nn.kernels.cupy.device import Device
+    from hpcdl.nn.kernels.cupy.device import Device, EnginePlan
 
 
 MAX_GROUPS = 256

@@ -11,7 +11,7 @@ import numpy as np
 from hpcdl.nn import geometry
 from hpcdl.nn.kernels.numba.convolution import Convolution
 from hpcdl.nn.kernels.numba.normalization import BatchNorm, ResponseNormalization
-from hpcdl.nn.kernels.numba.pooling import MAX_PIXELS, AveragePooling, MaxPooling
+from hpcdl.nn.kernels.numba.pooling import MAX_PIXELS, MaxPooling
 from hpcdl.nn.kernels.numba.winograd import Winograd
 from hpcdl.nn.kernels.numpy.affine import Linear, Rectified
 from hpcdl.nn.kernels.numpy.backend import BACKEND as REFERENCE
@@ -44,7 +44,6 @@ def _call_kernels(x: Array, dtype: str) -> None:
     window = geometry.PoolingGeometry(shape, (2, 2, CHANNELS), (2, 2), (2, 2), (0, 0), dtype)
     elementary: list[Elementary] = [
         MaxPooling(window),
-        AveragePooling(window),
         ResponseNormalization(geometry.ResponseGeometry(shape, 3, 1.0, 0.75, 1.0, dtype)),
     ]
     for op in elementary:
@@ -86,7 +85,6 @@ BACKEND = replace(
     convolution=_convolution,
     linear=_linear,
     max_pooling=_max_pooling,
-    average_pooling=AveragePooling,
     response_normalization=ResponseNormalization,
     batch_norm=BatchNorm,
     prepare=compile_kernels,

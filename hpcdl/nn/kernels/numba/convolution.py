@@ -19,7 +19,6 @@ from numba import njit, prange
 
 from hpcdl.nn.kernels.numba.parts import bounds
 from hpcdl.nn.kernels.numba.vectors import (
-    REGISTER_BYTES,
     VECTORS,
     copy_region,
     divide_rows,
@@ -43,18 +42,16 @@ CACHED_BYTES: Final = 1 << 19
 
 @njit(nogil=True, cache=True)
 def differentiate(
-    x: Any, y: Any, dy: Any, packed: Any, dweight: Any, partial: Any, dbias: Any, dx: Any, frame: Any, dz: Any,
-    stride: Any, padding: Any, margin: Any,
+    x: Any, y: Any, dy: Any, packed: Any, dweight: Any, dbias: Any, dx: Any, frame: Any, dz: Any, stride: Any,
+    padding: Any, margin: Any,
 ) -> None:  # fmt: skip
     """Overwrite ``dweight`` (groups, K, R, S, C); also ``dbias`` and ``dx`` unless they are empty.
 
-    ``packed`` are the weights from :func:`hpcdl.nn.kernels.numba.vectors.pack_reversed`. ``partial`` (groups, R,
-    S C, K) is for a transposed weight gradient, ``frame`` and ``dz`` are for images and gradients with a border,
-    ``y`` is the output of a ReLU. Each is empty if not used.
+    ``packed`` are the weights from :func:`hpcdl.nn.kernels.numba.vectors.pack_reversed`. ``frame`` and ``dz`` are
+    for images and gradients with a border, ``y`` is the output of a ReLU. Each is empty if not used.
     """
     groups, filters, _, _, channels = dweight.shape
     dweight[:] = 0
-    partial[:] = 0
     dbias[:] = 0
     for n in range(len(dy)):
         for g in range(groups):
@@ -69,29 +66,20 @@ def differentiate(
                 gradient, corner = dz, margin
             if dbias.size:
                 _add_pixels(gradient, corner, dy.shape[1:3], dbias[g * filters : (g + 1) * filters])
-            if partial.size:
-                _weight_gradient_transposed(image, gradient, corner, partial[g], dy.shape[1:3], stride, channels)
-            else:
-                _weight_gradient(image, gradient, corner, dweight[g], dy.shape[1:3], stride)
+            _weight_gradient(image, gradient, corner, dweight[g], dy.shape[1:3], stride)
             if len(dx):
                 _input_gradient(gradient, packed[:, :, g], dx[n], g * channels, dweight.shape, padding, margin)
-    if partial.size:
-        for g in range(groups):
-            for k in range(filters):
-                for r in range(partial.shape[1]):
-                    for j in range(partial.shape[2]):
-                        dweight[g, k, r, j // channels, j % channels] = partial[g, r, j, k]
 
 
 @njit(nogil=True, cache=True, parallel=True)
 def _differentiate_in_parts(
-    parts: Any, x: Any, y: Any, dy: Any, packed: Any, dweights: Any, partials: Any, dbiases: Any, dx: Any,
+    parts: Any, x: Any, y: Any, dy: Any, packed: Any, dweights: Any, dbiases: Any, dx: Any,
     frames: Any, framed: Any, stride: Any, padding: Any, margin: Any,
 ) -> None:  # fmt: skip
     for part in prange(len(parts) - 1):
         i, j = parts[part], parts[part + 1]
         differentiate(
-            x[i:j], y[i:j], dy[i:j], packed, dweights[part], partials[part], dbiases[part], dx[i:j], frames[part],
+            x[i:j], y[i:j], dy[i:j], packed, dweights[part], dbiases[part], dx[i:j], frames[part],
             framed[part], stride, padding, margin,
         )  # fmt: skip
 
@@ -139,38 +127,6 @@ def _weight_gradient(image: Any, gradient: Any, corner: Any, dweight: Any, outpu
                         c, taps * run, c, taps * run, floor,
                     )  # fmt: skip
             k += height
-
-
-@njit(nogil=True, cache=True)
-def _weight_gradient_transposed(
-    image: Any, gradient: Any, corner: Any, partial: Any, output: Any, stride: Any, channels: int
-) -> None:
-    """Add one image's contribution to partial (R, S C, K): tile rows are a window's row, tile columns filters.
-
-    For images of three channels, where :func:`_weight_gradient` would leave registers half empty.
-    """
-    taps, run, filters = partial.shape
-    wide, item = image.shape[1], image.itemsize
-    floor = partial.dtype.type(-np.inf)
-    width = VECTORS * lanes(floor)
-    pieces, size, larger = divide_rows(run)
-    step = _cached_rows(image, gradient, stride)
-    for p in range(0, output[0], step):
-        for k in range(0, filters, width):
-            for r in range(taps):
-                j = 0
-                for piece in range(pieces):
-                    height = size + (piece < larger)
-                    c = partial.ctypes.data + ((r * run + j) * filters + k) * item
-                    tile(
-                        height, min(width, filters - k), min(step, output[0] - p), output[1],
-                        image.ctypes.data + ((p * stride[0] + r) * wide * channels + j) * item,
-                        1, stride[0] * wide * channels, stride[1] * channels,
-                        gradient[corner[0] + p, corner[1]].ctypes.data + k * item,
-                        gradient.shape[1] * gradient.shape[2], gradient.shape[2],
-                        c, filters, c, filters, floor,
-                    )  # fmt: skip
-                    j += height
 
 
 @njit(nogil=True, cache=True)
@@ -275,24 +231,20 @@ class Convolution:
             x.dtype,
         )
         pack_reversed(weight.reshape(grouped), packed)
-        run = geometry.kernel[1] * self._channels
-        is_transposed = _filled(self._filters, x) > _filled(run, x)
-        partial = (geometry.groups, geometry.kernel[0], run, self._filters) if is_transposed else (0, 0, 0, 0)
         parts = bounds(len(dy), dy.size * weight[0].size)
         count = len(parts) - 1
         dbiases = np.empty((count, 0 if dbias is None else len(dbias)), x.dtype)
-        partials = allocate((count, *partial), x.dtype)
         frames, framed = (allocate((count, *shape), x.dtype) for shape in (self._frame, self._gradient_frame))
         places = (geometry.stride, geometry.padding, self._margin)
         if count == 1:
             differentiate(
-                images, outputs, gradients, packed, dweight.reshape(grouped), partials[0], dbiases[0], dx,
+                images, outputs, gradients, packed, dweight.reshape(grouped), dbiases[0], dx,
                 frames[0], framed[0], *places,
             )  # fmt: skip
         else:
             dweights = allocate((count, *grouped), x.dtype)
             _differentiate_in_parts(
-                parts, images, outputs, gradients, packed, dweights, partials, dbiases, dx, frames, framed, *places
+                parts, images, outputs, gradients, packed, dweights, dbiases, dx, frames, framed, *places
             )
             add_parts(dweights, dweight.reshape(grouped))
         if dbias is not None:
@@ -316,12 +268,6 @@ def _in_one_row(geometry: ConvolutionGeometry) -> ConvolutionGeometry:
 
 def _needed(frame: Shape, image: Shape) -> Shape:
     return NO_FRAME if frame == image else frame
-
-
-def _filled(outputs: int, like: Array) -> float:
-    """Return the fraction of register lanes that ``outputs`` numbers fill."""
-    lane_count = REGISTER_BYTES // like.itemsize
-    return outputs / (-(-outputs // lane_count) * lane_count)
 
 
 @njit(nogil=True, cache=True)

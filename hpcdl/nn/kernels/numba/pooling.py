@@ -1,4 +1,4 @@
-"""Pooling: a loop over the pixels of a window, vectorised over channels."""
+"""Maximum pooling: a loop over the pixels of a window, vectorised over channels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import numpy as np
 from numba import njit
 
 from hpcdl.nn.kernels.numpy.activation_pool import allocate
-from hpcdl.nn.kernels.numpy.pooling import shares
 from hpcdl.nn.threads import parallel_ranges
 
 if TYPE_CHECKING:
@@ -44,28 +43,6 @@ class MaxPooling:
         parallel_ranges(
             len(dy), lambda i, j: _spread_to_largest(dy[i:j], chosen[i:j], *window, dx[i:j]), elements=dx.size
         )
-        return dx
-
-
-class AveragePooling:
-    """Mean of each window; the divisor is its size clipped to the padded image, as in Caffe."""
-
-    def __init__(self, geometry: PoolingGeometry) -> None:
-        self._geometry = geometry
-        self._share = shares(geometry)
-
-    def forward(self, x: Array) -> Array:
-        geometry = self._geometry
-        y = allocate((len(x), *geometry.output), x.dtype)
-        window = (geometry.kernel, geometry.stride, geometry.padding)
-        parallel_ranges(len(x), lambda i, j: _average(x[i:j], *window, self._share, y[i:j]), elements=x.size)
-        return y
-
-    def backward(self, dy: Array) -> Array:
-        geometry = self._geometry
-        dx = allocate((len(dy), *geometry.image), dy.dtype)
-        window = (geometry.kernel, geometry.stride, geometry.padding)
-        parallel_ranges(len(dy), lambda i, j: _spread(dy[i:j], *window, self._share, dx[i:j]), elements=dx.size)
         return dx
 
 
@@ -118,39 +95,3 @@ def _spread_to_largest(dy: Any, chosen: Any, kernel: Any, stride: Any, padding: 
                         pixel = dx[n, top + r, left + s]
                         for c in range(channels):
                             pixel[c] += gradient[c] if index[c] == number else zero
-
-
-@njit(nogil=True, cache=True)
-def _average(x: Any, kernel: Any, stride: Any, padding: Any, share: Any, y: Any) -> None:
-    _, height, width, channels = x.shape
-    images, rows, columns, _ = y.shape
-    for n in range(images):
-        for p in range(rows):
-            top, first, last = _inside(p, stride[0], padding[0], kernel[0], height)
-            for q in range(columns):
-                left, begin, end = _inside(q, stride[1], padding[1], kernel[1], width)
-                total = y[n, p, q]
-                total[:] = 0
-                for r in range(first, last):
-                    for s in range(begin, end):
-                        for c in range(channels):
-                            total[c] += x[n, top + r, left + s, c]
-                for c in range(channels):
-                    total[c] *= share[p, q]
-
-
-@njit(nogil=True, cache=True)
-def _spread(dy: Any, kernel: Any, stride: Any, padding: Any, share: Any, dx: Any) -> None:
-    _, height, width, channels = dx.shape
-    images, rows, columns, _ = dy.shape
-    for n in range(images):
-        dx[n] = 0
-        for p in range(rows):
-            top, first, last = _inside(p, stride[0], padding[0], kernel[0], height)
-            for q in range(columns):
-                left, begin, end = _inside(q, stride[1], padding[1], kernel[1], width)
-                for r in range(first, last):
-                    for s in range(begin, end):
-                        pixel = dx[n, top + r, left + s]
-                        for c in range(channels):
-                            pixel[c] += dy[n, p, q, c] * share[p, q]
