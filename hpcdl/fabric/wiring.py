@@ -6,12 +6,8 @@ from difflib import get_close_matches
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import numpy.typing as npt
 
     from hpcdl.fabric.network import Network
 
@@ -39,7 +35,7 @@ class Wiring:
         """Of each link used so far, bytes per second."""
         self.route = cache(self._route)
 
-    def _route(self, source: int, dest: int) -> tuple[float, npt.NDArray[np.int64]]:
+    def _route(self, source: int, dest: int) -> tuple[float, list[int]]:
         """Return the latency (s) of messages between two ranks, and the numbers of their links."""
         network, site = self._network, self._site
         one, other = self._host[source], self._host[dest]
@@ -59,9 +55,9 @@ class Wiring:
         latency = network.link.alpha + len(crossed) * site.hop_seconds
         return latency, self._numbered([ends[0], *crossed, ends[1]], network.link.beta)
 
-    def _numbered(self, links: Sequence[tuple[str, float]], beta: float) -> npt.NDArray[np.int64]:
+    def _numbered(self, links: Sequence[tuple[str, float]], beta: float) -> list[int]:
         for name, share in links:
             if name not in self._numbers:
                 self._numbers[name] = len(self.bandwidths)
                 self.bandwidths.append(share / max(beta, NO_TIME))
-        return np.array([self._numbers[name] for name, _ in links])
+        return [self._numbers[name] for name, _ in links]
