@@ -78,7 +78,7 @@ class Site:
     (random). ``ports``: of a host; a message to the rank d further on takes port d modulo their number, at both
     ends. ``hop_seconds``: latency of each link on the way; ``overhead_seconds``: for which a message occupies both
     its ranks before it leaves. ``background``: share of the links' bandwidth that others use. ``slow``: the share
-    of its bandwidth that a link keeps, by its name. Raises ValueError for values out of range.
+    of its bandwidth that a link keeps, by its name; 0 if it has failed. Raises ValueError for values out of range.
     """
 
     placement: str = "block"
@@ -100,10 +100,8 @@ class Site:
         if not 0 <= self.background < 1:
             raise ValueError(f"background: must be at least 0 and less than 1, not {self.background}")
         for link, share in (self.slow or {}).items():
-            if type(share) not in {int, float} or not 0 < share <= 1:
-                raise ValueError(
-                    f"slow: {link!r} must keep a share of its bandwidth, 0 < share <= 1, not {share!r}"
-                )
+            if type(share) not in {int, float} or not 0 <= share <= 1:
+                raise ValueError(f"slow: {link!r}: share of its bandwidth must be from 0 to 1, not {share!r}")
 
     def place(self, topology: Topology, hosts: int) -> npt.NDArray[np.int64]:
         """Return the places of the first ``hosts`` hosts. Raises ValueError if there are too few."""

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from functools import cache
+from itertools import permutations
 from typing import TYPE_CHECKING, Final
-
-import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import numpy.typing as npt
 
     from hpcdl.fabric.network import Network
 
@@ -23,7 +20,7 @@ class Wiring:
     """Links of a network with a topology, numbered as they are first used."""
 
     def __init__(self, network: Network, ranks: int) -> None:
-        """Raises ValueError for more hosts than places, and for a slow link that does not exist."""
+        """Raises ValueError for more hosts than places, an unknown slow link, and a failed link on a route."""
         if network.topology is None:
             raise ValueError(f"network {network.name!r} has no topology")
         self._network, self._topology, self._site = network, network.topology, network.site
@@ -34,12 +31,20 @@ class Wiring:
             if link not in (links := self._topology.links):
                 close = [*get_close_matches(link, links, n=1), *links, "none, as it has no links"]
                 raise ValueError(f"slow: no link {link!r}; did you mean {close[0]!r}?")
+        if failed := {link for link, share in self._slow.items() if not share}:
+            places = dict(enumerate(self._place.tolist()))
+            cut = [pair for pair in permutations(places, 2)
+                   if not failed.isdisjoint(self._topology.route(places[pair[0]], places[pair[1]]))]  # fmt: skip
+            if cut:
+                pairs = ", ".join(f"host {one} to {other}" for one, other in cut[:3])
+                more = f" and {len(cut) - 3} other pairs" if len(cut) > 3 else ""
+                raise ValueError(f"slow: no route from {pairs}{more}: failed links: {', '.join(sorted(failed))}")
         self._numbers: dict[str, int] = {}
         self.bandwidths: list[float] = []
         """Of each link used so far, bytes per second."""
         self.route = cache(self._route)
 
-    def _route(self, source: int, dest: int) -> tuple[float, npt.NDArray[np.int64]]:
+    def _route(self, source: int, dest: int) -> tuple[float, list[int]]:
         """Return the latency (s) of messages between two ranks, and the numbers of their links."""
         network, site = self._network, self._site
         one, other = self._host[source], self._host[dest]
@@ -59,9 +64,9 @@ class Wiring:
         latency = network.link.alpha + len(crossed) * site.hop_seconds
         return latency, self._numbered([ends[0], *crossed, ends[1]], network.link.beta)
 
-    def _numbered(self, links: Sequence[tuple[str, float]], beta: float) -> npt.NDArray[np.int64]:
+    def _numbered(self, links: Sequence[tuple[str, float]], beta: float) -> list[int]:
         for name, share in links:
             if name not in self._numbers:
                 self._numbers[name] = len(self.bandwidths)
                 self.bandwidths.append(share / max(beta, NO_TIME))
-        return np.array([self._numbers[name] for name, _ in links])
+        return [self._numbers[name] for name, _ in links]

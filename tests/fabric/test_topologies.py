@@ -128,6 +128,8 @@ def test_settings_of_a_site():
     assert seconds(ring, 8, on(tree, placement="cyclic", background=0.5)) == exactly(14, 14 / 8 * N * 8)
     slow = on(tree, slow={"switch 0.1 down": 0.25})
     assert seconds(ring, 8, slow) == exactly(14, 14 / 8 * N * 4)
+    unused = on(Torus(sides=[5]), slow={"router 3 +0": 0})
+    assert seconds(ring, 2, unused) == exactly(2, N)
     two_ports = seconds(direct, 3, on(FatTree(hosts=[4]), ports=2))
     assert two_ports == exactly(2, 2 * 4 * -(-N // 12))  # the two messages of a host take different ports
     hops = seconds(partial(parameter_server), 8, on(tree, hop_seconds=1e-3))
@@ -236,7 +238,11 @@ KEYS = {
             {"topology": "{name = 'fat_tree', hosts = [4, 2], slow = {'switch 0.1 u' = 0.5}}"},
             "did you mean 'switch 0.1 up'?",
         ),
-        ({"topology": "{name = 'fat_tree', hosts = [4, 2], slow = {'switch 0.1 up' = 2}}"}, "share <= 1, not 2"),
+        ({"topology": "{name = 'fat_tree', hosts = [4, 2], slow = {'switch 0.1 up' = 2}}"}, "from 0 to 1, not 2"),
+        (
+            {"topology": "{name = 'fat_tree', hosts = [4, 2], slow = {'switch 0.1 up' = 0}}"},
+            "slow: no route from host 4 to 0, host 4 to 1, host 4 to 2 and 13 other pairs: failed links: switch 0.1 up",
+        ),
         ({"topology": "{name = 'fat_tree', hosts = [4, 2], background = 1.0}"}, "topology: background: "),
         ({"ranks": "9"}, "topology: 9 hosts are more than the topology's 8"),
         ({"aggregation": "'native'"}, "aggregation: 'native' cannot be used with topology 'fat_tree'"),

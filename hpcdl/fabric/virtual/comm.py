@@ -12,7 +12,7 @@ from hpcdl.fabric.task import operation
 from hpcdl.fabric.vectors import Phantom
 from hpcdl.fabric.virtual.collectives import COLLECTIVES, collectively
 from hpcdl.fabric.virtual.groups import Gathering
-from hpcdl.fabric.virtual.matching import Post, hold, take
+from hpcdl.fabric.virtual.matching import hold, take
 from hpcdl.fabric.virtual.shifts import AsymmetryError
 from hpcdl.fabric.window import disseminate
 
@@ -240,13 +240,13 @@ class VirtualComm:
             group, rank, dest = group.shifted(self._world.shifts, rank, dest)
         address = task.space * self.size + dest
         mailbox = group.mailboxes[address]
-        key = rank, tag
-        receive = mailbox.take_receive(rank, tag) if mailbox.open else take(mailbox.receives, key)
+        receive = mailbox.take_receive(rank, tag) if mailbox.open else take(mailbox.receives, (rank, tag))
         if receive is None:
             group.posted += 1
-            hold(mailbox.sends, key, Post(task, group.posted, rank, dest, tag, buffer))
+            hold(mailbox.sends, (rank, tag), (group.posted, task, rank, dest, tag, buffer))
             return
-        self._world.complete(task, group.members[rank], rank, tag, buffer, receive.task, receive.buffer)
+        _, receiving, _, _, _, room = receive
+        self._world.complete(task, group.members[rank], rank, tag, buffer, receiving, room)
         if address >= self.size:
             group.tidy(address)
 
@@ -254,21 +254,20 @@ class VirtualComm:
         group = self._group
         address = task.space * self.size + self.rank
         mailbox = group.mailboxes[address]
-        key = source, tag
         wild = source < 0 or tag < 0
         if source < 0 and self._world.shifts is not None:
             raise AsymmetryError("a receive from any rank")
-        send = mailbox.take_send(source, tag) if wild else take(mailbox.sends, key)
+        send = mailbox.take_send(source, tag) if wild else take(mailbox.sends, (source, tag))
         if send is None:
             group.posted += 1
-            post = Post(task, group.posted, self.rank, source, tag, buffer)
+            post = (group.posted, task, self.rank, source, tag, buffer)
             if wild:
                 mailbox.open.append(post)
             else:
-                hold(mailbox.receives, key, post)
+                hold(mailbox.receives, (source, tag), post)
             return
-        rank = send.rank
-        self._world.complete(send.task, group.members[rank], rank, send.tag, send.buffer, task, buffer)
+        _, sending, rank, _, sent_tag, sent = send
+        self._world.complete(sending, group.members[rank], rank, sent_tag, sent, task, buffer)
         if address >= self.size:
             group.tidy(address)
 

@@ -7,46 +7,65 @@ or ends. This is the fluid model of SimGrid (Casanova et al. 2014), without TCP'
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
+    from collections.abc import Iterable, Sequence
 
     from hpcdl.fabric.wiring import Wiring
 
 ALIKE: Final = 1e-12
-"""Relative difference of moments, and of rates, that is rounding."""
+"""Relative difference of moments that is rounding."""
 
 
-def fair_shares(
-    routes: Sequence[npt.NDArray[np.int64]], bandwidths: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
+def fair_shares(routes: Sequence[Sequence[int]], bandwidths: Sequence[float]) -> list[float]:
     """Return the max-min fair rate of each flow by progressive filling; routes hold indices of ``bandwidths``.
 
-    Links fill up, the narrowest by the number of its flows first; its flows keep this rate.
+    Links fill up, the one with the least share for each of its flows first; its flows keep this rate. The share of
+    a link never falls meanwhile, so a link whose share has risen goes back into the heap.
     """
-    lengths = np.array([len(route) for route in routes])
-    used, links = np.unique(np.concatenate(routes), return_inverse=True)
-    flows = np.repeat(np.arange(len(routes)), lengths)
-    room = bandwidths[used]
-    rates = np.full(len(routes), inf)
-    while links.size:
-        crossing = np.bincount(links, minlength=len(used))
-        share = np.divide(room, crossing, out=np.full(len(used), inf), where=crossing > 0)
-        least = share.min()
-        filled = np.zeros(len(routes), bool)
-        filled[flows[(share <= least * (1 + ALIKE))[links]]] = True
-        rates[filled] = least
-        leaving = filled[flows]
-        room = room - np.bincount(links[leaving], minlength=len(used)) * least
-        links, flows = links[~leaving], flows[~leaving]
+    crossing: dict[int, list[int]] = {}
+    for flow, route in enumerate(routes):
+        for link in route:
+            crossing.setdefault(link, []).append(flow)
+    room = {link: bandwidths[link] for link in crossing}
+    flows = {link: len(through) for link, through in crossing.items()}
+    rates = [0.0] * len(routes)
+    shares = [(room[link] / count, link) for link, count in flows.items()]
+    heapify(shares)
+    while shares:
+        share, link = heappop(shares)
+        count = flows[link]
+        if not count:
+            continue
+        if (risen := room[link] / count) > share:
+            heappush(shares, (risen, link))
+            continue
+        for flow in crossing[link]:
+            if not rates[flow]:
+                rates[flow] = share
+                for other in routes[flow]:
+                    room[other] -= share
+                    flows[other] -= 1
     return rates
+
+
+class _Flow:
+    __slots__ = ("ends", "left", "number", "over", "rate", "route", "since")
+
+    def __init__(self, size: int, route: Sequence[int], ends: Any) -> None:
+        self.number = 0
+        """In the order of entering the links."""
+        self.left = float(size)
+        """Bytes at :attr:`since`."""
+        self.route = route
+        self.ends = ends
+        self.rate = 0.0
+        self.since = 0.0
+        self.over = inf
+        """Moment of the last byte at this rate."""
 
 
 class Flows:
@@ -57,13 +76,12 @@ class Flows:
         self._wiring = wiring
         self._overhead = overhead
         self._occupied = [0.0] * ranks
-        self._entering: list[tuple[float, int, int, npt.NDArray[np.int64], Any]] = []
-        self._sent = 0
-        self._now = 0.0
-        self._routes: list[npt.NDArray[np.int64]] = []
-        self._ends: list[Any] = []
-        self._left = np.empty(0)
-        self._rates = np.empty(0)
+        self._entering: list[tuple[float, int, _Flow]] = []
+        self._ending: list[tuple[float, int, _Flow]] = []
+        """Heap; entries of flows whose rate has changed since are out of date."""
+        self._sent = self._entered = 0
+        self._on: dict[int, set[_Flow]] = {}
+        """Flows of each link."""
         self.next = inf
         """When rates change next; infinity if nothing is under way."""
 
@@ -74,34 +92,53 @@ class Flows:
             now = max(now, self._occupied[source], self._occupied[dest]) + self._overhead
             self._occupied[source] = self._occupied[dest] = now
         self._sent += 1
-        heappush(self._entering, (now + latency, self._sent, size, route, ends))
+        heappush(self._entering, (now + latency, self._sent, _Flow(size, route, ends)))
         self.next = min(self.next, now + latency)
 
     def advance(self, moment: float) -> list[Any]:
         """Let time pass until ``moment``, which is :attr:`next`; return the ends of messages that are over."""
-        rounding = ALIKE * moment
-        done = list[Any]()
-        if self._ends:
-            self._left -= self._rates * (moment - self._now)
-            over = self._left <= self._rates * rounding
-            done = [end for end, gone in zip(self._ends, over, strict=True) if gone]
-            if done:
-                self._routes = [route for route, gone in zip(self._routes, over, strict=True) if not gone]
-                self._ends = [end for end, gone in zip(self._ends, over, strict=True) if not gone]
-                self._left = self._left[~over]
-        entered = list[int]()
-        while self._entering and self._entering[0][0] <= moment + rounding:
-            _, _, size, route, ends = heappop(self._entering)
-            if size:
-                entered.append(size)
-                self._routes.append(route)
-                self._ends.append(ends)
+        until = moment + ALIKE * moment
+        done, changed = list[_Flow](), set[int]()
+        while self._ending and self._ending[0][0] <= until:
+            over, _, flow = heappop(self._ending)
+            if flow.over == over:
+                done.append(flow)
+                flow.over = inf  # another entry may have the same moment
+                changed.update(flow.route)
+                for link in flow.route:
+                    self._on[link].remove(flow)
+        done.sort(key=lambda flow: flow.number)
+        while self._entering and self._entering[0][0] <= until:
+            _, _, flow = heappop(self._entering)
+            if flow.left:
+                changed.update(flow.route)
+                self._entered += 1
+                flow.number, flow.since = self._entered, moment
+                for link in flow.route:
+                    self._on.setdefault(link, set()).add(flow)
             else:
-                done.append(ends)
-        self._left = np.concatenate([self._left, entered])
-        self._now = moment
-        self.next = self._entering[0][0] if self._entering else inf
-        if self._ends:
-            self._rates = fair_shares(self._routes, np.array(self._wiring.bandwidths))
-            self.next = min(self.next, moment + float((self._left / self._rates).min()))
-        return done
+                done.append(flow)
+        self._share(moment, changed)
+        while self._ending and self._ending[0][2].over != self._ending[0][0]:
+            heappop(self._ending)
+        self.next = min(queue[0][0] if queue else inf for queue in (self._entering, self._ending))
+        return [flow.ends for flow in done]
+
+    def _share(self, moment: float, changed: Iterable[int]) -> None:
+        """Set the rates of all flows that share links, directly or through others, with the links ``changed``."""
+        reached, links = set[_Flow](), set(changed)
+        beyond = list(links)
+        while beyond:
+            for flow in self._on[beyond.pop()]:
+                if flow not in reached:
+                    reached.add(flow)
+                    new = [link for link in flow.route if link not in links]
+                    links.update(new)
+                    beyond += new
+        flows = sorted(reached, key=lambda flow: flow.number)
+        for flow, rate in zip(flows, fair_shares([f.route for f in flows], self._wiring.bandwidths), strict=True):
+            if rate != flow.rate:
+                flow.left -= flow.rate * (moment - flow.since)
+                flow.since, flow.rate = moment, rate
+                flow.over = moment + flow.left / rate
+                heappush(self._ending, (flow.over, flow.number, flow))

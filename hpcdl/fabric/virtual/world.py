@@ -146,12 +146,24 @@ class World:
                 continue
             if not moments:
                 self._raise_deadlock()
-            self.now = heappop(moments)
-            for task in self._agenda.pop(self.now):
+            now = self.now = heappop(moments)
+            for task in self._agenda.pop(now):
                 if self._held and task.rank in self._held:
                     self._held[task.rank].append(task)
-                else:
-                    self._resume(task)
+                elif not task.done:  # its rank has not failed
+                    self.running = task
+                    task.time = now
+                    try:
+                        if task.thrown is None:
+                            asked = task.coroutine.send(task.answer)
+                        else:
+                            thrown, task.thrown = task.thrown, None
+                            asked = task.coroutine.throw(thrown)
+                    except BaseException as ending:  # noqa: BLE001 - raised where the task is awaited, or by run()
+                        self._end_task(task, ending)
+                    else:
+                        if asked is not None:
+                            asked.waiters += (task,)
 
     def group(self, members: tuple[int, ...], depth: int) -> Group:
         """Make a group; deadlock reports read the mailboxes of all groups."""
@@ -209,8 +221,9 @@ class World:
         """Deliver a message of the rank ``source``, ``rank`` to its receiver, and set when both ends go on."""
         if type(room) is not Phantom:
             deliver(rank, sent, receiving.rank, room)
-        # Status(...) at half its cost; large simulations spend most of their time here
-        receiving.answer = tuple.__new__(Status, (rank, tag, sent.size))
+        status = receiving.answer
+        if type(status) is not Status or status != (rank, tag, sent.size):  # most are those of the last message
+            receiving.answer = Status(rank, tag, sent.size)
         size = sent.nbytes
         self.messages[sending.rank] += 1
         self.bytes[sending.rank] += size
@@ -227,17 +240,19 @@ class World:
             self._flows.send(self.now, source, receiving.rank, size, (receiving, sending))
 
     def _arrive(self, when: float, receiving: Task[Any], sending: Task[Any]) -> None:
+        agenda = self._agenda
         receiving.arrived = sending.sent = when
-        if when > receiving.time:  # noqa: PLR1730 - max() takes as long as the rest
-            receiving.time = when
-        if when > sending.time:  # noqa: PLR1730
-            sending.time = when
-        receiving.waiting -= 1
-        sending.waiting -= 1
-        if not receiving.waiting:
-            self.wake(receiving, receiving.time)
-        if not sending.waiting and sending is not receiving:
-            self.wake(sending, sending.time)
+        for task in (receiving, sending):
+            task.waiting -= 1
+            if task.time < when:  # noqa: PLR1730 - max() takes as long as the rest
+                task.time = when
+            if not task.waiting:  # as in wake()
+                due = agenda.get(task.time)
+                if due is None:
+                    agenda[task.time] = [task]
+                    heappush(self._moments, task.time)
+                else:
+                    due.append(task)
 
     def hold(self, rank: int) -> None:
         """Stop all programs of ``rank``: its main program is inside the library."""
@@ -290,29 +305,17 @@ class World:
         task.thrown = loss
         self.wake(task, max(self.now, task.time))
 
-    def _resume(self, task: Task[Any]) -> None:
-        """Run ``task`` to its next operation."""
-        if task.done:  # its rank has failed
-            return
-        self.running = task
-        task.time = self.now
-        try:
-            if task.thrown is None:
-                asked = task.coroutine.send(task.answer)
-            else:
-                thrown, task.thrown = task.thrown, None
-                asked = task.coroutine.throw(thrown)
-        except StopIteration as stop:
-            task.result = stop.value
-        except RankFailed:
+    def _end_task(self, task: Task[Any], ending: BaseException) -> None:
+        """Keep the result or the error of a program, and wake the tasks that await it."""
+        if isinstance(ending, StopIteration):
+            task.result = ending.value
+        elif isinstance(ending, RankFailed):
             self._end_rank(task.rank)
-        except Exception as error:  # noqa: BLE001 - raised where the task is awaited, or by run()
-            task.error = error
+        elif isinstance(ending, Exception):
+            task.error = ending
             self._failed.append(task)
         else:
-            if asked is not None:
-                asked.waiters += (task,)
-            return
+            raise ending
         if task.time > self.now:  # after arithmetic
             self._end = max(self._end, task.time)
         if not task.done:  # otherwise its rank has just failed
