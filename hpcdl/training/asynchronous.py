@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -261,6 +262,11 @@ def gradients_in_flight(settings: Mapping[str, Any]) -> int | None:
     return None if waits else 2 if settings["overlap"] else 1
 
 
+def cycle(settings: Mapping[str, Any]) -> int:
+    """Return the steps of a worker after which fetches and pushes repeat."""
+    return math.lcm(settings["n_fetch"], settings["n_push"])
+
+
 def _check_choice(name: str, value: str, *valid: str) -> None:
     if value not in valid:
         raise ValueError(f"{name}: must be {' or '.join(map(repr, valid))}, not {value!r}")
@@ -295,4 +301,5 @@ TRAITS: Final = Strategy(
     may_fail=may_fail,
     most_steps=most_steps,
     gradients_in_flight=gradients_in_flight,
+    cycle=cycle,
 )
