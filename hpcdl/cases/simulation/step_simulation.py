@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from hpcdl.cases.simulation.sized_session import sized_session
 from hpcdl.cases.simulation.sizes import sizes
-from hpcdl.cases.simulation.virtual_training import ComputeTimeModel
 from hpcdl.cases.spec.compute_times import times_of_ranks
-from hpcdl.fabric.comm import Counters
+from hpcdl.fabric.comm import INPUT, Counters
+from hpcdl.fabric.faults import Delays
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.nn.precision import master
 from hpcdl.nn.replica import Replica
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from hpcdl.cases.spec.compute_times import ComputeTimes
     from hpcdl.fabric.comm import Event
+    from hpcdl.fabric.faults import Straggler
     from hpcdl.fabric.network import Network
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer
@@ -114,6 +115,52 @@ class Training:
     def gradient_bytes(self) -> int:
         """Return the size of the vector that ranks exchange (bytes)."""
         return volumes(self.layers, self.shape, 1).parameters * np.dtype(self.dtype).itemsize
+
+
+class ComputeTimeModel:
+    """Model compute time of the simulated ranks and accumulate totals.
+
+    ``times`` are those of the ranks of a pipeline or of a model group in turn, or one for all ranks.
+    ``images(rank)`` returns the images of a rank's work; in a model group, those of the group.
+
+    The times of a batch, its input being where it begins, vary by a common factor of mean 1 and standard deviation
+    ``jitter``, lognormal. Each rank draws from its own random numbers, so that no interleaving changes them.
+    """
+
+    def __init__(
+        self,
+        times: Sequence[ComputeTimes],
+        images: Callable[[int], int],
+        ranks: int,
+        *,
+        jitter: float = 0.0,
+        straggler: Straggler | None = None,
+        seed: int = 0,
+    ) -> None:
+        self._times = times
+        self._images = images
+        self._deviation = math.sqrt(math.log1p(jitter**2))
+        self._random = [np.random.default_rng((seed, rank)) for rank in range(ranks)]
+        self._factor = [1.0] * ranks
+        self._delays = {straggler.rank: Delays(straggler, seed)} if straggler else {}
+        self.compute_seconds = [0.0] * ranks
+        self.input_seconds = [0.0] * ranks
+
+    def seconds(self, rank: int, label: str) -> float:
+        """Return the seconds that ``rank`` now takes for work called ``label``; see
+        :func:`hpcdl.fabric.virtual.simulated.simulated`.
+        """
+        if label == INPUT and self._deviation:
+            self._factor[rank] = self._random[rank].lognormal(-(self._deviation**2) / 2, self._deviation)
+        seconds = self._factor[rank] * self._times[rank % len(self._times)].seconds(label, self._images(rank))
+        pause = 0.0
+        if rank in self._delays:
+            seconds += self._delays[rank].after(seconds)
+            pause = self._delays[rank].before(label)
+        self.compute_seconds[rank] += pause + seconds
+        if label == INPUT:
+            self.input_seconds[rank] += seconds
+        return pause + seconds
 
 
 class VirtualStep(NamedTuple):

@@ -290,8 +290,8 @@ def _jitter(run: Run, index: int) -> float:
     steps = run.steps[run.steps["case_index"] == index]
     warm = steps["step"] >= int(run.described[index].get("warmup_steps") or 0)
     rows = steps[warm & (steps["images"] > 0) & (steps["compute_ns"] > 0)]
-    logarithms = np.log(rows["compute_ns"] / rows["images"])
-    deviation = logarithms.groupby(rows["rank"]).std().median()
+    logarithms = (rows["compute_ns"] / rows["images"]).transform(np.log)
+    deviation = float(logarithms.groupby(rows["rank"]).std().median())
     return 0.0 if math.isnan(deviation) else math.sqrt(math.expm1(deviation**2))
 
 

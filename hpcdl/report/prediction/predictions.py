@@ -275,8 +275,7 @@ def _jitter(rows: Sequence[Record]) -> str:
     low, high = (percent(bound(row["jitter"] for row in rows), 1) for bound in (min, max))
     size = low if low == high else f"{low} to {high}"
     return (
-        f"Jitter of a rank's computing in a step: {size}, as its trace has it unless --jitter states it; a step is "
-        "the median over simulated steps."
+        f"Jitter of a rank's computing in a step: {size}, as in the trace unless --jitter or the case states it."
     )
 
 
