@@ -64,7 +64,7 @@ check: $(VENV)/ready-to-test  ## ruff and mypy
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-peers: $(VENV)/ready-to-test  ## compare training steps with PyTorch, one thread (needs torch in $(VENV))
+peers: $(VENV)/ready-to-test  ## compare training steps with PyTorch (PEERS_OPTIONS="--threads 2 --compile"; needs torch in $(VENV))
 	$(BIN)/python tests/models/peers.py $(PEERS_OPTIONS)
 
 peers-collectives: $(VENV)/ready-to-test $(OTHER)/ready-to-test  ## compare allreduce with both MPI libraries' and gloo

@@ -30,6 +30,7 @@ ONLY_IN = {
     "scipy": ["analysis/*", "cases/spec/train_spec.py", "prediction/*"],
     "rich": ["commands/*"],
     "perfetto": ["trace/export.py"],
+    "google": ["trace/chakra.py"],
 }
 """Libraries, and the only modules that may import them."""
 

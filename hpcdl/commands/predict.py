@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hpcdl.commands.parts.output import write_output
 from hpcdl.commands.parts.parser import Command, case_patterns, path, whole_number
 from hpcdl.exit_codes import OK
 
-if TYPE_CHECKING:
-    import argparse
 SILENCE: Final = 10.0
 """Seconds after which each simulation is announced."""
+MAX_JITTER: Final = 10
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,8 +30,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with trainings: the cheapest split of each layer, and the step time of every mesh of the ranks",
     )
+    parser.add_argument(
+        "--jitter",
+        type=_deviation,
+        metavar="CV",
+        help="standard deviation of a rank's computing in a step, by its mean; 0: none (default: as in the trace)",
+    )
     parser.add_argument("--save", type=path, metavar="FILE.toml", help="write the network to a file")
     parser.add_argument("--json", action="store_true", help="one JSON document with a record per case")
+
+
+def _deviation(text: str) -> float:
+    if not 0 <= (deviation := float(text)) <= MAX_JITTER:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and {MAX_JITTER}")
+    return deviation
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -55,6 +67,7 @@ def execute(options: argparse.Namespace) -> int:
         ranks_per_host=options.ranks_per_host,
         meshes=options.parallelism,
         show=show,
+        jitter=options.jitter,
     )
     if options.save:
         origin = predicted.fitted.origin if predicted.fitted else {}

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from hpcdl.trace.run import Run
 
-FORMATS: Final = ("perfetto", "goal")
+FORMATS: Final = ("perfetto", "goal", "chakra")
 MAX_EVENTS_SHOWN: Final = 1 << 20
 """Ranks or steps that a range may have."""
 
@@ -21,7 +21,14 @@ MAX_EVENTS_SHOWN: Final = 1 << 20
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare arguments and options."""
     parser.add_argument("run", type=path, metavar="RUN", help="a run folder or a run.h5")
-    parser.add_argument("-o", dest="file", type=path, required=True, metavar="FILE", help="such as run.pftrace")
+    parser.add_argument(
+        "-o",
+        dest="file",
+        type=path,
+        required=True,
+        metavar="FILE",
+        help="such as run.pftrace; with chakra a folder",
+    )
     parser.add_argument("--format", choices=FORMATS, default="perfetto", help="(default: perfetto)")
     case_patterns(parser, "the case, if the run has several")
     parser.add_argument("--ranks", type=_numbers, metavar="N-M,...", help="only these ranks (default: all)")
@@ -42,6 +49,7 @@ def _numbers(text: str) -> list[int]:
 def execute(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
     from hpcdl.suite import UsageError
+    from hpcdl.trace.chakra import write_chakra
     from hpcdl.trace.export import select, write_goal, write_perfetto
     from hpcdl.trace.recorder import TraceError
     from hpcdl.trace.schema import read
@@ -49,9 +57,9 @@ def execute(options: argparse.Namespace) -> int:
     try:
         run = read(options.run)
         selection = select(run, _case(run, options.case), options.ranks, options.steps)
-        write = {"perfetto": write_perfetto, "goal": write_goal}[options.format]
+        write = {"perfetto": write_perfetto, "goal": write_goal, "chakra": write_chakra}[options.format]
         messages = write(options.file, selection)
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         raise UsageError(
             f"--format {options.format}: {error.name} is not installed: pip install 'hpcdl[report]'"
         ) from None
@@ -80,7 +88,7 @@ COMMAND: Final = Command(
     35,
     "timelines and schedules for other tools",
     "Write the events of a case for other tools: a timeline with an arrow for each message, to be opened in "
-    "ui.perfetto.dev, or a GOAL schedule for LogGOPSim and ATLAHS.",
+    "ui.perfetto.dev, a GOAL schedule for LogGOPSim and ATLAHS, or a Chakra execution trace per rank.",
     arguments,
     execute,
     "hpcdl trace runs/quickstart --case NAME -o run.pftrace",

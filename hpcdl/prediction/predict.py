@@ -97,11 +97,13 @@ def predict(
     ranks_per_host: int | None = None,
     meshes: bool = False,
     show: Callable[[str], object] = lambda _: None,
+    jitter: float | None = None,
 ) -> Prediction:
     """Predict a suite or a run on a network: a preset's name, a network file, or a run to fit a network to.
 
     ``ranks`` default to each case's own. With ``meshes``, only the parallelism of trainings is predicted. ``show``
-    gets a line before each simulation of steps. Raises UsageError, one line.
+    gets a line before each simulation of steps. ``jitter``: see :func:`hpcdl.prediction.steps.predicted_steps`.
+    Raises UsageError, one line.
     """
     wanted, run, papers = _records(what, globs)
     cluster, explained, most, source, certainty = _network(network)
@@ -129,6 +131,7 @@ def predict(
         certainty,
         _reduced(source) if source else (),
         show,
+        jitter,
     )
     left_out += others
     if not rows and not steps:

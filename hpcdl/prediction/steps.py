@@ -16,6 +16,7 @@ import numpy as np
 from hpcdl import registry
 from hpcdl.aggregation.parts.cost import check_messages
 from hpcdl.aggregation.ring import ring
+from hpcdl.analysis.run.launches import throughput_of
 from hpcdl.analysis.run.record_fields import configuration
 from hpcdl.cases.simulation.exchange_prices import priced
 from hpcdl.cases.simulation.step_simulation import Training, virtual_step
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from hpcdl.analysis.run.scaling import Record
+    from hpcdl.cases.simulation.step_simulation import VirtualStep
     from hpcdl.cases.spec.compute_times import ComputeTimes
     from hpcdl.fabric.network import Network
     from hpcdl.nn.geometry import Shape
@@ -43,8 +45,15 @@ if TYPE_CHECKING:
 
 STEPPING: Final = ("train", "replay")
 """Kinds of case that consist of training steps."""
-UNEQUAL: Final = ("straggler", "failure", "jitter", "shares")
+UNEQUAL: Final = ("straggler", "failure", "shares")
 """Keys with which the ranks or the steps of a case differ."""
+
+MAX_COUNTED: Final = 32
+"""Simulated steps of a strategy without a common step, or with jitter, on few ranks."""
+MIN_COUNTED: Final = 8
+"""Simulated steps of such a strategy on many ranks."""
+RANK_STEPS: Final = 256
+"""Simulated steps of all ranks of such a strategy together, between these bounds."""
 
 KEPT: Final = (
     *("suite", "case", "kind", "model", "dataset", "backend", "dtype", "training", "aggregation", "compression"),
@@ -62,12 +71,14 @@ def predicted_steps(
     certainty: Certainty | None = None,
     source: Sequence[Record] = (),
     show: Callable[[str], object] = lambda _: None,
+    jitter: float | None = None,
 ) -> tuple[list[Record], list[str]]:
     """Return predictions of the training cases among ``records``, and the cases without one, with reasons.
 
     ``ranks`` default to each case's own. ``most`` is the largest number of ranks of the network's fit,
     ``certainty`` its uncertainty, ``source`` the records of the run that it was fitted to. ``show``
-    gets a line before each simulation.
+    gets a line before each simulation. ``jitter``: coefficient of variation of a rank's computing in a step; by
+    default that of a simulated case's settings, or of the measured case whose compute times are used.
     """
     buckets = {record["ranks"]: int(record["bucket_bytes"]) for record in source if record.get("bucket_bytes")}
     groups: dict[Any, dict[int, list[Record]]] = {}
@@ -94,8 +105,8 @@ def predicted_steps(
                 check_hosts(first, network, p)
                 work = times(first, p, training.layers, training.shape)
                 bucket = _bucket(known.get(p, []), first, p, network, buckets)
-                row = _row(known.get(p, []), first, p, training, work, network, bucket, certainty)
-            except ValueError as error:
+                row = _row(known.get(p, []), first, p, training, work, network, bucket, certainty, jitter)
+            except (ValueError, TypeError) as error:
                 left_out.append(f"{name} on {p} ranks: {error}")
             else:
                 rows.append({**row, "times_the_measured_ranks": p / farthest if farthest else None})
@@ -133,17 +144,19 @@ def _bucket(
 
 def _training(record: Mapping[str, Any]) -> Training:
     """Return the training of a record. Raises ValueError if sizes alone do not determine its time."""
-    spec = spec_of(record)
+    spec, aggregates = spec_of(record), spec_of(record).strategy.aggregates
     for key in UNEQUAL:
         if record.get(key):
             raise ValueError(f"{key}: ranks or steps of the case differ")
-    if scheme_traits(record).adaptive:
+    if aggregates and scheme_traits(record).adaptive:
         raise ValueError(f"{spec.aggregation.name} chooses its scheme by measurements at run time")
     training: Training = spec.simulated({})
     if spec.plan is None:
         return training
     if spec.mesh is not None:
         raise ValueError(f"compression {spec.compression}: its arithmetic on a mesh has no price")
+    if not aggregates:
+        raise ValueError(f"compression {spec.compression}: its arithmetic between two ranks has no price")
     with about("compression"):
         check_lengths(spec.plan)
     return priced(training)
@@ -170,14 +183,21 @@ def _row(
     network: Network,
     bucket: int | None,
     certainty: Certainty | None,
+    jitter: float | None,
 ) -> Record:
     like = here[0] if here else like
-    workers = ranks // training.group_ranks(ranks)
-    images = _images(like, workers, ranks // workers // len(training.parts))
+    spec, together = spec_of(like), training.group_ranks(ranks)
+    spec.strategy.check(ranks // together, spec.training.in_full)
+    workers = training.copies(ranks)
+    images = _images(like, workers, together // len(training.parts))
+    if jitter is None:  # the ranks of a replay sleep for equal times
+        jitter = 0.0 if like["kind"] == "replay" else spec.jitter or work.jitter
     began = perf_counter()
-    seconds = virtual_step(training, ranks, images, network, work, bucket).seconds
+    counted = 1 if training.lockstep and not jitter else min(MAX_COUNTED, max(MIN_COUNTED, RANK_STEPS // ranks))
+    step = virtual_step(training, ranks, images, network, work, bucket, jitter=jitter, counted=counted)
     weak = like.get("scaling") == "weak"
     batch = images * workers if weak else int(like["global_batch"])
+    seconds, staleness = (step.seconds, None) if training.lockstep else _without_common_step(step, batch)
     return {
         **{name: like.get(name) for name in KEPT},
         "ranks": ranks,
@@ -186,6 +206,10 @@ def _row(
         "images_per_second": _measured(here, "images_per_second"),
         "predicted_seconds": seconds,
         "predicted_images_per_second": batch / seconds if seconds else None,
+        "staleness_mean": _measured(here, "staleness_mean"),
+        "predicted_staleness_mean": staleness,
+        "jitter": jitter,
+        "lockstep": training.lockstep,
         "compute_seconds": _compute_seconds(training, work, ranks, images),
         "compute_times": work.source or None,
         "bucket_bytes": bucket,
@@ -194,6 +218,19 @@ def _row(
         "library_decides": scheme_traits(like).native,
         "simulation_seconds": perf_counter() - began,
     }
+
+
+def _without_common_step(step: VirtualStep, batch: int) -> tuple[float, float | None]:
+    """Return the time of a global batch and the mean staleness, as they are measured; None without updates.
+
+    ValueError if the workers take too few steps together.
+    """
+    throughput = throughput_of(step.steps, step.unsettled, batch)
+    if throughput is None:
+        raise ValueError("too few of its steps overlap to measure its throughput")
+    inside = (step.updates["time"] >= throughput.begin) & (step.updates["time"] <= throughput.end)
+    stale = step.updates["staleness"][inside]
+    return float(throughput.seconds.mean()), float(stale.mean()) if len(stale) else None
 
 
 def _compute_seconds(training: Training, work: ComputeTimes, ranks: int, images: int) -> float:

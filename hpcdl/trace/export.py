@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from hpcdl.trace.run import matched
 
@@ -75,44 +75,65 @@ def write_goal(path: Path, selection: Selection) -> int:
     natives = sorted({label for label in events["label"].astype(str) if label.startswith("native ")})
     if natives:
         raise ValueError(f"{selection.name} calls {natives[0]!r}, whose messages the MPI library does not show")
-    messages = matched(events)
-    tags = dict(zip(messages["send"], range(len(messages)), strict=True))
-    tags |= dict(zip(messages["recv"], range(len(messages)), strict=True))
-    ranks = sorted(set(events["rank"]))
-    numbers = {rank: number for number, rank in enumerate(ranks)}
+    messages, ranks = matched(events), sorted(set(events["rank"]))
+    tags, numbers = numbered(messages), {rank: number for number, rank in enumerate(ranks)}
     with path.open("w", encoding="ascii") as file:
         file.write(f"num_ranks {len(ranks)}\n")
         for rank in ranks:
             file.write(f"\nrank {numbers[rank]} {{\n")
-            _goal_of_rank(file, events[events["rank"] == rank], tags, numbers)
+            for number, label, _, length, peer, size, tag, required in schedule(
+                events[events["rank"] == rank], tags
+            ):
+                direction = {"send": "to", "recv": "from"}.get(label)
+                text = f"{label} {size}b {direction} {numbers[peer]} tag {tag}" if direction else f"calc {length}"
+                file.write(f"l{number}: {text}\n")
+                file.writelines(f"l{number} requires l{other}\n" for other in required)
             file.write("}\n")
     return len(messages)
 
 
-def _goal_of_rank(file: TextIO, events: pd.DataFrame, tags: dict[int, int], numbers: dict[int, int]) -> None:
-    ordered = events.sort_values(["begin", "end"], kind="stable")
-    line = 0
-    written: dict[int, int] = {}  # row: its line
-    for row, gap, label, length, peer, size, required in _required(ordered):
-        lines = sorted({written[row] for row in required if row in written})
+def numbered(messages: pd.DataFrame) -> dict[int, int]:
+    """Return the number of its message, from 0, for each row of a matched send or receive."""
+    return {row: number for side in ("send", "recv") for number, row in enumerate(messages[side])}
+
+
+class Operation(NamedTuple):
+    """Event of a rank, or its time without a recorded event, in a schedule. Times in ns."""
+
+    number: int
+    """From 1."""
+    label: str
+    """Empty: a time without an event."""
+    begin: int
+    length: int
+    peer: int
+    bytes: int
+    tag: int
+    """Number of the message; -1: none."""
+    requires: list[int]
+    """Numbers of the operations that end before it begins."""
+
+
+def schedule(events: pd.DataFrame, tags: dict[int, int]) -> Iterator[Operation]:
+    """Yield the operations of a rank, in the order of their begins; messages without a tag are left out."""
+    number = 0
+    written: dict[int, int] = {}  # row: its number
+    for row, gap, label, begin, length, peer, size, required in _required(
+        events.sort_values(["begin", "end"], kind="stable")
+    ):
+        before = sorted({written[row] for row in required if row in written})
         if gap > 0:
-            line += 1
-            file.write(f"l{line}: calc {gap}\n" + "".join(f"l{line} requires l{number}\n" for number in lines))
-            lines = [line]
-        if label in {"send", "recv"}:
-            if row not in tags:
-                continue
-            direction = "to" if label == "send" else "from"
-            text = f"{label} {size}b {direction} {numbers[peer]} tag {tags[row]}"
-        else:
-            text = f"calc {length}"
-        line += 1
-        file.write(f"l{line}: {text}\n" + "".join(f"l{line} requires l{number}\n" for number in lines))
-        written[row] = line
+            number += 1
+            yield Operation(number, "", begin - gap, gap, -1, 0, -1, before)
+            before = [number]
+        if label not in {"send", "recv"} or row in tags:
+            number += 1
+            written[row] = number
+            yield Operation(number, label, begin, length, peer, size, tags.get(row, -1), before)
 
 
-def _required(ordered: pd.DataFrame) -> Iterator[tuple[int, int, str, int, int, int, set[int]]]:
-    """Yield row, idle time before it, label, length, peer, bytes of each event and the rows that it requires."""
+def _required(ordered: pd.DataFrame) -> Iterator[tuple[int, int, str, int, int, int, int, set[int]]]:
+    """Yield each event: row, idle time before it, label, begin, length, peer, bytes, and the rows it requires."""
     last: tuple[int, int] | None = None  # end and row of the event that ended last before the current one began
     running: list[tuple[int, int]] = []  # end and row of events that have not ended
     open_rows: dict[int, list[tuple[int, int]]] = {}  # task: its events that no later one of the task requires
@@ -134,7 +155,7 @@ def _required(ordered: pd.DataFrame) -> Iterator[tuple[int, int, str, int, int, 
         before[task] = begin, required
         open_rows.setdefault(task, []).append((end, row))
         running.append((end, row))
-        yield row, begin - last[0] if last else begin, label, end - begin, peer, size, required
+        yield row, begin - last[0] if last else begin, label, begin, end - begin, peer, size, required
 
 
 BATCH: Final = 20_000

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -285,6 +286,11 @@ def gradients_in_flight(settings: Mapping[str, Any]) -> int | None:
     return None if waits else 2 if settings["overlap"] else 1
 
 
+def cycle(settings: Mapping[str, Any]) -> int:
+    """Return the steps of a worker after which fetches and pushes repeat."""
+    return math.lcm(settings["n_fetch"], settings["n_push"])
+
+
 def title(ranks: int, settings: Mapping[str, Any]) -> str:
     """Return the name in the literature: Downpour, 2-softsync, SSP(3), BSP, 3-synchronous, DC-ASGD."""
     name = _title(ranks, settings)
@@ -321,4 +327,5 @@ TRAITS: Final = Strategy(
     may_fail=may_fail,
     most_steps=most_steps,
     gradients_in_flight=gradients_in_flight,
+    cycle=cycle,
 )

@@ -142,4 +142,9 @@ async def serve_centre(
     snapshots.take_due(session.steps, centre)
 
 
-TRAITS: Final = Strategy(aggregates=False, stops_at_target=False, check=check, workers=workers)
+def cycle(settings: Mapping[str, Any]) -> int:
+    """Return the period."""
+    return int(settings["period"])
+
+
+TRAITS: Final = Strategy(aggregates=False, stops_at_target=False, check=check, workers=workers, cycle=cycle)

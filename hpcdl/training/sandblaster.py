@@ -130,6 +130,11 @@ def most_steps(ranks: int, settings: Mapping[str, Any]) -> int:
     return int(settings["portions_per_worker"]) * len(workers(ranks, settings))
 
 
+def cycle(_settings: Mapping[str, Any]) -> int:
+    """Raise ValueError: losses decide how many gradients a line search computes."""
+    raise ValueError("losses decide the length of its line searches, and sizes have none")
+
+
 def _roles(ranks: int, servers: int) -> tuple[range, range]:
     """Return the ranks that hold shards and the ranks that work."""
     if servers == 0:
@@ -236,4 +241,5 @@ TRAITS: Final = Strategy(
     workers=workers,
     may_fail=may_fail,
     most_steps=most_steps,
+    cycle=cycle,
 )

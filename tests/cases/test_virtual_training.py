@@ -10,7 +10,7 @@ from hpcdl import registry, suite
 from hpcdl.analysis.network.waiting import of_events
 from hpcdl.analysis.run.record_fields import words
 from hpcdl.cases import train
-from hpcdl.cases.simulation import virtual_training as simulation
+from hpcdl.cases.simulation.step_simulation import ComputeTimeModel
 from hpcdl.cases.spec.compute_times import ComputeTimes, at_rate
 from hpcdl.fabric.comm import INPUT, Counters
 from hpcdl.fabric.faults import Straggler
@@ -183,9 +183,7 @@ def test_a_rank_that_comes_to_its_end_before_its_death():
 
 
 def test_jitter_has_mean_one_and_the_deviation_asked_for():
-    work = simulation.ComputeTimeModel(
-        [ComputeTimes({"forward": 1.0, INPUT: 0.0})], lambda _rank: 1, 1, jitter=0.2, seed=3
-    )
+    work = ComputeTimeModel([ComputeTimes({"forward": 1.0, INPUT: 0.0})], lambda _rank: 1, 1, jitter=0.2, seed=3)
     drawn = []
     for _ in range(20_000):
         work.seconds(0, INPUT)
@@ -196,7 +194,7 @@ def test_jitter_has_mean_one_and_the_deviation_asked_for():
 
 def test_no_interleaving_changes_what_a_rank_draws():
     def one_after_another(order):
-        work = simulation.ComputeTimeModel([ComputeTimes({INPUT: 1.0})], lambda _rank: 1, 2, jitter=0.2)
+        work = ComputeTimeModel([ComputeTimes({INPUT: 1.0})], lambda _rank: 1, 2, jitter=0.2)
         drawn = [(rank, work.seconds(rank, INPUT)) for rank in order]
         return sorted(drawn), work.compute_seconds, work.input_seconds
 
@@ -205,7 +203,7 @@ def test_no_interleaving_changes_what_a_rank_draws():
 
 def test_a_straggler_is_slowed_and_nobody_else():
     straggler = Straggler(rank=1, factor=4)
-    work = simulation.ComputeTimeModel([ComputeTimes({"forward": 0.5})], lambda _rank: 3, 3, straggler=straggler)
+    work = ComputeTimeModel([ComputeTimes({"forward": 0.5})], lambda _rank: 3, 3, straggler=straggler)
     assert [work.seconds(rank, "forward") for rank in range(3)] == [1.5, 6.0, 1.5]
     assert work.compute_seconds == [1.5, 6.0, 1.5]
 

@@ -1,7 +1,8 @@
-"""Compare training steps with PyTorch: equal networks, weights and batches, one thread, in turns.
+"""Compare training steps with PyTorch: equal networks, weights, batches and threads, in turns.
 
 Run by ``make peers``; prints a Markdown table. A step is forward, loss, backward and SGD with momentum and weight
-decay (PyTorch's fused one). PyTorch runs in both memory layouts and the faster one counts. Times are medians over
+decay (PyTorch's fused one). PyTorch runs in both memory layouts, with ``--compile`` also compiled, and the fastest counts.
+Times are medians over
 rounds in which every contender makes a step; a ratio is PyTorch's time by ours, with the lower and upper quartile
 of the rounds' ratios. Memory is the largest resident set of a process that makes three steps, less what it was
 after the imports.
@@ -80,12 +81,13 @@ def groups(network):
     ]
 
 
-def pytorchs(name, layout):
+def pytorchs(name, kind):
     """Return a function that executes a training step with PyTorch; ReLUs are in place, as usual."""
     import torch
     import torch_zoo
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ[THREADS[0]]))
+    layout, _, compiled = kind.partition(" ")
     shape, classes, batch = NETWORKS[name]
     network = getattr(torch_zoo, name)(shape, classes).train()
     for module in network.modules():
@@ -93,6 +95,8 @@ def pytorchs(name, layout):
             module.inplace = True
     form = getattr(torch, layout)
     network = network.to(memory_format=form)
+    if compiled:
+        network = torch.compile(network)
     images, labels = draw(shape, classes, batch)
     images = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(memory_format=form)
     labels = torch.from_numpy(labels)
@@ -110,7 +114,7 @@ def pytorchs(name, layout):
 
 
 def contender(kind, name):
-    return hpcdls(name, kind) if kind not in LAYOUTS else pytorchs(name, kind)
+    return pytorchs(name, kind) if kind.startswith(LAYOUTS) else hpcdls(name, kind)
 
 
 def resident(key):
@@ -121,12 +125,12 @@ def resident(key):
 
 def memory(kind, name):
     """Return the peak memory of three steps in a new process, in MB."""
-    command = [sys.executable, __file__, "--memory-of", kind, name]
+    command = [sys.executable, __file__, "--threads", os.environ[THREADS[0]], "--memory-of", kind, name]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def measure_memory(kind, name):
-    if kind in LAYOUTS:
+    if kind.startswith(LAYOUTS):
         import torch_zoo  # noqa: F401
     else:
         from hpcdl.nn.backend import backend
@@ -140,20 +144,19 @@ def measure_memory(kind, name):
     print(json.dumps(resident("VmHWM") - before))
 
 
-def compare(name, backend, rounds):
-    kinds = (backend, *LAYOUTS)
-    steps = {kind: contender(kind, name) for kind in kinds}
+def compare(name, backend, rounds, peers):
+    steps = {kind: contender(kind, name) for kind in (backend, *peers)}
     for step in steps.values():
         step()
         step()
-    times = {kind: [] for kind in kinds}
+    times = {kind: [] for kind in steps}
     for _ in range(rounds):
         for kind, step in steps.items():
             begin = time.perf_counter()
             step()
             times[kind].append(time.perf_counter() - begin)
     medians = {kind: statistics.median(values) for kind, values in times.items()}
-    best = min(LAYOUTS, key=medians.get)
+    best = min(peers, key=medians.get)
     ratios = sorted(theirs / ours for ours, theirs in zip(times[backend], times[best], strict=True))
     return medians[backend], medians[best], best, ratios
 
@@ -163,10 +166,14 @@ def main():
     parser.add_argument("--models", default=",".join(NETWORKS))
     parser.add_argument("--backend", default="numba")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--threads", default="1", help="of each contender (default: 1)")
+    parser.add_argument("--compile", action="store_true", help="also torch.compile, which needs a C++ compiler")
     parser.add_argument("--memory-of", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if any(os.environ.get(key) != "1" for key in THREADS):
-        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | dict.fromkeys(THREADS, "1"))
+    if any(os.environ.get(key) != options.threads for key in THREADS):
+        os.execve(
+            sys.executable, [sys.executable, *sys.argv], os.environ | dict.fromkeys(THREADS, options.threads)
+        )
     if options.memory_of:
         measure_memory(*options.memory_of)
         return
@@ -181,19 +188,20 @@ def main():
         platform.machine(),
     )
     print(
-        f"hpcdl {options.backend} beside PyTorch {torch.__version__} on {chip}, one thread, {options.rounds} rounds\n"
+        f"hpcdl {options.backend} beside PyTorch {torch.__version__} on {chip}, {options.threads} threads, "
+        f"{options.rounds} rounds\n"
     )
     print(
         "| model | batch | hpcdl ms | PyTorch ms | its layout | ratio | quartiles | peak MB | PyTorch's | of it |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|")
-    logs = []
+    logs, peers = [], [*LAYOUTS, *(f"{layout} compiled" for layout in LAYOUTS if options.compile)]
     for name in options.models.split(","):
-        ours, theirs, layout, ratios = compare(name, options.backend, options.rounds)
+        ours, theirs, layout, ratios = compare(name, options.backend, options.rounds, peers)
         ratio = theirs / ours
         logs.append(ratio)
         quarter = len(ratios) // 4
-        mine, its = memory(options.backend, name), min(memory(kind, name) for kind in LAYOUTS)
+        mine, its = memory(options.backend, name), min(memory(kind, name) for kind in peers)
         print(
             f"| {name} | {NETWORKS[name][2]} | {ours * 1e3:.1f} | {theirs * 1e3:.1f} | {layout} | {ratio:.2f} "
             f"| {ratios[quarter]:.2f} to {ratios[-1 - quarter]:.2f} | {mine:.0f} | {its:.0f} | {mine / its:.2f} |",

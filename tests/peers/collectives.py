@@ -1,16 +1,19 @@
-"""Allreduce on one machine: every scheme, both MPI libraries' own, and PyTorch's gloo, taking turns.
+"""Allreduce on one machine: every scheme, both MPI libraries' own, PyTorch's gloo, and OSU's if found, taking turns.
 
 Run by ``make peers-collectives``; prints a Markdown table. An operation takes as long as its slowest rank; a turn is
 several operations, after a barrier each, of which the median counts. Over rounds the contenders' turns are shuffled.
 A ratio is the best native's time by the best scheme's of the same round; the scheme and the native are those of the
-least median over rounds. The last columns do the same for ``auto``, with what it chose, and the best of all rows that
+least median over rounds. ``osu_allreduce`` runs if it is on the path, by the ``mpirun`` of the path; its turn is one
+run, of which its maximum over ranks counts. The last columns do the same for ``auto``, with what it chose, and the best of all rows that
 its library has, natives included.
 """
 
 import argparse
 import os
 import random
+import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -22,6 +25,7 @@ SCHEMES = ("ring", "segmented_ring", "halving_doubling", "butterfly", "direct", 
 NATIVES = ("native", "native_reduce_scatter_allgather")
 SIZES = tuple(4 << 2 * i for i in range(13))
 """4 B to 64 MiB."""
+OSU = shutil.which("osu_allreduce")
 
 
 def repetitions(size):
@@ -84,6 +88,26 @@ def play_gloo(rank, ranks, meeting):
     serve(rank, answer)
 
 
+def osu(ranks, size):
+    """Return the maximum over ranks of the time of OSU's allreduce, mean over its iterations (s)."""
+    command = [
+        "mpirun",
+        "-n",
+        str(ranks),
+        OSU,
+        "-f",
+        "-m",
+        f"{size}:{size}",
+        "-x",
+        "3",
+        "-i",
+        str(repetitions(size)),
+    ]
+    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    last = [line.split() for line in lines if line.strip() and not line.startswith("#")][-1]
+    return float(last[3]) * 1e-6  # size, average, minimum, maximum
+
+
 def seconds(answers):
     """Median over operations, each as long as its slowest rank's."""
     return statistics.median(map(max, zip(*(took for _, took in answers), strict=True))) * 1e-9
@@ -101,7 +125,7 @@ def compare(ranks, sizes, rounds):
         }
         ours = [(library, scheme) for library in ("MPICH", "Open MPI") for scheme in SCHEMES]
         theirs = [(library, scheme) for library in ("MPICH", "Open MPI") for scheme in NATIVES]
-        theirs.append(("gloo", "gloo"))
+        theirs += [("gloo", "gloo"), *([("OSU", "osu_allreduce")] if OSU else [])]
         shuffled = random.Random(0)
         with ensembles(programs) as found:
             for size in sizes:
@@ -109,6 +133,9 @@ def compare(ranks, sizes, rounds):
                 chosen = {}
                 for _ in range(rounds):
                     for library, scheme in shuffled.sample(ours + theirs, len(ours + theirs)):
+                        if library == "OSU":
+                            times[library, scheme].append(osu(ranks, size))
+                            continue
                         answers = found[library].play(scheme=scheme, size=size)
                         times[library, scheme].append(seconds(answers))
                         chosen[library, scheme] = answers[0][0]

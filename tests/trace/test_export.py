@@ -9,11 +9,13 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import pytest
+from google.protobuf import proto
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 
 from hpcdl import registry
 from hpcdl.fabric.network import Link, Network
 from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.trace.chakra import NODE_TYPES, message_types, write_chakra
 from hpcdl.trace.export import Selection, write_goal, write_perfetto
 from hpcdl.trace.run import matched
 
@@ -182,6 +184,46 @@ def test_a_goal_schedule_takes_the_time_of_the_simulation(tmp_path, name, ranks,
     text = (tmp_path / "x.goal").read_text()
     assert text.count(": send ") == text.count(": recv ") == messages == (chosen.events["label"] == "send").sum()
     assert simulated_goal(text) == pytest.approx(seconds * 1e9, rel=0.05)
+
+
+def nodes_of(path):
+    """Nodes of a Chakra file, and the attributes of each."""
+    types = message_types()
+    with path.open("rb") as file:
+        assert proto.parse_length_prefixed(types["GlobalMetadata"], file).version
+        while (node := proto.parse_length_prefixed(types["Node"], file)) is not None:
+            yield node, {one.name: getattr(one, one.WhichOneof("value")) for one in node.attr}
+
+
+@pytest.mark.parametrize("name", ["ring", "hierarchical"])
+def test_a_chakra_trace_has_every_message_on_both_sides_and_only_earlier_dependencies(tmp_path, name):
+    chosen, _ = simulate(name, 4, overlapped=True)
+    count = write_chakra(tmp_path / "et", chosen)
+    sides, computed = {"send": {}, "recv": {}}, 0
+    for rank in range(4):
+        known = set()
+        for node, has in nodes_of(tmp_path / "et" / f"hpcdl.{rank}.et"):
+            assert set(node.data_deps) <= known
+            known.add(node.id)
+            computed += node.type == NODE_TYPES["COMP_NODE"] and node.name != "untraced"
+            if node.name in sides:
+                assert has["comm_src" if node.name == "send" else "comm_dst"] == rank
+                assert node.type == NODE_TYPES[f"COMM_{node.name.upper()}_NODE"]
+                message = (has["comm_src"], has["comm_dst"], has["comm_tag"])
+                sides[node.name][message] = has["comm_size"]
+    assert sides["send"] == sides["recv"]
+    traced = chosen.events["label"] == "send"
+    assert len(sides["send"]) == count == traced.sum()
+    assert sum(sides["send"].values()) == chosen.events["bytes"][traced].sum()
+    assert computed == (~chosen.events["label"].isin(["send", "recv"])).sum()
+
+
+def test_a_chakra_trace_has_the_collectives_of_the_library(tmp_path):
+    write_chakra(tmp_path, selection([[(0, "native broadcast", 2000, 5000, -1, 8)]]))
+    gap, (node, has) = nodes_of(tmp_path / "hpcdl.0.et")
+    assert gap[0].duration_micros == node.start_time_micros == 2
+    assert (node.type, node.duration_micros, [*node.data_deps]) == (NODE_TYPES["COMM_COLL_NODE"], 3, [1])
+    assert (has["comm_type"], has["comm_size"]) == (5, 8)  # BROADCAST
 
 
 def test_a_collective_of_the_library_has_no_goal_schedule(tmp_path):

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from hpcdl.cases.simulation.sized_session import sized_session
 from hpcdl.cases.simulation.sizes import sizes
 from hpcdl.cases.spec.compute_times import times_of_ranks
-from hpcdl.fabric.comm import Counters
+from hpcdl.fabric.comm import INPUT, Counters
+from hpcdl.fabric.faults import Delays
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.nn.geometry import master
 from hpcdl.nn.replica import Replica
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 
     from hpcdl.cases.spec.compute_times import ComputeTimes
     from hpcdl.fabric.comm import Event
+    from hpcdl.fabric.faults import Straggler
     from hpcdl.fabric.network import Network
     from hpcdl.nn.geometry import Shape
     from hpcdl.nn.layer import Layer
@@ -43,6 +47,8 @@ CYCLES: Final = 4
 
 UNSETTLED: Final = 2
 """Number of cycles at the beginning that are not counted, because the first one has no predecessor."""
+
+Columns = dict[str, npt.NDArray[Any]]
 
 
 def tensors_of(layers: Sequence[Layer], shape: Shape) -> Sequence[Tensor]:
@@ -61,6 +67,10 @@ class Training:
     dtype: str
     cycle: int = 1
     """Number of steps after which the pattern repeats."""
+    lockstep: bool = True
+    """True if all ranks take every step together."""
+    workers: Callable[[int], range] = range
+    """Replicas, of so many, that share a batch; the others are servers."""
     independent: bool = False
     """True if ranks exchange nothing."""
     mesh: Mesh | None = None
@@ -97,21 +107,78 @@ class Training:
         """Return the ranks that share a copy of the network. ValueError if ``ranks`` do not fit the mesh."""
         return 1 if self.mesh is None else self.mesh.group_ranks(ranks)
 
+    def copies(self, ranks: int) -> int:
+        """Return the copies of the network that share a batch. ValueError if ``ranks`` do not fit the mesh."""
+        return len(self.workers(ranks // self.group_ranks(ranks)))
+
     @property
     def gradient_bytes(self) -> int:
         """Return the size of the vector that ranks exchange (bytes)."""
         return volumes(self.layers, self.shape, 1).parameters * np.dtype(self.dtype).itemsize
 
 
+class ComputeTimeModel:
+    """Model compute time of the simulated ranks and accumulate totals.
+
+    ``times`` are those of the ranks of a pipeline or of a model group in turn, or one for all ranks.
+    ``images(rank)`` returns the images of a rank's work; in a model group, those of the group.
+
+    The times of a batch, its input being where it begins, vary by a common factor of mean 1 and standard deviation
+    ``jitter``, lognormal. Each rank draws from its own random numbers, so that no interleaving changes them.
+    """
+
+    def __init__(
+        self,
+        times: Sequence[ComputeTimes],
+        images: Callable[[int], int],
+        ranks: int,
+        *,
+        jitter: float = 0.0,
+        straggler: Straggler | None = None,
+        seed: int = 0,
+    ) -> None:
+        self._times = times
+        self._images = images
+        self._deviation = math.sqrt(math.log1p(jitter**2))
+        self._random = [np.random.default_rng((seed, rank)) for rank in range(ranks)]
+        self._factor = [1.0] * ranks
+        slow = [rank for rank in range(ranks) if straggler is not None and straggler.slows(rank)]
+        self._delays = {rank: Delays(straggler, rank, seed) for rank in slow if straggler}
+        self.compute_seconds = [0.0] * ranks
+        self.input_seconds = [0.0] * ranks
+
+    def seconds(self, rank: int, label: str) -> float:
+        """Return the seconds that ``rank`` now takes for work called ``label``; see
+        :func:`hpcdl.fabric.virtual.simulated.simulated`.
+        """
+        if label == INPUT and self._deviation:
+            self._factor[rank] = self._random[rank].lognormal(-(self._deviation**2) / 2, self._deviation)
+        seconds = self._factor[rank] * self._times[rank % len(self._times)].seconds(label, self._images(rank))
+        pause = 0.0
+        if rank in self._delays:
+            seconds += self._delays[rank].after(seconds)
+            pause = self._delays[rank].before(label)
+        self.compute_seconds[rank] += pause + seconds
+        if label == INPUT:
+            self.input_seconds[rank] += seconds
+        return pause + seconds
+
+
 class VirtualStep(NamedTuple):
-    """Time and traffic of a step, mean over steps."""
+    """Time and traffic of a step."""
 
     seconds: float
-    """Of the slowest rank."""
+    """Of the slowest rank: median over cycles of the mean of a cycle. Without a common step see ``steps``."""
     bytes_sent: float
-    """By the rank that sends most."""
+    """By the rank that sends most, mean over steps."""
     touched: Mapping[str, float]
     """Bytes that the arithmetic of rank 0 touches between messages, by its label; empty unless traced."""
+    steps: Columns
+    """Steps of all ranks: columns of :data:`hpcdl.trace.recorder.STEP`, and their rank."""
+    updates: Columns
+    """Gradients applied by all ranks: columns of :data:`hpcdl.trace.recorder.UPDATE`, and their rank."""
+    unsettled: int
+    """Steps at the beginning that do not count."""
 
 
 def virtual_step(
@@ -123,23 +190,30 @@ def virtual_step(
     bucket: int | None = None,
     *,
     traced: bool = False,
+    jitter: float = 0.0,
+    counted: int = 1,
 ) -> VirtualStep:
     """Simulate steps with ``images`` for each copy of the network.
 
     A copy is on one rank, or on a pipeline or a model group. ``bucket`` is the smallest size of a bucket (bytes);
-    None if buckets do not depend on the links, within a host.
+    None if buckets do not depend on the links, within a host. ``jitter``: coefficient of variation of each rank's
+    computing in a step; ``times`` are medians. At least ``counted`` steps count.
     """
     recorders = [Recorder(events=False) for _ in range(ranks)]
     sessions: dict[int, Session] = {}
     mesh, together = training.mesh, training.group_ranks(ranks)
-    divisions, own = training.divisions(ranks), training.rank_times(times, ranks, images)
-
-    def seconds(rank: int, label: str) -> float:
-        return own[rank % together].seconds(label, sessions[rank].inputs.group_shares[-1][1])
-
-    steps = CYCLES * training.cycle
+    divisions = training.divisions(ranks)
+    work = ComputeTimeModel(
+        # the factors of the model have mean 1, and a lognormal median is below it
+        training.rank_times(times.scaled(math.hypot(1, jitter)), ranks, images),
+        lambda rank: sessions[rank].inputs.group_shares[-1][1],
+        ranks,
+        jitter=jitter,
+    )
+    unsettled = UNSETTLED * training.cycle
+    steps = unsettled + training.cycle * max(CYCLES - UNSETTLED, -(-counted // training.cycle))
     events: list[list[Event]] | None = [[] for _ in range(ranks)] if traced else None
-    world = simulated(ranks, network, compute=seconds, prices=training.prices, events=events)
+    world = simulated(ranks, network, compute=work.seconds, prices=training.prices, events=events)
 
     async def train(comm: Any) -> None:
         def counters() -> Counters:
@@ -159,7 +233,7 @@ def virtual_step(
             training.aggregate,
             Journal(recorders[comm.rank], counters),
             images=images,
-            copies=ranks // together,
+            copies=training.copies(ranks),
             steps=steps,
             bucket_bytes=bucket,
             independent=training.independent,
@@ -170,11 +244,21 @@ def virtual_step(
         await training.strategy(comm, session)
 
     world.run(train)
-    tables = [recorder.step_table() for recorder in recorders]
-    spans = np.array([table["end"] - table["begin"] for table in tables])
+    packed = [recorder.pack() for recorder in recorders]
+    tables = {name: _columns([rank[name] for rank in packed]) for name in ("steps", "updates")}
+    mean = math.nan
+    if training.lockstep:
+        spans = np.array([rank["steps"]["end"] - rank["steps"]["begin"] for rank in packed]).max(axis=0)
+        mean = float(np.median(spans[unsettled:].reshape(-1, training.cycle).mean(axis=1))) * 1e-9
     touched: dict[str, float] = {}
     for _, label, _, _, peer, size in events[0] if events else ():
         if peer < 0 and size:
             touched[label] = touched.get(label, 0.0) + size / steps
-    mean = float(spans[:, UNSETTLED * training.cycle :].max(axis=0).mean()) * 1e-9
-    return VirtualStep(mean, max(world.bytes) / steps, touched)
+    return VirtualStep(mean, max(world.bytes) / steps, touched, **tables, unsettled=unsettled)
+
+
+def _columns(tables: Sequence[npt.NDArray[Any]]) -> Columns:
+    """Return the columns of the ranks' tables, one after another, and the rank of each row."""
+    whole = np.concatenate(tables)
+    ranks = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
+    return {"rank": ranks, **{name: whole[name] for name in whole.dtype.names or ()}}

@@ -7,24 +7,21 @@ training, the same order of messages and the same times, whatever machine simula
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
+from hpcdl.cases.simulation.step_simulation import ComputeTimeModel
 from hpcdl.cases.spec.compute_times import TIMES
-from hpcdl.fabric.comm import INPUT, Counters
-from hpcdl.fabric.faults import Delays, RankFailed, Straggler
+from hpcdl.fabric.comm import Counters
+from hpcdl.fabric.faults import RankFailed
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.training.parts.bucketing import bucket_bytes
 from hpcdl.training.parts.mesh import placed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine
 
-    from hpcdl.cases.spec.compute_times import ComputeTimes
     from hpcdl.cases.spec.train_spec import TrainSpec
     from hpcdl.fabric.comm import Comm
     from hpcdl.trace.recorder import Scalar
@@ -56,53 +53,6 @@ def _check_duration(spec: TrainSpec) -> None:
         seconds = seconds * slow.factor + slow.seconds
     if not (total := spec.planned_steps * seconds) <= MAX_SECONDS:
         raise ValueError(f"the training would take {total:.3g} s, and may take {MAX_SECONDS} s at most")
-
-
-class ComputeTimeModel:
-    """Model compute time of the simulated ranks and accumulate totals.
-
-    ``times`` are those of the ranks of a pipeline or of a model group in turn, or one for all ranks.
-    ``images(rank)`` returns the images of a rank's work; in a model group, those of the group.
-
-    The times of a batch, its input being where it begins, vary by a common factor of mean 1 and standard deviation
-    ``jitter``, lognormal. Each rank draws from its own random numbers, so that no interleaving changes them.
-    """
-
-    def __init__(
-        self,
-        times: Sequence[ComputeTimes],
-        images: Callable[[int], int],
-        ranks: int,
-        *,
-        jitter: float = 0.0,
-        straggler: Straggler | None = None,
-        seed: int = 0,
-    ) -> None:
-        self._times = times
-        self._images = images
-        self._deviation = math.sqrt(math.log1p(jitter**2))
-        self._random = [np.random.default_rng((seed, rank)) for rank in range(ranks)]
-        self._factor = [1.0] * ranks
-        slow = [rank for rank in range(ranks) if straggler is not None and straggler.slows(rank)]
-        self._delays = {rank: Delays(straggler, rank, seed) for rank in slow if straggler}
-        self.compute_seconds = [0.0] * ranks
-        self.input_seconds = [0.0] * ranks
-
-    def seconds(self, rank: int, label: str) -> float:
-        """Return the seconds that ``rank`` now takes for work called ``label``; see
-        :func:`hpcdl.fabric.virtual.simulated.simulated`.
-        """
-        if label == INPUT and self._deviation:
-            self._factor[rank] = self._random[rank].lognormal(-(self._deviation**2) / 2, self._deviation)
-        seconds = self._factor[rank] * self._times[rank % len(self._times)].seconds(label, self._images(rank))
-        pause = 0.0
-        if rank in self._delays:
-            seconds += self._delays[rank].after(seconds)
-            pause = self._delays[rank].before(label)
-        self.compute_seconds[rank] += pause + seconds
-        if label == INPUT:
-            self.input_seconds[rank] += seconds
-        return pause + seconds
 
 
 async def simulate(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from hpcdl.data.parts.sharding import bounds
 from hpcdl.fabric.comm import INPUT
@@ -71,6 +73,8 @@ class ComputeTimes:
     per_call: Mapping[str, float] = field(default_factory=dict)
     source: str = ""
     """The measured case that they are from."""
+    jitter: float = 0.0
+    """Coefficient of variation of a rank's computing per step, as measured."""
 
     def seconds(self, label: str, images: int) -> float:
         """Return the time of the work called ``label`` on a batch of ``images``. ValueError: an unknown label."""
@@ -94,7 +98,7 @@ class ComputeTimes:
             for layer, own in zip(layers, parameters, strict=True)
         }
         updates = {"update": whole, **shares} if self.per_call else {}
-        return ComputeTimes(self.per_image, {"evaluation": 0.0, **updates, **self.per_call}, self.source)
+        return replace(self, per_call={"evaluation": 0.0, **updates, **self.per_call})
 
     def of_stages(self, layers: Sequence[Layer], parts: Sequence[slice]) -> tuple[ComputeTimes, ...]:
         """Return the times of ranks that update only a part of ``layers`` each; see :meth:`of_network`."""
@@ -102,13 +106,13 @@ class ComputeTimes:
             return (self,)
         known = self.per_call
         updates = [sum(known.get(f"update {layer.name}", 0.0) for layer in layers[part]) for part in parts]
-        return tuple(ComputeTimes(self.per_image, {**known, "update": update}, self.source) for update in updates)
+        return tuple(replace(self, per_call={**known, "update": update}) for update in updates)
 
     def scaled(self, factor: float) -> ComputeTimes:
         """All of them times ``factor``."""
         per_image = {label: factor * seconds for label, seconds in self.per_image.items()}
         per_call = {label: factor * seconds for label, seconds in self.per_call.items()}
-        return ComputeTimes(per_image, per_call, self.source)
+        return replace(self, per_image=per_image, per_call=per_call)
 
     def step_seconds(self, images: int) -> float:
         """Return the time of one step with one update."""
@@ -250,7 +254,20 @@ def _medians(run: Run, index: int) -> ComputeTimes | None:
     medians = (ours["end"] - ours["begin"]).groupby(ours["label"].astype(str)).median() * 1e-9
     update = {str(label): float(time) for label, time in medians.items() if str(label).startswith("update")}
     rest = {str(label): float(time) / images for label, time in medians.items() if str(label) not in update}
-    return ComputeTimes(rest, update, str(run.described[index].get("case")))
+    return ComputeTimes(rest, update, str(run.described[index].get("case")), _jitter(run, index))
+
+
+def _jitter(run: Run, index: int) -> float:
+    """Return the coefficient of variation of a lognormal fitted to a rank's computing per step, median over ranks.
+
+    A step's factor is common to all layers: what varies from layer to layer averages out in the sum.
+    """
+    steps = run.steps[run.steps["case_index"] == index]
+    warm = steps["step"] >= int(run.described[index].get("warmup_steps") or 0)
+    rows = steps[warm & (steps["images"] > 0) & (steps["compute_ns"] > 0)]
+    logarithms = (rows["compute_ns"] / rows["images"]).transform(np.log)
+    deviation = float(logarithms.groupby(rows["rank"]).std().median())
+    return 0.0 if math.isnan(deviation) else math.sqrt(math.expm1(deviation**2))
 
 
 def times_of_ranks(
@@ -299,7 +316,7 @@ def _of_rank(
         updates[f"update {part.name}"] = calls.get(f"update {name}", 0.0) * own / parameters.get(name, 1)
     everything = max(1, sum(parameters.values()))
     updates["update"] = calls.get("update", 0.0) * division.parameters / everything
-    return ComputeTimes(per_image, {**calls, **updates}, whole.source)
+    return replace(whole, per_image=per_image, per_call={**calls, **updates})
 
 
 def _weights(divisions: Sequence[Division], shares: Sequence[float]) -> list[list[float]]:

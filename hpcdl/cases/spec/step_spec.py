@@ -145,16 +145,16 @@ class StepSpec:
 
         Raises ValueError if sizes alone do not determine the messages.
         """
-        traits = self.strategy
-        if not (traits.aggregates and (traits.lockstep or traits.cycle)):
-            raise ValueError(f"the messages of {self.training.name!r} do not depend on sizes alone")
+        traits, settings = self.strategy, self.training.in_full
         return Training(
             self.training.bind(),
             self.aggregation.bind(),
             self.layers,
             self.shape,
             master(self.dtype),
-            cycle=traits.cycle(self.training.in_full) if traits.cycle else 1,
+            cycle=traits.cycle(settings),
+            lockstep=traits.lockstep,
+            workers=lambda replicas: traits.workers(replicas, settings),
             independent=self.independent,
             mesh=self.mesh,
             parts=self.parts,

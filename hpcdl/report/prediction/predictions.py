@@ -143,6 +143,8 @@ STEPS: Final = (
         "predicted",
         "measured",
         "error",
+        "images/s (measured)",
+        "staleness (measured)",
         "speed-up",
         "efficiency",
         "near-linear",
@@ -153,7 +155,7 @@ STEPS_NOTE: Final = (
     "Predicted: the strategy itself in virtual time, messages on the model of the network; compute times are "
     "those given to a replay, or measured ones of the next smaller number of ranks if there is one, in "
     "proportion to a rank's images. Encoders, decoders and sums of compressed gradients have the prices that they "
-    "are measured at on this machine."
+    "are measured at on this machine. Without a common step, a step is a global batch."
 )
 ERRORS: Final = {
     "fitted": "the times that the network was fitted to",
@@ -262,12 +264,20 @@ def steps(rows: Sequence[Record], *, compared: bool) -> Section:
         Table(title, STEPS, [_step(row, group) for row in group], 2).without_empty()
         for title, group in groups.items()
     ]
-    notes = [STEPS_NOTE] if rows else []
+    notes = [STEPS_NOTE, _jitter(rows)] if rows else []
     ratios = [row["predicted_seconds"] / row["step_seconds"] for row in rows if row["step_seconds"]]
     if compared and ratios:
         within = percent(median([abs(ratio - 1) for ratio in ratios]), 1)
         notes.append(f"Half of the {len(ratios)} predicted steps are within {within} of the measured ones.")
     return Section("Predicted training steps", notes, tables=tables)
+
+
+def _jitter(rows: Sequence[Record]) -> str:
+    low, high = (percent(bound(row["jitter"] for row in rows), 1) for bound in (min, max))
+    size = low if low == high else f"{low} to {high}"
+    return (
+        f"Jitter of a rank's computing in a step: {size}, as in the trace unless --jitter or the case states it."
+    )
 
 
 def _step(row: Record, group: Sequence[Record]) -> tuple[str, ...]:
@@ -283,11 +293,20 @@ def _step(row: Record, group: Sequence[Record]) -> tuple[str, ...]:
         seconds(row["predicted_seconds"]),
         seconds(measured),
         f"{100 * (row['predicted_seconds'] / measured - 1):+.1f} %" if measured else NONE,
+        "" if row["lockstep"] else _beside(row["predicted_images_per_second"], row["images_per_second"]),
+        _beside(row["predicted_staleness_mean"], row["staleness_mean"]),
         digits(speedup),
         digits(efficiency),
         near_linear,
         doubt(row),
     )
+
+
+def _beside(predicted: float | None, measured: float | None) -> str:
+    """Return a predicted number, and the measured one if there is one."""
+    if predicted is None:
+        return ""
+    return digits(predicted) + ("" if measured is None else f" ({digits(measured)})")
 
 
 def _order(row: Mapping[str, Any]) -> tuple[int, str, int]:

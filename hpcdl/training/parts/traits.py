@@ -39,7 +39,7 @@ class Strategy:
     compressed messages of its own."""
     lockstep: bool = False
     """All ranks take every step together, all steps cost the same, and messages depend on sizes only. Such a
-    strategy can be replayed and predicted."""
+    strategy can be replayed."""
     stops_at_target: bool = True
     """Has a common step after which all ranks can stop at the target accuracy."""
     scales_loss: bool = True
@@ -76,8 +76,6 @@ class Strategy:
     gradients_in_flight: Callable[[Settings], int | None] = lambda _settings: None
     """``gradients_in_flight(settings)``: gradients of a worker between the pull of their parameters and their
     push; None if workers wait for each other, or do not pull and push for every gradient."""
-    cycle: Callable[[Settings], int] | None = None
+    cycle: Callable[[Settings], int] = lambda _settings: 1
     """``cycle(settings)``: steps after which costs repeat. Raises ValueError if messages depend on more than
-    sizes.
-
-    None: 1 with ``lockstep``; other strategies cannot be predicted."""
+    sizes, so that steps cannot be predicted."""

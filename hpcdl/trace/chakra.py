@@ -1,0 +1,146 @@
+"""Execution traces in the format of MLCommons Chakra: one file per rank; needs the package ``protobuf``.
+
+The messages have the names and numbers of Chakra's schema (schema/protobuf/et_def.proto of
+https://github.com/mlcommons/chakra, MIT licence), the attributes those that its feeder reads. Messages follow each
+other, each after its length as a varint: one GlobalMetadata, then a Node per event.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from hpcdl.trace.export import numbered, schedule
+from hpcdl.trace.run import matched
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpcdl.trace.export import Operation, Selection
+
+PACKAGE: Final = "ChakraProtoMsg"
+
+MESSAGES: Final = {
+    "AttributeProto": "name:string=1 double_val:double=3 int32_val:int32=7 int64_val:int64=9 bool_val:bool=27 "
+    "string_val:string=29",
+    "GlobalMetadata": "version:string=1 attr:AttributeProto*=2",
+    "Node": "id:uint64=1 name:string=2 type:NodeType=3 ctrl_deps:uint64*=4 data_deps:uint64*=5 "
+    "start_time_micros:uint64=6 duration_micros:uint64=7 attr:AttributeProto*=10",
+}
+"""Fields of each message that are used; ``*``: repeated."""
+VALUES: Final = "_val"
+"""End of the names of the fields of an attribute of which one is set."""
+
+NODE_TYPES: Final = {
+    "INVALID_NODE": 0,
+    "COMP_NODE": 4,
+    "COMM_SEND_NODE": 5,
+    "COMM_RECV_NODE": 6,
+    "COMM_COLL_NODE": 7,
+}
+TYPES: Final = {"send": NODE_TYPES["COMM_SEND_NODE"], "recv": NODE_TYPES["COMM_RECV_NODE"]}
+NATIVE: Final = "native "
+"""Begin of the label of a collective of the library."""
+COLLECTIVES: Final = {
+    "allreduce": 0,
+    "nonblocking allreduce": 0,
+    "reduce": 1,
+    "allgather": 2,
+    "broadcast": 5,
+    "all_to_all": 6,
+    "reduce_scatter": 7,
+    "barrier": 9,
+}
+"""Collectives of the library, by their label."""
+
+
+@cache
+def message_types() -> dict[str, Any]:
+    """Return the classes of :data:`MESSAGES`. Raises ImportError without the package ``protobuf``."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    file = descriptor_pb2.FileDescriptorProto(name="hpcdl/chakra.proto", package=PACKAGE, syntax="proto3")
+    node_type = file.enum_type.add(name="NodeType")
+    for name, value in NODE_TYPES.items():
+        node_type.value.add(name=name, number=value)
+    kinds = descriptor_pb2.FieldDescriptorProto
+    for message, fields in MESSAGES.items():
+        described = file.message_type.add(name=message)
+        for text in fields.split():
+            name, kind, number = re.split("[:=]", text)
+            field = described.field.add(name=name, number=int(number))
+            field.label = kinds.LABEL_REPEATED if kind.endswith("*") else kinds.LABEL_OPTIONAL
+            kind = kind.rstrip("*")
+            if kind[0].isupper():
+                field.type = kinds.TYPE_ENUM if kind == "NodeType" else kinds.TYPE_MESSAGE
+                field.type_name = f".{PACKAGE}.{kind}"
+            else:
+                field.type = kinds.Type.Value(f"TYPE_{kind.upper()}")
+            if name.endswith(VALUES):
+                if not described.oneof_decl:
+                    described.oneof_decl.add(name="value")
+                field.oneof_index = 0
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{name}")) for name in MESSAGES
+    }
+
+
+def write_chakra(folder: Path, selection: Selection) -> int:
+    """Write the events of each rank to ``folder``/hpcdl.RANK.et; return the number of messages.
+
+    Sends and receives whose other end is not in the selection are left out. A time without an event is a node of
+    computing. Raises ValueError for a collective that Chakra does not know, ImportError and OSError.
+    """
+    from google.protobuf import proto
+
+    types, events = message_types(), selection.events
+    messages, ranks = matched(events), sorted(set(events["rank"]))
+    tags = numbered(messages)
+    folder.mkdir(parents=True, exist_ok=True)
+    for place, rank in enumerate(ranks):
+        metadata = types["GlobalMetadata"](version="0.0.4")
+        _add(metadata, "case", "string_val", selection.name)
+        _add(metadata, "rank", "int64_val", rank)
+        with (folder / f"hpcdl.{place}.et").open("wb") as file:
+            proto.serialize_length_prefixed(metadata, file)
+            for operation in schedule(events[events["rank"] == rank], tags):
+                proto.serialize_length_prefixed(_node(types["Node"], operation, place, ranks), file)
+    return len(messages)
+
+
+def _node(make: Any, operation: Operation, rank: int, ranks: list[int]) -> Any:
+    """Return the node of an operation, with data dependencies only, because the feeder reads no others.
+
+    Ranks are numbered as their files are.
+    """
+    label, begin, end = operation.label, operation.begin // 1000, (operation.begin + operation.length) // 1000
+    collective = label.removeprefix(NATIVE) if label.startswith(NATIVE) else None
+    kind = NODE_TYPES["COMM_COLL_NODE"] if collective else TYPES.get(label, NODE_TYPES["COMP_NODE"])
+    node = make(
+        id=operation.number,
+        name=label or "untraced",
+        type=kind,
+        data_deps=operation.requires,
+        start_time_micros=begin,
+        duration_micros=end - begin,
+    )
+    _add(node, "is_cpu_op", "bool_val", kind == NODE_TYPES["COMP_NODE"])
+    if collective:
+        if collective not in COLLECTIVES:
+            raise ValueError(f"Chakra has no collective like {label!r}")
+        _add(node, "comm_type", "int64_val", COLLECTIVES[collective])
+        _add(node, "comm_size", "int64_val", operation.bytes)
+    elif label in TYPES:
+        peer = ranks.index(operation.peer)
+        source, dest = (rank, peer) if label == "send" else (peer, rank)
+        _add(node, "comm_size", "int64_val", operation.bytes)
+        for name, value in (("comm_src", source), ("comm_dst", dest), ("comm_tag", operation.tag)):
+            _add(node, name, "int32_val", value)
+    return node
+
+
+def _add(message: Any, name: str, kind: str, value: object) -> None:
+    message.attr.add(name=name, **{kind: value})

@@ -1,0 +1,78 @@
+"""Predicted steps of every strategy beside those of its training in virtual time, and jitter."""
+
+import math
+from statistics import NormalDist, median
+
+import numpy as np
+import pytest
+
+from hpcdl import registry, suite
+from hpcdl.analysis.run.launches import throughput_of
+from hpcdl.fabric.comm import Counters
+from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.prediction.predict import predict
+from hpcdl.trace.recorder import STEP, UPDATE, Recorder
+from hpcdl.training.parts.journal import Journal
+from hpcdl.training.parts.traits import Strategy
+
+RANKS, BATCH, NETWORK = 4, 16, "ethernet-10g"
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Return a function that writes a suite with one simulated training."""
+
+    def write(**keys):
+        given = {"training": '"synchronous"', "ranks": RANKS, "flops": 5e9, "steps": 16, **keys}
+        file = tmp_path / "suite.toml"
+        file.write_text(
+            '[suite]\nname = "s"\n[[case]]\nkind = "train"\nmodel = "lenet5"\ndataset = "digits"\n'
+            f'learning_rate = 0.01\nglobal_batch = {BATCH}\nnetwork = "{NETWORK}"\n'
+            + "".join(f"{key} = {value}\n" for key, value in given.items())
+        )
+        return file
+
+    return write
+
+
+def columns(recorders, name, dtype):
+    rows = [(rank, *row) for rank, recorder in enumerate(recorders) for row in getattr(recorder, name)]
+    return np.array(rows, [("rank", int), *((field, dtype[field]) for field in dtype.names)])
+
+
+@pytest.mark.parametrize("name", registry.names("training"))
+def test_sizes_take_the_time_of_a_training(name, written):
+    """Real gradients on the same network: the time of a global batch, and the staleness."""
+    file = written(training=f'"{name}"')
+    if registry.traits("training", name, Strategy).optimizer:  # its line searches depend on losses
+        with pytest.raises(suite.UsageError, match="losses decide"):
+            predict(file, NETWORK)
+        return
+    (row,) = predict(file, NETWORK).steps
+    (case,) = suite.load(file).cases
+    recorder = Recorder()
+    in_process(1).run(case.module.program(case.spec, Journal(recorder, lambda: Counters(0, 0, 0, 0, 0))))
+    steps, updates = (
+        columns(recorder.virtual, name, dtype) for name, dtype in (("steps", STEP), ("updates", UPDATE))
+    )
+    throughput = throughput_of(steps, 2, BATCH)
+    assert row["predicted_seconds"] == pytest.approx(throughput.seconds.mean(), rel=0.03)
+    inside = updates[(updates["time"] >= throughput.begin) & (updates["time"] <= throughput.end)]
+    if len(inside):
+        assert row["predicted_staleness_mean"] == pytest.approx(inside["staleness"].mean(), rel=0.05)
+    else:
+        assert row["predicted_staleness_mean"] is None
+
+
+@pytest.mark.parametrize("ranks", [1, 4, 8])
+def test_the_slowest_of_the_ranks_has_the_largest_factor(ranks, written):
+    """Median of the largest of p lognormal factors with median 1: their quantile 0.5 ** (1 / p)."""
+    file = written(aggregation='"none"', ranks=ranks)
+    steady, shaken, repeated = (
+        median(row["predicted_seconds"] for row in predict(file, NETWORK, jitter=jitter).steps)
+        for jitter in (0, 0.2, 0.2)
+    )
+    deviation = math.sqrt(math.log1p(0.2**2))
+    expected = math.exp(deviation * NormalDist().inv_cdf(0.5 ** (1 / ranks)))
+    assert shaken / steady == pytest.approx(expected, rel=4 * 0.2 * 1.25 / math.sqrt(32))
+    assert repeated == shaken
