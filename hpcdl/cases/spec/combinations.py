@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl import registry
-from hpcdl.aggregation.parts.collectives import halves, schemes
+from hpcdl.aggregation.parts.collectives import halves
 from hpcdl.cases.spec.compute_times import TIMES
 from hpcdl.cases.spec.keys import about, keys
 from hpcdl.cases.spec.scheme import traits_of
@@ -217,8 +217,6 @@ NO_HALVES: Final = Feature(
         case.scheme and (case.scheme.native or not halves(case.aggregation.find(), "reduce", "broadcast"))
     ),
     "aggregation",
-    lambda _: [name for name in schemes("reduce") if name in schemes("broadcast") and name != "native"],
-    "these schemes",
 )
 COMPOSITE: Final = aggregation("composed of the library's", lambda traits: traits.composite and traits.native)
 SPARSE: Final = aggregation("of entries", lambda traits: traits.sparse)
@@ -312,7 +310,7 @@ ROWS: Final = (
         Row(key, feature, UPDATING, "the server sums dense gradients of whole layers", "leave updates out")
         for key, feature in {"compression": COMPRESSION, "mesh": MODEL, "dtype": FLOAT16}.items()
     ),
-    Row("training", UPDATING, NO_HALVES, "the server sums and broadcasts"),
+    Row("training", UPDATING, NO_HALVES, "the server sums and broadcasts", "choose a tree, chain or server"),
     Row("aggregation", ONE_HOST, HOSTS, "its ranks share memory", f"raise ranks_per_host, or {ANOTHER}"),
     Row("aggregation", COMPOSITE, BUCKETS, ORDER, ANOTHER),
     Row("compression", COMPRESSION, DENSE, "it compresses nothing"),
