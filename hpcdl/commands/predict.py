@@ -39,7 +39,7 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.prediction import network_file
     from hpcdl.prediction import predict as prediction
     from hpcdl.report.formats.summary import coloured, plain
-    from hpcdl.report.prediction import predictions
+    from hpcdl.report import predictions
 
     begin = monotonic()
 

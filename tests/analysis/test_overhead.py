@@ -1,7 +1,7 @@
 import pytest
+from hpcdl.analysis.run.overhead import fabric, tracing
 
 from hpcdl.analysis.run.launches import launches
-from hpcdl.analysis.run.overhead import fabric, tracing
 
 
 def steps(ms):

@@ -1,8 +1,8 @@
 from dataclasses import asdict
 
 import pytest
-
 from hpcdl.analysis.network.stragglers import slowed
+
 from hpcdl.analysis.run.launches import launches
 from hpcdl.fabric.faults import Straggler
 

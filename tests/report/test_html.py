@@ -9,9 +9,9 @@ from contract.pages import Page
 from matplotlib.figure import Figure
 from report_runs import HOSTILE, all_figures, evaluations, steps
 
+from hpcdl.report.formats import figure as lines
+from hpcdl.report.formats.canvas import DARK, LIGHT, SERIES
 from hpcdl.report.formats.charts import Axis, Bars, Columns, HeatMap, Lines, Point, Series, Tiles
-from hpcdl.report.formats.drawing import figure as lines
-from hpcdl.report.formats.drawing.canvas import DARK, LIGHT, SERIES
 from hpcdl.report.run.contents import illustrated
 from hpcdl.report.run.findings import findings
 from hpcdl.report.run.render import render

@@ -7,8 +7,8 @@ from conftest import Hand
 from report_runs import HOSTILE, all_figures
 
 from hpcdl.cli import main
+from hpcdl.report.formats.canvas import DARK, LIGHT
 from hpcdl.report.formats.cells import visible
-from hpcdl.report.formats.drawing.canvas import DARK, LIGHT
 from hpcdl.report.run.render import render
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"

@@ -15,7 +15,7 @@ import pandas as pd
 from hpcdl.analysis.run.cores import UNKNOWN
 from hpcdl.analysis.run.record_fields import CONTRACT, settings
 from hpcdl.report.formats.cells import visible
-from hpcdl.report.prediction.predictions import described
+from hpcdl.report.predictions import described
 from hpcdl.report.run.findings import findings
 from hpcdl.report.run.warnings import not_run, unfinished
 

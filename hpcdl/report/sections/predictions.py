@@ -7,10 +7,10 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
+from hpcdl.report import published_results
 from hpcdl.report.formats.cells import digits, percent, plural
 from hpcdl.report.formats.document import Section, Table
-from hpcdl.report.prediction import published_results
-from hpcdl.report.prediction.predictions import network, predicted
+from hpcdl.report.predictions import network, predicted
 from hpcdl.report.run.contents import Answer, Declaration, without
 from hpcdl.report.run.method_names import scheme_name
 

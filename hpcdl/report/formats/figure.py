@@ -9,13 +9,10 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-from matplotlib.colors import ListedColormap
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
-from hpcdl.report.formats.cells import visible
-from hpcdl.report.formats.charts import Bars, Columns, HeatMap, Lines, Tiles
-from hpcdl.report.formats.drawing.canvas import (
+from hpcdl.report.formats.canvas import (
     COLOURS,
     DARK,
     DASHES,
@@ -31,6 +28,8 @@ from hpcdl.report.formats.drawing.canvas import (
     drawn,
     label,
 )
+from hpcdl.report.formats.cells import visible
+from hpcdl.report.formats.charts import Bars, HeatMap, Lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -43,13 +42,6 @@ if TYPE_CHECKING:
 
 LINE_HEIGHT: Final = 0.24
 """Inches of a bar."""
-GROUP: Final = 0.8
-"""Width of a group of columns, of 1."""
-
-
-def bars_height(chart: Bars) -> float:
-    """Return the height of the drawing in inches."""
-    return 0.8 + LINE_HEIGHT * len(chart.labels)
 
 
 def draw_bars(chart: Bars, axes: Axes) -> None:
@@ -66,22 +58,6 @@ def draw_bars(chart: Bars, axes: Axes) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(4))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: chart.axis.shown(value)))
     axes.set_xlabel(chart.axis.label)
-
-
-def draw_columns(chart: Columns, axes: Axes) -> None:
-    """Draw one column of each group per series, the first ones of them."""
-    shown = list(chart.series.values())[:SERIES]
-    places = np.arange(len(chart.categories))
-    width = GROUP / len(shown)
-    for number, values in enumerate(shown):
-        left = places - GROUP / 2 + number * width
-        axes.bar(left, values, width, align="edge", color=COLOURS[number])
-    axes.set_xticks(places, [label(category) for category in chart.categories])
-    axes.grid(visible=False, axis="x")
-    axes.yaxis.set_major_locator(MaxNLocator(5))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: chart.axis.shown(value)))
-    axes.set_xlabel(chart.label)
-    axes.set_ylabel(chart.axis.label)
 
 
 HEIGHT: Final = 3.1
@@ -172,13 +148,6 @@ def _whole(value: float) -> float:
 
 MAP_TICKS: Final = 12
 """Labels of an axis, at most."""
-TILE: Final = 0.3
-"""Inches of a row of tiles."""
-
-
-def map_height(rows: int) -> float:
-    """Return the height of the drawing in inches."""
-    return min(4.4, max(1.9, 0.9 + TILE * rows))
 
 
 def draw_heat_map(chart: HeatMap, axes: Axes) -> None:
@@ -198,38 +167,14 @@ def draw_heat_map(chart: HeatMap, axes: Axes) -> None:
         bar.set_label(chart.axis.label)
 
 
-def tile_names(chart: Tiles) -> list[str]:
-    """Return the tile_names with a colour of their own: the most frequent ones."""
-    every = [name for row in chart.names for name in row if name]
-    return sorted(dict.fromkeys(every), key=lambda name: -every.count(name))[:SERIES]
-
-
-def draw_tiles(chart: Tiles, axes: Axes) -> None:
-    """Draw each name in its colour, with the name's number in the legend as text."""
-    order = {name: number for number, name in enumerate(tile_names(chart))}
-    codes = np.array([[order.get(name, SERIES) if name else np.nan for name in row] for row in chart.names])
-    colours = ListedColormap([*COLOURS, GRID])
-    axes.pcolormesh(np.ma.masked_invalid(codes), cmap=colours, vmin=-0.5, vmax=SERIES + 0.5, edgecolor=PAPER)
-    axes.invert_yaxis()
-    for i, row in enumerate(chart.names):
-        for j, name in enumerate(row):
-            if name in order:
-                text = f"{order[name] + 1}{chart.marks[i][j]}"
-                axes.text(j + 0.5, i + 0.5, text, ha="center", va="center", color=PAPER, fontweight="bold")
-    _labels(chart.rows, chart.columns, axes, 0.5)
-    axes.grid(visible=False)
-    axes.set_xlabel(chart.column_label)
-    axes.set_ylabel(chart.row_label)
-
-
-def _labels(rows: Sequence[str], columns: Sequence[str], axes: Axes, shift: float = 0.0) -> None:
+def _labels(rows: Sequence[str], columns: Sequence[str], axes: Axes) -> None:
     """Label every row and column, or of many every nth."""
     for labels, set_ticks in ((rows, axes.set_yticks), (columns, axes.set_xticks)):
         widest = max(map(len, labels), default=1)
         most = MAP_TICKS if set_ticks == axes.set_yticks else max(2, min(MAP_TICKS, 44 // (widest + 1)))
         step = -(-len(labels) // most)
         places = range(0, len(labels), step)
-        set_ticks([place + shift for place in places], [label(labels[place]) for place in places])
+        set_ticks(places, [label(labels[place]) for place in places])
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)
@@ -254,26 +199,21 @@ class Figure(NamedTuple):
     legend: Sequence[Entry]
 
 
-SQUARE = "M9 1h10v10h-10z"
-
-
 def figure(chart: Chart, number: int) -> Figure:
     """Draw a chart; ``number`` makes its ids unique on a page."""
     match chart:
         case Lines():
             return Figure(drawn(partial(draw_lines, chart), HEIGHT, number), _of_lines(chart))
         case Bars():
-            return Figure(drawn(partial(draw_bars, chart), bars_height(chart), number), _boxes(chart.parts))
-        case Columns():
-            svg = drawn(partial(draw_columns, chart), HEIGHT, number)
-            return Figure(svg, [*_boxes(chart.series), *_others(len(chart.series), "")])
+            height = 0.8 + LINE_HEIGHT * len(chart.labels)
+            legend = [
+                Entry(f"var(--s{place})", "none", "M9 1h10v10h-10z", name)
+                for place, name in enumerate(chart.parts)
+            ]
+            return Figure(drawn(partial(draw_bars, chart), height, number), legend)
         case HeatMap():
-            return Figure(drawn(partial(draw_heat_map, chart), map_height(len(chart.rows)), number), [])
-        case Tiles():
-            svg = drawn(partial(draw_tiles, chart), map_height(len(chart.rows)), number)
-            every = {name for row in chart.names for name in row if name}
-            names = [f"{place}: {name}" for place, name in enumerate(tile_names(chart), 1)]
-            return Figure(svg, [*_boxes(names), *_others(len(every), SQUARE)])
+            height = min(4.4, max(1.9, 0.9 + 0.3 * len(chart.rows)))
+            return Figure(drawn(partial(draw_heat_map, chart), height, number), [])
 
 
 def _of_lines(chart: Lines) -> list[Entry]:
@@ -281,7 +221,8 @@ def _of_lines(chart: Lines) -> list[Entry]:
         Entry(f"var(--s{number})", _dashes(DASHES[number]), SHAPES[number], line.name)
         for number, line in enumerate(named_series(chart))
     ]
-    entries += _others(sum(line.role == "method" for line in chart.series), "")
+    others = sum(line.role == "method" for line in chart.series) - SERIES
+    entries += [Entry("var(--grid)", "1 0", "", f"{others} others, see the numbers")] if others > 0 else []
     ceilings = [line.name for line in chart.series if line.role == "ceiling"]
     entries += [Entry("var(--muted)", "1.5 1.5", "M14 3.8a2.2 2.2 0 1 0 .01 0z", name) for name in ceilings]
     entries += [Entry("currentColor", "5 3", "", line.name) for line in chart.series if line.role == "reference"]
@@ -290,19 +231,6 @@ def _of_lines(chart: Lines) -> list[Entry]:
 
 def _dashes(lengths: Iterable[float]) -> str:
     return " ".join(f"{1.6 * length:g}" for length in lengths) or "1 0"
-
-
-def _boxes(names: Iterable[str]) -> list[Entry]:
-    return [
-        Entry(f"var(--s{number})", "none", SQUARE, name) for number, name in enumerate(names) if number < SERIES
-    ]
-
-
-def _others(count: int, shape: str) -> list[Entry]:
-    """Return the entry of series without a colour of their own."""
-    if count <= SERIES:
-        return []
-    return [Entry("var(--grid)", "none" if shape else "1 0", shape, f"{count - SERIES} others, see the numbers")]
 
 
 TOP: Final = 24
