@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hpcdl.analysis.over_time.change import ACCEPTED, BAD, IMPROVED, INCONCLUSIVE, NEW, VERDICTS
+from hpcdl.analysis.over_time.regressions import (
+    ACCEPTED,
+    BAD,
+    IMPROVED,
+    INCONCLUSIVE,
+    MEASURE_NAMES,
+    NEW,
+    VERDICTS,
+)
 from hpcdl.launch.environment import differences
 from hpcdl.report.formats.cells import NONE, plural
 from hpcdl.report.formats.document import Document, Section, Table
@@ -23,8 +31,7 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Iterable, Mapping, Sequence
 
-    from hpcdl.analysis.over_time.change import Accepted, Change
-    from hpcdl.analysis.over_time.regressions import Comparison
+    from hpcdl.analysis.over_time.regressions import Accepted, Change, Comparison
     from hpcdl.analysis.over_time.series import RunSeries
 
 
@@ -36,11 +43,6 @@ SHORT: Final = 60
 """Longest reason in the table (characters)."""
 MAX_RATIO: Final = 10.0
 """Largest ratio that is shown as the smallest visible one; beyond it a comparison sees nothing."""
-HIDDEN: Final = 1.96 * math.sqrt(2)
-"""Standard deviations between jobs that a difference of two jobs must exceed at least."""
-DRIFT: Final = 0.05
-"""Largest p of a trend of the baseline that is named."""
-NAMES: Final = {"step_seconds": "step", "time_p50_seconds": "p50", "seconds_to_target": "to target"}
 
 
 def page(comparison: Comparison, baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> Document:
@@ -73,29 +75,12 @@ def _runs(comparison: Comparison, baseline: Sequence[RunSeries], candidate: Sequ
         first = f"from {runs[0].path} on" if len(runs) > 1 else runs[0].path
         lines.append(f"{name}: {', '.join(filter(None, [launches, when, first]))}.")
     if comparison.between_jobs and len(baseline) + len(candidate) > 2:
-        hidden = math.exp(HIDDEN * math.log1p(comparison.between_jobs))
-        lines.append(
-            f"Each side is one job. Jobs are taken to vary by {100 * comparison.between_jobs:g} % "
-            "(--between-jobs), "
-            f"which hides changes of less than {_visible(hidden)}: compare several jobs."
-        )
+        share = f"{100 * comparison.between_jobs:g} % (--between-jobs)"
+        lines.append(f"Each side is one job. Jobs are taken to vary by {share}: compare several jobs.")
     if comparison.unit == "job":
         lines.append("The unit is the job: the median of its launches.")
     if min(len(baseline), len(candidate)) == 1 < max(len(baseline), len(candidate)):
         lines.append("One side is one launch, whose outliers look like changes: repeat it before you act.")
-    if min(comparison.jobs) == 1 < max(comparison.jobs):
-        lines.append("One side is one job: jobs of both sides are taken to vary equally.")
-    limit = math.log1p(comparison.min_effect)
-    if (
-        comparison.drift is not None
-        and comparison.drift.p < DRIFT
-        and abs(math.log(comparison.drift.ratio)) > limit
-    ):
-        lines.append(
-            "DRIFT: from its first to its last run the baseline's times changed by "
-            f"{_percent(comparison.drift.ratio)} "
-            f"(p = {comparison.drift.p:.2g}); choose runs between which nothing changed."
-        )
     unused = ", ".join(accepted.case for accepted in comparison.unused)
     return lines + ([f"Accepted regressions that match no case: {unused}."] if unused else [])
 
@@ -117,15 +102,10 @@ def _headline(comparison: Comparison) -> list[str]:
             f"{plural(cases, 'case')}: {counts}"
         )
     ]
-    visible = [
-        (change.smallest, change.smallest_alone) for change in comparison.changes if math.isfinite(change.smallest)
-    ]
+    visible = [change.smallest for change in comparison.changes if math.isfinite(change.smallest)]
     if visible:
-        together, alone = (_visible(float(np.median(side))) for side in zip(*visible, strict=True))
-        lines.append(
-            f"smallest slowdown found with 80 % probability (median measure): {together} if most measures slow "
-            f"down, {alone} if one does"
-        )
+        smallest = _visible(float(np.median(visible)))
+        lines.append(f"smallest slowdown found with 80 % probability (median measure): {smallest}")
     elif comparison.count(INCONCLUSIVE):
         lines.append("one launch does not show how launches vary: hpcdl run SUITE --launches 6")
     return lines
@@ -139,7 +119,7 @@ def _worst(comparison: Comparison) -> list[str]:
 
 def _line(one: Change) -> str:
     if math.isfinite(one.ratio):
-        change = f"{_percent(one.ratio)} ({_bounds(one)}) {NAMES.get(one.measure, one.measure)} of "
+        change = f"{_percent(one.ratio)} ({_bounds(one)}) {MEASURE_NAMES.get(one.measure, one.measure)} of "
         end = f", {one.reason}" if one.reason else ""
     else:
         change, end = f"{one.verdict}: ", f": {one.reason}" if one.reason else ""
@@ -166,13 +146,13 @@ def _table(changes: Iterable[Change]) -> Table:
     rows = [
         (
             f"{change.case}{': ' if change.reason else ''}{_shortened(change.reason, SHORT)}",
-            NAMES.get(change.measure, change.measure),
+            MEASURE_NAMES.get(change.measure, change.measure),
             change.verdict,
             *(
                 f"{100 * (ratio - 1):+.1f}" if math.isfinite(ratio) else NONE
                 for ratio in (change.ratio, change.low, change.high)
             ),
-            f"{100 * (change.smallest_alone - 1):.1f}" if change.smallest_alone < MAX_RATIO else NONE,
+            f"{100 * (change.smallest - 1):.1f}" if change.smallest < MAX_RATIO else NONE,
         )
         for change in changes
     ]
@@ -274,8 +254,6 @@ def json_text(
         "baseline": [_run(run) for run in baseline],
         "candidate": [_run(run) for run in candidate],
         "environment_differences": environment_changes(baseline, candidate),
-        "baseline_drift": comparison.drift
-        and {"ratio": comparison.drift.ratio, "p": comparison.drift.p, "runs": comparison.drift.runs},
         "measures": [_change(change) for change in comparison.changes],
         "accepted_expired": [_accepted(accepted) for accepted in comparison.expired],
         "accepted_unused": [_accepted(accepted) for accepted in comparison.unused],
@@ -309,7 +287,6 @@ def _change(change: Change) -> dict[str, Any]:
         "ratio_high": _known(change.high),
         "p_adjusted": _known(change.p),
         "smallest_visible_ratio": _known(change.smallest),
-        "smallest_visible_ratio_alone": _known(change.smallest_alone),
     }
 
 

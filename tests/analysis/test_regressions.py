@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hpcdl.analysis.over_time.change import Accepted
-from hpcdl.analysis.over_time.regressions import compare
+from hpcdl.analysis.over_time.regressions import Accepted, compare
 from hpcdl.analysis.over_time.series import CaseSeries, RunSeries
 
 TODAY = dt.date(2026, 11, 22)

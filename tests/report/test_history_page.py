@@ -12,8 +12,8 @@ from hpcdl.analysis.over_time import verdict as verdict_over_time
 from hpcdl.analysis.over_time.change_points import Change
 from hpcdl.analysis.over_time.verdict import Event, HistoryFindings
 from hpcdl.analysis.statistics.estimates import Interval
-from hpcdl.report.history import page as figures
-from hpcdl.report.history.page import render
+from hpcdl.report import history as figures
+from hpcdl.report.history import render
 
 
 @pytest.fixture(scope="module")

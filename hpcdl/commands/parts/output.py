@@ -12,7 +12,7 @@ from hpcdl.registry import nearest, shortened
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hpcdl.analysis.over_time.change import Accepted
+    from hpcdl.analysis.over_time.regressions import Accepted
 
 
 KEYS: Final = ("case", "reason", "expires")
@@ -37,7 +37,7 @@ def read_accepted(path: Path) -> list[Accepted]:
 
 
 def _accepted(table: dict[str, Any], where: str) -> Accepted:
-    from hpcdl.analysis.over_time.change import Accepted
+    from hpcdl.analysis.over_time.regressions import Accepted
 
     _check_keys(table, KEYS, where)
     for key in KEYS:

@@ -185,8 +185,8 @@ def answer(findings: Findings) -> Answer | None:
         by = low if low == high else f"{low} to {high}"
         where = f" in {plural(len(times), 'case')}" if len(times) > 1 else ""
         title = f"{name[0].upper()}{name[1:]}"
-        late = f"{title} is late by {by} in each step{where}"
-        lines.append(f"{late}: others wait for the rank, not for its links.")
+        said = f"{title} is late by {by} in each step{where}"
+        lines.append(f"{said}: others wait for the rank, not for its links.")
     return Answer(lines[0], lines[1:]) if lines else None
 
 
