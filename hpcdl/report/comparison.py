@@ -117,28 +117,26 @@ def _worst(comparison: Comparison) -> list[str]:
     return [_line(change) for change in shown[:WORST]]
 
 
-def _line(one: Change) -> str:
-    if math.isfinite(one.ratio):
-        change = f"{_percent(one.ratio)} ({_bounds(one)}) {MEASURE_NAMES.get(one.measure, one.measure)} of "
-        end = f", {one.reason}" if one.reason else ""
+def _line(change: Change) -> str:
+    """Return a measure in one line of a terminal; a long case or reason loses its middle."""
+    reason = _shortened(change.reason, SHORT)
+    if math.isfinite(change.ratio):
+        measure = MEASURE_NAMES.get(change.measure, change.measure)
+        begin, end = f"{_percent(change.ratio)} ({_bounds(change)}) {measure} of ", reason and f", {reason}"
     else:
-        change, end = f"{one.verdict}: ", f": {one.reason}" if one.reason else ""
-    room = columns() - len("- ") - len(change)
-    return f"{change}{_shortened(one.case, room - min(len(end), room // 2))}{_shortened(end, room // 2)}"[
-        : columns() - 2
-    ]
+        begin, end = f"{change.verdict}: ", reason and f": {reason}"
+    room = columns() - len("- ") - len(begin) - len(end)
+    return f"{begin}{_shortened(change.case, max(room, SHORT // 4))}{end}"
 
 
 def _notes(comparison: Comparison) -> list[str]:
-    lines = []
-    for title, names in (
-        ("new", [change.case for change in comparison.changes if change.verdict == NEW]),
-        ("no longer accepted", [f"{accepted.case} (until {accepted.expires})" for accepted in comparison.expired]),
-    ):
-        if names:
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            lines.append(f"{title}: {_shortened(names[0], columns() - len(title) - len(more) - 4)}{more}")
-    return lines
+    new = [change.case for change in comparison.changes if change.verdict == NEW]
+    expired = [f"{accepted.case} (until {accepted.expires})" for accepted in comparison.expired]
+    return [
+        f"{title}: {_shortened(names[0], SHORT)}{f' and {len(names) - 1} more' if len(names) > 1 else ''}"
+        for title, names in (("new", new), ("no longer accepted", expired))
+        if names
+    ]
 
 
 def _table(changes: Iterable[Change]) -> Table:
@@ -188,34 +186,23 @@ VARIABLES: Final = re.compile(
 )
 """Variables that change how fast a job is; others name the job, its processes or its files."""
 
-ABSENT: Final = "not set"
-MAX_FACT: Final = 60
-"""Longest value in a line (characters)."""
-
 
 def environment_changes(baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> list[str]:
     """Return one line per recorded fact that differs between the sides; the environment key's come first."""
-    keys = [list(dict.fromkeys(key for run in runs for key in run.environments)) for runs in (baseline, candidate)]
-    lines = [
-        f"the {name}'s runs have {len(side)} environments: {' '.join(side)}"
-        for name, side in zip(("baseline", "candidate"), keys, strict=True)
-        if len(side) > 1
-    ]
-    if set(keys[0]) != set(keys[1]):
-        before, now = (" ".join(side) or "none" for side in keys)
-        lines.append(f"environment key was {before} and is {now}")
+    before, now = (
+        " ".join(dict.fromkeys(key for run in side for key in run.environments)) for side in (baseline, candidate)
+    )
+    lines = []
+    if set(before.split()) != set(now.split()):
+        lines.append(f"environment key was {before or 'none'} and is {now or 'none'}")
         lines += differences(baseline[-1].environment, candidate[-1].environment)
     sides = [[_recorded_facts(run.environment) for run in runs] for runs in (baseline, candidate)]
     for name in dict.fromkeys(name for side in sides for facts in side for name in facts):
-        before, now = (_values(name, side) for side in sides)
-        if before != now:
-            lines.append(f"{name} was {before} and is {now}")
+        texts = [" or ".join(sorted({facts.get(name, "not set") for facts in side})) for side in sides]
+        if texts[0] != texts[1]:
+            was, is_now = (_shortened(text, SHORT) for text in texts)
+            lines.append(f"{name} was {was} and is {is_now}")
     return lines
-
-
-def _values(name: str, side: Iterable[Mapping[str, str]]) -> str:
-    text = " or ".join(sorted({facts.get(name, ABSENT) for facts in side}))
-    return text if len(text) <= MAX_FACT else f"{text[: MAX_FACT - 4]} ..."
 
 
 def _recorded_facts(env: Mapping[str, Any]) -> dict[str, str]:

@@ -41,14 +41,10 @@ def page(verdict: SuiteVerdict, calibration: Calibration | None) -> Document:
     runs = f"{plural(len(history.jobs), 'run')}, {day(first)} to {day(last)}, {series}."
     short = f"{findings.short} of them have fewer than {BEFORE} runs and are not judged."
     slow = [_suspect(history, suspect) for suspect in findings.suspects]
-    noise = (
-        []
-        if calibration is None
-        else [
-            f"Its own noise, shuffled {calibration.rounds} times in blocks of runs: {calibration.regressed:.2f} "
-            f"false regressions and {calibration.improved:.2f} false improvements per 100 runs."
-        ]
-    )
+    noise = []
+    if calibration is not None:
+        rates = f"{calibration.regressed:.2f} false regressions and {calibration.improved:.2f} false improvements"
+        noise = [f"Its own noise, shuffled {calibration.rounds} times in blocks of runs: {rates} per 100 runs."]
     sections = [
         Section("Verdict", [runs, *([short] if findings.short else [])], _verdict(verdict)),
         *(_cases(history, event) for event in (*verdict.open_events, *verdict.news)),
@@ -80,7 +76,8 @@ def sentence(history: History, event: Event) -> str:
     """Return one event in words: verdict, first run, size, cases, and the environment or the likely hosts."""
     job, worst = history.jobs[event.first], event.changes[0]
     text = f"{event.verdict.upper()} since {day(job)} ({job.path}): {plural(len(event.changes), 'measure')}, "
-    text += f"median {signed(event.ratio)}, most {label(history, worst.series)} {signed(worst.ratio.value)} ({_bounds(worst.ratio)})."
+    most = f"{label(history, worst.series)} {signed(worst.ratio.value)} ({_bounds(worst.ratio)})"
+    text += f"median {signed(event.ratio)}, most {most}."
     if event.verdict == "two states":
         text += " Slower again, at a level that they had before; later changes between the two are not reported."
     if event.environment:

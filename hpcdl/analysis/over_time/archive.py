@@ -7,8 +7,6 @@ import hashlib
 import json
 import os
 import re
-import signal
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,7 +19,7 @@ from hpcdl.trace.layout import ENVIRONMENT, SCHEMA, from_json, misfit
 from hpcdl.trace.recorder import TraceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from hpcdl.trace.run import Run
 
@@ -113,10 +111,6 @@ def _kept(file: Path, path: Path, checksum: str, *, any_schema: bool) -> RunSeri
     return replace(series, path=str(path), job=job_of(path, series.environment))  # the folder may have been moved
 
 
-FEW: Final = 20
-"""Runs without kept series that are read in this process; more are read on all cores."""
-
-
 def read_archive(
     folder: Path, progress: Callable[[int, int], None] | None = None
 ) -> tuple[list[RunSeries], list[str]]:
@@ -127,8 +121,8 @@ def read_archive(
     paths = list(_runs(folder))
     new = [path for path in paths if not is_kept(path)]
     read = dict[Path, "RunSeries | str"]()
-    for path, result in zip(new, _results(new), strict=True):
-        read[path] = result
+    for path in new:
+        read[path] = _read(path)
         if progress is not None:
             progress(len(read), len(new))
     runs, skipped = [], []
@@ -149,19 +143,6 @@ def _read(path: Path) -> RunSeries | str:
         return read_series(path, any_schema=True)
     except TraceError as error:
         return str(error)
-
-
-def _results(paths: Sequence[Path]) -> Iterator[RunSeries | str]:
-    """Yield :func:`_read` of each path; each series that was read is kept, also if this is interrupted."""
-    if len(paths) <= FEW:
-        yield from map(_read, paths)
-        return
-    with ProcessPoolExecutor(initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)) as pool:
-        try:
-            yield from pool.map(_read, paths)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
 
 
 def _is_date(text: str) -> bool:

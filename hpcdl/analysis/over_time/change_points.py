@@ -1,7 +1,8 @@
 """Change points of many series, each run judged with the runs before it alone.
 
 A later run never alters an earlier finding: a nightly check and a check of the whole archive agree. Effects that
-all series of a run share are left out first. Then, for each series and run, among all values since its last change:
+all series of a run share are left out first. Then, for each series and run, among the values since its last
+change:
 
 1. Place: the split with the largest t statistic, of values that are clipped to the usual scatter. Its variance
    takes into account the correlation of successive runs, and the usual variance of all series.
@@ -9,7 +10,8 @@ all series of a run share are left out first. Then, for each series and run, amo
    (empirical null: Efron, J. Am. Stat. Assoc. 99, 2004). Three values after the change agree.
 3. False discovery control over the series of a run (Benjamini & Hochberg, J. R. Stat. Soc. B 57, 1995).
 
-A series that rises twice to the same level has two states: changes between levels that it had are reported no more.
+A series that rises twice to the same level has two states: changes between levels that it had are reported no
+more.
 
 :func:`calibrate` counts false alarms on an archive's own noise.
 """

@@ -154,12 +154,13 @@ def pairs(baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> list
     names = [name for name, side in before.items() if side.launches]
     paired: list[Pair] = []
     for suite, case in dict.fromkeys([*names, *now]):
-        after = now.get((suite, case)) or _nowhere(candidate, suite)
-        if (suite, case) in names:
-            paired += _of_case(suite, case, before[suite, case], after)
+        absent = [_absence(run) for run in candidate if run.suite in {suite, ""}]
+        after = now.get((suite, case)) or _Side([], [], absent, len(absent))
+        known = before.get((suite, case))
+        if known and known.launches:
+            paired += _of_case(suite, case, known, after)
         else:
-            disturbed = bool(before[suite, case].disturbed) if (suite, case) in before else False
-            paired.append(_new(suite, case, after, disturbed=disturbed))
+            paired.append(_new(suite, case, after, disturbed=bool(known and known.disturbed)))
     return paired
 
 
@@ -187,24 +188,20 @@ def _sides(runs: Sequence[RunSeries]) -> dict[tuple[str, str], _Side]:
     return sides
 
 
-def _nowhere(runs: Sequence[RunSeries], suite: str) -> _Side:
-    """Return a case of ``suite`` that no run has."""
-    absent = [_absence(run) for run in runs if run.suite in {suite, ""}]
-    return _Side([], [], absent, len(absent))
-
-
 def _absence(run: RunSeries) -> str:
     return "" if run.complete else "the run was interrupted"
 
 
 def _new(suite: str, case: str, now: _Side, *, disturbed: bool) -> Pair:
     """Return a case without a value in the baseline; ``disturbed``: the baseline has it, but disturbed."""
-    values = now.launches[-1][1].values if now.launches else {}
-    measure = next((name for name in MEASURE_NAMES if name in values), "result")
-    candidate = now.values(measure, now.launches[-1][1].settings) if now.launches else []
-    verdict, reason = ("failed", _failure(now)) if now.failures else ("new", "not in the baseline")
-    if disturbed and not now.failures:
-        verdict, reason = "inconclusive", "disturbed in all launches of the baseline"
+    newest = now.launches[-1][1] if now.launches else None
+    measure = next((name for name in MEASURE_NAMES if newest and name in newest.values), "result")
+    candidate = now.values(measure, newest.settings) if newest else []
+    verdict, reason = NEW, "not in the baseline"
+    if now.failures:
+        verdict, reason = FAILED, _failure(now)
+    elif disturbed:
+        verdict, reason = INCONCLUSIVE, "disturbed in all launches of the baseline"
     return Pair(suite, case, measure, [], candidate, verdict, reason)
 
 

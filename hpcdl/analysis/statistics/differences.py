@@ -90,11 +90,11 @@ def adjusted(p: Vector) -> Vector:
     Rejecting those below 0.05 keeps the expected share of false ones among the rejected below 0.05. NaN stays NaN
     and does not count.
     """
-    vector = np.full(len(p), np.nan)
-    known = np.flatnonzero(~np.isnan(p))
-    order = known[np.argsort(p[known])]
-    scaled = p[order] * len(order) / np.arange(1, len(order) + 1)
-    vector[order] = np.minimum(np.minimum.accumulate(scaled[::-1])[::-1], 1)
+    from scipy.stats import false_discovery_control  # late: ranks do not need it
+
+    vector, known = np.full(len(p), np.nan), ~np.isnan(p)
+    if known.any():
+        vector[known] = false_discovery_control(p[known])
     return vector
 
 

@@ -111,21 +111,13 @@ def _untold(first: Record, others: Sequence[Record]) -> list[Record]:
     return [other for other, is_slower in zip(others, slower, strict=True) if not is_slower]
 
 
-BANDWIDTH_NOTE: Final = (
-    "Bus bandwidth as nccl-tests defines it; bars are 95 % intervals. Slowest link: no algorithm exceeds its "
-    "rate by more than noise."
-)
-
-
 def bus_bandwidth(findings: Findings) -> list[Lines]:
     """Return one chart per group of comparable collectives with several sizes; the most ranks first."""
-    made = [
-        _bandwidth_chart(group, rows, findings) for group, rows in grouped(findings.records, "collective").items()
-    ]
-    return [row for row in reversed(made) if row]
+    made = [_bandwidth_chart(group, rows) for group, rows in grouped(findings.records, "collective").items()]
+    return [chart for chart in reversed(made) if chart]
 
 
-def _bandwidth_chart(group: Group, rows: Sequence[Record], findings: Findings) -> Lines | None:
+def _bandwidth_chart(group: Group, rows: Sequence[Record]) -> Lines | None:
     points: dict[str, list[Point]] = {}
     for record in rows:
         if record["busbw_bytes_per_second"] and record["correct"] is not False:
@@ -135,10 +127,7 @@ def _bandwidth_chart(group: Group, rows: Sequence[Record], findings: Findings) -
         return None
     series = [Series(name, measured) for name, measured in points.items()]
     series.sort(key=lambda point: (-point.points[-1].x, -point.points[-1].y))
-    bound = _bound(group, rows, findings)
-    if bound:
-        series.append(Series("slowest link", [Point(sizes[0], bound), Point(sizes[-1], bound)], "reference"))
-    note = BANDWIDTH_NOTE if bound else BANDWIDTH_NOTE.partition(" Slowest ")[0]
+    note = "Bus bandwidth as nccl-tests defines it; bars are 95 % intervals."
     return Lines(f"Bus bandwidth: {group.title}", Axis("size", volume, 2), Axis("busbw", rate, 10), series, note)
 
 
@@ -151,18 +140,6 @@ def _point(record: Record) -> Point:
     if not low or not high:
         return Point(size, value)
     return Point(size, value, value * middle / high, value * middle / low)
-
-
-def _bound(group: Group, rows: Sequence[Record], findings: Findings) -> float | None:
-    """Return the rate of the slowest link (bytes/s) of emulated hosts with one rank each; None for others."""
-    first = rows[0]
-    environment = findings.run.environments.get(str(first.get("environment_key")), findings.run.environment)
-    emulated = environment.get("emulated")
-    if group.network or not emulated or first.get("nodes") != group.ranks:
-        return None
-    hosts = {str(rank.get("hostname")) for rank in (environment.get("ranks") or ())[: group.ranks]}
-    rates = [each for host, each in emulated["bytes_per_second"].items() if host in hosts]
-    return float(min(rates)) if len(rates) == group.ranks else None
 
 
 def collective_time(findings: Findings) -> list[Lines]:

@@ -106,7 +106,7 @@ NOTE: Final = (
     "Mean over ranks and steps. A rank waits while its message or native collective has not begun on another "
     "rank, and moves bytes once it has. Time in which the rank computes counts as neither. The late rank of a "
     "step works longest, that of a collective begins last; it is late by the longest waiting of another rank, at "
-    "most by its longer work. It is named if it is late by at least 5 % of a step and by more than twice the clock "
+    "most by its longer work. It is named if it is late by at least 5 % of a step, by more than twice the clock "
     "error, and in half of the steps, in all undisturbed launches. Stages of a pipeline differ by design: none is "
     "late."
 )
