@@ -135,9 +135,6 @@ def _measure(history: History, series: int) -> dict[str, Any]:
     }
 
 
-Groups = dict[str, list[int]]
-
-
 def junit(verdicts: Sequence[SuiteVerdict], now: dt.datetime) -> str:
     """Return JUnit XML: a test case per suite, kind of case, ranks and measure; ``now``: in UTC.
 
@@ -147,54 +144,33 @@ def junit(verdicts: Sequence[SuiteVerdict], now: dt.datetime) -> str:
 
 
 def _tests(verdict: SuiteVerdict) -> TestSuite:
-    groups, name = _groups(verdict), verdict.history.suite
-    failures = {group: _failures(verdict, rows) for group, rows in groups.items()}
-    others = [row for row, key in enumerate(verdict.history.keys) if key[:3] not in _newest(verdict)]
+    history, known = verdict.history, np.isfinite(verdict.history.seconds)
+    groups: dict[str, list[int]] = {}
+    group_of: dict[tuple[str, ...], str] = {}
+    for row in np.flatnonzero(known[:, -1]).tolist():
+        case, key = history.case(row), history.keys[row]
+        group = group_of.setdefault(key[:3], f"{case.kind}, {case.ranks} ranks, {key.measure}")
+        groups.setdefault(group, []).append(row)
     whole = [f"{case}: missing: {reason}" for case, reason in verdict.missing]
-    whole += _failures(verdict, others)
     whole += [f"slow: {suspect.kind} {suspect.name}" for suspect in verdict.open_suspects]
-    failures["hosts, links and cases"] = whole
+    failures: dict[str, list[str]] = {**{group: [] for group in groups}, "hosts, links and cases": whole}
+    for change in (change for event in verdict.open_events for change in event.open):
+        since = f"{signed(change.ratio.value)} since {history.jobs[change.first].path}"
+        group = group_of.get(history.keys[change.series][:3], "hosts, links and cases")
+        failures[group].append(f"{label(history, change.series)}: {since}")
+    few = {group for group, rows in groups.items() if (known[rows].sum(axis=1) < BEFORE).all()}
     cases = [
-        TestCase(name, group, "regressed" if lines else "", lines, _too_few(verdict, groups.get(group)))
+        TestCase(
+            history.suite,
+            group,
+            "regressed" if lines else "",
+            lines,
+            f"fewer than {BEFORE} runs" if group in few else "",
+        )
         for group, lines in failures.items()
     ]
-    events = [sentence(verdict.history, event) for event in verdict.findings.events]
-    return TestSuite(f"hpcdl history: {name}", cases, events)
-
-
-def _newest(verdict: SuiteVerdict) -> set[tuple[str, ...]]:
-    """Return the keys, without the environment, of the series of the newest run."""
-    known = np.isfinite(verdict.history.seconds[:, -1])
-    return {key[:3] for key, there in zip(verdict.history.keys, known, strict=True) if there}
-
-
-def _groups(verdict: SuiteVerdict) -> Groups:
-    """Return the series of the newest run by group."""
-    history = verdict.history
-    groups: Groups = {}
-    for row in np.flatnonzero(np.isfinite(history.seconds[:, -1])):
-        case = history.case(int(row))
-        name = f"{case.kind}, {case.ranks} ranks, {history.keys[int(row)].measure}"
-        groups.setdefault(name, []).append(int(row))
-    return groups
-
-
-def _failures(verdict: SuiteVerdict, rows: Sequence[int]) -> list[str]:
-    history = verdict.history
-    alike = {history.keys[row][:3] for row in rows}
-    return [
-        f"{label(history, change.series)}: {signed(change.ratio.value)} since {history.jobs[change.first].path}"
-        for event in verdict.open_events
-        for change in event.open
-        if history.keys[change.series][:3] in alike
-    ]
-
-
-def _too_few(verdict: SuiteVerdict, rows: Sequence[int] | None) -> str:
-    """Return the reason if no series of ``rows`` has enough runs for a verdict; None: there is no such series."""
-    if rows is None or (np.isfinite(verdict.history.seconds[list(rows)]).sum(axis=1) >= BEFORE).any():
-        return ""
-    return f"fewer than {BEFORE} runs"
+    events = [sentence(history, event) for event in verdict.findings.events]
+    return TestSuite(f"hpcdl history: {history.suite}", cases, events)
 
 
 Sample = tuple[dict[str, str], float]

@@ -82,10 +82,9 @@ def test_no_run_is_a_page_too():
 def test_200_cases_of_365_nights_fit_into_a_page(monkeypatch):
     """Findings are made up: finding them takes longer than this test may."""
     changes = [
-        Change(row, 300, 302, 1e-9, Interval(1.2, 1.15, 1.25), returned=False, silent=False, before=0)
-        for row in range(100)
+        Change(row, 300, 302, 1e-9, Interval(1.2, 1.15, 1.25), returned=False, before=0) for row in range(100)
     ]
     event = Event("regressed", changes, 300, 302, [], environment=False)
-    made_up = HistoryFindings([event], [], None, 200, 0)
+    made_up = HistoryFindings([event], [], 200, 0)
     monkeypatch.setattr(verdict_over_time, "judge", lambda *_: made_up)
     assert len(render([archive(200, 365)], {}).encode()) <= 3 << 20

@@ -115,7 +115,7 @@ class _Search:
         self.excess: list[float] = []
         """Square of the largest t statistics by that of noise, of each run so far."""
 
-    def splits(self, rows: Counts, now: int, least: float) -> list[Change]:
+    def splits(self, rows: Counts, now: int) -> list[Change]:
         """Return the changes that the run ``now`` makes significant, of the series ``rows``, which it has."""
         from scipy.special import stdtr  # late: ranks do not need it
 
@@ -146,7 +146,7 @@ class _Search:
             left, right = (_finite(part) for part in np.split(values[row], [split]))
             size = float(np.median(right) - np.median(left))
             agreeing = np.abs(right - np.median(right)) <= max(limit[row, 0], abs(size) / 4)
-            if abs(size) >= least and agreeing.sum() >= AFTER:
+            if abs(size) >= math.log1p(MIN_EFFECT) and agreeing.sum() >= AFTER:
                 degrees = freedom[row] + len(left) + len(right) - 2
                 p = 2 * float(stdtr(degrees, -student[row, split] / math.sqrt(excess)))
                 points.append((p, int(rows[row]), split))
@@ -193,9 +193,7 @@ class _Search:
         return float(np.median(_finite(self.values[series, max(self.series[series].cuts, default=0) :])))
 
 
-def change_points(
-    logs: Matrix, predecessors: Mapping[int, int] | None = None, *, min_effect: float = MIN_EFFECT
-) -> list[Change]:
+def change_points(logs: Matrix, predecessors: Mapping[int, int] | None = None) -> list[Change]:
     """Return the changes in ``logs`` (series, runs): logarithms of times in the order of the runs, NaN if missing.
 
     ``predecessors``: see :func:`joined`. Changes are in the order in which they were found.
@@ -210,7 +208,7 @@ def change_points(
             if row in predecessors and not np.isfinite(logs[row, :now]).any():
                 search.series[row] = replace(search.series[predecessors[row]])
         if len(rows) and now >= AFTER:
-            changes += search.splits(rows, now, math.log1p(min_effect))
+            changes += search.splits(rows, now)
     reported = []
     for change in changes:
         last = _successor(logs, change.series, predecessors)

@@ -361,15 +361,13 @@ def _changes(compared: Sequence[Pair], min_effect: float, between: float, *, by_
         means = [math.exp(mean) for mean in result.means[number]]
         change = Change(pair.suite, pair.case, pair.measure, INCONCLUSIVE, "", counts, means[0], means[1])
         change = replace(change, ratio=means[1] / means[0])
-        unit, lost = "job" if by_job else "launch", result.left_out[number]
         if np.isnan(p[number]):
-            changes.append(replace(change, reason=f"one {unit} on each side"))
+            changes.append(replace(change, reason=f"one {'job' if by_job else 'launch'} on each side"))
             continue
         changes.append(
             replace(
                 change,
                 verdict=_verdict(p[number], difference.value[number], low[number], high[number], limit),
-                reason=f"outliers left out: {lost}" if lost else "",
                 low=_exp(low[number]),
                 high=_exp(high[number]),
                 p=float(p[number]),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from hpcdl.analysis.run.launches import Launch
 
@@ -25,8 +25,8 @@ class Staleness:
     largest: int
     shares: tuple[float, ...]
     """Of the gradients, at staleness 0, 1, 2, ..."""
-    by_worker: Mapping[int, tuple[int, float]]
-    """Rank of the worker: its gradients, and their mean staleness."""
+    workers: int
+    """Ranks whose gradients were applied."""
     collect: float | None
     """Gradients to an update, the mean; None where no server collects them."""
     expected: float | None
@@ -44,15 +44,15 @@ def staleness(launch: Launch) -> Staleness | None:
         return None
     where = np.stack([launch.updates["rank"][inside], launch.updates["version"][inside]])
     collect = int(inside.sum()) / np.unique(where, axis=1).shape[1]
-    workers = {int(other): old[inside & (worker == other)] for other in np.unique(worker[inside])}
+    workers = len(np.unique(worker[inside]))
     in_flight = launch.fields.get("gradients_in_flight")
     return Staleness(
         mean=float(old[inside].mean()),
         largest=int(old.max()),
         shares=tuple((np.bincount(old[inside].clip(0)) / inside.sum()).tolist()),
-        by_worker={other: (len(its), float(its.mean())) for other, its in workers.items()},
+        workers=workers,
         collect=collect if launch.fields.get("served") else None,
-        expected=(len(workers) * in_flight - 1) / collect if in_flight else None,
+        expected=(workers * in_flight - 1) / collect if in_flight else None,
     )
 
 
@@ -109,7 +109,7 @@ def kept(launches: Sequence[Launch]) -> dict[str, Any]:
         "staleness_mean": _median([stale.mean for stale in stale_launches]),
         "staleness_max": max((stale.largest for stale in stale_launches), default=None),
         "staleness_expected": _median([stale.expected for stale in stale_launches if stale.expected is not None]),
-        "workers": max((len(stale.by_worker) for stale in stale_launches), default=None),
+        "workers": max((stale.workers for stale in stale_launches), default=None),
         "gradients_per_update": _median([stale.collect for stale in stale_launches if stale.collect is not None]),
     }
 

@@ -1,4 +1,4 @@
-"""Marks of the charts of a figure, and a figure as a separate file: SVG with title, legend and note."""
+"""Marks of the charts of a figure, and a figure as a separate file: SVG with title and note."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import textwrap
 from functools import partial
 from html import escape
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
@@ -20,10 +20,10 @@ from hpcdl.report.formats.canvas import (
     INK,
     LIGHT,
     MARKERS,
+    MAX_NAME,
     MUTED,
     PAPER,
     SERIES,
-    SHAPES,
     Theme,
     drawn,
     label,
@@ -32,7 +32,7 @@ from hpcdl.report.formats.cells import visible
 from hpcdl.report.formats.charts import Bars, HeatMap, Lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis as Drawn
@@ -48,8 +48,8 @@ def draw_bars(chart: Bars, axes: Axes) -> None:
     """Draw the first label on top."""
     places = np.arange(len(chart.labels))
     begin = np.zeros(len(places))
-    for number, lengths in enumerate(chart.parts.values()):
-        axes.barh(places, lengths, 0.72, begin, color=COLOURS[number], edgecolor=PAPER, linewidth=0.6)
+    for (name, lengths), colour in zip(chart.parts.items(), COLOURS, strict=False):
+        axes.barh(places, lengths, 0.72, begin, color=colour, edgecolor=PAPER, linewidth=0.6, label=name)
         begin = begin + np.asarray(lengths)
     axes.set_yticks(places, [label(one) for one in chart.labels])
     axes.invert_yaxis()
@@ -72,33 +72,34 @@ TICKS: Final = 7
 
 
 def draw_lines(chart: Lines, axes: Axes) -> None:
-    """Draw the first series of :func:`named_series` in colours, the others as thin lines."""
+    """Draw the first series in colours, the others as thin lines."""
     _scale(chart.x, axes.xaxis, axes.set_xscale)
     _scale(chart.y, axes.yaxis, axes.set_yscale)
-    colours = {id(line): number for number, line in enumerate(named_series(chart))}
-    for line in reversed(chart.series):  # the first is drawn on top
-        x, y = [point.x for point in line.points], [point.y for point in line.points]
+    named = [line for line in chart.series if line.role == "method"][:SERIES]
+    others = [line for line in chart.series if line.role == "method"][SERIES:]
+    for number, line in enumerate(named):  # the first is drawn on top
+        _series(line, number, axes, (len(named) - 1) / 2)
+    for line in others:
+        text = f"{len(others)} others, see the numbers" if line is others[0] else None
+        axes.plot(*_places(line), color=GRID, linewidth=1, label=text, zorder=1)
+    for line in chart.series:
         if line.role == "reference":
-            axes.plot(x, y, color=INK, linewidth=1, dashes=(5, 3))
+            axes.plot(*_places(line), color=INK, linewidth=1, dashes=(5, 3), label=label(line.name, MAX_NAME))
         elif line.role == "ceiling":
-            axes.plot(x, y, color=MUTED, linewidth=1.2, dashes=(1.5, 1.5), marker="o", markersize=3.5)
-        elif id(line) in colours:
-            _series(line, colours[id(line)], axes, (len(colours) - 1) / 2)
-        else:
-            axes.plot(x, y, color=GRID, linewidth=1)
+            style: dict[str, Any] = {"color": MUTED, "linewidth": 1.2, "marker": "o", "markersize": 3.5}
+            axes.plot(*_places(line), dashes=(1.5, 1.5), label=label(line.name, MAX_NAME), **style)
     points = [point for line in chart.series for point in line.points]  # shifted lines do not count by themselves
     axes.set_xlim(_limits([point.x for point in points], chart.x))
     axes.set_ylim(_limits([line for point in points for line in point[1:] if line is not None], chart.y))
 
 
-def named_series(chart: Lines) -> list[Series]:
-    """Return the series with a colour of their own."""
-    return [line for line in chart.series if line.role == "method"][:SERIES]
+def _places(line: Series) -> tuple[list[float], list[float]]:
+    return [point.x for point in line.points], [point.y for point in line.points]
 
 
 def _series(series: Series, number: int, axes: Axes, middle: float) -> None:
     """Draw a series; those with intervals stand side by side, ``middle`` at its place."""
-    x, y = [point.x for point in series.points], [point.y for point in series.points]
+    x, y = _places(series)
     colour = COLOURS[number]
     bounded = [point for point in series.points if point.low is not None and point.high is not None]
     figure = axes.get_figure()
@@ -113,7 +114,7 @@ def _series(series: Series, number: int, axes: Axes, middle: float) -> None:
     style: dict[str, Any] = {"dashes": DASHES[number]} if DASHES[number] else {}
     marker = MARKERS[number] if len(x) <= DENSE else ""
     style |= {"color": colour, "linewidth": 1.6, "markersize": 5, "markeredgecolor": PAPER, "transform": place}
-    axes.plot(x, y, marker=marker, **style)
+    axes.plot(x, y, marker=marker, label=label(series.name, MAX_NAME), zorder=3 - number / SERIES, **style)
 
 
 def _scale(axis: Axis, drawn: Drawn, set_scale: Any) -> None:
@@ -180,94 +181,48 @@ def _labels(rows: Sequence[str], columns: Sequence[str], axes: Axes) -> None:
         spine.set_visible(False)
 
 
-class Entry(NamedTuple):
-    """A line of a legend: a sample, and the name."""
-
-    colour: str
-    """CSS."""
-    dashes: str
-    """``stroke-dasharray`` of a line; "none" for a bar or tile."""
-    shape: str
-    """Path of a marker, 28 x 12; empty without."""
-    name: str
-
-
-class Figure(NamedTuple):
-    """A chart as SVG with its legend."""
-
-    svg: str
-    legend: Sequence[Entry]
-
-
-def figure(chart: Chart, number: int) -> Figure:
-    """Draw a chart; ``number`` makes its ids unique on a page."""
+def figure(chart: Chart, number: int) -> str:
+    """Draw a chart as SVG with a legend; ``number`` makes its ids unique on a page."""
     match chart:
         case Lines():
-            return Figure(drawn(partial(draw_lines, chart), HEIGHT, number), _of_lines(chart))
+            return drawn(partial(draw_lines, chart), HEIGHT, number)
         case Bars():
-            height = 0.8 + LINE_HEIGHT * len(chart.labels)
-            legend = [
-                Entry(f"var(--s{place})", "none", "M9 1h10v10h-10z", name)
-                for place, name in enumerate(chart.parts)
-            ]
-            return Figure(drawn(partial(draw_bars, chart), height, number), legend)
+            return drawn(partial(draw_bars, chart), 0.8 + LINE_HEIGHT * len(chart.labels), number)
         case HeatMap():
             height = min(4.4, max(1.9, 0.9 + 0.3 * len(chart.rows)))
-            return Figure(drawn(partial(draw_heat_map, chart), height, number), [])
-
-
-def _of_lines(chart: Lines) -> list[Entry]:
-    entries = [
-        Entry(f"var(--s{number})", _dashes(DASHES[number]), SHAPES[number], line.name)
-        for number, line in enumerate(named_series(chart))
-    ]
-    others = sum(line.role == "method" for line in chart.series) - SERIES
-    entries += [Entry("var(--grid)", "1 0", "", f"{others} others, see the numbers")] if others > 0 else []
-    ceilings = [line.name for line in chart.series if line.role == "ceiling"]
-    entries += [Entry("var(--muted)", "1.5 1.5", "M14 3.8a2.2 2.2 0 1 0 .01 0z", name) for name in ceilings]
-    entries += [Entry("currentColor", "5 3", "", line.name) for line in chart.series if line.role == "reference"]
-    return entries
-
-
-def _dashes(lengths: Iterable[float]) -> str:
-    return " ".join(f"{1.6 * length:g}" for length in lengths) or "1 0"
+            return drawn(partial(draw_heat_map, chart), height, number)
 
 
 TOP: Final = 24
 """Height of the title."""
 ROW: Final = 14
-"""Height of a row of the legend or note."""
-KEY: Final = 34
-"""Width of a legend's sample, and a space."""
-LETTER: Final = 5.0
-"""Width of a letter, at least the mean one."""
+"""Height of a row of the note."""
 LINE: Final = 84
 """Letters of a line of the note."""
 WIDE: Final = 52
 """Letters of a line of the title."""
 STYLE: Final = (
     ":root{%s}@media(prefers-color-scheme:dark){:root{%s}}svg{color:var(--ink)}text{fill:var(--ink)}"
-    ".m{fill:var(--muted)}.key{fill:none;stroke-width:1.8}"
+    ".m{fill:var(--muted)}"
 )
 
 
-def standalone(made: Figure, title: str, note: str) -> str:
+def standalone(svg: str, title: str, note: str) -> str:
     """Return an SVG document; its colours follow the reader's theme."""
-    box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', made.svg)
+    box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
     if box is None:
         raise ValueError("a drawing without its size")
     width, height = map(float, box.groups())
     headings = textwrap.wrap(visible(title), WIDE)
     top = TOP + ROW * (len(headings) - 1)
-    legend, below = _legend(made.legend, width, top + height + 6)
-    below += 4
+    below = top + height + 4
     lines = textwrap.wrap(visible(note), LINE)
     words = [
         f'<text class="m" x="6" y="{below + ROW * number + 8:g}" font-size="7.5">{escape(line)}</text>'
         for number, line in enumerate(lines)
     ]
     total = below + ROW * len(lines) + 4
-    chart = made.svg.replace('<svg class="chart"', f'<svg y="{top}" width="{width:g}" height="{height:g}"', 1)
+    chart = svg.replace('<svg class="chart"', f'<svg y="{top}" width="{width:g}" height="{height:g}"', 1)
     style = STYLE % tuple(map(_variables, (LIGHT, DARK)))
     parts = [
         (
@@ -281,7 +236,6 @@ def standalone(made: Figure, title: str, note: str) -> str:
             for number, line in enumerate(headings)
         ),
         chart,
-        *legend,
         *words,
         "</svg>",
     ]
@@ -290,19 +244,3 @@ def standalone(made: Figure, title: str, note: str) -> str:
 
 def _variables(theme: Theme) -> str:
     return "".join(f"--{name}:{colour};" for name, colour in theme.variables().items())
-
-
-def _legend(entries: Sequence[Entry], width: float, top: float) -> tuple[list[str], float]:
-    """Return the legend in columns of equal width, and the place below it."""
-    names = [visible(entry.name) for entry in entries]
-    longest = max(map(len, names), default=0)
-    columns = max(1, int(width // (KEY + LETTER * longest + 10)))
-    found = []
-    for number, (one, name) in enumerate(zip(entries, names, strict=True)):
-        x, y = 6 + number % columns * width / columns, top + number // columns * ROW
-        line = f'<path d="M1 6H27" style="stroke:{one.colour};stroke-dasharray:{one.dashes}"/>'
-        mark = f'<path d="{one.shape}" style="fill:{one.colour}"/>' if one.shape else ""
-        sample = (line if one.dashes != "none" else "") + mark
-        text = f'<text x="{KEY}" y="9" font-size="8.5">{escape(name)}</text>'
-        found.append(f'<g transform="translate({x:g},{y:g})"><g class="key">{sample}</g>{text}</g>')
-    return found, top + -(-len(entries) // columns) * ROW

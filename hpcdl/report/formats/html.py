@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from hpcdl.report.formats.charts import Chart
     from hpcdl.report.formats.document import Document, Table
-    from hpcdl.report.formats.figure import Entry
     from hpcdl.report.run.findings import Findings
 
 
@@ -38,7 +37,6 @@ class Illustration:
 
     title: str
     svg: Markup
-    legend: Sequence[Entry]
     note: str
     numbers: Table
 
@@ -135,10 +133,8 @@ def _page(source: Source, numbers: Iterator[int]) -> Page:
 def _illustration(chart: Chart, number: int) -> Illustration:
     from hpcdl.report.formats.figure import figure  # late: a page without figures needs no matplotlib
 
-    made = figure(chart, number)
-    legend = [entry._replace(name=visible(entry.name)) for entry in made.legend]
-    svg = Markup(made.svg)  # noqa: S704 - matplotlib escapes its texts
-    return Illustration(visible(chart.title), svg, legend, visible(chart.note), chart.table().visible())
+    svg = Markup(figure(chart, number))  # noqa: S704 - matplotlib escapes its texts
+    return Illustration(visible(chart.title), svg, visible(chart.note), chart.table().visible())
 
 
 def _visible_lines(text: str) -> str:

@@ -26,17 +26,12 @@ def failures(records: Sequence[Record]) -> list[str]:
 
 def unfinished(run: Run) -> list[dict[str, Any]]:
     """Return the cases that failed before they had a result: case, rank (None: unknown), error."""
-    return _listed(run, "failed_cases")
+    return list(run.environment.get("failed_cases", ()))
 
 
 def not_run(run: Run) -> list[dict[str, Any]]:
     """Return the cases that cannot be run where this run was made: case, error."""
-    return _listed(run, "cases_not_run")
-
-
-def _listed(run: Run, name: str) -> list[dict[str, Any]]:
-    entries: list[dict[str, Any]] = run.environment.get(name, [])
-    return entries
+    return list(run.environment.get("cases_not_run", ()))
 
 
 def without_result(run: Run) -> list[str]:

@@ -11,7 +11,6 @@ from hpcdl.analysis.run.record_fields import ANY, method, problem, settings
 from hpcdl.analysis.statistics.estimates import (
     Interval,
     Vector,
-    difference_interval,
     launches_interval,
     median_interval,
     ratio_interval,
@@ -22,9 +21,8 @@ from hpcdl.report.run.contents import Answer, Declaration, without
 from hpcdl.report.run.method_names import scheme_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from hpcdl.report.formats.cells import Number
     from hpcdl.report.run.findings import Findings
 
 
@@ -38,31 +36,25 @@ class Cost(NamedTuple):
     fields: Mapping[str, Any]
     without: Interval
     having: Interval
-    difference: Interval
-    """Seconds: ``having`` less ``without``."""
     ratio: Interval
     """``having`` by ``without``."""
 
     @property
     def is_noise(self) -> bool:
-        """True if the difference is not above zero: its interval holds 0, or it is negative."""
-        return self.difference.value <= 0 or self.difference.low <= 0
+        """True if the ratio is not above 1, or its interval holds 1."""
+        return self.ratio.value <= 1 or self.ratio.low <= 1
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """Both times, their difference and their ratio, with intervals."""
+        """Both times, their difference, and their ratio with its interval."""
+        difference = self.having.value - self.without.value
         return (
             seconds(self.without.value),
             seconds(self.having.value),
-            "within noise" if self.is_noise else seconds(self.difference.value),
-            _bounds(self.difference, seconds),
+            "within noise" if self.is_noise else seconds(difference),
             digits(self.ratio.value),
-            _bounds(self.ratio, digits),
+            interval(self.ratio.low, self.ratio.high) if math.isfinite(self.ratio.low) else NONE,
         )
-
-
-def _bounds(found: Interval, shown: Callable[[Number], str]) -> str:
-    return interval(found.low, found.high, shown) if math.isfinite(found.low) else NONE
 
 
 def of_fabric(findings: Findings) -> list[Cost]:
@@ -79,7 +71,6 @@ def of_fabric(findings: Findings) -> list[Cost]:
             fields,
             launches_interval(sides[False]),
             launches_interval(sides[True]),
-            difference_interval(sides[True], sides[False]),
             ratio_interval(sides[True], sides[False]),
         )
         for fields, sides in groups.values()
@@ -104,16 +95,15 @@ def of_tracing(findings: Findings) -> list[Cost]:
     costs = []
     for fields, sides in groups.values():
         without, having = (np.array([np.median(launch) for launch in sides[side]]) for side in (False, True))
-        difference, ratio = median_interval(having - without), median_interval(having / without)
         both = launches_interval(sides[False]), launches_interval(sides[True])
-        costs.append(Cost(fields, *both, difference, ratio))
+        costs.append(Cost(fields, *both, median_interval(having / without)))
     return sorted(costs, key=lambda cost: cost.ratio.value)
 
 
 def fabric_page(findings: Findings) -> Section:
     """Return one row per size: difference and ratio."""
     rows = [(volume(cost.fields.get("message_bytes")), *cost.cells) for cost in of_fabric(findings)]
-    header = ("size", "raw", "fabric", "fabric - raw", "95 %", "fabric / raw", "ratio 95 %")
+    header = ("size", "raw", "fabric", "fabric - raw", "fabric / raw", "95 %")
     notes = ["raw: mpi4py's Sendrecv. fabric: the same exchange as every algorithm here does it."]
     return Section("Cost of the fabric", tables=[Table("", header, rows, notes=notes)] if rows else [])
 
@@ -124,7 +114,7 @@ def tracing_page(findings: Findings) -> Section:
         (findings.settings.name(cost.fields), _name(cost.fields), str(cost.fields.get("ranks")), *cost.cells)
         for cost in of_tracing(findings)
     ]
-    header = ("setting", "case", "ranks", "steps", "events", "events - steps", "95 %", "ratio", "ratio 95 %")
+    header = ("setting", "case", "ranks", "steps", "events", "events - steps", "ratio", "95 %")
     note = (
         "Of the same training, even steps record every message and computation, odd steps only themselves. "
         "Time of a step; ratio: events by steps. On one rank all schemes are one program, and pooled."
