@@ -1,6 +1,6 @@
 """A comparison of runs as a page, as JSON and as JUnit XML.
 
-The page has differences of the environments, the verdict in at most 12 lines, then all measures.
+The page has differences of the environments, the verdict, then all measures, the worst first.
 """
 
 from __future__ import annotations
@@ -13,19 +13,17 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hpcdl.analysis.over_time.regressions import (
-    ACCEPTED,
     BAD,
-    IMPROVED,
     INCONCLUSIVE,
     MEASURE_NAMES,
     NEW,
     VERDICTS,
 )
+from hpcdl.analysis.run.cores import facts as table
 from hpcdl.launch.environment import differences
 from hpcdl.report.formats.cells import NONE, plural
 from hpcdl.report.formats.document import Document, Section, Table
 from hpcdl.report.formats.junit import TestCase, TestSuite, written
-from hpcdl.report.formats.summary import columns
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -35,8 +33,6 @@ if TYPE_CHECKING:
     from hpcdl.analysis.over_time.series import RunSeries
 
 
-WORST: Final = 5
-"""Measures in the verdict, at most."""
 FACTS: Final = 8
 """Differences of the environment, at most; --json has all."""
 SHORT: Final = 60
@@ -46,12 +42,12 @@ MAX_RATIO: Final = 10.0
 
 
 def page(comparison: Comparison, baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> Document:
-    """Return the page; its verdict has at most 12 lines of 80 columns, the heading included."""
+    """Return the page."""
     return Document(
         "Comparison of runs",
         [
             Section("Runs and environment", _runs(comparison, baseline, candidate), _facts(baseline, candidate)),
-            Section("Verdict", points=[*_headline(comparison), *_worst(comparison), *_notes(comparison)]),
+            Section("Verdict", points=[*_headline(comparison), *_notes(comparison)]),
             Section("All measures, worst first", tables=[_table(comparison.changes)]),
         ],
     )
@@ -111,24 +107,6 @@ def _headline(comparison: Comparison) -> list[str]:
     return lines
 
 
-def _worst(comparison: Comparison) -> list[str]:
-    shown = [change for change in comparison.changes if change.verdict in {*BAD, ACCEPTED}]
-    shown += [change for change in reversed(comparison.changes) if change.verdict == IMPROVED]
-    return [_line(change) for change in shown[:WORST]]
-
-
-def _line(change: Change) -> str:
-    """Return a measure in one line of a terminal; a long case or reason loses its middle."""
-    reason = _shortened(change.reason, SHORT)
-    if math.isfinite(change.ratio):
-        measure = MEASURE_NAMES.get(change.measure, change.measure)
-        begin, end = f"{_percent(change.ratio)} ({_bounds(change)}) {measure} of ", reason and f", {reason}"
-    else:
-        begin, end = f"{change.verdict}: ", reason and f": {reason}"
-    room = columns() - len("- ") - len(begin) - len(end)
-    return f"{begin}{_shortened(change.case, max(room, SHORT // 4))}{end}"
-
-
 def _notes(comparison: Comparison) -> list[str]:
     new = [change.case for change in comparison.changes if change.verdict == NEW]
     expired = [f"{accepted.case} (until {accepted.expires})" for accepted in comparison.expired]
@@ -157,19 +135,8 @@ def _table(changes: Iterable[Change]) -> Table:
     return Table("", header, rows, 3)
 
 
-def _percent(ratio: float) -> str:
-    """Return a change: +5.6 %; a dash if it is not known."""
-    return f"{100 * (ratio - 1):+.1f} %" if math.isfinite(ratio) else NONE
-
-
 def _visible(ratio: float) -> str:
     return f"{100 * (ratio - 1):.1f} %" if ratio < MAX_RATIO else "no change"
-
-
-def _bounds(change: Change) -> str:
-    if not (math.isfinite(change.low) and math.isfinite(change.high)):
-        return NONE
-    return f"{100 * (change.low - 1):+.1f} to {_percent(change.high)}"
 
 
 def _shortened(text: str, width: int) -> str:
@@ -207,7 +174,7 @@ def environment_changes(baseline: Sequence[RunSeries], candidate: Sequence[RunSe
 
 def _recorded_facts(env: Mapping[str, Any]) -> dict[str, str]:
     """Return recorded facts that are no part of the environment key."""
-    cpu, software, git = (_as_table(env.get(name)) for name in ("cpu", "software", "git"))
+    cpu, software, git = (table(env, name) for name in ("cpu", "software", "git"))
     changed = "-dirty" if git.get("changed_files") else ""
     ranks = env.get("ranks") or ()
     facts = {
@@ -218,13 +185,9 @@ def _recorded_facts(env: Mapping[str, Any]) -> dict[str, str]:
         "clock source": env.get("clocksource"),
         "hosts": " ".join(dict.fromkeys(str(rank.get("hostname")) for rank in ranks)),
         "cores of ranks": " ".join(dict.fromkeys(str(rank.get("affinity")) for rank in ranks)),
-        **{name: value for name, value in _as_table(env.get("variables")).items() if VARIABLES.match(name)},
+        **{name: value for name, value in table(env, "variables").items() if VARIABLES.match(name)},
     }
     return {name: str(value) for name, value in facts.items() if value not in (None, "")}
-
-
-def _as_table(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def json_text(

@@ -4,12 +4,12 @@ import io
 
 import pytest
 
-from hpcdl.analysis.over_time.archive import FEW, read_archive
+from hpcdl.analysis.over_time.archive import read_archive
 from hpcdl.run import progress as progress_lines
 from hpcdl.trace import schema
 from hpcdl.trace.schema import merge
 
-RUNS = FEW + 5
+RUNS = 9
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from hpcdl.analysis.statistics.estimates import (
     launches_interval,
     mean_interval,
     median_interval,
-    quantile,
     ratio_interval,
     slowest,
     student_quantile,
@@ -90,12 +89,6 @@ def test_means_feel_what_medians_do_not():
     found = ratio_interval([rare], [np.ones(20)], middles=("mean", "median"))
     assert found.value == 2.0
     assert found.low < 2.0 < found.high
-
-
-def test_quantile_of_few():
-    assert quantile([1, 2, 3, 4, 5], 0.5) == 3
-    assert quantile(np.arange(101), 0.99) == 99
-    assert math.isnan(quantile([], 0.5))
 
 
 def test_launches_are_the_unit():

@@ -120,29 +120,20 @@ def read_archive(
     """
     paths = list(_runs(folder))
     new = [path for path in paths if not is_kept(path)]
-    read = dict[Path, "RunSeries | str"]()
-    for path in new:
-        read[path] = _read(path)
-        if progress is not None:
-            progress(len(read), len(new))
     runs, skipped = [], []
     for path in paths:
-        series = read.get(path) or _read(path)
-        if isinstance(series, str):
-            skipped.append(series)
-        elif _is_date(series.date):
-            runs.append(series)
+        try:
+            series = read_series(path, any_schema=True)
+        except TraceError as error:
+            skipped.append(str(error))
         else:
-            skipped.append(f"{path}: has {f'the wrong date {series.date!a}' if series.date else 'no date'}")
+            if _is_date(series.date):
+                runs.append(series)
+            else:
+                skipped.append(f"{path}: has {f'the wrong date {series.date!a}' if series.date else 'no date'}")
+        if progress is not None and path in new:
+            progress(new.index(path) + 1, len(new))
     return runs, skipped
-
-
-def _read(path: Path) -> RunSeries | str:
-    """Return the series of a run, or in one line the reason why it cannot be read."""
-    try:
-        return read_series(path, any_schema=True)
-    except TraceError as error:
-        return str(error)
 
 
 def _is_date(text: str) -> bool:

@@ -358,22 +358,18 @@ def _changes(compared: Sequence[Pair], min_effect: float, between: float, *, by_
     changes = []
     for number, pair in enumerate(compared):
         counts = (len(pair.baseline), len(pair.candidate))
-        means = [math.exp(mean) for mean in result.means[number]]
-        change = Change(pair.suite, pair.case, pair.measure, INCONCLUSIVE, "", counts, means[0], means[1])
-        change = replace(change, ratio=means[1] / means[0])
+        before, after = np.exp(result.means[number]).tolist()
+        change = Change(
+            pair.suite, pair.case, pair.measure, INCONCLUSIVE, "", counts, before, after, after / before
+        )
         if np.isnan(p[number]):
             changes.append(replace(change, reason=f"one {'job' if by_job else 'launch'} on each side"))
             continue
-        changes.append(
-            replace(
-                change,
-                verdict=_verdict(p[number], difference.value[number], low[number], high[number], limit),
-                low=_exp(low[number]),
-                high=_exp(high[number]),
-                p=float(p[number]),
-                smallest=_exp(visible[number]),
-            )
-        )
+        verdict = _verdict(p[number], difference.value[number], low[number], high[number], limit)
+        first, last, smallest = (_exp(value[number]) for value in (low, high, visible))
+        lost = f"outliers left out: {result.left_out[number]}" if result.left_out[number] else ""
+        change = replace(change, verdict=verdict, reason=lost, p=float(p[number]), smallest=smallest)
+        changes.append(replace(change, low=first, high=last))
     return changes
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from hpcdl.analysis.run.outcome import at_target
 from hpcdl.analysis.run.record_fields import ANY, conditions, is_independent, method, problem, words
 from hpcdl.analysis.statistics.differences import ALPHA, Difference, adjusted, difference
 
@@ -133,15 +134,6 @@ class Decision:
     def ratios(self) -> list[float]:
         """Time of each place by that of the first."""
         return [place.mean / self.places[0].mean if place.reached else np.inf for place in self.places]
-
-
-def at_target(launch: Launch, column: str) -> float:
-    """Return a column of the first evaluation at or above the target; infinite if there is none."""
-    seen, target = launch.evaluations, launch.fields.get("target_accuracy")
-    if target is None or not len(seen.get("step", ())):
-        return np.inf
-    hits = np.flatnonzero(seen["accuracy"] >= target)
-    return float(seen[column][hits[np.argmin(seen["step"][hits])]]) if len(hits) else np.inf
 
 
 def decisions(fields: Iterable[Field]) -> list[Decision]:

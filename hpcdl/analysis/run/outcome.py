@@ -62,22 +62,19 @@ def learned(launches: Sequence[Launch]) -> dict[str, Any]:
     A target that one launch missed has no median time.
     """
     ends: dict[str, list[float]] = {"loss": [], "accuracy": [], "best": []}
-    reached: list[tuple[float, float, float]] = []
-    target = launches[0].fields.get("target_accuracy")
     for launch in launches:
         seen = launch.evaluations
         if seen and len(seen["step"]):
             for name in ("loss", "accuracy"):
-                ends[name].append(at_end(launch, name))
+                tested = launch.fields.get(f"test_{name}")
+                ends[name].append(float(seen[name][np.argmax(seen["step"])] if tested is None else tested))
             ends["best"].append(float(seen["accuracy"].max()))
-            hits = np.flatnonzero(seen["accuracy"] >= (np.inf if target is None else target))
-            if len(hits):
-                first = hits[np.argmin(seen["step"][hits])]
-                columns = (seen["training_seconds"], seen["samples"], seen["epoch"])
-                reached.append((float(columns[0][first]), float(columns[1][first]), float(columns[2][first])))
         elif launch.last_loss is not None:
             ends["loss"].append(launch.last_loss)
-    seconds, samples, epochs = np.median(reached, axis=0) if len(reached) == len(launches) else (None, None, None)
+    columns = ("training_seconds", "samples", "epoch")
+    reached = np.median([[at_target(launch, column) for column in columns] for launch in launches], axis=0)
+    missed = any(at_target(launch, "step") == np.inf for launch in launches)
+    seconds, samples, epochs = (None, None, None) if missed else reached.tolist()
     return {
         "final_loss": _median(ends["loss"]),
         "final_accuracy": _median(ends["accuracy"]),
@@ -88,11 +85,13 @@ def learned(launches: Sequence[Launch]) -> dict[str, Any]:
     }
 
 
-def at_end(launch: Launch, name: str) -> float:
-    """Return ``loss`` or ``accuracy`` on the test set at the end."""
-    tested = launch.fields.get(f"test_{name}")
-    seen = launch.evaluations
-    return float(seen[name][np.argmax(seen["step"])] if tested is None else tested)
+def at_target(launch: Launch, column: str) -> float:
+    """Return a column of the first evaluation at or above the target; infinite if there is none."""
+    seen, target = launch.evaluations, launch.fields.get("target_accuracy")
+    if target is None or not len(seen.get("step", ())):
+        return np.inf
+    hits = np.flatnonzero(seen["accuracy"] >= target)
+    return float(seen[column][hits[np.argmin(seen["step"][hits])]]) if len(hits) else np.inf
 
 
 def kept(launches: Sequence[Launch]) -> dict[str, Any]:

@@ -52,7 +52,6 @@ from hpcdl.analysis.statistics.estimates import (
     Vector,
     difference_interval,
     launches_interval,
-    quantile,
     ratio_interval,
 )
 
@@ -337,8 +336,8 @@ def _collective(point: Point) -> Record:
         "time_p50_seconds": times.value,
         "time_p50_low_seconds": times.low,
         "time_p50_high_seconds": times.high,
-        "time_p95_seconds": _median([quantile(vector, 0.95) for vector in measured]),
-        "time_p99_seconds": _median([quantile(vector, 0.99) for vector in measured]),
+        "time_p95_seconds": _median([np.quantile(vector, 0.95) for vector in measured]),
+        "time_p99_seconds": _median([np.quantile(vector, 0.99) for vector in measured]),
         "time_max_seconds": max((float(vector.max()) for vector in measured), default=None),
         "algbw_bytes_per_second": bandwidth,
         "busbw_bytes_per_second": None if bandwidth is None or factor is None else bandwidth * factor,

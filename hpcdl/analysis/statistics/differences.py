@@ -134,6 +134,8 @@ def usual_variance(values: npt.NDArray[np.float64]) -> Variance:
 
 Array = npt.NDArray[np.float64]
 
+FAR: Final = 6.0
+"""Robust standard deviations from the median of its side beyond which a launch is left out."""
 POWER: Final = 0.8
 """Probability with which the smallest visible change is found."""
 DRAWS: Final = 10_000
@@ -146,8 +148,10 @@ class Moderated(NamedTuple):
     """Result of :func:`moderated`, per measure."""
 
     difference: Difference
+    left_out: npt.NDArray[np.int64]
+    """Launches of both sides that are outliers."""
     means: Array
-    """(measures, 2): of the launches of each side."""
+    """(measures, 2): of the launches that count."""
 
 
 def moderated(baseline: Array, candidate: Array, between: float) -> Moderated:
@@ -156,8 +160,9 @@ def moderated(baseline: Array, candidate: Array, between: float) -> Moderated:
     ``baseline``, ``candidate``: logarithms, (measures, launches or jobs), NaN where there is none.
     ``between``: standard deviation between jobs if each side is one job, which its launches do not show.
     """
-    sides = (baseline, candidate)
+    sides = _without_outliers(baseline, candidate)
     counts = np.stack([np.isfinite(side).sum(axis=1) for side in sides], axis=1)
+    lost = np.isfinite(baseline).sum(axis=1) + np.isfinite(candidate).sum(axis=1) - counts.sum(axis=1)
     means = np.stack([np.nanmean(side, axis=1) for side in sides], axis=1)
     residuals = np.concatenate([side - means[:, [n]] for n, side in enumerate(sides)], axis=1)
     own = counts.sum(axis=1) - 2.0
@@ -167,7 +172,7 @@ def moderated(baseline: Array, candidate: Array, between: float) -> Moderated:
     square = noise + 2 * between**2
     with np.errstate(divide="ignore", invalid="ignore"):
         freedom = np.where(noise > 0, freedom * (square / noise) ** 2, freedom)  # Satterthwaite; between is known
-    return Moderated(Difference(means[:, 1] - means[:, 0], np.sqrt(square), freedom), means)
+    return Moderated(Difference(means[:, 1] - means[:, 0], np.sqrt(square), freedom), lost, means)
 
 
 def _variances(residuals: Array, own: Array) -> tuple[Array, Array]:
@@ -205,6 +210,26 @@ def _independent(residuals: Array, variance: Array) -> float:
     together = max(2.0, float(number.max()))
     r = max(0.0, (of_mean - 1) / (together - 1))
     return len(variance) / (1 + (together - 1) * r**2)
+
+
+def _without_outliers(*sides: Array) -> list[Array]:
+    """Return the sides without launches far from the others of their measure; at most a third of a side.
+
+    The scale is the median distance from the median, of the measure or of all measures, whichever is larger. Two
+    launches do not say which of them is an outlier.
+    """
+    distances = [np.abs(side - np.nanmedian(side, axis=1)[:, None]) for side in sides]
+    counts = [np.isfinite(side).sum(axis=1) for side in sides]
+    together = np.concatenate(distances, axis=1)
+    apart = np.greater(together, 0)
+    own = 1.4826 * np.nanmedian(np.where(apart | ~apart.any(axis=1, keepdims=True), together, np.nan), axis=1)
+    scale = np.maximum(own, np.median(own))
+    kept = []
+    for side, distance, count in zip(sides, distances, counts, strict=True):
+        far = distance > FAR * scale[:, None]
+        far &= (far.sum(axis=1) <= count // 3)[:, None]
+        kept.append(np.where(far, np.nan, side))
+    return kept
 
 
 def smallest_visible(differences: Difference, minimum: float, comparisons: int = 1) -> Array:

@@ -47,12 +47,6 @@ def slowest(iterations: npt.NDArray[Any], durations: npt.NDArray[Any]) -> tuple[
     return distinct, maxima
 
 
-def quantile(values: npt.ArrayLike, fraction: float) -> float:
-    """The quantile, linear between order statistics (Hyndman & Fan 1996, type 7); NaN for no values."""
-    values = np.asarray(values, np.float64)
-    return float(np.quantile(values, fraction)) if values.size else float("nan")
-
-
 def median_interval(values: npt.ArrayLike, confidence: float = 0.95) -> Interval:
     """The median of n values and the narrowest symmetric pair of order statistics that covers it.
 

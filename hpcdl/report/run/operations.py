@@ -113,62 +113,43 @@ def _untold(first: Record, others: Sequence[Record]) -> list[Record]:
 
 def bus_bandwidth(findings: Findings) -> list[Lines]:
     """Return one chart per group of comparable collectives with several sizes; the most ranks first."""
-    made = [_bandwidth_chart(group, rows) for group, rows in grouped(findings.records, "collective").items()]
-    return [chart for chart in reversed(made) if chart]
-
-
-def _bandwidth_chart(group: Group, rows: Sequence[Record]) -> Lines | None:
-    points: dict[str, list[Point]] = {}
-    for record in rows:
-        if record["busbw_bytes_per_second"] and record["correct"] is not False:
-            points.setdefault(scheme_name(record), []).append(_point(record))
-    sizes = sorted({point.x for measured in points.values() for point in measured})
-    if len(sizes) < 2:
-        return None
-    series = [Series(name, measured) for name, measured in points.items()]
-    series.sort(key=lambda point: (-point.points[-1].x, -point.points[-1].y))
-    note = "Bus bandwidth as nccl-tests defines it; bars are 95 % intervals."
-    return Lines(f"Bus bandwidth: {group.title}", Axis("size", volume, 2), Axis("busbw", rate, 10), series, note)
-
-
-def _point(record: Record) -> Point:
-    """Return the bandwidth; its interval follows from the time's."""
-    size, value, middle = (
-        record[name] for name in ("message_bytes", "busbw_bytes_per_second", "time_p50_seconds")
-    )
-    low, high = record.get("time_p50_low_seconds"), record.get("time_p50_high_seconds")
-    if not low or not high:
-        return Point(size, value)
-    return Point(size, value, value * middle / high, value * middle / low)
+    charts = []
+    for group, rows in reversed(grouped(findings.records, "collective").items()):
+        points: dict[str, list[Point]] = {}
+        for record in rows:
+            value, middle = record["busbw_bytes_per_second"], record["time_p50_seconds"]
+            if value and record["correct"] is not False:
+                low, high = record.get("time_p50_low_seconds"), record.get("time_p50_high_seconds")
+                bounds = (value * middle / high, value * middle / low) if low and high else ()
+                points.setdefault(scheme_name(record), []).append(Point(record["message_bytes"], value, *bounds))
+        axes = Axis("size", volume, 2), Axis("busbw", rate, 10)
+        note = "Bus bandwidth as nccl-tests defines it; bars are 95 % intervals."
+        if len({point.x for measured in points.values() for point in measured}) > 1:
+            charts.append(Lines(f"Bus bandwidth: {group.title}", *axes, _series(points, best=-1), note))
+    return charts
 
 
 def collective_time(findings: Findings) -> list[Lines]:
     """Return one chart per collective and size with several numbers of ranks, the largest sizes first."""
-    families: dict[tuple[Group, int], list[Record]] = {}
+    families: dict[tuple[Group, int], dict[str, list[Point]]] = {}
     for group, rows in grouped(findings.records, "collective").items():
         for record in ranked(rows):
-            families.setdefault((group._replace(ranks=0), record["message_bytes"] or 0), []).append(record)
-    made = [
-        _time_chart(family, size, rows)
-        for (family, size), rows in sorted(families.items(), key=lambda row: -row[0][1])
-    ]
-    return [row for row in made if len(row.x.ticks) > 1]
+            bounds = (record.get("time_p50_low_seconds"), record.get("time_p50_high_seconds"))
+            point = Point(group.ranks, record["time_p50_seconds"], *(bounds if None not in bounds else ()))
+            points = families.setdefault((group._replace(ranks=0), record["message_bytes"] or 0), {})
+            points.setdefault(scheme_name(record), []).append(point)
+    charts = []
+    for (family, size), points in sorted(families.items(), key=lambda item: -item[0][1]):
+        ranks = sorted({point.x for measured in points.values() for point in measured})
+        if len(ranks) > 1:
+            axes = Axis("ranks", whole, 2, ranks), Axis("time", seconds, 10)
+            note = f"Median time of the slowest rank{'' if family.network else '; bars are 95 % intervals'}."
+            title = f"Time over ranks: {family.titled(volume(size))}"
+            charts.append(Lines(title, *axes, _series(points, best=1), note))
+    return charts
 
 
-def _time_chart(family: Group, size: int, rows: list[Record]) -> Lines:
-    points: dict[str, list[Point]] = {}
-    for record in sorted(rows, key=lambda row: int(row["ranks"])):
-        bounds = (record.get("time_p50_low_seconds"), record.get("time_p50_high_seconds"))
-        point = Point(int(record["ranks"]), record["time_p50_seconds"], *(bounds if None not in bounds else ()))
-        points.setdefault(scheme_name(record), []).append(point)
+def _series(points: dict[str, list[Point]], best: int) -> list[Series]:
+    """Return the lines of algorithms, the best at their end first; ``best``: 1 if that is the least, else -1."""
     series = [Series(name, measured) for name, measured in points.items()]
-    series.sort(key=lambda point: (-point.points[-1].x, point.points[-1].y))
-    ranks = sorted({point.x for line in series for point in line.points})
-    how = "" if family.network else "; bars are 95 % intervals"
-    return Lines(
-        f"Time over ranks: {family.titled(volume(size))}",
-        Axis("ranks", whole, 2, ranks),
-        Axis("time", seconds, 10),
-        series,
-        f"Median time of the slowest rank{how}.",
-    )
+    return sorted(series, key=lambda line: (-line.points[-1].x, best * line.points[-1].y))

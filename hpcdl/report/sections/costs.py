@@ -21,7 +21,7 @@ from hpcdl.report.run.contents import Answer, Declaration, without
 from hpcdl.report.run.method_names import scheme_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from hpcdl.report.run.findings import Findings
 
@@ -100,55 +100,48 @@ def of_tracing(findings: Findings) -> list[Cost]:
     return sorted(costs, key=lambda cost: cost.ratio.value)
 
 
-def fabric_page(findings: Findings) -> Section:
-    """Return one row per size: difference and ratio."""
-    rows = [(volume(cost.fields.get("message_bytes")), *cost.cells) for cost in of_fabric(findings)]
-    header = ("size", "raw", "fabric", "fabric - raw", "fabric / raw", "95 %")
-    notes = ["raw: mpi4py's Sendrecv. fabric: the same exchange as every algorithm here does it."]
-    return Section("Cost of the fabric", tables=[Table("", header, rows, notes=notes)] if rows else [])
+HEADER: Final = ("of", "case", "ranks", "without", "with", "difference", "ratio", "95 %")
+NOTE: Final = (
+    "Fabric: mpi4py's Sendrecv, and the same exchange as every algorithm here does it. Tracing: of the same "
+    "training, odd steps record only themselves, even steps every message and computation; on one rank all "
+    "schemes are one program, and pooled. Ratio: with by without."
+)
 
 
-def tracing_page(findings: Findings) -> Section:
-    """Return one row per training that traced every second step."""
+def page(findings: Findings) -> Section:
+    """Return one row per exchange, and per training that traced every second step."""
     rows = [
-        (findings.settings.name(cost.fields), _name(cost.fields), str(cost.fields.get("ranks")), *cost.cells)
-        for cost in of_tracing(findings)
+        (what, _name(cost.fields), str(cost.fields.get("ranks")), *cost.cells)
+        for what, costs in (("fabric", of_fabric(findings)), ("tracing", of_tracing(findings)))
+        for cost in costs
     ]
-    header = ("setting", "case", "ranks", "steps", "events", "events - steps", "ratio", "95 %")
-    note = (
-        "Of the same training, even steps record every message and computation, odd steps only themselves. "
-        "Time of a step; ratio: events by steps. On one rank all schemes are one program, and pooled."
+    return Section(
+        "Cost of the fabric and of tracing", tables=[Table("", HEADER, rows, 2, [NOTE])] if rows else []
     )
-    table = Table("", header, rows, 2, [note])
-    return Section("Cost of tracing", tables=[table.without_empty()] if rows else [])
 
 
 def _name(fields: Mapping[str, Any]) -> str:
+    if fields.get("kind") == "pairwise":
+        return volume(fields.get("message_bytes"))
     name = scheme_name({**fields, "aggregation": ANY} if fields.get("ranks") == 1 else fields)
     if (fields.get("kind") or "train") == "train":
         return name
     return f"{fields.get('collective')} {name} {volume(fields.get('message_bytes'))}"
 
 
-def _answer(what: str, costs: Sequence[Cost]) -> Answer | None:
-    """Return the range of the ratios."""
-    if not costs:
-        return None
-    ratios = [cost.ratio.value for cost in costs]
-    low, high, noise = digits(min(ratios)), digits(max(ratios)), sum(cost.is_noise for cost in costs)
-    rest = f", {noise} of {len(costs)} within noise" if noise else ""
-    return Answer(f"{what}: {low if low == high else f'{low} to {high}'}{rest}.")
+def answer(findings: Findings) -> Answer | None:
+    """Return the range of the ratios of each cost."""
+    lines = []
+    for what, costs in (
+        ("an exchange through the fabric by mpi4py's", of_fabric(findings)),
+        ("a traced step by an untraced one", of_tracing(findings)),
+    ):
+        if costs:
+            ratios = [cost.ratio.value for cost in costs]
+            low, high, noise = digits(min(ratios)), digits(max(ratios)), sum(cost.is_noise for cost in costs)
+            rest = f", {noise} of {len(costs)} within noise" if noise else ""
+            lines.append(f"Time of {what}: {low if low == high else f'{low} to {high}'}{rest}.")
+    return Answer(lines[0], lines[1:]) if lines else None
 
 
-COST_OF_FABRIC: Final = Declaration(
-    20,
-    fabric_page,
-    terminal=without("95 %"),
-    answer=lambda findings: _answer("Time of an exchange through the fabric by mpi4py's", of_fabric(findings)),
-)
-COST_OF_TRACING: Final = Declaration(
-    25,
-    tracing_page,
-    terminal=without("95 %"),
-    answer=lambda findings: _answer("Time of a traced step by an untraced one", of_tracing(findings)),
-)
+SECTION: Final = Declaration(20, page, terminal=without("95 %"), answer=answer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any, Final
 
-from hpcdl.analysis.run.cores import UNKNOWN
+from hpcdl.analysis.run.cores import UNKNOWN, facts
 from hpcdl.analysis.run.record_fields import METHOD, keeps_step
 from hpcdl.report.formats.cells import NONE, plural, volume
 from hpcdl.report.formats.document import Section, Table
@@ -54,18 +54,18 @@ LAUNCHERS: Final = (
 def job_page(findings: Findings) -> Section:
     """Return one row per fact."""
     run, env = findings.run, findings.run.environment
-    cpu, mpi, git, software = (_dict(env.get(name)) for name in ("cpu", "mpi", "git", "software"))
+    cpu, mpi, git, software = (facts(env, name) for name in ("cpu", "mpi", "git", "software"))
     cores, changed = findings.usable_cores, git.get("changed_files")
     ranks = env.get("ranks") or []
-    cards = {**_dict(env.get("network")), **_dict(env.get("infiniband"))}
+    cards = {**facts(env, "network"), **facts(env, "infiniband")}
     packages = ("hpcdl", "python", "numpy", "mpi4py", "numba", "cupy", "blas")
     cpu_of = f"({cpu.get('physical_cores', UNKNOWN)} cores, SMT {cpu.get('smt', UNKNOWN)})"
-    facts = {
+    shown = {
         "run": f"{findings.name}{'' if run.complete else ' (not complete)'}",
         "date": env.get("date"),
         "nodes": _words(mpi.get("nodes"), "(emulated on one machine)" if env.get("emulated") else ""),
         "MPI": _words(mpi.get("library"), mpi.get("version")),
-        "settings": _settings(_dict(env.get("variables"))),
+        "settings": _settings(facts(env, "variables")),
         "pinning": "; ".join(f"{number}: {rank.get('affinity', UNKNOWN)}" for number, rank in enumerate(ranks[:8]))
         + (f"; ... {len(ranks)} ranks" if len(ranks) > 8 else ""),
         "cores per node": f"{cores:g} usable" if cores is not None else None,
@@ -78,20 +78,16 @@ def job_page(findings: Findings) -> Section:
             for name, card in cards.items()
             if card.get("driver", UNKNOWN) != UNKNOWN
         ),
-        "GPU": _gpu(_dict(env.get("gpu"))) if env else None,
+        "GPU": _gpu(facts(env, "gpu")) if env else None,
         "software": ", ".join(
             f"{name} {software[name]}" for name in packages if software.get(name, UNKNOWN) != UNKNOWN
         ),
         "commit": _words(git.get("commit"), f"and {plural(changed, 'changed file')}" if changed else ""),
-        "timer": _words(_dict(env.get("timer")).get("implementation"), env.get("clocksource")),
+        "timer": _words(facts(env, "timer").get("implementation"), env.get("clocksource")),
         "environment key": env.get("key"),
     }
-    rows = [(name, str(value or UNKNOWN)) for name, value in facts.items()]
+    rows = [(name, str(value or UNKNOWN)) for name, value in shown.items()]
     return Section("Job", tables=[Table("", ("fact", "value"), rows, 2)])
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _words(*parts: Any) -> str:
