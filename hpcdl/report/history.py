@@ -1,6 +1,6 @@
 """Page of an archive's history: the verdict, new events, all events, changes of the environment.
 
-``hpcdl history DIR -o history.html`` has figures of all measures, too.
+``hpcdl history DIR -o history.html`` has figures of the measures that changed, too.
 """
 
 from __future__ import annotations
@@ -199,21 +199,6 @@ def of_changed(verdict: SuiteVerdict) -> list[Lines]:
     return [_chart(verdict, rows, changes) for rows in _measures(verdict.history, ordered)]
 
 
-def of_others(verdict: SuiteVerdict) -> list[Lines]:
-    """Return one chart per measure without a change, those with the newest run farthest from its level first."""
-    history, changes = verdict.history, _changes(verdict)
-    every = _measures(history, range(len(history.keys)))
-    quiet = [rows for rows in every if changes.keys().isdisjoint(rows)]
-    quiet.sort(key=lambda rows: -max(_departure(history, row) for row in rows))
-    return [_chart(verdict, rows, changes) for rows in quiet]
-
-
-def _departure(history: History, row: int) -> float:
-    """Return how far the newest value is from the median, as a logarithm; 0 if the newest run has none."""
-    values = history.logs[row]
-    return float(abs(values[-1] - np.nanmedian(values))) if np.isfinite(values[-1]) else 0.0
-
-
 def _changes(verdict: SuiteVerdict) -> dict[int, list[Change]]:
     changes: dict[int, list[Change]] = {}
     for event in verdict.findings.events:
@@ -299,7 +284,6 @@ def render(verdicts: Sequence[SuiteVerdict], calibrations: Mapping[str, Calibrat
             (headed(verdict), []),
             (Section("Measures that changed"), of_changed(found)),
             *((other, []) for other in others),
-            (Section("Measures without a change"), of_others(found)),
             (Section("All measures", tables=[_table(found)]), []),
         ]
         shown = [(section, charts) for section, charts in contents if section or charts]

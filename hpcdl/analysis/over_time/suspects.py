@@ -40,6 +40,8 @@ MIN_RUNS: Final = 5
 """Least number of values for an estimate."""
 PRIOR_SPREAD: Final = 0.03
 """Standard deviation of the level, as a logarithm, that is expected of hosts of which few are known."""
+USUAL_SPREAD: Final = 3.0
+"""Standard deviations of the level that lasting differences reach (chosen by simulation)."""
 LONG: Final = 1 << 16
 """Bytes of a message whose time is that of the links, at least."""
 GROUP: Final = 3
@@ -127,7 +129,7 @@ def _usual(departures: Matrix) -> Matrix:
     center, upper = np.quantile(levels, [0.4, 0.7])
     measured = float(upper - center) / 0.777
     variance = (len(levels) * measured**2 + MIN_RUNS * PRIOR_SPREAD**2) / (len(levels) + MIN_RUNS)
-    limit = 2 * math.sqrt(variance)
+    limit = USUAL_SPREAD * math.sqrt(variance)
     usual = np.full(departures.shape, center + limit)
     for suspect, row in enumerate(departures):
         runs, own = np.flatnonzero(np.isfinite(row)), math.inf
