@@ -25,7 +25,7 @@ ONLY_IN = {
     "h5py": ["trace/*", "data/*"],
     "PIL": ["data/convert.py"],
     "pandas": ["__init__.py", "analysis/*", "report/*", "trace/run.py", "trace/export.py"],
-    "matplotlib": ["report/formats/drawing/*"],
+    "matplotlib": ["report/formats/canvas.py", "report/formats/figure.py"],
     "jinja2": ["report/formats/html.py"],
     "scipy": ["analysis/*", "cases/spec/train_spec.py", "prediction/*"],
     "rich": ["commands/*"],

@@ -25,7 +25,7 @@ def execute(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
     from hpcdl.report.formats import markdown
     from hpcdl.report.formats.summary import coloured, plain
-    from hpcdl.report.prediction.published_results import ABSENT, claims, decide, document
+    from hpcdl.report.published_results import ABSENT, claims, decide, document
 
     check_page(options.output, ".md")
     known = claims()

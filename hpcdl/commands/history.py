@@ -68,9 +68,9 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.analysis.over_time.history import histories
     from hpcdl.analysis.over_time.verdict import SuiteVerdict
     from hpcdl.commands.parts.output import read_accepted
+    from hpcdl.report import history
     from hpcdl.report.formats.summary import coloured, plain
-    from hpcdl.report.history import history
-    from hpcdl.report.history.exports import json_text, junit, openmetrics
+    from hpcdl.report.history_exports import json_text, junit, openmetrics
     from hpcdl.suite import UsageError
 
     check_page(options.output, ".html")
@@ -100,7 +100,7 @@ def execute(options: argparse.Namespace) -> int:
     few = words <= {"too few runs"} or all(verdict.age is not None for verdict in verdicts)
     code = FAILED if "regressed" in words else INCONCLUSIVE if few else OK
     if options.output is not None:
-        from hpcdl.report.history.page import render  # late: it needs jinja2
+        from hpcdl.report.history import render  # late: it needs jinja2
 
         write_output("-o", options.output, render(verdicts, calibrations))
     if options.junit is not None:

@@ -50,8 +50,8 @@ def execute(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
     from hpcdl.prediction import network_file
     from hpcdl.prediction import predict as prediction
+    from hpcdl.report import predictions
     from hpcdl.report.formats.summary import coloured, plain
-    from hpcdl.report.prediction import predictions
 
     begin = monotonic()
 

@@ -1,6 +1,6 @@
 """A comparison of runs as a page, as JSON and as JUnit XML.
 
-The page has differences of the environments, the verdict in at most 12 lines, then all measures.
+The page has differences of the environments, the verdict, then all measures, the worst first.
 """
 
 from __future__ import annotations
@@ -12,44 +12,42 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hpcdl.analysis.over_time.change import ACCEPTED, BAD, IMPROVED, INCONCLUSIVE, NEW, VERDICTS
+from hpcdl.analysis.over_time.regressions import (
+    BAD,
+    INCONCLUSIVE,
+    MEASURE_NAMES,
+    NEW,
+    VERDICTS,
+)
+from hpcdl.analysis.run.cores import facts as table
 from hpcdl.launch.environment import differences
 from hpcdl.report.formats.cells import NONE, plural
 from hpcdl.report.formats.document import Document, Section, Table
 from hpcdl.report.formats.junit import TestCase, TestSuite, written
-from hpcdl.report.formats.summary import columns
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Iterable, Mapping, Sequence
 
-    from hpcdl.analysis.over_time.change import Accepted, Change
-    from hpcdl.analysis.over_time.regressions import Comparison
+    from hpcdl.analysis.over_time.regressions import Accepted, Change, Comparison
     from hpcdl.analysis.over_time.series import RunSeries
 
 
-WORST: Final = 5
-"""Measures in the verdict, at most."""
 FACTS: Final = 8
 """Differences of the environment, at most; --json has all."""
 SHORT: Final = 60
 """Longest reason in the table (characters)."""
 MAX_RATIO: Final = 10.0
 """Largest ratio that is shown as the smallest visible one; beyond it a comparison sees nothing."""
-HIDDEN: Final = 1.96 * math.sqrt(2)
-"""Standard deviations between jobs that a difference of two jobs must exceed at least."""
-DRIFT: Final = 0.05
-"""Largest p of a trend of the baseline that is named."""
-NAMES: Final = {"step_seconds": "step", "time_p50_seconds": "p50", "seconds_to_target": "to target"}
 
 
 def page(comparison: Comparison, baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> Document:
-    """Return the page; its verdict has at most 12 lines of 80 columns, the heading included."""
+    """Return the page."""
     return Document(
         "Comparison of runs",
         [
             Section("Runs and environment", _runs(comparison, baseline, candidate), _facts(baseline, candidate)),
-            Section("Verdict", points=[*_headline(comparison), *_worst(comparison), *_notes(comparison)]),
+            Section("Verdict", points=[*_headline(comparison), *_notes(comparison)]),
             Section("All measures, worst first", tables=[_table(comparison.changes)]),
         ],
     )
@@ -73,29 +71,12 @@ def _runs(comparison: Comparison, baseline: Sequence[RunSeries], candidate: Sequ
         first = f"from {runs[0].path} on" if len(runs) > 1 else runs[0].path
         lines.append(f"{name}: {', '.join(filter(None, [launches, when, first]))}.")
     if comparison.between_jobs and len(baseline) + len(candidate) > 2:
-        hidden = math.exp(HIDDEN * math.log1p(comparison.between_jobs))
-        lines.append(
-            f"Each side is one job. Jobs are taken to vary by {100 * comparison.between_jobs:g} % "
-            "(--between-jobs), "
-            f"which hides changes of less than {_visible(hidden)}: compare several jobs."
-        )
+        share = f"{100 * comparison.between_jobs:g} % (--between-jobs)"
+        lines.append(f"Each side is one job. Jobs are taken to vary by {share}: compare several jobs.")
     if comparison.unit == "job":
         lines.append("The unit is the job: the median of its launches.")
     if min(len(baseline), len(candidate)) == 1 < max(len(baseline), len(candidate)):
         lines.append("One side is one launch, whose outliers look like changes: repeat it before you act.")
-    if min(comparison.jobs) == 1 < max(comparison.jobs):
-        lines.append("One side is one job: jobs of both sides are taken to vary equally.")
-    limit = math.log1p(comparison.min_effect)
-    if (
-        comparison.drift is not None
-        and comparison.drift.p < DRIFT
-        and abs(math.log(comparison.drift.ratio)) > limit
-    ):
-        lines.append(
-            "DRIFT: from its first to its last run the baseline's times changed by "
-            f"{_percent(comparison.drift.ratio)} "
-            f"(p = {comparison.drift.p:.2g}); choose runs between which nothing changed."
-        )
     unused = ", ".join(accepted.case for accepted in comparison.unused)
     return lines + ([f"Accepted regressions that match no case: {unused}."] if unused else [])
 
@@ -117,48 +98,23 @@ def _headline(comparison: Comparison) -> list[str]:
             f"{plural(cases, 'case')}: {counts}"
         )
     ]
-    visible = [
-        (change.smallest, change.smallest_alone) for change in comparison.changes if math.isfinite(change.smallest)
-    ]
+    visible = [change.smallest for change in comparison.changes if math.isfinite(change.smallest)]
     if visible:
-        together, alone = (_visible(float(np.median(side))) for side in zip(*visible, strict=True))
-        lines.append(
-            f"smallest slowdown found with 80 % probability (median measure): {together} if most measures slow "
-            f"down, {alone} if one does"
-        )
+        smallest = _visible(float(np.median(visible)))
+        lines.append(f"smallest slowdown found with 80 % probability (median measure): {smallest}")
     elif comparison.count(INCONCLUSIVE):
         lines.append("one launch does not show how launches vary: hpcdl run SUITE --launches 6")
     return lines
 
 
-def _worst(comparison: Comparison) -> list[str]:
-    shown = [change for change in comparison.changes if change.verdict in {*BAD, ACCEPTED}]
-    shown += [change for change in reversed(comparison.changes) if change.verdict == IMPROVED]
-    return [_line(change) for change in shown[:WORST]]
-
-
-def _line(one: Change) -> str:
-    if math.isfinite(one.ratio):
-        change = f"{_percent(one.ratio)} ({_bounds(one)}) {NAMES.get(one.measure, one.measure)} of "
-        end = f", {one.reason}" if one.reason else ""
-    else:
-        change, end = f"{one.verdict}: ", f": {one.reason}" if one.reason else ""
-    room = columns() - len("- ") - len(change)
-    return f"{change}{_shortened(one.case, room - min(len(end), room // 2))}{_shortened(end, room // 2)}"[
-        : columns() - 2
-    ]
-
-
 def _notes(comparison: Comparison) -> list[str]:
-    lines = []
-    for title, names in (
-        ("new", [change.case for change in comparison.changes if change.verdict == NEW]),
-        ("no longer accepted", [f"{accepted.case} (until {accepted.expires})" for accepted in comparison.expired]),
-    ):
-        if names:
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            lines.append(f"{title}: {_shortened(names[0], columns() - len(title) - len(more) - 4)}{more}")
-    return lines
+    new = [change.case for change in comparison.changes if change.verdict == NEW]
+    expired = [f"{accepted.case} (until {accepted.expires})" for accepted in comparison.expired]
+    return [
+        f"{title}: {_shortened(names[0], SHORT)}{f' and {len(names) - 1} more' if len(names) > 1 else ''}"
+        for title, names in (("new", new), ("no longer accepted", expired))
+        if names
+    ]
 
 
 def _table(changes: Iterable[Change]) -> Table:
@@ -166,32 +122,21 @@ def _table(changes: Iterable[Change]) -> Table:
     rows = [
         (
             f"{change.case}{': ' if change.reason else ''}{_shortened(change.reason, SHORT)}",
-            NAMES.get(change.measure, change.measure),
+            MEASURE_NAMES.get(change.measure, change.measure),
             change.verdict,
             *(
                 f"{100 * (ratio - 1):+.1f}" if math.isfinite(ratio) else NONE
                 for ratio in (change.ratio, change.low, change.high)
             ),
-            f"{100 * (change.smallest_alone - 1):.1f}" if change.smallest_alone < MAX_RATIO else NONE,
+            f"{100 * (change.smallest - 1):.1f}" if change.smallest < MAX_RATIO else NONE,
         )
         for change in changes
     ]
     return Table("", header, rows, 3)
 
 
-def _percent(ratio: float) -> str:
-    """Return a change: +5.6 %; a dash if it is not known."""
-    return f"{100 * (ratio - 1):+.1f} %" if math.isfinite(ratio) else NONE
-
-
 def _visible(ratio: float) -> str:
     return f"{100 * (ratio - 1):.1f} %" if ratio < MAX_RATIO else "no change"
-
-
-def _bounds(change: Change) -> str:
-    if not (math.isfinite(change.low) and math.isfinite(change.high)):
-        return NONE
-    return f"{100 * (change.low - 1):+.1f} to {_percent(change.high)}"
 
 
 def _shortened(text: str, width: int) -> str:
@@ -208,39 +153,28 @@ VARIABLES: Final = re.compile(
 )
 """Variables that change how fast a job is; others name the job, its processes or its files."""
 
-ABSENT: Final = "not set"
-MAX_FACT: Final = 60
-"""Longest value in a line (characters)."""
-
 
 def environment_changes(baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> list[str]:
     """Return one line per recorded fact that differs between the sides; the environment key's come first."""
-    keys = [list(dict.fromkeys(key for run in runs for key in run.environments)) for runs in (baseline, candidate)]
-    lines = [
-        f"the {name}'s runs have {len(side)} environments: {' '.join(side)}"
-        for name, side in zip(("baseline", "candidate"), keys, strict=True)
-        if len(side) > 1
-    ]
-    if set(keys[0]) != set(keys[1]):
-        before, now = (" ".join(side) or "none" for side in keys)
-        lines.append(f"environment key was {before} and is {now}")
+    before, now = (
+        " ".join(dict.fromkeys(key for run in side for key in run.environments)) for side in (baseline, candidate)
+    )
+    lines = []
+    if set(before.split()) != set(now.split()):
+        lines.append(f"environment key was {before or 'none'} and is {now or 'none'}")
         lines += differences(baseline[-1].environment, candidate[-1].environment)
     sides = [[_recorded_facts(run.environment) for run in runs] for runs in (baseline, candidate)]
     for name in dict.fromkeys(name for side in sides for facts in side for name in facts):
-        before, now = (_values(name, side) for side in sides)
-        if before != now:
-            lines.append(f"{name} was {before} and is {now}")
+        texts = [" or ".join(sorted({facts.get(name, "not set") for facts in side})) for side in sides]
+        if texts[0] != texts[1]:
+            was, is_now = (_shortened(text, SHORT) for text in texts)
+            lines.append(f"{name} was {was} and is {is_now}")
     return lines
-
-
-def _values(name: str, side: Iterable[Mapping[str, str]]) -> str:
-    text = " or ".join(sorted({facts.get(name, ABSENT) for facts in side}))
-    return text if len(text) <= MAX_FACT else f"{text[: MAX_FACT - 4]} ..."
 
 
 def _recorded_facts(env: Mapping[str, Any]) -> dict[str, str]:
     """Return recorded facts that are no part of the environment key."""
-    cpu, software, git = (_as_table(env.get(name)) for name in ("cpu", "software", "git"))
+    cpu, software, git = (table(env, name) for name in ("cpu", "software", "git"))
     changed = "-dirty" if git.get("changed_files") else ""
     ranks = env.get("ranks") or ()
     facts = {
@@ -251,13 +185,9 @@ def _recorded_facts(env: Mapping[str, Any]) -> dict[str, str]:
         "clock source": env.get("clocksource"),
         "hosts": " ".join(dict.fromkeys(str(rank.get("hostname")) for rank in ranks)),
         "cores of ranks": " ".join(dict.fromkeys(str(rank.get("affinity")) for rank in ranks)),
-        **{name: value for name, value in _as_table(env.get("variables")).items() if VARIABLES.match(name)},
+        **{name: value for name, value in table(env, "variables").items() if VARIABLES.match(name)},
     }
     return {name: str(value) for name, value in facts.items() if value not in (None, "")}
-
-
-def _as_table(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def json_text(
@@ -274,8 +204,6 @@ def json_text(
         "baseline": [_run(run) for run in baseline],
         "candidate": [_run(run) for run in candidate],
         "environment_differences": environment_changes(baseline, candidate),
-        "baseline_drift": comparison.drift
-        and {"ratio": comparison.drift.ratio, "p": comparison.drift.p, "runs": comparison.drift.runs},
         "measures": [_change(change) for change in comparison.changes],
         "accepted_expired": [_accepted(accepted) for accepted in comparison.expired],
         "accepted_unused": [_accepted(accepted) for accepted in comparison.unused],
@@ -309,7 +237,6 @@ def _change(change: Change) -> dict[str, Any]:
         "ratio_high": _known(change.high),
         "p_adjusted": _known(change.p),
         "smallest_visible_ratio": _known(change.smallest),
-        "smallest_visible_ratio_alone": _known(change.smallest_alone),
     }
 
 

@@ -2,9 +2,9 @@
 
     python tests/analysis/history_figures.py [HISTORIES [WITHOUT]]
 
-The numbers in hpcdl/analysis/over_time/change_points.py, likelihood_ratio.py and culprits.py were chosen by it with seeds below
-1000; the figures are of other seeds. WITHOUT leaves out a part of the method, to show what it is good for: correlation,
-null (the empirical null), clipping, job-effects, or states (returns to known levels).
+The numbers in hpcdl/analysis/over_time/change_points.py and suspects.py were chosen by it with seeds below 1000; the figures are
+of other seeds. WITHOUT leaves out a part of the method, to show what it is good for: correlation, null (the empirical null),
+clipping, or job-effects.
 """
 
 import re
@@ -32,7 +32,6 @@ WITHOUT = {
     "null": lambda: setattr(module._Search, "_excess", lambda self, student, allowed: 1.0),
     "clipping": lambda: setattr(module, "CLIPPED", 1e9),
     "job-effects": lambda: setattr(module, "without_job_effects", np.copy),
-    "states": lambda: setattr(module._Search, "_known", lambda self, series, values: None),
 }
 
 
@@ -43,7 +42,7 @@ def false_findings(histories, kind):
         found = archive(runs=100, seed=SEED + seed, kind=kind, hosts=16)
         events, suspects = found.findings.events, found.findings.suspects
         slower = sum(event.ratio > 1 for event in events)
-        counts.append((len(events) + len(suspects) + len(found.below_floor), slower, len(suspects)))
+        counts.append((len(events) + len(suspects), slower, len(suspects)))
     every, slower, suspects = np.mean(counts, axis=0)
     print(
         f"{kind}: no change, 200 series, 100 nights, {histories} histories: {every:.2f} false findings, of them "
@@ -99,7 +98,7 @@ def hosts(number, title, slow, *, by_links=True, slower=0.15, spread=0.0, pool=3
             rng, slow, runs=70, onset=10, slower=slower, spread=spread, hosts=pool, per_run=min(pool, 8)
         )
         expected = {f"r{host // 16}n{host % 16}" for host in indices}
-        found, _ = suspects(host_history(departures, times, by_links=by_links), {})
+        found = suspects(host_history(departures, times, by_links=by_links), {})
         named = [{*re.findall(r"r\d+n\d+", one.name)} for one in found]
         groups = 1 if len(expected) > 2 else len(expected)
         right.append(set().union(*named) >= expected and sum(one.ended is None for one in found) == groups)

@@ -2,11 +2,11 @@
 
 import pytest
 
-from hpcdl.analysis.over_time.archive import FEW, read_archive
+from hpcdl.analysis.over_time.archive import read_archive
 from hpcdl.trace import schema
 from hpcdl.trace.schema import merge
 
-RUNS = FEW + 5
+RUNS = 9
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Comparison of two sets of runs: verdicts, missing and failed cases, jobs, accepted regressions, drift."""
+"""Comparison of two sets of runs: verdicts, missing and failed cases, jobs, accepted regressions."""
 
 import datetime as dt
 from dataclasses import replace
@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hpcdl.analysis.over_time.change import Accepted
-from hpcdl.analysis.over_time.regressions import compare
+from hpcdl.analysis.over_time.regressions import Accepted, compare
 from hpcdl.analysis.over_time.series import CaseSeries, RunSeries
 
 TODAY = dt.date(2026, 11, 22)
@@ -281,16 +280,6 @@ def test_an_accepted_regression_that_matches_nothing_is_named():
 
 def test_an_accepted_case_that_is_missing_fails():
     assert compared(with_cases([case("c", 1.0)]), with_cases([]), [ACCEPT]).verdict == "regressed"
-
-
-def test_drift_of_the_baseline():
-    steady, rising = runs(*STEADY), runs(1.0, 1.02, 1.041, 1.06, 1.08)
-    found = compared(rising, steady).drift
-    assert found.p < 0.01
-    assert found.ratio == pytest.approx(1.08, abs=0.002)
-    assert compared(steady, rising).drift.p > 0.05
-    assert compared(steady[:3], rising).drift is None
-    assert compared(list(reversed(rising)), steady).drift == pytest.approx(found)
 
 
 def test_adjusting_spares_a_suite_of_two_hundred_cases():

@@ -5,10 +5,9 @@ import pytest
 import scipy.stats
 
 from hpcdl.analysis.run.launches import launches
-from hpcdl.analysis.run.near_linear import judge
 from hpcdl.analysis.run.points import AmbiguousCaseError
 from hpcdl.analysis.run.record_fields import CONTRACT, problem
-from hpcdl.analysis.run.scaling import records
+from hpcdl.analysis.run.scaling import judge, records
 
 
 def steps(ms, count=10, warmup=2):

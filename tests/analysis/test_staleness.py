@@ -18,7 +18,7 @@ def test_mean_shares_and_workers_by_hand(hand):
     found = staleness(launch)
     assert found.mean == pytest.approx(7 / 6)
     assert found.shares == pytest.approx((2 / 6, 1 / 6, 3 / 6))
-    assert found.by_worker == {0: (2, 1.0), 1: (3, 1.0), 2: (1, 2.0)}
+    assert found.workers == 3
     assert (found.collect, found.expected) == (None, None)
 
 

@@ -78,7 +78,6 @@ def test_a_slow_link_is_transfer_and_makes_no_rank_late(name):
     slow = simulate(name, 4, network=replace(NETWORK, slow={2: 0.05}))
     assert slow.late is None
     assert slow.transfer.max() > 10 * usual.transfer.max()
-    assert slow.waiting_for_transfers.sum() > 0.8 * slow.waiting.sum()
 
 
 def test_one_stall_makes_no_late_rank():
@@ -161,6 +160,6 @@ def test_repetitions_of_a_collective_wait_for_the_last_rank(hand):
     kind = {"kind": "collective", "collective": "allreduce", "aggregation": "native", "message_bytes": 8}
     hand.case(times, common_clock=True, warmup=1, **kind)
     run = hand.read()
-    found = of_case(run, 0, run.events_of(0))
+    found = of_case(run, 0)
     assert found.waiting == pytest.approx([0.002, 0])
     assert found.transfer == pytest.approx([0.003, 0.005])

@@ -16,7 +16,7 @@ from hpcdl.models.cifar_quick import cifar_quick
 from hpcdl.models.distbelief import distbelief_speech
 from hpcdl.models.lenet5 import lenet5
 from hpcdl.prediction.parallelism import candidates, label, parallelism, splits, with_mesh, with_microbatches
-from hpcdl.report.prediction.predictions import mesh_section
+from hpcdl.report.predictions import mesh_section
 from hpcdl.training.parts.bucketing import bucket_bytes
 from hpcdl.training.parts.mesh import Mesh
 from hpcdl.training.parts.passes import EXCHANGES

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from conftest import Hand
 from contract.archives import archive
 
-from hpcdl.report.history.page import render as history_page
+from hpcdl.report.history import render as history_page
 from hpcdl.report.run.render import render
 
 

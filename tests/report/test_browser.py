@@ -10,7 +10,7 @@ import pytest
 from contract.archives import archive
 from report_runs import HOSTILE, all_figures
 
-from hpcdl.report.history.page import render as history_page
+from hpcdl.report.history import render as history_page
 from hpcdl.report.run.render import render
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

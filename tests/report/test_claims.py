@@ -7,7 +7,7 @@ import pytest
 
 from hpcdl import suite
 from hpcdl.cli import main
-from hpcdl.report.prediction.published_results import FAILS, HOLDS, OPEN, Claim, claims, decide
+from hpcdl.report.published_results import FAILS, HOLDS, OPEN, Claim, claims, decide
 
 ROOT = Path(__file__).parents[2]
 

@@ -61,8 +61,7 @@ def test_accuracies_are_compared_seed_by_seed():
 @pytest.mark.parametrize(
     "fields, words",
     [
-        ({"step_seconds": 0.099}, "does not pay here: its fastest step has 1.01 times the dense speed."),
-        ({"step_seconds": 0.099, "nodes": 1}, "does not pay here, where all ranks share the memory of one host"),
+        ({"step_seconds": 0.099}, "does not pay here: sparse has 1.01 times the dense speed."),
         ({"step_seconds": 0.04}, "By time alone, compression pays in 1 of 1 cases"),
         ({"step_seconds": 0.04, "step_seconds_high": 0.08}, "pays in 1 of 1 cases"),
         ({"step_seconds": 0.04, "step_seconds_high": 0.095}, "is inconclusive"),
@@ -101,14 +100,12 @@ def compressed_run(hand):
     return hand.read()
 
 
-def test_residuals_are_shown_by_quarters_and_as_a_curve(hand):
+def test_residuals_are_shown_by_quarters(hand):
     found = findings([compressed_run(hand)])[0]
     assert found.records[1]["residual_to_gradient_q3"] == pytest.approx(3)
     (table,) = compression.fidelity_page(found).tables
     assert table.header[-5:] == ("quarter 1", "quarter 2", "quarter 3", "quarter 4", "memory")
     assert table.rows[0][-5:-1] == ("1.00", "2.00", "3.00", "4.00")
-    (chart,) = compression.residual_charts(found)
-    assert [(point.x, point.y) for point in chart.series[0].points] == [(0, 1), (4, 2), (8, 3), (12, 4)]
 
 
 def test_words_of_a_terminal_are_not_broken(hand):

@@ -12,8 +12,8 @@ from hpcdl.analysis.over_time import verdict as verdict_over_time
 from hpcdl.analysis.over_time.change_points import Change
 from hpcdl.analysis.over_time.verdict import Event, HistoryFindings
 from hpcdl.analysis.statistics.estimates import Interval
-from hpcdl.report.history import page as figures
-from hpcdl.report.history.page import render
+from hpcdl.report import history as figures
+from hpcdl.report.history import render
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +49,9 @@ def test_a_changed_measure_has_a_figure_with_its_levels_and_numbers(found):
 
 def test_measures_that_changed_come_first_and_each_measure_is_in_the_table(found):
     text = render([found], {})
-    assert text.index("Measures that changed</h2>") < text.index("Measures without a change</h2>")
+    assert text.index("Measures that changed</h2>") < text.index("All measures</h2>")
     changed = {one.title for one in figures.of_changed(found)}
     assert changed >= {f"allreduce {row} (p50)" for row in (1, 2)}
-    assert not changed & {one.title for one in figures.of_others(found)}
     table = text[text.rindex("All measures</h2>") :]
     assert all(f"<td>allreduce {row} (p50)</td>" in table for row in range(12))
 
@@ -64,7 +63,7 @@ def test_levels_are_medians_between_changes():
 
 
 def test_another_environment_begins_a_new_line():
-    chart, *_ = figures.of_others(archive(1, 30, new_environment=20))
+    chart = figures._chart(archive(1, 30, new_environment=20), [0, 1], {})
     assert [len(one.points) for one in chart.series if one.role == "method"] == [20, 10]
 
 
@@ -82,10 +81,9 @@ def test_no_run_is_a_page_too():
 def test_200_cases_of_365_nights_fit_into_a_page(monkeypatch):
     """Findings are made up: finding them takes longer than this test may."""
     changes = [
-        Change(row, 300, 302, 1e-9, Interval(1.2, 1.15, 1.25), returned=False, silent=False, before=0)
-        for row in range(100)
+        Change(row, 300, 302, 1e-9, Interval(1.2, 1.15, 1.25), returned=False, before=0) for row in range(100)
     ]
     event = Event("regressed", changes, 300, 302, [], environment=False)
-    made_up = HistoryFindings([event], [], None, 200, 0)
+    made_up = HistoryFindings([event], [], 200, 0)
     monkeypatch.setattr(verdict_over_time, "judge", lambda *_: made_up)
     assert len(render([archive(200, 365)], {}).encode()) <= 3 << 20

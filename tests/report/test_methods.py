@@ -81,77 +81,13 @@ def test_memory_is_stated_for_a_method_alone_and_once_for_methods_alike(hand, ro
     assert row(apart, "Downpour", "4")[2] == "4.00 kB"
 
 
-def test_a_slow_worker_is_told_from_the_others(hand):
-    rows = [(10**9 + 10**7 * n, 3 if n % 10 == 0 else n % 3, n, 20 if n % 10 == 0 else 2, 0.1) for n in range(60)]
-    synchronous(hand)
-    downpour(hand, updates={0: rows}, warmup_steps=0)
-    page = render([hand.read()], "md")
-    assert "worker 3 made 10.0 % of the gradients, of mean staleness 20.0; those of the others had 2.00." in page
-
-
-def test_the_winner_and_whom_it_cannot_be_told_from(hand, row):
-    hand.launches = 2
-    for seed, more in ((1, 0.0), (2, 0.01), (3, 0.02)):
-        synchronous(hand, seed=seed, accuracy=0.80 + more)
-        synchronous(hand, seed=seed, accuracy=0.90 + more, training="layerwise")
-        downpour(hand, seed=seed, accuracy=0.91 + more)
-    page = render([hand.read()], "md")
-    best = section(page, "Best methods")
-    assert row(best, "digits", "highest accuracy at the end")[4:] == [
-        *("Downpour", "4", "0.920", "0.895 to 0.945", "layerwise", "3"),
-    ]
-    assert row(best, "digits", "fastest: most images per second")[4:] == [
-        *("Downpour", "4", "6400 images/s", "6400 to 6400", "-", "3"),
-    ]
-    assert "\n\nDownpour is fastest (6400 images/s) and as accurate as any (0.920).\n" in page
-    assert row(best, "digits", "best accuracy within a time")[2:5] == [
-        "1.00 s of training time",
-        "lenet5",
-        "Downpour",
-    ]
-
-
-def test_one_seed_is_said_to_be_one(hand, row):
-    synchronous(hand)
-    downpour(hand)
-    page = render([hand.read()], "md")
-    best = section(page, "Best methods")
-    assert row(best, "digits", "highest accuracy at the end")[4:] == [
-        *("Downpour", "4", "0.900", "one seed, no interval", "any other: one seed", "2"),
-    ]
-
-
-def test_a_rival_of_one_seed_is_not_beaten(hand, row):
-    for seed in (1, 2, 3):
-        downpour(hand, seed=seed, accuracy=0.9 + seed / 100)
-    synchronous(hand)
-    best = section(render([hand.read()], "md"), "Best methods")
-    assert row(best, "digits", "highest accuracy at the end")[8:] == ["1 of one seed", "2"]
-
-
-def test_ranks_that_share_cores_are_a_doubt_beside_the_winner(hand, row):
-    for told in ({}, {"network": "lan", "settings": {"network": "lan"}}):
-        synchronous(hand, **told)
-        downpour(hand, **told)
-    page = render([hand.read({"cpu": {"physical_cores": 2}})], "md")
-    best = section(page, "Best methods")
-    assert row(best, "digits", "-", "highest accuracy at the end")[-1] == "OVERSUBSCRIBED"
-    assert row(best, "digits", "simulated on lan, 1 a host", "highest accuracy at the end")[-1] == "-"
-    lines = [line for line in page.splitlines() if "is fastest (" in line]
-    assert [line.endswith("OVERSUBSCRIBED: times are doubtful).") for line in lines] == [True, False]
-    enough = render([hand.read({"cpu": {"physical_cores": 4}})], "md")
-    assert "OVERSUBSCRIBED" not in enough
-
-
 def test_virtual_time_is_called_so_and_stands_apart(hand):
     simulated = {"network": "lan", "settings": {"network": "lan"}}
     for told in ({}, simulated):
         synchronous(hand, **told)
         downpour(hand, **told)
     page = render([hand.read()], "md")
-    assert "1.00 s of virtual time" in page
-    assert "1.00 s of training time" in page
-    assert "- simulated on lan, 1 a host: Downpour is fastest (6400 images/s) and as accurate as any" in page
+    assert page.count("; fastest is Downpour (6400 images/s, 0.900)") == 2
     own = section(page, "Settings").splitlines()
     assert [
         line.split("|")[2].strip() for line in own if line.startswith(("| lenet5 ", "| lenet5 simulated "))
@@ -161,24 +97,14 @@ def test_virtual_time_is_called_so_and_stands_apart(hand):
     assert section(page, "Scaling").count("| method") == 2
 
 
-def test_who_had_not_been_looked_at_by_then_is_a_candidate_that_loses(hand, row):
-    synchronous(hand, evaluations=[(20, 2.0, 3.0, 0.3, 0.99, 1280)])
-    downpour(hand)
-    best = section(render([hand.read()], "md"), "Best methods")
-    assert row(best, "digits", "best accuracy within a time")[2:] == [
-        *("1.00 s of training time", "lenet5", "Downpour", "4", "0.900", "one seed, no interval"),
-        *("any other: one seed", "2"),
-    ]
-
-
-def test_stragglers_beside_their_bounds(hand, row):
+def test_throughput_with_a_straggler_is_a_share_of_that_without(hand, row):
     straggler = Straggler(rank=1, factor=5)
     slow = {**straggler.fields, "settings": {"straggler": {"rank": 1, "factor": 5}}}
     synchronous(hand, compute=[20] * 4)
     synchronous(hand, compute=[20, 100, 20, 20], ms=100.0, **slow)
     page = section(render([hand.read()], "md"), "Stragglers")
     assert row(page, "ring", "rank 1 5x slower", "4")[3:] == [
-        *("3200", "640", "0.200", "0.200 to 0.200", "0.200", "0.800"),
+        *("3200", "640", "0.200", "0.200 to 0.200"),
     ]
 
 

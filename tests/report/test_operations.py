@@ -70,22 +70,10 @@ def test_a_scheme_whose_launches_vary_is_neither_fastest_nor_beaten(hand, row, w
     assert "two_shot 2.50 ms (too few launches) ~, ring 3.02 ms +-1 % ~" in " ".join(brief.split())
 
 
-def test_what_was_chosen_and_how_ranks_began(hand, row, whole):
-    start = {"start": "window", "start_lead_seconds": 1e-5, "start_error_seconds": 2e-6, "starts_late": 0.04}
-    operation(hand, "auto", 4, steps(1.0)[2:], correct=True, chosen="butterfly", **start)
+def test_what_was_chosen_is_named(hand, row, whole):
+    operation(hand, "auto", 4, steps(1.0)[2:], correct=True, chosen="butterfly")
     page = whole(hand.read())
     assert row(page, "4 B", "auto = butterfly")[-1] == "yes"
-    assert (
-        "rank 0's clock, known to 2.00 us; in at most 4.0 % of a case's repetitions a rank came too late" in page
-    )
-
-
-def test_who_copies_where_operand_and_result_are_apart(hand, whole):
-    apart = {"placement": "out_of_place", "settings": {"placement": "out_of_place"}}
-    operation(hand, "ring", 4, steps(2.0)[2:], copied=True, **apart)
-    operation(hand, "native", 4, steps(1.0)[2:], copied=False, **apart)
-    page = whole(hand.read())
-    assert "so that the operand is copied first, within the time: ring." in page
 
 
 def test_simulated_operations_stand_apart(hand, row, whole):
@@ -109,9 +97,8 @@ def test_what_tracing_costs(hand, row):
     for seed in range(6):
         hand.train([alternating] * 2, settings={"trace": "alternating"}, warmup_steps=2, seed=seed)
     page = render([hand.read()], "md")
-    cost = page[page.index("## Cost of tracing") :]
-    assert row(cost, "ring", "2")[2:5] == ["20.0 ms", "22.0 ms", "2.00 ms"]
-    assert row(cost, "ring", "2")[6] == "1.10"
+    cost = page[page.index("## Cost of the fabric and of tracing") :]
+    assert row(cost, "tracing", "ring", "2")[3:7] == ["20.0 ms", "22.0 ms", "2.00 ms", "1.10"]
 
 
 def pairs(hand, size, slow_ms):
@@ -142,8 +129,7 @@ def test_a_terminal_shows_times_and_rates_of_exchanges_and_the_slowest_host(hand
     assert "of the others' speed" not in one
     assert (
         "all pairs, 3 ranks, 64 KiB: fastest rank 0 on host0 with rank 1 on host1 in 1.00 ms, slowest rank 0 "
-        "on host0 with rank 2 on host2 in 4.00 ms; slowest host2, 0.25 (95 %: 0.25 to 0.25) of the others' speed."
-        in three
+        "on host0 with rank 2 on host2 in 4.00 ms; slowest host2, 0.25 of the others' speed." in three
     )
     crowded = " ".join(render([hand.read({"cpu": {"physical_cores": 2}})], "summary").split())
     assert "in 4.00 ms; ranks share cores, so that no slow host can be named." in crowded

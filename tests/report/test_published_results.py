@@ -10,8 +10,8 @@ from hpcdl.aggregation.binomial import binomial
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated
-from hpcdl.report.prediction import published_results
-from hpcdl.report.prediction.published_results import QUANTITIES, figures
+from hpcdl.report import published_results
+from hpcdl.report.published_results import QUANTITIES, figures
 
 ROOT = Path(__file__).parents[2]
 NIN = 30_380_704

@@ -21,11 +21,11 @@ def run_of(hand, seconds_to_target):
     return hand.read(suite_text="[suite]\nname = 's'\nanswer = 'scaling'\n")
 
 
-def test_speed_up_in_time_to_target_is_next_to_images_a_second(hand, row):
+def test_time_to_target_is_in_the_row_and_its_speed_up_in_the_answer(hand, row):
     page = render([run_of(hand, {1: (8.0, 8.0), 2: (5.0, 5.0), 4: (2.0, None)})], "markdown")
     assert "90.0 % soonest on 2 ranks: 1.60 times as fast as on 1, with 2.00 times the images a second." in page
-    assert row(page, "ring", "2")[-4:-1] == ["5.00 s", "1.60", "0.800"]
-    assert row(page, "ring", "4")[-4:-1] == ["not reached", "-", "-"]
+    assert row(page, "ring", "2")[-2] == "5.00 s"
+    assert row(page, "ring", "4")[-2] == "not reached"
 
 
 def test_more_ranks_may_be_later(hand):

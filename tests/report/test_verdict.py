@@ -67,19 +67,13 @@ def two_networks(hand, answer=""):
 
 def test_of_several_networks_the_one_that_scales_best_comes_first(hand):
     first, _, *others = verdict(two_networks(hand))
-    assert first == (
-        "wide: near-linear up to 2 ranks with ring (efficiency 0.976, 0.976 to 0.976), not near-linear at 4 ranks "
-        "(0.500, 0.500 to 0.500)."
-    )
-    assert (
-        "- narrow: not near-linear at 2 ranks (efficiency 0.556); computing alone reaches 0.559 of linear at 2 ranks "
-        "(17.0 ms a step, linear 9.50 ms)."
-    ) in others
+    assert first == "wide: near-linear up to 2 ranks with ring (efficiency 0.976, 0.976 to 0.976)."
+    assert "- narrow: not near-linear at 2 ranks (efficiency 0.556)." in others
 
 
 def test_the_section_that_the_suite_names_answers_first(hand):
     first, *_ = verdict(two_networks(hand, "answer = 'accuracy'"))
-    assert first == "narrow: Final accuracy 0.900 with every method, final losses within 0.00 of each other."
+    assert first == "narrow: Final accuracy 0.900 with every method."
 
 
 def test_exposed_communication_is_the_answer_where_no_scaling_was_measured(hand):
@@ -133,9 +127,9 @@ def test_the_fastest_method_and_its_accuracy_answer_a_comparison_of_strategies(h
     for strategy, ms, reached in (("synchronous", 20, 0.9), ("layerwise", 10, 0.8)):
         evaluations = [(10, 1.0, 0.5, 0.3, reached, 640)]
         hand.train([steps(ms)] * 2, training=strategy, evaluations=evaluations)
-    assert verdict(hand.read())[0] == (
-        "synchronous is most accurate (0.900); layerwise is fastest: 2.00 times its images/s, accuracy 0.800 "
-        "(one seed; one launch)."
+    assert (
+        "- Final accuracy from 0.800 (layerwise) to 0.900 (synchronous); fastest is layerwise (3200 images/s, 0.800)."
+        in verdict(hand.read())
     )
 
 
@@ -171,7 +165,7 @@ def test_a_difference_below_zero_is_noise(hand, row):
             warmup_steps=0,
         )
     page = render([hand.read()], "md")
-    assert row(page[page.index("## Cost of the fabric") :], "64 B")[3] == "within noise"
+    assert row(page[page.index("## Cost of the fabric") :], "fabric", "64 B")[5] == "within noise"
 
 
 def test_windows_that_vary_much_have_no_interval_below_zero(hand):

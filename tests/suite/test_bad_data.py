@@ -44,7 +44,9 @@ def test_a_truncated_gzip_file_is_refused(tmp_path, monkeypatch, written, refuse
     monkeypatch.setenv("HPCDL_DATA", str(tmp_path))
     for name, content in CONTENT.items():
         (tmp_path / f"{name}.gz").write_bytes(gzip.compress(content)[:-9])
-    assert f"{FILES[0]}.gz: cannot be read: Compressed file ended" in refused(written(dataset="mnist", global_batch=4))
+    assert f"{FILES[0]}.gz: cannot be read: Compressed file ended" in refused(
+        written(dataset="mnist", global_batch=4)
+    )
 
 
 IMAGES = {"train": (20, 12, 10, 3), "test": (8, 12, 10, 3)}

@@ -126,7 +126,11 @@ WRONG_VALUES = [
     ("train", {"target_accuracy": 97}, "target_accuracy: must be at most 1, not 97"),
     ("train", {"global_batch": 2000}, "global_batch: 2000 images a step, but digits has 1437"),
     ("train", {"dataset": {"name": "synthetic", "shape": [2, 2]}}, "dataset: synthetic: shape must be three"),
-    ("train", {"dataset": {"name": "synthetic", "images": 10**15}}, "dataset: synthetic: images must be a whole number from 1 to"),
+    (
+        "train",
+        {"dataset": {"name": "synthetic", "images": 10**15}},
+        "dataset: synthetic: images must be a whole number from 1 to",
+    ),
     ("train", {"dataset": {"name": "synthetic", "test_images": 0}}, "dataset: synthetic has no test images"),
     (
         "train",

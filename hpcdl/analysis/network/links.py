@@ -144,21 +144,20 @@ class Links:
         """Return the time of each link between two hosts by that of the median one; empty for fewer than three."""
         if len(self.names) < HOSTS:
             return {}
-        speed = self.speed
-        usual = float(np.nanmedian(speed))
+        slowness = np.nanmedian(self.speed) / self.speed
         return {
-            " - ".join(sorted((self.names[i], self.names[j]))): usual / float(speed[i, j])
-            for i, j in itertools.combinations(range(len(speed)), 2)
-            if np.isfinite(speed[i, j])
+            " - ".join(sorted((self.names[i], self.names[j]))): float(slowness[i, j])
+            for i, j in itertools.combinations(range(len(slowness)), 2)
+            if np.isfinite(slowness[i, j])
         }
 
     def extremes(self) -> list[tuple[int, int, float]]:
         """The fastest and the slowest pair, with their seconds; nothing if no ranks exchanged."""
-        if not np.isfinite(self.seconds).any():
+        seconds = self.seconds
+        if not np.isfinite(seconds).any():
             return []
-        places = (np.nanargmin(self.seconds), np.nanargmax(self.seconds))
-        pairs = [divmod(int(place), len(self.seconds)) for place in places]
-        return [(min(pair), max(pair), float(self.seconds[pair])) for pair in pairs]
+        pairs = [divmod(int(place), len(seconds)) for place in (np.nanargmin(seconds), np.nanargmax(seconds))]
+        return [(min(pair), max(pair), float(seconds[pair])) for pair in pairs]
 
     def slow_links(self) -> list[tuple[int, int, float]]:
         """Pairs of hosts that are slow although neither host is, with their share of the median link.
@@ -170,14 +169,14 @@ class Links:
             return []
         slow = {host for host, _ in self.slow_hosts()}
         pairs = list(itertools.combinations(range(len(self.names)), 2))
-        repeated = np.array([_by_median(self._between_hosts(samples)) for samples in self.repeated])
-        shares = _by_median(self.speed)
+        every = [self.speed, *(self._between_hosts(samples) for samples in self.repeated)]
+        shares, *repeated = (speed / np.nanmedian(speed) for speed in every)
         found = [
             (i, j, float(shares[i, j]))
             for i, j in pairs
             if not {i, j} & slow
             and shares[i, j] < CONSPICUOUS
-            and share_interval(shares[i, j], repeated[:, i, j], len(pairs)).high < 1
+            and share_interval(shares[i, j], [share[i, j] for share in repeated], len(pairs)).high < 1
         ]
         return sorted(found, key=lambda pair: pair[2])
 
@@ -193,11 +192,6 @@ def host_slowness(seconds: Matrix) -> Vector:
     own = ordered[np.arange(len(ordered)), np.maximum(known // 4, np.minimum(known // 2, 1))]
     hosts = int(np.isfinite(own).sum())
     return np.asarray(own / np.sort(own)[max((hosts - 1) // 4, min(hosts // 2, 2))], np.float64)
-
-
-def _by_median(speed: Matrix) -> Matrix:
-    """(hosts, hosts): speed of each link as a share of the median link's."""
-    return np.asarray(speed / np.nanmedian(speed), np.float64)
 
 
 def _others(speed: Matrix, host: int) -> float:

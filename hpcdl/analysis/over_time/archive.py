@@ -7,8 +7,6 @@ import hashlib
 import json
 import os
 import re
-import signal
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,7 +17,7 @@ from hpcdl.trace.files import MAX_DATA, atomic_write, from_json, read_bytes, ver
 from hpcdl.trace.recorder import SCHEMA, TraceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from hpcdl.trace.run import Run
 
@@ -106,10 +104,6 @@ def _kept(file: Path, path: Path, checksum: str, *, any_schema: bool) -> RunSeri
     return replace(series, path=str(path), job=job_of(path, series.environment))  # the folder may have been moved
 
 
-FEW: Final = 20
-"""Runs without kept series that are read in this process; more are read on all cores."""
-
-
 def read_archive(
     folder: Path, progress: Callable[[int, int], None] | None = None
 ) -> tuple[list[RunSeries], list[str]]:
@@ -119,42 +113,20 @@ def read_archive(
     """
     paths = list(_runs(folder))
     new = [path for path in paths if not is_kept(path)]
-    read = dict[Path, "RunSeries | str"]()
-    for path, result in zip(new, _results(new), strict=True):
-        read[path] = result
-        if progress is not None:
-            progress(len(read), len(new))
     runs, skipped = [], []
     for path in paths:
-        series = read.get(path) or _read(path)
-        if isinstance(series, str):
-            skipped.append(series)
-        elif _is_date(series.date):
-            runs.append(series)
-        else:
-            skipped.append(f"{path}: has {f'the wrong date {series.date!a}' if series.date else 'no date'}")
-    return runs, skipped
-
-
-def _read(path: Path) -> RunSeries | str:
-    """Return the series of a run, or in one line the reason why it cannot be read."""
-    try:
-        return read_series(path, any_schema=True)
-    except TraceError as error:
-        return str(error)
-
-
-def _results(paths: Sequence[Path]) -> Iterator[RunSeries | str]:
-    """Yield :func:`_read` of each path; each series that was read is kept, also if this is interrupted."""
-    if len(paths) <= FEW:
-        yield from map(_read, paths)
-        return
-    with ProcessPoolExecutor(initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)) as pool:
         try:
-            yield from pool.map(_read, paths)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+            series = read_series(path, any_schema=True)
+        except TraceError as error:
+            skipped.append(str(error))
+        else:
+            if _is_date(series.date):
+                runs.append(series)
+            else:
+                skipped.append(f"{path}: has {f'the wrong date {series.date!a}' if series.date else 'no date'}")
+        if progress is not None and path in new:
+            progress(new.index(path) + 1, len(new))
+    return runs, skipped
 
 
 def _is_date(text: str) -> bool:

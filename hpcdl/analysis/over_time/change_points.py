@@ -1,42 +1,30 @@
 """Change points of many series, each run judged with the runs before it alone.
 
 A later run never alters an earlier finding: a nightly check and a check of the whole archive agree. Effects that
-all series of a run share are left out first (:mod:`hpcdl.analysis.over_time.noise`). Then, for each series and
-run, among all values since its last change:
+all series of a run share are left out first. Then, for each series and run, among the values since its last
+change:
 
-1. Place: the split with the largest t statistic, of values that are clipped to the usual scatter.
-2. Evidence: likelihood ratio of the step at this split, by the variance of both means with the correlation of
-   successive runs (both in :mod:`hpcdl.analysis.over_time.noise`), and by the
-   excess of the largest t statistics of all series over those of noise (empirical null: Efron, J. Am. Stat.
-   Assoc. 99, 2004). Twice the logarithm is compared with the square of Student's t.
+1. Place: the split with the largest t statistic, of values that are clipped to the usual scatter. Its variance
+   takes into account the correlation of successive runs, and the usual variance of all series.
+2. Evidence: Student's t, divided by the excess of the largest t statistics of all series over those of noise
+   (empirical null: Efron, J. Am. Stat. Assoc. 99, 2004). Three values after the change agree.
 3. False discovery control over the series of a run (Benjamini & Hochberg, J. R. Stat. Soc. B 57, 1995).
 
-A faster series is no alarm, so that an improvement to a new level needs :data:`STRICTER` evidence. A series that
-returns to a level that it had goes on with the values of that level. One that rises twice to the same level has
-two states: changes between levels that it had are reported no more.
+A series that rises twice to the same level has two states: changes between levels that it had are reported no
+more.
 
-:func:`calibrate` counts false alarms and found steps on an archive's own noise.
+:func:`calibrate` counts false alarms on an archive's own noise.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from hpcdl.analysis.over_time.noise import (
-    CLIPPED,
-    MIN_DEVIATION,
-    autocorrelation,
-    quantiles,
-    step,
-    usual,
-    variance_of_mean,
-    without_job_effects,
-)
 from hpcdl.analysis.statistics.differences import SERIES, usual_variance
 from hpcdl.analysis.statistics.estimates import Interval, Vector, student_quantile
 
@@ -45,6 +33,7 @@ if TYPE_CHECKING:
 
 
 Matrix = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
 
 BEFORE: Final = 10
 """Values before the first change of a series, at least."""
@@ -58,12 +47,20 @@ MIN_EFFECT: Final = 0.03
 """Smallest change that is reported, as a share."""
 SAME_LEVEL: Final = 0.03
 """Largest difference of two levels, as a logarithm, that are one."""
-FALSE_DISCOVERIES: Final = 0.025
+FALSE_DISCOVERIES: Final = 0.001
 """Benjamini and Hochberg's share (chosen by simulation: tests/analysis/history_figures.py)."""
-STRICTER: Final = 10.0
-"""Factor of the p value of an improvement to a new level."""
 PROMISING: Final = 2.5
 """Least t statistic of a split that is examined further."""
+CLIPPED: Final = 3.0
+"""Standard deviations from the median beyond which a value is no usual one."""
+MIN_DEVIATION: Final = 1e-4
+"""Standard deviation of the logarithms, at least."""
+LEVEL: Final = 20
+"""Runs whose median is the level of a series, of which the effect of a run departs."""
+LIMIT: Final = 2.5
+"""Robust standard deviations of earlier effects beyond which an effect may be a change of all series."""
+MAX_CORRELATION: Final = 0.95
+"""Largest estimate: a correlation of 1 leaves no evidence at all."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +73,11 @@ class Change:
     found: int
     """Run that made the change significant."""
     p: float
-    """Two-sided p value, times :data:`STRICTER` for an improvement to a new level."""
+    """Two-sided p value."""
     ratio: Interval
     """Values after by values before, with a 95 % interval; of all values between the neighbouring changes."""
     returned: bool
     """True if the series had the level after the change before."""
-    silent: bool
-    """True for a change between known levels of a series with two states, which is not reported."""
     before: float
     """Level before the change, as a logarithm."""
     now: float = math.nan
@@ -95,75 +90,72 @@ class Change:
         return size > 0 and self.now - self.before > min(SAME_LEVEL, size / 2)
 
 
+@dataclass
+class _Series:
+    """State of the search in one series."""
+
+    cuts: tuple[int, ...] = ()
+    """First runs after all changes, also those of predecessors."""
+    levels: tuple[float, ...] = ()
+    """Levels before the changes, as logarithms."""
+    squares: float = 0.0
+    """Sum of squares about the mean, of the segment before."""
+    freedom: float = 0.0
+    """Degrees of freedom of ``squares``."""
+    two_states: bool = False
+
+
 class _Search:
-    """State of the search; arrays are by series."""
+    """State of the search."""
 
     def __init__(self, logs: Matrix) -> None:
         self.values = without_job_effects(logs)
         """(series, runs)."""
-        self.level_of = np.zeros(logs.shape, np.int64)
-        """(series, runs): number of the level of each run so far."""
-        self.level = np.zeros(len(logs), np.int64)
-        """Number of the level now."""
-        self.levels: list[tuple[float, ...]] = [(math.nan,)] * len(logs)
-        """Level by number, as a logarithm; NaN for the first one while it lasts."""
-        self.cuts: list[tuple[int, ...]] = [()] * len(logs)
-        """First runs after all changes, also those of predecessors."""
-        self.squares = np.zeros(len(logs))
-        """Sum of squares about the mean, of the segment before."""
-        self.freedom = np.zeros(len(logs))
-        """Degrees of freedom of ``squares``."""
-        self.two_states = np.zeros(len(logs), np.bool_)
+        self.series = [_Series() for _ in logs]
         self.excess: list[float] = []
         """Square of the largest t statistics by that of noise, of each run so far."""
 
-    def succeed(self, series: int, predecessor: int) -> None:
-        """Let a series go on where its predecessor is now."""
-        self.levels[series], self.cuts[series] = self.levels[predecessor], self.cuts[predecessor]
-        for state in (self.level_of, self.level, self.squares, self.freedom, self.two_states):
-            state[series] = state[predecessor]
-
-    def splits(self, rows: npt.NDArray[np.int64], now: int, least: float, share: float) -> list[Change]:
+    def splits(self, rows: Counts, now: int) -> list[Change]:
         """Return the changes that the run ``now`` makes significant, of the series ``rows``, which it has."""
         from scipy.special import stdtr  # late: ranks do not need it
 
-        runs = np.arange(now + 1)
-        self.level_of[rows, now] = self.level[rows]
-        alike = self.level_of[rows, : now + 1] == self.level[rows, None]
-        values = np.where(alike, self.values[rows, : now + 1], np.nan)
+        states = [self.series[row] for row in rows]
+        last = np.array([max(state.cuts, default=0) for state in states])[:, None]
+        values = np.where(np.arange(now + 1) >= last, self.values[rows, : now + 1], np.nan)
         known = np.isfinite(values)
         departures = values - quantiles(values)[:, None]
         limit = CLIPPED * np.maximum(1.4826 * quantiles(np.abs(departures)), MIN_DEVIATION)[:, None]
         clipped = np.clip(departures, -limit, limit)
         variance, weight = usual_variance(clipped)
-        squares, freedom = self.squares[rows] + variance * weight, self.freedom[rows] + weight
+        squares = np.array([state.squares for state in states]) + variance * weight
+        freedom = np.array([state.freedom for state in states]) + weight
         phi = autocorrelation(values[known.sum(axis=1) >= BEFORE])
 
         before = np.cumsum(known, axis=1) - known
         after = known.sum(axis=1)[:, None] - before
-        last = np.array([max(self.cuts[row], default=-BEFORE_AGAIN) for row in rows])[:, None]
         fewest = np.where(last > 0, BEFORE_AGAIN, BEFORE)
         allowed = known & (before >= fewest) & (after >= AFTER)
-        allowed &= runs >= last + BEFORE_AGAIN
         scale = variance_of_mean(phi, before) + variance_of_mean(phi, after)
-        student = np.where(allowed, _student(np.nan_to_num(clipped), before, after, squares, freedom, scale), 0)
+        t = _student(np.nan_to_num(clipped), before, after, squares, freedom, scale)
+        student = np.where(allowed, t, 0)
         tested = allowed.any(axis=1)
         excess = self._excess(student[tested], allowed[tested])
         points = []
         for row in np.flatnonzero(student.max(axis=1) > PROMISING):
             split = int(student[row].argmax())
-            left, right = (part[np.isfinite(part)] for part in np.split(values[row], [split]))
-            size, evidence, degrees = step(left, right, squares[row], freedom[row], fewest=AFTER)
-            series = int(rows[row])
-            if abs(size) < least:
-                continue
-            t = math.sqrt(2 * evidence / (len(right) * scale[row, split] * excess))
-            strict = size < 0 and self._known(series, right) is None
-            p = 2 * float(stdtr(degrees, -t)) * (STRICTER if strict else 1)
-            points.append((p, series, split))
+            left, right = (_finite(part) for part in np.split(values[row], [split]))
+            size = float(np.median(right) - np.median(left))
+            agreeing = np.abs(right - np.median(right)) <= max(limit[row, 0], abs(size) / 4)
+            if abs(size) >= math.log1p(MIN_EFFECT) and agreeing.sum() >= AFTER:
+                degrees = freedom[row] + len(left) + len(right) - 2
+                p = 2 * float(stdtr(degrees, -student[row, split] / math.sqrt(excess)))
+                points.append((p, int(rows[row]), split))
         points.sort()
-        passed = [number for number, split in enumerate(points, 1) if split[0] <= share * number / tested.sum()]
-        return [self._restart(*split, now) for split in points[: max(passed, default=0)]]
+        passed = [
+            number for number, (p, *_) in enumerate(points, 1) if p <= FALSE_DISCOVERIES * number / tested.sum()
+        ]
+        found = [self._restart(*point, now) for point in points[: max(passed, default=0)]]
+        return [change for change in found if change]
 
     def _excess(self, student: Matrix, allowed: npt.NDArray[np.bool_]) -> float:
         """Return by how much the scatter of the t statistics exceeds that of noise, 1 for few series.
@@ -177,39 +169,31 @@ class _Search:
             self.excess.append(largest / (2.7 + 1.1 * math.log(np.median(allowed.sum(axis=1)))))
         return max(1.0, float(np.median(self.excess))) if self.excess else 1.0
 
-    def _known(self, series: int, values: Vector) -> int | None:
-        """Return the number of the earlier level of ``values``; None for a new level."""
-        distances = np.abs(np.array(self.levels[series]) - np.median(values))
-        distances[self.level[series]] = np.nan
-        near = np.flatnonzero(distances <= SAME_LEVEL)
-        return int(near[0]) if len(near) else None
-
-    def _restart(self, p: float, series: int, first: int, number: int) -> Change:
-        """Go on with the level after a split, which is a new one or one that the series had."""
-        known, values = self.levels[series], self.values[series]
-        own = np.flatnonzero(self.level_of[series, : number + 1] == self.level[series])
-        old, new = _finite(values[own[own < first]]), _finite(values[own[own >= first]])
+    def _restart(self, p: float, series: int, first: int, now: int) -> Change | None:
+        """Go on with the values after a split; return the change, None between known levels of two states."""
+        state = self.series[series]
+        begin = max(state.cuts, default=0)
+        old, new = (_finite(self.values[series, part]) for part in (slice(begin, first), slice(first, now + 1)))
         before, after = float(np.median(old)), float(np.median(new))
-        back = self._known(series, new)
-        returned, silent = back is not None, back is not None and bool(self.two_states[series])
-        levels = [*known, *([] if returned else [after])]
-        levels[self.level[series]] = before
-        self.levels[series], self.level[series] = tuple(levels), len(known) if back is None else back
-        self.level_of[series, own[own >= first]] = self.level[series]
-        self.cuts[series] = (*self.cuts[series], first)
-        self.two_states[series] |= returned and after > before
+        returned = any(abs(level - after) <= SAME_LEVEL for level in state.levels)
         departures = usual(old) - usual(old).mean()
-        self.squares[series], self.freedom[series] = float((departures**2).sum()), len(departures) - 1
-        return Change(series, first, number, p, Interval(after - before, 0, 0), returned, silent, before)
+        self.series[series] = _Series(
+            (*state.cuts, first),
+            (*state.levels, before),
+            float((departures**2).sum()),
+            len(departures) - 1,
+            state.two_states or (returned and after > before),
+        )
+        if returned and state.two_states:
+            return None
+        return Change(series, first, now, p, Interval(after - before, 0, 0), returned, before)
 
     def level_now(self, series: int) -> float:
         """Return the level of a series, as a logarithm."""
-        return float(np.median(_finite(self.values[series, self.level_of[series] == self.level[series]])))
+        return float(np.median(_finite(self.values[series, max(self.series[series].cuts, default=0) :])))
 
 
-def change_points(
-    logs: Matrix, predecessors: Mapping[int, int] | None = None, *, min_effect: float = MIN_EFFECT
-) -> list[Change]:
+def change_points(logs: Matrix, predecessors: Mapping[int, int] | None = None) -> list[Change]:
     """Return the changes in ``logs`` (series, runs): logarithms of times in the order of the runs, NaN if missing.
 
     ``predecessors``: see :func:`joined`. Changes are in the order in which they were found.
@@ -220,16 +204,16 @@ def change_points(
     changes: list[Change] = []
     for now in range(logs.shape[1]):
         rows = np.flatnonzero(np.isfinite(logs[:, now]))
-        for row in rows:
+        for row in map(int, rows):
             if row in predecessors and not np.isfinite(logs[row, :now]).any():
-                search.succeed(int(row), predecessors[int(row)])
+                search.series[row] = replace(search.series[predecessors[row]])
         if len(rows) and now >= AFTER:
-            changes += search.splits(rows, now, math.log1p(min_effect), FALSE_DISCOVERIES)
+            changes += search.splits(rows, now)
     reported = []
-    for change in (change for change in changes if not change.silent):
+    for change in changes:
         last = _successor(logs, change.series, predecessors)
         level = search.level_now(last) if np.isfinite(logs[last, -RECENT:]).any() else math.nan
-        ratio = _ratio(whole[change.series], change.first, search.cuts[change.series])
+        ratio = _ratio(whole[change.series], change.first, search.series[change.series].cuts)
         reported.append(replace(change, ratio=ratio, now=level))
     return reported
 
@@ -252,12 +236,7 @@ def joined(logs: Matrix, predecessors: Mapping[int, int]) -> Matrix:
 
 
 def _student(
-    values: Matrix,
-    before: npt.NDArray[np.int64],
-    after: npt.NDArray[np.int64],
-    squares: Vector,
-    freedom: Vector,
-    scale: Matrix,
+    values: Matrix, before: Counts, after: Counts, squares: Vector, freedom: Vector, scale: Matrix
 ) -> Matrix:
     """(series, values): absolute t statistic of a split before each value; missing values are 0.
 
@@ -290,89 +269,107 @@ def _ratio(values: Vector, first: int, cuts: Sequence[int]) -> Interval:
     return Interval(*(math.exp(bound) for bound in (difference, difference - reach, difference + reach)))
 
 
+def usual(values: Vector) -> Vector:
+    """Return the values that are no outliers: within :data:`CLIPPED` robust deviations of the median."""
+    distance = np.abs(values - np.median(values))
+    return values[distance <= max(CLIPPED * 1.4826 * float(np.median(distance)), MIN_DEVIATION)]
+
+
+def quantiles(values: Matrix, share: float = 0.5) -> Vector:
+    """Return the quantile of the known values of each row; NaN for a row without."""
+    last = np.maximum(np.isfinite(values).sum(axis=1) - 1, 0)
+    ordered = np.sort(values, axis=1)  # NaN last
+    row, place = np.arange(len(values)), share * last
+    low, part = place.astype(np.int64), place % 1
+    return np.asarray(ordered[row, low] * (1 - part) + ordered[row, np.minimum(low + 1, last)] * part, np.float64)
+
+
+def autocorrelation(values: Matrix) -> float:
+    """Return the lag-1 correlation that all series have in common, 0 to 0.95; 0 without pairs of runs.
+
+    ``values``: (series, runs), NaN if missing, each series about one level. By the signs of the departures from
+    the median (quadrant correlation: Blomqvist, Ann. Math. Stat. 21, 1950), so that outliers do not matter. An
+    estimated level makes it too small by (1 + 3 phi) / runs (Kendall, Biometrika 41, 1954). Less one standard
+    error, so that few runs of few series count as independent.
+    """
+    signs = np.nan_to_num(np.sign(values - quantiles(values)[:, None]))
+    products = signs[:, 1:] * signs[:, :-1]
+    known = np.isfinite(values[:, 1:]) & np.isfinite(values[:, :-1])
+    pairs = np.count_nonzero(known)
+    if not pairs:
+        return 0.0
+    certain = max(float(products.sum()) / pairs - 1 / math.sqrt(pairs), 0)
+    phi = math.sin(math.pi / 2 * certain)
+    runs = max(pairs / np.count_nonzero(known.any(axis=1)), 4.0)
+    return float(np.clip((phi + 1 / runs) / (1 - 3 / runs), 0, MAX_CORRELATION))
+
+
+def variance_of_mean(phi: float, count: Counts) -> Vector:
+    """Return the variance of means of ``count`` successive values of variance 1 with lag-1 correlation ``phi``.
+
+    Of an autoregressive process of first order; infinity for no value.
+    """
+    n = np.maximum(count, 1)
+    inflation = (1 + phi) / (1 - phi) - 2 * phi * (1 - phi**n) / (n * (1 - phi) ** 2)
+    return np.where(count > 0, inflation / n, np.inf)
+
+
+def without_job_effects(logs: Matrix) -> Matrix:
+    """Return ``logs`` (series, runs) less the effect of each run, known from the runs up to it.
+
+    The effect is the median over series of the departures from their levels. An unusually large one may be a
+    change of most series: it is kept. So no change of more than :data:`LIMIT` usual effects is lost.
+    """
+    cleaned = logs.copy()
+    effects: list[float] = []
+    for run in range(1, logs.shape[1]):
+        window = logs[:, max(0, run - LEVEL) : run]
+        known = np.isfinite(logs[:, run]) & np.isfinite(window).any(axis=1)
+        if known.sum() < SERIES:
+            continue
+        effect = float(np.median(logs[known, run] - np.nanmedian(window[known], axis=1)))
+        if len(effects) >= LEVEL // 2:
+            recent = np.array(effects[-LEVEL:])
+            middle = float(np.median(recent))
+            deviation = 1.4826 * float(np.median(np.abs(recent - middle)))
+            if abs(effect - middle) <= LIMIT * deviation:
+                cleaned[:, run] -= effect
+        effects.append(effect)
+    return cleaned
+
+
 BLOCK: Final = 5
 """Runs that stay together, so that noise which lasts for some runs does so when shuffled."""
-STEP: Final = 0.05
-"""Step that is added to find out how many of such are found."""
-WITHIN: Final = 12
-"""Runs within which a step is found, or counts as missed."""
-STEPPED_SERIES: Final = 10
-"""Series with an added step per round, each at another run, at most."""
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """Results over all rounds."""
+class Calibration(NamedTuple):
+    """False alarms in shuffled runs."""
 
     rounds: int
-    runs: int
-    """Runs of one round."""
     regressed: float
-    """Events per 100 runs without a change in which series became slower; false alarms."""
+    """Events per 100 runs without a change in which series became slower."""
     improved: float
     """Events per 100 runs without a change in which series became faster."""
-    found: float | None
-    """Share of added steps that were found; None for an archive that is too short."""
-    delay: float | None
-    """Median over the added steps of the runs until one was found, itself included; infinite if most were not."""
 
 
-def calibrate(
-    logs: npt.NDArray[np.float64], changes: Sequence[Change], *, rounds: int = 10, seed: int = 0
-) -> Calibration:
+def calibrate(logs: Matrix, changes: Sequence[Change], *, rounds: int = 10, seed: int = 0) -> Calibration:
     """Shuffle blocks of the runs of ``logs`` (series, runs), without their ``changes``, and search them.
 
     All series have the same shuffle, so that common effects of a run stay together.
     """
-    generator = np.random.default_rng(seed)
-    residuals = _residuals(logs, changes)
+    residuals, generator = logs.copy(), np.random.default_rng(seed)
     runs = logs.shape[1]
-    false: list[set[tuple[int, bool]]] = []
-    delays: list[float] = []
-    for _ in range(rounds):
-        blocks = np.array_split(np.arange(runs), max(1, runs // BLOCK))
-        order = np.concatenate([blocks[block] for block in generator.permutation(len(blocks))])
-        shuffled = residuals[:, order]
-        false.append({(point.found, point.ratio.value > 1) for point in change_points(shuffled)})
-        delays += _delays(shuffled, generator)
-    slower = sum(sum(slower for _, slower in change) for change in false)
-    faster = sum(map(len, false)) - slower
-    scale = 100 / (rounds * runs)
-    return Calibration(
-        rounds,
-        runs,
-        slower * scale,
-        faster * scale,
-        float(np.mean(np.isfinite(delays))) if delays else None,
-        float(np.median(delays)) if delays else None,
-    )
-
-
-def _residuals(logs: npt.NDArray[np.float64], changes: Sequence[Change]) -> npt.NDArray[np.float64]:
-    """Return ``logs`` less the median of each series between two changes."""
-    shuffled = logs.copy()
     for row in range(len(logs)):
         cuts = sorted(change.first for change in changes if change.series == row)
-        for begin, end in zip([0, *cuts], [*cuts, logs.shape[1]], strict=True):
-            level = shuffled[row, begin:end]
+        for begin, end in zip([0, *cuts], [*cuts, runs], strict=True):
+            level = residuals[row, begin:end]
             if np.isfinite(level).any():
                 level -= np.nanmedian(level)
-    return shuffled
-
-
-def _delays(logs: npt.NDArray[np.float64], generator: np.random.Generator) -> list[float]:
-    """Return the runs until added steps were found; infinity for a step that was not."""
-    stepped = logs.copy()
-    steps = {}
-    for row in generator.permutation(len(logs))[:STEPPED_SERIES]:
-        runs = np.flatnonzero(np.isfinite(logs[row]))
-        if len(runs) >= 2 * BEFORE + WITHIN:
-            place = int(generator.integers(2 * BEFORE, len(runs) - WITHIN + 1))
-            stepped[row, runs[place] :] += math.log1p(STEP)
-            steps[int(row)] = runs[place : place + WITHIN]
-    fromkeys: dict[int, float] = dict.fromkeys(steps, math.inf)
-    for change in change_points(stepped) if steps else ():
-        places = np.flatnonzero(steps.get(change.series, np.empty(0)) == change.found)
-        if len(places) and change.ratio.value > 1:
-            fromkeys[change.series] = min(fromkeys[change.series], float(places[0]) + 1)
-    return list(fromkeys.values())
+    blocks = np.array_split(np.arange(runs), max(1, runs // BLOCK))
+    false = {True: 0, False: 0}
+    for _ in range(rounds):
+        order = np.concatenate([blocks[block] for block in generator.permutation(len(blocks))])
+        for _, slower in {(change.found, change.ratio.value > 1) for change in change_points(residuals[:, order])}:
+            false[slower] += 1
+    scale = 100 / (rounds * runs)
+    return Calibration(rounds, false[True] * scale, false[False] * scale)

@@ -13,34 +13,88 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from hpcdl.analysis.over_time.change import (
-    ACCEPTED,
-    BAD,
-    IMPROVED,
-    INCONCLUSIVE,
-    REGRESSED,
-    UNCHANGED,
-    VERDICTS,
-    Change,
-    apply,
-)
-from hpcdl.analysis.statistics.differences import ALPHA, adjusted, beyond, moderated, smallest_visible
+from hpcdl.analysis.statistics.differences import ALPHA, adjusted, moderated, smallest_visible
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Sequence
 
-    from hpcdl.analysis.over_time.change import Accepted
     from hpcdl.analysis.over_time.series import CaseSeries, RunSeries
     from hpcdl.analysis.statistics.differences import Array
 
 
-MEASURES: Final = ("step_seconds", "time_p50_seconds", "seconds_to_target")
-"""Measures in their order; one that a launch of the baseline lacks is not compared."""
+FAILED, MISSING, REGRESSED, ACCEPTED = "failed", "missing", "regressed", "accepted"
+INCONCLUSIVE, IMPROVED, UNCHANGED, NEW = "inconclusive", "improved", "unchanged", "new"
+VERDICTS: Final = (FAILED, REGRESSED, MISSING, ACCEPTED, INCONCLUSIVE, IMPROVED, UNCHANGED, NEW)
+"""Worst first."""
+
+BAD: Final = (FAILED, REGRESSED, MISSING)
+"""Verdicts with which a comparison fails."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One measure of one case; numbers are NaN where they are not known."""
+
+    suite: str
+    case: str
+    measure: str
+    verdict: str
+    reason: str
+    """Reason of the verdict: an error, missing launches, or an accepted regression; empty for a test result."""
+    launches: tuple[int, int]
+    """Of the baseline and of the candidate."""
+    baseline: float = math.nan
+    """Geometric mean over units (s)."""
+    candidate: float = math.nan
+    ratio: float = math.nan
+    """Candidate by baseline."""
+    low: float = math.nan
+    high: float = math.nan
+    p: float = math.nan
+    """Adjusted."""
+    smallest: float = math.nan
+    """Smallest ratio that would be found with 80 % power if no other measure changed."""
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """Regressions of some cases that are accepted until a date."""
+
+    case: str
+    """Name of a case, or a pattern of names (*, ?)."""
+    reason: str
+    expires: dt.date
+    """Last day on which they are accepted."""
+
+    def matches(self, case: str) -> bool:
+        """Return True for a case whose regression is accepted."""
+        return case == self.case or fnmatchcase(case, self.case)
+
+
+def apply(changes: Sequence[Change], accepted: Sequence[Accepted], today: dt.date) -> list[Change]:
+    """Change the verdict of accepted regressions; expired ones count as regressed, with the date as reason."""
+    applied = []
+    for change in changes:
+        entries = [entry for entry in accepted if change.verdict == REGRESSED and entry.matches(change.case)]
+        valid = next((entry for entry in entries if entry.expires >= today), None)
+        if valid is not None:
+            reason = f"accepted until {valid.expires}: {valid.reason}"
+            applied.append(replace(change, verdict=ACCEPTED, reason=reason))
+        elif entries:
+            applied.append(replace(change, reason=f"accepted until {entries[0].expires}, which has passed"))
+        else:
+            applied.append(change)
+    return applied
+
+
+MEASURE_NAMES: Final = {"step_seconds": "step", "time_p50_seconds": "p50", "seconds_to_target": "to target"}
+"""Measures in their order, with their names in tables; one that a launch of the baseline lacks is not compared."""
 
 Value = tuple[str, str, float]
 """Job, run and number (s) of one launch."""
@@ -100,12 +154,13 @@ def pairs(baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> list
     names = [name for name, side in before.items() if side.launches]
     paired: list[Pair] = []
     for suite, case in dict.fromkeys([*names, *now]):
-        after = now.get((suite, case)) or _nowhere(candidate, suite)
-        if (suite, case) in names:
-            paired += _of_case(suite, case, before[suite, case], after)
+        absent = [_absence(run) for run in candidate if run.suite in {suite, ""}]
+        after = now.get((suite, case)) or _Side([], [], absent, len(absent))
+        known = before.get((suite, case))
+        if known and known.launches:
+            paired += _of_case(suite, case, known, after)
         else:
-            disturbed = bool(before[suite, case].disturbed) if (suite, case) in before else False
-            paired.append(_new(suite, case, after, disturbed=disturbed))
+            paired.append(_new(suite, case, after, disturbed=bool(known and known.disturbed)))
     return paired
 
 
@@ -133,24 +188,20 @@ def _sides(runs: Sequence[RunSeries]) -> dict[tuple[str, str], _Side]:
     return sides
 
 
-def _nowhere(runs: Sequence[RunSeries], suite: str) -> _Side:
-    """Return a case of ``suite`` that no run has."""
-    absent = [_absence(run) for run in runs if run.suite in {suite, ""}]
-    return _Side([], [], absent, len(absent))
-
-
 def _absence(run: RunSeries) -> str:
     return "" if run.complete else "the run was interrupted"
 
 
 def _new(suite: str, case: str, now: _Side, *, disturbed: bool) -> Pair:
     """Return a case without a value in the baseline; ``disturbed``: the baseline has it, but disturbed."""
-    values = now.launches[-1][1].values if now.launches else {}
-    measure = next((name for name in MEASURES if name in values), "result")
-    candidate = now.values(measure, now.launches[-1][1].settings) if now.launches else []
-    verdict, reason = ("failed", _failure(now)) if now.failures else ("new", "not in the baseline")
-    if disturbed and not now.failures:
-        verdict, reason = "inconclusive", "disturbed in all launches of the baseline"
+    newest = now.launches[-1][1] if now.launches else None
+    measure = next((name for name in MEASURE_NAMES if newest and name in newest.values), "result")
+    candidate = now.values(measure, newest.settings) if newest else []
+    verdict, reason = NEW, "not in the baseline"
+    if now.failures:
+        verdict, reason = FAILED, _failure(now)
+    elif disturbed:
+        verdict, reason = INCONCLUSIVE, "disturbed in all launches of the baseline"
     return Pair(suite, case, measure, [], candidate, verdict, reason)
 
 
@@ -166,7 +217,7 @@ def _of_case(suite: str, case: str, before: _Side, now: _Side) -> list[Pair]:
     settings = before.launches[-1][1].settings
     good = sum(launch.settings == settings and not launch.failure for _, launch in before.launches)
     values = {
-        name: values for name in MEASURES if (values := before.values(name, settings)) and len(values) == good
+        name: values for name in MEASURE_NAMES if (values := before.values(name, settings)) and len(values) == good
     }
     first = next(iter(values), "result")
 
@@ -207,43 +258,6 @@ def _difference(text: str, other: str) -> str:
     )
 
 
-class Drift(NamedTuple):
-    """Linear trend of the logarithms, averaged over all measures that every run has."""
-
-    ratio: float
-    """From the first run to the last; above 1: they became slower."""
-    p: float
-    """Of the slope, two-sided, by Student's t."""
-    runs: int
-
-
-def drift(runs: Sequence[RunSeries]) -> Drift | None:
-    """Return the trend of the runs in the order of their dates; None for fewer than four or no common case."""
-    if len(runs) < 4:
-        return None
-    ordered = sorted(runs, key=lambda run: run.date)
-    tables = [
-        {
-            (case.suite, case.case, name): value
-            for case in run.cases
-            if not case.failure
-            for name, value in case.values.items()
-        }
-        for run in ordered
-    ]
-    shared = [key for key in tables[0] if all(key in table for table in tables)]
-    if not shared:
-        return None
-    means = np.log([[table[key] for key in shared] for table in tables]).mean(axis=1)
-    n = len(means)
-    time = np.arange(n) - (n - 1) / 2
-    slope = float(time @ means / (time @ time))
-    rest = means - means.mean() - slope * time
-    error = math.sqrt(float(rest @ rest) / (n - 2) / float(time @ time))
-    t = abs(slope) / error if error else math.inf if slope else 0.0
-    return Drift(math.exp(slope * (n - 1)), 2 * float(beyond(np.array(t), np.array(n - 2.0))), n)
-
-
 @dataclass(frozen=True)
 class Comparison:
     """Result of a comparison."""
@@ -257,8 +271,6 @@ class Comparison:
     between_jobs: float
     """Stated standard deviation between jobs, as a share; 0 if jobs of the runs show it."""
     min_effect: float
-    drift: Drift | None
-    """Trend of the baseline's runs; None for fewer than four."""
     expired: list[Accepted]
     """Accepted regressions whose date has passed."""
     unused: list[Accepted]
@@ -310,16 +322,15 @@ def compare(
     between = between_jobs if jobs == (1, 1) else 0.0
     changes = _changes(compared, min_effect, math.log1p(between), by_job=by_job)
     changes += [_uncompared(pair) for pair in paired if pair.verdict]
-    result = apply(changes, accepted, today)
+    applied = apply(changes, accepted, today)
     return Comparison(
-        changes=sorted(result.changes, key=_badness),
+        changes=sorted(applied, key=_badness),
         unit="job" if by_job else "launch",
         jobs=jobs,
         between_jobs=between,
         min_effect=min_effect,
-        drift=drift(baseline),
-        expired=result.expired,
-        unused=result.unused,
+        expired=[entry for entry in accepted if entry.expires < today],
+        unused=[entry for entry in accepted if not any(entry.matches(change.case) for change in changes)],
     )
 
 
@@ -343,29 +354,22 @@ def _changes(compared: Sequence[Pair], min_effect: float, between: float, *, by_
     p = adjusted(difference.p)
     low, high = difference.bounds()
     total = int(np.count_nonzero(~np.isnan(p)))
-    visible = [smallest_visible(difference, limit, number) for number in (1, max(total, 1))]
+    visible = smallest_visible(difference, limit, max(total, 1))
     changes = []
     for number, pair in enumerate(compared):
         counts = (len(pair.baseline), len(pair.candidate))
-        means = [math.exp(mean) for mean in result.means[number]]
-        change = Change(pair.suite, pair.case, pair.measure, INCONCLUSIVE, "", counts, means[0], means[1])
-        change = replace(change, ratio=means[1] / means[0])
-        unit, lost = "job" if by_job else "launch", result.left_out[number]
-        if np.isnan(p[number]):
-            changes.append(replace(change, reason=f"one {unit} on each side"))
-            continue
-        changes.append(
-            replace(
-                change,
-                verdict=_verdict(p[number], difference.value[number], low[number], high[number], limit),
-                reason=f"outliers left out: {lost}" if lost else "",
-                low=_exp(low[number]),
-                high=_exp(high[number]),
-                p=float(p[number]),
-                smallest=_exp(visible[0][number]),
-                smallest_alone=_exp(visible[1][number]),
-            )
+        before, after = np.exp(result.means[number]).tolist()
+        change = Change(
+            pair.suite, pair.case, pair.measure, INCONCLUSIVE, "", counts, before, after, after / before
         )
+        if np.isnan(p[number]):
+            changes.append(replace(change, reason=f"one {'job' if by_job else 'launch'} on each side"))
+            continue
+        verdict = _verdict(p[number], difference.value[number], low[number], high[number], limit)
+        first, last, smallest = (_exp(value[number]) for value in (low, high, visible))
+        lost = f"outliers left out: {result.left_out[number]}" if result.left_out[number] else ""
+        change = replace(change, verdict=verdict, reason=lost, p=float(p[number]), smallest=smallest)
+        changes.append(replace(change, low=first, high=last))
     return changes
 
 

@@ -6,102 +6,22 @@ findings say nothing until their expiry.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
-from hpcdl.analysis.over_time.change_points import AFTER, BEFORE, Change, change_points, joined
-from hpcdl.analysis.over_time.suspects import Spread, Suspect, suspects
-from hpcdl.analysis.run.scaling import bus_factor
+from hpcdl.analysis.over_time.change_points import BEFORE, Change, change_points, joined
+from hpcdl.analysis.over_time.suspects import suspects
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Mapping, Sequence
 
-    from hpcdl.analysis.over_time.change import Accepted
     from hpcdl.analysis.over_time.history import History
+    from hpcdl.analysis.over_time.regressions import Accepted
     from hpcdl.analysis.over_time.suspects import Suspect
-
-
-FLOOR: Final = 0.1
-"""Share of the nominal rate."""
-MIN_BYTES: Final = 1 << 20
-"""Smallest message that is judged; smaller ones measure latency."""
-UNITS: Final = {"Gb/sec": 1.25e8, "Mbit/s": 1.25e5}
-"""Bytes/s of the units of InfiniBand and network rates."""
-VIRTUAL: Final = ("unknown", "veth", "bridge")
-"""Drivers of interfaces that are no links."""
-
-
-class BelowFloor(NamedTuple):
-    """A collective whose best algorithm is below the floor."""
-
-    series: int
-    """Best algorithm in the run ``found``."""
-    first: int
-    found: int
-    """Third run in a row below the floor; ``first`` is the first of them."""
-    rate: float
-    """Bus bandwidth in the run ``found`` (bytes/s)."""
-    nominal: float
-    """Of the link (bytes/s)."""
-    open: bool = True
-    """False if a later run was above the floor."""
-
-
-def nominal_rate(environment: Mapping[str, Any]) -> float | None:
-    """Return the rate of the fastest link of the host (bytes/s); None if unknown."""
-    emulated = environment.get("emulated")
-    if emulated:  # slow hosts of a testbed emulate a defect
-        return float(max(emulated["bytes_per_second"].values()))
-    cards = environment.get("network"), environment.get("infiniband")
-    rates = [
-        float(rate[1]) * UNITS[rate[2]]
-        for kind in cards
-        if isinstance(kind, dict)
-        for card in kind.values()
-        if card.get("driver") not in VIRTUAL
-        and re.search("up|ACTIVE", str(card.get("state")))
-        and (rate := re.match(r"([\d.]+) (Gb/sec|Mbit/s)", str(card.get("rate"))))
-    ]
-    return max(rates, default=None)
-
-
-def below_floor(history: History) -> list[BelowFloor]:
-    """Return the collectives whose best algorithm stayed below the floor for three runs, once per stay."""
-    nominal = [nominal_rate(job.environment) for job in history.jobs]
-    return [stay for rows in _groups(history) for stay in _stays(history, rows, nominal)]
-
-
-def _groups(history: History) -> list[list[int]]:
-    """Return the series of each collective, number of ranks and environment at its largest size."""
-    groups: dict[tuple[str, int, str], dict[int, list[int]]] = {}
-    for row, key in enumerate(history.keys):
-        case = history.case(row)
-        if case.nodes > 1 and (case.message_bytes or 0) >= MIN_BYTES and bus_factor(case.collective, case.ranks):
-            sizes = groups.setdefault((case.collective, case.ranks, key.environment_key), {})
-            sizes.setdefault(case.message_bytes or 0, []).append(row)
-    return [sizes[max(sizes)] for sizes in groups.values()]
-
-
-def _stays(history: History, rows: list[int], nominal: list[float | None]) -> list[BelowFloor]:
-    case = history.case(rows[0])
-    moved = (case.message_bytes or 0) * (bus_factor(case.collective, case.ranks) or 0.0)
-    times = history.seconds[rows]
-    floors: list[BelowFloor] = []
-    low: list[int] = []
-    for run in np.flatnonzero(np.isfinite(times).any(axis=0)).tolist():
-        best = int(np.nanargmin(times[:, run]))
-        rate, link = moved / float(times[best, run]), nominal[run]
-        low = [*low, run] if link is not None and rate < FLOOR * link else []
-        if not low and floors:
-            floors[-1] = floors[-1]._replace(open=False)
-        if link is not None and len(low) == AFTER:
-            floors.append(BelowFloor(rows[best], low[0], run, rate, link))
-    return floors
 
 
 Verdict = Literal["regressed", "two states", "improved", "restored"]
@@ -145,8 +65,6 @@ class HistoryFindings:
     events: Sequence[Event]
     suspects: Sequence[Suspect]
     """Slow hosts and links, in the order in which they were named."""
-    spread: Spread | None
-    """Of the hosts' links if no host is slow."""
     judged: int
     """Series of the newest run with at least :data:`hpcdl.analysis.over_time.change_points.BEFORE` values."""
     short: int
@@ -159,10 +77,10 @@ def judge(history: History, groups: Mapping[str, str] | None = None) -> HistoryF
     whole = joined(logs, predecessors)
     count = np.isfinite(whole).sum(axis=1)[np.isfinite(logs[:, -1])]
     changes = change_points(logs, predecessors)
-    slow, spread = suspects(history, groups or {})
+    slow = suspects(history, groups or {})
     first = {row: int(np.isfinite(logs[row]).argmax()) for row in predecessors}
     events = [_event(group, slow, first) for group in _together(changes)]
-    return HistoryFindings(events, slow, spread, int((count >= BEFORE).sum()), int((count < BEFORE).sum()))
+    return HistoryFindings(events, slow, int((count >= BEFORE).sum()), int((count < BEFORE).sum()))
 
 
 def _together(changes: Sequence[Change]) -> list[list[Change]]:
@@ -192,9 +110,9 @@ def _event(group: list[Change], slow: Sequence[Suspect], environments: Mapping[i
         first,
         found,
         [
-            floor
-            for floor in slow
-            if slower and abs(floor.first - first) <= TOGETHER and not 0 <= (floor.ended or -1) <= found
+            suspect
+            for suspect in slow
+            if slower and abs(suspect.first - first) <= TOGETHER and (suspect.ended or found + 1) > found
         ],
         2 * sum(boundary) > len(group),
     )
@@ -249,20 +167,6 @@ class SuiteVerdict:
         slow = [suspect for suspect in self.findings.suspects if suspect.ended is None and suspect not in taken]
         return [suspect for suspect in slow if not self.accepts(f"{suspect.kind} {suspect.name}")]
 
-    @cached_property
-    def below_floor(self) -> list[BelowFloor]:
-        """Collectives below a share of their link's nominal rate."""
-        return below_floor(self.history)
-
-    @property
-    def open_below_floor(self) -> list[BelowFloor]:
-        """Collectives that are below the floor now."""
-        return [
-            floor
-            for floor in self.below_floor
-            if floor.open and not self.accepts(self.history.keys[floor.series].case)
-        ]
-
     @property
     def missing(self) -> list[tuple[str, str]]:
         """Case and reason of each case that the newest job lacks."""
@@ -271,7 +175,7 @@ class SuiteVerdict:
     @property
     def verdict(self) -> Literal["regressed", "too few runs", "improved", "fine"]:
         """Worst verdict."""
-        if self.open_events or self.open_suspects or self.open_below_floor or self.missing:
+        if self.open_events or self.open_suspects or self.missing:
             return "regressed"
         if not self.findings.judged:
             return "too few runs"

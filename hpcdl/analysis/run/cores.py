@@ -14,6 +14,12 @@ UNKNOWN: Final = "unknown"
 """In an environment, in the place of a fact."""
 
 
+def facts(environment: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a table of an environment; empty if it is unknown."""
+    value = environment.get(name)
+    return value if isinstance(value, dict) else {}
+
+
 def oversubscribed(run: Run, records: Sequence[Record]) -> dict[int, int]:
     """Numbers of ranks that share cores, to the cores that they want of the fullest node."""
     cores = usable_cores(run.environment)
@@ -33,8 +39,7 @@ def oversubscribed(run: Run, records: Sequence[Record]) -> dict[int, int]:
 
 def usable_cores(environment: Mapping[str, Any]) -> float | None:
     """Cores on the poorest node: those in its ranks' affinities, at most the physical ones and the quota."""
-    cpu = environment.get("cpu")
-    cpu = cpu if isinstance(cpu, dict) else {}
+    cpu = facts(environment, "cpu")
     limits = [float(cpu[name]) for name in ("physical_cores", "quota_cores") if cpu.get(name, UNKNOWN) != UNKNOWN]
     nodes: dict[str, set[int]] = {}
     for rank in environment.get("ranks") or []:

@@ -12,20 +12,77 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hpcdl.analysis.run.ranking import Candidate
+from hpcdl.analysis.run.outcome import at_target
+from hpcdl.analysis.run.record_fields import ANY, conditions, is_independent, method, problem, words
 from hpcdl.analysis.statistics.differences import ALPHA, Difference, adjusted, difference
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from hpcdl.analysis.run.launches import Launch
-    from hpcdl.analysis.run.ranking import Field
     from hpcdl.analysis.statistics.estimates import Vector
 
 MIN_EFFECT: Final = 1.05
 """Ratio of times below which two methods are tied."""
 WIDEST: Final = 10.0
 """Ratio to the best time up to which performance profiles are looked at."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One method at one scale, all seeds and launches. On one rank all aggregations are the same program."""
+
+    fields: Mapping[str, Any]
+    launches: Sequence[Launch]
+
+    @property
+    def is_evaluated(self) -> bool:
+        """True if every launch evaluated on the test set."""
+        return all(len(launch.evaluations.get("step", ())) for launch in self.launches)
+
+
+@dataclass(frozen=True)
+class Field:
+    """Candidates that may be compared: one dataset on one network, or a measured one, with the same stragglers."""
+
+    dataset: str
+    conditions: tuple[str, ...]
+    """In words, what not all fields of the run share."""
+    candidates: Sequence[Candidate]
+
+
+def fields_of(launches: Iterable[Launch]) -> list[Field]:
+    """Return the training cases by dataset and conditions; only within a field they are comparable.
+
+    Cases without communication on more than one rank, and failed cases, are left out.
+    """
+    groups: dict[Any, dict[Any, list[Launch]]] = {}
+    conditions_of: dict[Any, dict[str, str]] = {}
+    for launch in launches:
+        fields = launch.fields
+        alone = is_independent(fields) and int(fields.get("ranks") or 1) > 1
+        if fields.get("kind", "train") == "train" and not alone and not fields.get("error"):
+            field = (str(fields.get("dataset")), fields.get("network"), conditions(fields, "trace"))
+            conditions_of.setdefault(field, {key: word for key, word in words(fields).items() if key != "trace"})
+            group = groups.setdefault(field, {})
+            group.setdefault((problem(fields), method(fields), fields.get("ranks")), []).append(launch)
+    every = [set(condition.values()) for condition in conditions_of.values()]
+    shared = set.intersection(*every) if every else set()
+    return [
+        Field(
+            field[0],
+            tuple(word for word in conditions_of[field].values() if word not in shared),
+            [Candidate(_pooled(together), together) for together in group.values()],
+        )
+        for field, group in groups.items()
+    ]
+
+
+def _pooled(together: Sequence[Launch]) -> Mapping[str, Any]:
+    """Return the fields of the first, with any aggregation where the others have another."""
+    fields = together[0].fields
+    several = len({launch.fields.get("aggregation") for launch in together}) > 1
+    return {**fields, "aggregation": ANY} if several else fields
 
 
 @dataclass(frozen=True)
@@ -79,15 +136,6 @@ class Decision:
         return [place.mean / self.places[0].mean if place.reached else np.inf for place in self.places]
 
 
-def at_target(launch: Launch, column: str) -> float:
-    """Return a column of the first evaluation at or above the target; infinite if there is none."""
-    seen, target = launch.evaluations, launch.fields.get("target_accuracy")
-    if target is None or not len(seen.get("step", ())):
-        return np.inf
-    hits = np.flatnonzero(seen["accuracy"] >= target)
-    return float(seen[column][hits[np.argmin(seen["step"][hits])]]) if len(hits) else np.inf
-
-
 def decisions(fields: Iterable[Field]) -> list[Decision]:
     """Decide each cell with at least two methods and a target.
 
@@ -126,13 +174,15 @@ def _cells(field: Field) -> list[tuple[Field, list[Timed]]]:
     groups: dict[Any, list[Timed]] = {}
     for candidate in field.candidates:
         if candidate.is_evaluated and candidate.fields.get("target_accuracy") is not None:
-            kept = candidate.undisturbed(timed=True)
+            kept = [launch for launch in candidate.launches if not launch.disturbed]
             if kept:
-                own = Candidate(candidate.fields, kept)
                 key = tuple(candidate.fields.get(name) for name in ("model", "ranks", "target_accuracy"))
-                seeds = list(dict.fromkeys(launch.fields.get("seed") for launch in kept))
-                seconds = own.values(lambda launch: at_target(launch, "training_seconds"), "seed")
-                groups.setdefault(key, []).append(Timed(own, seeds, seconds))
+                times: dict[Any, list[float]] = {}
+                for launch in kept:
+                    times.setdefault(launch.fields.get("seed"), []).append(at_target(launch, "training_seconds"))
+                seconds = np.array([np.median(each) for each in times.values()])
+                timed = Timed(Candidate(candidate.fields, kept), list(times), seconds)
+                groups.setdefault(key, []).append(timed)
     ordered = (sorted(places, key=lambda place: place.mean) for places in groups.values())
     return [(field, places) for places in ordered if len(places) > 1]
 

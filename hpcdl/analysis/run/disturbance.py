@@ -1,7 +1,6 @@
 """Disturbance of a case from outside the job: time that the hypervisor took, and the limits of a fair time.
 
-**Steal time** is the time in which the hypervisor ran other machines while a rank had work. It widens the interval
-of a ratio, which then spans the ratio as measured and the ratio corrected for it (:func:`correction`).
+**Steal time** is the time in which the hypervisor ran other machines while a rank had work.
 
 A case is **disturbed**, and gives no verdict, if a rank lost so much that its times are biased: other processes
 took more than :data:`FOREIGN` of a core from it (their CPU time on its cores, less that of cores that the case
@@ -69,11 +68,6 @@ def disturbance(ranks: Mapping[str, npt.NDArray[Any]]) -> Disturbance:
             f"{_more(stolen > STEAL)} (limit {100 * STEAL:g} %)"
         )
     return Disturbance(float(stolen.max()), "; ".join(causes) or None)
-
-
-def correction(numerator: float, denominator: float) -> float:
-    """Return the factor that frees a ratio of two times of steal time; arguments: the share stolen from each."""
-    return (1 - numerator) / (1 - denominator)
 
 
 def _more(ranks: npt.NDArray[np.bool_]) -> str:

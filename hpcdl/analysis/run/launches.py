@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -62,8 +63,9 @@ def throughput_of(steps: Table, warmup: int, batch: float) -> Throughput | None:
     windows = min(WINDOWS, int(batches))
     moments = np.unique(np.concatenate([begin, end, [first, last]]).clip(first, last))
     lengths = np.diff(moments)
-    busy = _sums(np.where(_level(moments, begin, end, np.ones(len(begin))) > 0.5, lengths, 0.0)) / 1e9
-    consumed = _sums(_level(moments, begin, end, images / (end - begin)) * lengths)
+    busy = np.where(_level(moments, begin, end, np.ones(len(begin))) > 0.5, lengths, 0.0)
+    used = _level(moments, begin, end, images / (end - begin)) * lengths
+    busy, consumed = (np.concatenate([[0.0], np.cumsum(values)]) for values in (busy / 1e9, used))
     edges = np.interp(np.linspace(0, consumed[-1], windows + 1), consumed, busy)
 
     def per_worker(column: str) -> Vector:
@@ -88,10 +90,6 @@ def _level(moments: Vector, begin: Vector, end: Vector, height: Vector) -> Vecto
     np.add.at(change, np.searchsorted(moments, begin).clip(0, last), height)
     np.add.at(change, np.searchsorted(moments, end).clip(0, last), -height)
     return np.asarray(np.cumsum(change)[:-1], np.float64)
-
-
-def _sums(values: Vector) -> Vector:
-    return np.concatenate([[0.0], np.cumsum(values)])
 
 
 Columns = dict[str, npt.NDArray[Any]]
@@ -259,16 +257,16 @@ def _unmeasured(fields: Mapping[str, Any], **counts: Any) -> Launch:
 def _windowed(fields: Mapping[str, Any], throughput: Throughput | None, whole: float, **counts: Any) -> Launch:
     if throughput is None:
         return _unmeasured(fields, **counts)
-    count = len(throughput.seconds)
+    per_window = partial(np.full, len(throughput.seconds))
     return Launch(
         fields,
-        seconds=throughput.seconds,
-        compute_seconds=np.full(count, throughput.compute.max()),
-        mean_compute_seconds=np.full(count, throughput.compute.mean()),
-        input_seconds=np.full(count, throughput.input.max()),
-        bytes_sent=np.full(count, throughput.bytes.max()),
-        messages=np.full(count, throughput.messages.max()),
-        images=np.full(count, whole),
+        throughput.seconds,
+        compute_seconds=per_window(throughput.compute.max()),
+        mean_compute_seconds=per_window(throughput.compute.mean()),
+        input_seconds=per_window(throughput.input.max()),
+        bytes_sent=per_window(throughput.bytes.max()),
+        messages=per_window(throughput.messages.max()),
+        images=per_window(whole),
         measured_steps=int(throughput.batches),
         span=(throughput.begin, throughput.end),
         **counts,

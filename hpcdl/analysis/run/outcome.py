@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from hpcdl.analysis.run.launches import Launch
 
@@ -25,8 +25,8 @@ class Staleness:
     largest: int
     shares: tuple[float, ...]
     """Of the gradients, at staleness 0, 1, 2, ..."""
-    by_worker: Mapping[int, tuple[int, float]]
-    """Rank of the worker: its gradients, and their mean staleness."""
+    workers: int
+    """Ranks whose gradients were applied."""
     collect: float | None
     """Gradients to an update, the mean; None where no server collects them."""
     expected: float | None
@@ -44,15 +44,15 @@ def staleness(launch: Launch) -> Staleness | None:
         return None
     where = np.stack([launch.updates["rank"][inside], launch.updates["version"][inside]])
     collect = int(inside.sum()) / np.unique(where, axis=1).shape[1]
-    workers = {int(other): old[inside & (worker == other)] for other in np.unique(worker[inside])}
+    workers = len(np.unique(worker[inside]))
     in_flight = launch.fields.get("gradients_in_flight")
     return Staleness(
         mean=float(old[inside].mean()),
         largest=int(old.max()),
         shares=tuple((np.bincount(old[inside].clip(0)) / inside.sum()).tolist()),
-        by_worker={other: (len(its), float(its.mean())) for other, its in workers.items()},
+        workers=workers,
         collect=collect if launch.fields.get("served") else None,
-        expected=(len(workers) * in_flight - 1) / collect if in_flight else None,
+        expected=(workers * in_flight - 1) / collect if in_flight else None,
     )
 
 
@@ -62,22 +62,19 @@ def learned(launches: Sequence[Launch]) -> dict[str, Any]:
     A target that one launch missed has no median time.
     """
     ends: dict[str, list[float]] = {"loss": [], "accuracy": [], "best": []}
-    reached: list[tuple[float, float, float]] = []
-    target = launches[0].fields.get("target_accuracy")
     for launch in launches:
         seen = launch.evaluations
         if seen and len(seen["step"]):
             for name in ("loss", "accuracy"):
-                ends[name].append(at_end(launch, name))
+                tested = launch.fields.get(f"test_{name}")
+                ends[name].append(float(seen[name][np.argmax(seen["step"])] if tested is None else tested))
             ends["best"].append(float(seen["accuracy"].max()))
-            hits = np.flatnonzero(seen["accuracy"] >= (np.inf if target is None else target))
-            if len(hits):
-                first = hits[np.argmin(seen["step"][hits])]
-                columns = (seen["training_seconds"], seen["samples"], seen["epoch"])
-                reached.append((float(columns[0][first]), float(columns[1][first]), float(columns[2][first])))
         elif launch.last_loss is not None:
             ends["loss"].append(launch.last_loss)
-    seconds, samples, epochs = np.median(reached, axis=0) if len(reached) == len(launches) else (None, None, None)
+    columns = ("training_seconds", "samples", "epoch")
+    reached = np.median([[at_target(launch, column) for column in columns] for launch in launches], axis=0)
+    missed = any(at_target(launch, "step") == np.inf for launch in launches)
+    seconds, samples, epochs = (None, None, None) if missed else reached.tolist()
     return {
         "final_loss": _median(ends["loss"]),
         "final_accuracy": _median(ends["accuracy"]),
@@ -88,11 +85,13 @@ def learned(launches: Sequence[Launch]) -> dict[str, Any]:
     }
 
 
-def at_end(launch: Launch, name: str) -> float:
-    """Return ``loss`` or ``accuracy`` on the test set at the end."""
-    tested = launch.fields.get(f"test_{name}")
-    seen = launch.evaluations
-    return float(seen[name][np.argmax(seen["step"])] if tested is None else tested)
+def at_target(launch: Launch, column: str) -> float:
+    """Return a column of the first evaluation at or above the target; infinite if there is none."""
+    seen, target = launch.evaluations, launch.fields.get("target_accuracy")
+    if target is None or not len(seen.get("step", ())):
+        return np.inf
+    hits = np.flatnonzero(seen["accuracy"] >= target)
+    return float(seen[column][hits[np.argmin(seen["step"][hits])]]) if len(hits) else np.inf
 
 
 def kept(launches: Sequence[Launch]) -> dict[str, Any]:
@@ -109,7 +108,7 @@ def kept(launches: Sequence[Launch]) -> dict[str, Any]:
         "staleness_mean": _median([stale.mean for stale in stale_launches]),
         "staleness_max": max((stale.largest for stale in stale_launches), default=None),
         "staleness_expected": _median([stale.expected for stale in stale_launches if stale.expected is not None]),
-        "workers": max((len(stale.by_worker) for stale in stale_launches), default=None),
+        "workers": max((stale.workers for stale in stale_launches), default=None),
         "gradients_per_update": _median([stale.collect for stale in stale_launches if stale.collect is not None]),
     }
 

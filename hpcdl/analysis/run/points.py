@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from hpcdl.analysis.run.launches import undisturbed
+from hpcdl.analysis.run.launches import REDUCED, undisturbed
 from hpcdl.analysis.run.record_fields import TRAININGS, Key, configuration, problem
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ def pool(runs: Sequence[Run]) -> Run:
 
     Raises ValueError for runs of different suites or machines, which are no repetitions.
     """
+    import pandas as pd
+
     first, *others = runs
     for run in others:
         if run.suite != first.suite:
@@ -39,17 +41,16 @@ def pool(runs: Sequence[Run]) -> Run:
         number = next(i for i, begin in reversed(list(enumerate(begins))) if begin <= index)
         return runs[number]._load(index - begins[number])  # noqa: SLF001 - another run's, to be read as this one's
 
+    tables: dict[str, Any] = {name: _joined([getattr(run, name) for run in runs], begins) for name in REDUCED}
     folders = {run.path.parent for run in runs}
     made_as_one = len(folders) == 1 and all(run.path.name.startswith("launch-") for run in runs)
     return replace(
         first,
         path=first.path.parent if made_as_one else first.path,
-        cases=_joined([run.cases.assign(launch=number) for number, run in enumerate(runs, 1)], None),
-        steps=_joined([run.steps for run in runs], begins),
-        evaluations=_joined([run.evaluations for run in runs], begins),
-        updates=_joined([run.updates for run in runs], begins),
-        residuals=_joined([run.residuals for run in runs], begins),
-        ranks=_joined([run.ranks for run in runs], begins),
+        cases=pd.concat(
+            [run.cases.assign(launch=number) for number, run in enumerate(runs, 1)], ignore_index=True
+        ),
+        **tables,
         environment={
             **first.environment,
             **{name: _all(runs, name) for name in ("failed_cases", "cases_not_run")},
@@ -69,12 +70,12 @@ def _all(runs: Sequence[Run], name: str) -> list[object]:
     return parts
 
 
-def _joined(frames: Sequence[pd.DataFrame], begins: Sequence[int] | None) -> pd.DataFrame:
+def _joined(frames: Sequence[pd.DataFrame], begins: Sequence[int]) -> pd.DataFrame:
+    """Return the frames as one, with the case numbers of each after those of the frames before."""
     import pandas as pd
 
     moved = [
-        frame if begins is None else frame.assign(case_index=frame["case_index"] + begin)
-        for frame, begin in zip(frames, begins or [0] * len(frames), strict=False)
+        frame.assign(case_index=frame["case_index"] + begin) for frame, begin in zip(frames, begins, strict=False)
     ]
     return pd.concat(moved, ignore_index=True)
 

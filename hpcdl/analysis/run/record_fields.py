@@ -175,9 +175,9 @@ STATED: Final = frozenset(
             "aggregation",
             "compression",
             "optimizer",
-            "mesh",
         ),
         *(
+            "mesh",
             "schedule",
             "learning_rate",
             "tune",
@@ -186,9 +186,8 @@ STATED: Final = frozenset(
             "batch_per_rank",
             "epochs",
             "steps",
-            "seed",
         ),
-        *("target_accuracy", "collective", "message_bytes", "exchange", "pattern"),
+        *("seed", "target_accuracy", "collective", "message_bytes", "exchange", "pattern"),
     )
 )
 """Settings that other fields of the record state."""

@@ -14,12 +14,16 @@ speedup and efficiency 1 by definition. Exposed communication is the step time l
 communicate (aggregation "none") on as many ranks, chosen alike by strategy and optimizer; both must keep common
 steps, or neither; on one rank it is 0 by definition, and it is never below 0: where the interval of the difference
 is below 0 by more than 5 % of a step, ``beats_ceiling`` is true. Times are those of undisturbed launches; of all
-where all are disturbed (:mod:`hpcdl.analysis.run.disturbance`). Intervals of efficiency and exposed communication
-span the value as measured and the value corrected for steal time. Input is the part of the compute time that goes
+where all are disturbed (:mod:`hpcdl.analysis.run.disturbance`). Input is the part of the compute time that goes
 into waiting for images, of the rank that waits longest. Sent bytes and messages are per step, of the rank that
 sends most, of those that take steps.
 Load balance and communication efficiency are those of the POP project (Rosas, Gimenez & Labarta, Scalability
 prediction for fundamental performance factors, 2014).
+
+Near-linear is a test of each efficiency against 0.90, by the rules of ``hpcdl compare``: the unit is the launch,
+Welch's test compares the logarithms of the launches' median step times, and p-values are adjusted over all cases
+(Benjamini & Hochberg). One launch of the case or of its base is inconclusive. Simulated times do not vary between
+launches: there the interval over steps decides.
 """
 
 from __future__ import annotations
@@ -29,9 +33,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hpcdl.analysis.run.disturbance import correction
 from hpcdl.analysis.run.launches import undisturbed
-from hpcdl.analysis.run.near_linear import judge, p_value, steps_by_launch, steps_of
 from hpcdl.analysis.run.outcome import fidelity, kept, learned
 from hpcdl.analysis.run.points import Point, points_of
 from hpcdl.analysis.run.record_fields import (
@@ -43,13 +45,13 @@ from hpcdl.analysis.run.record_fields import (
     planned_steps,
     scaling_of,
 )
+from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
 from hpcdl.analysis.statistics.estimates import (
     NOTHING,
     Interval,
     Vector,
     difference_interval,
     launches_interval,
-    quantile,
     ratio_interval,
 )
 
@@ -125,6 +127,8 @@ def bus_factor(collective: str, ranks: int) -> float | None:
 
 Record = dict[str, Any]
 
+NEAR_LINEAR: Final = 0.90
+"""Least efficiency that is near-linear."""
 CEILING: Final = 0.05
 """Share of a step that noise may gain over the same step without communication."""
 
@@ -132,23 +136,62 @@ CEILING: Final = 0.05
 def records(launches: Iterable[Launch]) -> list[Record]:
     """One dictionary per case and seed, in the order in which they ran.
 
-    It has all fields of the contract (None where they do not apply, or nothing was measured), then
-    ``seed``, ``launches`` (whose times count), ``launches_left_out``, ``disturbed``, ``stolen``,
-    ``planned_steps``, ``warmup_steps``, ``measured_steps``,
-    ``ranks_recorded``, ``base_ranks``, ``base_aggregation`` ("any" when several were taken together),
-    ``base_launches``, ``base_step_seconds``, ``base_disturbed``, ``near_linear``,
-    ``near_linear_p``, ``launch_seconds``, ``exposed_communication_seconds_low`` and
-    ``_high``, ``ceiling_disturbed``, ``beats_ceiling``,
-    ``load_balance``, ``communication_efficiency``, ``bubble_share`` (of pipelines), ``best_accuracy``,
-    ``memory_bytes_per_rank`` (of the rank that holds most), ``consensus_distance`` (at the end), ``workers``,
-    ``gradients_per_update``,
-    ``staleness_expected``, ``late_seconds``, ``time_p95_seconds``, ``time_max_seconds``, ``time_p50_low_seconds``,
-    ``time_p50_high_seconds``, then whatever else the case holds. Raises AmbiguousCaseError.
+    It has all fields of the contract (None where they do not apply, or nothing was measured), then further ones,
+    then whatever else the case holds; ``hpcdl/report/README.md`` describes them. Raises AmbiguousCaseError.
     """
     points = points_of(launches)
     rows = [_record(point, points) for point in points]
     judge(rows)
     return rows
+
+
+def judge(records: Iterable[Record]) -> None:
+    """Set ``near_linear`` of each training record, and adjust ``near_linear_p`` over them.
+
+    True: the efficiency is above 0.90, False: below; None: inconclusive, disturbed, the base, or without
+    communication.
+    """
+    judged = [record for record in records if "near_linear_p" in record and _has_verdict(record)]
+    known = [math.nan if record["near_linear_p"] is None else record["near_linear_p"] for record in judged]
+    for record, p in zip(judged, adjusted(np.array(known, np.float64)), strict=True):
+        record["near_linear_p"] = None if math.isnan(p) else float(p)
+        if record.get("network"):
+            low, high = (record[f"efficiency_{bound}"] or record["efficiency"] for bound in ("low", "high"))
+            record["near_linear"] = None if low < NEAR_LINEAR <= high else bool(low >= NEAR_LINEAR)
+        else:
+            record["near_linear"] = record["efficiency"] >= NEAR_LINEAR if p < ALPHA else None
+
+
+def _has_verdict(record: Record) -> bool:
+    """Return True if the efficiency was measured against another scale, undisturbed and with communication."""
+    if record["efficiency"] is None or record["ranks"] == record["base_ranks"] or is_independent(record):
+        return False
+    return not (record["disturbed"] or record["base_disturbed"])
+
+
+def _p_value(base: Sequence[Vector], own: Sequence[Vector], per_rank: float) -> float:
+    """Return the p-value of an efficiency of 0.90; NaN for one launch on a side.
+
+    ``base``, ``own``: step times (s) of launches. The efficiency is ``per_rank`` times the ratio of both.
+    """
+    if min(len(base), len(own)) < 2:
+        return math.nan
+    limit = np.log(np.concatenate(base)) + math.log(per_rank / NEAR_LINEAR)
+    return float(difference([limit], [np.log(np.concatenate(own))]).p[0])
+
+
+def _step_times(launches: Iterable[Launch], *, simulated: bool) -> list[Vector]:
+    """Return the step time (s) of each launch, the median over its cases, as vectors of one value.
+
+    Of simulated launches, which do not vary, all step times.
+    """
+    measured = [launch for launch in launches if len(launch.seconds)]
+    if simulated:
+        return [launch.seconds for launch in measured]
+    by_launch: dict[Any, list[float]] = {}
+    for launch in measured:
+        by_launch.setdefault(launch.fields.get("launch"), []).append(launch.typical(launch.seconds))
+    return [np.array([np.median(each)]) for each in by_launch.values()]
 
 
 def _record(point: Point, points: Sequence[Point]) -> Record:
@@ -158,7 +201,7 @@ def _record(point: Point, points: Sequence[Point]) -> Record:
         "launches_left_out": len(point.launches) - len(point.timed),
         "ranks": point.ranks,
         "scaling": scaling_of(point.fields) if point.is_training else None,
-        "steps": _whole(point, lambda launch: launch.total_steps),
+        "steps": max(launch.total_steps for launch in point.launches) or None,
         "planned_steps": planned_steps(point.fields) if point.is_training else None,
         "warmup_steps": point.launches[0].warmup_steps,
         "measured_steps": sum(launch.measured_steps for launch in point.timed),
@@ -167,7 +210,7 @@ def _record(point: Point, points: Sequence[Point]) -> Record:
         "messages_per_rank": _middle(point, lambda launch: launch.messages),
         "correct": _verdict(point),
         "disturbed": next((launch.disturbed for launch in point.timed if launch.disturbed), None),
-        "stolen": _stolen(point.timed),
+        "stolen": float(np.mean([launch.stolen for launch in point.timed])),
         "launch_seconds": [launch.typical(launch.seconds) for launch in point.timed if len(launch.seconds)]
         or None,
         "error": next((text for launch in point.launches if (text := launch.fields.get("error"))), None),
@@ -220,16 +263,13 @@ def _training(point: Point, points: Sequence[Point]) -> Record:
         and _middle(point, lambda launch: _share(launch.mean_compute_seconds, launch.compute_seconds)),
         "communication_efficiency": compute
         and _middle(point, lambda launch: _share(launch.compute_seconds, launch.seconds)),
-        "bubble_share": _middle(point, _idle_share) if point.fields.get("stages") else None,
+        "bubble_share": _middle(point, lambda launch: 1 - _share(launch.mean_compute_seconds, launch.seconds))
+        if point.fields.get("stages")
+        else None,
         **learned(point.launches),
         **kept(point.launches),
         **fidelity(point.launches),
     }
-
-
-def _idle_share(launch: Launch) -> Vector:
-    """Return the share of each step in which a rank does not compute, mean over ranks."""
-    return 1 - _share(launch.mean_compute_seconds, launch.seconds)
 
 
 def _step(point: Point) -> Interval:
@@ -248,12 +288,9 @@ def _exposed(point: Point, points: Sequence[Point]) -> tuple[Interval, bool | No
     if not ceiling:
         return NOTHING, None
     others = same_seed(ceiling, point.seed)
-    value, low, high = difference_interval(
+    exposed = difference_interval(
         point.seconds, [launch.seconds for launch in others], middles=(point.middle, point.middle)
     )
-    step = launches_interval(point.seconds, point.middle).value
-    change = _stolen(others) * (step - value) - _stolen(point.timed) * step
-    exposed = Interval(value, low + min(change, 0.0), high + max(change, 0.0))
     return exposed, any(launch.disturbed for launch in others)
 
 
@@ -264,16 +301,13 @@ def _scaling(point: Point, points: Sequence[Point]) -> Record:
     if scaling not in {"strong", "weak"} or not of_base or not any(map(len, point.seconds)):
         return dict.fromkeys(("speedup", "efficiency", "efficiency_low", "efficiency_high"))
     simulated = bool(point.fields.get("network"))  # its launches do not vary, but its steps may
-    vectors = steps_of if simulated else steps_by_launch
-    times, own = vectors(of_base), vectors(point.timed)
+    times, own = (_step_times(side, simulated=simulated) for side in (of_base, point.timed))
     scale = point.ranks / base[0].ranks
     itself = any(other is point for other in base)
     per_rank = 1 / scale if scaling == "strong" else 1.0
-    low = high = ratio = corrected = 1.0
+    low = high = ratio = 1.0
     if not itself:
         ratio, low, high = ratio_interval(times, own, middles=(base[0].middle, point.middle))
-        corrected = correction(_stolen(of_base), _stolen(point.timed))
-        low, high = low * min(1.0, corrected), high * max(1.0, corrected)
     aggregations = {other.aggregation for other in base}
     return {
         "speedup": ratio if scaling == "strong" else ratio * scale,
@@ -286,7 +320,7 @@ def _scaling(point: Point, points: Sequence[Point]) -> Record:
         "base_step_seconds": launches_interval(times, base[0].middle).value,
         "base_disturbed": any(launch.disturbed for launch in of_base),
         "near_linear": None,
-        "near_linear_p": math.nan if simulated or itself else p_value(times, own, per_rank, corrected),
+        "near_linear_p": math.nan if simulated or itself else _p_value(times, own, per_rank),
     }
 
 
@@ -302,8 +336,8 @@ def _collective(point: Point) -> Record:
         "time_p50_seconds": times.value,
         "time_p50_low_seconds": times.low,
         "time_p50_high_seconds": times.high,
-        "time_p95_seconds": _median([quantile(vector, 0.95) for vector in measured]),
-        "time_p99_seconds": _median([quantile(vector, 0.99) for vector in measured]),
+        "time_p95_seconds": _median([np.quantile(vector, 0.95) for vector in measured]),
+        "time_p99_seconds": _median([np.quantile(vector, 0.99) for vector in measured]),
         "time_max_seconds": max((float(vector.max()) for vector in measured), default=None),
         "algbw_bytes_per_second": bandwidth,
         "busbw_bytes_per_second": None if bandwidth is None or factor is None else bandwidth * factor,
@@ -316,11 +350,6 @@ def _verdict(point: Point) -> bool | None:
     return False if False in checks else True if all(checks) else None
 
 
-def _stolen(launches: Iterable[Launch]) -> float:
-    """Return the mean share of time that the hypervisor took."""
-    return float(np.mean([launch.stolen for launch in launches]))
-
-
 def _middle(point: Point, of: Callable[[Launch], Vector]) -> float | None:
     """Median over launches of the median over steps, or of the mean over windows."""
     vectors = [(launch, of(launch)) for launch in point.timed]
@@ -329,10 +358,6 @@ def _middle(point: Point, of: Callable[[Launch], Vector]) -> float | None:
 
 def _share(part: Vector, whole: Vector) -> Vector:
     return part[whole > 0] / whole[whole > 0]
-
-
-def _whole(point: Point, of: Callable[[Launch], int]) -> int | None:
-    return max((of(launch) for launch in point.launches), default=0) or None
 
 
 def _median(values: Any) -> float | None:

@@ -90,11 +90,11 @@ def adjusted(p: Vector) -> Vector:
     Rejecting those below 0.05 keeps the expected share of false ones among the rejected below 0.05. NaN stays NaN
     and does not count.
     """
-    vector = np.full(len(p), np.nan)
-    known = np.flatnonzero(~np.isnan(p))
-    order = known[np.argsort(p[known])]
-    scaled = p[order] * len(order) / np.arange(1, len(order) + 1)
-    vector[order] = np.minimum(np.minimum.accumulate(scaled[::-1])[::-1], 1)
+    from scipy.stats import false_discovery_control  # late: ranks do not need it
+
+    vector, known = np.full(len(p), np.nan), ~np.isnan(p)
+    if known.any():
+        vector[known] = false_discovery_control(p[known])
     return vector
 
 
@@ -160,11 +160,11 @@ def moderated(baseline: Array, candidate: Array, between: float) -> Moderated:
     ``baseline``, ``candidate``: logarithms, (measures, launches or jobs), NaN where there is none.
     ``between``: standard deviation between jobs if each side is one job, which its launches do not show.
     """
-    kept = _without_outliers(baseline, candidate)
-    counts = np.stack([np.isfinite(side).sum(axis=1) for side in kept], axis=1)
+    sides = _without_outliers(baseline, candidate)
+    counts = np.stack([np.isfinite(side).sum(axis=1) for side in sides], axis=1)
     lost = np.isfinite(baseline).sum(axis=1) + np.isfinite(candidate).sum(axis=1) - counts.sum(axis=1)
-    means = np.stack([np.nanmean(side, axis=1) for side in kept], axis=1)
-    residuals = np.concatenate([side - means[:, [n]] for n, side in enumerate(kept)], axis=1)
+    means = np.stack([np.nanmean(side, axis=1) for side in sides], axis=1)
+    residuals = np.concatenate([side - means[:, [n]] for n, side in enumerate(sides)], axis=1)
     own = counts.sum(axis=1) - 2.0
     own[own == 0] = np.nan
     variance, freedom = _variances(residuals, own)
@@ -172,8 +172,7 @@ def moderated(baseline: Array, candidate: Array, between: float) -> Moderated:
     square = noise + 2 * between**2
     with np.errstate(divide="ignore", invalid="ignore"):
         freedom = np.where(noise > 0, freedom * (square / noise) ** 2, freedom)  # Satterthwaite; between is known
-    differences = Difference(means[:, 1] - means[:, 0], np.sqrt(square), freedom)
-    return Moderated(differences, lost, means)
+    return Moderated(Difference(means[:, 1] - means[:, 0], np.sqrt(square), freedom), lost, means)
 
 
 def _variances(residuals: Array, own: Array) -> tuple[Array, Array]:

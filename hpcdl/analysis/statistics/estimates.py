@@ -47,12 +47,6 @@ def slowest(iterations: npt.NDArray[Any], durations: npt.NDArray[Any]) -> tuple[
     return distinct, maxima
 
 
-def quantile(values: npt.ArrayLike, fraction: float) -> float:
-    """The quantile, linear between order statistics (Hyndman & Fan 1996, type 7); NaN for no values."""
-    values = np.asarray(values, np.float64)
-    return float(np.quantile(values, fraction)) if values.size else float("nan")
-
-
 def median_interval(values: npt.ArrayLike, confidence: float = 0.95) -> Interval:
     """The median of n values and the narrowest symmetric pair of order statistics that covers it.
 
@@ -60,13 +54,13 @@ def median_interval(values: npt.ArrayLike, confidence: float = 0.95) -> Interval
     probability 1 - 2 P(B <= k - 1), B binomial(n, 1/2); the largest k that keeps ``confidence`` is taken
     (David & Nagaraja, Order Statistics, 7.1). Below 6 values no pair covers 95 %: the bounds are NaN.
     """
+    from scipy.stats import binom  # late: ranks do not need it
+
     ordered = np.sort(np.asarray(values, np.float64).ravel())
     n = len(ordered)
     if n == 0:
         return NOTHING
-    logarithms = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])
-    below = np.cumsum(np.exp(logarithms[n] - logarithms - logarithms[::-1] - n * np.log(2)))
-    k = int(np.searchsorted(below[: (n + 1) // 2], (1 - confidence) / 2, side="right"))
+    k = int(binom.ppf((1 - confidence) / 2, n, 0.5))  # P(B <= k - 1) < (1 - confidence) / 2
     middle = float(np.median(ordered))
     if k == 0:
         return Interval(middle, float("nan"), float("nan"))
@@ -151,76 +145,32 @@ def compared(
     other: Sequence[Vector],
     *,
     middles: tuple[Middle, Middle] = ("median", "median"),
-    resamples: int = 4000,
-    confidence: float = 0.95,
-    seed: int = 0,
 ) -> Interval:
     """The ratio or difference (``np.divide``, ``np.subtract``) of two medians of launches' medians (or means).
 
-    Each side is a sequence of launches. With several on both sides the interval is Welch's (Biometrika 34, 1947)
-    of the launches' medians, of their logarithms for a ratio. A side of one launch does not say how launches vary:
-    then a percentile bootstrap draws launches, then iterations within each drawn launch (Davison & Hinkley,
-    Bootstrap Methods, 3.8). The same seed gives the same interval; bounds are NaN where a launch has fewer than 6
-    iterations.
+    Each side is a sequence of launches. With several on both sides the 95 % interval is Welch's (Biometrika 34,
+    1947) of the launches' medians, of their logarithms for a ratio. A side of one launch does not say how launches
+    vary: then the bounds are those of the intervals of both sides, which is more than 95 %.
     """
-    sides = [[np.sort(launch) for launch in side if len(launch)] for side in (vectors, other)]
+    sides = [[launch for launch in side if len(launch)] for side in (vectors, other)]
     if not all(sides):
         return NOTHING
     each = [
         np.array([center(launch, middle) for launch in side]) for side, middle in zip(sides, middles, strict=True)
     ]
     value = float(function(*map(np.median, each)))
-    if min(map(len, each)) > 1:
-        if function is np.subtract:
-            return Interval(value, *_welch(each[0], each[1], confidence))
-        if min(side.min() for side in each) <= 0:
-            return Interval(value, float("nan"), float("nan"))
-        low, high = _welch(np.log(each[0]), np.log(each[1]), confidence)
-        return Interval(value, _exp(low), _exp(high))
-    if min(len(launch) for side in sides for launch in side) < 6:
+    if min(map(len, each)) == 1:
+        first, second = (launches_interval(side, middle) for side, middle in zip(sides, middles, strict=True))
+        return Interval(value, float(function(first.low, second.high)), float(function(first.high, second.low)))
+    if function is np.subtract:
+        return Interval(value, *_welch(*each))
+    if min(side.min() for side in each) <= 0:
         return Interval(value, float("nan"), float("nan"))
-    generator = np.random.default_rng(seed)
-    values = function(
-        *(_resampled(side, middle, resamples, generator) for side, middle in zip(sides, middles, strict=True))
-    )
-    low, high = np.quantile(values, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return Interval(value, float(low), float(high))
+    low, high = _welch(*map(np.log, each))
+    return Interval(value, _exp(low), _exp(high))
 
 
-def _welch(vector: Vector, other: Vector, confidence: float) -> tuple[float, float]:
+def _welch(vector: Vector, other: Vector) -> tuple[float, float]:
     """Bounds of the difference of two means."""
-    low, high = difference([other], [vector]).bounds(confidence)
+    low, high = difference([other], [vector]).bounds()
     return float(low[0]), float(high[0])
-
-
-def _resampled(
-    launches: Sequence[Vector], middle: Middle, resamples: int, generator: np.random.Generator
-) -> Vector:
-    """(resamples,) medians over drawn launches of the medians (or means) of drawn iterations."""
-    bootstrap = {"median": _bootstrap_medians, "mean": _bootstrap_means}[middle]
-    drawn = generator.integers(len(launches), size=(resamples, len(launches)))
-    medians = np.empty(drawn.shape)
-    for number, launch in enumerate(launches):
-        here = drawn == number
-        medians[here] = bootstrap(launch, int(here.sum()), generator)
-    return np.asarray(np.median(medians, axis=1), np.float64)
-
-
-def _bootstrap_medians(ordered: Vector, count: int, generator: np.random.Generator) -> Vector:
-    """(count,) medians of bootstrap samples, without drawing the samples.
-
-    The k-th of n draws from 0..n-1, put in order, is floor(n U) with U the k-th order statistic of n
-    uniforms, which is Beta(k, n + 1 - k); given it, the next is U + (1 - U) Beta(1, n - k).
-    """
-    n = len(ordered)
-    k = (n + 1) // 2
-    lower = generator.beta(k, n + 1 - k, count)
-    upper = lower if n % 2 else lower + (1 - lower) * generator.beta(1, n - k, count)
-    places = [np.minimum((n * uniform).astype(np.int64), n - 1) for uniform in (lower, upper)]
-    return np.asarray((ordered[places[0]] + ordered[places[1]]) / 2, np.float64)
-
-
-def _bootstrap_means(values: Vector, count: int, generator: np.random.Generator) -> Vector:
-    """(count,) means of bootstrap samples of a few values."""
-    drawn = generator.integers(len(values), size=(count, len(values)))
-    return np.asarray(values[drawn].mean(axis=1), np.float64)

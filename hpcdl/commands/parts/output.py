@@ -12,7 +12,7 @@ from hpcdl.registry import shortened
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hpcdl.analysis.over_time.change import Accepted
+    from hpcdl.analysis.over_time.regressions import Accepted
 
 
 KEYS: Final = {
@@ -25,7 +25,7 @@ KEYS: Final = {
 
 def read_accepted(path: Path) -> list[Accepted]:
     """Read the tables ``[[accept]]``. Raises UsageError, in one line that names the file and the key."""
-    from hpcdl.analysis.over_time.change import Accepted
+    from hpcdl.analysis.over_time.regressions import Accepted
     from hpcdl.cases.spec.suite_tables import check_keys
     from hpcdl.suite import UsageError
     from hpcdl.trace.files import parse_toml, read_text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from hpcdl.report.formats.cells import NONE, Number, digits, interval
@@ -94,23 +94,6 @@ class Bars:
 
 
 @dataclass(frozen=True)
-class Columns:
-    """Groups of columns: one group per category, one column per series."""
-
-    title: str
-    label: str
-    categories: Sequence[str]
-    series: Mapping[str, Sequence[float]]
-    axis: Axis
-    note: str = ""
-
-    def table(self) -> Table:
-        """Return one row per series."""
-        rows = [(name, *map(self.axis.shown, values)) for name, values in self.series.items()]
-        return Table("", (self.label, *self.categories), rows)
-
-
-@dataclass(frozen=True)
 class HeatMap:
     """Values by row and column; NaN where there is none."""
 
@@ -133,27 +116,4 @@ class HeatMap:
         return Table("", (f"{self.row_label} / {self.column_label}", *self.columns), rows)
 
 
-@dataclass(frozen=True)
-class Tiles:
-    """Names by row and column, such as the best scheme; empty where there is none."""
-
-    title: str
-    rows: Sequence[str]
-    columns: Sequence[str]
-    row_label: str
-    column_label: str
-    names: Sequence[Sequence[str]]
-    marks: Sequence[Sequence[str]] = field(default=())
-    """Text of each tile."""
-    note: str = ""
-
-    def table(self) -> Table:
-        """Return the names, with their marks."""
-        rows = [
-            (label, *(f"{name} {mark}".strip() or NONE for name, mark in zip(names, marks, strict=True)))
-            for label, names, marks in zip(self.rows, self.names, self.marks, strict=True)
-        ]
-        return Table("", (f"{self.row_label} / {self.column_label}", *self.columns), rows, 1 + len(self.columns))
-
-
-Chart = Lines | Bars | Columns | HeatMap | Tiles
+Chart = Lines | Bars | HeatMap

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from hpcdl.report.formats.canvas import DARK, LIGHT
 from hpcdl.report.formats.cells import visible
 from hpcdl.report.formats.document import Section
-from hpcdl.report.formats.drawing.canvas import DARK, LIGHT
 from hpcdl.report.run.contents import illustrated
 from hpcdl.report.run.warnings import failures, unfinished
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from hpcdl.report.formats.charts import Chart
     from hpcdl.report.formats.document import Document, Table
-    from hpcdl.report.formats.drawing.figure import Entry
     from hpcdl.report.run.findings import Findings
 
 
@@ -38,7 +37,6 @@ class Illustration:
 
     title: str
     svg: Markup
-    legend: Sequence[Entry]
     note: str
     numbers: Table
 
@@ -82,7 +80,7 @@ def render(findings: Sequence[Findings]) -> str:
 
 def svg(findings: Sequence[Findings], title: str = "") -> str:
     """Return the first figure whose title begins with ``title`` as SVG. Raises ValueError if there is none."""
-    from hpcdl.report.formats.drawing.figure import figure, standalone
+    from hpcdl.report.formats.figure import figure, standalone
 
     charts = [chart for run in findings for _, charts in illustrated(run)[1] for chart in charts]
     chosen = next((chart for chart in charts if chart.title.casefold().startswith(title.casefold())), None)
@@ -133,12 +131,10 @@ def _page(source: Source, numbers: Iterator[int]) -> Page:
 
 
 def _illustration(chart: Chart, number: int) -> Illustration:
-    from hpcdl.report.formats.drawing.figure import figure  # late: a page without figures needs no matplotlib
+    from hpcdl.report.formats.figure import figure  # late: a page without figures needs no matplotlib
 
-    made = figure(chart, number)
-    legend = [entry._replace(name=visible(entry.name)) for entry in made.legend]
-    svg = Markup(made.svg)  # noqa: S704 - matplotlib escapes its texts
-    return Illustration(visible(chart.title), svg, legend, visible(chart.note), chart.table().visible())
+    svg = Markup(figure(chart, number))  # noqa: S704 - matplotlib escapes its texts
+    return Illustration(visible(chart.title), svg, visible(chart.note), chart.table().visible())
 
 
 def _visible_lines(text: str) -> str:

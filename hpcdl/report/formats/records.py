@@ -5,17 +5,15 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import pandas as pd
 
-from hpcdl.analysis.run.cores import UNKNOWN
+from hpcdl.analysis.run.cores import UNKNOWN, facts
 from hpcdl.analysis.run.record_fields import CONTRACT, settings
 from hpcdl.report.formats.cells import visible
-from hpcdl.report.prediction.predictions import described
+from hpcdl.report.predictions import described
 from hpcdl.report.run.findings import findings
 from hpcdl.report.run.warnings import not_run, unfinished
 
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hpcdl.analysis.run.scaling import Record
-    from hpcdl.prediction.fitted import Fitted
     from hpcdl.report.run.findings import Findings
     from hpcdl.trace.run import Run
 
@@ -35,24 +32,16 @@ ORIGIN: Final = (
 """Columns that say when, where and with what software a row was measured."""
 
 
-class Rows(NamedTuple):
-    """The rows of one run."""
-
-    run: str
-    records: list[Record]
-    fitted: Fitted | None
-    """The network that was fitted to the run's collectives; ``predicted_seconds`` comes from it."""
+def cases(runs: Sequence[Findings]) -> list[Record]:
+    """Return the rows of all runs, each with the case's settings; an unknown value is None."""
+    return [{**row, "settings": settings(row)} for row in _rows(runs)]
 
 
-def rows(findings: Sequence[Findings]) -> list[Rows]:
-    """Return the rows of each run; an unknown value is None."""
+def _rows(runs: Sequence[Findings]) -> list[Record]:
     return [
-        Rows(
-            run.name,
-            [_with_origin(run, record) for record in (run.predicted.records if run.predicted else run.records)],
-            run.predicted.fitted if run.predicted else None,
-        )
-        for run in findings
+        _with_origin(run, record)
+        for run in runs
+        for record in (run.predicted.records if run.predicted else run.records)
     ]
 
 
@@ -60,7 +49,7 @@ def _with_origin(findings: Findings, record: Record) -> Record:
     """Add the columns of :data:`ORIGIN`, unless the case has its own."""
     run = findings.run
     env = run.environments.get(str(record.get("environment_key")), run.environment)
-    mpi, software, git, variables = (_table(env.get(key)) for key in ("mpi", "software", "git", "variables"))
+    mpi, software, git, variables = (facts(env, key) for key in ("mpi", "software", "git", "variables"))
     processes = 1 if record.get("network") else record["ranks"]
     hosts = dict.fromkeys(str(rank.get("hostname")) for rank in (env.get("ranks") or ())[:processes])
     changed = "-dirty" if git.get("changed_files") else ""
@@ -80,10 +69,6 @@ def _with_origin(findings: Findings, record: Record) -> Record:
     return {**first, "run": findings.name, **known, **record}
 
 
-def _table(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
 FORMULA: Final = ("=", "+", "-", "@")
 """First characters of a formula."""
 
@@ -92,15 +77,9 @@ def csv_text(findings: Sequence[Findings]) -> str:
     """Return SI units in full precision; an unknown value is an empty cell."""
     cells = [
         {_text(name): _text(value) if isinstance(value, str) else value for name, value in row.items()}
-        for run in rows(findings)
-        for row in run.records
+        for row in _rows(findings)
     ]
-    stream = io.StringIO()
-    columns = list(dict.fromkeys(column for row in cells for column in row))
-    writer = csv.DictWriter(stream, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(cells)
-    return stream.getvalue()
+    return pd.DataFrame(cells, dtype=object).to_csv(index=False, lineterminator="\n")
 
 
 def _text(value: str) -> str:
@@ -114,11 +93,6 @@ def frame(runs: Sequence[Run]) -> pd.DataFrame:
     return pd.DataFrame(cases(findings(runs)))
 
 
-def cases(runs: Sequence[Findings]) -> list[Record]:
-    """Return the rows of all runs, each with the case's settings."""
-    return [{**row, "settings": settings(row)} for run in rows(runs) for row in run.records]
-
-
 def json_text(runs: Sequence[Findings]) -> str:
     """``{"schema": 1, "cases": [...], "networks": [...], "runs": [...]}``: SI units, null for unknown values.
 
@@ -127,11 +101,10 @@ def json_text(runs: Sequence[Findings]) -> str:
     cases that failed before they had one, or cannot be run where it was made. Texts are ASCII: JSON has escapes
     for all other characters.
     """
-    rows_of_runs = rows(runs)
     networks = [
-        {"run": run.run, **described(run.fitted.network, run.fitted.certainty)}
-        for run in rows_of_runs
-        if run.fitted
+        {"run": run.name, **described(run.predicted.fitted.network, run.predicted.fitted.certainty)}
+        for run in runs
+        if run.predicted
     ]
     about_runs = [
         {

@@ -9,13 +9,14 @@ from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hpcdl.report import sections
-from hpcdl.report.formats.document import Document, Section
+from hpcdl.report.formats.document import Document, Section, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from hpcdl.report.formats.charts import Chart
     from hpcdl.report.run.findings import Findings
+    from hpcdl.report.run.grouping import Method
 
 
 ROWS: Final = 24
@@ -69,6 +70,23 @@ def without(*columns: str) -> Callable[[Section], Section]:
     return lambda section: Section(
         section.title, tables=[replace(table.without(*columns), notes=[]) for table in section.tables]
     )
+
+
+def per_setting(
+    findings: Findings,
+    title: str,
+    header: tuple[str, ...],
+    cells: Callable[[Sequence[Method]], Sequence[tuple[str, ...]]],
+    note: str = "",
+    order: str = "",
+) -> Section:
+    """Return a section with one table per problem; ``cells``: the rows of a problem's methods, perhaps none."""
+    tables = [
+        Table(findings.settings.title(methods[0].fields), header, rows, order=order).without_empty()
+        for methods in findings.problems
+        if (rows := cells(methods))
+    ]
+    return Section(title, [note] if tables and note else [], tables=tables, per="setting")
 
 
 @cache

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from hpcdl.analysis.network import links, slow_hosts, stragglers, waiting
-from hpcdl.analysis.run import cores, deciding, overhead, ranking
+from hpcdl.analysis.network import links, waiting
+from hpcdl.analysis.run import cores, deciding
 from hpcdl.analysis.run.launches import launches
 from hpcdl.analysis.run.outcome import staleness
 from hpcdl.analysis.run.scaling import records
@@ -22,14 +22,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hpcdl.analysis.network.links import Links
-    from hpcdl.analysis.network.slow_hosts import Speeds
-    from hpcdl.analysis.network.stragglers import Slowed
     from hpcdl.analysis.network.waiting import Waiting
-    from hpcdl.analysis.run.deciding import Decision
+    from hpcdl.analysis.run.deciding import Decision, Field
     from hpcdl.analysis.run.launches import Launch
     from hpcdl.analysis.run.outcome import Staleness
-    from hpcdl.analysis.run.overhead import Overhead
-    from hpcdl.analysis.run.ranking import Field, Winner
     from hpcdl.analysis.run.scaling import Record
     from hpcdl.fabric.network import Network
     from hpcdl.prediction.fitted import RunPrediction
@@ -54,7 +50,10 @@ class Findings:
     @cached_property
     def waiting(self) -> list[Waiting | None]:
         """Waiting and transfer of each launch of each case; None where the trace does not show them."""
-        return [waits for waits, _ in self._from_events]
+        cases = enumerate(self.run.described)
+        return [
+            None if fields.get("ranks", 1) == 1 else waiting.of_case(self.run, index) for index, fields in cases
+        ]
 
     @cached_property
     def records(self) -> list[Record]:
@@ -89,12 +88,7 @@ class Findings:
     @cached_property
     def fields(self) -> list[Field]:
         """Training methods that may be compared with each other."""
-        return ranking.fields_of(self.launches)
-
-    @cached_property
-    def winners(self) -> list[Winner]:
-        """Best method of each field by each measure."""
-        return ranking.winners(self.fields)
+        return deciding.fields_of(self.launches)
 
     @cached_property
     def decisions(self) -> list[Decision]:
@@ -105,11 +99,6 @@ class Findings:
     def staleness(self) -> list[tuple[Mapping[str, Any], Staleness]]:
         """Fields and staleness of each launch that applied gradients of other ranks."""
         return [(launch.fields, stale) for launch in self.launches if (stale := staleness(launch))]
-
-    @cached_property
-    def slowed(self) -> list[Slowed]:
-        """Cases with a straggler compared with the same cases without."""
-        return stragglers.slowed(self.launches)
 
     @cached_property
     def predicted(self) -> RunPrediction | None:
@@ -125,35 +114,6 @@ class Findings:
     def links(self) -> list[Links]:
         """Exchanges between all pairs of ranks, or across the middle, launches together."""
         return links.over_launches(links.links(self.run))
-
-    @cached_property
-    def speeds(self) -> list[Speeds]:
-        """Speeds of hosts, from the events of traced cases that were not disturbed, launches together."""
-        cases = zip(self._from_events, self.launches, strict=True)
-        return slow_hosts.over_launches([speeds for (_, speeds), of in cases if speeds and not of.disturbed])
-
-    @cached_property
-    def _from_events(self) -> list[tuple[Waiting | None, Speeds | None]]:
-        """Findings in the events of each case, which are read once."""
-        run = self.run
-        reduced: list[tuple[Waiting | None, Speeds | None]] = []
-        for index, fields in enumerate(run.described):
-            if fields.get("ranks", 1) == 1:
-                reduced.append((None, None))
-                continue
-            events = run.events_of(index)
-            reduced.append((waiting.of_case(run, index, events), slow_hosts.of_case(run, index, events)))
-        return reduced
-
-    @cached_property
-    def cost_of_fabric(self) -> list[Overhead]:
-        """Exchanges through the fabric compared with mpi4py's."""
-        return overhead.fabric(self.launches)
-
-    @cached_property
-    def cost_of_tracing(self) -> list[Overhead]:
-        """Traced steps compared with untraced ones."""
-        return overhead.tracing(self.launches)
 
     @property
     def question(self) -> str:

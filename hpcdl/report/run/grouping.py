@@ -90,9 +90,14 @@ class Method:
     scales: list[Scale]
 
     @property
+    def fields(self) -> Record:
+        """Fields of a record of the smallest scale."""
+        return self.scales[0].records[0]
+
+    @property
     def is_ceiling(self) -> bool:
         """True if it does not communicate."""
-        return is_independent(self.scales[0].records[0])
+        return is_independent(self.fields)
 
     @property
     def is_compared(self) -> bool:
@@ -195,13 +200,13 @@ class Settings:
 
 def settings(groups: Sequence[Sequence[Method]]) -> Settings:
     """Compare the problems of ``groups`` (of :func:`~hpcdl.report.run.grouping.problems`) word by word."""
-    words = {problem(methods[0].scales[0].records[0]): _words(methods) for methods in groups}
+    words = {problem(methods[0].fields): _words(methods) for methods in groups}
     every = list(words.values())
     names = list(dict.fromkeys(name for named in every for name in named))
     shared = [name for name in names if len({named.get(name) for named in every}) == 1]
     common = [every[0][name] for name in shared if name != "suite"]
     absent = {name: word for name, word in ABSENT.items() if name in names and name not in shared}
-    firsts = [methods[0].scales[0].records[0] for methods in groups]
+    firsts = [methods[0].fields for methods in groups]
     letters = [*ascii_uppercase, *map(str, range(len(ascii_uppercase) + 1, len(groups) + 1))]
     kinds = [[_network(fields) for fields in firsts], [fields.get("network") or "" for fields in firsts], letters]
     own_names = next(kind for kind in kinds if len(set(kind)) == len(kind) and "" not in kind)
@@ -220,7 +225,7 @@ def _network(fields: Mapping[str, Any]) -> str:
 
 def _words(methods: Sequence[Method]) -> dict[str, str]:
     """Return by subject each known setting of a problem, and those that all methods share."""
-    fields = methods[0].scales[0].records[0]
+    fields = methods[0].fields
     batch = {
         "strong": f"strong scaling, global batch {fields.get('global_batch')}",
         "weak": f"weak scaling, {_per_rank(fields)} images per rank",

@@ -1,4 +1,4 @@
-"""Single operations, grouped by comparability, and the fastest of each group."""
+"""Single operations, grouped by comparability; the fastest of each group; charts of bandwidth and time."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from hpcdl.analysis.run.disturbance import correction
 from hpcdl.analysis.run.record_fields import label, settings, words
 from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
-from hpcdl.report.formats.cells import plural
+from hpcdl.report.formats.cells import plural, rate, seconds, volume, whole
+from hpcdl.report.formats.charts import Axis, Lines, Point, Series
+from hpcdl.report.run.method_names import scheme_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from hpcdl.analysis.run.scaling import Record
+    from hpcdl.report.run.findings import Findings
 
 
 CHECKED: Final = {True: "yes", False: "NO", None: "not checked"}
@@ -101,15 +103,53 @@ def _equal(first: Record, others: Sequence[Record]) -> list[Record]:
 
 
 def _untold(first: Record, others: Sequence[Record]) -> list[Record]:
-    """Return the records that Welch's test, adjusted for their number, does not find slower than ``first``.
-
-    If the hypervisor took more time from a record than from ``first``, its corrected time is tested.
-    """
-    stolen = first["stolen"]
-    times = [
-        np.log(other["launch_seconds"]) - max(0.0, np.log(correction(stolen, other["stolen"]))) for other in others
-    ]
+    """Return the records that Welch's test, adjusted for their number, does not find slower than ``first``."""
+    times = [np.log(other["launch_seconds"]) for other in others]
     test = difference([np.log(first["launch_seconds"])] * len(others), times)
     known = [len(time) > 1 for time in times]
     slower = (adjusted(np.where(known, test.p, np.nan)) < ALPHA) & (test.value > 0)
     return [other for other, is_slower in zip(others, slower, strict=True) if not is_slower]
+
+
+def bus_bandwidth(findings: Findings) -> list[Lines]:
+    """Return one chart per group of comparable collectives with several sizes; the most ranks first."""
+    charts = []
+    for group, rows in reversed(grouped(findings.records, "collective").items()):
+        points: dict[str, list[Point]] = {}
+        for record in rows:
+            value, middle = record["busbw_bytes_per_second"], record["time_p50_seconds"]
+            if value and record["correct"] is not False:
+                low, high = record.get("time_p50_low_seconds"), record.get("time_p50_high_seconds")
+                bounds = (value * middle / high, value * middle / low) if low and high else ()
+                points.setdefault(scheme_name(record), []).append(Point(record["message_bytes"], value, *bounds))
+        axes = Axis("size", volume, 2), Axis("busbw", rate, 10)
+        note = "Bus bandwidth as nccl-tests defines it; bars are 95 % intervals."
+        if len({point.x for measured in points.values() for point in measured}) > 1:
+            charts.append(Lines(f"Bus bandwidth: {group.title}", *axes, _series(points, best=-1), note))
+    return charts
+
+
+def collective_time(findings: Findings) -> list[Lines]:
+    """Return one chart per collective and size with several numbers of ranks, the largest sizes first."""
+    families: dict[tuple[Group, int], dict[str, list[Point]]] = {}
+    for group, rows in grouped(findings.records, "collective").items():
+        for record in ranked(rows):
+            bounds = (record.get("time_p50_low_seconds"), record.get("time_p50_high_seconds"))
+            point = Point(group.ranks, record["time_p50_seconds"], *(bounds if None not in bounds else ()))
+            points = families.setdefault((group._replace(ranks=0), record["message_bytes"] or 0), {})
+            points.setdefault(scheme_name(record), []).append(point)
+    charts = []
+    for (family, size), points in sorted(families.items(), key=lambda item: -item[0][1]):
+        ranks = sorted({point.x for measured in points.values() for point in measured})
+        if len(ranks) > 1:
+            axes = Axis("ranks", whole, 2, ranks), Axis("time", seconds, 10)
+            note = f"Median time of the slowest rank{'' if family.network else '; bars are 95 % intervals'}."
+            title = f"Time over ranks: {family.titled(volume(size))}"
+            charts.append(Lines(title, *axes, _series(points, best=1), note))
+    return charts
+
+
+def _series(points: dict[str, list[Point]], best: int) -> list[Series]:
+    """Return the lines of algorithms, the best at their end first; ``best``: 1 if that is the least, else -1."""
+    series = [Series(name, measured) for name, measured in points.items()]
+    return sorted(series, key=lambda line: (-line.points[-1].x, best * line.points[-1].y))

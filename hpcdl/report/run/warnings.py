@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.analysis.run.cores import UNKNOWN, oversubscribed, usable_cores
 from hpcdl.analysis.run.disturbance import NOTED_STEAL
-from hpcdl.analysis.run.launches import warmup_of
-from hpcdl.report.formats.cells import plural, seconds
+from hpcdl.report.formats.cells import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -27,17 +26,12 @@ def failures(records: Sequence[Record]) -> list[str]:
 
 def unfinished(run: Run) -> list[dict[str, Any]]:
     """Return the cases that failed before they had a result: case, rank (None: unknown), error."""
-    return _listed(run, "failed_cases")
+    return list(run.environment.get("failed_cases", ()))
 
 
 def not_run(run: Run) -> list[dict[str, Any]]:
     """Return the cases that cannot be run where this run was made: case, error."""
-    return _listed(run, "cases_not_run")
-
-
-def _listed(run: Run, name: str) -> list[dict[str, Any]]:
-    entries: list[dict[str, Any]] = run.environment.get(name, [])
-    return entries
+    return list(run.environment.get("cases_not_run", ()))
 
 
 def without_result(run: Run) -> list[str]:
@@ -70,10 +64,6 @@ def case_name(record: Mapping[str, Any]) -> str:
     return f"{record['case'] or record['aggregation']} ({plural(record['ranks'], 'rank')}{seed})"
 
 
-STALL: Final = 100
-"""Ratio of a step to the median step beyond which a warning names it,"""
-STALL_SECONDS: Final = 1.0
-"""if it also takes at least this long (s)."""
 NAMED: Final = 3
 """Cases of one warning that are named; more are counted."""
 
@@ -87,55 +77,33 @@ def warnings(run: Run, records: Sequence[Record]) -> list[str]:
         *_incomplete(run, measured),
         *_oversubscribed(run, measured),
         *_disturbed(measured),
-        *_stalls(run),
         *_above_the_ceiling(measured),
         *(_machine(run.environment) if measured or not records else ()),
     ]
 
 
-def _ran_in(run: Run) -> dict[str, tuple[Mapping[str, Any], int]]:
-    """Return the environments that cases of ``run`` ran in, by key, with the number of their cases."""
-    grown_most: dict[str, tuple[Mapping[str, Any], int]] = {}
-    for index in range(len(run.described)):
-        environment = run.environment_of(index)
-        key = str(environment.get("key"))
-        grown_most[key] = environment, grown_most.get(key, (environment, 0))[1] + 1
-    return grown_most
+def _environments(run: Run) -> list[Mapping[str, Any]]:
+    """Return the different environments that cases of ``run`` ran in."""
+    every = (run.environment_of(index) for index in range(len(run.described)))
+    return list({str(environment.get("key")): environment for environment in every}.values())
 
 
 def _mixed(run: Run) -> Iterator[str]:
     """Cases of one run that ran on several machines, or with several libraries."""
-    places = _ran_in(run)
-    if len(places) > 1:
-        listed = "; ".join(
-            f"{plural(cases, 'case')} with {_place(environment)}" for environment, cases in places.values()
-        )
-        yield f"MIXED: the cases ran in {len(places)} environments, which no table keeps apart: {listed}."
-
-
-def _place(environment: Mapping[str, Any]) -> str:
-    mpi, cpu = environment.get("mpi"), environment.get("cpu")
-    mpi, cpu = (part if isinstance(part, dict) else {} for part in (mpi, cpu))
-    hosts = {str(rank.get("hostname", "")) for rank in environment.get("ranks") or ()}
-    named = f"{min(hosts)} and {len(hosts) - 1} more" if len(hosts) > 1 else "".join(hosts)
-    words = [f"{mpi.get('library', UNKNOWN)} {mpi.get('version', '')}".strip()]
-    words += [f"on {named}"] if named else []
-    words += [f"({cpu['model']})"] if cpu.get("model", UNKNOWN) != UNKNOWN else []
-    words += ["EMULATED"] if environment.get("emulated") else []
-    return " ".join([*words, f"[{environment.get('key', UNKNOWN)}]"])
+    keys = [str(environment.get("key")) for environment in _environments(run)]
+    if len(keys) > 1:
+        yield f"MIXED: the cases ran in {len(keys)} environments, which no table keeps apart: {', '.join(keys)}."
 
 
 def _emulated(run: Run) -> Iterator[str]:
     """Emulated hosts, which all other records describe as nodes."""
-    places = _ran_in(run) or {"": (run.environment, 0)}
-    for environment, cases in places.values():
+    for environment in _environments(run) or [run.environment]:
         testbed = environment.get("emulated")
         if testbed:
             slow = "".join(f", {host} to {rate}" for host, rate in testbed["slow"].items())
             slow += f", the link between two switches to {testbed['trunk']}" if testbed.get("trunk") else ""
-            which = f" of {plural(cases, 'case')}" if len(places) > 1 else ""
             yield (
-                f"EMULATED: the nodes{which} are {plural(testbed['hosts'], 'host')} of hpcdl testbed on one "
+                f"EMULATED: the nodes are {plural(testbed['hosts'], 'host')} of hpcdl testbed on one "
                 f"machine, links limited to {testbed['rate']}{slow}. They share its cores and memory; this is no "
                 "cluster."
             )
@@ -155,14 +123,10 @@ def _incomplete(run: Run, records: Sequence[Record]) -> Iterator[str]:
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
         listed = f"case {', '.join(names[:NAMED])}{more}"
         yield f"{plural(steps, 'measured step')}, too few for an interval: {listed}."
-    kinds = {
-        "dropped": ("event", "steps and updates are all there"),
-        "dropped_updates": ("update", "staleness is that of the first ones; steps and accuracy are all there"),
-    }
-    for name, (word, rest) in kinds.items():
+    for name, word in {"dropped": "event", "dropped_updates": "update"}.items():
         dropped = int(run.ranks[name].sum()) if name in run.ranks else 0
         if dropped:
-            yield f"{plural(dropped, word)} dropped at the limit: {rest}."
+            yield f"{plural(dropped, word)} dropped at the limit: the first ones are kept, and all steps."
 
 
 def _oversubscribed(run: Run, records: Sequence[Record]) -> Iterator[str]:
@@ -192,25 +156,7 @@ def _disturbed(records: Sequence[Record]) -> Iterator[str]:
         yield f"{launches} disturbed; the undisturbed launches of the same cases count."
     stolen = [share for record in records if (share := record.get("stolen") or 0.0) >= NOTED_STEAL]
     if stolen:
-        low, high = (f"{100 * share:.0f}" for share in (min(stolen), max(stolen)))
-        yield (
-            f"the hypervisor took {low if low == high else f'{low} to {high}'} % of a rank's time in "
-            f"{plural(len(stolen), 'case')}: a ratio's interval is wider where its two sides lost unequal shares."
-        )
-
-
-def _stalls(run: Run) -> Iterator[str]:
-    """Steps that took so much longer than the median that another program must have used the machine."""
-    for index, fields in enumerate(run.described):
-        steps = run.steps[run.steps["case_index"] == index]
-        steps = steps[steps["step"] >= warmup_of(fields)]
-        times = (steps["end"] - steps["begin"]) * 1e-9
-        if fields.get("network") or not len(times):
-            continue
-        longest, usual = float(times.max()), float(times.median())
-        if longest > STALL_SECONDS and longest > STALL * usual:
-            times_the_usual = f"{longest / usual:.0f} times the median" if usual else "the median being 0 s"
-            yield f"case {fields.get('case')}: a step took {seconds(longest)}, {times_the_usual}."
+        yield f"the hypervisor took up to {100 * max(stolen):.0f} % of a rank's time."
 
 
 def _above_the_ceiling(records: Sequence[Record]) -> Iterator[str]:

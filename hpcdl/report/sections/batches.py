@@ -88,6 +88,26 @@ def knee(batches: Sequence[Batch]) -> float | None:
     return None
 
 
+HEADER: Final = (
+    "method",
+    "batch",
+    "steps",
+    "efficiency in steps",
+    "epochs",
+    "final accuracy",
+    "train - test",
+    "sharpness",
+    "noise scale",
+    "tuned",
+)
+NOTE: Final = (
+    "Steps to the target, medians over seeds. Efficiency in steps: those of perfect scaling from the smallest "
+    "batch, by those that were needed; a half of it marks the critical batch, which the noise scale estimates. "
+    "Train - test: accuracy on a sample of training images, less the final accuracy. Sharpness: largest "
+    "eigenvalue of the Hessian of the loss on the sample; Keskar et al. 2017 expect it to grow with the batch."
+)
+
+
 def page(findings: Findings) -> Section:
     """Return a table of all methods and batches."""
     rows = [
@@ -99,34 +119,13 @@ def page(findings: Findings) -> Section:
             digits(batch.median("epochs_to_target")),
             digits(batch.median("final_accuracy")),
             digits(batch.gap),
-            digits(batch.median("sharpness")),
-            digits(batch.median("noise_scale_q4")),
+            *(digits(batch.median(field)) for field in ("sharpness", "noise_scale_q4")),
             str(batch.records[0].get("tuned") or NONE),
         )
         for name, batches in _methods(findings).items()
         for batch, efficiency in zip(batches, efficiencies(batches), strict=True)
     ]
-    if not rows:
-        return Section("Large batches")
-    header = (
-        "method",
-        "batch",
-        "steps",
-        "efficiency in steps",
-        "epochs",
-        "final accuracy",
-        "train - test",
-        "sharpness",
-        "noise scale",
-        "tuned",
-    )
-    note = (
-        "Steps to the target, medians over seeds. Efficiency in steps: those of perfect scaling from the smallest "
-        "batch, by those that were needed; a half of it marks the critical batch, which the noise scale estimates."
-        " Train - test: accuracy on a sample of training images, less the final accuracy. Sharpness: largest "
-        "eigenvalue of the Hessian of the loss on the sample; Keskar et al. 2017 expect it to grow with the batch."
-    )
-    return Section("Large batches", tables=[Table("", header, rows, 1, [note]).without_empty()])
+    return Section("Large batches", tables=[Table("", HEADER, rows, 1, [NOTE]).without_empty()] if rows else [])
 
 
 def answer(findings: Findings) -> Answer | None:
@@ -153,20 +152,10 @@ def charts(findings: Findings) -> list[Lines]:
         return []
     first, last = series[0].points[0], max(point.x for line in series for point in line.points)
     perfect = [first, Point(last, first.y * first.x / last)]
-    return [
-        Lines(
-            "Steps to the target over the batch",
-            Axis(
-                "batch",
-                whole,
-                2,
-                sorted({point.x for line in series for point in line.points}),
-            ),
-            Axis("steps", digits, 2),
-            [*series, Series("perfect scaling", perfect, "reference")],
-            "Medians over seeds. Perfect scaling: twice the batch, half the steps.",
-        )
-    ]
+    axis = Axis("batch", whole, 2, sorted({point.x for line in series for point in line.points}))
+    note = "Medians over seeds. Perfect scaling: twice the batch, half the steps."
+    lines = [*series, Series("perfect scaling", perfect, "reference")]
+    return [Lines("Steps to the target over the batch", axis, Axis("steps", digits, 2), lines, note)]
 
 
 SECTION = Declaration(26, page, rows=40, answer=answer, figures=(charts,))

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, rate, seconds, volume
-from hpcdl.report.formats.document import MAX_TABLES, REST, Section, Table
+from hpcdl.report.formats.cells import NONE, digits, interval, plural, rate, seconds, volume
+from hpcdl.report.formats.document import REST, Section, Table
 from hpcdl.report.run.contents import Answer, Declaration
 from hpcdl.report.run.method_names import scheme_name
-from hpcdl.report.run.operation_charts import best_scheme, bus_bandwidth, collective_time
-from hpcdl.report.run.operations import BEST, CHECKED, TIED, Group, grouped, place, ranked, sizes
+from hpcdl.report.run.operations import (
+    BEST,
+    CHECKED,
+    TIED,
+    Group,
+    bus_bandwidth,
+    collective_time,
+    grouped,
+    place,
+    ranked,
+    sizes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -18,8 +28,27 @@ if TYPE_CHECKING:
     from hpcdl.report.run.findings import Findings
 
 
+MOST: Final = 5
+"""Algorithms of a size in a short report, at most."""
+NAMED: Final = 3
+"""Tied algorithms that a line names."""
+WIDE: Final = 100
+"""Share of the median (%) from which on the distance of an interval's end is not stated."""
+NOTE: Final = (
+    "Times are of the slowest rank, quantiles over repetitions. Up to 64 KiB a repetition is a loop of about "
+    "2 ms, by the number of its operations, except of broadcast and reduce. algbw = size / p50; busbw as "
+    "nccl-tests defines it. Of best, of native: the other's p50 by this one's, so that 2.00 is twice as fast. "
+    "Tied: a test of the launches does not tell it from the fastest; one launch is inconclusive."
+)
+SIMULATED_NOTE: Final = (
+    "Simulated: the same program in virtual time on a model of the network, not a measurement. Closed "
+    "form: the cost that the algorithm's docstring states, with the model's numbers, where all messages travel "
+    "alike; share: closed form by simulated."
+)
+
+
 def is_one_launch(records: Iterable[Record]) -> bool:
-    """Return whether any of the measured records has one launch only."""
+    """Return True if any of the measured records has one launch only."""
     return any(record.get("launches") == 1 and not record.get("network") for record in records)
 
 
@@ -30,147 +59,58 @@ def one_launch(records: Iterable[Record]) -> list[str]:
     return ["One launch: intervals are over its repetitions. How much launches vary is unknown; use --launches 5."]
 
 
-MOST: Final = 5
-"""Algorithms of a size, at most, where a table has few groups."""
-WIDE: Final = 100
-"""Share of the median (%) from which on the distance of an interval's end is not stated."""
-NAMED: Final = 3
-"""Tied or best algorithms that a line names."""
-MEASURED: Final = (
-    *(
-        "size",
-        "algorithm",
-        "p50",
-        "95 %",
-        "p95",
-        "p99",
-        "max",
-        "algbw",
-        "busbw",
-        "of best",
-        "of native",
-        "fastest",
-    ),
-    "correct",
-)
-SIMULATED: Final = (
-    "size",
-    "algorithm",
-    "simulated",
-    "algbw",
-    "busbw",
-    "of best",
-    "fastest",
-    "closed form",
-    "share",
-    "simulated in",
-    "simulated ranks",
-)
-NOTE: Final = (
-    "Times are of the slowest rank, quantiles over repetitions. Up to 64 KiB a repetition is a loop of about "
-    "2 ms, by the number of its operations, except of broadcast and reduce. algbw = size / p50; busbw as "
-    "nccl-tests defines it. Of best, of native: the other's p50 by this one's, so that 2.00 is twice as fast. "
-    "Tied: a test of the launches does not tell it from the fastest; one launch is inconclusive."
-)
-SIMULATED_NOTE: Final = (
-    "Simulated: the same program in virtual time on a model of the network, not a measurement. Closed "
-    "form: the cost that the algorithm's docstring states, with the model's numbers, where all messages travel "
-    "alike; share: closed form by simulated; simulated in: the time that the simulation itself took. "
-    "Simulated ranks: those that stand for all by symmetry; all, where scheme or network has none."
-)
-
-
 def page(findings: Findings) -> Section:
     """Return one table per group: each algorithm by size."""
     groups = grouped(findings.records, "collective")
-    tables = [_table(group, rows) for group, rows in groups.items()]
     notes = [
         *([NOTE] if any(not group.network for group in groups) else []),
         *one_launch([record for rows in groups.values() for record in rows]),
-        *_windows([record for rows in groups.values() for record in rows]),
-        *_copies([record for rows in groups.values() for record in rows]),
         *([SIMULATED_NOTE] if any(group.network for group in groups) else []),
     ]
-    return Section("Collectives", notes, tables=tables)
-
-
-def _windows(records: Sequence[Record]) -> list[str]:
-    """Return the error of synchronized starts."""
-    windows = [
-        record for record in records if record.get("start") == "window" and record.get("start_lead_seconds")
-    ]
-    if not windows:
-        return []
-    error = max(record["start_error_seconds"] for record in windows)
-    late = max(record["starts_late"] for record in windows)
-    line = (
-        f"start=window: ranks began at an agreed moment of rank 0's clock, known to {seconds(error)}; in at most "
-        f"{percent(late, 1)} of a case's repetitions a rank came too late and began at once."
-    )
-    return [line]
-
-
-def _copies(records: Sequence[Record]) -> list[str]:
-    """Return the algorithms that copy the operand where operand and result are apart."""
-    apart = [record for record in records if record.get("placement") == "out_of_place"]
-    copying = dict.fromkeys(scheme_name(record) for record in apart if record.get("copied"))
-    if not copying:
-        return []
-    line = (
-        "placement=out_of_place: the library's calls read one vector and write another. In place by nature, so "
-        f"that the operand is copied first, within the time: {', '.join(copying)}."
-    )
-    return [line]
+    return Section("Collectives", notes, tables=[_table(group, rows) for group, rows in groups.items()])
 
 
 def _table(group: Group, rows: Sequence[Record]) -> Table:
-    by_size = sizes(rows).values()
-    if group.network:
-        cells = [_simulated(record, peers) for peers in by_size for record in peers]
-        return Table(group.title, SIMULATED, cells, 2).without_empty()
-    cells = [_measured(record, peers) for peers in by_size for record in peers]
-    return Table(group.title, MEASURED, cells, 2).without_empty()
-
-
-def _measured(record: Record, peers: Sequence[Record]) -> tuple[str, ...]:
-    native = [peer for peer in peers if peer["aggregation"] == "native"]
-    return (
-        volume(record["message_bytes"]),
-        _algorithm(record),
-        seconds(record["time_p50_seconds"]),
-        interval(record["time_p50_low_seconds"], record["time_p50_high_seconds"], seconds),
-        seconds(record.get("time_p95_seconds")),
-        seconds(record["time_p99_seconds"]),
-        seconds(record["time_max_seconds"]),
-        rate(record["algbw_bytes_per_second"]),
-        rate(record["busbw_bytes_per_second"]),
-        _share(ranked(peers), record),
-        _share(ranked(native), record),
-        place(record, peers),
-        CHECKED[record["correct"]],
+    header = (
+        *(
+            "size",
+            "algorithm",
+            "simulated" if group.network else "p50",
+            "95 %",
+            "p95",
+            "p99",
+            "max",
+            "algbw",
+            "busbw",
+        ),
+        *("of best", "of native", "fastest", "closed form", "share", "simulated ranks", "correct"),
     )
+    cells = [_cells(record, peers) for peers in sizes(rows).values() for record in peers]
+    return Table(group.title, header, cells, 2).without_empty()
 
 
-def _simulated(record: Record, peers: Sequence[Record]) -> tuple[str, ...]:
-    time, stated = record["time_p50_seconds"], record["predicted_seconds"]
+def _cells(record: Record, peers: Sequence[Record]) -> tuple[str, ...]:
+    time, simulated = record["time_p50_seconds"], bool(record.get("network"))
+    stated = record["predicted_seconds"] if simulated else None
+    spread = (
+        interval(record["time_p50_low_seconds"], record["time_p50_high_seconds"], seconds),
+        *(seconds(record.get(f"time_{name}_seconds")) for name in ("p95", "p99", "max")),
+    )
     return (
         volume(record["message_bytes"]),
-        _algorithm(record),
+        " = ".join(filter(None, (scheme_name(record), record.get("chosen")))),
         seconds(time),
+        *((NONE,) * len(spread) if simulated else spread),
         rate(record["algbw_bytes_per_second"]),
         rate(record["busbw_bytes_per_second"]),
         _share(ranked(peers), record),
+        _share(ranked(peer for peer in peers if peer["aggregation"] == "native" and not simulated), record),
         place(record, peers),
         seconds(stated),
         digits(stated / time) if stated is not None and time else NONE,
-        seconds(record.get("simulation_seconds")),
         str(record.get("simulated_ranks") or NONE),
+        NONE if simulated else CHECKED[record["correct"]],
     )
-
-
-def _algorithm(record: Record) -> str:
-    """Return the scheme, and the one that it chose."""
-    return " = ".join(filter(None, (scheme_name(record), record.get("chosen"))))
 
 
 def _share(ordered: Sequence[Record], record: Record) -> str:
@@ -198,13 +138,12 @@ def _lines(family: dict[Group, list[Record]], findings: Findings) -> list[str]:
     for group, rows in reversed(family.items()):
         if listed := _fastest([(volume(size), peers) for size, peers in sizes(rows).items()]):
             alike.setdefault(listed + _doubts(group, rows, findings), []).append(group.ranks)
-    return [f"{largest.titled(f'{_listed(ranks)}')}: {listed}." for listed, ranks in alike.items()]
-
-
-def _listed(ranks: Sequence[int]) -> str:
-    """Return ``2, 4 and 8 ranks``."""
-    *first, last = sorted(ranks)
-    return " and ".join(filter(None, [", ".join(map(str, first)), plural(last, "rank")]))
+    lines = []
+    for listed, ranks in alike.items():
+        *first, last = sorted(ranks)
+        subject = " and ".join(filter(None, [", ".join(map(str, first)), plural(last, "rank")]))
+        lines.append(f"{largest.titled(subject)}: {listed}.")
+    return lines
 
 
 def _fastest(groups: Sequence[tuple[str, Sequence[Record]]]) -> str:
@@ -215,22 +154,20 @@ def _fastest(groups: Sequence[tuple[str, Sequence[Record]]]) -> str:
     runs: list[tuple[str, list[str]]] = []
     for where, peers in groups:
         ordered = ranked(peers)
-        names = [
-            scheme_name(record)
-            for record in (ordered if known else ordered[:1])
-            if place(record, peers) or not known
-        ]
-        fastest = f"{_either(names)} (tied)" if len(names) > 1 else "".join(names) or "inconclusive"
+        names = [scheme_name(record) for record in ordered if place(record, peers)] if known else []
+        names = names or [scheme_name(record) for record in ordered[:1] if not known]
+        if len(names) > NAMED + 1:
+            names = [*names[:NAMED], f"{len(names) - NAMED} more"]
+        fastest = f"{', '.join(names[:-1])} or {names[-1]} (tied)" if len(names) > 1 else "".join(names)
+        fastest = fastest or "inconclusive"
         if not runs or runs[-1][0] != fastest:
             runs.append((fastest, []))
         runs[-1][1].append(where)
-    listed = "; ".join(f"{fastest} {_from_to(where)}" for fastest, where in runs)
+    listed = "; ".join(
+        f"{fastest} {f'at {where[0]}' if len(where) == 1 else f'from {where[0]} to {where[-1]}'}"
+        for fastest, where in runs
+    )
     return f"fastest {listed}" if known else f"lowest median, inconclusive: {listed}"
-
-
-def _either(names: Sequence[str]) -> str:
-    shown = [*names[:NAMED], f"{len(names) - NAMED} more"] if len(names) > NAMED + 1 else names
-    return f"{', '.join(shown[:-1])} or {shown[-1]}"
 
 
 def _doubts(group: Group, rows: Sequence[Record], findings: Findings) -> str:
@@ -239,51 +176,28 @@ def _doubts(group: Group, rows: Sequence[Record], findings: Findings) -> str:
     return single + ("; OVERSUBSCRIBED: ranks share cores" if shared else "")
 
 
-def _from_to(names: Sequence[str]) -> str:
-    return f"at {names[0]}" if len(names) == 1 else f"from {names[0]} to {names[-1]}"
-
-
 def short(findings: Findings) -> Section:
-    """Return one row per size, of many groups one row per group: the fastest algorithms, and all wrong ones.
+    """Return one row per size: the fastest algorithms, and all wrong ones.
 
     A measured median is followed by the distance of the farther end of its interval.
     """
     groups = grouped(findings.records, "collective")
     notes = one_launch([record for rows in groups.values() for record in rows])
-    if len(groups) > MAX_TABLES:
-        header = ("operation", "largest size", "best first", "fastest")
-        cells = [_overview(group, rows) for group, rows in groups.items()]
-        tables = [Table("", header, cells, len(header)).without_empty()]
-    else:
-        tables = [
-            Table(
-                group.title,
-                ("size", "median time, best first"),
-                [_best(peers, MOST) for peers in sizes(rows).values()],
-                2,
-            )
-            for group, rows in groups.items()
-        ]
-    return Section("Collectives: * fastest, ~ tied with it", notes, tables=tables)
+    header = ("size", "median time, best first")
+    tables = [
+        Table(group.title, header, [_best(peers) for peers in sizes(rows).values()], 2)
+        for group, rows in groups.items()
+    ]
+    return Section("Collectives: * fastest, ~ tied with it", notes, tables=tables, per="operation")
 
 
-def _overview(group: Group, rows: Sequence[Record]) -> tuple[str, ...]:
-    """Return the best algorithms at the largest size, and the fastest ones by size."""
-    by_size = sizes(rows)
-    fastest = [_fastest([(volume(size), peers) for size, peers in by_size.items()])] * (len(by_size) > 1)
-    wrong = dict.fromkeys(f"WRONG: {scheme_name(row)}" for row in rows if row["correct"] is False)
-    by_time = _best(by_size[max(by_size)], NAMED)
-    return (group.title, *by_time, "; ".join(filter(None, [*fastest, *wrong])) or NONE)
-
-
-def _best(peers: Sequence[Record], most: int) -> tuple[str, str]:
+def _best(peers: Sequence[Record]) -> tuple[str, str]:
     """Return a size, and the medians of its best algorithms and of all wrong ones; disturbed ones come later."""
     right = [record for record in peers if record["time_p50_seconds"] and record["correct"] is not False]
     right.sort(key=lambda record: (bool(record.get("disturbed")), record["time_p50_seconds"]))
-    shown = [*right[:most], *(peer for peer in peers if peer["correct"] is False)]
+    shown = [*right[:MOST], *(peer for peer in peers if peer["correct"] is False)]
     more = [f"{len(peers) - len(shown)} more {REST}"] if len(shown) < len(peers) else []
-    size = volume(peers[0]["message_bytes"])
-    return size, ", ".join([*(_marked(record, peers) for record in shown), *more])
+    return volume(peers[0]["message_bytes"]), ", ".join([*(_marked(record, peers) for record in shown), *more])
 
 
 def _marked(record: Record, peers: Sequence[Record]) -> str:
@@ -294,7 +208,7 @@ def _marked(record: Record, peers: Sequence[Record]) -> str:
 
 
 def _spread(record: Record) -> str:
-    """The farther bound of the interval, as a share of the median; empty if simulated or without bounds."""
+    """Return the farther bound of the interval, as a share of the median; empty if simulated or without bounds."""
     middle, low, high = (record[f"time_p50_{part}seconds"] for part in ("", "low_", "high_"))
     if record.get("network") or not middle or low is None or high is None:
         return ""
@@ -309,5 +223,5 @@ SECTION = Declaration(
     100,
     terminal=lambda section: section,
     answer=answer,
-    figures=(best_scheme, collective_time, bus_bandwidth),
+    figures=(collective_time, bus_bandwidth),
 )

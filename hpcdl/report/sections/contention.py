@@ -64,17 +64,17 @@ def _named(what: tuple[Any, ...]) -> str:
     return f"{collective}, {volume(message)}, {plural(ranks, 'rank')}, {network}"
 
 
-def _range(times: Mapping[str, float]) -> str:
-    return f"{seconds(min(times.values()))} to {seconds(max(times.values()))}"
-
-
 def answer(findings: Findings) -> Answer | None:
     """Return the best scheme in the worst case, the one that topologies change most, and the fastest on each."""
     lines = []
     for what, schemes in _collectives(findings).items():
         best, most = next(iter(schemes)), max(schemes, key=lambda scheme: _ratio(schemes[scheme]))
-        depends = f"{most} depends most on the topology ({_range(schemes[most])})"
-        lines.append(f"{_named(what)}: {best} is best in the worst case ({_range(schemes[best])}); {depends}.")
+        best_range, most_range = (
+            " to ".join(seconds(bound(schemes[scheme].values())) for bound in (min, max))
+            for scheme in (best, most)
+        )
+        depends = f"{most} depends most on the topology ({most_range})"
+        lines.append(f"{_named(what)}: {best} is best in the worst case ({best_range}); {depends}.")
         for topology in schemes[best]:
             ranked = {scheme: times[topology] for scheme, times in schemes.items() if topology in times}
             lines.append(f"Fastest on {topology}: {min(ranked, key=lambda scheme: ranked[scheme])}.")

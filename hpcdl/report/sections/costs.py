@@ -1,111 +1,147 @@
-"""Costs of the fabric and of tracing: the same program with and without."""
+"""Costs of the fabric and of tracing: the same program with and without, measured in one run."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from hpcdl.analysis.run.record_fields import ANY
+import numpy as np
+
+from hpcdl.analysis.run.record_fields import ANY, method, problem, settings
+from hpcdl.analysis.statistics.estimates import (
+    Interval,
+    Vector,
+    launches_interval,
+    median_interval,
+    ratio_interval,
+)
 from hpcdl.report.formats.cells import NONE, digits, interval, seconds, volume
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import Answer, Declaration, without
 from hpcdl.report.run.method_names import scheme_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from hpcdl.analysis.run.overhead import Overhead
-    from hpcdl.analysis.statistics.estimates import Interval
-    from hpcdl.report.formats.cells import Number
     from hpcdl.report.run.findings import Findings
 
 
-def is_noise(overhead: Overhead) -> bool:
-    """Return whether the difference is not above zero: its interval holds 0, or it is negative."""
-    return overhead.difference.value <= 0 or overhead.difference.low <= 0
+HANDED_ON: Final = {"fabric": True, "raw": False}
+"""Aggregations of a pairwise case: through the fabric, or plain MPI."""
 
 
-def cells(overhead: Overhead) -> tuple[str, ...]:
-    """Return both times, their difference and their ratio, with intervals."""
-    return (
-        seconds(overhead.without.value),
-        seconds(overhead.having.value),
-        "within noise" if is_noise(overhead) else seconds(overhead.difference.value),
-        _bounds(overhead.difference, seconds),
-        digits(overhead.ratio.value),
-        _bounds(overhead.ratio, digits),
-    )
+class Cost(NamedTuple):
+    """One program measured both ways; seconds of a step, or of one operation, each of the slowest rank."""
 
+    fields: Mapping[str, Any]
+    without: Interval
+    having: Interval
+    ratio: Interval
+    """``having`` by ``without``."""
 
-def _bounds(found: Interval, shown: Callable[[Number], str]) -> str:
-    return interval(found.low, found.high, shown) if math.isfinite(found.low) else NONE
+    @property
+    def is_noise(self) -> bool:
+        """True if the ratio is not above 1, or its interval holds 1."""
+        return self.ratio.value <= 1 or self.ratio.low <= 1
 
-
-def fabric_page(findings: Findings) -> Section:
-    """Return one row per size: difference and ratio."""
-    rows = [
-        (volume(overhead.fields.get("message_bytes")), *cells(overhead)) for overhead in findings.cost_of_fabric
-    ]
-    header = ("size", "raw", "fabric", "fabric - raw", "95 %", "fabric / raw", "ratio 95 %")
-    notes = ["raw: mpi4py's Sendrecv. fabric: the same exchange as every algorithm here does it."]
-    return Section("Cost of the fabric", tables=[Table("", header, rows, notes=notes)] if rows else [])
-
-
-def fabric_answer(findings: Findings) -> Answer | None:
-    """Return the ratio at the smallest and the largest size."""
-    costs = sorted(findings.cost_of_fabric, key=lambda overhead: overhead.fields.get("message_bytes") or 0)
-    if not costs:
-        return None
-    chosen = costs if len(costs) < 2 else [costs[0], costs[-1]]
-    parts = [
-        f"{digits(overhead.ratio.value)} at {volume(overhead.fields.get('message_bytes'))}"
-        + (" (within noise)" if is_noise(overhead) else "")
-        for overhead in chosen
-    ]
-    return Answer(f"Time of an exchange through the fabric by mpi4py's: {', '.join(parts)}.")
-
-
-COST_OF_FABRIC: Final = Declaration(20, fabric_page, terminal=without("95 %"), answer=fabric_answer)
-
-
-def tracing_page(findings: Findings) -> Section:
-    """Return one row per training that traced every second step."""
-    letters = [findings.settings.name(overhead.fields) for overhead in findings.cost_of_tracing]
-    several = len(set(letters)) > 1
-    rows = [
-        (
-            letter if several else "",
-            _tracing_name(overhead.fields),
-            str(overhead.fields.get("ranks")),
-            *cells(overhead),
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Both times, their difference, and their ratio with its interval."""
+        difference = self.having.value - self.without.value
+        return (
+            seconds(self.without.value),
+            seconds(self.having.value),
+            "within noise" if self.is_noise else seconds(difference),
+            digits(self.ratio.value),
+            interval(self.ratio.low, self.ratio.high) if math.isfinite(self.ratio.low) else NONE,
         )
-        for letter, overhead in zip(letters, findings.cost_of_tracing, strict=True)
+
+
+def of_fabric(findings: Findings) -> list[Cost]:
+    """Return exchanges through the fabric against mpi4py's own, for each size that was measured both ways."""
+    groups: dict[Any, tuple[Mapping[str, Any], dict[bool, list[Vector]]]] = {}
+    for launch in findings.launches:
+        aggregation = launch.fields.get("aggregation")
+        if launch.fields.get("kind") == "pairwise" and aggregation in HANDED_ON and len(launch.seconds):
+            key = (problem(launch.fields), launch.fields.get("ranks"))
+            _, sides = groups.setdefault(key, (launch.fields, {True: [], False: []}))
+            sides[HANDED_ON[aggregation]].append(launch.seconds)
+    costs = [
+        Cost(
+            fields,
+            launches_interval(sides[False]),
+            launches_interval(sides[True]),
+            ratio_interval(sides[True], sides[False]),
+        )
+        for fields, sides in groups.values()
+        if sides[True] and sides[False]
     ]
-    header = ("setting", "case", "ranks", "steps", "events", "events - steps", "95 %", "ratio", "ratio 95 %")
-    note = (
-        "Of the same training, even steps record every message and computation, odd steps only themselves. "
-        "Time of a step; ratio: events by steps. On one rank all schemes are one program, and pooled."
+    return sorted(costs, key=lambda cost: cost.fields.get("message_bytes") or 0)
+
+
+def of_tracing(findings: Findings) -> list[Cost]:
+    """Return tracing every event against tracing steps only, from the even and the odd steps of one training.
+
+    The difference is smaller than the drift of a machine from one case to the next, so each launch is compared
+    with itself; the intervals are over launches. Seeds are launches.
+    """
+    groups: dict[Any, tuple[Mapping[str, Any], dict[bool, list[Vector]]]] = {}
+    for launch in findings.launches:
+        if settings(launch.fields).get("trace") == "alternating" and len(launch.seconds) > 1:
+            key = (problem(launch.fields), method(launch.fields), launch.fields.get("ranks"))
+            _, sides = groups.setdefault(key, (launch.fields, {True: [], False: []}))
+            for offset in (0, 1):
+                sides[(launch.warmup_steps + offset) % 2 == 0].append(launch.seconds[offset::2])
+    costs = []
+    for fields, sides in groups.values():
+        without, having = (np.array([np.median(launch) for launch in sides[side]]) for side in (False, True))
+        both = launches_interval(sides[False]), launches_interval(sides[True])
+        costs.append(Cost(fields, *both, median_interval(having / without)))
+    return sorted(costs, key=lambda cost: cost.ratio.value)
+
+
+HEADER: Final = ("of", "case", "ranks", "without", "with", "difference", "ratio", "95 %")
+NOTE: Final = (
+    "Fabric: mpi4py's Sendrecv, and the same exchange as every algorithm here does it. Tracing: of the same "
+    "training, odd steps record only themselves, even steps every message and computation; on one rank all "
+    "schemes are one program, and pooled. Ratio: with by without."
+)
+
+
+def page(findings: Findings) -> Section:
+    """Return one row per exchange, and per training that traced every second step."""
+    rows = [
+        (what, _name(cost.fields), str(cost.fields.get("ranks")), *cost.cells)
+        for what, costs in (("fabric", of_fabric(findings)), ("tracing", of_tracing(findings)))
+        for cost in costs
+    ]
+    return Section(
+        "Cost of the fabric and of tracing", tables=[Table("", HEADER, rows, 2, [NOTE])] if rows else []
     )
-    table = Table("", header, rows, 2, [note])
-    return Section("Cost of tracing", tables=[table.without_empty()] if rows else [])
 
 
-def _tracing_name(fields: Mapping[str, Any]) -> str:
+def _name(fields: Mapping[str, Any]) -> str:
+    if fields.get("kind") == "pairwise":
+        return volume(fields.get("message_bytes"))
     name = scheme_name({**fields, "aggregation": ANY} if fields.get("ranks") == 1 else fields)
     if (fields.get("kind") or "train") == "train":
         return name
     return f"{fields.get('collective')} {name} {volume(fields.get('message_bytes'))}"
 
 
-def tracing_answer(findings: Findings) -> Answer | None:
-    """Return the range of the ratios."""
-    costs = sorted(findings.cost_of_tracing, key=lambda overhead: overhead.ratio.value)
-    if not costs:
-        return None
-    low, high = digits(costs[0].ratio.value), digits(costs[-1].ratio.value)
-    noise = sum(map(is_noise, costs))
-    rest = f", {noise} of {len(costs)} within noise" if noise else ""
-    return Answer(f"Time of a traced step by an untraced one: {low if low == high else f'{low} to {high}'}{rest}.")
+def answer(findings: Findings) -> Answer | None:
+    """Return the range of the ratios of each cost."""
+    lines = []
+    for what, costs in (
+        ("an exchange through the fabric by mpi4py's", of_fabric(findings)),
+        ("a traced step by an untraced one", of_tracing(findings)),
+    ):
+        if costs:
+            ratios = [cost.ratio.value for cost in costs]
+            low, high, noise = digits(min(ratios)), digits(max(ratios)), sum(cost.is_noise for cost in costs)
+            rest = f", {noise} of {len(costs)} within noise" if noise else ""
+            lines.append(f"Time of {what}: {low if low == high else f'{low} to {high}'}{rest}.")
+    return Answer(lines[0], lines[1:]) if lines else None
 
 
-COST_OF_TRACING: Final = Declaration(25, tracing_page, terminal=without("95 %"), answer=tracing_answer)
+SECTION: Final = Declaration(20, page, terminal=without("95 %"), answer=answer)

@@ -7,10 +7,10 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
+from hpcdl.report import published_results
 from hpcdl.report.formats.cells import digits, percent, plural
 from hpcdl.report.formats.document import Section, Table
-from hpcdl.report.prediction import published_results
-from hpcdl.report.prediction.predictions import network, predicted
+from hpcdl.report.predictions import network, predicted
 from hpcdl.report.run.contents import Answer, Declaration, without
 from hpcdl.report.run.method_names import scheme_name
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from hpcdl.report.run.findings import Findings
 
 
-def published_page(findings: Findings) -> Section:
-    """Return one table per paper that the suite names."""
-    return published_results.section(findings.papers, findings.records)
-
-
 def published_answer(findings: Findings) -> Answer | None:
     """Return the number of figures that are reproduced."""
     line = published_results.headline(findings.papers, findings.records)
     return Answer(line) if line else None
 
 
-PUBLISHED: Final = Declaration(20, published_page, terminal=without("place in the paper"), answer=published_answer)
+PUBLISHED: Final = Declaration(
+    20,
+    lambda findings: published_results.section(findings.papers, findings.records),
+    terminal=without("place in the paper"),
+    answer=published_answer,
+)
 
 
 NOTE: Final = (

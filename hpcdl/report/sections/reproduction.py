@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any, Final
 
-from hpcdl.analysis.run.cores import UNKNOWN
+from hpcdl.analysis.run.cores import UNKNOWN, facts
 from hpcdl.analysis.run.record_fields import METHOD, keeps_step
 from hpcdl.report.formats.cells import NONE, plural, volume
 from hpcdl.report.formats.document import Section, Table
@@ -13,7 +13,7 @@ from hpcdl.report.run.contents import Declaration
 from hpcdl.report.run.method_names import Names, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from hpcdl.analysis.run.scaling import Record
     from hpcdl.report.run.findings import Findings
@@ -54,40 +54,40 @@ LAUNCHERS: Final = (
 def job_page(findings: Findings) -> Section:
     """Return one row per fact."""
     run, env = findings.run, findings.run.environment
-    cpu, mpi, git, software = (_dict(env.get(name)) for name in ("cpu", "mpi", "git", "software"))
+    cpu, mpi, git, software = (facts(env, name) for name in ("cpu", "mpi", "git", "software"))
     cores, changed = findings.usable_cores, git.get("changed_files")
-    facts = {
+    ranks = env.get("ranks") or []
+    cards = {**facts(env, "network"), **facts(env, "infiniband")}
+    packages = ("hpcdl", "python", "numpy", "mpi4py", "numba", "cupy", "blas")
+    cpu_of = f"({cpu.get('physical_cores', UNKNOWN)} cores, SMT {cpu.get('smt', UNKNOWN)})"
+    shown = {
         "run": f"{findings.name}{'' if run.complete else ' (not complete)'}",
         "date": env.get("date"),
         "nodes": _words(mpi.get("nodes"), "(emulated on one machine)" if env.get("emulated") else ""),
         "MPI": _words(mpi.get("library"), mpi.get("version")),
-        "transports loaded": _transports(_dict(env.get("libraries"))),
-        "settings": _settings(_dict(env.get("variables"))),
-        "pinning": _pinning(env.get("ranks") or []),
+        "settings": _settings(facts(env, "variables")),
+        "pinning": "; ".join(f"{number}: {rank.get('affinity', UNKNOWN)}" for number, rank in enumerate(ranks[:8]))
+        + (f"; ... {len(ranks)} ranks" if len(ranks) > 8 else ""),
         "cores per node": f"{cores:g} usable" if cores is not None else None,
-        "processor": _words(
-            cpu.get("model"), f"({cpu.get('physical_cores', UNKNOWN)} cores, SMT {cpu.get('smt', UNKNOWN)})"
-        ),
+        "processor": _words(cpu.get("model"), cpu_of),
         "governor": cpu.get("governor"),
         "memory": volume(memory) if isinstance(memory := env.get("memory_bytes"), int) else None,
         "kernel": env.get("kernel"),
-        "network": _cards(env, ("network", "infiniband")),
-        "GPU": _gpu(_dict(env.get("gpu"))) if env else None,
+        "network": ", ".join(
+            f"{name} ({card.get('driver')}, {card.get('rate')})"
+            for name, card in cards.items()
+            if card.get("driver", UNKNOWN) != UNKNOWN
+        ),
+        "GPU": _gpu(facts(env, "gpu")) if env else None,
         "software": ", ".join(
-            f"{name} {software[name]}"
-            for name in ("hpcdl", "python", "numpy", "mpi4py", "numba", "cupy", "blas")
-            if software.get(name, UNKNOWN) != UNKNOWN
+            f"{name} {software[name]}" for name in packages if software.get(name, UNKNOWN) != UNKNOWN
         ),
         "commit": _words(git.get("commit"), f"and {plural(changed, 'changed file')}" if changed else ""),
-        "timer": _words(_dict(env.get("timer")).get("implementation"), env.get("clocksource")),
+        "timer": _words(facts(env, "timer").get("implementation"), env.get("clocksource")),
         "environment key": env.get("key"),
     }
-    rows = [(name, str(value or UNKNOWN)) for name, value in facts.items()]
+    rows = [(name, str(value or UNKNOWN)) for name, value in shown.items()]
     return Section("Job", tables=[Table("", ("fact", "value"), rows, 2)])
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _words(*parts: Any) -> str:
@@ -96,34 +96,14 @@ def _words(*parts: Any) -> str:
     return " ".join(lines)
 
 
-def _transports(libraries: Mapping[str, Sequence[str]]) -> str:
-    kinds = ("ucx", "ofi", "verbs", "shared_memory", "nccl")
-    names = {path.rsplit("/", 1)[-1].split(".so")[0] for kind in kinds for path in libraries.get(kind, [])}
-    return ", ".join(sorted(names)) or ("none of UCX, libfabric, verbs" if libraries else "")
-
-
 def _settings(variables: Mapping[str, str]) -> str:
     """Return the user's settings; variables that a launcher sets for its processes are left out."""
-    shown = {
-        name: value
+    shown = [
+        f"{name}={value}"
         for name, value in variables.items()
         if not name.startswith(LAUNCHERS) and (name.startswith("OMPI_MCA_") or not name.startswith("OMPI_"))
-    }
-    return ", ".join(f"{name}={value}" for name, value in list(shown.items())[:8]) or "none"
-
-
-def _pinning(ranks: Sequence[Mapping[str, Any]]) -> str:
-    shown = [f"{number}: {rank.get('affinity', UNKNOWN)}" for number, rank in enumerate(ranks[:8])]
-    return "; ".join(shown) + (f"; ... {len(ranks)} ranks" if len(ranks) > 8 else "")
-
-
-def _cards(env: Mapping[str, Any], kinds: Iterable[str]) -> str:
-    return ", ".join(
-        f"{name} ({card.get('driver')}, {card.get('rate')})"
-        for kind in kinds
-        for name, card in _dict(env.get(kind)).items()
-        if card.get("driver", UNKNOWN) != UNKNOWN
-    )
+    ]
+    return ", ".join(shown[:8]) or "none"
 
 
 def _gpu(gpu: Mapping[str, Any]) -> str:
@@ -135,30 +115,25 @@ def _gpu(gpu: Mapping[str, Any]) -> str:
 JOB: Final = Declaration(910, job_page, rows=30)
 
 
-HOW = (
+HOW: Final = (
     "A step, or one repetition of a collective, takes as long as its slowest rank. Times are medians over "
     "steps after warm-up, with a distribution-free 95 % interval from order statistics; below 6 values there is "
     "none. With several launches the launch is the unit: medians over launches of their medians, with Student's t "
     "interval of the logarithms, from 6 launches on of order statistics. Efficiencies are ratios of medians, with "
     "Welch's interval of the logarithms over launches. Verdicts (near-linear, fastest, tied) are Welch's tests of "
     "these logarithms, adjusted for their number (Benjamini & Hochberg): they need an adjusted p below 0.05. One "
-    "launch gives no verdict: it is inconclusive, and its intervals of times are over its steps, those of "
-    "differences by a seeded bootstrap. A case whose launches are all disturbed has no verdict and no place in a "
-    "ranking; else the undisturbed ones count. If the hypervisor took time, the interval of a ratio spans the "
-    "ratio as measured and corrected for it, and a verdict holds for both."
+    "launch gives no verdict: it is inconclusive, and its intervals are over its steps. A case whose launches are "
+    "all disturbed has no verdict and no place in a ranking; else the undisturbed ones count."
 )
-SCALING = (
+SCALING: Final = (
     "The base of efficiency and speedup are the cases on one rank, taken together: one rank "
     "exchanges nothing, so that every aggregation is the same program there. A different compression, optimizer "
     "or strategy is not: the base has the same where there is such, else it trains synchronously, uncompressed. "
-    "Their step time is the median of their medians, and efficiency 1 is theirs by definition. Where there is "
-    "no case on one rank the base is the method's own smallest scale. Near-linear: the test puts the efficiency "
-    "above 0.90; not near-linear: below; inconclusive: neither. Exposed "
-    "communication is the step time less that of the case without communication (aggregation none) on as many "
-    "ranks; on one rank it is 0 by definition."
+    "Where there is no case on one rank the base is the method's own smallest scale. Near-linear: the test puts "
+    "the efficiency above 0.90; not near-linear: below; inconclusive: neither. Exposed communication is the step "
+    "time less that of the case without communication (aggregation none) on as many ranks."
 )
-
-THROUGHPUT = (
+THROUGHPUT: Final = (
     "If ranks keep no common step, or steps are not alike, the step is the mean time in which all ranks "
     "together consume a global batch, from when the last worker has passed its warm-up steps until the first has "
     "ended, without evaluation on the test set; its interval is Student's over windows of equally many "
@@ -182,19 +157,16 @@ def method_page(findings: Findings) -> Section:
         key = (str(record.get("kind") or "train"), record["warmup_steps"])
         kinds.setdefault(key, []).append(record["measured_steps"])
     counts = [
-        f"{kind}: {plural(warmup, 'warm-up step')} left out, {_method_range(steps)} measured per case."
+        f"{kind}: {plural(warmup, 'warm-up step')} left out, {low if low == high else f'{low} to {high}'} steps "
+        "measured per case."
         for (kind, warmup), steps in kinds.items()
+        for low, high in [(min(steps), max(steps))]
     ]
     paragraphs = [HOW]
     paragraphs += [THROUGHPUT] if not all(map(keeps_step, records)) else []
     paragraphs += [SCALING] if any(record.get("base_ranks") for record in records) else []
     points = [*counts, ALL, f"Command: `{_command(run.environment.get('command'))}`"]
     return Section("Method and how to reproduce", paragraphs, points, verbatim=run.suite)
-
-
-def _method_range(counts: Sequence[int]) -> str:
-    low, high = min(counts), max(counts)
-    return plural(low, "step") if low == high else f"{low} to {high} steps"
 
 
 def _command(given: Any) -> str:

@@ -1,4 +1,4 @@
-"""Scaling: step time and efficiency by the number of ranks."""
+"""Scaling: step time and efficiency by the number of ranks, and which methods are near-linear."""
 
 from __future__ import annotations
 
@@ -6,107 +6,118 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.analysis.run.record_fields import keeps_step, strategy
+from hpcdl.analysis.run.scaling import NEAR_LINEAR
 from hpcdl.nn.volumes import FLOAT_BYTES
 from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, seconds, whole
 from hpcdl.report.formats.charts import Axis, Lines, Point, Series
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import Answer, Declaration, without
 from hpcdl.report.run.grouping import rows
-from hpcdl.report.run.near_linear import computing, count, oversubscription, overview, verdict
 from hpcdl.report.sections.collectives import one_launch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
     from hpcdl.fabric.network import Network
     from hpcdl.report.run.findings import Findings
     from hpcdl.report.run.grouping import Method, Row, Scale, Settings
 
-TITLE: Final = "Scaling"
 EXPOSED: Final = "exposed_communication_seconds"
 """In a record; its bounds have the ending _low and _high."""
 NOISE: Final = "~0"
-RELATIVE: Final = "; efficiency is relative to that, not to one rank"
 BACKWARD: Final = 2 / 3
 """Share of backward in computing: two of three products of equal size."""
-SPLIT: Final = (
-    "Load balance: mean over ranks of the compute time, by that of the slowest rank. Communication: compute time "
-    "of the slowest rank by the step time. Their product is the share of the step in which the ranks compute."
+HEADER: Final = (
+    *("method", "ranks", "nodes", "step", "95 %", "images/s", "speedup", "efficiency", "efficiency 95 %", "base"),
+    *("load balance", "communication", "input", "exposed", "exposed 95 %", "r", "predicted", "error"),
+    *("to target", "near-linear"),
 )
+BASE: Final = "Base: ranks and step of the case that efficiency and speedup are relative to."
+COLUMN_NOTES: Final = {
+    "load balance": (
+        "Load balance: mean over ranks of the compute time, by that of the slowest rank. Communication: compute "
+        "time of the slowest rank by the step time. Their product is the share of the step in which ranks compute."
+    ),
+    "input": "Input: share of the step in which the rank that waits longest waits for its images.",
+    "r": (
+        "r: time of the bytes of a ring on the network fitted to this run, by the time of backward. Below 1 an "
+        "exchange can hide behind backward."
+    ),
+    "to target": (
+        "To target: time until an evaluation reached the target accuracy, the median over seeds. Where batches "
+        "grow with the ranks there are fewer steps only as long as a larger batch saves some."
+    ),
+}
+"""Note by column, if the column is not empty."""
 POOLED: Final = (
     "1 rank exchanges nothing: cases that differ in their scheme alone are one program. Their median is shown "
     "and, instead of an interval, their range."
-)
-EXCHANGE: Final = (
-    "r: time of the bytes of a ring on the network fitted to this run, by the time of backward. Below 1 an "
-    "exchange can hide behind backward."
-)
-
-TO_TARGET: Final = (
-    "To target: time until an evaluation reached the target accuracy, the median over seeds. Where batches grow "
-    "with the ranks there are fewer steps only as long as a larger batch saves some."
 )
 
 
 def page(findings: Findings) -> Section:
     """Return one table per problem."""
     tables = [_table(methods, findings.settings, findings.network) for methods in findings.problems]
-    return Section(TITLE, tables=tables, per="setting")
+    return Section("Scaling", tables=tables, per="setting")
 
 
 def _table(methods: Sequence[Method], settings: Settings, network: Network | None) -> Table:
     shown = sorted(rows(methods), key=lambda row: (-row.scale["ranks"], -(_images_per_second(row) or 0)))
-    several = len({_base(row) for row in shown} - {NONE}) > 1
-    bases = {(row.name, row.scale["ranks"]): row.scale for row in shown}
-    header = (
-        *("method", "ranks", "nodes", "step", "95 %", "images/s", "speedup", "efficiency", "efficiency 95 %"),
-        "base",
-        *("load balance", "communication", "input", "exposed", "exposed 95 %", "r", "predicted", "error"),
-        *("to target", "speedup to target", "efficiency to target", "near-linear"),
-    )
+    bases = {_base(row) for row in shown} - {NONE}
+    reached = any(_reached(row.scale) for row in shown)
     cells = [
         (
             row.name + (" (no communication)" if row.is_ceiling else ""),
-            str(scale["ranks"]),
-            str(scale["nodes"] or NONE),
+            str(row.scale["ranks"]),
+            str(row.scale["nodes"] or NONE),
             seconds(row.step_seconds),
             _step_bounds(row),
             digits(_images_per_second(row)),
             *_efficiency(row),
-            _base(row) if several else NONE,
-            digits(scale.median("load_balance")),
-            digits(scale.median("communication_efficiency")),
-            percent(scale.median("input_seconds"), row.step_seconds),
-            _exposed(row),
-            NONE
-            if _is_free(row)
-            else interval(scale.low(f"{EXPOSED}_low"), scale.high(f"{EXPOSED}_high"), seconds),
-            digits(_exchange_by_backward(scale, network)),
-            seconds(scale.median("predicted_seconds")),
-            _error(scale),
-            *_to_target(row, bases),
-            NONE if row.is_ceiling or scale.is_base else verdict(scale),
+            _base(row) if len(bases) > 1 else NONE,
+            digits(row.scale.median("load_balance")),
+            digits(row.scale.median("communication_efficiency")),
+            percent(row.scale.median("input_seconds"), row.step_seconds),
+            *_exposed(row),
+            digits(_exchange_by_backward(row.scale, network)),
+            *_predicted(row.scale),
+            seconds(_reached(row.scale)) if _reached(row.scale) or not reached else "not reached",
+            NONE if row.is_ceiling or row.scale.is_base else verdict(row.scale),
         )
         for row in shown
-        for scale in [row.scale]
-    ]
-    first = methods[0].scales[0].records[0]
-    records = [record for row in shown for record in row.scale.records]
-    notes = [
-        *([POOLED] if any(row.members for row in shown) else []),
-        *_windows(shown),
-        *_bases(shown),
-        *_seeds(methods),
-        *one_launch(records),
-        *([SPLIT] if any(row.scale.values("load_balance") for row in shown) else []),
-        *_input(shown),
-        *_noise(cells),
-        *_disturbed_ceilings(shown),
-        *([TO_TARGET] if any(row.scale.values("seconds_to_target") for row in shown) else []),
-        *([EXCHANGE] if any(_exchange_by_backward(row.scale, network) for row in shown) else []),
     ]
     order = "most ranks first, then most images/s"
-    return Table(settings.title(first), header, cells, notes=notes, order=order).without_empty()
+    table = Table(settings.title(methods[0].fields), HEADER, cells, order=order).without_empty()
+    table.notes.extend(_notes(methods, shown, bases))
+    table.notes.extend(note for column, note in COLUMN_NOTES.items() if column in table.header)
+    return table
+
+
+def _notes(methods: Sequence[Method], shown: Sequence[Row], bases: Collection[str]) -> list[str]:
+    """Return the notes that apply to a table."""
+    free = [strategy(row.scale.records[0]) for row in shown if not keeps_step(row.scale.records[0])]
+    seeds = max(len(scale.records) for method in methods for scale in method.scales)
+    doubtful = sorted({row.scale["ranks"] for row in shown if row.scale["ceiling_disturbed"]})
+    single = any(row.scale["base_ranks"] == 1 for row in shown)
+    relative = "" if single else "; efficiency is relative to that, not to one rank"
+    notes = {
+        POOLED: any(row.members for row in shown),
+        f"Step of {', '.join(dict.fromkeys(free))}: the mean time in which all ranks together consume a global "
+        "batch, since ranks keep no common step or steps are not alike.": bool(free),
+        **({BASE: True} if len(bases) > 1 else {f"Base {base}{relative}.": True for base in bases}),
+        f"Medians over up to {seeds} seeds; the bounds are the lowest and the highest of all seeds.": seeds > 1,
+        **dict.fromkeys(one_launch(record for row in shown for record in row.scale.records), True),
+        f"{NOISE}: no slower than without communication.": any(_exposed(row)[0] == NOISE for row in shown),
+        f"Exposed at {', '.join(map(str, doubtful))} ranks is doubtful: the case without communication was "
+        "disturbed.": bool(doubtful),
+    }
+    return [note for note, applies in notes.items() if applies]
+
+
+def _reached(scale: Scale) -> float | None:
+    """Return the median time to the target; None if a case did not reach it."""
+    times = scale.values("seconds_to_target")
+    return median(times) if len(times) == len(scale.records) else None
 
 
 def _exchange_by_backward(scale: Scale, network: Network | None) -> float | None:
@@ -119,44 +130,24 @@ def _exchange_by_backward(scale: Scale, network: Network | None) -> float | None
     return float(2 * (ranks - 1) / ranks * FLOAT_BYTES * parameters * link.beta / (BACKWARD * computing))
 
 
-def _to_target(row: Row, bases: Mapping[tuple[str, int], Scale]) -> tuple[str, str, str]:
-    """Return the median time to the target, and the speed-up and efficiency in it."""
-    ranks, base = row.scale["ranks"], bases.get((row.name, row.scale["base_ranks"]))
-    times = [_reached(scale) if scale else None for scale in (row.scale, base)]
-    if times[0] is None:
-        return "not reached" if any(map(_reached, bases.values())) else NONE, NONE, NONE
-    if times[1] is None or base is None:
-        return seconds(times[0]), NONE, NONE
-    speedup = times[1] / times[0]
-    return seconds(times[0]), digits(speedup), digits(speedup * base["ranks"] / ranks)
-
-
-def _reached(scale: Scale) -> float | None:
-    """Return the median time to the target; None if a case did not reach it."""
-    times = scale.values("seconds_to_target")
-    return median(times) if len(times) == len(scale.records) else None
-
-
-def _error(scale: Scale) -> str:
+def _predicted(scale: Scale) -> tuple[str, str]:
     predicted, measured = scale.median("predicted_seconds"), scale.median("step_seconds")
-    return f"{100 * (predicted / measured - 1):+.1f} %" if predicted and measured else NONE
+    error = f"{100 * (predicted / measured - 1):+.1f} %" if predicted and measured else NONE
+    return seconds(predicted), error
 
 
 def _images_per_second(row: Row) -> float | None:
-    """The images of a step by the step that is shown."""
+    """Return the images of a step by the step that is shown."""
     known = [
-        record for record in row.scale.records if record.get("images_per_second") and record.get("step_seconds")
+        record["images_per_second"] * record["step_seconds"]
+        for record in row.scale.records
+        if record.get("images_per_second") and record.get("step_seconds")
     ]
-    step = row.step_seconds
-    return (
-        median(record["images_per_second"] * record["step_seconds"] for record in known) / step
-        if known and step
-        else None
-    )
+    return median(known) / row.step_seconds if known and row.step_seconds else None
 
 
 def _efficiency(row: Row) -> tuple[str, str, str]:
-    """Speedup, efficiency and its interval."""
+    """Return speedup, efficiency and its interval."""
     scale = row.scale
     if not row.is_compared:
         return NONE, NONE, NONE
@@ -170,43 +161,13 @@ def _step_bounds(row: Row) -> str:
     return interval(row.scale.low(low), row.scale.high(high), seconds)
 
 
-def _is_free(row: Row) -> bool:
-    """Return whether it does not communicate, so that its exposed communication is 0 by definition."""
-    return row.is_ceiling or row.scale["ranks"] == 1
-
-
-def _exposed(row: Row) -> str:
+def _exposed(row: Row) -> tuple[str, str]:
+    """Return exposed communication and its interval; 0 by definition without communication."""
     middle = row.scale.median(EXPOSED)
-    return NOISE if middle == 0 and not _is_free(row) else seconds(middle)
-
-
-def _input(shown: Sequence[Row]) -> list[str]:
-    if not any(row.scale.values("input_seconds") for row in shown):
-        return []
-    return ["Input: share of the step in which the rank that waits longest waits for its images."]
-
-
-def _noise(cells: Sequence[tuple[str, ...]]) -> list[str]:
-    if not any(NOISE in row for row in cells):
-        return []
-    return [f"{NOISE}: no slower than without communication."]
-
-
-def _disturbed_ceilings(shown: Sequence[Row]) -> list[str]:
-    ranks = sorted({row.scale["ranks"] for row in shown if row.scale["ceiling_disturbed"]})
-    numbers = ", ".join(map(str, ranks))
-    return (
-        [f"Exposed at {numbers} ranks is doubtful: the case without communication was disturbed."] if ranks else []
-    )
-
-
-def _windows(shown: Sequence[Row]) -> list[str]:
-    strategies = [strategy(row.scale.records[0]) for row in shown if not keeps_step(row.scale.records[0])]
-    note = (
-        f"Step of {', '.join(dict.fromkeys(strategies))}: the mean time in which all ranks together consume a "
-        "global batch, since ranks keep no common step or steps are not alike."
-    )
-    return [note] if strategies else []
+    if row.is_ceiling or row.scale["ranks"] == 1:
+        return seconds(middle), NONE
+    bounds = interval(row.scale.low(f"{EXPOSED}_low"), row.scale.high(f"{EXPOSED}_high"), seconds)
+    return NOISE if middle == 0 else seconds(middle), bounds
 
 
 def _base(row: Row) -> str:
@@ -215,43 +176,108 @@ def _base(row: Row) -> str:
     return f"{plural(ranks, 'rank')}, step {seconds(step)}" if row.is_compared and ranks else NONE
 
 
-def _bases(shown: Sequence[Row]) -> list[str]:
-    """Return the base once if all rows share it; else what the column is."""
-    bases = {_base(row) for row in shown} - {NONE}
-    if len(bases) > 1:
-        return ["Base: ranks and step of the case that efficiency and speedup are relative to."]
-    relative = "" if any(row.scale["base_ranks"] == 1 for row in shown) else RELATIVE
-    return [f"Base {base}{relative}." for base in bases]
-
-
-def _seeds(methods: Sequence[Method]) -> list[str]:
-    most = max(len(scale.records) for method in methods for scale in method.scales)
-    if most == 1:
-        return []
-    return [f"Medians over up to {most} seeds; the bounds are the lowest and the highest of all seeds."]
+def verdict(scale: Scale) -> str:
+    """Return whether a case is near-linear: yes, no, disturbed, or inconclusive with the reason."""
+    if scale.disturbed:
+        return "disturbed"
+    if scale.near_linear is not None:
+        return "yes" if scale.near_linear else "no"
+    low, high = scale.low("efficiency_low"), scale.high("efficiency_high")
+    if scale.is_one_launch:
+        reason = "one launch"
+    elif low is None or high is None:
+        reason = "too few steps for an interval"
+    elif low < NEAR_LINEAR <= high:
+        reason = f"{NEAR_LINEAR:.2f} is inside the interval"
+    else:
+        reason = "too many cases for this difference"
+    return f"inconclusive: {reason}"
 
 
 def answer(findings: Findings) -> Answer | None:
     """Return the near-linear methods of one problem, or a sentence on each of several; else exposed times."""
     lines, soonest = list[str](), list[str]()
-    problems: list[tuple[str, list[Method], str]] = []
+    problems: list[tuple[str, list[Method]]] = []
     for methods in findings.problems:
         compared = [method for method in methods if method.is_compared and not method.is_ceiling]
-        name = findings.settings.name(methods[0].scales[0].records[0])
-        causes = computing(methods, findings.oversubscribed)
-        problems += [(name, compared, "; ".join(causes))] * bool(compared)
+        name = findings.settings.name(methods[0].fields)
+        problems += [(name, compared)] * bool(compared)
         soonest += [f"{name}: {line}" if name else line for line in _soonest(methods)]
-        own = [*causes * (not name), *_least_exposed(methods)]
-        lines += [f"{name}: {line}" if name else line for line in own]
+        lines += [f"{name}: {line}" if name else line for line in _least_exposed(methods)]
+    ends = [method.scales[-1] for _, methods in problems for method in methods]
     if len(problems) == 1:
-        lines = [count(problems[0][1], findings.oversubscribed), *lines]
+        lines = [_count(problems[0][1]) + _oversubscription(ends, findings.oversubscribed), *lines]
     elif problems:
-        ordered = sorted((overview(*problem) for problem in problems), key=lambda pair: -pair[0])
+        ordered = sorted((_overview(*problem) for problem in problems), key=lambda pair: -pair[0])
         headline, *others = (line for _, line in ordered)
-        ends = [method.scales[-1] for _, methods, _ in problems for method in methods]
-        lines = [headline + oversubscription(ends, findings.oversubscribed), *others, *lines]
+        lines = [headline + _oversubscription(ends, findings.oversubscribed), *others, *lines]
     lines = [*soonest, *lines]
     return Answer(lines[0], lines[1:]) if lines else None
+
+
+def _count(methods: Sequence[Method]) -> str:
+    """Return the number of near-linear methods of one problem at their largest scale.
+
+    Without any verdict, return the range of their efficiencies.
+    """
+    ends = [method.scales[-1] for method in methods]
+    where = plural(ends[0]["ranks"], "rank") if len({end["ranks"] for end in ends}) == 1 else "their largest scale"
+    disturbed = sum(end.disturbed for end in ends)
+    inconclusive = sum(end.near_linear is None for end in ends) - disturbed
+    counts = {"inconclusive": inconclusive, "disturbed": disturbed}
+    states = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
+    if inconclusive + disturbed == len(ends):
+        return (
+            f"Efficiency is {_range(methods)} at {where}, without a verdict on near-linear scaling "
+            f"(>= {NEAR_LINEAR:.2f}): {states}."
+        )
+    near_linear, are = (
+        sum(end.near_linear is True for end in ends),
+        "method is" if len(ends) == 1 else "methods are",
+    )
+    line = f"{near_linear} of {len(ends)} {are} near-linear at {where} (efficiency >= {NEAR_LINEAR:.2f})."
+    return line + (f" Without a verdict: {states}." if states else "")
+
+
+def _oversubscription(ends: Sequence[Scale], oversubscribed: Collection[int]) -> str:
+    """Return a warning about measured scales whose ranks share cores; empty if none do."""
+    measured = {scale["ranks"] for scale in ends if not scale["network"] and scale["kind"] != "replay"}
+    shared = ", ".join(map(str, sorted(measured & set(oversubscribed))))
+    return (
+        f" OVERSUBSCRIBED: at {shared} ranks they share cores, which does not measure scaling." if shared else ""
+    )
+
+
+def _range(methods: Sequence[Method]) -> str:
+    values = [_end(method) for method in methods]
+    low, high = digits(min(values)), digits(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def _overview(name: str, methods: Sequence[Method]) -> tuple[int, str]:
+    """Return how many ranks the methods of one problem reach near-linearly, and a sentence about the best one."""
+    beyond = [[scale for scale in method.scales if not scale.is_base] for method in methods]
+    held = [
+        next((number for number, scale in enumerate(scales) if not scale.near_linear), len(scales))
+        for scales in beyond
+    ]
+    reached, _, place = max((held[place], _end(method), place) for place, method in enumerate(methods))
+    if reached:
+        near = beyond[place][reached - 1]
+        bounds = interval(near.low("efficiency_low"), near.high("efficiency_high"))
+        efficiency = digits(near.median("efficiency")) + (f", {bounds}" if bounds != NONE else "")
+        upto = "up to" if reached < len(beyond[place]) else "at"
+        ranks = plural(near["ranks"], "rank")
+        line = f"{name}: near-linear {upto} {ranks} with {methods[place].name} (efficiency {efficiency})."
+        return near["ranks"], line
+    verdicts = [method.scales[-1].near_linear for method in methods]
+    state = "not near-linear" if verdicts.count(False) > len(verdicts) / 2 else "no verdict"
+    ranks = plural(beyond[place][-1]["ranks"], "rank")
+    return 0, f"{name}: {state} at {ranks} (efficiency {_range(methods)})."
+
+
+def _end(method: Method) -> float:
+    return method.scales[-1].median("efficiency") or 0.0
 
 
 def _soonest(methods: Sequence[Method]) -> list[str]:
@@ -282,7 +308,7 @@ def _least_exposed(methods: Sequence[Method]) -> list[str]:
     """
     largest = max(method.scales[-1]["ranks"] for method in methods)
     known = [
-        (time / step, time, method.name)
+        (time / step, NOISE if time == 0 else seconds(time), method.name)
         for method in methods
         for scale in method.scales[-1:]
         if scale["ranks"] == largest > 1 and not method.is_ceiling
@@ -292,28 +318,25 @@ def _least_exposed(methods: Sequence[Method]) -> list[str]:
     ]
     if len(known) < 2:
         return []
-    parts = [
-        f"{name} {percent(part, 1)} of its step ({_time(time)})" for part, time, name in (min(known), max(known))
-    ]
-    return [f"Exposed communication at {plural(largest, 'rank')}: least {parts[0]}, most {parts[1]}."]
-
-
-def _time(exposed: float) -> str:
-    return NOISE if exposed == 0 else seconds(exposed)
+    least, most = (
+        f"{name} {percent(part, 1)} of its step ({time})" for part, time, name in (min(known), max(known))
+    )
+    return [f"Exposed communication at {plural(largest, 'rank')}: least {least}, most {most}."]
 
 
 def charts(findings: Findings) -> list[Lines]:
     """Return one chart per problem with several numbers of ranks, that with most scales first."""
-    drawn = [
-        _speedup(methods, findings.settings.title(methods[0].scales[0].records[0]))
-        for methods in findings.problems
-    ]
+    drawn = [_speedup(methods, findings.settings.title(methods[0].fields)) for methods in findings.problems]
     return sorted(filter(None, drawn), key=lambda chart: -sum(len(line.points) for line in chart.series))
 
 
 def _speedup(methods: Sequence[Method], title: str) -> Lines | None:
     series = [
-        Series(_curve_name(method), points, "ceiling" if method.is_ceiling else "method")
+        Series(
+            method.name + (" (no communication)" if method.is_ceiling else ""),
+            points,
+            "ceiling" if method.is_ceiling else "method",
+        )
         for method in methods
         if method.is_compared and (points := _speedup_points(method))
     ]
@@ -331,10 +354,6 @@ def _speedup(methods: Sequence[Method], title: str) -> Lines | None:
     )
 
 
-def _curve_name(method: Method) -> str:
-    return method.name + (" (no communication)" if method.is_ceiling else "")
-
-
 def _speedup_points(method: Method) -> list[Point]:
     points = []
     for scale in method.scales:
@@ -350,17 +369,8 @@ SECTION = Declaration(
     50,
     page,
     terminal=without(
-        *(
-            "nodes",
-            "95 %",
-            "speedup",
-            "efficiency 95 %",
-            "base",
-            "load balance",
-            "communication",
-            "input",
-            "exposed 95 %",
-        )
+        *("nodes", "95 %", "speedup", "efficiency 95 %", "base", "load balance", "communication", "input"),
+        "exposed 95 %",
     ),
     answer=answer,
     figures=(charts,),

@@ -14,12 +14,11 @@ if TYPE_CHECKING:
     from hpcdl.report.run.findings import Findings
 
 
-def warnings_page(findings: Findings) -> Section:
-    """Return one point per warning."""
-    return Section("Warnings", points=findings.warnings, folded=True)
-
-
-WARNINGS: Final = Declaration(5, warnings_page, terminal=lambda section: section)
+WARNINGS: Final = Declaration(
+    5,
+    lambda findings: Section("Warnings", points=findings.warnings, folded=True),
+    terminal=lambda section: section,
+)
 
 
 def verdict_page(findings: Findings) -> Section:

@@ -4,32 +4,67 @@ from __future__ import annotations
 
 import math
 from statistics import median
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from hpcdl.analysis.run.launches import undisturbed
+from hpcdl.analysis.run.record_fields import configuration
+from hpcdl.analysis.statistics.estimates import Interval, ratio_interval
 from hpcdl.report.formats.cells import NONE, digits, interval, plural, seconds
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import EVIDENCE, Answer, Declaration
 from hpcdl.report.run.method_names import Names
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
     from hpcdl.analysis.network.waiting import Waiting
+    from hpcdl.analysis.run.launches import Launch
     from hpcdl.report.run.findings import Findings
 
 
-STRAGGLER_NOTE = (
-    "Throughput with the straggler by throughput without it, all measured images by the time they took. If every "
-    "step waits: the rest of the throughput if all ranks wait for the straggler in every step, from the share of "
-    "the step in which ranks work. If no step waits: the rest if each slow rank delays only itself."
-)
+class Slowed(NamedTuple):
+    """One method at one scale with one kind of straggler; seeds are launches."""
+
+    fields: Mapping[str, Any]
+    """Of a case with the straggler."""
+    without: float
+    """Images per second, the median over seeds; all that were measured by the time they took."""
+    having: float
+    ratio: Interval
+    """``having`` by ``without``."""
+    disturbed: bool
+    """True if all launches with or all without the straggler were disturbed."""
+
+
+def slowed(launches: Iterable[Launch]) -> list[Slowed]:
+    """Return all cases that differ in their straggler only, those that keep most of their throughput first."""
+    plain: dict[Any, list[Launch]] = {}
+    slow: dict[Any, list[Launch]] = {}
+    for launch in launches:
+        fields = launch.fields
+        if not len(launch.seconds) or fields.get("kind", "train") != "train":
+            continue
+        straggler = fields.get("straggler")
+        key = (configuration(fields, "straggler"), fields.get("ranks"))
+        group = plain.setdefault(key, []) if straggler is None else slow.setdefault((*key, straggler), [])
+        group.append(launch)
+    pairs = [(plain[*key], having) for (*key, _), having in slow.items() if tuple(key) in plain]
+    return sorted((_compared(*pair) for pair in pairs), key=lambda pair: -pair.ratio.value)
+
+
+def _compared(without: Sequence[Launch], having: Sequence[Launch]) -> Slowed:
+    sides = undisturbed(without), undisturbed(having)
+    times = [[launch.seconds / launch.images for launch in side] for side in sides]
+    before, after = (median(launch.images_per_second for launch in side) for side in sides)
+    ratio = ratio_interval(*times, middles=("mean", "mean"))
+    return Slowed(having[0].fields, before, after, ratio, any(side[0].disturbed for side in sides))
 
 
 def stragglers_page(findings: Findings) -> Section:
     """Return one row per method, scale and straggler."""
-    names = Names(pair.fields for pair in findings.slowed)
-    header = (
-        *("method", "straggler", "ranks", "images/s without", "with", "with / without", "95 %"),
-        *("if every step waits", "if no step waits"),
-    )
+    pairs = slowed(findings.launches)
+    names = Names(pair.fields for pair in pairs)
+    header = ("method", "straggler", "ranks", "images/s without", "with", "with / without", "95 %")
     rows = [
         (
             names(pair.fields),
@@ -39,57 +74,54 @@ def stragglers_page(findings: Findings) -> Section:
             digits(pair.having),
             digits(pair.ratio.value) + (" DISTURBED" if pair.disturbed else ""),
             interval(pair.ratio.low, pair.ratio.high) if math.isfinite(pair.ratio.low) else NONE,
-            digits(pair.waiting),
-            digits(pair.free),
         )
-        for pair in sorted(findings.slowed, key=lambda pair: -pair.ratio.value)
+        for pair in pairs
     ]
-    table = Table("", header, rows, 2, [STRAGGLER_NOTE], "most throughput kept first")
+    note = "Throughput with the straggler by throughput without it, all measured images by the time they took."
+    table = Table("", header, rows, 2, [note], "most throughput kept first")
     return Section("Stragglers", tables=[table.without_empty()] if rows else [])
 
 
 def stragglers_answer(findings: Findings) -> Answer | None:
     """Return, per straggler, the methods that keep most and least of their throughput, undisturbed."""
-    slowed = [pair for pair in findings.slowed if not pair.disturbed]
-    names = Names(pair.fields for pair in slowed)
-    by_straggler: dict[str, list[tuple[float, str]]] = {}
-    for pair in slowed:
-        several = len({other.fields.get("ranks") for other in slowed}) > 1
+    pairs = [pair for pair in slowed(findings.launches) if not pair.disturbed]
+    names = Names(pair.fields for pair in pairs)
+    several = len({pair.fields.get("ranks") for pair in pairs}) > 1
+    by_straggler: dict[str, list[str]] = {}
+    for pair in pairs:
         where = f" on {pair.fields.get('ranks')} ranks" if several else ""
-        kept = by_straggler.setdefault(str(pair.fields["straggler"]), [])
-        kept.append((pair.ratio.value, names(pair.fields) + where))
-    lines = []
-    for straggler, kept in by_straggler.items():
-        (most, best), (least, worst) = max(kept), min(kept)
-        line = f"With {straggler}, {best} keeps {digits(most)} of its throughput"
-        lines.append(f"{line}, {worst} {digits(least)}." if len(kept) > 1 else f"{line}.")
+        kept = f"{names(pair.fields)}{where} {digits(pair.ratio.value)}"
+        by_straggler.setdefault(str(pair.fields["straggler"]), []).append(kept)
+    lines = [
+        f"Throughput kept with {straggler}: {f'{kept[0]} to {kept[-1]}' if len(kept) > 1 else kept[0]}."
+        for straggler, kept in by_straggler.items()
+    ]
     return Answer(lines[0], lines[1:]) if lines else None
 
 
 STRAGGLERS: Final = Declaration(40, stragglers_page, answer=stragglers_answer)
 
 
-WAITING_NOTE: Final = (
+NOTE: Final = (
     "Mean over ranks and steps. A rank waits while its message or native collective has not begun on another "
-    "rank, and moves bytes once it has. Time in which the rank computes counts as neither. The cause of waiting "
-    "is a late rank, or a transfer between other ranks, such as on a slow link. The latest rank works longer than "
-    "others, which wait for it; a rank that begins late because of a slow link is not late. It is named if it is "
-    "late by at least 5 % of a step and by more than twice the clock error, causes two thirds of the waiting for "
-    "ranks, and leads in half of the steps, in all undisturbed launches. Stages of a pipeline differ by design: "
-    "none is late."
+    "rank, and moves bytes once it has. Time in which the rank computes counts as neither. The late rank of a "
+    "step works longest, that of a collective begins last; it is late by the longest waiting of another rank, at "
+    "most by its longer work. It is named if it is late by at least 5 % of a step, by more than twice the clock "
+    "error, and in half of the steps, in all undisturbed launches. Stages of a pipeline differ by design: none is "
+    "late."
 )
 
 
-def waiting_page(findings: Findings) -> Section:
+def page(findings: Findings) -> Section:
     """Return one row per launch of a case in which ranks wait."""
     known = [(index, waits) for index, waits in enumerate(findings.waiting) if waits and _share(waits)]
     known.sort(key=lambda pair: (not pair[1].late, -_share(pair[1])))
-    rows = [_waiting_row(findings, *pair) for pair in known]
+    rows = [_row(findings, *pair) for pair in known]
     header = (
-        *("case", "ranks", "step", "wait", "share waiting", "waiting for transfers", "move bytes", "share moving"),
+        *("case", "ranks", "step", "wait", "share waiting", "move bytes", "share moving"),
         *("latest rank", "by", "verdict"),
     )
-    table = Table("", header, rows, 2, [WAITING_NOTE], "late ranks first, then the longest share of waiting")
+    table = Table("", header, rows, 2, [NOTE], "late ranks first, then the longest share of waiting")
     return Section("Waiting and transfer", tables=[table.without_empty()] if rows else [])
 
 
@@ -99,10 +131,9 @@ def _share(waiting: Waiting) -> float:
     return float(waiting.waiting.mean()) / step if step else 0.0
 
 
-def _waiting_row(findings: Findings, index: int, waiting: Waiting) -> tuple[str, ...]:
-    step, wait, move = (
-        float(values.mean()) for values in (waiting.step_seconds, waiting.waiting, waiting.transfer)
-    )
+def _row(findings: Findings, index: int, waiting: Waiting) -> tuple[str, ...]:
+    times = (waiting.step_seconds, waiting.waiting, waiting.transfer)
+    step, wait, move = (float(values.mean()) for values in times)
     latest = waiting.latest
     return (
         str(waiting.fields.get("case")),
@@ -110,34 +141,29 @@ def _waiting_row(findings: Findings, index: int, waiting: Waiting) -> tuple[str,
         seconds(step),
         seconds(wait),
         digits(_share(waiting)),
-        seconds(float(waiting.waiting_for_transfers.mean())),
         seconds(move),
         digits(move / step if step else None),
-        rank_name(findings, index, latest.rank) if latest else NONE,
+        _rank_name(findings, index, latest.rank) if latest else NONE,
         seconds(latest.seconds) if latest else NONE,
         _verdict(waiting, disturbed=bool(findings.launches[index].disturbed)),
     )
 
 
 def _verdict(waiting: Waiting, *, disturbed: bool) -> str:
-    if disturbed:
-        return "disturbed"
-    if waiting.late:
-        return "late"
+    if disturbed or waiting.late:
+        return "disturbed" if disturbed else "late"
     if waiting.latest and waiting.fields.get("stages"):
         return "stages differ"
-    if waiting.latest and waiting.latest.seconds <= 2 * waiting.clock_error:
-        return "within clock error"
-    return NONE
+    return "within clock error" if waiting.latest and waiting.latest.seconds <= 2 * waiting.clock_error else NONE
 
 
-def rank_name(findings: Findings, index: int, rank: int) -> str:
+def _rank_name(findings: Findings, index: int, rank: int) -> str:
     """Return the name of a rank, with its host where the ranks of the case are on several."""
     hosts = [] if findings.run.described[index].get("network") else findings.run.hosts_of(index)
     return f"rank {rank} on {hosts[rank]}" if len(set(hosts)) > 1 else f"rank {rank}"
 
 
-def waiting_answer(findings: Findings) -> Answer | None:
+def answer(findings: Findings) -> Answer | None:
     """Return one line per late rank: by how much it is late, and in how many cases.
 
     A rank is late in a case if it is in all of its undisturbed launches.
@@ -146,21 +172,22 @@ def waiting_answer(findings: Findings) -> Answer | None:
     for index, (waiting, launch) in enumerate(zip(findings.waiting, findings.launches, strict=True)):
         if waiting and not launch.disturbed:
             late = waiting.late
-            name = rank_name(findings, index, late.rank) if late else ""
-            cases.setdefault(str(waiting.fields.get("case")), []).append((name, late.seconds if late else 0.0))
+            pair = (_rank_name(findings, index, late.rank), late.seconds) if late else ("", 0.0)
+            cases.setdefault(str(waiting.fields.get("case")), []).append(pair)
     ranks: dict[str, list[float]] = {}
     for launches in cases.values():
-        name = launches[0][0]
-        if name and all(other == name for other, _ in launches):
-            ranks.setdefault(name, []).append(median(time for _, time in launches))
+        names = {name for name, _ in launches}
+        if len(names) == 1 and "" not in names:
+            ranks.setdefault(names.pop(), []).append(median(time for _, time in launches))
     lines = []
     for name, times in sorted(ranks.items(), key=lambda rank: max(rank[1]), reverse=True):
         low, high = seconds(min(times)), seconds(max(times))
         by = low if low == high else f"{low} to {high}"
         where = f" in {plural(len(times), 'case')}" if len(times) > 1 else ""
         title = f"{name[0].upper()}{name[1:]}"
-        lines.append(f"{title} is late by {by} in each step{where}: others wait for the rank, not for its links.")
+        said = f"{title} is late by {by} in each step{where}"
+        lines.append(f"{said}: others wait for the rank, not for its links.")
     return Answer(lines[0], lines[1:]) if lines else None
 
 
-WAITING: Final = Declaration(115, waiting_page, rows=EVIDENCE, answer=waiting_answer)
+WAITING: Final = Declaration(115, page, rows=EVIDENCE, answer=answer)

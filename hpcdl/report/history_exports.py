@@ -11,10 +11,10 @@ import numpy as np
 from hpcdl.analysis.over_time.change_points import BEFORE
 from hpcdl.report.formats.cells import visible
 from hpcdl.report.formats.junit import TestCase, TestSuite, written
-from hpcdl.report.history.history import below_floor, label, sentence, signed
+from hpcdl.report.history import label, sentence, signed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from hpcdl.analysis.over_time.change_points import Calibration
     from hpcdl.analysis.over_time.history import History
@@ -55,21 +55,15 @@ def _suite_record(verdict: SuiteVerdict, calibration: Calibration | None) -> dic
             }
             for suspect in findings.suspects
         ],
-        "spread": findings.spread and findings.spread._asdict(),
-        "below_floor": [
-            {
-                **_series(history, floor.series),
-                **_runs(history, floor.first, floor.found),
-                "busbw_bytes_per_second": floor.rate,
-                "nominal_bytes_per_second": floor.nominal,
-                "open": floor in verdict.open_below_floor,
-            }
-            for floor in verdict.below_floor
-        ],
         "missing": [{"case": case, "reason": reason} for case, reason in verdict.missing],
         "environment_changes": [history.jobs[change].path for change in history.environment_changes()],
         "measures": [_measure(history, series) for series in range(len(history.keys))],
-        "calibration": None if calibration is None else _calibration(calibration),
+        "calibration": calibration
+        and {
+            "rounds": calibration.rounds,
+            "false_regressions_per_100_runs": calibration.regressed,
+            "false_improvements_per_100_runs": calibration.improved,
+        },
     }
 
 
@@ -126,7 +120,6 @@ def _named(history: History, suspect: Suspect) -> dict[str, Any]:
         "source": suspect.source,
         **_runs(history, suspect.first, suspect.found),
         "cleared_by_run": None if suspect.ended is None else history.jobs[suspect.ended].path,
-        "probability": suspect.probability,
         "ratio": suspect.ratio,
         "runs": suspect.runs,
     }
@@ -142,20 +135,6 @@ def _measure(history: History, series: int) -> dict[str, Any]:
     }
 
 
-def _calibration(calibration: Calibration) -> dict[str, Any]:
-    return {
-        "rounds": calibration.rounds,
-        "runs": calibration.runs,
-        "false_regressions_per_100_runs": calibration.regressed,
-        "false_improvements_per_100_runs": calibration.improved,
-        "steps_found": calibration.found,
-        "median_delay_runs": None if calibration.delay in {None, float("inf")} else calibration.delay,
-    }
-
-
-Groups = dict[str, list[int]]
-
-
 def junit(verdicts: Sequence[SuiteVerdict], now: dt.datetime) -> str:
     """Return JUnit XML: a test case per suite, kind of case, ranks and measure; ``now``: in UTC.
 
@@ -165,55 +144,33 @@ def junit(verdicts: Sequence[SuiteVerdict], now: dt.datetime) -> str:
 
 
 def _tests(verdict: SuiteVerdict) -> TestSuite:
-    groups, name = _groups(verdict), verdict.history.suite
-    failures = {group: _failures(verdict, rows) for group, rows in groups.items()}
-    others = [row for row, key in enumerate(verdict.history.keys) if key[:3] not in _newest(verdict)]
+    history, known = verdict.history, np.isfinite(verdict.history.seconds)
+    groups: dict[str, list[int]] = {}
+    group_of: dict[tuple[str, ...], str] = {}
+    for row in np.flatnonzero(known[:, -1]).tolist():
+        case, key = history.case(row), history.keys[row]
+        group = group_of.setdefault(key[:3], f"{case.kind}, {case.ranks} ranks, {key.measure}")
+        groups.setdefault(group, []).append(row)
     whole = [f"{case}: missing: {reason}" for case, reason in verdict.missing]
-    whole += _failures(verdict, others)
     whole += [f"slow: {suspect.kind} {suspect.name}" for suspect in verdict.open_suspects]
-    whole += [below_floor(verdict.history, low) for low in verdict.open_below_floor]
-    failures["hosts, links and cases"] = whole
+    failures: dict[str, list[str]] = {**{group: [] for group in groups}, "hosts, links and cases": whole}
+    for change in (change for event in verdict.open_events for change in event.open):
+        since = f"{signed(change.ratio.value)} since {history.jobs[change.first].path}"
+        group = group_of.get(history.keys[change.series][:3], "hosts, links and cases")
+        failures[group].append(f"{label(history, change.series)}: {since}")
+    few = {group for group, rows in groups.items() if (known[rows].sum(axis=1) < BEFORE).all()}
     cases = [
-        TestCase(name, group, "regressed" if lines else "", lines, _too_few(verdict, groups.get(group)))
+        TestCase(
+            history.suite,
+            group,
+            "regressed" if lines else "",
+            lines,
+            f"fewer than {BEFORE} runs" if group in few else "",
+        )
         for group, lines in failures.items()
     ]
-    events = [sentence(verdict.history, event) for event in verdict.findings.events]
-    return TestSuite(f"hpcdl history: {name}", cases, events)
-
-
-def _newest(verdict: SuiteVerdict) -> set[tuple[str, ...]]:
-    """Return the keys, without the environment, of the series of the newest run."""
-    known = np.isfinite(verdict.history.seconds[:, -1])
-    return {key[:3] for key, there in zip(verdict.history.keys, known, strict=True) if there}
-
-
-def _groups(verdict: SuiteVerdict) -> Groups:
-    """Return the series of the newest run by group."""
-    history = verdict.history
-    groups: Groups = {}
-    for row in np.flatnonzero(np.isfinite(history.seconds[:, -1])):
-        case = history.case(int(row))
-        name = f"{case.kind}, {case.ranks} ranks, {history.keys[int(row)].measure}"
-        groups.setdefault(name, []).append(int(row))
-    return groups
-
-
-def _failures(verdict: SuiteVerdict, rows: Sequence[int]) -> list[str]:
-    history = verdict.history
-    alike = {history.keys[row][:3] for row in rows}
-    return [
-        f"{label(history, change.series)}: {signed(change.ratio.value)} since {history.jobs[change.first].path}"
-        for event in verdict.open_events
-        for change in event.open
-        if history.keys[change.series][:3] in alike
-    ]
-
-
-def _too_few(verdict: SuiteVerdict, rows: Sequence[int] | None) -> str:
-    """Return the reason if no series of ``rows`` has enough runs for a verdict; None: there is no such series."""
-    if rows is None or (np.isfinite(verdict.history.seconds[list(rows)]).sum(axis=1) >= BEFORE).any():
-        return ""
-    return f"fewer than {BEFORE} runs"
+    events = [sentence(history, event) for event in verdict.findings.events]
+    return TestSuite(f"hpcdl history: {history.suite}", cases, events)
 
 
 Sample = tuple[dict[str, str], float]
@@ -226,27 +183,18 @@ def openmetrics(verdicts: Sequence[SuiteVerdict], exit_code: int) -> str:
     Rules of names and escapes: https://prometheus.io/docs/specs/om/open_metrics_spec/
     """
     lines = [*_family("hpcdl_history_exit_code", "Exit code of hpcdl history.", [({}, exit_code)])]
-    families = (
-        ("runs", "Runs in the archive.", lambda verdict: float(len(verdict.history.jobs))),
-        ("newest_run_timestamp_seconds", "Start of the newest run.", _timestamp),
-        ("judged_measures", "Measures with enough runs.", lambda verdict: float(verdict.findings.judged)),
-        ("missing_cases", "Cases that the newest run lacks.", lambda verdict: float(len(verdict.missing))),
-        (
-            "open_regressions",
-            "Regressions neither repaired nor accepted.",
-            lambda verdict: float(len(verdict.open_events)),
-        ),
-        (
-            "accepted_regressions",
-            "Regressions that are accepted.",
-            lambda verdict: float(len(verdict.accepted_events)),
-        ),
-        ("below_floor", "Collectives below the floor.", lambda verdict: float(len(verdict.open_below_floor))),
-    )
-    for name, text, value in families:
+    families: dict[str, tuple[str, Callable[[SuiteVerdict], float]]] = {
+        "runs": ("Runs in the archive.", lambda verdict: len(verdict.history.jobs)),
+        "newest_run_timestamp_seconds": ("Start of the newest run.", _timestamp),
+        "judged_measures": ("Measures with enough runs.", lambda verdict: verdict.findings.judged),
+        "missing_cases": ("Cases that the newest run lacks.", lambda verdict: len(verdict.missing)),
+        "open_regressions": ("Neither repaired nor accepted.", lambda verdict: len(verdict.open_events)),
+        "accepted_regressions": ("Accepted regressions.", lambda verdict: len(verdict.accepted_events)),
+    }
+    for name, (text, value) in families.items():
         samples = [({"suite": verdict.history.suite}, value(verdict)) for verdict in verdicts]
         lines += _family(f"hpcdl_history_{name}", text, samples)
-    lines += _family("hpcdl_history_slow_probability", "Hosts and links that are slow now.", _slow(verdicts))
+    lines += _family("hpcdl_history_slow_ratio", "Hosts and links that are slow now.", _slow(verdicts))
     lines += _family("hpcdl_case_time_seconds", "Newest time of each measure.", _times(verdicts))
     return "\n".join([*lines, "# EOF"]) + "\n"
 
@@ -270,7 +218,7 @@ def _timestamp(verdict: SuiteVerdict) -> float:
 
 def _slow(verdicts: Sequence[SuiteVerdict]) -> list[Sample]:
     return [
-        ({"suite": verdict.history.suite, "kind": slow.kind, "name": slow.name}, slow.probability)
+        ({"suite": verdict.history.suite, "kind": slow.kind, "name": slow.name}, slow.ratio)
         for verdict in verdicts
         for slow in verdict.findings.suspects
         if slow.ended is None

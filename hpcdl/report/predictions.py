@@ -7,12 +7,12 @@ from dataclasses import asdict
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from hpcdl.analysis.run.near_linear import NEAR_LINEAR
+from hpcdl.analysis.run.scaling import NEAR_LINEAR
 from hpcdl.prediction.network_file import PRICES
 from hpcdl.prediction.predict import FAR
+from hpcdl.report import published_results
 from hpcdl.report.formats.cells import NONE, digits, percent, rate, seconds, volume
 from hpcdl.report.formats.document import Document, Section, Table
-from hpcdl.report.prediction import published_results
 from hpcdl.report.run.method_names import scheme_name
 
 if TYPE_CHECKING:

@@ -69,17 +69,6 @@ VARIABLES: Final = {
 
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "p")
 """matplotlib's names."""
-SHAPES: Final = (
-    "M14 2.6a3.4 3.4 0 1 0 .01 0z",
-    "M11 3h6v6h-6z",
-    "M14 2l4 7.4h-8z",
-    "M14 1.6l4.4 4.4-4.4 4.4-4.4-4.4z",
-    "M14 10l4-7.4h-8z",
-    "M12.5 2h3v2.5h2.5v3h-2.5v2.5h-3v-2.5h-2.5v-3h2.5z",
-    "M12 2l2 2 2-2 2 2-2 2 2 2-2 2-2-2-2 2-2-2 2-2-2-2z",
-    "M14 2l4 3-1.5 4.6h-5l-1.5-4.6z",
-)
-"""Markers as SVG paths, 28 x 12."""
 DASHES: Final[tuple[tuple[float, ...], ...]] = (
     (),
     (6, 2),
@@ -97,6 +86,12 @@ WIDTH: Final = 4.8
 """Inches of a figure; text of 9 points is legible on a phone, where the figure is as wide as the screen."""
 MAX_LABEL: Final = 26
 """Characters of a label, at most."""
+MAX_NAME: Final = 64
+"""Characters of a name in a legend, at most."""
+HALF: Final = 28
+"""Characters of the longest name, at most, of a legend with two columns."""
+LEGEND_ROW: Final = 0.19
+"""Inches of a row of a legend."""
 SETTINGS: Final[Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "hpcdl",
@@ -129,6 +124,11 @@ def drawn(draw: Callable[[Axes], None], height: float, number: int) -> str:
         axes = figure.add_subplot()
         axes.patch.set_visible(False)
         draw(axes)
+        handles, names = axes.get_legend_handles_labels()
+        if names:
+            columns = 2 if max(map(len, names)) <= HALF else 1
+            figure.set_figheight(height + LEGEND_ROW * -(-len(names) // columns))
+            figure.legend(handles, names, loc="outside lower left", ncols=columns, frameon=False, fontsize=8.5)
         stream = io.StringIO()
         figure.savefig(
             stream, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
@@ -166,7 +166,7 @@ def _rounded(number: re.Match[str]) -> str:
     return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
 
 
-def label(text: str) -> str:
-    """Return text for a drawing: printable, and cut at :data:`MAX_LABEL` characters."""
+def label(text: str, most: int = MAX_LABEL) -> str:
+    """Return text for a drawing: printable, and cut at ``most`` characters."""
     shown = visible(text)
-    return shown if len(shown) <= MAX_LABEL else f"{shown[: MAX_LABEL - 1]}\N{HORIZONTAL ELLIPSIS}"
+    return shown if len(shown) <= most else f"{shown[: most - 1]}\N{HORIZONTAL ELLIPSIS}"

@@ -153,7 +153,7 @@ def section(papers: Sequence[str], records: Sequence[Record]) -> Section:
     return Section(TITLE, tables=tables)
 
 
-FILE: Final = Path(__file__).parents[1] / "claims.toml"
+FILE: Final = Path(__file__).parent / "claims.toml"
 HOLDS, FAILS, OPEN, ABSENT = "holds", "does not hold here", "undecided", "no run"
 EXPECTED: Final = {"holds": HOLDS, "fails": FAILS}
 LUCK: Final = "final_accuracy"

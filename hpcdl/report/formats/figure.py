@@ -1,0 +1,246 @@
+"""Marks of the charts of a figure, and a figure as a separate file: SVG with title and note."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from functools import partial
+from html import escape
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.transforms import ScaledTranslation
+
+from hpcdl.report.formats.canvas import (
+    COLOURS,
+    DARK,
+    DASHES,
+    GRID,
+    INK,
+    LIGHT,
+    MARKERS,
+    MAX_NAME,
+    MUTED,
+    PAPER,
+    SERIES,
+    Theme,
+    drawn,
+    label,
+)
+from hpcdl.report.formats.cells import visible
+from hpcdl.report.formats.charts import Bars, HeatMap, Lines
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis as Drawn
+
+    from hpcdl.report.formats.charts import Axis, Chart, Series
+
+
+LINE_HEIGHT: Final = 0.24
+"""Inches of a bar."""
+
+
+def draw_bars(chart: Bars, axes: Axes) -> None:
+    """Draw the first label on top."""
+    places = np.arange(len(chart.labels))
+    begin = np.zeros(len(places))
+    for (name, lengths), colour in zip(chart.parts.items(), COLOURS, strict=False):
+        axes.barh(places, lengths, 0.72, begin, color=colour, edgecolor=PAPER, linewidth=0.6, label=name)
+        begin = begin + np.asarray(lengths)
+    axes.set_yticks(places, [label(one) for one in chart.labels])
+    axes.invert_yaxis()
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
+    axes.xaxis.set_major_locator(MaxNLocator(4))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: chart.axis.shown(value)))
+    axes.set_xlabel(chart.axis.label)
+
+
+HEIGHT: Final = 3.1
+GAP: Final = 0.035
+"""Inches between two series with intervals."""
+DENSE: Final = 24
+"""Points of a line beyond which they have no markers."""
+MARGIN: Final = 0.05
+"""Share of the range that is free at each end."""
+TICKS: Final = 7
+"""Labels of an axis, at most, unless its ticks are given."""
+
+
+def draw_lines(chart: Lines, axes: Axes) -> None:
+    """Draw the first series in colours, the others as thin lines."""
+    _scale(chart.x, axes.xaxis, axes.set_xscale)
+    _scale(chart.y, axes.yaxis, axes.set_yscale)
+    named = [line for line in chart.series if line.role == "method"][:SERIES]
+    others = [line for line in chart.series if line.role == "method"][SERIES:]
+    for number, line in enumerate(named):  # the first is drawn on top
+        _series(line, number, axes, (len(named) - 1) / 2)
+    for line in others:
+        text = f"{len(others)} others, see the numbers" if line is others[0] else None
+        axes.plot(*_places(line), color=GRID, linewidth=1, label=text, zorder=1)
+    for line in chart.series:
+        if line.role == "reference":
+            axes.plot(*_places(line), color=INK, linewidth=1, dashes=(5, 3), label=label(line.name, MAX_NAME))
+        elif line.role == "ceiling":
+            style: dict[str, Any] = {"color": MUTED, "linewidth": 1.2, "marker": "o", "markersize": 3.5}
+            axes.plot(*_places(line), dashes=(1.5, 1.5), label=label(line.name, MAX_NAME), **style)
+    points = [point for line in chart.series for point in line.points]  # shifted lines do not count by themselves
+    axes.set_xlim(_limits([point.x for point in points], chart.x))
+    axes.set_ylim(_limits([line for point in points for line in point[1:] if line is not None], chart.y))
+
+
+def _places(line: Series) -> tuple[list[float], list[float]]:
+    return [point.x for point in line.points], [point.y for point in line.points]
+
+
+def _series(series: Series, number: int, axes: Axes, middle: float) -> None:
+    """Draw a series; those with intervals stand side by side, ``middle`` at its place."""
+    x, y = _places(series)
+    colour = COLOURS[number]
+    bounded = [point for point in series.points if point.low is not None and point.high is not None]
+    figure = axes.get_figure()
+    place = axes.transData
+    if bounded and figure is not None:
+        place = place + ScaledTranslation((number - middle) * GAP, 0, figure.dpi_scale_trans)
+        below = [max(0.0, point.y - (point.low or 0.0)) for point in bounded]
+        above = [max(0.0, (point.high or 0.0) - point.y) for point in bounded]
+        places, values = [point.x for point in bounded], [point.y for point in bounded]
+        bars: dict[str, Any] = {"color": colour, "ecolor": colour, "elinewidth": 1, "capsize": 2}
+        axes.errorbar(places, values, [below, above], fmt="none", transform=place, **bars)
+    style: dict[str, Any] = {"dashes": DASHES[number]} if DASHES[number] else {}
+    marker = MARKERS[number] if len(x) <= DENSE else ""
+    style |= {"color": colour, "linewidth": 1.6, "markersize": 5, "markeredgecolor": PAPER, "transform": place}
+    axes.plot(x, y, marker=marker, label=label(series.name, MAX_NAME), zorder=3 - number / SERIES, **style)
+
+
+def _scale(axis: Axis, drawn: Drawn, set_scale: Any) -> None:
+    if axis.base:
+        set_scale("log", base=axis.base)
+        drawn.set_major_locator(LogLocator(axis.base, numticks=TICKS))
+        drawn.set_minor_locator(NullLocator())
+    else:
+        drawn.set_major_locator(MaxNLocator(TICKS - 1))
+    if axis.ticks:
+        step = -(-len(axis.ticks) // TICKS)
+        drawn.set_major_locator(FixedLocator(list(axis.ticks)[::-step][::-1]))
+        drawn.set_minor_locator(NullLocator())
+    drawn.set_major_formatter(FuncFormatter(lambda value, _: axis.shown(_whole(value))))
+    drawn.set_label_text(label(axis.label))
+
+
+def _limits(values: Sequence[float], axis: Axis) -> tuple[float, float]:
+    """Return the range of the values and a margin."""
+    if axis.base:
+        known = [value for value in values if value > 0] or [1.0]
+        margin = max((max(known) / min(known)) ** MARGIN, 1.05)
+        return min(known) / margin, max(known) * margin
+    margin = MARGIN * (max(values) - min(values)) or 0.5
+    return min(values) - margin, max(values) + margin
+
+
+def _whole(value: float) -> float:
+    """Return a value without the error of its logarithm."""
+    return round(value) if abs(value) >= 1 and abs(value - round(value)) < 1e-9 * abs(value) else value
+
+
+MAP_TICKS: Final = 12
+"""Labels of an axis, at most."""
+
+
+def draw_heat_map(chart: HeatMap, axes: Axes) -> None:
+    """Draw values from 0 (dark) on in cividis, which colour-blind readers see alike."""
+    image = axes.imshow(chart.values, vmin=0, cmap="cividis", aspect="auto", interpolation="none")
+    _labels(chart.rows, chart.columns, axes)
+    axes.grid(visible=False)
+    axes.set_xlabel(chart.column_label)
+    axes.set_ylabel(chart.row_label)
+    figure = axes.get_figure()
+    if figure is not None:
+        bar: Any = figure.colorbar(image, ax=axes, pad=0.02)  # its stubs are wrong
+        bar.solids.set_rasterized(True)
+        bar.outline.set_visible(False)
+        bar.ax.yaxis.set_major_locator(MaxNLocator(4))
+        bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: chart.axis.shown(value)))
+        bar.set_label(chart.axis.label)
+
+
+def _labels(rows: Sequence[str], columns: Sequence[str], axes: Axes) -> None:
+    """Label every row and column, or of many every nth."""
+    for labels, set_ticks in ((rows, axes.set_yticks), (columns, axes.set_xticks)):
+        widest = max(map(len, labels), default=1)
+        most = MAP_TICKS if set_ticks == axes.set_yticks else max(2, min(MAP_TICKS, 44 // (widest + 1)))
+        step = -(-len(labels) // most)
+        places = range(0, len(labels), step)
+        set_ticks(places, [label(labels[place]) for place in places])
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def figure(chart: Chart, number: int) -> str:
+    """Draw a chart as SVG with a legend; ``number`` makes its ids unique on a page."""
+    match chart:
+        case Lines():
+            return drawn(partial(draw_lines, chart), HEIGHT, number)
+        case Bars():
+            return drawn(partial(draw_bars, chart), 0.8 + LINE_HEIGHT * len(chart.labels), number)
+        case HeatMap():
+            height = min(4.4, max(1.9, 0.9 + 0.3 * len(chart.rows)))
+            return drawn(partial(draw_heat_map, chart), height, number)
+
+
+TOP: Final = 24
+"""Height of the title."""
+ROW: Final = 14
+"""Height of a row of the note."""
+LINE: Final = 84
+"""Letters of a line of the note."""
+WIDE: Final = 52
+"""Letters of a line of the title."""
+STYLE: Final = (
+    ":root{%s}@media(prefers-color-scheme:dark){:root{%s}}svg{color:var(--ink)}text{fill:var(--ink)}"
+    ".m{fill:var(--muted)}"
+)
+
+
+def standalone(svg: str, title: str, note: str) -> str:
+    """Return an SVG document; its colours follow the reader's theme."""
+    box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
+    if box is None:
+        raise ValueError("a drawing without its size")
+    width, height = map(float, box.groups())
+    headings = textwrap.wrap(visible(title), WIDE)
+    top = TOP + ROW * (len(headings) - 1)
+    below = top + height + 4
+    lines = textwrap.wrap(visible(note), LINE)
+    words = [
+        f'<text class="m" x="6" y="{below + ROW * number + 8:g}" font-size="7.5">{escape(line)}</text>'
+        for number, line in enumerate(lines)
+    ]
+    total = below + ROW * len(lines) + 4
+    chart = svg.replace('<svg class="chart"', f'<svg y="{top}" width="{width:g}" height="{height:g}"', 1)
+    style = STYLE % tuple(map(_variables, (LIGHT, DARK)))
+    parts = [
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(visible(title))}" '
+            f'viewBox="0 0 {width:g} {total:g}" font-family="system-ui, sans-serif">'
+        ),
+        f"<style>{style}</style>",
+        f'<rect width="{width:g}" height="{total:g}" style="fill:var(--paper)"/>',
+        *(
+            f'<text x="6" y="{15 + ROW * number}" font-size="11" font-weight="600">{escape(line)}</text>'
+            for number, line in enumerate(headings)
+        ),
+        chart,
+        *words,
+        "</svg>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _variables(theme: Theme) -> str:
+    return "".join(f"--{name}:{colour};" for name, colour in theme.variables().items())

@@ -1,0 +1,316 @@
+"""Page of an archive's history: the verdict, new events, all events, changes of the environment.
+
+``hpcdl history DIR -o history.html`` has figures of the measures that changed, too.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from hpcdl.analysis.over_time.change_points import AFTER, BEFORE, MIN_EFFECT
+from hpcdl.analysis.over_time.regressions import MEASURE_NAMES
+from hpcdl.analysis.over_time.verdict import TOGETHER
+from hpcdl.launch.environment import differences
+from hpcdl.report.formats.cells import NONE, digits, plural, seconds
+from hpcdl.report.formats.charts import Axis, Lines, Point, Series
+from hpcdl.report.formats.document import Document, Section, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from hpcdl.analysis.over_time.change_points import Calibration, Change
+    from hpcdl.analysis.over_time.history import History, Job
+    from hpcdl.analysis.over_time.suspects import Suspect
+    from hpcdl.analysis.over_time.verdict import Event, SuiteVerdict
+    from hpcdl.analysis.statistics.estimates import Vector
+    from hpcdl.report.formats.cells import Number
+
+
+CASES: Final = 10
+"""Cases of a new event in the page, at most; --json has all."""
+
+
+def page(verdict: SuiteVerdict, calibration: Calibration | None) -> Document:
+    """Return the page of one suite."""
+    history, findings = verdict.history, verdict.findings
+    first, last = history.jobs[0], history.jobs[-1]
+    series = f"{plural(findings.judged + findings.short, 'measure')} in the newest"
+    runs = f"{plural(len(history.jobs), 'run')}, {day(first)} to {day(last)}, {series}."
+    short = f"{findings.short} of them have fewer than {BEFORE} runs and are not judged."
+    slow = [_suspect(history, suspect) for suspect in findings.suspects]
+    noise = []
+    if calibration is not None:
+        rates = f"{calibration.regressed:.2f} false regressions and {calibration.improved:.2f} false improvements"
+        noise = [f"Its own noise, shuffled {calibration.rounds} times in blocks of runs: {rates} per 100 runs."]
+    sections = [
+        Section("Verdict", [runs, *([short] if findings.short else [])], _verdict(verdict)),
+        *(_cases(history, event) for event in (*verdict.open_events, *verdict.news)),
+        Section("Changes", tables=[_events(verdict)] if findings.events else []),
+        Section("Slow hosts and links", points=slow),
+        Section("Changes of the environment", points=_environment(history)),
+        Section("Calibration on this archive", noise),
+    ]
+    return Document(f"hpcdl: history of {history.suite}", [section for section in sections if section])
+
+
+def day(job: Job) -> str:
+    """Return the date and time of a job, UTC."""
+    return job.date[:16].replace("T", " ")
+
+
+def signed(ratio: float) -> str:
+    """Return a ratio of times as a signed share: +5.1 %."""
+    return f"{100 * (ratio - 1):+.1f} %" if ratio < 10 else f"x {digits(ratio)}"
+
+
+def label(history: History, series: int) -> str:
+    """Return case and measure of a series."""
+    key = history.keys[series]
+    return f"{key.case} ({MEASURE_NAMES.get(key.measure, key.measure)})"
+
+
+def sentence(history: History, event: Event) -> str:
+    """Return one event in words: verdict, first run, size, cases, and the environment or the likely hosts."""
+    job, worst = history.jobs[event.first], event.changes[0]
+    text = f"{event.verdict.upper()} since {day(job)} ({job.path}): {plural(len(event.changes), 'measure')}, "
+    most = f"{label(history, worst.series)} {signed(worst.ratio.value)} ({_bounds(worst.ratio)})"
+    text += f"median {signed(event.ratio)}, most {most}."
+    if event.verdict == "two states":
+        text += " Slower again, at a level that they had before; later changes between the two are not reported."
+    if event.environment:
+        facts = "; ".join(_differences(history, event.first))
+        text += f" {'Slower' if event.ratio > 1 else 'Faster'} since the new environment: {facts}."
+    return " ".join([text, *(f"Likely: {_suspect(history, suspect)}" for suspect in event.suspects)])
+
+
+def _verdict(verdict: SuiteVerdict) -> list[str]:
+    history = verdict.history
+    newest = len(history.jobs) - 1
+    points = [f"{sentence(history, event)} {_since(event, newest)}" for event in verdict.open_events]
+    points += [f"REGRESSED: {_suspect(history, suspect)}" for suspect in verdict.open_suspects]
+    points += [f"MISSING in the newest run: {case}: {reason}" for case, reason in verdict.missing]
+    if verdict.age is not None:
+        hours = verdict.age.total_seconds() / 3600
+        points.append(f"STALE: the newest run began at {day(history.jobs[-1])}, {hours:.0f} hours ago.")
+    points += [sentence(history, event) for event in verdict.news]
+    points += [_accepted(verdict, event) for event in verdict.accepted_events]
+    disturbed = history.jobs[-1].disturbed
+    if disturbed:
+        case, cause = next(iter(disturbed.items()))
+        points.append(
+            f"DISTURBED in the newest run: {plural(len(disturbed), 'case')}, not judged: {case}: {cause}."
+        )
+    if verdict.verdict == "too few runs":
+        points.append(f"TOO FEW RUNS: no measure of the newest has {BEFORE} runs.")
+    elif verdict.verdict == "fine" and verdict.age is None:
+        points.append(f"FINE: no change of {100 * MIN_EFFECT:g} % or more for the worse is open.")
+    return points
+
+
+def _since(event: Event, newest: int) -> str:
+    back = len(event.changes) - len(event.open)
+    repaired = f", {back} of them repaired" if back else ""
+    return f"Found {plural(newest - event.found, 'run')} before the newest{repaired}."
+
+
+def _accepted(verdict: SuiteVerdict, event: Event) -> str:
+    history = verdict.history
+    entry = verdict.accepts(history.keys[event.open[0].series].case)
+    reason = "" if entry is None else f", until {entry.expires}: {entry.reason}"
+    return (
+        f"ACCEPTED{reason}: {plural(len(event.open), 'measure')} {event.verdict} since "
+        f"{day(history.jobs[event.first])}, median {signed(event.ratio)}."
+    )
+
+
+def _cases(history: History, event: Event) -> Section:
+    rows = [
+        (label(history, change.series), signed(change.ratio.value), _bounds(change.ratio))
+        for change in event.changes
+    ]
+    left_out = f"{len(rows) - CASES} more in --json" if len(rows) > CASES else ""
+    table = Table("", ("measure", "change", "95 % interval"), rows[:CASES], left_out=left_out)
+    return Section(f"{event.verdict.capitalize()} since {day(history.jobs[event.first])}", tables=[table])
+
+
+def _bounds(ratio: Sequence[float]) -> str:
+    return f"{signed(ratio[1])} to {signed(ratio[2])}"
+
+
+def _events(verdict: SuiteVerdict) -> Table:
+    history = verdict.history
+    rows = [
+        (
+            day(history.jobs[event.first]),
+            event.verdict,
+            "open" if event in verdict.open_events else "accepted" if event in verdict.accepted_events else NONE,
+            ", ".join(suspect.name for suspect in event.suspects)
+            or ("new environment" if event.environment else NONE),
+            str(len(event.changes)),
+            signed(event.ratio),
+            str(event.found - event.first + 1),
+        )
+        for event in sorted(verdict.findings.events, key=lambda event: event.first)
+    ]
+    header = ("first run", "verdict", "state", "likely cause", "measures", "median", "found after")
+    notes = [f"A change needs {AFTER} runs that agree; a series is judged from its {BEFORE + AFTER}th run on."]
+    return Table("", header, rows, left=4, notes=notes)
+
+
+def _suspect(history: History, suspect: Suspect) -> str:
+    end = "" if suspect.ended is None else f", until {day(history.jobs[suspect.ended])}"
+    times = f"{plural(suspect.runs, 'run')} with it slow since {day(history.jobs[suspect.first])}{end}"
+    kind = "" if suspect.kind == "hosts" else f"{suspect.kind} "
+    return f"{kind}{suspect.name}, {signed(suspect.ratio)}, {times}, by {suspect.source}."
+
+
+def _differences(history: History, job: int) -> list[str]:
+    """Return what is new in the environment of a job, or of one next to it."""
+    near = [number for number in history.environment_changes() if abs(number - job) <= TOGETHER]
+    changes = [
+        differences(history.jobs[number - 1].environment, history.jobs[number].environment) for number in near
+    ]
+    return next(filter(None, changes), ["other key"])
+
+
+def _environment(history: History) -> list[str]:
+    points = []
+    for number in history.environment_changes():
+        facts = differences(history.jobs[number - 1].environment, history.jobs[number].environment)
+        points.append(f"{day(history.jobs[number])}: {'; '.join(facts) or 'other key'}.")
+    return points
+
+
+EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+TICKS: Final = 4
+"""Dates on an axis."""
+NOTE: Final = "Dashed: the median between changes. Another environment begins a new line."
+
+
+def of_changed(verdict: SuiteVerdict) -> list[Lines]:
+    """Return one chart per measure with a change: open ones first, the largest first."""
+    changes = _changes(verdict)
+    new = {change.series for event in verdict.open_events for change in event.open}
+    sizes = {row: max(abs(np.log(change.ratio.value)) for change in mine) for row, mine in changes.items()}
+    ordered = sorted(sizes, key=lambda row: (row not in new, -sizes[row]))
+    return [_chart(verdict, rows, changes) for rows in _measures(verdict.history, ordered)]
+
+
+def _changes(verdict: SuiteVerdict) -> dict[int, list[Change]]:
+    changes: dict[int, list[Change]] = {}
+    for event in verdict.findings.events:
+        for change in event.changes:
+            changes.setdefault(change.series, []).append(change)
+    return {row: sorted(mine, key=lambda change: change.first) for row, mine in changes.items()}
+
+
+def _measures(history: History, rows: Iterable[int]) -> list[list[int]]:
+    """Return the series of the same case and measure in all environments, in the order of ``rows``."""
+    alike: dict[tuple[str, str, str], list[int]] = {}
+    for row, key in enumerate(history.keys):
+        alike.setdefault(key[:3], []).append(row)
+    return list({history.keys[row][:3]: alike[history.keys[row][:3]] for row in rows}.values())
+
+
+def _chart(verdict: SuiteVerdict, rows: Sequence[int], changes: dict[int, list[Change]]) -> Lines:
+    history = verdict.history
+    x = _days(history)
+    lines, levels = [], []
+    for number, row in enumerate(rows, 1):
+        values = history.seconds[row]
+        runs = np.flatnonzero(np.isfinite(values))
+        name = "time" if len(rows) == 1 else f"environment {number}"
+        lines.append(Series(name, [Point(x[run], float(values[run])) for run in runs]))
+        levels.append(
+            Series("level", levels_of(values, [change.first for change in changes.get(row, ())], x), "reference")
+        )
+    text = "; ".join(_words(history, change) for row in rows for change in changes.get(row, ()))
+    note = f"{text[0].upper()}{text[1:]}. {NOTE}" if text else NOTE
+    return Lines(label(history, rows[0]), _dates(x), Axis("time", seconds), [*lines, *levels], note)
+
+
+def levels_of(values: Vector, cuts: Sequence[int], x: Sequence[float]) -> list[Point]:
+    """Return the medians between changes, as corners of a step function.
+
+    ``values``: (runs,), NaN if missing; ``cuts``: first runs after the changes, ascending; ``x``: (runs,).
+    """
+    points = []
+    for begin, end in zip([0, *cuts], [*cuts, len(values)], strict=True):
+        runs = begin + np.flatnonzero(np.isfinite(values[begin:end]))
+        if not len(runs):  # a change before the first run in its environment
+            continue
+        level = float(np.median(values[runs]))
+        points += [Point(x[runs[0]], level), Point(x[end if end < len(values) else runs[-1]], level)]
+    return points
+
+
+def _words(history: History, change: Change) -> str:
+    slower = "slower" if change.ratio.value > 1 else "faster"
+    size = f"{signed(change.ratio.value)} ({_bounds(change.ratio)})"
+    return f"{slower} since {day(history.jobs[change.first])}: {size}"
+
+
+def _days(history: History) -> list[float]:
+    """Return the date of each job in days since 1970."""
+    dates = [dt.datetime.fromisoformat(job.date) for job in history.jobs]
+    return [(date - EPOCH) / dt.timedelta(days=1) for date in dates]
+
+
+def _dates(x: Sequence[float]) -> Axis:
+    """Return an axis of dates; of times of day if the runs are of a few days."""
+    first, last = min(x), max(x)
+    few = last - first < TICKS
+    form = "%m-%d %H:%M" if few else "%Y-%m-%d"
+
+    def shown(value: Number) -> str:
+        return NONE if value is None else (EPOCH + dt.timedelta(days=value)).strftime(form)
+
+    ticks = np.linspace(first, last, TICKS)
+    return Axis("run", shown, ticks=(ticks if few else np.unique(ticks.round())).tolist())
+
+
+def render(verdicts: Sequence[SuiteVerdict], calibrations: Mapping[str, Calibration]) -> str:
+    """Return a page in HTML, with figures; several suites follow each other."""
+    from hpcdl.report.formats.html import Source, headed, written  # late: it needs jinja2
+
+    sources = []
+    for found in verdicts:
+        document = page(found, calibrations.get(found.history.suite))
+        verdict, *others = document.sections
+        contents: list[tuple[Section, list[Lines]]] = [
+            (headed(verdict), []),
+            (Section("Measures that changed"), of_changed(found)),
+            *((other, []) for other in others),
+            (Section("All measures", tables=[_table(found)]), []),
+        ]
+        shown = [(section, charts) for section, charts in contents if section or charts]
+        sources.append(Source(document, shown, failed=found.verdict == "regressed"))
+    none = Section("Verdict", ["TOO FEW RUNS: none."])
+    return written(sources or [Source(Document("hpcdl: history", [none]), [(none, [])], failed=False)])
+
+
+def _table(verdict: SuiteVerdict) -> Table:
+    """Return one row per series: its runs, its newest time and its level since the last change."""
+    history, changes = verdict.history, _changes(verdict)
+    rows = []
+    for row, values in enumerate(history.seconds):
+        cuts = [change.first for change in changes.get(row, ())]
+        level, newest = float(np.nanmedian(values[max(cuts, default=0) :])), float(values[-1])
+        known = np.isfinite(newest)
+        rows.append(
+            (
+                label(history, row),
+                str(int(np.isfinite(values).sum())),
+                seconds(newest) if known else NONE,
+                signed(newest / level) if known else NONE,
+                seconds(level),
+                str(len(cuts) or NONE),
+                day(history.jobs[max(cuts)]) if cuts else NONE,
+            )
+        )
+    header = ("measure", "runs", "newest", "against level", "level", "changes", "last change")
+    notes = ["Level: the median since the last change. Newest: a dash if the newest run lacks the measure."]
+    return Table("", header, rows, notes=notes)

@@ -1,1 +1,0 @@
-"""Report of a history of runs."""
