@@ -26,7 +26,7 @@ from hpcdl.prediction.fitting import CannotFitError, is_undetermined
 from hpcdl.prediction.network_file import NetworkFileError, load_network
 from hpcdl.prediction.parallelism import Parallelism, parallelism
 from hpcdl.prediction.programs import check_hosts, measured_programs, program_of, scheme_traits, spec_of
-from hpcdl.prediction.steps import STEPPING, predicted_steps
+from hpcdl.prediction.steps import STEPPING, predicted_steps, with_shared_ports
 from hpcdl.suite import UsageError
 from hpcdl.trace.recorder import TraceError
 
@@ -153,9 +153,9 @@ def _operations(
         for p in ranks if ranks and first["kind"] == "collective" else sorted(known):
             like = known.get(p, first)
             began = perf_counter()
-            world = simulated(p, cluster)
             try:
                 check_hosts(like, cluster, p)
+                world = simulated(p, with_shared_ports(like, cluster, p))
                 program = program_of(like, p)
                 if program is not None:
                     world.run(program)
