@@ -107,15 +107,6 @@ def test_runs_that_start_within_a_second_have_different_folders(tmp_path, monkey
     assert all(folder.name.startswith("quickstart-20") for folder in folders)
 
 
-@pytest.mark.parametrize("name", ["parts", "log.txt", "run.h5", "report.md", "report.html"])
-def test_a_file_in_place_of_a_folder_is_named(refused, tmp_path, name):
-    (tmp_path / "o").mkdir()
-    place = tmp_path / "o" / name
-    place.touch() if name == "parts" else place.mkdir()
-    obstacle = "not a folder" if name == "parts" else "not a regular file"
-    assert f"-o o: {name} exists but is {obstacle}" in refused(FINE, "-o", "o", "--resume")
-
-
 def test_a_dry_run_finds_the_same_mistakes(refused):
     assert "did you mean 'steps'?" in refused(f"{FINE}stepz = 4\n", "--dry-run")
 
