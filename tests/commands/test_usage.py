@@ -118,7 +118,7 @@ def test_a_dry_run_finds_wrong_data(refused, tmp_path):
     assert refused(data, "--dry-run").startswith(f"hpcdl: {where}images.h5: cannot be read: not HDF5")
     with h5py.File(tmp_path / "images.h5", "w", locking=False) as file:
         file["train/images"] = np.zeros((4, 8, 8, 3), np.uint8)
-    assert refused(data, "--dry-run") == f"hpcdl: {where}images.h5: lacks train/labels; it has train/images\n"
+    assert refused(data, "--dry-run") == f"hpcdl: {where}images.h5: lacks train/images or train/labels\n"
     (tmp_path / "test.bin").write_bytes(b"")
     data = FINE.replace('dataset = "digits"', 'dataset = {name = "cifar100", path = "."}')
     assert refused(data, "--dry-run").startswith(f"hpcdl: {where}train.bin: missing")
