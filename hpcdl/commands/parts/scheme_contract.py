@@ -10,7 +10,7 @@ import numpy as np
 
 from hpcdl.aggregation.parts import cost
 from hpcdl.aggregation.parts.entries import Series, dense
-from hpcdl.aggregation.parts.simulation import Operation
+from hpcdl.cases.simulation.operations import Operation
 from hpcdl.compression.parts.protocol import Sparse
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import phantom
@@ -68,7 +68,7 @@ def check_scheme(scheme: Scheme, traits: Aggregation) -> Iterator[Check]:
         checks.append(("messages and bytes as stated", partial(_volume, scheme)))
         checks.append(("simulated time as stated", partial(_time, scheme)))
     if traits.sides is not None:
-        checks.append(("symmetry as declared", partial(_symmetry, scheme)))
+        checks.append(("symmetry as declared", partial(_symmetry, scheme, traits)))
     for what, check in checks:
         try:
             yield Check(holds=True, what=what, detail=check())
@@ -290,11 +290,11 @@ def _time(scheme: Scheme) -> str:
     return f"{compared} numbers of ranks on {NETWORK.name}"
 
 
-def _symmetry(scheme: Scheme) -> str:
-    name = f"{scheme.__module__}:{scheme.__name__}"
+def _symmetry(scheme: Scheme, traits: Aggregation) -> str:
     for ranks in RANKS:
         for length, per_host in ((PER_RANK * ranks, 1), (PER_RANK * ranks, 2), (1009, 1), (3, 1)):
-            operation, network = Operation("allreduce", name, {}, ranks, length, "float32"), NETWORK.on(per_host)
+            network = NETWORK.on(per_host)
+            operation = Operation("allreduce", partial(scheme), traits.sides, ranks, length, "float32")
             simulation, world = operation.simulate(network), simulated(ranks, network)
             world.run(operation)
             if abs(simulation.seconds - world.now) > 1e-9 * world.now:
