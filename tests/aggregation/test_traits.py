@@ -132,8 +132,8 @@ def test_a_declaration_of_another_type_is_refused_in_one_line(module, tmp_path):
 
 
 def test_a_module_without_declaration_has_the_defaults():
-    assert registry.traits("aggregation", "ring", Aggregation) == Aggregation()
-    assert traits_of("ring", {}) == Aggregation()
+    assert registry.traits("aggregation", "binomial", Aggregation) == Aggregation()
+    assert traits_of("binomial", {}) == Aggregation()
 
 
 def test_a_composite_scheme_is_no_component_of_another():
