@@ -10,13 +10,16 @@ import json
 import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hpcdl.launch.process import STATUS
 from hpcdl.trace import files
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
+
+JOB_ENDED: Final = "the job ended during this case"
 
 
 class CaseFailedError(Exception):
@@ -60,7 +63,7 @@ def _record_path(part: Path, suffix: str) -> Path:
 
 def begin(part: Path, case: str) -> None:
     """Record that ``case`` begins; its result will be in ``part``."""
-    failure = Failure(case, "the job ended during this case", command=os.environ.get(STATUS))
+    failure = Failure(case, JOB_ENDED, command=os.environ.get(STATUS))
     _record_path(part, ".started").write_text(json.dumps(asdict(failure)), encoding="utf-8")
     _record_path(part, ".failed").unlink(missing_ok=True)
 
@@ -105,6 +108,17 @@ def _failure(path: Path) -> Failure | None:
     with suppress(OSError, ValueError, RecursionError):
         return files.from_json(Failure, json.loads(files.read_text(path)))
     return None
+
+
+def blame(parts: Path, command: str, rank: int, known: Collection[str]) -> None:
+    """Name ``rank``, whose process ended first, in the new failure of ``command`` that no rank recorded.
+
+    ``known``: digests of cases that failed in earlier jobs.
+    """
+    for digest, failure in read(parts).items():
+        if failure.command == command and failure.error == JOB_ENDED and digest not in known:
+            named = replace(failure, rank=rank, error="its process ended during this case, and the job with it")
+            (parts / f"{digest}.failed").write_text(json.dumps(asdict(named)), encoding="utf-8")
 
 
 def any_since(parts: Path, begin_ns: int) -> bool:

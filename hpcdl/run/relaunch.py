@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from hpcdl.exit_codes import FAILED
 from hpcdl.launch.mpirun import self_launch
 from hpcdl.launch.process import RELAUNCH
+from hpcdl.launch.rank_processes import RankProcesses
 from hpcdl.run import failed_cases
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def supervise(
     heartbeat: Callable[[], object],
     is_ending: Callable[[], bool],
     *,
+    before_kill: Callable[[], None] = lambda: None,
     heartbeat_timeout: float = HEARTBEAT_TIMEOUT,
     end_timeout: float = END_TIMEOUT,
 ) -> None:
@@ -56,6 +58,7 @@ def supervise(
             quiet, seen = 0.0, now
         if quiet >= limit:
             print(f"hpcdl: no heartbeat of rank 0 for {quiet:.0f} s; killing {launcher.args!r}", file=sys.stderr)
+            before_kill()
             launcher.terminate()
             with suppress(subprocess.TimeoutExpired):
                 launcher.wait(KILL_DELAY)
@@ -96,13 +99,18 @@ def run_cases(
         while True:
             status.unlink(missing_ok=True)
             alive.touch()
-            wait = partial(
-                supervise,
-                heartbeat=partial(modified, alive, status),
-                is_ending=partial(_is_ending, status, parts, time.time_ns()),
-            )
-            code = self_launch(ranks, given, status, fault_tolerant=fault_tolerant, typed=typed, wait=wait)
+            with RankProcesses(Path(place), ranks) as processes:
+                wait = partial(
+                    supervise,
+                    heartbeat=partial(_heartbeat, processes, alive, status),
+                    is_ending=partial(_is_ending, status, parts, time.time_ns()),
+                    before_kill=processes.forget,
+                )
+                code = self_launch(ranks, given, status, fault_tolerant=fault_tolerant, typed=typed, wait=wait)
+                first = processes.first_ended()
             if code is None:
+                if first is not None:
+                    failed_cases.blame(parts, str(status), first, known)
                 failures = failed_cases.read(parts)
                 new = [
                     digest
@@ -123,6 +131,12 @@ def run_cases(
                 return code
             if "--resume" not in given:
                 given = [*given, "--resume"]
+
+
+def _heartbeat(processes: RankProcesses, *files: Path) -> tuple[int, ...]:
+    """Return a value that changes while rank 0 runs, and watch new processes."""
+    processes.watch()
+    return modified(*files)
 
 
 def _is_ending(status: Path, parts: Path, began: int) -> bool:

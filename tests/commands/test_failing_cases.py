@@ -110,7 +110,7 @@ def test_after_a_case_that_fails_on_one_rank_a_new_job_runs_the_others(each):
     assert finished(each) == ["ring"]
     assert failed_cases(each) == {
         "mine:one_raises": (1, "RuntimeError: no wheels"),
-        "mine:one_ends": (None, "the job ended during this case"),
+        "mine:one_ends": (1, "its process ended during this case, and the job with it"),
     }
     assert order(each) == ["mine:one_raises", "mine:one_ends", "ring"]
 

@@ -166,6 +166,7 @@ def in_job(options: argparse.Namespace) -> int:
         start,
         write_status,
     )
+    from hpcdl.launch.rank_processes import announce
     from hpcdl.run.failed_cases import CaseFailedError
 
     library = load()
@@ -178,6 +179,7 @@ def in_job(options: argparse.Namespace) -> int:
 
             mpi = Mpi()
             options.ranks = mpi.comm.size
+            announce(mpi.comm.rank)
             complaint = mismatch(mpi.comm.size, os.environ, library.name)
     if complaint:
         if not is_first(os.environ):
