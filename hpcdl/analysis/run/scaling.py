@@ -14,8 +14,8 @@ speedup and efficiency 1 by definition. Exposed communication is the step time l
 communicate (aggregation "none") on as many ranks, chosen alike by strategy and optimizer; both must keep common
 steps, or neither; on one rank it is 0 by definition, and it is never below 0. Times are those of undisturbed
 launches; of all where all are disturbed (:mod:`hpcdl.analysis.run.disturbance`). Input is the part of the compute
-time that goes into waiting for images, of the rank that waits longest. Sent bytes and messages are per step, of the
-rank that sends most, of those that take steps.
+time that goes into waiting for images, of the rank that waits longest. Sent bytes and messages are per step, of
+the rank that sends most, of those that take steps.
 Load balance and communication efficiency are those of the POP project (Rosas, Gimenez & Labarta, Scalability
 prediction for fundamental performance factors, 2014).
 
