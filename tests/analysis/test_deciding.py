@@ -4,9 +4,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hpcdl.analysis.run.ranking import Candidate, Field
 
-from hpcdl.analysis.run.deciding import area, decisions
+from hpcdl.analysis.run.deciding import Candidate, Field, area, decisions
 
 
 def launch(method, seed, seconds, cell="lenet5"):

@@ -70,7 +70,7 @@ def test_a_missing_case_fails_and_a_new_one_is_named(nights, capsys):
     before, now = nights("a", STEADY), nights("b", STEADY, ring=1.0, torus=1.0)
     assert main(["compare", *before, "--with", *now]) == 1
     page = capsys.readouterr().out
-    assert "- missing: tree: no result (5 of 5 launches)" in page
+    assert "tree: no result (5 of 5" in " ".join(page.split())
     assert "- new: torus" in page
 
 

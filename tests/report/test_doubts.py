@@ -59,14 +59,6 @@ def test_what_was_dropped_is_said_apart(hand):
     assert "1 update dropped at the limit" in page
 
 
-def test_a_ceiling_that_is_none(hand):
-    hand.train([steps(20)] * 2, aggregation="none")
-    hand.train([steps(15)] * 2, aggregation="ring")
-    hand.train([steps(19.9)] * 2, aggregation="tree")
-    page = " ".join(render([hand.read()], "md").split())
-    assert "on 2 ranks 1 case took less time than training without communication" in page
-
-
 def test_what_is_simulated_has_no_clock_to_doubt(hand):
     hand.train([steps(20)], network="gemini")
     assert "governor" not in render([hand.read({"cpu": {"governor": "powersave"}})], "md").split("| fact")[0]

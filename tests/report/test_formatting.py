@@ -1,6 +1,6 @@
 import pytest
 
-from hpcdl.report.formats.cells import digits, interval, percent, plural, rate, seconds, spread, volume
+from hpcdl.report.formats.cells import digits, interval, percent, plural, rate, seconds, volume
 
 
 @pytest.mark.parametrize(
@@ -40,8 +40,6 @@ from hpcdl.report.formats.cells import digits, interval, percent, plural, rate, 
         (interval(0.001, 0.002, seconds), "1.00 to 2.00 ms"),
         (interval(0.0009, 0.002, seconds), "900 us to 2.00 ms"),
         (interval(0.91, 0.97), "0.910 to 0.970"),
-        (spread(0.95, 0.91, 0.97), "0.950 (0.910 to 0.970)"),
-        (spread(0.95, None, 0.97), "0.950"),
         (plural(1, "thread", " per rank"), "1 thread per rank"),
         (plural(0.5, "epoch"), "0.5 epochs"),
         (plural(None, "thread"), ""),

@@ -128,7 +128,7 @@ def test_one_rank_that_learned_differently_is_shown_apart(hand, row):
 
 
 def test_exposed_communication_is_never_negative(hand, row):
-    """The tree takes 30 ms less than training without communication: no time is less than 0, and a warning says it."""
+    """The tree takes 30 ms less than training without communication: no time is less than 0."""
     wide = [40.0, 40.0, *(40.0 + step for step in range(20))]
     hand.train([wide] * 2, aggregation="none")
     hand.train([[ms - 0.1 for ms in wide]] * 2, aggregation="ring")
@@ -137,7 +137,6 @@ def test_exposed_communication_is_never_negative(hand, row):
     assert row(page, "ring", "2")[6] == "~0"
     assert row(page, "tree", "2")[6:8] == ["~0", "0 to 0 s"]
     assert "~0: no slower than without communication" in page
-    assert "on 2 ranks 1 case took less time than training without communication" in page
     exposed = [
         record[f"exposed_communication_seconds{bound}"]
         for record in json.loads(render([hand.read()], "json"))["cases"]

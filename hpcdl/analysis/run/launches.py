@@ -65,8 +65,8 @@ def throughput_of(steps: Table, warmup: int, batch: float) -> Throughput | None:
     lengths = np.diff(moments)
     busy = np.where(_level(moments, begin, end, np.ones(len(begin))) > 0.5, lengths, 0.0)
     used = _level(moments, begin, end, images / (end - begin)) * lengths
-    busy, consumed = (np.concatenate([[0.0], np.cumsum(values)]) for values in (busy / 1e9, used))
-    edges = np.interp(np.linspace(0, consumed[-1], windows + 1), consumed, busy)
+    busy, consumed = (np.concatenate([[0.0], np.cumsum(values)]) for values in (busy, used))
+    edges = np.interp(np.linspace(0, consumed[-1], windows + 1), consumed, busy / 1e9)
 
     def per_worker(column: str) -> Vector:
         return np.asarray(np.bincount(worker, steps[column] * inside, len(ranks)) / batches, np.float64)

@@ -12,11 +12,10 @@ optimizer, else those of any one; of these those of the same strategy, else of o
 any one. Without one-rank cases the base is the same case at its smallest scale. What belongs to the base has
 speedup and efficiency 1 by definition. Exposed communication is the step time less that of the case that does not
 communicate (aggregation "none") on as many ranks, chosen alike by strategy and optimizer; both must keep common
-steps, or neither; on one rank it is 0 by definition, and it is never below 0: where the interval of the difference
-is below 0 by more than 5 % of a step, ``beats_ceiling`` is true. Times are those of undisturbed launches; of all
-where all are disturbed (:mod:`hpcdl.analysis.run.disturbance`). Input is the part of the compute time that goes
-into waiting for images, of the rank that waits longest. Sent bytes and messages are per step, of the rank that
-sends most, of those that take steps.
+steps, or neither; on one rank it is 0 by definition, and it is never below 0. Times are those of undisturbed
+launches; of all where all are disturbed (:mod:`hpcdl.analysis.run.disturbance`). Input is the part of the compute
+time that goes into waiting for images, of the rank that waits longest. Sent bytes and messages are per step, of
+the rank that sends most, of those that take steps.
 Load balance and communication efficiency are those of the POP project (Rosas, Gimenez & Labarta, Scalability
 prediction for fundamental performance factors, 2014).
 
@@ -129,8 +128,6 @@ Record = dict[str, Any]
 
 NEAR_LINEAR: Final = 0.90
 """Least efficiency that is near-linear."""
-CEILING: Final = 0.05
-"""Share of a step that noise may gain over the same step without communication."""
 
 
 def records(launches: Iterable[Launch]) -> list[Record]:
@@ -258,7 +255,6 @@ def _training(point: Point, points: Sequence[Point]) -> Record:
         "exposed_communication_seconds_low": shown.low,
         "exposed_communication_seconds_high": shown.high,
         "ceiling_disturbed": ceiling_disturbed,
-        "beats_ceiling": exposed.high < -CEILING * step.value if math.isfinite(exposed.high) else None,
         "load_balance": compute
         and _middle(point, lambda launch: _share(launch.mean_compute_seconds, launch.compute_seconds)),
         "communication_efficiency": compute

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from matplotlib import rc_context
@@ -15,7 +14,7 @@ from matplotlib.figure import Figure
 from hpcdl.report.formats.cells import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from matplotlib.axes import Axes
 
@@ -117,7 +116,8 @@ SETTINGS: Final[Any] = {
 
 def drawn(draw: Callable[[Axes], None], height: float, number: int) -> str:
     """Return the drawing of ``draw`` as an SVG element; ``number`` makes its ids unique on a page."""
-    with _settings():
+    with rc_context(SETTINGS), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # glyphs that its fonts lack; the browser has its own
         figure = Figure(figsize=(WIDTH, height))
         FigureCanvasSVG(figure)
         figure.patch.set_visible(False)
@@ -134,13 +134,6 @@ def drawn(draw: Callable[[Axes], None], height: float, number: int) -> str:
             stream, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
         )
     return themed(stream.getvalue(), number)
-
-
-@contextmanager
-def _settings() -> Iterator[None]:
-    with rc_context(SETTINGS), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # glyphs that its fonts lack; the browser has its own
-        yield
 
 
 def themed(svg: str, number: int) -> str:

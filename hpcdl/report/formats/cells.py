@@ -126,12 +126,6 @@ def interval(low: Number, high: Number, shown: Callable[[Number], str] = digits)
     return f"{number if unit and last.endswith(f' {unit}') else first} to {last}"
 
 
-def spread(value: Number, low: Number, high: Number, shown: Callable[[Number], str] = digits) -> str:
-    """A value and its bounds: "0.95 (0.93 to 0.97)"; without the bounds when either is unknown."""
-    bounds = interval(low, high, shown)
-    return shown(value) if bounds == NONE else f"{shown(value)} ({bounds})"
-
-
 def plural(number: Number, noun: str, rest: str = "") -> str:
     """A number of things: "1 thread per rank", "2 threads per rank"; empty for None."""
     return "" if number is None else f"{number:g} {noun}{'' if number == 1 else 's'}{rest}"

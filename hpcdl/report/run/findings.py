@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from hpcdl.analysis.run.launches import Launch
     from hpcdl.analysis.run.outcome import Staleness
     from hpcdl.analysis.run.scaling import Record
-    from hpcdl.fabric.network import Network
     from hpcdl.prediction.fitted import RunPrediction
     from hpcdl.report.run.grouping import Method, Settings
     from hpcdl.trace.run import Run
@@ -104,11 +103,6 @@ class Findings:
     def predicted(self) -> RunPrediction | None:
         """Network fitted to the measured times, and its predictions; None if too little was measured."""
         return predict_run(self.run, self.records)
-
-    @property
-    def network(self) -> Network | None:
-        """Network fitted to the measured times; None if too little was measured."""
-        return self.predicted.fitted.network if self.predicted else None
 
     @cached_property
     def links(self) -> list[Links]:

@@ -77,7 +77,6 @@ def warnings(run: Run, records: Sequence[Record]) -> list[str]:
         *_incomplete(run, measured),
         *_oversubscribed(run, measured),
         *_disturbed(measured),
-        *_above_the_ceiling(measured),
         *(_machine(run.environment) if measured or not records else ()),
     ]
 
@@ -157,20 +156,6 @@ def _disturbed(records: Sequence[Record]) -> Iterator[str]:
     stolen = [share for record in records if (share := record.get("stolen") or 0.0) >= NOTED_STEAL]
     if stolen:
         yield f"the hypervisor took up to {100 * max(stolen):.0f} % of a rank's time."
-
-
-def _above_the_ceiling(records: Sequence[Record]) -> Iterator[str]:
-    """Training with communication that was faster than without."""
-    faster: dict[int, int] = {}
-    for record in records:
-        if record.get("beats_ceiling") and not (record.get("disturbed") or record["ceiling_disturbed"]):
-            faster[record["ranks"]] = faster.get(record["ranks"], 0) + 1
-    for ranks, cases in faster.items():
-        yield (
-            f"on {plural(ranks, 'rank')} {plural(cases, 'case')} took less time than training without "
-            "communication: they were not measured under like conditions. Repeat the run, with --launches if it "
-            "stays so."
-        )
 
 
 def _machine(environment: Mapping[str, Any]) -> Iterator[str]:

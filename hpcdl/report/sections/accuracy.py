@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hpcdl.report.formats.cells import NONE, digits, plural, seconds, spread, whole
+from hpcdl.report.formats.cells import NONE, digits, interval, plural, seconds, whole
 from hpcdl.report.formats.charts import Axis, Lines, Point, Series
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import Answer, Declaration, without
@@ -95,7 +95,7 @@ def _ranged(scale: Scale, name: str, shown: Callable[[Number], str]) -> str:
     low, high = scale.low(name), scale.high(name)
     if low is None or high is None:
         return NONE
-    return shown(low) if low == high else spread(scale.median(name), low, high, shown)
+    return shown(low) if low == high else f"{shown(scale.median(name))} ({interval(low, high, shown)})"
 
 
 def answer(findings: Findings) -> Answer | None:

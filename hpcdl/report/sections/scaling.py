@@ -57,7 +57,8 @@ POOLED: Final = (
 
 def page(findings: Findings) -> Section:
     """Return one table per problem."""
-    tables = [_table(methods, findings.settings, findings.network) for methods in findings.problems]
+    network = findings.predicted.fitted.network if findings.predicted else None
+    tables = [_table(methods, findings.settings, network) for methods in findings.problems]
     return Section("Scaling", tables=tables, per="setting")
 
 
