@@ -8,7 +8,6 @@ import pytest
 from contract.aggregations import SPARSE, scheme
 
 from hpcdl.aggregation.parts import cost
-from hpcdl.aggregation.parts.collectives import component
 from hpcdl.aggregation.parts.entries import Series, dense
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.commands.parts.scheme_contract import check_scheme, drawn, fault
@@ -287,14 +286,6 @@ def test_a_simulation_of_sizes_sums_disjoint_entries(ranks):
             lambda comm, series=series: scheme("sparcml")(comm, one, series[comm.rank])
         )
         assert {len(each.total.values) for each in found} == {wanted}
-
-
-@pytest.mark.parametrize("name", SPARSE)
-def test_a_sparse_scheme_is_no_component(name):
-    with pytest.raises(
-        ValueError, match=f"^outer = '{name}': this scheme sums entries that a compressor selects$"
-    ):
-        component("outer", name)
 
 
 def test_ok_topk_takes_fewer_bytes_than_gtopk_and_gtopk_fewer_than_an_allgather():

@@ -35,9 +35,3 @@ def test_tracing_from_the_even_and_the_odd_steps_of_one_training(hand, warmup):
     assert (two.without.value, two.having.value) == (pytest.approx(0.050), pytest.approx(0.055))
     assert one.having.value == pytest.approx(0.110)
     assert two.ratio.value == one.ratio.value == pytest.approx(1.1)
-
-
-def test_nothing_to_compare(hand):
-    hand.train([steps(10)])
-    run = hand.read()
-    assert fabric(launches(run)) == tracing(launches(run)) == []

@@ -58,11 +58,6 @@ def test_a_winner_whose_interval_overlaps_another_is_not_told_from_it(hand):
     assert rivals(best) == ["near"]
 
 
-def test_intervals_apart_leave_one_winner(hand):
-    best = accuracies(hand, first=(0.90, 0.91, 0.92), other=(0.79, 0.80, 0.81))
-    assert (best.fields["aggregation"], rivals(best)) == ("first", [])
-
-
 def test_one_seed_has_no_interval_and_is_alike_only_to_its_equal(hand):
     best = accuracies(hand, first=(0.9,), equal=(0.9,), other=(0.89,))
     assert math.isnan(best.value.low)
@@ -135,16 +130,6 @@ def test_a_pause_now_and_then_counts_in_throughput(hand):
     assert fastest.places[1].interval.value == pytest.approx(10 * 32 / 0.2)
 
 
-def test_throughput_is_a_mean_over_launches_too(hand):
-    for launch, ms in enumerate((10.0, 12.5, 8.0)):
-        hand.train([[ms] * 12] * 2, aggregation="varies", launch=launch)
-        hand.train([[11.0 + launch / 100] * 12] * 2, aggregation="steady", launch=launch)
-    fastest, *_ = winners(fields_of(launches(hand.read())))
-    assert fastest.fields["aggregation"] == "varies"
-    assert fastest.value.low < fastest.value.value < fastest.value.high
-    assert rivals(fastest) == ["steady"]
-
-
 def test_on_one_rank_the_schemes_are_one_candidate(hand):
     for scheme, ms in (("ring", 10.0), ("tree", 20.0), ("native", 40.0)):
         hand.train([[ms] * 10], aggregation=scheme, evaluations=curve((1, 1, 0.9)))
@@ -153,8 +138,3 @@ def test_on_one_rank_the_schemes_are_one_candidate(hand):
     assert (throughput.fields["aggregation"], throughput.fields["ranks"]) == ("ring", 2)
     assert (len(throughput.places), throughput.rivals) == (2, [])
     assert (accuracy.fields["aggregation"], accuracy.value.value, len(accuracy.rivals)) == ("any", 0.9, 1)
-
-
-def test_no_training_no_winner(hand):
-    hand.case([[1.0] * 10], kind="collective", collective="allreduce", message_bytes=4)
-    assert winners(fields_of(launches(hand.read()))) == []

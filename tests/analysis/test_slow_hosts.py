@@ -72,13 +72,6 @@ def test_a_slow_port_is_named_with_its_factor(scheme, ranks, culprit, share):
     assert found.value == pytest.approx(share, rel=0.1)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_the_probes_of_a_training_do_not_hide_it(scheme):
-    ((host, found),) = traced(scheme, 8, {6: 0.6}, noise=0.02, probes=8).slow_hosts()
-    assert host == 6
-    assert found.value == pytest.approx(0.6, rel=0.1)
-
-
 @pytest.mark.sampled
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("ranks", [3, 4, 7, 16])
@@ -168,14 +161,6 @@ def test_fewer_than_three_hosts_have_no_slow_one(names):
     assert trained("ring", "layerwise", 4, {2: 0.4}, names=names) is None
 
 
-def test_a_host_that_is_slow_now_and_then_is_not_named():
-    """In one part of five host 2 seems as fast as the others: no interval of five excludes that it is."""
-    found = trained("ring", "layerwise", 6, {2: 0.7})
-    parts = found.parts.copy()
-    parts[0, 2] = 1.4
-    assert replace(found, parts=parts).slow_hosts() == []
-
-
 def test_crowded_links_say_nothing():
     """All of a gradient's many pieces at once."""
     assert trained("parameter_server", "synchronous", 4, {2: 0.6}, bucket_bytes=1 << 17) is None
@@ -243,17 +228,3 @@ def test_programs_beside_each_other_are_not_mixed_up():
     assert sorted(zip(found["sent"], found["arrived"], strict=True)) == [(0, 40), (1, 20)]
     frame["task"] = [3, 4, 5, 6]  # servers number theirs as they like
     assert len(long_messages(frame)) == 2
-
-
-def test_a_host_that_knows_slow_ones_alone_is_not_named():
-    found = trained("tree", "synchronous", 4, {2: 0.6}, bucket_bytes=0)
-    assert found.shares[0] == pytest.approx(0.6, rel=0.05)
-    assert [host for host, _ in found.slow_hosts()] == [2]
-
-
-def test_what_cannot_be_matched_says_nothing():
-    rows = [(0, 0, "send", 2, 9, 1, 1 << 20), (2, 0, "recv", 5, 12, 0, 1 << 20)]
-    assert (
-        long_messages(pd.DataFrame(rows, columns=("rank", "task", "label", "begin", "end", "peer", "bytes")))
-        is None
-    )

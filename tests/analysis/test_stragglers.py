@@ -46,10 +46,3 @@ def test_cases_that_differ_in_more_are_not_compared(hand):
     hand.train([[42.0] * 30] * 4, learning_rate=0.5, **WITH)
     hand.train([[42.0] * 30] * 2, **WITH)
     assert slowed(launches(hand.read())) == []
-
-
-def test_without_measured_work_there_is_no_theory(hand):
-    hand.train([[10.0] * 30] * 4)
-    hand.train([[42.0] * 30] * 4, **WITH)
-    (one,) = slowed(launches(hand.read()))
-    assert (one.waiting, one.free) == (None, None)

@@ -85,11 +85,6 @@ def test_medians_of_a_run(tmp_path):
         times.seconds("add", 4)
 
 
-def test_an_unknown_label_is_refused_with_the_nearest_known_one():
-    with pytest.raises(ValueError, match=r"labelled 'forward conv3'; did you mean 'forward conv[12]'"):
-        at_rate(lenet(), SHAPE, 1e9).seconds("forward conv3", 4)
-
-
 def test_updates_of_layers_follow_from_those_of_the_network_and_the_other_way_round():
     whole = ComputeTimes({}, {"update": 2e-3}).of_network(lenet(), SHAPE)
     layers = {f"update {layer.name}": whole.seconds(f"update {layer.name}", 1) for layer in lenet()}
@@ -125,11 +120,6 @@ def test_times_of_other_images_or_another_batch_are_refused(tmp_path, shape, ima
         recorded(run, "lenet5", shape, images)
     assert str(refused.value).endswith(said)
     assert recorded(run, "lenet5", SHAPE, 4) == recorded(run, "lenet5", SHAPE)
-
-
-def test_a_run_that_does_not_say_what_images_it_had_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="on images of unknown size at 4 a rank"):
-        recorded(write(tmp_path, image_shape=None), "lenet5", SHAPE)
 
 
 def test_a_replay_takes_times_of_its_own_images_and_batch(tmp_path):

@@ -108,10 +108,3 @@ def test_nobody_looks_what_came_out_before_all_are_done(monkeypatch):
     assert len(looks) == 15
     for already, number in enumerate(looks):
         assert log[:number].count("done") >= 3 * (already // 3 + 1)
-
-
-def test_host_and_device_do_not_mix():
-    with pytest.raises(TypeError):
-        DEVICE.zeros(3, "float32")[:] = np.ones(3)
-    with pytest.raises(TypeError):
-        DEVICE.asarray(np.ones(3)) + np.ones(3)

@@ -103,13 +103,6 @@ def test_tuning_never_reads_a_test_image(monkeypatch):
     assert watched.read == len(watched)
 
 
-def test_seeds_and_stragglers_share_a_search(monkeypatch):
-    spec = parsed().spec
-    first, _ = run(spec)
-    monkeypatch.setattr(trials, "_trial", None)  # a second search would fail
-    assert run(replace(spec, seed=7))[0]["tuned"] == first["tuned"]
-
-
 def test_settings_are_inside_of_their_ranges_and_integers_stay_integers():
     tune = "{trials = 40, learning_rate = [0.01, 1.0], optimizer = {momentum = [0.5, 0.95]}, training = {period = [1, 16]}}"
     points = parsed('"parameter_averaging"', tune).spec.tune.points()

@@ -4,8 +4,6 @@ import re
 
 import pytest
 
-from hpcdl.cases.spec.keys import size
-
 
 def rows(output):
     """Return (bytes, scheme, p50, p99, algbw, busbw, correct) of each line that is not a comment."""
@@ -46,14 +44,3 @@ def test_a_wrong_argument_is_one_line(hpcdl, given, message):
     assert ended.returncode == 2
     assert message in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
-
-
-def test_sizes_have_units_of_1024():
-    assert [size(text) for text in ("1K", "2 KiB", "3MB", "1G", "8", "1Q")] == [
-        1024,
-        2048,
-        3 << 20,
-        1 << 30,
-        None,
-        None,
-    ]

@@ -240,13 +240,6 @@ def test_a_suspended_rank_fails_its_case_only(hpcdl, number):
     assert f"FAILED collective-allreduce-mine:slow-p2-64B: rank {1 - number}: the time" in log(hpcdl)
 
 
-def test_an_invalid_time_limit_is_refused(hpcdl):
-    for limit in ("0", "nan", "inf"):
-        ended = hpcdl("run", hpcdl.suite(schemes("ring")), "-o", "o", "--case-timeout", limit)
-        assert ended.returncode == 2
-        assert ended.stderr == f"hpcdl: --case-timeout {limit}: must be at least 1, in seconds\n"
-
-
 def test_cases_that_need_one_host_are_found_by_the_placement_of_ranks():
     text = (
         '[suite]\nname = "s"\n[[case]]\nkind = "collective"\naggregation = ["two_shot", "ring"]\n'
@@ -285,14 +278,3 @@ def test_a_damaged_record_of_a_failure_is_none(tmp_path, text):
     (tmp_path / "x.failed").write_text(text)
     assert failures.read(tmp_path) == {}
     assert failures.recorded(tmp_path / "0000-x.h5") is None
-
-
-def test_a_record_of_a_failure_that_is_a_pipe_is_none(tmp_path):
-    os.mkfifo(tmp_path / "x.failed")
-    assert failures.read(tmp_path) == {}
-
-
-def test_ranks_that_start_again_only_for_the_report_say_so(hpcdl):
-    ended = hpcdl("run", hpcdl.suite(schemes("one_ends")), "-o", "o")
-    assert ended.returncode == 1
-    assert "hpcdl: starting the ranks again to write the report\n" in ended.stderr

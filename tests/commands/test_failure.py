@@ -131,14 +131,6 @@ def test_a_failed_rank_of_a_model_group_is_named_and_ends_the_case(each):
     assert line.removeprefix("hpcdl: FAILED ") in log(each)
 
 
-def test_without_fault_tolerance_the_case_does_not_run(each):
-    """mpirun without ``--with-ft ulfm`` started the job."""
-    done = each("run", each.suite(DOWNPOUR, USUAL), "-o", "o", under=each.mpirun(4))
-    assert done.returncode != 0
-    assert log(each).count(": not run: ") == 1
-    assert "--with-ft ulfm" in log(each)
-
-
 def test_a_second_run_into_one_folder_is_refused(hpcdl):
     folder = hpcdl.folder / "o"
     folder.mkdir()

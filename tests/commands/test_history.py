@@ -180,16 +180,6 @@ def test_slow_hosts_of_one_switch_are_one_finding(archive, capsys, tmp_path):
     assert "4 of 5 of left (r1n5, r2n0, r2n3, r2n4)" in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_slow_host_is_named_by_times_when_every_night_has_other_hosts(archive, capsys):
-    for number in range(30):
-        hosts = archive.rng.permutation(list("abcdefg"))[:2]
-        archive.run(hosts=[str(host) for host in hosts], slow="e" if number >= 12 else "")
-    assert archive.history("--json") == 1
-    (suite,) = json.loads(capsys.readouterr().out)["suites"]
-    named = [*suite["slow"], *(one for event in suite["events"] for one in event["likely"])]
-    assert {one["name"] for one in named} == {"e"}
-
-
 def test_a_disturbed_night_is_not_fine(archive, capsys):
     """Nothing of it counts, so that it says nothing; a case that does count is judged."""
     for _ in range(11):
@@ -207,23 +197,6 @@ def test_a_disturbed_night_is_not_fine(archive, capsys):
     assert "FINE" not in out
     assert "13 runs" in out
     assert "DISTURBED in the newest run: 2 cases" in out
-
-
-@pytest.mark.parametrize("option", [[], ["--json"], ["--calibrate"]])
-def test_an_archive_of_disturbed_nights_only_is_exit_code_3(archive, capsys, option):
-    for _ in range(2):
-        archive.run(disturbed=CASES)
-    assert archive.history(*option) == 3
-    assert capsys.readouterr().out
-
-
-def test_too_few_runs_are_exit_code_3(archive, capsys):
-    archive.folder.mkdir()
-    assert archive.history() == 3
-    for _ in range(3):
-        archive.run()
-    assert archive.history() == 3
-    assert "TOO FEW RUNS" in capsys.readouterr().out
 
 
 def test_a_case_that_the_newest_run_lacks_is_missing(archive, capsys):
@@ -333,8 +306,3 @@ def test_wrong_usage_is_one_line(archive, capsys, options):
         code = error.code
     assert code == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
-
-
-def test_a_missing_folder_is_one_line(tmp_path, capsys):
-    assert main(["history", str(tmp_path / "none")]) == 2
-    assert "No such file" in capsys.readouterr().err

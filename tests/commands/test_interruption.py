@@ -174,31 +174,6 @@ def test_ctrl_c_ends_all_ranks(each):
     assert len(names(each.folder / "o")) == len(kept)
 
 
-def test_sigterm_to_the_parent_ends_all_ranks(hpcdl):
-    """SIGTERM goes to ``hpcdl run`` alone, not to its children."""
-    output, _ = stopped(hpcdl, hpcdl.suite(SUITE), lambda run: run.terminate())
-    assert "hpcdl: interrupted; finished cases are kept, continue with --resume" in output
-    wait_for_orphans(hpcdl.folder)
-
-
-def test_sigusr1_to_mpirun_finishes_the_case_in_progress(hpcdl):
-    """No ``hpcdl run`` process is between the launcher and the ranks."""
-    command = [*hpcdl.mpirun(2), *hpcdl.hpcdl("run", hpcdl.suite(SUITE), "-o", "o")]
-    run = subprocess.Popen(
-        command,
-        cwd=hpcdl.folder,
-        env=hpcdl.environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    wait_for_parts(hpcdl, 2, run)
-    run.send_signal(signal.SIGUSR1)
-    output = run.communicate(timeout=LIMIT)[0]
-    assert run.returncode == 75, output
-    assert not library.read(hpcdl.folder / "o").complete
-
-
 def test_resuming_finds_cases_by_content_and_not_by_position(hpcdl):
     """A suite may run in portions, and cases may be added in front."""
     suite = hpcdl.suite(SUITE)

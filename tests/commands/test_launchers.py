@@ -32,14 +32,6 @@ def test_the_launcher_of_another_library_is_refused(hpcdl, other):
         assert "launcher and MPI library do not fit" in ended.stderr
 
 
-def test_a_batch_script_without_srun_starts_its_own_ranks(either):
-    """sbatch sets these variables where the script runs; this machine has no Slurm."""
-    job = {"SLURM_NTASKS": "4", "SLURM_PROCID": "0"}
-    ended = either("run", either.suite(f"{TRAIN}steps = 2\nranks = 2"), "-o", "o", **job)
-    assert ended.returncode == 0, ended.stderr
-    assert "[1/1] " in ended.stdout
-
-
 ONE_IS_MISSING = """
 import os, sys
 from hpcdl.launch.library import load, start

@@ -72,24 +72,12 @@ def test_the_layers_of_a_model_add_up_to_it(models):
     assert (first["weight_bytes"], first["data_bytes"]) == (4 * 2560 * 440, 4 * 256 * 440)
 
 
-def test_the_table_of_layers_on_a_terminal(capsys):
-    assert main(["list", "models", "--layers", "--batch", "1024"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert next(line.split() for line in lines if "fc8" in line)[:5] == ["fc8", "1000", "|W|", "16.384", "MB"]
-
-
 @pytest.mark.parametrize("batch", ["0", "64,-1", "many", "64,", ""])
 def test_invalid_batch_sizes_are_refused(batch, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["list", "models", f"--batch={batch}"])
     assert stopped.value.code == 2
     assert capsys.readouterr().err.startswith("hpcdl list: --batch: ")
-
-
-@pytest.mark.parametrize("subject", [[], ["optim"]])
-def test_layers_are_for_models_only(subject, capsys):
-    assert main(["list", *subject, "--layers"]) == 2
-    assert capsys.readouterr().err == "hpcdl: --layers: only for `hpcdl list models`\n"
 
 
 @pytest.mark.parametrize("subject", [[], ["optim"]])

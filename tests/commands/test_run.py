@@ -53,15 +53,6 @@ def test_compressed_pushes_have_a_ratio_and_times(either):
     assert sixteen["decode_seconds"] > 0
 
 
-def test_a_run_of_one_rank(each):
-    ended = finished(each("run", each.suite(TRAIN, "steps = 3\nranks = 1"), "-o", "o"))
-    assert "[1/1] train-lenet5-digits-synchronous-ring-p1-b48-3st: " in ended.stdout
-    assert "\nreport: o/report.html\nnext: verdicts need several launches: add --launches 3\n" in ended.stdout
-    assert "\nnext: what has changed since: hpcdl compare o --with LATER-RUN\n" in ended.stdout
-    (case,) = report(each)
-    assert (case["ranks"], case["steps"], case["final_loss"] > 0) == (1, 3, True)
-
-
 def test_one_job_runs_all_scales_and_leaves_a_run_folder(each):
     finished(each("run", each.suite(TRAIN, "steps = 8\nranks = [1, 2, 3]"), "-o", "o"))
     folder = each.folder / "o"
@@ -183,36 +174,6 @@ def test_collectives_and_exchanges(each):
     assert ring["messages_per_rank"] == 4
 
 
-def test_every_collective_with_both_kinds_of_start(hpcdl):
-    """Each by a scheme of hpcdl and by the library; results that are equal on all ranks are bit-identical."""
-    by = {
-        "reduce_scatter": '"circulant"',
-        "allgather": '"halving_doubling"',
-        "broadcast": '"chain"',
-        "reduce": '"double_tree"',
-        "all_to_all": '"bruck"',
-    }
-    tables = [
-        f'{COLLECTIVE}collective = "{name}"\naggregation = [{scheme}, "native"]\nranks = 3\nmessage_bytes = 120\n'
-        'start = ["barrier", "window"]\nplacement = ["in_place", "out_of_place"]'
-        for name, scheme in by.items()
-    ]
-    finished(hpcdl("run", hpcdl.suite(*tables), "-o", "o"))
-    cases = report(hpcdl)
-    assert len(cases) == len(by) * 2 * 2 * 2
-    assert all(case["correct"] for case in cases)
-    for case in cases:
-        alike = case["collective"] in {"allgather", "broadcast"}
-        assert case.get("same_bits") is (True if alike else None)
-        assert case["time_p50_seconds"] <= case["time_p95_seconds"] <= case["time_max_seconds"]
-        factor = 1 if case["collective"] in {"broadcast", "reduce"} else 2 / 3
-        assert case["busbw_bytes_per_second"] == pytest.approx(factor * case["algbw_bytes_per_second"])
-        if case["start"] == "window":
-            assert case["start_lead_seconds"] > 0
-            assert case["start_error_seconds"] == 0  # one kernel, one clock
-            assert 0 <= case["starts_late"] <= 1
-
-
 def test_auto_records_its_choice_and_a_model_gives_the_size(hpcdl):
     table = f'{COLLECTIVE}aggregation = "auto"\nranks = 2\nmessage_bytes = [4, "lenet5"]\n'
     finished(hpcdl("run", hpcdl.suite(table, f'{table}network = "ethernet-10g"'), "-o", "o"))
@@ -279,15 +240,6 @@ def mine(hpcdl):
     return hpcdl
 
 
-def test_a_users_own_scheme_on_the_python_path(mine):
-    suite = mine.suite(TRAIN, 'steps = 4\nranks = 2\naggregation = ["ring", {name = "mine:my_ring", slack = 1}]')
-    finished(mine("run", suite, "-o", "o"))
-    ours, users = report(mine)
-    assert users["aggregation"] == "mine:my_ring(slack=1)"
-    for field in ("final_loss", "final_accuracy", "messages_per_rank", "bytes_sent_per_rank"):
-        assert users[field] == ours[field]
-
-
 def test_a_wrong_result_is_reported(mine):
     schemes = 'aggregation = ["ring", "mine:forgetful"]'
     suite = mine.suite(f"{COLLECTIVE}{schemes}\nranks = 2\nmessage_bytes = 64")
@@ -299,16 +251,6 @@ def test_a_wrong_result_is_reported(mine):
     assert [case["correct"] for case in report(mine)] == [True, False]
     # it stays wrong after resuming
     finished(mine("run", suite, "-o", "o", "--resume"), 1)
-
-
-def test_resuming_some_cases_keeps_the_others(hpcdl):
-    suite = hpcdl.suite(f'{COLLECTIVE}aggregation = ["ring", "tree"]\nranks = 2\nmessage_bytes = [64, 128]')
-    finished(hpcdl("run", suite, "-o", "o"))
-    next((hpcdl.folder / "o/parts").glob("*.h5")).unlink()
-    finished(hpcdl("run", suite, "-o", "o", "--resume", "--case", "*ring-*"))
-    assert len(report(hpcdl)) >= 3
-    finished(hpcdl("run", suite, "-o", "o", "--resume"))
-    assert len(report(hpcdl)) == 4
 
 
 def test_worker_ranks_import_little(mine):

@@ -201,29 +201,6 @@ def test_any_exception_of_one_rank_ends_all(each, error):
     wait_until_all_are_gone(each.folder)
 
 
-FAILING = """
-from hpcdl.optim.sgd import SGD
-
-class failing(SGD):
-    def update(self, *arguments):
-        raise ArithmeticError("an error of an optimizer")
-"""
-TRAINING = f"""{TRAIN}ranks = 3
-steps = 4
-optimizer = "errors:failing"
-training = {{name = "asynchronous", collect = 1}}
-"""
-
-
-def test_an_error_in_a_started_program_ends_all(each):
-    """The server of asynchronous training runs concurrently with a worker, which waits for its answer."""
-    (each.folder / "errors.py").write_text(FAILING)
-    ended = each("run", each.suite(TRAINING), "-o", "o")
-    assert ended.returncode == 1
-    assert "ArithmeticError: an error of an optimizer" in ended.stderr
-    wait_until_all_are_gone(each.folder)
-
-
 def test_a_run_reads_no_standard_input(each):
     """Otherwise a shell's loop over lines would lose lines."""
     reader, writer = os.pipe()

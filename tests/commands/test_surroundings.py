@@ -58,12 +58,6 @@ def test_a_variable_that_is_not_text_gives_a_report(hpcdl):
     assert "\\udce9" in (hpcdl.folder / "run/report.md").read_text(encoding="utf-8")
 
 
-def test_a_user_without_a_home_folder(hpcdl):
-    hpcdl.suite(EXCHANGE)
-    done = in_shell(hpcdl, 'unset HOME; "$@" run tiny.toml -o run')
-    assert done.returncode == 0, done.stderr
-
-
 def refusal(capsys, *arguments):
     try:
         code = main(arguments)
@@ -110,12 +104,6 @@ def test_a_pattern_that_selects_no_case_is_refused(capsys, file, glob):
     """An empty pattern too; without --case all cases are selected."""
     for command in (["run", file, "--dry-run"], ["run", file], ["predict", file, "--network", "gemini"]):
         assert f"--case {glob!r} matches none of the cases" in refusal(capsys, *command, "--case", glob)
-
-
-def test_too_many_launches_are_refused(capsys, file):
-    assert "--launches 10000000000: must be from 1 to 1000" in refusal(
-        capsys, "run", file, "--launches", "1" + "0" * 10
-    )
 
 
 @pytest.mark.parametrize("junk", ["junk", "[]", "[1]", "3", "null", '{"hosts": 2}', '{"slow": {}}', "[" * 99999])

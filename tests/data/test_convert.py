@@ -2,13 +2,11 @@
 
 import subprocess
 import sys
-from collections import namedtuple
 
 import h5py
 import numpy as np
 import pytest
 
-from hpcdl.data import convert
 from hpcdl.data.convert import main, write_image_file
 from hpcdl.data.hdf5 import DATASETS, hdf5
 from hpcdl.data.parts.dataset import DataError, content_digest
@@ -107,14 +105,6 @@ def test_the_shorter_side_is_resized_and_the_middle_kept(tmp_path):
     np.testing.assert_allclose(np.diff(row), 2 * 250 / 59, atol=2)
 
 
-def test_an_image_of_the_right_size_is_unchanged(tmp_path):
-    image = np.random.default_rng(0).integers(0, 256, (16, 16, 3)).astype(np.uint8)
-    for split in ("train", "val"):
-        write_image(tmp_path / split / "a" / "x.PNG", image)
-    write_image_file(tmp_path, tmp_path / "images.h5", size=16)
-    np.testing.assert_array_equal(arrays(tmp_path / "images.h5")[0][0], image)
-
-
 def test_jpeg_grey_and_transparent_become_colour(tmp_path):
     grey = np.full((9, 9), 77, np.uint8)
     for split in ("train", "test"):
@@ -173,14 +163,6 @@ def test_damaged_images_are_named(source, refused):
         assert refused().startswith(f"{path}: {said}")
 
 
-@pytest.mark.parametrize("cut", [0.3, 0.9])
-def test_a_truncated_jpeg_is_named(source, refused, cut):
-    path = source / "val" / "cat" / "extra.jpg"
-    write_image(path, np.random.default_rng(0).integers(0, 256, (60, 60, 3)))
-    path.write_bytes(path.read_bytes()[: int(cut * path.stat().st_size)])
-    assert refused().startswith(f"{path}: damaged image: ")
-
-
 def test_messages_name_wrong_folders(source, refused):
     (source / "train" / "dog").mkdir()
     assert refused() == f"{source / 'train' / 'dog'}: has no .jpg, .jpeg or .png"
@@ -215,23 +197,6 @@ def test_arguments_out_of_range(refused, arguments, said):
     assert said in refused(*arguments)
 
 
-def test_a_full_disk_is_detected_before_the_conversion(refused, monkeypatch):
-    monkeypatch.setattr(convert, "disk_usage", lambda _path: namedtuple("Usage", "free")(1000))  # noqa: PYI024
-    assert refused().endswith("images.h5: needs 0.0 GB, but only 0.0 GB are free")
-
-
-def test_a_folder_that_is_not_writable(source, tmp_path, capsys):
-    assert main([str(source), "-o", str(tmp_path)]) == 2
-    assert (
-        capsys.readouterr().err
-        == f"hpcdl.data.convert: {tmp_path}: is a folder, not the name of a file to write\n"
-    )
-    assert main([str(source), "-o", str(tmp_path / "no" / "where.h5")]) == 1
-    assert capsys.readouterr().err.startswith(
-        f"hpcdl.data.convert: {tmp_path / 'no' / 'where.h5'}: cannot be written"
-    )
-
-
 def test_an_old_file_stays_until_the_new_one_is_complete(source, tmp_path):
     output = tmp_path / "images.h5"
     write_image_file(source, output, size=SIZE)
@@ -240,12 +205,6 @@ def test_an_old_file_stays_until_the_new_one_is_complete(source, tmp_path):
     with pytest.raises(DataError):
         write_image_file(source, output, size=SIZE)
     assert output.read_bytes() == old
-
-
-def test_progress_counts_images(source, tmp_path):
-    told = []
-    write_image_file(source, tmp_path / "images.h5", size=SIZE, progress=lambda *line: told.append(line))
-    assert told == [("train", 60, 60), ("test", 15, 15)]
 
 
 def test_without_pillow_the_extra_is_named(source, tmp_path):
@@ -258,11 +217,3 @@ def test_without_pillow_the_extra_is_named(source, tmp_path):
     )
     assert done.returncode == 2
     assert done.stderr == "hpcdl.data.convert: Pillow is needed to read images: pip install 'hpcdl[images]'\n"
-
-
-def test_it_is_a_command(source, tmp_path):
-    command = [sys.executable, "-m", "hpcdl.data.convert", source, "-o", "images.h5", "--size", "6"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout == ""
-    assert done.stderr.splitlines()[-1].startswith("test: 15 of 15 images, ")
-    assert hdf5(path=str(tmp_path / "images.h5"), crop=4, flip=True).shape == (4, 4, 3)

@@ -24,29 +24,6 @@ def test_shape_count_and_classes(shape):
     assert len(made.test) == 20
 
 
-def test_an_image_depends_on_its_index_only():
-    one, two = synthetic(images=100), synthetic(images=100)
-    images, labels = everything(one.train)
-    some, some_labels = two.train.batch(np.array([99, 0, 31, 31]), "float64")
-    np.testing.assert_array_equal(some, images[[99, 0, 31, 31]])
-    np.testing.assert_array_equal(some_labels, labels[[99, 0, 31, 31]])
-    assert one.digest == two.digest
-
-
-def test_float32_and_float64_are_the_same_images():
-    made = synthetic(images=30)
-    np.testing.assert_array_equal(everything(made.train, "float32")[0], everything(made.train, "float64")[0])
-
-
-def test_images_are_distinct_and_splits_disjoint():
-    made = synthetic(shape=[6, 6, 1], images=70000, test_images=500)
-    images = everything(made.train, "float32")[0][:65536]
-    assert len({image.tobytes() for image in images}) == 65536
-    assert {image.tobytes() for image in images}.isdisjoint(
-        image.tobytes() for image in everything(made.test, "float32")[0]
-    )
-
-
 @pytest.mark.parametrize("noise", [0.0, 1.0, 5.0])
 def test_values_are_centred_with_deviation_one(noise):
     images = everything(synthetic(shape=[32, 32, 3], classes=50, images=500, noise=noise).train)[0]
@@ -78,14 +55,6 @@ def test_the_digest_depends_on_every_setting():
         )
     }  # fmt: skip
     assert len(digests) == 7
-
-
-def test_empty_batch_and_index_too_high():
-    made = synthetic(images=10, test_images=0)
-    assert made.train.batch(np.arange(0), "float32")[0].shape == (0, 28, 28, 1)
-    assert everything(made.test)[0].shape == (0, 28, 28, 1)
-    with pytest.raises(IndexError):
-        made.train.batch(np.array([10]), "float32")
 
 
 @pytest.mark.parametrize(

@@ -46,10 +46,6 @@ def test_a_warning_has_advice(tmp_path, monkeypatch, check, path, good, bad):
     is_warning(check(place(tmp_path, path, bad)))
 
 
-def test_an_unknown_governor_is_neither_fine_nor_a_warning(tmp_path):
-    assert preflight.governor(tmp_path).verdict == "unknown"
-
-
 @pytest.mark.parametrize(
     ("busy", "stolen", "words"), [(0.0, 0.0, None), (1.4, 0.0, "1.4 cores"), (0.0, 0.3, "0.3")]
 )
@@ -85,11 +81,6 @@ def test_a_slow_or_a_full_disk_is_a_warning(tmp_path, monkeypatch, seconds, free
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_cannot_be_written_to_fails(tmp_path):
-    found = preflight.disk(tmp_path / "absent")
-    assert (found.verdict, bool(found.advice)) == ("FAILED", True)
-
-
 @pytest.mark.parametrize(
     ("answer", "words"),
     [("True\n", None), ("False\n", "through the host"), ("None\n", "does not tell"), ("", "CUDA")],
@@ -98,14 +89,6 @@ def test_a_library_that_takes_no_device_pointers_is_a_warning(monkeypatch, answe
     monkeypatch.setattr("subprocess.run", lambda *_, **__: subprocess.CompletedProcess((), 0, answer, ""))
     found = preflight.cuda_awareness()
     is_fine(found) if words is None else is_warning(found, words)
-
-
-def test_a_library_that_hangs_is_a_warning(monkeypatch):
-    def hang(*_, timeout, **__):
-        raise subprocess.TimeoutExpired((), timeout)
-
-    monkeypatch.setattr("subprocess.run", hang)
-    is_warning(preflight.cuda_awareness(), "does not tell")
 
 
 STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_CPUS_PER_TASK": "4"}
@@ -127,10 +110,6 @@ BATCH = {"SLURM_JOB_ID": "7", "SLURM_NTASKS_PER_NODE": "2", "SLURM_CPUS_PER_TASK
 def test_tasks_of_slurm_fit_on_the_cores(variables, available, words):
     (found,) = preflight.slurm_tasks(variables, available)
     is_fine(found) if words is None else is_warning(found, words)
-
-
-def test_without_slurm_there_is_no_finding_about_it():
-    assert not list(preflight.slurm_tasks({"SLURM_CPUS_PER_TASK": "4"}, 1))
 
 
 UCX = """\

@@ -20,10 +20,6 @@ def outputs(name, shape, **settings):
     return sizes
 
 
-def heights(name, shape, **settings):
-    return [size[0] for size in outputs(name, shape, **settings).values() if len(size) == 3]
-
-
 def test_sizes_in_caffes_networks():
     sizes = outputs("lenet5", (28, 28, 1))
     assert [sizes[name][:2] for name in ("conv1", "pool1", "conv2", "pool2")] == [
@@ -82,10 +78,6 @@ def test_sizes_in_residual_networks():
         assert [sizes[f"block{stage}_{blocks}"] for stage in (1, 2, 3)] == [(32, 32, 16), (16, 16, 32), (8, 8, 64)]
 
 
-def test_vgg_halves_five_times():
-    assert sorted(set(heights("vgg16", (224, 224, 3))), reverse=True) == [224, 112, 56, 28, 14, 7]
-
-
 @pytest.mark.parametrize("name", registry.names("models"))
 def test_any_number_of_classes_and_the_smallest_images(name):
     """One pixel more than the size that is refused below, and three more in width."""
@@ -129,24 +121,6 @@ def test_too_small_images_are_refused_by_the_layer_without_output(name, shape, m
     with pytest.raises(ValueError, match=message) as caught:
         outputs(name, shape)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "settings", "message"),
-    [
-        ("alexnet", {"groups": 3}, r"^conv2: 3 groups do not divide 96 channels, 256 filters$"),
-        ("alexnet", {"dropout": 1.0}, r"^drop6: ratio must be"),
-        ("resnet20", {"option": "C"}, r"^option 'C' is neither 'A' nor 'B'$"),
-        ("locally_connected_vision", {"maps": 0}, r"^local1: needs at least 1 filter, got 0$"),
-    ],
-)
-def test_impossible_settings(name, settings, message):
-    with pytest.raises(ValueError, match=message):
-        outputs(name, (227, 227, 3), **settings)
-
-
-def test_speech_network_accepts_vectors():
-    assert outputs("distbelief_speech", (440,))["fc1"] == (2560,)
 
 
 def started(name, shape, **settings):

@@ -102,14 +102,3 @@ def test_all_mini_batches_are_trained_on(numbers, dedicated, mpi):
     assert np.isfinite(mine.replica.parameters).all()
     assert library.allreduce(len(recorder.steps)) == STEPS * workers
     assert len(set(library.allgather(tuple(recorder.evaluations[-1][:2])))) == 1
-
-
-def test_no_worker_is_further_ahead_than_the_bound(mpi):
-    """At clock c a worker has all updates of clocks <= c - s - 1; vectors are long, so that messages take time."""
-    make = lambda **rest: quadratic.session(size=20_000, steps=20, **rest)
-    _, _, updates = train(mpi, make, bound=1)
-    done = np.zeros((len(updates) + 1, mpi.comm.size), int)
-    for version, update in enumerate(updates):
-        done[version + 1] = done[version]
-        done[version + 1, update.worker] += 1
-        assert done[version - update.staleness].min() >= done[version, update.worker] - 1

@@ -5,9 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from hpcdl.nn.backend import backend
 from hpcdl.nn.initial import gaussian
-from hpcdl.nn.kernels.numpy import affine
 from hpcdl.nn.layers.activations import Sigmoid
 from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.locally_connected import LocallyConnected
@@ -73,33 +71,6 @@ def test_equal_filters_at_all_positions_give_a_convolution(probe, kernels):
     np.testing.assert_allclose(summed, tied.gradients["weight"], rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("size", [1, 3000, 10_000])
-def test_chunks_of_any_size_give_the_same(size, monkeypatch):
-    results = []
-    for limit in (1 << 30, size):
-        monkeypatch.setattr(affine, "LOCAL_CHUNK_BYTES", limit)
-        layers = [LocallyConnected("a", 3, 3, bias=some), LocallyConnected("b", 4, 2, padding=1, stride=2)]
-        replica = Replica(layers, (8, 7, 2), backend=backend("numpy"), dtype="float64", seed=1)
-        x = np.random.default_rng(0).standard_normal((3, 8, 7, 2))
-        y = replica.stages[1].forward(replica.stages[0].forward(x))
-        replica.stages[0].backward(replica.stages[1].backward(np.cos(y)))
-        results.append((y.copy(), replica.gradients.copy()))
-    for ours, whole in zip(*results, strict=True):
-        np.testing.assert_allclose(ours, whole, rtol=1e-12, atol=1e-13)
-
-
-def test_filters_are_initialised_one_by_one(kernels):
-    layer = LocallyConnected("u", 6, (3, 5), stride=2)
-    assert layer.output((8, 9, 4)) == (3, 3, 6)
-    assert [(v.name, v.shape, v.decay, v.trained) for v in layer.declare((8, 9, 4))] == [
-        ("weight", (3, 3, 6, 3, 5, 4), True, True),
-        ("bias", (3, 3, 6), False, True),
-    ]
-    replica = Replica([layer], (8, 9, 4), backend=kernels)
-    weight = kernels.to_host(replica.parameters)[replica.tensors[0].span]
-    assert weight.std() == pytest.approx(math.sqrt(2 / 60), rel=0.05)
-
-
 def test_sigmoid_at_both_ends(kernels):
     stage = Replica([Sigmoid("s")], (5,), backend=kernels, dtype="float64").stages[0]
     y = kernels.to_host(stage.forward(kernels.asarray(np.array([[-1e4, -1.0, 0.0, 1.0, 1e4]]))))
@@ -113,18 +84,3 @@ def test_subsampling_by_hand(kernels):
         y = kernels.to_host(replica.stages[0].forward(kernels.asarray(x[:images])))
         np.testing.assert_array_equal(y[..., :2], x[:images, ::2, ::2])
         np.testing.assert_array_equal(y[..., 2], 0)
-
-
-@pytest.mark.parametrize(
-    ("layer", "shape", "message"),
-    [
-        (LocallyConnected("u1", 4, 5), (4, 8, 3), r"^u1: kernel 5x5 is larger than the padded image 4x8$"),
-        (LocallyConnected("u1", 0, 5), (8, 8, 3), r"^u1: needs at least 1 filter, got 0$"),
-        (LocallyConnected("u1", 2, 1), (8,), r"^u1: needs an image .*\(8,\)$"),
-        (Subsampling("s1", 3), (8, 8, 3), r"^s1: needs more than 3 channels, got 3$"),
-        (Subsampling("s1", 3), (8,), r"^s1: needs an image"),
-    ],
-)
-def test_impossible_shapes_name_the_layer(layer, shape, message):
-    with pytest.raises(ValueError, match=message):
-        layer.output(shape)

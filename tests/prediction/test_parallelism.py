@@ -16,7 +16,6 @@ from hpcdl.models.cifar_quick import cifar_quick
 from hpcdl.models.distbelief import distbelief_speech
 from hpcdl.models.lenet5 import lenet5
 from hpcdl.prediction.parallelism import candidates, label, parallelism, splits, with_mesh, with_microbatches
-from hpcdl.report.prediction.predictions import mesh_section
 from hpcdl.training.parts.bucketing import bucket_bytes
 from hpcdl.training.parts.mesh import Mesh
 from hpcdl.training.parts.passes import EXCHANGES
@@ -67,13 +66,6 @@ def test_the_chosen_mesh_is_nearly_the_fastest_in_simulation(network, layers, sh
     assert found[chosen][1] <= 1.1 * min(simulated for _, simulated in found.values())
 
 
-def test_closed_forms_are_near_the_simulation():
-    found = times(*SPEECH, 4, 32, NETWORKS["ethernet-10g"], 1e11)
-    for mesh, (stated, simulated) in found.items():
-        if "pipeline" not in mesh:
-            assert stated == pytest.approx(simulated, rel=0.1), mesh
-
-
 @pytest.mark.parametrize("network", [NETWORKS["ethernet-1g"], LATE], ids=["ethernet-1g", "late"])
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_closed_forms_of_passes_buckets_and_pipelines_are_near_the_simulation(network, ranks):
@@ -104,15 +96,6 @@ def test_the_cheapest_split_of_a_layer_is_that_of_the_smaller_volume():
         assert one.cheapest == expected
 
 
-def test_images_are_not_charged_to_the_first_layer():
-    """Each rank reads the images that its part takes, and nothing needs their gradient."""
-    layers, shape = LENET
-    first, second, *_ = splits(layers, shape, 32, 4, NETWORKS["ethernet-10g"].link)
-    assert first.split_bytes["filters"] == 0
-    assert first.split_bytes["space"] == first.split_bytes["data"]
-    assert second.split_bytes["filters"] > 0
-
-
 def test_a_pipeline_has_the_best_number_of_microbatches(tmp_path):
     """By simulation; the default of four is measured beside it."""
     found, _ = of_cases(tmp_path, "{data = 1, pipeline = 4}", [0.3], batch=64, training="pipeline")
@@ -121,18 +104,6 @@ def test_a_pipeline_has_the_best_number_of_microbatches(tmp_path):
     }
     assert len(pipelines) == 2
     assert min(pipelines.values()) < pipelines["pipeline 1x4 in 4 parts"]
-
-
-def test_predictions_beyond_the_measured_ranks_are_marked(tmp_path):
-    found, _ = of_cases(tmp_path, "{model = 4}", [0.3], ranks=[32])
-    assert found.times_the_measured_ranks == 8
-    assert "EXTRAPOLATED 8.00x" in str(mesh_section([found]).tables[0])
-
-
-def test_equal_meshes_have_one_label():
-    assert label(Mesh(data=2, split="hybrid"), 8) == label(Mesh(model=4, split="hybrid"), 8)
-    assert label(Mesh(model=1), 4) == label(None, 4) == "data"
-    assert len({label(mesh, 8) for mesh in candidates(8)}) == len(candidates(8))
 
 
 def test_the_command_compares_meshes_and_layers(tmp_path, capsys):

@@ -31,22 +31,6 @@ def test_communication_is_not_excused_where_computing_scales(hand):
     assert not causes(run)
 
 
-def test_near_linear_scaling_has_no_cause(hand):
-    hand.launches = 2
-    for ranks in (1, 2):
-        hand.train([steps(20 / ranks)] * ranks, compute=[19 / ranks] * ranks)
-    assert not causes(hand.read())
-
-
-def test_weak_scaling_compares_with_the_same_time(hand):
-    hand.launches = 2
-    weak = {"scaling": "weak", "batch_per_rank": 16, "global_batch": None}
-    hand.train([steps(20)], compute=[19], **weak)
-    hand.train([steps(30)] * 2, compute=[29] * 2, **weak)
-    (line,) = causes(hand.read())
-    assert "0.655 of linear at 2 ranks (29.0 ms a step, linear 19.0 ms)" in line
-
-
 def test_ranks_that_share_cores_are_not_judged(hand):
     hand.launches = 2
     hand.train([steps(20)], compute=[19])

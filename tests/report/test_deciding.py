@@ -37,10 +37,3 @@ def test_each_cell_has_its_first_and_the_methods_are_ranked_over_all(hand):
         "Performance profiles",
         "Time to the target by method and cell",
     ]
-
-
-def test_without_a_target_there_is_nothing(hand):
-    hand.train([[10.0] * 20] * 2, evaluations=evaluations(3.0))
-    found = Findings(hand.read(), "run")
-    assert not deciding.page(found)
-    assert deciding.answer(found) is None

@@ -49,17 +49,6 @@ def test_strategies_share_a_table_and_what_differs_is_in_the_name(hand, row):
     ]
 
 
-def test_what_each_keeps_and_how_old_its_gradients_are(hand, row):
-    synchronous(hand)
-    downpour(hand, parameters=100)
-    page = render([hand.read()], "md")
-    memory, staleness = section(page, "Memory and consensus"), section(page, "Staleness")
-    assert row(memory, "Downpour")[2:] == ["4.00 kB", "10.0 x"]
-    assert row(memory, "synchronous")[2:] == ["1.20 kB", "3.00 x"]
-    assert row(staleness, "Downpour")[2:9] == ["4", "1.00", "3.00", "3.00", "3", "0.0 %", "0.0 %"]
-    assert "synchronous" not in staleness
-
-
 def test_memory_is_stated_for_a_method_alone_and_once_for_methods_alike(hand, row):
     synchronous(hand)
     alone = section(render([hand.read()], "md"), "Memory and consensus")
@@ -104,24 +93,6 @@ def test_the_winner_and_whom_it_cannot_be_told_from(hand, row):
     ]
 
 
-def test_one_seed_is_said_to_be_one(hand, row):
-    synchronous(hand)
-    downpour(hand)
-    page = render([hand.read()], "md")
-    best = section(page, "Best methods")
-    assert row(best, "digits", "highest accuracy at the end")[4:] == [
-        *("Downpour", "4", "0.900", "one seed, no interval", "any other: one seed", "2"),
-    ]
-
-
-def test_a_rival_of_one_seed_is_not_beaten(hand, row):
-    for seed in (1, 2, 3):
-        downpour(hand, seed=seed, accuracy=0.9 + seed / 100)
-    synchronous(hand)
-    best = section(render([hand.read()], "md"), "Best methods")
-    assert row(best, "digits", "highest accuracy at the end")[8:] == ["1 of one seed", "2"]
-
-
 def test_ranks_that_share_cores_are_a_doubt_beside_the_winner(hand, row):
     for told in ({}, {"network": "lan", "settings": {"network": "lan"}}):
         synchronous(hand, **told)
@@ -152,16 +123,6 @@ def test_virtual_time_is_called_so_and_stands_apart(hand):
         *("measured", "simulated on lan, 1 a host"),
     ]
     assert section(page, "Scaling").count("| method") == 2
-
-
-def test_who_had_not_been_looked_at_by_then_is_a_candidate_that_loses(hand, row):
-    synchronous(hand, evaluations=[(20, 2.0, 3.0, 0.3, 0.99, 1280)])
-    downpour(hand)
-    best = section(render([hand.read()], "md"), "Best methods")
-    assert row(best, "digits", "best accuracy within a time")[2:] == [
-        *("1.00 s of training time", "lenet5", "Downpour", "4", "0.900", "one seed, no interval"),
-        *("any other: one seed", "2"),
-    ]
 
 
 def test_stragglers_beside_their_bounds(hand, row):
@@ -219,20 +180,3 @@ def test_stragglers_beside_their_bounds(hand, row):
 def test_names_tell_what_differs_and_no_more(cases, expected):
     names = Names([{"ranks": 4, **case} for case in cases])
     assert [names({"ranks": 4, **case}) for case in cases] == expected
-
-
-def test_what_all_share_is_no_aggregation_where_a_strategy_moves_its_own_messages(hand):
-    synchronous(hand)
-    synchronous(hand, training="layerwise")
-    assert "aggregation ring" in render([hand.read()], "md")
-    downpour(hand)
-    page = render([hand.read()], "md")
-    assert "aggregation ring" not in page
-    assert "| synchronous | synchronous | ring |" in " ".join(page.replace("|", " | ").split())
-
-
-def test_a_title_that_changes_with_the_ranks_is_no_name():
-    label = "asynchronous(collect=all)"
-    cases = [{"training": label, "system": f"{ranks}-softsync", "ranks": ranks} for ranks in (2, 4)]
-    names = Names([*cases, {"training": "synchronous", "ranks": 4, "aggregation": "ring"}])
-    assert [names(case) for case in cases] == ["asynchronous", "asynchronous"]

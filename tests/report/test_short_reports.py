@@ -16,13 +16,6 @@ def test_a_long_table_has_its_first_rows_and_says_how_many_there_are():
     assert short.header == ("method", "step", "near-linear")
 
 
-def test_a_table_of_few_rows_is_whole():
-    (short,) = Section("s", tables=[table("", 7)]).shortened(20, 8).tables
-    assert short == table("", 7)
-    (short,) = Section("s", tables=[table("", 12)]).shortened(8, 8, whole=16).tables
-    assert len(short.rows) == 12
-
-
 def test_many_settings_share_a_table():
     tables = [
         table(f"{name}: measured, 5 epochs", 10, ranks) for name, ranks in (("A", "2"), ("B", "4"), ("C", "8"))
@@ -42,14 +35,6 @@ def test_points_tables_and_lines_of_a_suite_are_counted():
         *("p7", "2 more in report.html", "2 more tables in report.html", "50 lines of the suite in report.html"),
     ]
     assert not short.verbatim
-
-
-def test_a_note_of_several_tables_is_stated_once():
-    noted = [Table(title, ("a", "b"), [("x", "y")], notes=["same", title]) for title in ("one", "two")]
-    assert [table.notes for table in Section("s", tables=noted).shortened(9, 9).tables] == [
-        ["one"],
-        ["same", "two"],
-    ]
 
 
 def test_markdown_is_short_and_other_formats_have_every_case(hand, whole):

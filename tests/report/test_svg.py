@@ -7,7 +7,6 @@ from conftest import Hand
 from report_runs import HOSTILE, all_figures
 
 from hpcdl.cli import main
-from hpcdl.report.formats.cells import visible
 from hpcdl.report.formats.drawing.canvas import DARK, LIGHT
 from hpcdl.report.run.render import render
 
@@ -36,19 +35,6 @@ def test_a_figure_is_one_well_formed_file(runs, name, title):
             assert not attribute.startswith("on")
     for theme in (LIGHT, DARK):
         assert f"--ink:{theme.ink};" in text
-
-
-def test_the_legend_names_each_line(runs):
-    root = ET.fromstring(render([runs["mine"]], "svg:Bus bandwidth"))
-    texts = ["".join(one.itertext()) for one in root.iter(f"{NAMESPACE}text")]
-    assert {"ring", "native", "slowest link"} <= set(texts)
-    assert texts[0].startswith("Bus bandwidth")
-
-
-def test_names_are_text(runs):
-    text = render([runs[HOSTILE]], "svg:Speedup")
-    assert "<script" not in text
-    assert visible(HOSTILE)[:5] not in text.replace("&lt;", "")
 
 
 def test_the_command_writes_a_figure_and_names_the_nearest(runs, tmp_path, capsys):

@@ -44,10 +44,6 @@ def test_omitted_keys_have_their_defaults(parsed):
     assert list(map(str, choices)) == ["numpy", "synchronous", "none"]
 
 
-def test_a_name_and_a_table_of_only_a_name_are_the_same_case(parsed):
-    assert parsed(aggregation="ring") == parsed(aggregation={"name": "ring"})
-
-
 def test_names_describe_the_case(parsed):
     (train,) = parsed(aggregation={"name": "tree", "arity": 3})
     (collective,) = parsed("collective")
@@ -191,13 +187,6 @@ def test_cases_that_differ_in_one_setting_have_different_names_and_records(kind,
     assert len({(configuration(one), one["ranks"], one["seed"]) for one in known}) == 2
 
 
-def test_a_pair_and_a_bisection_of_two_ranks_have_different_names():
-    cases = suite.parse(
-        text_of({**CASES["pairwise"], "pattern": ["pair", "bisection", "all_pairs"]}), "s.toml"
-    ).cases
-    assert len({configuration(case.fields()) for case in cases}) == 3
-
-
 def test_the_only_varying_values_are_in_the_name(parsed):
     assert [
         name.rpartition("-p2-b64-3st")[2] for name in names(parsed(learning_rate=[0.1, 0.2], seed=[1, 2]))
@@ -285,13 +274,6 @@ def test_cases_are_selected_by_pattern_or_by_name(written):
     for glob in ("*RING*", ""):
         with pytest.raises(suite.UsageError, match="matches none of the cases, such as 'train-lenet5-"):
             matching("*ring*", glob)
-
-
-def test_a_simulation_needs_one_process(parsed):
-    (real,) = parsed("collective", ranks=64)
-    (simulated,) = parsed("collective", ranks=64, network="gemini")
-    assert (real.processes, real.ranks) == (64, 64)
-    assert (simulated.processes, simulated.ranks) == (1, 64)
 
 
 @pytest.mark.parametrize("kind", list(ANOTHER))

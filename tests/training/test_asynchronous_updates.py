@@ -1,13 +1,12 @@
 """Parameters of asynchronous training are those recomputed from its trace and by its papers' rules."""
 
-from itertools import groupby, pairwise
+from itertools import groupby
 
 import numpy as np
 import pytest
 from contract import quadratic, training
 from contract.asynchronous import Run, batch_gradient, loss_of
 
-from hpcdl import registry
 from hpcdl.data.parts.sharding import EQUAL, Shares
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.backend import backend
@@ -18,7 +17,6 @@ from hpcdl.optim.adagrad import Adagrad
 from hpcdl.optim.adam import Adam
 from hpcdl.optim.rmsprop import RMSProp
 from hpcdl.optim.sgd import SGD
-from hpcdl.training.parts.asynchronous.server import AdaptiveStrength, DelayCompensation
 from hpcdl.training.synchronous import synchronous
 
 PLAIN = lambda gradient, drift: gradient
@@ -138,16 +136,6 @@ def test_the_trace_gives_the_parameters_with_unequal_shares(numbers, seed):
     assert_replayed(run, rate, shares=UNEQUAL, correct=correct)
     assert 6 * quadratic.IMAGES <= run.images < 6 * quadratic.IMAGES + 32
     assert [(row.step, row.samples) for row in run.recorders[2].evaluations] == [(6, 6 * quadratic.IMAGES)]
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_all_gradients_and_bound_0_is_synchronous_with_unequal_shares(seed):
-    native = registry.find("aggregation", "native")
-    expected = Run(in_process(3), strategy=synchronous, aggregate=native, shares=UNEQUAL).parameters
-    run = Run(in_process(4, seed), shares=UNEQUAL, numbers={"collect": "all", "bound": 0, "dedicated": True})
-    assert np.array_equal(run.parameters, expected)
-    whole = Run(in_process(1), strategy=synchronous, aggregate=native).parameters
-    np.testing.assert_allclose(expected, whole, rtol=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -274,24 +262,6 @@ def test_with_one_worker_shards_do_not_change_the_result(settings):
     assert np.array_equal(whole, cut)
 
 
-def test_rates_of_a_shard_never_grow():
-    """Adagrad on a shard: rate / sqrt(sum of squared gradients) for each parameter."""
-
-    class Watched(Adagrad):
-        def update(self, parameters, gradients, learning_rate):
-            before = parameters.copy()
-            super().update(parameters, gradients, learning_rate)
-            moved = np.abs(gradients) > 1e-12
-            rates.append(np.where(moved, (before - parameters) / np.where(moved, gradients, 1), rates[-1]))
-
-    rates = [np.full(5, np.inf)]
-    make = lambda **rest: quadratic.session(optimizer=Watched(), learning_rate=lambda step: 0.3, **rest)
-    Run(in_process(5, 1), make, numbers={"dedicated": True})
-    assert len(rates) == 1 + 6 * 4
-    assert all((after <= before * (1 + 1e-9)).all() for before, after in pairwise(rates))
-    assert len(set(rates[-1].round(9))) == 5
-
-
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("bound", [None, 0])
 def test_in_a_warm_start_only_the_first_worker_trains(seed, bound):
@@ -304,20 +274,3 @@ def test_in_a_warm_start_only_the_first_worker_trains(seed, bound):
     assert {update.worker for update in updates[7:]} == {0, 1, 2}
     assert all(update.version - update.staleness >= 7 for update in updates if update.worker)
     assert len(updates) == 6 * 3
-
-
-def test_delay_compensation_by_hand():
-    """Correct the gradient (2, -1) of worker 1 from parameters (1, 1) to (1.5, 3)."""
-    compensation = DelayCompensation([np.zeros(2) for _ in range(2)], lambda gradient: 0.1)
-    compensation.remember(0, np.full(2, 99.0))
-    compensation.remember(1, np.ones(2))
-    gradient = np.array([2.0, -1.0])
-    compensation.correct(1, gradient, np.array([1.5, 3.0]))
-    np.testing.assert_allclose(gradient, [2 + 0.1 * 4 * 0.5, -1 + 0.1 * 1 * 2])
-
-
-def test_adaptive_strength_by_hand():
-    """2 / sqrt(m) with m = 0.05 g^2 at first, then 0.95 m + 0.05 g^2."""
-    strength = AdaptiveStrength(np.zeros(2), 2.0)
-    np.testing.assert_allclose(strength(np.array([2.0, 4.0])), 2 / np.sqrt([0.2, 0.8]), rtol=1e-6)
-    np.testing.assert_allclose(strength(np.array([1.0, 0.0])), 2 / np.sqrt([0.95 * 0.2 + 0.05, 0.76]), rtol=1e-6)
