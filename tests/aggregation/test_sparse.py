@@ -190,7 +190,7 @@ def gradients(ranks, size, k, step):
     return found
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4, 5, 7, 8, 16, 33, 64])
+@pytest.mark.parametrize("ranks", [2, 3, 5, 8, 64])
 def test_ok_topk_sends_less_than_its_bound(ranks):
     """Words sent by a rank, 2 for an entry; in the first sum, too, which computes regions and threshold."""
     size, k = 100_000, 10_000

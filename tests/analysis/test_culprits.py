@@ -18,7 +18,7 @@ def by_times(departures, times):
     return culprits(evidence(shared, lasting=False), shared, shared=True)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_slow_host_is_named_by_link_measurements(seed):
     (slow,), departures, _ = slow_hosts(np.random.default_rng(seed), runs=60, onset=10)
     (found,) = by_links(departures)
@@ -28,13 +28,13 @@ def test_a_slow_host_is_named_by_link_measurements(seed):
     assert found.ratio == pytest.approx(1 / 0.85, rel=0.05)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_slow_host_is_named_by_the_times_of_cases(seed):
     slow, departures, times = slow_hosts(np.random.default_rng(seed), runs=60, onset=10)
     assert {one.suspect for one in by_times(departures, times)} == slow
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("slow", [2, range(8)])
 def test_several_slow_hosts_are_named_by_link_measurements(seed, slow):
     slow, departures, _ = slow_hosts(np.random.default_rng(seed), slow, runs=70, onset=10)
@@ -42,7 +42,7 @@ def test_several_slow_hosts_are_named_by_link_measurements(seed, slow):
 
 
 def test_none_is_named_where_none_is_slow():
-    for seed, spread in product(range(5), (0.0, 0.03)):
+    for seed, spread in product(range(2), (0.0, 0.03)):
         _, departures, times = slow_hosts(np.random.default_rng(seed), 0, runs=60, onset=60, spread=spread)
         assert not by_links(departures)
         assert not by_times(departures, times) or spread

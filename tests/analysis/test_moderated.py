@@ -28,6 +28,7 @@ def regressions(before, now, between=0.0):
     return (adjusted(found.p) < 0.05) & (found.value > LIMIT)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("n", LAUNCHES)
 @pytest.mark.parametrize("outliers", [0, 0.03])
 @pytest.mark.parametrize(("effect", "shared"), [(0.01, False), (0.02, False), (0.02, True)])
@@ -111,6 +112,7 @@ def test_one_launch_on_each_side_says_nothing():
     assert np.isnan(smallest_visible(found, LIMIT)).all()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("n", LAUNCHES)
 @pytest.mark.parametrize("comparisons", [1, 10])
 def test_the_smallest_visible_change_is_found_four_times_in_five(n, comparisons):

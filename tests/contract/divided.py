@@ -31,7 +31,7 @@ from hpcdl.training.parts.model_group import ModelGroup
 from hpcdl.training.parts.session import training_session
 from hpcdl.training.synchronous import synchronous
 
-STEPS = 20
+STEPS = 5
 CLASSES = 7
 TOLERANCE = 1e-10
 

@@ -4,10 +4,9 @@ import html
 import re
 
 import pytest
-from conftest import Hand
 from contract.pages import Page
 from matplotlib.figure import Figure
-from report_runs import all_figures, evaluations, steps
+from report_runs import evaluations, steps
 
 from hpcdl.report.formats.charts import Axis, Bars, Columns, HeatMap, Lines, Point, Series, Tiles
 from hpcdl.report.formats.drawing import figure as lines
@@ -18,8 +17,8 @@ from hpcdl.report.run.render import render
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return all_figures(Hand(tmp_path_factory.mktemp("run")))
+def run(illustrated_run):
+    return illustrated_run
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ import json
 import re
 
 import pytest
+from conftest import Hand
 
 from hpcdl.report.run.render import render
 
@@ -26,9 +27,14 @@ def steps(ms):
     return [500.0] * 2 + [ms * (1 + 0.001 * (n % 5 - 2)) for n in range(30)]
 
 
-@pytest.fixture
-def run(hand):
-    return everything(hand)
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return everything(Hand(tmp_path_factory.mktemp("run")))
+
+
+@pytest.fixture(scope="module")
+def page(run):
+    return render([run], "md")
 
 
 def everything(hand):
@@ -83,8 +89,7 @@ def test_markdown_says_what_was_found(hand, row):
     assert "1 of 2 methods are near-linear at 4 ranks (efficiency >= 0.90)." in page
 
 
-def test_markdown_says_what_failed_and_what_to_doubt(run):
-    page = render([run], "md")
+def test_markdown_says_what_failed_and_what_to_doubt(page):
     assert page.index("FAILED case") < page.index("## Job")
     assert "FAILED: 1 case of 22." in page
     assert "FAILED case collective-ring (4 ranks): wrong result" in page
@@ -95,8 +100,7 @@ def test_markdown_says_what_failed_and_what_to_doubt(run):
     assert "OVERSUBSCRIBED" not in page
 
 
-def test_markdown_job_and_method(run, row):
-    page = render([run], "md")
+def test_markdown_job_and_method(page, row):
     assert row(page, "MPI")[1] == "MPICH 5.0.2"
     assert row(page, "pinning")[1] == "0: 0; 1: 1; 2: 0; 3: 1"
     assert row(page, "GPU")[1] == "none seen"
@@ -106,8 +110,7 @@ def test_markdown_job_and_method(run, row):
     assert "```toml\n[suite]\nname = 's'\n```" in page
 
 
-def test_markdown_accuracy_over_seeds(run, row):
-    page = render([run], "md")
+def test_markdown_accuracy_over_seeds(page, row):
     accuracy = page[page.index("## Accuracy") : page.index("## Collectives")]
     cells = row(accuracy, "ring", "4")
     assert cells[2:4] == ["0.935 (0.890 to 0.980)", "0.935 (0.890 to 0.980)"]
@@ -193,8 +196,8 @@ def test_summary_fits_a_terminal(run):
     assert sorted(shown) == [["ring", "2"], ["ring", "4"], ["tree", "2"], ["tree", "4"]]
 
 
-def test_markdown_tables_are_aligned(run):
-    lines = render([run], "md").splitlines()
+def test_markdown_tables_are_aligned(page):
+    lines = page.splitlines()
     for line, following in itertools.pairwise(lines):
         if line.startswith("|") and following.startswith("|"):
             assert len(line) == len(following)

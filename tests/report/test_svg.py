@@ -3,8 +3,7 @@
 import xml.etree.ElementTree as ET
 
 import pytest
-from conftest import Hand
-from report_runs import HOSTILE, all_figures
+from report_runs import HOSTILE
 
 from hpcdl.cli import main
 from hpcdl.report.formats.drawing.canvas import DARK, LIGHT
@@ -14,10 +13,11 @@ NAMESPACE = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    return {name: all_figures(Hand(tmp_path_factory.mktemp("run")), name) for name in ("mine", HOSTILE)}
+def runs(illustrated_run, hostile_run):
+    return {"mine": illustrated_run, HOSTILE: hostile_run}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["mine", HOSTILE], ids=["usual", "hostile"])
 @pytest.mark.parametrize("title", ["", "Where a step", "Links", "Fastest algorithm"])
 def test_a_figure_is_one_well_formed_file(runs, name, title):
