@@ -22,7 +22,7 @@ RERUNS ?= 0
 export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 OPENMPI_RUN := $(OTHER)/bin/mpirun --map-by :OVERSUBSCRIBE --bind-to none
-MPI_TESTS := -m pytest -q --with-mpi tests/mpi
+MPI_TESTS := -m pytest -q --with-mpi -m 'not grid' tests/mpi
 
 .PHONY: help quickstart test test-quick test-unit test-grids test-mpich test-openmpi test-slurm check format clean peers peers-collectives peers-compression peers-training near-linear nights meshes break-even reports artifact gpu-check gpu-plans
 
@@ -50,6 +50,8 @@ test-unit: $(VENV)/ready-to-test $(OTHER)/ready-to-test  ## all tests that start
 test-grids: $(VENV)/ready-to-test $(OTHER)/ready-to-test  ## all combinations of parameters of which the others test a sample
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 HPCDL_OTHER_PYTHON=$(OTHER)/bin/python \
 	  $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m grid tests --ignore=tests/mpi --ignore=tests/slurm
+	$(BIN)/mpirun -n 8 $(BIN)/python $(subst not grid,grid,$(MPI_TESTS))
+	$(OPENMPI_RUN) -n 8 $(OTHER)/bin/python $(subst not grid,grid,$(MPI_TESTS))
 
 test-mpich: $(VENV)/ready-to-test  ## the contract tests on 1, 2, 3, 4, 5 and 8 ranks of one job of MPICH
 	$(BIN)/mpirun -n 8 $(BIN)/python $(MPI_TESTS)
