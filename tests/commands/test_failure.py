@@ -122,13 +122,13 @@ def test_l_bfgs_continues_after_a_worker_failed(other):
     assert run.evaluations["accuracy"].iloc[-1] > 0.5
 
 
-def test_a_failed_rank_of_a_model_group_is_named_and_ends_the_case(each):
-    (each.folder / "mine.py").write_text(DIES)
-    done = each("run", each.suite(MODEL_GROUPS), "-o", "o")
+def test_a_failed_rank_of_a_model_group_is_named_and_ends_the_case(either):
+    (either.folder / "mine.py").write_text(DIES)
+    done = either("run", either.suite(MODEL_GROUPS), "-o", "o")
     assert done.returncode == 1
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("hpcdl: FAILED")]
     assert line.endswith(": rank 2: its process ended during this case, and the job with it")
-    assert line.removeprefix("hpcdl: FAILED ") in log(each)
+    assert line.removeprefix("hpcdl: FAILED ") in log(either)
 
 
 def test_a_second_run_into_one_folder_is_refused(hpcdl):

@@ -106,13 +106,13 @@ def check_complete(hpcdl, finished_before):
     assert finished_before.items() <= content(parts(hpcdl)).items()
 
 
-def test_a_run_killed_six_times_resumes(hpcdl):
+def test_a_run_killed_three_times_resumes(hpcdl):
     """SIGKILL to the process group at a random time after the start."""
     chance = random.Random(5)
     suite = hpcdl.suite(SUITE)
     kept = {}
     killed_during_cases = 0
-    for _ in range(6):
+    for _ in range(3):
         run = start(hpcdl, suite, "--resume")
         time.sleep(0.2)
         if chance.random() < 0.8:  # otherwise during the start
@@ -126,7 +126,7 @@ def test_a_run_killed_six_times_resumes(hpcdl):
         assert all(library.read(file).complete for file in now)
         killed_during_cases += len(now) > len(kept)
         kept = now
-    assert killed_during_cases > 1
+    assert killed_during_cases
     assert len(kept) < CASES
     assert len(names(hpcdl.folder / "o")) == len(kept)  # readable without run.h5
 
@@ -155,15 +155,15 @@ def resumed(hpcdl, suite, kept):
     check_complete(hpcdl, kept)
 
 
-def test_sigusr1_finishes_the_case_in_progress(each):
+def test_sigusr1_finishes_the_case_in_progress(either):
     """Slurm can send SIGUSR1 before the time limit: the report is written, too."""
-    suite = each.suite(SUITE)
-    output, kept = stopped(each, suite, lambda run: run.send_signal(signal.SIGUSR1))
+    suite = either.suite(SUITE)
+    output, kept = stopped(either, suite, lambda run: run.send_signal(signal.SIGUSR1))
     assert f"interrupted after {len(kept)} of {CASES} cases; continue with --resume" in output
-    run = library.read(each.folder / "o/run.h5")
+    run = library.read(either.folder / "o/run.h5")
     assert not run.complete
     assert len(run.cases) == len(kept)
-    resumed(each, suite, kept)
+    resumed(either, suite, kept)
 
 
 def test_ctrl_c_ends_all_ranks(each):

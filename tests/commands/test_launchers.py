@@ -10,7 +10,7 @@ from .conftest import LIMIT, TRAIN
 SMALL = f"{TRAIN}steps = 2\nranks = 1\n"
 
 
-@pytest.mark.parametrize("name", ["SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_NRANKS"])
+@pytest.mark.parametrize("name", ["SLURM_STEP_NUM_TASKS", "PMI_SIZE"])
 def test_one_rank_in_a_job_of_four_is_a_mismatch(hpcdl, name):
     # what the library reads, it would act on: it is told nothing
     ended = hpcdl("run", hpcdl.suite(SMALL), "-o", "o", **{name: "4"})

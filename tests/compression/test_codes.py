@@ -77,7 +77,7 @@ def omega(x):
 
 @pytest.mark.parametrize("name", CODES)
 @given(sequences)
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 def test_messages_give_the_integers_back(name, integers):
     assert decoded(CODES[name], encoded(CODES[name], integers), len(integers)) == integers
 

@@ -33,7 +33,7 @@ def random():
 @pytest.mark.parametrize("make", ENCODERS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shapes", [SHAPES, []])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(vector=VECTORS)
 @example(vector=np.empty(0, "float32"))
 @example(vector=np.full(1, 1e-45, "float32"))

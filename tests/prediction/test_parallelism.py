@@ -58,6 +58,7 @@ def times(layers, shape, ranks, batch, network, flops, meshes=None):
     return found
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("network", ["ethernet-1g", "ethernet-10g"])
 @pytest.mark.parametrize(("layers", "shape", "batch", "flops"), [(*SPEECH, 32, 1e11), (*LENET, 64, 1e11)])
 def test_the_chosen_mesh_is_nearly_the_fastest_in_simulation(network, layers, shape, batch, flops):

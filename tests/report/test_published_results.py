@@ -46,9 +46,11 @@ def test_speedups_are_per_image_and_hours_those_of_all_epochs(paper):
 def test_every_result_has_a_case_in_the_suite_that_names_its_paper():
     named = set()
     for path in sorted((ROOT / "suites").glob("*.toml")):
-        loaded = suite.load(path, check=False)
-        records = [{**case.fields(), "predicted_seconds": 1.0} for case in loaded.cases]
-        for paper in suite.papers(loaded.text):
+        papers = suite.papers(path.read_text())
+        if not papers:
+            continue
+        records = [{**case.fields(), "predicted_seconds": 1.0} for case in suite.load(path, check=False).cases]
+        for paper in papers:
             named.add(paper)
             data = tomllib.loads((suite.PAPERS / f"{paper}.toml").read_text())
             wanted = {(table["name"], table["quantity"]) for table in data["results"]}

@@ -41,6 +41,7 @@ def test_equals_one_rank_with_the_whole_batch(aggregation, ranks):
     assert all(np.array_equal(first, other) for other in others)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("bucket_bytes", [2000, 30_000, 100_000])
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_buckets_and_their_order_do_not_change_the_result(ranks, bucket_bytes):

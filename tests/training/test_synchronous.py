@@ -55,7 +55,7 @@ def test_equals_one_rank_with_the_whole_batch(aggregation, dtype, bucket_bytes, 
 
 
 def test_one_rank_equals_the_plain_loop():
-    for aggregation in (*SCHEMES, "none"):
+    for aggregation in ("ring", "none"):
         assert np.array_equal(*train(1, aggregation, "float32"), by_one_rank("float32"))
 
 
