@@ -1,7 +1,6 @@
 """Sparse sums: the entries are those of dense arithmetic, no part is lost, and volumes are as stated."""
 
 from functools import partial
-from math import ceil, log2
 
 import numpy as np
 import pytest
@@ -286,12 +285,3 @@ def test_a_simulation_of_sizes_sums_disjoint_entries(ranks):
             lambda comm, series=series: scheme("sparcml")(comm, one, series[comm.rank])
         )
         assert {len(each.total.values) for each in found} == {wanted}
-
-
-def test_ok_topk_takes_fewer_bytes_than_gtopk_and_gtopk_fewer_than_an_allgather():
-    """At 32 ranks, as the papers' tables order them."""
-    given = gradients(32, 20_000, 2000, 0)
-    series = [Series(20_000, 2000) for _ in given]
-    summed("ok_topk", given, 20_000, 0, series)
-    ok, tree = (max(summed(name, given, 20_000, 0, series)[1].bytes) for name in ("ok_topk", "gtopk"))
-    assert ok < tree == ENTRY * 2000 * ceil(log2(32)) < ENTRY * 2000 * 31

@@ -86,14 +86,14 @@ def test_a_closed_pipe_ends_the_output_silently(hpcdl, arguments):
         assert writer.stderr.read() == b""
 
 
-def test_a_run_goes_on_without_the_reader_of_its_output(each):
+def test_a_run_goes_on_without_the_reader_of_its_output(either):
     """MPICH's launcher would end the ranks: its output is a broken pipe."""
     sizes = ",".join(map(str, range(0, 4000, 200)))
-    each.suite(f'[[case]]\nkind = "pairwise"\nrepetitions = 2\nmessage_bytes = [{sizes}]', name="s")
+    either.suite(f'[[case]]\nkind = "pairwise"\nrepetitions = 2\nmessage_bytes = [{sizes}]', name="s")
     with subprocess.Popen(
-        each.hpcdl("run", "s.toml", "-o", "o"),
-        cwd=each.folder,
-        env=each.environment(),
+        either.hpcdl("run", "s.toml", "-o", "o"),
+        cwd=either.folder,
+        env=either.environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as writer:
@@ -101,7 +101,7 @@ def test_a_run_goes_on_without_the_reader_of_its_output(each):
         writer.stdout.close()
         assert writer.stderr.read() == b""
         assert writer.wait(timeout=120) == 0
-    assert len(each.report()["cases"]) == 20
+    assert len(either.report()["cases"]) == 20
 
 
 @pytest.fixture

@@ -40,18 +40,6 @@ def test_exit_codes(nights, capsys, factor, code, word):
     assert f"- {word}: 2 measures of 2 cases: 2 {word.lower()}" in capsys.readouterr().out
 
 
-def test_one_launch_is_judged_by_the_spread_of_the_others(nights, capsys):
-    before, now = nights("a", STEADY), nights("b", [1.2])
-    assert main(["compare", *before, "--with", *now]) == 1
-    page = capsys.readouterr().out
-    assert "One side is one job: jobs of both sides are taken to vary equally." in page
-    assert "One side is one launch, whose outliers look like changes: repeat it before you act." in " ".join(
-        page.split()
-    )
-    assert main(["compare", before[0], "--with", *now]) == 3
-    assert "INCONCLUSIVE: 2 measures" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("ending", ["html", "md", "txt"])
 def test_a_page_in_a_file(nights, capsys, tmp_path, ending):
     before, now, file = nights("a", STEADY), nights("b", [1.2 * one for one in STEADY]), tmp_path / f"p.{ending}"
@@ -174,17 +162,6 @@ def test_junit_fits_its_schema(nights, capsys, tmp_path):
 def accepted(path, expires):
     path.write_text(f'[[accept]]\ncase = "*"\nreason = "the new switch"\nexpires = {expires}\n')
     return str(path)
-
-
-def test_accepted_regressions(nights, capsys, tmp_path):
-    before, now = nights("a", STEADY), nights("b", [1.2 * one for one in STEADY])
-    file = tmp_path / "accept.toml"
-    assert main(["compare", *before, "--with", *now, "--accept", accepted(file, "2999-01-01")]) == 0
-    assert "1 accepted" not in (page := capsys.readouterr().out)
-    assert "2 accepted" in page
-    assert "the new switch" in page
-    assert main(["compare", *before, "--with", *now, "--accept", accepted(file, "2020-01-01")]) == 1
-    assert "- no longer accepted: * (until 2020-01-01)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

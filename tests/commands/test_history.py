@@ -137,18 +137,6 @@ def test_a_regression_is_reported_until_it_is_repaired_however_the_calls_are_spa
     assert "RESTORED" in capsys.readouterr().out
 
 
-def test_an_accepted_regression_is_no_failure_until_it_expires(archive, capsys, tmp_path):
-    for number in range(14):
-        archive.run(1.0 if number < 10 else 1.25)
-    file = tmp_path / "accept.toml"
-    for expires, code in (("9999-01-01", 0), ("2026-01-01", 1)):
-        file.write_text(f'[[accept]]\ncase = "*"\nreason = "new switch"\nexpires = {expires}\n')
-        assert archive.history("--accept", file) == code
-        assert ("ACCEPTED, until 9999-01-01: new switch" in " ".join(capsys.readouterr().out.split())) == (
-            not code
-        )
-
-
 def test_an_old_newest_run_is_exit_code_3(archive, capsys):
     for _ in range(11):
         archive.run()
@@ -205,17 +193,6 @@ def test_a_case_that_the_newest_run_lacks_is_missing(archive, capsys):
     archive.run(cases=("ring",))
     assert archive.history() == 1
     assert "MISSING in the newest run: tree: not in the run" in capsys.readouterr().out
-
-
-def test_a_new_environment_hides_no_step(archive, capsys):
-    for number in range(14):
-        new = number >= 11
-        archive.run(1.3 if new else 1.0, key="other" if new else "k", kernel="6.8" if new else "6.1")
-        if number >= 12:
-            assert archive.history() == (0 if number < 13 else 1)
-    out = " ".join(capsys.readouterr().out.split())
-    assert "Slower since the new environment: kernel was 6.1 and is 6.8." in out
-    assert "CHANGES OF THE ENVIRONMENT" in out
 
 
 def test_files_that_are_no_runs_are_named_and_skipped(archive, capsys):

@@ -122,17 +122,6 @@ def test_a_saved_network_keeps_its_warnings(capsys, hand, suite, tmp_path):
         )
 
 
-def test_a_scheme_of_one_host_is_not_predicted_on_several(capsys, tmp_path):
-    file = tmp_path / "s.toml"
-    case = '[[case]]\nkind = "collective"\nranks = 4\nmessage_bytes = 4\naggregation = ["two_shot", "ring"]'
-    file.write_text(f'[suite]\nname = "s"\n{case}')
-    whole = json.loads(message(capsys, file, "--network", "gemini", "--ranks", "2,64", "--json"))
-    assert {one["aggregation"] for one in whole["cases"]} == {"ring"}
-    assert whole["left_out"] == [f"two_shot on {p} ranks: 'two_shot' is for ranks of one host" for p in (2, 64)]
-    on_one = message(capsys, file, "--network", "gemini", "--ranks", "4", "--ranks-per-host", "4", "--json")
-    assert {one["aggregation"] for one in json.loads(on_one)["cases"]} == {"ring", "two_shot"}
-
-
 def test_oversubscribed_ranks_are_left_out_of_the_fit(capsys, suite, hand):
     """Four ranks on two cores take ten times as long as the network predicts."""
     common = {
@@ -154,18 +143,6 @@ def test_oversubscribed_ranks_are_left_out_of_the_fit(capsys, suite, hand):
     whole = json.loads(message(capsys, suite, "--network", hand.folder, "--ranks", "2", "--json"))
     assert whole["network"]["fit"]["fitted"]["of"] == 6
     assert whole["network"]["fit"]["fitted"]["worst"] < 0.01
-
-
-def test_cases_that_do_not_allow_a_number_of_ranks_are_named(capsys, tmp_path):
-    file = tmp_path / "s.toml"
-    choice = '[{name = "sharded_parameter_server", servers = 4}, "ring"]'
-    case = f'[[case]]\nkind = "collective"\nranks = 4\nmessage_bytes = 4\naggregation = {choice}'
-    file.write_text(f'[suite]\nname = "s"\n{case}')
-    whole = json.loads(message(capsys, file, "--network", "gemini", "--ranks", "2,4", "--json"))
-    assert len(whole["cases"]) == 3
-    assert whole["left_out"] == [
-        "sharded_parameter_server(servers=4) on 2 ranks: servers = 4 with 2 ranks: must be in 1..2"
-    ]
 
 
 def test_bad_input_is_one_line(capsys, suite, run, tmp_path, hand):

@@ -12,7 +12,7 @@ import pytest
 from .conftest import LIMIT, TRAIN
 
 SUITE = f"""{TRAIN}ranks = 2
-steps = 200
+steps = 80
 training = ["synchronous", {{name = "asynchronous", collect = 1}}]
 """
 KILLS = [

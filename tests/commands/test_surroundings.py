@@ -99,13 +99,6 @@ def test_empty_names_and_huge_numbers_are_refused(capsys, arguments, message):
     assert len(told) < 300
 
 
-@pytest.mark.parametrize("glob", ["", "nothing*"])
-def test_a_pattern_that_selects_no_case_is_refused(capsys, file, glob):
-    """An empty pattern too; without --case all cases are selected."""
-    for command in (["run", file, "--dry-run"], ["run", file], ["predict", file, "--network", "gemini"]):
-        assert f"--case {glob!r} matches none of the cases" in refusal(capsys, *command, "--case", glob)
-
-
 @pytest.mark.parametrize("junk", ["junk", "[]", "[1]", "3", "null", '{"hosts": 2}', '{"slow": {}}', "[" * 99999])
 def test_invalid_testbed_settings_are_refused(capsys, monkeypatch, file, junk):
     monkeypatch.setenv("HPCDL_TESTBED", junk)

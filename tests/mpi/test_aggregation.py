@@ -93,19 +93,6 @@ def test_other_collectives_give_the_results_of_mpi(collective, name, mpi):
         assert as_wanted(collective, mine, rows, comm.rank), f"{length} elements"
 
 
-@pytest.mark.parametrize(("collective", "name"), OTHERS)
-def test_other_collectives_messages_and_bytes_are_those_of_one_process(collective, name, mpi):
-    ranks, rank = mpi.comm.size, mpi.comm.rank
-    rows, _ = operands(ranks, 1009 * ranks)
-    world = in_process(ranks)
-    world.run(lambda comm: called(collective, name, comm, rows[comm.rank].copy()))
-    before = mpi.counters()
-    mpi.run(called(collective, name, mpi.comm, rows[rank].copy()))
-    after = mpi.counters()
-    assert after.messages - before.messages == world.messages[rank]
-    assert after.bytes - before.bytes == world.bytes[rank]
-
-
 @pytest.mark.parametrize(("collective", "name"), ON_HOSTS)
 def test_an_out_of_place_operand_does_not_change(collective, name, mpi):
     """Called by the main program and by started programs."""

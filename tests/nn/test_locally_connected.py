@@ -7,7 +7,6 @@ import pytest
 
 from hpcdl.nn.initial import gaussian
 from hpcdl.nn.layers.activations import Sigmoid
-from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.locally_connected import LocallyConnected
 from hpcdl.nn.layers.subsampling import Subsampling
 from hpcdl.nn.replica import Replica
@@ -48,27 +47,6 @@ def test_output_is_a_product_per_unfolded_window(case, relu, probe):
     np.testing.assert_allclose(dx, given.grad.numpy(), rtol=1e-10, atol=1e-11)
     np.testing.assert_allclose(tried.gradients["weight"], weight.grad.numpy(), rtol=1e-10, atol=1e-11)
     np.testing.assert_allclose(tried.gradients["bias"], bias.grad.numpy(), rtol=1e-10, atol=1e-11)
-
-
-def test_equal_filters_at_all_positions_give_a_convolution(probe, kernels):
-    shape, arguments = (6, 5, 3), {"filters": 4, "kernel": 3, "stride": 2, "padding": 1}
-    tied = probe(Convolution("c", **arguments, bias=some), shape)
-    untied = probe(LocallyConnected("u", **arguments, bias=some), shape)
-    vector = np.concatenate(
-        [
-            np.broadcast_to(tied.parameters[name], untied.parameters[name].shape).ravel()
-            for name in ("weight", "bias")
-        ]
-    )
-    untied.replica.parameters[...] = kernels.asarray(vector)
-    random = np.random.default_rng(2)
-    x = random.standard_normal((3, *shape))
-    y = tied.forward(x)
-    np.testing.assert_allclose(untied.forward(x), y, rtol=1e-11, atol=1e-12)
-    dy = random.standard_normal(y.shape)
-    np.testing.assert_allclose(untied.backward(dy), tied.backward(dy), rtol=1e-11, atol=1e-12)
-    summed = untied.gradients["weight"].sum(axis=(0, 1))
-    np.testing.assert_allclose(summed, tied.gradients["weight"], rtol=1e-11, atol=1e-12)
 
 
 def test_sigmoid_at_both_ends(kernels):

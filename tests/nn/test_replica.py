@@ -144,32 +144,6 @@ def test_float32_starts_and_trains_like_float64(build, batch, step):
     )
 
 
-def train(replica, batch, step, sizes, between=None):
-    for k, n in enumerate(sizes):
-        images, labels = batch(n, seed=k)
-        replica.reseed(4, k)
-        step(replica, images, labels, 1 / n)
-        replica.parameters[...] -= 0.1 * replica.gradients
-        if between is not None:
-            between()
-    return host(replica, replica.parameters), host(replica, replica.state)
-
-
-def test_predicting_between_steps_changes_nothing(build, batch, step):
-    plain = train(build(), batch, step, [32, 32, 32])
-    replica = build()
-    many = replica.backend.asarray(batch(100, seed=99)[0])
-    few = replica.backend.asarray(batch(32, seed=98)[0])
-
-    def between():
-        replica.predict(many)
-        replica.predict(few)
-        replica.release_predictions()
-
-    for ours, theirs in zip(train(replica, batch, step, [32, 32, 32], between), plain, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-
-
 def test_predicting_within_a_step_changes_nothing(build, batch, step):
     images, labels = batch(8)
     expected = build()

@@ -6,7 +6,6 @@ import re
 import pytest
 from contract.pages import Page
 from matplotlib.figure import Figure
-from report_runs import evaluations, steps
 
 from hpcdl.report.formats.charts import Axis, Bars, Columns, HeatMap, Lines, Point, Series, Tiles
 from hpcdl.report.formats.drawing import figure as lines
@@ -82,23 +81,6 @@ def test_the_first_line_answers(run, text):
     verdict = render([run], "md").partition("## Verdict")[2]
     assert verdict.strip().startswith(html.unescape(heading))
     assert text.index("<h1") < text.index("Is it?")
-
-
-@pytest.mark.slow
-def test_two_hundred_cases_fit_into_a_page(hand):
-    for scheme in range(25):
-        for ranks in (1, 2):
-            for seed in range(4):
-                hand.train(
-                    [steps(80 / ranks + scheme)] * ranks,
-                    aggregation=f"scheme{scheme}",
-                    seed=seed,
-                    compute=[70 / ranks] * ranks,
-                    evaluations=evaluations(80 / ranks),
-                )
-    text = render([hand.read()], "html")
-    assert len(text.encode()) <= 3 << 20
-    assert "others, see the numbers" in text
 
 
 def luminance(colour):

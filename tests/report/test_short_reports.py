@@ -50,25 +50,3 @@ def test_markdown_is_short_and_other_formats_have_every_case(hand, whole):
     assert "lines of the suite in report.html" in page
     assert len(render([run], "csv").splitlines()) == 51
     assert whole(run).count("density=0.24") == 3  # both numbers of ranks, and memory
-
-
-def test_of_many_collectives_each_has_a_row(hand, row):
-    for collective in ("allreduce", "allgather", "broadcast", "reduce", "all_to_all"):
-        for size in (4, 1 << 20):
-            for scheme, ms in (("ring", 2.0), ("native", 1.0)):
-                fields = {
-                    "collective": collective,
-                    "message_bytes": size,
-                    "correct": scheme == "native",
-                    "launch": 0,
-                }
-                for launch in range(2):
-                    timed = {**fields, "launch": launch, "dtype": "float32", "warmup_steps": 0}
-                    hand.case([[ms] * 8] * 2, kind="collective", aggregation=scheme, **timed)
-    page = render([hand.read()], "md")
-    part = page[page.index("## Collectives") :]
-    assert row(part, "reduce, 2 ranks, float32")[2:] == [
-        "native 1.00 ms +-0 %, ring 2.00 ms +-0 % WRONG",
-        "WRONG: ring",
-    ]
-    assert sum(line.startswith("| ") for line in part.split("\n## ")[0].splitlines()) == 6

@@ -91,28 +91,6 @@ def test_ranks_that_exceed_the_memory_of_the_node_are_refused(tmp_path, written,
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"evaluate_every": 1e-320}, "evaluate_every: must be at least 1e-06, not 1e-320"),
-        ({"schedule": {"name": "step", "every": 1e-320}}, "schedule: every must be at least 1e-07, but is 1e-320"),
-        ({"schedule": {"name": "step", "factor": 1e17, "every": 0.01}, "steps": 1000}, "schedule: "),
-        ({"schedule": {"name": "polynomial", "warmup_steps": 10**23}}, "schedule: warmup_steps must be"),
-        (
-            {"training": {"name": "asynchronous", "n_fetch": 10**23}},
-            f"training: setting 'n_fetch': {10**23} is out of range",
-        ),
-        (
-            {"training": {"name": "sandblaster", "history": HUGE}},
-            "training: history: must be at most 1000, not 9223372036854775807",
-        ),
-    ],
-    ids=str,
-)
-def test_numbers_at_the_limits_of_floating_point(written, refused, changed, message):
-    assert message in refused(written(**changed))
-
-
 TWO = """
 [suite]
 name = "s"

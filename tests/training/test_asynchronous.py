@@ -258,12 +258,3 @@ def test_bad_settings_are_refused_in_one_line(ranks, numbers, message):
     with pytest.raises(ValueError, match=f"^{message}") as error:
         check(ranks, in_full(asynchronous, numbers))
     assert "\n" not in str(error.value)
-
-
-def test_downpour_learns_the_digits():
-    make = lambda **rest: training.session("none", "float32", optimizer=SGD(), **rest)
-    rate = lambda step: 0.02
-    run = Run(in_process(4), make, steps=140, global_batch=100, learning_rate=rate, numbers={"servers": 2})
-    assert run.recorders[0].evaluations[-1].accuracy > 0.95
-    mean = np.mean([update.staleness for update in run.updates()])
-    assert mean == pytest.approx(3, rel=0.1)

@@ -149,17 +149,6 @@ def test_servers_agree_with_unequal_shares_and_a_failed_worker(seed):
         assert evaluations[-1].loss == pytest.approx(loss_of(run.sessions[0].replica.parameters))
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize("collect", [1, 2, 3])
-@pytest.mark.parametrize("scale_rate", RATES)
-def test_the_trace_gives_the_parameters_with_adagrad(scale_rate, collect, seed):
-    """Adagrad divides by the gradients' size, so only a scaled rate has an effect, not scaled gradients."""
-    make = lambda **rest: quadratic.session(optimizer=Adagrad(), **rest)
-    run = Run(in_process(3, seed), make, numbers={"scale_rate": scale_rate, "collect": collect})
-    assert_replayed(run, RATES[scale_rate], adagrad=True)
-
-
 @pytest.mark.parametrize("optimizer", [Adagrad, Adam, RMSProp, SGD])
 def test_any_optimizer_gets_the_mean_rate_of_its_gradients(optimizer):
     """Weight decay uses this rate too."""
@@ -252,14 +241,6 @@ def test_workers_have_a_rate_of_their_own_between_fetches(n_fetch, overlap, loca
     numbers = {"n_fetch": n_fetch, "overlap": overlap, "local_rate": local, "dedicated": True}
     run = Run(in_process(2, n_fetch), steps=11, learning_rate=lambda step: 0.25, numbers=numbers)
     np.testing.assert_allclose(run.parameters, downpour(n_fetch, 1, overlap, 11, 0.25, local), rtol=1e-12)
-
-
-@pytest.mark.parametrize("settings", [{}, {"scale_rate": "staleness"}, {"warm_start": 4}, {"bound": 1}])
-def test_with_one_worker_shards_do_not_change_the_result(settings):
-    """Seven servers for five parameters: two shards are empty."""
-    whole = Run(in_process(2), numbers={"dedicated": True, **settings}).parameters
-    cut = Run(in_process(8), numbers={"servers": 7, "dedicated": True, **settings}).parameters
-    assert np.array_equal(whole, cut)
 
 
 @pytest.mark.parametrize("seed", range(20))

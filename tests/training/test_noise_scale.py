@@ -64,11 +64,6 @@ def test_buckets_do_not_change_the_estimate():
     assert parts == pytest.approx(whole, rel=1e-4)
 
 
-def test_noise_grows_while_the_network_learns():
-    found, _ = run(rate=0.1, epochs=6)
-    assert found["noise_scale_q4"] > 2 * found["noise_scale_q1"]
-
-
 @pytest.mark.parametrize(
     "more", ['aggregation = "none"', 'compression = "fp16"', "mesh = {model = 2}"], ids=["none", "fp16", "mesh"]
 )

@@ -169,19 +169,6 @@ def learn(recorder=None, **settings):
     return quartic.session(recorder, replica=network(), dataset=digits(), **settings)
 
 
-def test_evaluations_record_the_number_of_images():
-    _, recorders = descend(
-        in_process(4, 2), make=learn, steps=15, global_batch=1437, settings={"servers": 1}, evaluate_every=4
-    )
-    seen = [[Evaluation(*row) for row in recorder.evaluations] for recorder in recorders]
-    assert seen[0] == seen[1] == seen[2] == seen[3]
-    assert all(row.samples == row.step * 1437 and row.epoch == row.step for row in seen[0])
-    assert seen[0][-1].step == 15
-    assert len(seen[0]) in (3, 4)
-    assert all(at.step >= 4 * (i + 1) for i, at in enumerate(seen[0][:-1]))
-    assert seen[0][-1].loss < seen[0][0].loss
-
-
 def test_training_time_excludes_tests_and_the_wait_for_stragglers_before_them():
     """A backup task has finished the straggler's last portion, so that only the test waits for it."""
     took = {}
@@ -220,15 +207,6 @@ def test_training_stops_at_the_target_with_stop_at_target(servers):
             assert max(accuracies[:-1], default=0) < 0.5 <= accuracies[-1]
             assert len(set(recorders[0].evaluations)) == len(accuracies)
     assert taken[True].step < taken[False].step == 20
-
-
-@pytest.mark.parametrize("steps", range(1, 9))
-def test_the_number_of_gradients_is_the_number_of_steps(steps):
-    """The last step may come before the first direction, within a line search or after it."""
-    for batch in (quadratic.IMAGES, 16):
-        _, recorders = descend(in_process(2), steps=steps, global_batch=batch)
-        assert sum(row.images for row in rows(recorders)) == steps * batch
-        assert Evaluation(*recorders[0].evaluations[-1]).step == steps
 
 
 def test_running_statistics_are_the_mean_over_the_workers():
