@@ -143,16 +143,6 @@ def test_a_report_to_an_unwritable_file_is_refused(refused, hand):
     assert refused(".", "-o", "nowhere/x.md") == "-o nowhere/x.md: cannot be written: No such file or directory"
 
 
-def test_a_report_goes_to_a_file_or_to_the_terminal(hand, capsys):
-    hand.train([[2.0] * 8]).read()
-    assert main(["report", str(hand.folder)]) == 0
-    shown = capsys.readouterr().out
-    page = hand.folder / "page.md"
-    assert main(["report", str(hand.folder), "-o", str(page)]) == 0
-    assert capsys.readouterr().out == ""
-    assert page.read_text() == shown.removesuffix("\n")
-
-
 def test_a_terminal_gets_the_summary_and_a_pipe_gets_markdown(hand, capsys, monkeypatch):
     run = hand.train([[2.0] * 8]).read()
     assert main(["report", str(hand.folder)]) == 0

@@ -54,14 +54,6 @@ def test_a_page_in_a_file(nights, capsys, tmp_path, ending):
     assert f"{start}{headline}" in file.read_text(encoding="utf-8")
 
 
-def test_a_missing_case_fails_and_a_new_one_is_named(nights, capsys):
-    before, now = nights("a", STEADY), nights("b", STEADY, ring=1.0, torus=1.0)
-    assert main(["compare", *before, "--with", *now]) == 1
-    page = capsys.readouterr().out
-    assert "- missing: tree: no result (5 of 5 launches)" in page
-    assert "- new: torus" in page
-
-
 def test_what_launches_left_is_taken_as_it_is(hand, tmp_path, capsys):
     for side in "ab":
         for number, factor in enumerate(STEADY, 1):

@@ -1,7 +1,6 @@
 """Process failures: with Open MPI the other ranks finish the case; otherwise the case cannot run."""
 
 import fcntl
-import subprocess
 
 import pytest
 
@@ -140,21 +139,3 @@ def test_a_second_run_into_one_folder_is_refused(hpcdl):
     assert second.returncode == 2
     assert second.stderr == "hpcdl: -o o: another hpcdl process is writing to it\n"
     assert hpcdl("run", hpcdl.suite(USUAL), "-o", "o", "--set", "case.ranks=1").returncode == 0
-
-
-def test_a_straggler_computes_the_same_values(hpcdl):
-    """Slow ranks change times, but no losses and no messages."""
-    stragglers = ["{rank = 1, factor = 3}", "{rank = 0, probability = 1, seconds = 0.001}"]
-    case = '[[case]]\nkind = "train"\nmodel = "lenet5"\ndataset = "digits"\nlearning_rate = 0.05\n'
-    case += "global_batch = 48\nsteps = 5\nranks = 2\n"
-    file = hpcdl.suite(case, *(f"{case}straggler = {straggler}\n" for straggler in stragglers))
-    subprocess.run(hpcdl.hpcdl("run", file, "-o", "o"), cwd=hpcdl.folder, check=True, capture_output=True)
-    run = read(hpcdl.folder / "o")
-    usual, *slow = (
-        run.steps[run.steps["case_index"] == index][["rank", "step", "loss", "correct", "messages"]]
-        for index in range(3)
-    )
-    for one in slow:
-        assert one.to_numpy().tolist() == usual.to_numpy().tolist()
-    assert len(usual) == 10
-    assert [case["straggler"] is None for case in run.described] == [True, False, False]

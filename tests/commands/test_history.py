@@ -187,14 +187,6 @@ def test_a_disturbed_night_is_not_fine(archive, capsys):
     assert "DISTURBED in the newest run: 2 cases" in out
 
 
-def test_a_case_that_the_newest_run_lacks_is_missing(archive, capsys):
-    for _ in range(10):
-        archive.run()
-    archive.run(cases=("ring",))
-    assert archive.history() == 1
-    assert "MISSING in the newest run: tree: not in the run" in capsys.readouterr().out
-
-
 def test_files_that_are_no_runs_are_named_and_skipped(archive, capsys):
     for _ in range(10):
         archive.run()

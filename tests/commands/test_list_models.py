@@ -41,17 +41,6 @@ def test_each_model_has_one_record_for_its_natural_image_size(models):
     assert {entry["batch"] for entry in found.values()} == {256}
 
 
-def test_each_batch_size_is_a_record_with_volumes_in_proportion(models):
-    found = [entry for entry in models("--batch", "1,1024") if entry["name"] == "googlenet"]
-    one, many = found
-    assert (one["batch"], many["batch"]) == (1, 1024)
-    for key in ("data_bytes", "forward_backward_flop", "activation_bytes"):
-        assert many[key] == 1024 * one[key]
-    for key in ("parameters", "weight_bytes", "multiply_adds_per_image"):
-        assert many[key] == one[key]
-    assert round(many["data_bytes"] / 1e6) == 19_102
-
-
 def test_the_table_on_a_terminal(capsys):
     main(["list", "models"])
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}

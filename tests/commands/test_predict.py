@@ -172,10 +172,3 @@ def test_bad_input_is_one_line(capsys, suite, run, tmp_path, hand):
         line = refused(capsys, suite, "--network", broken)
         assert what in line
         assert "broken.toml" in line
-
-
-def test_published_figures_are_next_to_predictions(capsys):
-    page = message(capsys, "suites/firecaffe-cluster.toml", "--network", "gemini")
-    part = page[page.index("PUBLISHED AND HERE") :]
-    assert "parameter server" in part
-    assert "39.0" not in part  # not the speed-ups of whole trainings

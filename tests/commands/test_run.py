@@ -6,8 +6,6 @@ import os
 import subprocess
 from contextlib import suppress
 
-import h5py
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -100,25 +98,6 @@ def test_one_job_runs_all_scales_and_leaves_a_run_folder(each):
     assert frame["step_seconds"].tolist() == [case["step_seconds"] for case in cases]
     with (each.folder / "page.csv").open() as file:
         assert len(list(csv.reader(file))) == 4
-
-
-def test_augmented_images_from_a_file_are_the_same_on_any_number_of_ranks(hpcdl):
-    """Each rank reads its share of an HDF5 file, with and without prefetch; every number of ranks trains alike."""
-    random = np.random.default_rng(0)
-    with h5py.File(hpcdl.folder / "images.h5", "w") as file:
-        for split, count in (("train", 200), ("test", 40)):
-            file[f"{split}/labels"] = labels = random.integers(0, 4, count)
-            noise = random.integers(0, 60, (count, 20, 20, 3))
-            file[f"{split}/images"] = (noise + 50 * labels[:, None, None, None]).astype(np.uint8)
-    data = '{name = "hdf5", path = "images.h5", crop = 16, crop_padding = 1, flip = true}'
-    text = TRAIN.replace('"digits"', data).replace("lenet5", "cifar_quick")
-    suite = hpcdl.suite(text, "steps = 10\nranks = [1, 2, 3]\nprefetch = [0, 2]\nevaluate_every = 1")
-    finished(hpcdl("run", suite, "-o", "o"))
-    losses = library.read(hpcdl.folder / "o").evaluations.groupby("case_index")["loss"].last()
-    assert len(losses) == 6
-    assert losses.max() - losses.min() < 1e-3 * losses.max()
-    assert losses[::2].tolist() == losses[1::2].tolist()  # prefetch 0, and the default
-    assert report(hpcdl)[0]["settings"]["prefetch"] == 0
 
 
 def test_inside_mpirun_its_ranks_are_used(each):

@@ -78,18 +78,6 @@ def test_a_collective_that_one_rank_does_not_call(collective):
     ]
 
 
-def test_a_deadlock_on_a_part_names_the_ranks_of_the_world_that_wait():
-    async def program(comm):
-        part = await comm.split(comm.rank % 2)
-        if comm.rank % 2:
-            await part.recv(np.zeros(1), 1 - part.rank, 0)
-
-    assert report(4, program) == [
-        "rank 1 receives from rank 1, tag 0, 1 elements",
-        "rank 3 receives from rank 0, tag 0, 1 elements",
-    ]
-
-
 def test_different_collectives_at_once():
     async def program(comm):
         await comm.native("barrier" if comm.rank else "allreduce", np.zeros(1))

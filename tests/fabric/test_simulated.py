@@ -50,16 +50,6 @@ def test_one_port_sends_one_message_at_a_time(ranks):
     assert seconds(ranks, program) == close((ranks - 1) * MESSAGE)
 
 
-def test_disjoint_pairs_do_not_disturb_each_other():
-    async def program(comm):
-        if comm.rank % 2:
-            await comm.recv(buffer(), comm.rank - 1)
-        else:
-            await comm.send(buffer(), comm.rank + 1)
-
-    assert seconds(8, program) == close(MESSAGE)
-
-
 def test_links_are_full_duplex():
     async def both_ways(comm):
         await comm.exchange(buffer(), 1 - comm.rank, buffer(), 1 - comm.rank)
@@ -243,22 +233,6 @@ def test_native_collectives_cost_what_good_algorithms_cost(ranks):
     stated = seconds(ranks, lambda comm: halving_doubling(comm, buffer(long)))
     assert seconds(ranks, lambda comm: allreduce(comm, long)) == close(stated)
     assert seconds(ranks, lambda comm: allreduce(comm, 4)) == close(steps * (ALPHA + 4 * BETA + 4 * GAMMA))
-
-
-def test_virtual_time_is_the_same_every_time():
-    async def program(comm):
-        tasks = [comm.start(ring(comm, buffer(1000 * k))) for k in (1, 2, 3)]
-        await comm.compute("work", lambda: None)
-        for task in reversed(tasks):
-            await task
-        await comm.native("allreduce", buffer())
-
-    def run():
-        events = [[] for _ in range(6)]
-        took = seconds(6, program, compute=lambda rank, _: 0.001 * rank, events=events)
-        return took, events
-
-    assert run() == run()
 
 
 def test_real_payloads_take_the_time_of_phantoms_and_are_summed():

@@ -61,24 +61,6 @@ def test_compressed_messages_are_those_of_one_process(name, settings, mpi):
     assert mine.compressed.saved_bytes == alone[mpi.comm.rank].compressed.saved_bytes
 
 
-@pytest.mark.parametrize(("collect", "dedicated"), [(1, True), (2, False)])
-def test_mean_staleness_agrees_with_theory(collect, dedicated, mpi):
-    workers = mpi.comm.size - dedicated
-    if workers < max(2, collect):
-        pytest.skip("too few ranks")
-    make = lambda **rest: quadratic.session(steps=400, **rest)
-    _, _, updates = train(mpi, make, collect=collect, dedicated=dedicated)
-    assert len(updates) == 400 * workers
-    # steady state: from the first update of the last worker to the last update of the first one
-    numbers = {}
-    for number, update in enumerate(updates):
-        numbers.setdefault(update.worker, []).append(number)
-    begin = max(made[0] for made in numbers.values())
-    end = min(made[-1] for made in numbers.values())
-    staleness = [update.staleness for update in updates[begin + 1 : end + 1]]
-    assert np.mean(staleness) == pytest.approx((workers - 1) / collect, rel=0.1)
-
-
 @pytest.mark.parametrize(
     "numbers",
     [

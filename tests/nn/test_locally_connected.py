@@ -8,7 +8,6 @@ import pytest
 from hpcdl.nn.initial import gaussian
 from hpcdl.nn.layers.activations import Sigmoid
 from hpcdl.nn.layers.locally_connected import LocallyConnected
-from hpcdl.nn.layers.subsampling import Subsampling
 from hpcdl.nn.replica import Replica
 
 some = gaussian(1.0)
@@ -53,12 +52,3 @@ def test_sigmoid_at_both_ends(kernels):
     stage = Replica([Sigmoid("s")], (5,), backend=kernels, dtype="float64").stages[0]
     y = kernels.to_host(stage.forward(kernels.asarray(np.array([[-1e4, -1.0, 0.0, 1.0, 1e4]]))))
     np.testing.assert_allclose(y, [[0, 1 / (1 + math.e), 0.5, 1 / (1 + math.exp(-1)), 1]], rtol=1e-14, atol=1e-14)
-
-
-def test_subsampling_by_hand(kernels):
-    replica = Replica([Subsampling("s", 3)], (3, 4, 2), backend=kernels, dtype="float64")
-    x = np.arange(2 * 24.0).reshape(2, 3, 4, 2)
-    for images in (1, 2, 1):
-        y = kernels.to_host(replica.stages[0].forward(kernels.asarray(x[:images])))
-        np.testing.assert_array_equal(y[..., :2], x[:images, ::2, ::2])
-        np.testing.assert_array_equal(y[..., 2], 0)

@@ -94,13 +94,6 @@ def test_a_network_computes_with_rounded_weights_and_activations(images):
     np.testing.assert_allclose(mine.predict(x), hidden @ second.T, atol=1e-12)
 
 
-def test_an_image_is_rounded_by_itself():
-    """Its outputs do not depend on the batch, and so not on the number of ranks."""
-    net = replica(Quantization())
-    x = np.random.default_rng(4).standard_normal((5, *SHAPE)) * np.arange(1, 6).reshape(5, 1, 1, 1)
-    np.testing.assert_allclose(net.predict(x), np.concatenate([net.predict(one[None]) for one in x]), rtol=1e-12)
-
-
 def test_layers_of_every_kind_can_be_quantised(zoo, batch, step):
     """16 bits of both are close to full precision; auxiliary parts and composite layers included."""
     images, labels = batch(6, dtype="float32")

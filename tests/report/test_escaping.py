@@ -61,12 +61,6 @@ def test_csv_has_one_line_for_each_record(run):
     assert rows[0]["model"].startswith("\\x1b[2Jring\\n# fine\\u202e")
 
 
-def test_json_gives_the_text_itself(run):
-    text = render([run], "json")
-    assert json.loads(text)["cases"][0]["model"] == HOSTILE
-    assert text.isascii()
-
-
 @pytest.mark.parametrize(
     ("text", "shown"),
     [

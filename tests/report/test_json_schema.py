@@ -42,14 +42,3 @@ def test_a_wrong_type_is_not_valid(text, column, value):
     document["cases"][0][column] = value
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(document, SCHEMA)
-
-
-def test_a_frame_has_the_rows_of_the_document(illustrated_run, text):
-    cases = json.loads(text)["cases"]
-    for frame in (hpcdl.summary(illustrated_run), hpcdl.summary(illustrated_run.path)):
-        assert set(frame.columns) == {name for case in cases for name in case}
-        assert list(frame["case"]) == [case["case"] for case in cases]
-        assert list(frame["ranks"]) == [case["ranks"] for case in cases]
-        assert frame["step_seconds"].dropna().tolist() == [
-            case["step_seconds"] for case in cases if case["step_seconds"] is not None
-        ]

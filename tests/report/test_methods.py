@@ -2,7 +2,6 @@
 
 import pytest
 
-from hpcdl.fabric.faults import Straggler
 from hpcdl.report.run.method_names import Names
 from hpcdl.report.run.render import render
 
@@ -123,17 +122,6 @@ def test_virtual_time_is_called_so_and_stands_apart(hand):
         *("measured", "simulated on lan, 1 a host"),
     ]
     assert section(page, "Scaling").count("| method") == 2
-
-
-def test_stragglers_beside_their_bounds(hand, row):
-    straggler = Straggler(rank=1, factor=5)
-    slow = {**straggler.fields, "settings": {"straggler": {"rank": 1, "factor": 5}}}
-    synchronous(hand, compute=[20] * 4)
-    synchronous(hand, compute=[20, 100, 20, 20], ms=100.0, **slow)
-    page = section(render([hand.read()], "md"), "Stragglers")
-    assert row(page, "ring", "rank 1 5x slower", "4")[3:] == [
-        *("3200", "640", "0.200", "0.200 to 0.200", "0.200", "0.800"),
-    ]
 
 
 @pytest.mark.parametrize(

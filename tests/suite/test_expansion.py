@@ -225,15 +225,6 @@ def test_an_override_changes_a_key_of_a_table(parsed):
     assert [case.spec.training.settings["bucket_bytes"] for case in cases] == [4096, 4096]
 
 
-def test_an_override_changes_each_table_of_a_list(parsed):
-    optimizers = ["sgd", {"name": "nesterov", "momentum": 0.5}]
-    cases = parsed(optimizer=optimizers, overrides=["case.optimizer.momentum=0.8"])
-    assert [case.spec.optimizer.written for case in cases] == [
-        {"name": "sgd", "momentum": 0.8},
-        {"name": "nesterov", "momentum": 0.8},
-    ]
-
-
 @pytest.mark.parametrize(
     ("changed", "override", "gone"),
     [
