@@ -125,14 +125,14 @@ def test_options_reach_the_ranks(hpcdl):
     assert len(run.environment["ranks"]) == 2
 
 
-def test_collectives_and_exchanges(each):
+def test_collectives_and_exchanges(either):
     schemes = '["ring", "halving_doubling", "native"]'
-    suite = each.suite(
+    suite = either.suite(
         f"{COLLECTIVE}aggregation = {schemes}\nranks = [2, 3]\nmessage_bytes = [0, 40]",
         '[[case]]\nkind = "pairwise"\nexchange = ["fabric", "raw"]\nmessage_bytes = [0, 64]\nrepetitions = 5',
     )
-    finished(each("run", suite, "-o", "o"))
-    cases = report(each)
+    finished(either("run", suite, "-o", "o"))
+    cases = report(either)
     assert len(cases) == 3 * 2 * 2 + 4
     assert all(case["correct"] for case in cases)
     assert all(0 < case["time_p50_seconds"] <= case["time_p99_seconds"] for case in cases)
@@ -234,14 +234,14 @@ async def sleepy(comm, buffer):
 """
 
 
-def test_idle_ranks_sleep(each):
+def test_idle_ranks_sleep(either):
     """Ranks that poll during a smaller case would take its cores and disturb its times."""
-    (each.folder / "sleepy.py").write_text(SLEEPY)
+    (either.folder / "sleepy.py").write_text(SLEEPY)
     one = '[[case]]\nkind = "collective"\naggregation = "sleepy:sleepy"\nrepetitions = 1\nwarmup = 0\n'
-    suite = each.suite(*(f"{one}ranks = {p}\nmessage_bytes = {4 * i}" for i, p in enumerate([2, 1, 2])))
-    finished(each("run", suite, "-o", "o"))
+    suite = either.suite(*(f"{one}ranks = {p}\nmessage_bytes = {4 * i}" for i, p in enumerate([2, 1, 2])))
+    finished(either("run", suite, "-o", "o"))
     # each case calls once in its time and once more to compare the ranks' bits
-    _, before, after, _ = map(float, (each.folder / "busy-1").read_text().split())
+    _, before, after, _ = map(float, (either.folder / "busy-1").read_text().split())
     assert after - before < 0.3  # of the two seconds that rank 0 was alone
 
 

@@ -101,9 +101,7 @@ def test_the_exit_code_is_the_commands(testbed, command, code):
     testbed.check_nothing_left()
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -9)]
-)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_nothing_is_left_when_it_is_killed(testbed, number, code):
     """Only the process that was started is told; not its children."""
     run = testbed.start("bash", "-c", WAIT)
@@ -128,7 +126,7 @@ def test_a_command_that_does_not_end_when_told_is_killed(testbed):
 
 
 def test_killed_while_it_is_being_built(testbed):
-    for delay in (0.0, 0.2, 0.3, 0.4, 0.5):
+    for delay in (0.0, 0.3, 0.5):
         run = testbed.start("sleep", "1000", hosts=16)
         time.sleep(delay)
         run.kill()
