@@ -56,7 +56,7 @@ def power(n, rounds=ROUNDS, **options):
 def test_one_slow_measure_of_twelve_is_found():
     assert power(2) >= 0.7
     assert power(3) >= 0.9
-    assert power(3, effect=0.02, rounds=1000) >= 0.8
+    assert power(3, effect=0.02, rounds=300) >= 0.8
 
 
 def test_outliers_cost_little_power():
@@ -118,8 +118,8 @@ def test_one_launch_on_each_side_says_nothing():
 def test_the_smallest_visible_change_is_found_four_times_in_five(n, comparisons):
     """Of a measure by itself: n launches know their own variance only."""
     generator = np.random.default_rng(n)
-    rows = generator.normal(0, NOISE, (1000, 2, 1, n))
-    tests = [moderated(before, now, 0.0).difference for before, now in rows[:200]]
+    rows = generator.normal(0, NOISE, (400, 2, 1, n))
+    tests = [moderated(before, now, 0.0).difference for before, now in rows[:100]]
     stated = np.median([smallest_visible(one, LIMIT, comparisons)[0] for one in tests])
     tests = [moderated(before, now + stated, 0.0).difference for before, now in rows]
     share = np.mean([one.p[0] < 0.05 / comparisons and one.value[0] > LIMIT for one in tests])
