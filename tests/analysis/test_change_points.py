@@ -81,6 +81,7 @@ def test_a_slow_drift_is_a_series_of_steps(rng):
     assert all(one.ratio.value > 1 for one in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["AR .6", "t3", "two states"])
 def test_noise_of_other_kinds_is_no_change(rng, kind):
     """Independent runs, a normal distribution and one level taken for granted give 15 to 100 of them."""

@@ -112,6 +112,7 @@ def test_one_launch_on_each_side_says_nothing():
     assert np.isnan(smallest_visible(found, LIMIT)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("n", LAUNCHES)
 @pytest.mark.parametrize("comparisons", [1, 10])

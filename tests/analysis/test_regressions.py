@@ -217,6 +217,7 @@ def of_jobs(generator, jobs, launches, effect=0.02, noise=0.01, cases=1):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [((5, 4), (5, 4)), ((6, 3), (1, 6)), ((2, 5), (3, 5)), ((8, 1), (4, 1))])
 def test_without_a_change_jobs_that_differ_are_no_regression(shape):
     """Of launches as units 30 to 60 % would differ significantly."""

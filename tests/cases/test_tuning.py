@@ -54,6 +54,7 @@ def _nothing_found(monkeypatch):
     monkeypatch.setattr(trials, "_FOUND", {})
 
 
+@pytest.mark.slow
 def test_the_best_trial_is_the_one_that_reaches_the_target_first():
     spec = parsed().spec
     found, evaluations = run(spec)

@@ -179,6 +179,7 @@ def test_test_images_of_another_shape(tmp_path, nowhere):
     )
 
 
+@pytest.mark.slow
 def test_debians_fashion_mnist():
     if not DEBIAN.is_dir():
         pytest.skip("Debian's package dataset-fashion-mnist is not installed")

@@ -286,6 +286,7 @@ def test_a_replay_uses_the_times_in_its_settings(tmp_path, scale, ranks):
     assert found.left_out == []
 
 
+@pytest.mark.slow
 def test_a_step_is_predicted_as_it_is_when_the_order_of_its_pieces_has_settled(tmp_path, monkeypatch):
     """Suite priority, where communication takes about as long as computation."""
     file = tmp_path / "priority.toml"

@@ -43,6 +43,7 @@ def test_speedups_are_per_image_and_hours_those_of_all_epochs(paper):
     assert (one.reproduced, four.reproduced) == (True, False)
 
 
+@pytest.mark.slow
 def test_every_result_has_a_case_in_the_suite_that_names_its_paper():
     named = set()
     for path in sorted((ROOT / "suites").glob("*.toml")):

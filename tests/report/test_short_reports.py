@@ -1,5 +1,7 @@
 """A short report: first rows, one table for many settings, shared values in a line, and the place of the rest."""
 
+import pytest
+
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.render import render
 
@@ -37,6 +39,7 @@ def test_points_tables_and_lines_of_a_suite_are_counted():
     assert not short.verbatim
 
 
+@pytest.mark.slow
 def test_markdown_is_short_and_other_formats_have_every_case(hand, whole):
     for ranks in (1, 2):
         for number in range(25):

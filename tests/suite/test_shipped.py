@@ -30,6 +30,7 @@ def images(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_suite_passes_a_dry_run_by_name(name, images, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("HPCDL_DATA", str(images))

@@ -83,6 +83,7 @@ def test_exchanges_overlap_with_the_next_forward():
     assert duration(layerwise) < 0.9 * duration(synchronous)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "network", "images"), [("googlenet", "ethernet-1g", 32), ("vgg16", "ethernet-10g", 4)]
 )

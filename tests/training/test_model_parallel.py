@@ -108,7 +108,7 @@ def test_every_exchange_gives_the_same_gradient(layers, ranks, linear, exchange)
     np.testing.assert_allclose(steps, their_steps, rtol=1e-10)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_every_schedule_gives_the_same_bits(seed):
     mesh = Mesh(data=2, model=3, split="space", linear="inputs")
 

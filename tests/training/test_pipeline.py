@@ -132,7 +132,7 @@ def test_training_equals_that_of_the_undivided_network(ranks, stages, microbatch
 def test_every_interleaving_gives_the_same_bits(schedule):
     keys = {"steps": 2, "schedule": schedule, "microbatches": 3, "bucket_bytes": 200}
     (first, _), *_ = train(plain, 6, 3, **keys)[0]
-    for seed in range(1, 21):
+    for seed in range(1, 7):
         for other, _ in train(plain, 6, 3, seed=seed, **keys)[0]:
             assert np.array_equal(other, first)
 

@@ -80,6 +80,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(21))
 def test_no_schedule_deadlocks_and_replicas_never_disagree(seed):
     """Three model groups: all mini-batches are trained on, at the same clock by all ranks of a group."""

@@ -224,6 +224,7 @@ def test_running_statistics_are_the_mean_over_the_workers():
         np.testing.assert_allclose(one.replica.state, other.replica.state, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("servers", "when"), [(1, (0, 1, 2, 5)), (2, (0, 1, 3, 6)), (3, (2, 4))])
 def test_the_failure_of_a_worker_does_not_change_the_result(servers, when):
     """It fails before any of its portions, in 9 schedules each; others compute its unpushed portions again."""

@@ -76,7 +76,7 @@ def test_a_rank_may_have_no_images():
         np.testing.assert_allclose(parameters, alone, atol=TOLERANCE["float64"])
 
 
-@pytest.mark.parametrize("seed", range(1, 6))
+@pytest.mark.parametrize("seed", [1, 2])
 def test_every_schedule_gives_the_same_bits(seed):
     first = train(5, "ring", "float32", bucket_bytes=MANY, steps=5)
     other = train(5, "ring", "float32", bucket_bytes=MANY, steps=5, seed=seed)

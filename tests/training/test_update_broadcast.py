@@ -152,7 +152,7 @@ def test_all_ranks_apply_what_is_sent_and_the_residual_keeps_the_rest(compressor
 
     monkeypatch.setattr(module, "make_update", recorded)
     settings = {"density": 0.2} if compressor in ("top_k", "threshold", "dgc") else {}
-    for seed in SCHEDULES[:4]:
+    for seed in SCHEDULES[:2]:
         for ranks in (1, 2, 5):
             made.clear()
             sessions, _ = encoded(ranks, planned(compressor, "allgather", **settings), seed=seed, steps=4)
