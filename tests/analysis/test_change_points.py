@@ -5,7 +5,7 @@ import pytest
 from contract.nights import nights
 
 from hpcdl.analysis.over_time.change_points import AFTER, BEFORE, calibrate, change_points
-from hpcdl.analysis.statistics.differences import usual_variance
+from hpcdl.analysis.statistics.differences import FREEDOM, usual_variance
 
 
 @pytest.fixture
@@ -71,6 +71,7 @@ def test_the_usual_variance_is_that_of_alike_series(rng):
     unlike = rng.normal(0, 1, (200, 40)) * np.exp(rng.normal(0, 1, (200, 1)))
     assert usual_variance(unlike).freedom < 5 < freedom
     assert usual_variance(rng.normal(0, 1, (5, 40))).freedom == 0
+    assert usual_variance(rng.normal(0, 1, (3000, 6))).freedom == FREEDOM
 
 
 def test_a_slow_drift_is_a_series_of_steps(rng):

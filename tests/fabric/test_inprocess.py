@@ -7,6 +7,7 @@ import pytest
 
 from hpcdl.fabric.comm import PeerLost
 from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.matching import Mailbox, Post
 from hpcdl.fabric.virtual.world import Deadlock
 
 SEEDS = range(5)
@@ -19,6 +20,13 @@ def report(ranks, program, seed=0):
     first, *lines = str(caught.value).splitlines()
     assert first == "deadlock: no rank can go on"
     return [line.strip() for line in lines]
+
+
+def test_messages_that_wait_are_told_in_the_order_of_posting():
+    mailbox = Mailbox()
+    for tag in (2, 1, 2):
+        assert mailbox.take_send(Post(None, 0, 1, tag, np.zeros(1))) is None
+    assert [post.tag for _, post in mailbox.posts()] == [2, 1, 2]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
