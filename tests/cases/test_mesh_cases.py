@@ -72,6 +72,7 @@ def test_a_replay_sends_the_bytes_of_the_training(ranks, mesh, model):
     assert replayed == trained > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["replay", "train"])
 @pytest.mark.parametrize("mesh", ["{data = 1}", '{data = 1, linear = "inputs"}', '{data = 1, split = "hybrid"}'])
 def test_unequal_parts_have_the_same_buckets_of_whole_layers(kind, mesh):

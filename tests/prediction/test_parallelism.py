@@ -51,6 +51,7 @@ def test_a_pipeline_has_the_best_number_of_microbatches(tmp_path):
     assert min(pipelines.values()) < pipelines["pipeline 1x4 in 4 parts"]
 
 
+@pytest.mark.slow
 def test_the_command_compares_meshes_and_layers(tmp_path, capsys):
     file = tmp_path / "s.toml"
     file.write_text(SUITE)

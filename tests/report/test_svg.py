@@ -17,6 +17,7 @@ def runs(illustrated_run, hostile_run):
     return {"mine": illustrated_run, HOSTILE: hostile_run}
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", ["mine", HOSTILE], ids=["usual", "hostile"])
 @pytest.mark.parametrize("title", ["", "Where a step", "Links", "Fastest algorithm"])
