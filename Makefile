@@ -38,7 +38,7 @@ near-linear: $(VENV)/ready  ## near-linear scaling on 16 emulated hosts, three l
 
 test: test-unit test-mpich test-openmpi  ## everything, the MPI tests under mpirun with MPICH and Open MPI
 
-test-quick: compiled  ## all tests that run in one process, without a launcher and a GPU compiler
+test-quick: compiled  ## quick tests that run in one process, without a launcher and a GPU compiler
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'not slow and not grid' \
 	  tests --ignore=tests/mpi --ignore=tests/commands --ignore=tests/testbed --ignore=tests/slurm --ignore=tests/gpu
 

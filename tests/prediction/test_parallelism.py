@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from hpcdl import suite
 from hpcdl.cases.spec.compute_times import at_rate
 from hpcdl.cli import main
