@@ -4,9 +4,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hpcdl.analysis.run.ranking import Candidate, Field
 
-from hpcdl.analysis.run.deciding import area, decisions
+from hpcdl.analysis.run.deciding import Candidate, Field, area, decisions
 
 
 def launch(method, seed, seconds, cell="lenet5"):
@@ -62,13 +61,6 @@ def test_one_seed_that_misses_the_target_is_no_time():
     assert (one.verdict, one.fields["training"]) == ("decided", "always")
     assert [place.reached for place in one.places] == [True, False, False]
     assert one.ratios == [1, np.inf, np.inf]
-
-
-def test_nobody_and_one_seed():
-    (one,) = decisions([cell({"a": [np.inf, np.inf], "b": [np.inf, np.inf]})])
-    assert one.verdict == "not reached"
-    (one,) = decisions([cell({"a": [5.0], "b": [50.0]})])
-    assert one.verdict == "one seed"
 
 
 def test_cells_are_adjusted_together():
