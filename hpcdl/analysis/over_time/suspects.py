@@ -176,8 +176,8 @@ def _by_times(history: History) -> list[Suspect]:
 def by_times(times: Vector, there: npt.NDArray[np.bool_], names: Sequence[str]) -> list[Suspect]:
     """Return the hosts with which runs are slow.
 
-    ``times`` (runs,): departures of the runs; ``there`` (hosts, runs): hosts that took part. A host is named only
-    if no other one took part in all of its slow runs.
+    ``times`` (runs,): departures of the runs; ``there`` (hosts, runs): hosts that took part. A host is named with
+    the first run by which no other one took part in all of its slow runs.
     """
     known = np.isfinite(times)
     if known.sum() < MIN_RUNS:
@@ -189,9 +189,12 @@ def by_times(times: Vector, there: npt.NDArray[np.bool_], names: Sequence[str]) 
     for row, name in enumerate(names):
         own, without = there[row] & known, ~there[row] & known
         for first, number, ended in _episodes(slow & own, own, slow & without, without, len(names)):
-            runs = np.flatnonzero(slow[first : number + 1] & own[first : number + 1]) + first
-            if not (np.delete(there, row, 0)[:, runs].all(axis=1)).any():
-                place = (first, number, ended)
+            runs = np.flatnonzero((slow & own)[:ended])
+            runs = runs[runs >= first]
+            # (runs,): no other host took part in all slow runs so far
+            alone = ~np.logical_and.accumulate(np.delete(there, row, 0)[:, runs], axis=1).any(axis=0)
+            if len(later := runs[alone & (runs >= number)]):
+                place = (first, int(later[0]), ended)
                 found.append(_suspect(name, "host", "times of the cases", place, times, slow & own))
     return sorted(found, key=lambda suspect: suspect.found)
 
