@@ -30,10 +30,3 @@ def test_a_page_that_is_asked_for_needs_its_libraries(hand, no_jinja):
         render([hand.train([[5.0] * 9]).read()], "html")
 
 
-def test_a_link_is_not_followed(tmp_path):
-    target = tmp_path / "target"
-    target.write_text("mine")
-    (tmp_path / "report.md").symlink_to(target)
-    with pytest.raises(OSError, match="symbolic"):
-        pages.save(tmp_path, ["text", "page"])
-    assert target.read_text() == "mine"

@@ -65,8 +65,7 @@ def test_every_result_has_a_case_in_the_suite_that_names_its_paper():
 
 def test_unknown_papers_are_refused(tmp_path):
     case = '[[case]]\nkind = "collective"\naggregation = "ring"\nranks = 2\nmessage_bytes = 8\n'
-    for text, message in (('["fire"]', "unknown 'fire'"), ('"firecaffe"', "must be a list")):
-        path = tmp_path / "s.toml"
-        path.write_text(f'[suite]\nname = "s"\npapers = {text}\n{case}')
-        with pytest.raises(suite.UsageError, match=f"papers: {message}"):
-            suite.load(path)
+    path = tmp_path / "s.toml"
+    path.write_text(f'[suite]\nname = "s"\npapers = ["fire"]\n{case}')
+    with pytest.raises(suite.UsageError, match="papers: unknown 'fire'"):
+        suite.load(path)

@@ -95,7 +95,7 @@ def test_the_fastest_method_and_its_accuracy_answer_a_comparison_of_strategies(h
         evaluations = [(10, 1.0, 0.5, 0.3, reached, 640)]
         hand.train([steps(ms)] * 2, training=strategy, evaluations=evaluations)
     assert (
-        "- Final accuracy from 0.800 (layerwise) to 0.900 (synchronous); fastest is layerwise (3200 images/s, 0.800)."
+        "Final accuracy from 0.800 (layerwise) to 0.900 (synchronous); fastest is layerwise (3200 images/s, 0.800)."
         in verdict(hand.read())
     )
 
